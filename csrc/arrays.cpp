@@ -1,0 +1,102 @@
+#include "arrays.hpp"
+
+#include <array>
+#include <memory>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace onedsl {
+namespace {
+
+// Types are told apart by NumPy's own descriptor objects: one pointer comparison, and an array of
+// the other byte order has another one.
+struct Types {
+  py::object ndarray = py::module_::import("numpy").attr("ndarray");
+  std::array<py::dtype, 3> dtypes = {
+      py::dtype::of<float>(),
+      py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16")),
+      py::dtype("float16"),
+  };
+};
+
+const Types& types() {
+  // Never destroyed: the interpreter is gone by the time that static objects are.
+  static const Types* const leaked = std::make_unique<Types>().release();
+  return *leaked;
+}
+
+constexpr std::array<DataType, 3> order = {DataType::f32, DataType::bf16, DataType::f16};
+
+}  // namespace
+
+py::ssize_t View::size() const noexcept {
+  py::ssize_t n = 1;
+  for (py::ssize_t axis = 0; axis < rank; ++axis) n *= shape[axis];
+  return n;
+}
+
+bool View::is_vector(const py::ssize_t length) const noexcept {
+  return rank == 1 && shape[0] == length &&
+         (length <= 1 || strides[0] == static_cast<py::ssize_t>(size_of(type)));
+}
+
+bool View::same_layout(const View& other) const noexcept {
+  if (type != other.type || rank != other.rank) return false;
+  bool empty = false;
+  bool same_strides = true;
+  for (py::ssize_t axis = 0; axis < rank; ++axis) {
+    if (shape[axis] != other.shape[axis]) return false;
+    empty = empty || shape[axis] == 0;
+    same_strides = same_strides && (shape[axis] <= 1 || strides[axis] == other.strides[axis]);
+  }
+  return empty || same_strides;
+}
+
+bool View::overlaps(const View& other) const noexcept {
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const auto other_begin = reinterpret_cast<std::uintptr_t>(other.data);
+  const auto bytes = static_cast<std::uintptr_t>(size()) * size_of(type);
+  const auto other_bytes = static_cast<std::uintptr_t>(other.size()) * size_of(other.type);
+  return bytes != 0 && other_bytes != 0 && begin < other_begin + other_bytes &&
+         other_begin < begin + bytes;
+}
+
+std::optional<View> view(const py::handle object) {
+  const Types& known = types();
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != known.ndarray.ptr()) {
+    return std::nullopt;
+  }
+  const auto array = py::reinterpret_borrow<py::array>(object);
+  const py::dtype dtype = array.dtype();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (!dtype.is(known.dtypes[i])) continue;
+    View result;
+    result.type = order[i];
+    result.data = static_cast<char*>(const_cast<void*>(array.data()));
+    result.rank = array.ndim();
+    result.shape = array.shape();
+    result.strides = array.strides();
+    result.writeable = array.writeable();
+    if (reinterpret_cast<std::uintptr_t>(result.data) % size_of(result.type) != 0) {
+      return std::nullopt;
+    }
+    return result;
+  }
+  return std::nullopt;
+}
+
+py::dtype dtype_of(const DataType type) { return types().dtypes[static_cast<std::size_t>(type)]; }
+
+py::array empty_like(const View& like) {
+  std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
+  if (like.size() == 0) return py::array(dtype_of(like.type), std::move(shape));
+  return py::array(dtype_of(like.type), std::move(shape),
+                   std::vector<py::ssize_t>(like.strides, like.strides + like.rank));
+}
+
+py::array empty_vector(const DataType type, const py::ssize_t length) {
+  return py::array(dtype_of(type), std::vector<py::ssize_t>{length});
+}
+
+}  // namespace onedsl

@@ -1,0 +1,2 @@
+#define ONEDSL_ISA avx2
+#include "kernels.inl"

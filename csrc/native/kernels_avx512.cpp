@@ -1,0 +1,2 @@
+#define ONEDSL_ISA avx512
+#include "kernels.inl"

@@ -1,0 +1,2 @@
+#define ONEDSL_ISA baseline
+#include "kernels.inl"

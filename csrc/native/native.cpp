@@ -1,0 +1,314 @@
+#include "native.hpp"
+
+#include <cpuid.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "kernels.hpp"
+
+namespace onedsl::native {
+namespace {
+
+using Index = std::int64_t;
+
+// ---- The machine ----
+
+enum class Isa { baseline, avx2, avx512 };
+
+Isa isa_cap() {
+  const char* value = std::getenv("ONEDSL_MAX_CPU_ISA");
+  if (!value) value = std::getenv("ONEDNN_MAX_CPU_ISA");
+  std::string name = value ? value : "";
+  for (char& letter : name)
+    letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  if (name == "SSE41" || name == "AVX") return Isa::baseline;
+  if (name.rfind("AVX2", 0) == 0) return Isa::avx2;
+  return Isa::avx512;
+}
+
+Isa isa() {
+  static const Isa best = [] {
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                      __builtin_cpu_supports("f16c");
+    const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl");
+    return std::min(isa_cap(), avx512 ? Isa::avx512 : avx2 ? Isa::avx2 : Isa::baseline);
+  }();
+  return best;
+}
+
+const Kernels& kernels_for(DataType type) {
+  switch (isa()) {
+    case Isa::avx512:
+      return avx512::kernels(type);
+    case Isa::avx2:
+      return avx2::kernels(type);
+    default:
+      return baseline::kernels(type);
+  }
+}
+
+// The size of the last cache that one core shares with its neighbours. The CPU says so itself;
+// sysconf multiplies it by the number of such caches on some virtual machines.
+Index last_cache() {
+  static const Index size = [] {
+    Index largest = 0;
+    for (const unsigned leaf : {0x4u, 0x8000001du})
+      for (unsigned index = 0; index < 8; ++index) {
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        if (!__get_cpuid_count(leaf, index, &a, &b, &c, &d) || (a & 0x1f) == 0) break;
+        const Index ways = (b >> 22) + 1;
+        const Index partitions = (b >> 12 & 0x3ff) + 1;
+        const Index line = (b & 0xfff) + 1;
+        largest = std::max(largest, ways * partitions * line * (Index{c} + 1));
+      }
+    return largest > 0 ? largest : Index{32} << 20;
+  }();
+  return size;
+}
+
+// ---- Memory for sums and coefficients ----
+
+// Small problems stay on the stack.
+class Scratch {
+ public:
+  explicit Scratch(std::size_t bytes) {
+    if (bytes <= sizeof local_) return;
+    heap_ = std::make_unique<Line[]>((bytes + sizeof(Line) - 1) / sizeof(Line));
+    next_ = heap_[0].bytes;
+  }
+
+  template <class T>
+  T* take(Index count) {
+    T* const taken = reinterpret_cast<T*>(next_);
+    next_ += bytes_for<T>(count);
+    return taken;
+  }
+
+  template <class T>
+  static constexpr std::size_t bytes_for(Index count) {
+    return (static_cast<std::size_t>(count) * sizeof(T) + sizeof(Line) - 1) & ~(sizeof(Line) - 1);
+  }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  Line local_[160];
+  std::unique_ptr<Line[]> heap_;
+  std::byte* next_ = local_[0].bytes;
+};
+
+constexpr Index scratch_doubles = 8192;  // a thread's: 64 KiB
+
+// ---- How the work is cut ----
+
+constexpr Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
+constexpr Index round_up(Index a, Index b) { return divide_up(a, b) * b; }
+
+// Nothing in here may depend on the number of threads: it decides what is summed in which order.
+void cut(Task& task, const Geometry& geometry, int lanes) {
+  const Index position = geometry.channels * geometry.inner;
+  task.columns = geometry.inner < lanes;
+  task.repeat = 1;
+  task.pieces = 1;
+  task.piece = geometry.inner;
+  if (task.columns) {
+    Index repeat = 1;
+    while (repeat * position % lanes != 0) repeat *= 2;
+    while (repeat * position < 8 * lanes) repeat *= 2;
+    if (repeat * position <= scratch_doubles / 2 && repeat <= geometry.outer / 8)
+      task.repeat = repeat;
+    task.row = task.repeat * position;
+    task.rows = geometry.outer / task.repeat;
+    task.rest = geometry.outer % task.repeat * position;
+    const Index most = std::clamp<Index>(65536 / task.row, 32, 256);
+    const Index chunks = std::clamp<Index>(task.rows / 64, 1, most);
+    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
+    task.chunks = std::max<Index>(divide_up(task.rows, task.chunk_rows), 1);
+  } else {
+    const Index most = std::max<Index>(geometry.per_channel() / 16384, 1);
+    const Index chunks = std::clamp<Index>(divide_up(256, geometry.channels), 1, most);
+    if (geometry.outer < 4 * chunks && chunks > 1) {
+      task.piece = round_up(divide_up(geometry.inner, divide_up(4 * chunks, geometry.outer)), 256);
+      task.piece = std::min(task.piece, geometry.inner);
+      task.pieces = divide_up(geometry.inner, task.piece);
+    }
+    task.row = geometry.channels * task.piece;
+    task.rest = 0;
+    task.rows = geometry.outer * task.pieces;
+    task.chunk_rows = divide_up(task.rows, chunks);
+    task.chunks = divide_up(task.rows, task.chunk_rows);
+  }
+}
+
+// A panel of channels is summed, then written. Either every thread has panels of its own, or all
+// threads share the blocks and chunks of one panel after the other.
+struct Schedule {
+  int threads;
+  bool shared;
+  Index panel;  // channels
+  Index block;  // channels
+};
+
+Schedule schedule_for(const Task& task, const Geometry& geometry, DataType type, int lanes,
+                      int num_threads) {
+  const Index elements = geometry.elements();
+  const Index channels = geometry.channels;
+  const Index size = static_cast<Index>(size_of(type));
+  const Index wanted = std::clamp<Index>(elements / 16384, 1, std::max(num_threads, 1));
+  Schedule schedule{static_cast<int>(wanted), true, channels, channels};
+  const Index threads = wanted;
+  if (task.columns) {
+    Index block = scratch_doubles / 2 / geometry.inner;
+    if (task.chunks < 2 * threads)
+      block = std::min(block, round_up(divide_up(channels * task.chunks, 2 * threads), 64));
+    if (block < channels && task.repeat == 1)
+      schedule.block = std::max<Index>(block / lanes * lanes, 1);
+  } else {
+    const Index most = scratch_doubles / scratch_per_plane(lanes);
+    Index block = std::clamp<Index>(8192 / (geometry.inner * size), 1, most);
+    block = std::min(block, std::max<Index>(channels / (4 * threads), 1));
+    schedule.block = block;
+    const Index blocks = divide_up(channels, block);
+    const Index rounds = divide_up(blocks, threads);
+    if (rounds * threads * 8 <= blocks * 9) {
+      schedule.shared = false;
+      schedule.panel = block;
+    } else {
+      const Index bytes = 2 * geometry.per_channel() * size * block;
+      schedule.panel = block * std::max<Index>(last_cache() / 2 / bytes, 1);
+    }
+  }
+  return schedule;
+}
+
+// ---- Running ----
+
+struct Team {
+  Index index;
+  Index size;
+
+  Index begin(Index count) const { return count * index / size; }
+  Index end(Index count) const { return count * (index + 1) / size; }
+  void wait() const {
+    if (size > 1) {
+#pragma omp barrier
+    }
+  }
+};
+
+void run_panel(const Kernels& kernels, const Task& task, const Team& team, Index block,
+               Index first_channel, Index last_channel, double* scratch, bool sums) {
+  const Index units = divide_up(last_channel - first_channel, block) * task.chunks;
+  const auto part = [&](Index unit) {
+    const Index first = first_channel + unit / task.chunks * block;
+    return Part{first, std::min(first + block, last_channel), unit % task.chunks};
+  };
+  if (sums) {
+    for (Index unit = team.begin(units); unit < team.end(units); ++unit)
+      kernels.sums(task, part(unit), scratch);
+    team.wait();
+  }
+  const Index channels = last_channel - first_channel;
+  kernels.finish(task, first_channel + team.begin(channels), first_channel + team.end(channels));
+  team.wait();
+  // Backwards: what was read last is still in the caches.
+  if (task.diff_src)
+    for (Index unit = team.end(units); unit-- > team.begin(units);)
+      kernels.write(task, part(unit));
+}
+
+template <class Body>
+void on_threads(int threads, const Body& body) {
+  if (threads == 1) return body(Team{0, 1});
+#pragma omp parallel num_threads(threads)
+  body(Team{omp_get_thread_num(), omp_get_num_threads()});
+}
+
+}  // namespace
+
+void run(const Problem& problem, int num_threads, const Arguments& arguments) {
+  const Geometry& geometry = problem.geometry;
+  if (geometry.elements() == 0) {
+    if (arguments.diff_gamma) {
+      std::fill_n(arguments.diff_gamma, geometry.channels, 0.0f);
+      std::fill_n(arguments.diff_beta, geometry.channels, 0.0f);
+    }
+    return;
+  }
+  const Kernels& kernels = kernels_for(problem.data);
+  const int lanes = kernels.lanes;
+  Task task{};
+  task.src = arguments.src;
+  task.diff_dst = arguments.diff_dst;
+  task.diff_src = arguments.diff_src;
+  task.mean = arguments.mean;
+  task.variance = arguments.variance;
+  task.gamma = arguments.gamma;
+  task.diff_gamma = arguments.diff_gamma;
+  task.diff_beta = arguments.diff_beta;
+  task.epsilon = problem.epsilon;
+  task.channels = geometry.channels;
+  task.inner = geometry.inner;
+  task.per_channel = static_cast<double>(geometry.per_channel());
+  task.batch = problem.statistics == Statistics::batch;
+  const Index bytes = geometry.elements() * static_cast<Index>(size_of(problem.data));
+  task.streaming = 3 * bytes > last_cache() && arguments.diff_src != arguments.diff_dst;
+  cut(task, geometry, lanes);
+  const Schedule schedule =
+      schedule_for(task, geometry, problem.data, lanes, num_threads);
+
+  const bool sums = task.batch || arguments.diff_gamma;
+  if (!sums) task.chunks = std::max<Index>(task.chunks, 1);
+  const Index entries = task.columns ? task.row + lanes : geometry.channels;
+  const Index partials = 2 * task.chunks * geometry.channels;
+  const Index own = task.columns
+                        ? 2 * round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner,
+                                       lanes)
+                        : scratch_per_plane(lanes) * schedule.block;
+  Scratch scratch(Scratch::bytes_for<double>(partials) + 4 * Scratch::bytes_for<float>(entries) +
+                  static_cast<std::size_t>(schedule.threads) * Scratch::bytes_for<double>(own));
+  task.partial = scratch.take<double>(partials);
+  if (!sums) std::fill_n(task.partial, partials, 0.0);
+  task.table_mean = scratch.take<float>(entries);
+  task.scale = scratch.take<float>(entries);
+  task.shift = scratch.take<float>(entries);
+  task.slope = scratch.take<float>(entries);
+  double* const each = scratch.take<double>(0);
+  const Index stride = static_cast<Index>(Scratch::bytes_for<double>(own) / sizeof(double));
+  kernels.fill_mean(task);
+
+  on_threads(schedule.threads, [&](const Team& all) {
+    double* const mine = each + all.index * stride;
+    const Index panels = divide_up(geometry.channels, schedule.panel);
+    const Index first = schedule.shared ? 0 : all.begin(panels);
+    const Index last = schedule.shared ? panels : all.end(panels);
+    for (Index panel = first; panel < last; ++panel) {
+      const Index channel = panel * schedule.panel;
+      run_panel(kernels, task, schedule.shared ? all : Team{0, 1}, schedule.block, channel,
+                std::min(channel + schedule.panel, geometry.channels), mine, sums);
+    }
+    if (task.streaming) kernels.fence();
+  });
+}
+
+const char* isa_name() {
+  switch (isa()) {
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx2:
+      return "avx2";
+    default:
+      return "baseline";
+  }
+}
+
+}  // namespace onedsl::native

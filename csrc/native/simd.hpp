@@ -1,0 +1,250 @@
+#pragma once
+
+// One vector of f32 and what the kernels do with it, on the instruction set that this file is
+// compiled for. Everything is in an unnamed namespace inside one named after the instruction set:
+// two builds of it must never be merged by the linker.
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace onedsl::native::ONEDSL_ISA {
+namespace {
+
+template <class To, class From>
+To reinterpret(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return (To)from;
+}
+
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+struct F16 {
+  std::uint16_t bits;
+};
+
+#if defined(__AVX512F__)
+using Vec = __m512;
+#elif defined(__AVX2__)
+using Vec = __m256;
+#else  // baseline x86-64: SSE2
+using Vec = __m128;
+#endif
+// Arithmetic on Vec and Words is by GCC's and Clang's vector operators.
+using Words = std::uint32_t __attribute__((vector_size(sizeof(Vec))));
+
+#if defined(__AVX512F__)
+
+using Half = __m256;
+using Doubles = __m512d;
+
+inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
+inline Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+inline Vec subtract_product(Vec c, Vec a, Vec b) { return _mm512_fnmadd_ps(a, b, c); }
+inline Half lower(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 0); }
+inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
+
+inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
+inline Vec select_first(int n, Vec a, Vec b) { return _mm512_mask_mov_ps(b, first(n), a); }
+
+// GCC 12 takes the intrinsics without a mask for reading uninitialized memory (its bug 105593).
+using Half16 = __m256i;  // a Vec narrowed to a 16-bit type
+inline Words words_of(Half16 v) { return reinterpret<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, v)); }
+inline Half16 low_halves(Words w) {
+  return _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret<__m512i>(w));
+}
+inline Vec widen_f16(Half16 v) { return _mm512_maskz_cvtph_ps(0xffff, v); }
+inline Half16 narrow_f16(Vec v) {
+  return _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+inline Vec load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+inline void stream(float* p, Vec v) { _mm512_stream_ps(p, v); }
+inline Vec load_first(int n, const float* p) { return _mm512_maskz_loadu_ps(first(n), p); }
+inline void store_first(int n, float* p, Vec v) { _mm512_mask_storeu_ps(p, first(n), v); }
+
+inline Half16 load_bits(const void* p) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(p));
+}
+inline Half16 load_bits_first(int n, const void* p) {
+  return _mm256_maskz_loadu_epi16(first(n), p);
+}
+inline void store_bits(void* p, Half16 v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+inline void stream_bits(void* p, Half16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), v); }
+inline void store_bits_first(int n, void* p, Half16 v) {
+  _mm256_mask_storeu_epi16(p, first(n), v);
+}
+
+#elif defined(__AVX2__)
+
+using Half = __m128;
+using Doubles = __m256d;
+
+inline Vec broadcast(float value) { return _mm256_set1_ps(value); }
+inline Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+inline Vec subtract_product(Vec c, Vec a, Vec b) { return _mm256_fnmadd_ps(a, b, c); }
+inline Half lower(Vec v) { return _mm256_castps256_ps128(v); }
+inline Half upper(Vec v) { return _mm256_extractf128_ps(v, 1); }
+
+inline __m256i first(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline Vec select_first(int n, Vec a, Vec b) {
+  return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(first(n)));
+}
+
+using Half16 = __m128i;
+inline Words words_of(Half16 v) { return reinterpret<Words>(_mm256_cvtepu16_epi32(v)); }
+inline Half16 low_halves(Words w) {
+  const __m256i bits = reinterpret<__m256i>(w);
+  return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+}
+inline Vec widen_f16(Half16 v) { return _mm256_cvtph_ps(v); }
+inline Half16 narrow_f16(Vec v) {
+  return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+inline Vec load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+inline void stream(float* p, Vec v) { _mm256_stream_ps(p, v); }
+inline Vec load_first(int n, const float* p) { return _mm256_maskload_ps(p, first(n)); }
+inline void store_first(int n, float* p, Vec v) { _mm256_maskstore_ps(p, first(n), v); }
+
+inline Half16 load_bits(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline void store_bits(void* p, Half16 v) { _mm_storeu_si128(static_cast<__m128i*>(p), v); }
+inline void stream_bits(void* p, Half16 v) { _mm_stream_si128(static_cast<__m128i*>(p), v); }
+
+#else
+using Doubles = __m128d;
+
+inline Vec broadcast(float value) { return _mm_set1_ps(value); }
+inline Vec multiply_add(Vec a, Vec b, Vec c) { return a * b + c; }
+inline Vec subtract_product(Vec c, Vec a, Vec b) { return c - a * b; }
+
+inline Vec select_first(int n, Vec a, Vec b) {
+  return Words{0, 1, 2, 3} < static_cast<std::uint32_t>(n) ? a : b;
+}
+
+using Half16 = std::uint64_t;
+inline Words words_of(Half16 v) {
+  const __m128i bits = _mm_cvtsi64_si128(static_cast<long long>(v));
+  return reinterpret<Words>(_mm_unpacklo_epi16(bits, _mm_setzero_si128()));
+}
+inline Half16 low_halves(Words w) {
+  // Sign-extended, so that the signed saturation of the pack changes nothing.
+  const __m128i bits = _mm_srai_epi32(reinterpret<__m128i>(w << 16), 16);
+  return static_cast<Half16>(_mm_cvtsi128_si64(_mm_packs_epi32(bits, bits)));
+}
+
+// Baseline x86-64 has no instruction for f16.
+inline Vec widen_f16(Half16 v) {
+  const Words half = words_of(v);
+  const Words magnitude = (half & 0x7fff) << 13;
+  // 2^112 moves the exponent's bias, and makes subnormals normal.
+  const Words finite = reinterpret<Words>(reinterpret<Vec>(magnitude) * broadcast(0x1p112f));
+  const Words special = magnitude | 0x7f800000;
+  return reinterpret<Vec>((half & 0x8000) << 16 |
+                          (magnitude >= 0x0f800000 ? special : finite));
+}
+inline Half16 narrow_f16(Vec v) {
+  const Words bits = reinterpret<Words>(v);
+  const Words magnitude = bits & 0x7fffffff;
+  const Words normal = (magnitude + (magnitude >> 13 & 1) + (0xfffu - (112u << 23))) >> 13;
+  // The last place of 0.5 is 2^-24, that of a subnormal f16: the addition does the rounding.
+  const Vec half = broadcast(0.5f);
+  const Words subnormal =
+      reinterpret<Words>(reinterpret<Vec>(magnitude) + half) - reinterpret<Words>(half);
+  const Words nan = (magnitude >> 13 & 0x3ff) | 0x7e00;
+  const Words infinity = Words{} + 0x7c00;
+  const Words special = magnitude > 0x7f800000 ? nan : infinity;
+  const Words finite = magnitude < (113u << 23) ? subnormal : normal;
+  const Words result = magnitude >= 0x477ff000 ? special : finite;  // 65520 rounds to infinity
+  return low_halves((bits >> 16 & 0x8000) | result);
+}
+
+inline Vec load(const float* p) { return _mm_loadu_ps(p); }
+inline void store(float* p, Vec v) { _mm_storeu_ps(p, v); }
+inline void stream(float* p, Vec v) { _mm_stream_ps(p, v); }
+inline Vec load_first(int n, const float* p) {
+  Vec v = _mm_setzero_ps();
+  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(float));
+  return v;
+}
+inline void store_first(int n, float* p, Vec v) {
+  std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(float));
+}
+
+inline Half16 load_bits(const void* p) {
+  Half16 v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store_bits(void* p, Half16 v) { std::memcpy(p, &v, sizeof v); }
+inline void stream_bits(void* p, Half16 v) {
+  _mm_stream_si64(static_cast<long long*>(p), static_cast<long long>(v));
+}
+
+#endif
+
+inline Vec widen_bf16(Half16 v) { return reinterpret<Vec>(words_of(v) << 16); }
+inline Half16 narrow_bf16(Vec v) {
+  const Words bits = reinterpret<Words>(v);
+  const Words rounded = bits + 0x7fff + (bits >> 16 & 1);
+  const Words quiet = bits | 0x400000;
+  return low_halves((v != v ? quiet : rounded) >> 16);
+}
+
+#if !defined(__AVX512F__)
+inline Half16 load_bits_first(int n, const void* p) {
+  Half16 v{};
+  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(Bf16));
+  return v;
+}
+inline void store_bits_first(int n, void* p, Half16 v) {
+  std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(Bf16));
+}
+#endif
+
+inline Vec load(const Bf16* p) { return widen_bf16(load_bits(p)); }
+inline void store(Bf16* p, Vec v) { store_bits(p, narrow_bf16(v)); }
+inline void stream(Bf16* p, Vec v) { stream_bits(p, narrow_bf16(v)); }
+inline Vec load_first(int n, const Bf16* p) { return widen_bf16(load_bits_first(n, p)); }
+inline void store_first(int n, Bf16* p, Vec v) { store_bits_first(n, p, narrow_bf16(v)); }
+
+inline Vec load(const F16* p) { return widen_f16(load_bits(p)); }
+inline void store(F16* p, Vec v) { store_bits(p, narrow_f16(v)); }
+inline void stream(F16* p, Vec v) { stream_bits(p, narrow_f16(v)); }
+inline Vec load_first(int n, const F16* p) { return widen_f16(load_bits_first(n, p)); }
+inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, narrow_f16(v)); }
+
+constexpr int lanes = static_cast<int>(sizeof(Vec) / sizeof(float));
+
+// The lanes of a Vec in f64. Memory holds them as `lanes` doubles in the lanes' order.
+struct Wide {
+  Doubles low;
+  Doubles high;
+};
+
+inline Wide widen(Vec v) {
+#if defined(__AVX2__)
+  return {__builtin_convertvector(lower(v), Doubles), __builtin_convertvector(upper(v), Doubles)};
+#else
+  return {_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))};
+#endif
+}
+
+inline void add_to(double* sums, Vec v) {
+  Wide wide;
+  std::memcpy(&wide, sums, sizeof wide);
+  const Wide term = widen(v);
+  wide.low += term.low;
+  wide.high += term.high;
+  std::memcpy(sums, &wide, sizeof wide);
+}
+
+}  // namespace
+}  // namespace onedsl::native::ONEDSL_ISA

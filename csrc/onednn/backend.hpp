@@ -1,0 +1,31 @@
+#pragma once
+
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../problem.hpp"
+#include "graph.hpp"
+
+namespace onedsl::onednn {
+
+// oneDNN's op, made right: shapes are re-seen as those that its kernels take, the three outputs
+// are always asked for, and an absent gamma is ones.
+class Backend {
+ public:
+  // Throws UnsupportedError, with the instruction set that would be needed, where oneDNN cannot.
+  Backend(const Problem& problem, int num_threads);
+
+  // Safe to call from many threads: calls wait for each other, because oneDNN does not promise
+  // that one compiled partition may run twice at once (its issue 4381 reports a crash).
+  void run(const Arguments& arguments);
+
+ private:
+  int num_threads_;
+  std::vector<float> ones_;
+  std::vector<float> unwanted_;
+  std::mutex mutex_;
+  CompiledOp op_;
+};
+
+}  // namespace onedsl::onednn

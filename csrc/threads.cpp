@@ -1,0 +1,28 @@
+#include "threads.hpp"
+
+#include <omp.h>
+#include <pthread.h>
+
+#include <algorithm>
+
+namespace onedsl {
+namespace {
+
+// Written only in a child that has just been forked and has one thread.
+int generation = 0;
+
+[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { generation += 1; });
+
+}  // namespace
+
+int max_threads() noexcept { return generation > 0 ? 1 : std::max(1, omp_get_max_threads()); }
+
+int fork_generation() noexcept { return generation; }
+
+ThreadLimit::ThreadLimit(const int num_threads) noexcept : before_(omp_get_max_threads()) {
+  omp_set_num_threads(num_threads);
+}
+
+ThreadLimit::~ThreadLimit() { omp_set_num_threads(before_); }
+
+}  // namespace onedsl

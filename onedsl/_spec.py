@@ -1,0 +1,146 @@
+"""How tensors are described: data formats and specs."""
+
+from __future__ import annotations
+
+import enum
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._types import DTYPES, dtype_name
+
+
+class DataFormat(str, enum.Enum):
+    """Where the channels are in a tensor's shape; the op's attribute ``data_format``.
+
+    X is any number of spatial axes, none included: a tensor of rank 2 is (N, C) in both.
+    """
+
+    NXC = "NXC"
+    """Channels last: (N, H, W, C) and the like."""
+
+    NCX = "NCX"
+    """Channels after the batch: (N, C, H, W) and the like."""
+
+    __str__ = str.__str__
+    __format__ = str.__format__  # type: ignore[assignment]
+
+    @property
+    def channel_axis(self) -> int:
+        """Index of the channel axis in the shape."""
+        return -1 if self is DataFormat.NXC else 1
+
+
+def parse_data_format(value: object) -> DataFormat:
+    """Take the enum or its string."""
+    try:
+        return DataFormat(value)
+    except ValueError:
+        raise ValueError(f"data_format must be 'NXC' or 'NCX', not {value!r}") from None
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class TensorSpec:
+    """What a plan must know of src: its shape, its dtype and how it lies in memory.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        In the order of the op's data_format, batch and spatial sizes included.
+    dtype : str or dtype, default "f32"
+        ``"f32"``, ``"bf16"``, ``"f16"``, or the NumPy / ml_dtypes dtype or its name.
+    strides : sequence of int, optional
+        In elements, as in oneDNN's logical tensor. The default is C order. They must leave no gap:
+        an NCX tensor that lies in NXC order (PyTorch's channels_last) has such strides.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a size is negative or no integer, the dtype is none of the three, or the strides do not
+        describe dense memory.
+
+    Examples
+    --------
+    >>> onedsl.TensorSpec((32, 56, 56, 64), "bf16")
+    onedsl.TensorSpec((32, 56, 56, 64), 'bf16')
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: npt.DTypeLike | str = "f32",
+        strides: Sequence[int] | None = None,
+    ) -> None:
+        sizes = _integers("shape", shape)
+        if any(size < 0 for size in sizes):
+            raise ValueError(f"shape must hold no negative size: {sizes}")
+        steps = c_strides(sizes) if strides is None else _integers("strides", strides)
+        if len(steps) != len(sizes):
+            raise ValueError(f"strides {steps} must have as many entries as shape {sizes}")
+        if not _dense(sizes, steps):
+            raise ValueError(
+                f"strides {steps} (in elements) of shape {sizes} do not describe dense memory: "
+                "some element would be skipped or shared"
+            )
+        object.__setattr__(self, "shape", sizes)
+        object.__setattr__(self, "dtype", dtype_name(dtype))
+        object.__setattr__(self, "strides", steps)
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> TensorSpec:
+        """Describe an array as it is.
+
+        Raises
+        ------
+        ValueError
+            If its memory is not dense.
+        """
+        strides = tuple(step // array.itemsize for step in array.strides)
+        if array.size == 0:
+            return cls(array.shape, array.dtype)
+        return cls(array.shape, array.dtype, strides)
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The NumPy (or ml_dtypes) dtype."""
+        return DTYPES[self.dtype]
+
+    def __repr__(self) -> str:
+        strides = "" if self.strides == c_strides(self.shape) else f", strides={self.strides}"
+        return f"onedsl.TensorSpec({self.shape}, {self.dtype!r}{strides})"
+
+
+def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a C-ordered tensor."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return tuple(strides)
+
+
+def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of integers, not {values!r}") from None
+
+
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    if 0 in shape:
+        return True
+    expected = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,221 @@
+"""The formulas in float64, and helpers to compare with them, for users' own tests.
+
+Nothing here calls oneDNN or onedsl's kernels: it is NumPy, to be judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ._operators import BatchNormGradients
+from ._spec import DataFormat, parse_data_format
+from ._types import DTYPES, dtype_name
+
+Array = npt.NDArray[Any]
+Float64 = npt.NDArray[np.float64]
+Statistics = Literal["batch", "frozen"]
+
+TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
+"""Relative L2 error allowed to diff_src, by its dtype."""
+
+SUM_TOLERANCES: dict[str, float] = {"f32": 1e-6, "bf16": 2.0**-8}
+"""Relative L2 error allowed to diff_gamma and diff_beta, by the statistics' dtype."""
+
+
+def batch_norm(
+    src: npt.ArrayLike,
+    gamma: npt.ArrayLike | None = None,
+    beta: npt.ArrayLike | None = None,
+    *,
+    epsilon: float,
+    data_format: DataFormat | str = DataFormat.NXC,
+    mean: npt.ArrayLike | None = None,
+    variance: npt.ArrayLike | None = None,
+) -> Float64:
+    """Compute the forward pass in float64.
+
+    ``gamma * (src - mean) / sqrt(variance + epsilon) + beta``, with src's own mean and biased
+    variance where they are not given (batch statistics), and the given ones else (frozen).
+
+    Parameters
+    ----------
+    src : array_like, (N, ..., C) or (N, C, ...)
+    gamma, beta, mean, variance : array_like, (C,), optional
+    epsilon : float
+    data_format : {"NXC", "NCX"} or DataFormat
+
+    Returns
+    -------
+    ndarray of float64, src's shape
+    """
+    x, axes, shape = _layout(src, data_format)
+    mu = x.mean(axes) if mean is None else _wide(mean)
+    var = ((x - mu.reshape(shape)) ** 2).mean(axes) if variance is None else _wide(variance)
+    result = (x - mu.reshape(shape)) / np.sqrt(var + epsilon).reshape(shape)
+    if gamma is not None:
+        result = result * _wide(gamma).reshape(shape)
+    if beta is not None:
+        result = result + _wide(beta).reshape(shape)
+    return result
+
+
+def batch_norm_backward(
+    src: npt.ArrayLike,
+    diff_dst: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    variance: npt.ArrayLike,
+    gamma: npt.ArrayLike | None = None,
+    *,
+    epsilon: float,
+    data_format: DataFormat | str = DataFormat.NXC,
+    statistics: Statistics = "batch",
+) -> BatchNormGradients:
+    """Compute the gradients in float64, formula by formula.
+
+    Parameters
+    ----------
+    src, diff_dst : array_like, (N, ..., C) or (N, C, ...)
+    mean, variance : array_like, (C,)
+        The biased variance.
+    gamma : array_like, (C,), optional
+        Absent means ones.
+    epsilon : float
+    data_format : {"NXC", "NCX"} or DataFormat
+    statistics : {"batch", "frozen"}
+        Whether mean and variance are src's, so that the gradient flows through them, or constants.
+
+    Returns
+    -------
+    BatchNormGradients
+        Of float64 arrays.
+    """
+    if statistics not in ("batch", "frozen"):
+        raise ValueError(f"statistics must be 'batch' or 'frozen', not {statistics!r}")
+    x, axes, shape = _layout(src, data_format)
+    dy = _wide(diff_dst)
+    scale = 1 / np.sqrt(_wide(variance) + epsilon)
+    xhat = (x - _wide(mean).reshape(shape)) * scale.reshape(shape)
+    diff_beta = dy.sum(axes)
+    diff_gamma = (dy * xhat).sum(axes)
+    if gamma is not None:
+        scale = scale * _wide(gamma)
+    diff_src = dy
+    if statistics == "batch" and x.size:
+        count = x.size // diff_beta.size
+        diff_src = (
+            dy - (diff_beta / count).reshape(shape) - xhat * (diff_gamma / count).reshape(shape)
+        )
+    return BatchNormGradients(diff_src * scale.reshape(shape), diff_gamma, diff_beta)
+
+
+def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
+    """Give the error norm ``|actual - expected| / |expected|``, in float64.
+
+    0 where both are zero everywhere or empty, inf where only expected is, NaN where actual holds
+    a NaN.
+    """
+    a, e = _wide(actual), _wide(expected)
+    if a.shape != e.shape:
+        raise ValueError(f"shapes differ: {a.shape} and {e.shape}")
+    error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
+    if norm == 0:
+        return error and float("inf")
+    return error / norm
+
+
+def assert_gradients_close(
+    actual: BatchNormGradients,
+    expected: BatchNormGradients,
+    *,
+    factor: float = 1.0,
+) -> None:
+    """Compare gradients with a reference, at onedsl's own tolerances.
+
+    Parameters
+    ----------
+    actual : BatchNormGradients
+        What was computed; its dtypes choose the tolerances. None members are not compared.
+    expected : BatchNormGradients
+        As `batch_norm_backward` gives them.
+    factor : float
+        Multiplies the tolerances.
+
+    Raises
+    ------
+    AssertionError
+        Naming the member, its error and the tolerance.
+    """
+    for name, got, want in zip(BatchNormGradients._fields, actual, expected, strict=True):
+        if got is None:
+            continue
+        tolerances = TOLERANCES if name == "diff_src" else SUM_TOLERANCES
+        tolerance = factor * tolerances[dtype_name(got.dtype, name)]
+        error = relative_l2(got, want)
+        if not error <= tolerance:
+            raise AssertionError(
+                f"{name} is off by {error:.3g} (relative L2), more than {tolerance:.3g}; "
+                f"{got.dtype.name}, shape {got.shape}"
+            )
+
+
+class Problem(NamedTuple):
+    """Inputs of one call, in the operator's own order."""
+
+    src: Array
+    diff_dst: Array
+    mean: Array
+    variance: Array
+    gamma: Array
+
+
+def random_problem(
+    shape: Sequence[int],
+    dtype: npt.DTypeLike | str = "f32",
+    stats_dtype: npt.DTypeLike | str = "f32",
+    *,
+    data_format: DataFormat | str = DataFormat.NXC,
+    seed: int = 0,
+) -> Problem:
+    """Make inputs whose mean and variance are those of src, rounded to their dtype.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of src, in the order of data_format.
+    dtype, stats_dtype : str or dtype
+    data_format : {"NXC", "NCX"} or DataFormat
+    seed : int
+
+    Returns
+    -------
+    Problem
+    """
+    narrow, stats = DTYPES[dtype_name(dtype)], DTYPES[dtype_name(stats_dtype)]
+    rng = np.random.default_rng(seed)
+    src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(narrow)
+    diff_dst = (rng.standard_normal(shape) + 0.25).astype(narrow)
+    x, axes, per_channel = _layout(src, data_format)
+    channels = x.shape[parse_data_format(data_format).channel_axis]
+    mean = x.mean(axes) if x.size else np.zeros(channels)
+    variance = ((x - mean.reshape(per_channel)) ** 2).mean(axes) if x.size else np.ones(channels)
+    gamma = rng.uniform(0.5, 2, channels)
+    return Problem(src, diff_dst, mean.astype(stats), variance.astype(stats), gamma.astype(stats))
+
+
+def _wide(array: npt.ArrayLike) -> Float64:
+    return np.asarray(array).astype(np.float64)
+
+
+def _layout(
+    src: npt.ArrayLike, data_format: DataFormat | str
+) -> tuple[Float64, tuple[int, ...], tuple[int, ...]]:
+    """Give src in float64, the axes that are summed, and the shape that a (C,) array takes."""
+    x = _wide(src)
+    channel = parse_data_format(data_format).channel_axis % x.ndim
+    axes = tuple(axis for axis in range(x.ndim) if axis != channel)
+    shape = tuple(size if axis == channel else 1 for axis, size in enumerate(x.shape))
+    return x, axes, shape
