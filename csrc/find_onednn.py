@@ -17,6 +17,7 @@ from typing import Any
 RUN_WHEEL = "onednn-cpu-gomp>=2023.2"
 BUILD_WHEEL = "onednn-devel-cpu-gomp>=2023.2"
 CONFIG = "dnnl-config.cmake"
+CMAKE_VARIABLE = "dnnl_DIR"
 
 
 def offered_prefixes() -> Iterator[Path]:
@@ -28,8 +29,8 @@ def offered_prefixes() -> Iterator[Path]:
 
 
 def offered_config() -> Path | None:
-    """The CMake folder of a oneDNN that the environment offers."""
-    if directory := os.environ.get("dnnl_DIR"):
+    """Find the CMake folder of a oneDNN that the environment offers."""
+    if directory := os.environ.get(CMAKE_VARIABLE):
         return Path(directory)
     for prefix in offered_prefixes():
         for lib in ("lib", "lib64"):
@@ -40,7 +41,7 @@ def offered_config() -> Path | None:
 
 
 def wheel_config() -> Path | None:
-    """The CMake folder of the PyPI wheel, wherever pip put it for this build."""
+    """Find the CMake folder of the PyPI wheel, wherever pip put it for this build."""
     try:
         wheel = metadata.distribution("onednn-devel-cpu-gomp")
     except metadata.PackageNotFoundError:
@@ -55,15 +56,18 @@ def wheel_config() -> Path | None:
 
 
 def get_requires_for_dynamic_metadata(settings: Mapping[str, Any]) -> list[str]:
+    """Name what a build needs beside pyproject.toml's own list."""
     return [] if offered_config() else [BUILD_WHEEL]
 
 
 def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
+    """Name what the built package needs to run."""
     always = list(settings["always"])
     return {"dependencies": always if offered_config() else [*always, RUN_WHEEL]}
 
 
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """Say that a source distribution leaves the dependencies open."""
     return {"dependencies": True}
 
 

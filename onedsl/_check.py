@@ -72,15 +72,8 @@ def backend(value: object) -> _core.Backend:
     raise ValueError(f'backend must be "auto", "onednn" or "native", not {value!r}')
 
 
-class Arguments(NamedTuple):
-    """Arrays that the core takes as they are."""
-
-    src: Array
-    diff_dst: Array
-    mean: Array
-    variance: Array
-    gamma: Array | None
-    out: tuple[Array, Array | None, Array | None] | None
+Inputs = tuple[Array, Array, Array, Array, Array | None]
+Buffers = tuple[Array | None, ...] | None
 
 
 def arguments(
@@ -90,8 +83,11 @@ def arguments(
     *,
     sums: bool,
     out: object,
-) -> Arguments:
-    """Check src, diff_dst, mean, variance, gamma and out, one after the other."""
+) -> tuple[Inputs, Buffers]:
+    """Check src, diff_dst, mean, variance, gamma and out, one after the other.
+
+    Gives arrays that the core takes as they are.
+    """
     src = _array(names.src, inputs[0])
     if src.ndim < 2:
         raise ValueError(
@@ -124,26 +120,23 @@ def arguments(
     variance = per_channel(names.variance, inputs[3])
     gamma = None if inputs[4] is None else per_channel(names.gamma, inputs[4])
 
-    originals = {names.src: src, names.diff_dst: diff_dst, names.mean: mean}
-    originals |= {names.variance: variance}
-    if gamma is not None:
-        originals[names.gamma] = gamma
-
     dense_src = _dense(names.src, src)
-    checked = Arguments(
+    checked: Inputs = (
         dense_src,
         _dense(names.diff_dst, diff_dst, like=dense_src),
         _dense(names.mean, mean),
         _dense(names.variance, variance),
         None if gamma is None else _dense(names.gamma, gamma),
-        None,
     )
     if out is None:
-        return checked
+        return checked, None
 
-    members = _members(names, out, sums)
-    buffers: dict[str, Array] = {}
-    for name, value in zip(names[5:], members, strict=True):
+    # The caller's own arrays: an output must not overlap these, copied or not.
+    taken = dict(zip(names[:4], (src, diff_dst, mean, variance), strict=True))
+    if gamma is not None:
+        taken[names.gamma] = gamma
+    written: list[Array] = []
+    for name, value in zip(names[5:], _members(names, out, sums), strict=True):
         if value is None:
             continue
         label = f"out.{name}"
@@ -159,25 +152,26 @@ def arguments(
         else:
             array = per_channel(label, array)
             if not _core.is_dense(array):
-                raise ValueError(f"{label} must be contiguous and aligned, strides {array.strides}")
+                raise ValueError(
+                    f"{label} must be contiguous and aligned; its strides are {array.strides}"
+                )
         if not array.flags.writeable:
             raise ValueError(f"{label} is read-only; pass an array that can be written to")
-        in_place = name == names.diff_src and _same_memory(array, diff_dst)
-        for other, memory in (originals | buffers).items():
-            if in_place and other == names.diff_dst:
-                continue
-            if np.may_share_memory(array, memory):
-                cure = (
-                    f"it may be exactly {names.diff_dst}, or share no memory with any argument"
-                    if name == names.diff_src
-                    else "give it memory of its own"
-                )
-                raise ValueError(f"{label} overlaps {other}; {cure}")
-        buffers[label] = array
-    written = list(buffers.values())
-    return checked._replace(
-        out=(written[0], written[1], written[2]) if sums else (written[0], None, None)
-    )
+        _no_overlap(names, label, array, taken)
+        taken[label] = array
+        written.append(array)
+    return checked, tuple(written) if sums else (written[0], None, None)
+
+
+def _no_overlap(names: Names, label: str, array: Array, taken: dict[str, Array]) -> None:
+    cure = "give it memory of its own"
+    if label == f"out.{names.diff_src}":
+        cure = f"it may be exactly {names.diff_dst}, or share no memory with any argument"
+        if _same_memory(array, taken[names.diff_dst]):
+            taken = {name: other for name, other in taken.items() if name != names.diff_dst}
+    for name, other in taken.items():
+        if np.may_share_memory(array, other):
+            raise ValueError(f"{label} overlaps {name}; {cure}")
 
 
 def _array(name: str, value: object) -> Array:

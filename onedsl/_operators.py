@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
 import numpy.typing as npt
 
 from . import _check, _core
@@ -125,17 +124,17 @@ class Compiled:
             As the operator does, and if an argument is not what this was compiled for.
         """
         if gamma is not None and not self._sums:
-            gamma = self._operator._ignore_gamma(
-                (src, diff_dst, mean, variance, gamma), stacklevel=3
-            )
+            self._operator._warn_of_gamma((src, diff_dst, mean, variance, gamma), stacklevel=3)
+            gamma = None
         result = self._run(src, diff_dst, mean, variance, gamma, out)
         if result is None:
             result = self._explain((src, diff_dst, mean, variance, gamma), out)
-        return self._operator._result(result, out)
+        gradients: BatchNormGradients = self._operator._result(result, out)
+        return gradients
 
     def _explain(self, inputs: Sequence[object], out: object) -> tuple[Any, Any, Any]:
         operator = self._operator
-        checked = _check.arguments(
+        arrays, buffers = _check.arguments(
             operator._names, operator._channel_axis, inputs, sums=self._sums, out=out
         )
         _check.compiled_for(
@@ -147,7 +146,7 @@ class Compiled:
             statistics=self.stats_dtype,
             gamma=self.gamma,
         )
-        return _ran(self._run(*checked))
+        return _ran(self._run(*arrays, buffers))
 
     def __repr__(self) -> str:
         return (
@@ -199,11 +198,13 @@ class Operator:
         sums = _check.outputs(outputs, self._names)
         choice = _check.backend(backend)
         if not sums and inputs[4] is not None:
-            inputs = (*inputs[:4], self._ignore_gamma(inputs, stacklevel=4))
+            self._warn_of_gamma(inputs, stacklevel=4)
+            inputs = (*inputs[:4], None)
         result = self._core.run(*inputs, sums, out, choice)
         if result is None:
-            checked = _check.arguments(self._names, self._channel_axis, inputs, sums=sums, out=out)
-            *arrays, buffers = checked
+            arrays, buffers = _check.arguments(
+                self._names, self._channel_axis, inputs, sums=sums, out=out
+            )
             result = _ran(self._core.run(*arrays, sums, buffers, choice))
         return self._result(result, out)
 
@@ -212,7 +213,7 @@ class Operator:
             return out
         return self._gradients._make(result if out is None else out)
 
-    def _ignore_gamma(self, inputs: Sequence[object], *, stacklevel: int) -> None:
+    def _warn_of_gamma(self, inputs: Sequence[object], *, stacklevel: int) -> None:
         """Warn that gamma is ignored, as the op's document says; it must be right all the same."""
         names = self._names
         _check.arguments(names, self._channel_axis, inputs, sums=False, out=None)
@@ -250,7 +251,8 @@ class BatchNormTrainingBackward(Operator):
     - xhat = (src - mean) / sqrt(variance + epsilon)
     - diff_beta = sum(diff_dst)
     - diff_gamma = sum(diff_dst * xhat)
-    - diff_src = gamma / sqrt(variance + epsilon) * (diff_dst - diff_beta / M - xhat * diff_gamma / M)
+    - diff_src = gamma / sqrt(variance + epsilon)
+      * (diff_dst - diff_beta / M - xhat * diff_gamma / M)
 
     ``variance`` is the biased one (divided by M), and never an inverse standard deviation.
 

@@ -15,7 +15,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
 }
 
-# The rows of the op's type table: T1 of the tensors, T2s of the statistics, gamma and its gradients.
+# The rows of the op's type table: T1 of the tensors, and T2 of the statistics, gamma and its
+# gradient.
 STATISTICS: dict[str, tuple[str, ...]] = {
     "f32": ("f32",),
     "bf16": ("f32", "bf16"),

@@ -200,10 +200,15 @@ def random_problem(
     diff_dst = (rng.standard_normal(shape) + 0.25).astype(narrow)
     x, axes, per_channel = _layout(src, data_format)
     channels = x.shape[parse_data_format(data_format).channel_axis]
-    mean = x.mean(axes) if x.size else np.zeros(channels)
-    variance = ((x - mean.reshape(per_channel)) ** 2).mean(axes) if x.size else np.ones(channels)
-    gamma = rng.uniform(0.5, 2, channels)
-    return Problem(src, diff_dst, mean.astype(stats), variance.astype(stats), gamma.astype(stats))
+    mean: Array = np.zeros(channels)
+    variance: Array = np.ones(channels)
+    if x.size:
+        mean = np.mean(x, axis=axes)
+        variance = np.mean((x - mean.reshape(per_channel)) ** 2, axis=axes)
+    gamma = rng.uniform(0.5, 2, size=(channels,))
+    return Problem(
+        src, diff_dst, np.asarray(mean, stats), np.asarray(variance, stats), gamma.astype(stats)
+    )
 
 
 def _wide(array: npt.ArrayLike) -> Float64:
