@@ -1,13 +1,17 @@
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "arrays.hpp"
 #include "bind.hpp"
 #include "native/native.hpp"
 #include "onednn/graph.hpp"
 #include "threads.hpp"
+#include "triad.hpp"
 
 namespace py = pybind11;
 
@@ -22,10 +26,30 @@ void bind_capabilities(py::module_& module) {
   module.def("onednn_cpu_isa", &onednn::cpu_isa);
   module.def("native_isa", &native::isa_name);
   module.def("max_threads", &max_threads);
+  module.def("triad", [](const py::object& out, const py::object& a, const py::object& b) {
+    const std::optional<View> to = view(out);
+    const std::optional<View> from_a = view(a);
+    const std::optional<View> from_b = view(b);
+    for (const std::optional<View>& v : {to, from_a, from_b}) {
+      if (!v || v->type != DataType::f32 || !v->is_vector(to->size()) || v->size() % 4 != 0 ||
+          reinterpret_cast<std::uintptr_t>(v->data) % 16 != 0) {
+        throw std::invalid_argument("triad: needs aligned f32 vectors of one length");
+      }
+    }
+    if (!to->writeable) throw std::invalid_argument("triad: out is read-only");
+    // Only memory of arrays that the caller's frame keeps alive is touched.
+    const py::gil_scoped_release release;
+    triad(reinterpret_cast<float*>(to->data), reinterpret_cast<const float*>(from_a->data),
+          reinterpret_cast<const float*>(from_b->data), to->size(), max_threads());
+  });
   module.def(
       "compile_onednn_op",
       [](const std::vector<std::int64_t>& dims, const std::string& data_format, const DataType data,
          const DataType statistics, const bool gamma, const int num_outputs) {
+        if (dims.size() < 2 || num_outputs < 1 || num_outputs > 3 ||
+            (data_format != "NXC" && data_format != "NCX")) {
+          throw std::invalid_argument("onedsl._core.compile_onednn_op: unchecked arguments");
+        }
         onednn::BatchNormTrainingBackward op;
         op.epsilon = 1e-5F;
         op.data_format = data_format;

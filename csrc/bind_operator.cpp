@@ -85,7 +85,11 @@ class Operator {
  public:
   // channel_axis is 1, or -1 for the last.
   Operator(const double epsilon, const int channel_axis)
-      : epsilon_(epsilon), channel_axis_(channel_axis) {}
+      : epsilon_(epsilon), channel_axis_(channel_axis) {
+    if (channel_axis != 1 && channel_axis != -1) {
+      throw std::invalid_argument("onedsl._core.Operator: channel_axis must be 1 or -1");
+    }
+  }
 
   py::ssize_t channel_axis(const py::ssize_t rank) const {
     return channel_axis_ < 0 ? rank - 1 : channel_axis_;
@@ -158,13 +162,15 @@ class Operator {
                  const py::object& out, const BackendChoice backend) const {
     const std::optional<Call> call = check(src, diff_dst, mean, variance, gamma, sums, out);
     if (!call) return py::none();
-    const Results results = prepare(*call, sums, out);
-    // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
-    // caller's frame and by `results`.
-    const py::gil_scoped_release release;
-    plan(call->geometry, call->src.type, call->mean.type, backend, max_threads())
-        ->execute(results.ports);
-    return results.arrays;
+    Results results = prepare(*call, sums, out);
+    {
+      // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
+      // caller's frame and by `results`.
+      const py::gil_scoped_release release;
+      plan(call->geometry, call->src.type, call->mean.type, backend, max_threads())
+          ->execute(results.ports);
+    }
+    return std::move(results.arrays);
   }
 
  private:
@@ -215,12 +221,14 @@ class Compiled {
       // A plan from before a fork would hang: this process has lost its threads.
       plan_ = op_.plan(geometry_, data_, statistics_, backend_, max_threads());
     }
-    const Results results = prepare(*call, sums_, out);
+    Results results = prepare(*call, sums_, out);
     const std::shared_ptr<const Plan> plan = plan_;
-    // Safe without the GIL: as in Operator::run, and `plan` is this call's own reference.
-    const py::gil_scoped_release release;
-    plan->execute(results.ports);
-    return results.arrays;
+    {
+      // Safe without the GIL: as in Operator::run, and `plan` is this call's own reference.
+      const py::gil_scoped_release release;
+      plan->execute(results.ports);
+    }
+    return std::move(results.arrays);
   }
 
   const Plan& plan() const { return *plan_; }

@@ -14,10 +14,14 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
   std::ptrdiff_t* const first = axes.data();
   std::ptrdiff_t* last = first;
   std::int64_t per_channel = 1;
+  std::int64_t bytes = item_size;
+  bool countable = true;
   for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
     if (axis != channel_axis) per_channel *= shape[axis];
     if (shape[axis] != 1) *last++ = axis;
+    countable = countable && !__builtin_mul_overflow(bytes, shape[axis], &bytes);
   }
+  if (!countable) return std::nullopt;
   const std::int64_t channels = shape[channel_axis];
   if (per_channel == 0 || channels == 0) return Geometry{per_channel, channels, 1};
 

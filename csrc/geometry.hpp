@@ -25,7 +25,8 @@ constexpr bool operator==(const Geometry& a, const Geometry& b) noexcept {
 constexpr std::ptrdiff_t max_rank = 64;  // NumPy's own
 
 // Sees any shape as a Geometry, by the order in which its axes lie in memory. Strides count bytes.
-// Nothing if the tensor is not dense (gaps, overlap, negative strides).
+// Nothing if the tensor is not dense (gaps, overlap, negative strides), or has more bytes than can
+// be counted.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
                                        const std::ptrdiff_t* strides, std::ptrdiff_t item_size,
                                        std::ptrdiff_t channel_axis) noexcept;

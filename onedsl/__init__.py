@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib.metadata import version as _version
 
 try:
-    from . import _core as _core
+    import onedsl._core  # noqa: F401 - so, and not `from .`, for the error to say that there is none
 except ImportError as _error:
     from ._load import explain as _explain
 

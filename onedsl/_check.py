@@ -42,7 +42,10 @@ def epsilon(value: object) -> float:
     """Check the attribute: a positive number that is one in float32 too, oneDNN's type for it."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise TypeError(f"epsilon must be a number, not {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     with np.errstate(over="ignore", under="ignore"):
         single = float(np.float32(number))
     if not (number > 0 and math.isfinite(number)):

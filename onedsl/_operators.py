@@ -67,12 +67,14 @@ class Compiled:
             )
         statistics = dtype_name(stats_dtype, "stats_dtype")
         check_statistics(spec.dtype, statistics, "stats_dtype", names.src)
+        if not isinstance(gamma, bool):
+            raise TypeError(f"gamma must be True or False, not {type(gamma).__name__}")
         sums = _check.outputs(outputs, names)
         itemsize = spec.numpy_dtype.itemsize
         self.spec = spec
         self.stats_dtype = statistics
         # With one output the op's document has gamma ignored: the plan is then made without.
-        self.gamma = bool(gamma) and sums
+        self.gamma = gamma and sums
         self.outputs = outputs
         self._sums = sums
         self._operator = operator

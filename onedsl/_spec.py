@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import math
 import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ._types import DTYPES, dtype_name
+
+MAX_RANK = 64  # NumPy's own
 
 
 class DataFormat(str, enum.Enum):
@@ -82,6 +86,11 @@ class TensorSpec:
         sizes = _integers("shape", shape)
         if any(size < 0 for size in sizes):
             raise ValueError(f"shape must hold no negative size: {sizes}")
+        if len(sizes) > MAX_RANK:
+            raise ValueError(f"shape must have {MAX_RANK} sizes at most, not {len(sizes)}")
+        name = dtype_name(dtype)
+        if 0 not in sizes and math.prod(sizes) * DTYPES[name].itemsize > sys.maxsize:
+            raise ValueError(f"shape {sizes} is more than an array can hold")
         steps = c_strides(sizes) if strides is None else _integers("strides", strides)
         if len(steps) != len(sizes):
             raise ValueError(f"strides {steps} must have as many entries as shape {sizes}")
@@ -91,7 +100,7 @@ class TensorSpec:
                 "some element would be skipped or shared"
             )
         object.__setattr__(self, "shape", sizes)
-        object.__setattr__(self, "dtype", dtype_name(dtype))
+        object.__setattr__(self, "dtype", name)
         object.__setattr__(self, "strides", steps)
 
     @classmethod
@@ -100,13 +109,16 @@ class TensorSpec:
 
         Raises
         ------
-        ValueError
-            If its memory is not dense.
+        TypeError, ValueError
+            If it is no NumPy array of the three types, or its memory is not dense.
         """
-        strides = tuple(step // array.itemsize for step in array.strides)
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"array must be a NumPy array, not {type(array).__name__}")
         if array.size == 0:
             return cls(array.shape, array.dtype)
-        return cls(array.shape, array.dtype, strides)
+        if any(step % array.itemsize for step in array.strides):
+            raise ValueError(f"array is not dense: strides {array.strides} of shape {array.shape}")
+        return cls(array.shape, array.dtype, [step // array.itemsize for step in array.strides])
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:

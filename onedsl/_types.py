@@ -41,7 +41,7 @@ def dtype_name(dtype: object, argument: str = "dtype") -> str:
     else:
         try:
             parsed = np.dtype(dtype)  # type: ignore[call-overload]
-        except TypeError:
+        except (TypeError, ValueError):
             parsed = None
         name = next((n for n, d in DTYPES.items() if parsed is not None and d == parsed), None)
         if parsed is not None and not parsed.isnative:

@@ -69,10 +69,10 @@ CompiledOp compile(const Problem& problem, const int num_threads) {
 }  // namespace
 
 Backend::Backend(const Problem& problem, const int num_threads)
-    : num_threads_(num_threads),
+    : op_(compile(problem, num_threads)),
+      num_threads_(num_threads),
       ones_(static_cast<std::size_t>(problem.geometry.channels), 1.0F),
-      unwanted_(ones_.size() * 2),
-      op_(compile(problem, num_threads)) {}
+      unwanted_(ones_.size() * 2) {}
 
 void Backend::run(const Arguments& arguments) {
   const std::lock_guard<std::mutex> lock(mutex_);

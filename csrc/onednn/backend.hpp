@@ -21,11 +21,11 @@ class Backend {
   void run(const Arguments& arguments);
 
  private:
+  CompiledOp op_;  // first: it refuses what the vectors should not be made for
   int num_threads_;
   std::vector<float> ones_;
   std::vector<float> unwanted_;
   std::mutex mutex_;
-  CompiledOp op_;
 };
 
 }  // namespace onedsl::onednn
