@@ -232,6 +232,7 @@ class Compiled {
   }
 
   const Plan& plan() const { return *plan_; }
+  std::int64_t channels() const { return geometry_.channels; }
 
  private:
   Operator op_;
@@ -277,6 +278,7 @@ void bind_operator(py::module_& module) {
       .def_property_readonly("backend", [](const Compiled& c) { return c.plan().backend(); })
       .def_property_readonly("implementation",
                              [](const Compiled& c) { return c.plan().implementation(); })
+      .def_property_readonly("channels", &Compiled::channels)
       .def_property_readonly("num_threads",
                              [](const Compiled& c) { return c.plan().key().num_threads; });
 }

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy.typing as npt
 
 from . import _check, _core
+from ._autotune import fastest
 from ._errors import GammaIgnoredWarning
 from ._spec import DataFormat, TensorSpec, parse_data_format
 from ._types import CORE, check_statistics, dtype_name
@@ -56,6 +57,7 @@ class Compiled:
         gamma: bool,
         outputs: str,
         backend: str,
+        autotune: bool,
     ) -> None:
         names = operator._names
         if not isinstance(spec, TensorSpec):
@@ -78,16 +80,24 @@ class Compiled:
         self.outputs = outputs
         self._sums = sums
         self._operator = operator
-        self._core = _core.Compiled(
-            operator._core,
-            spec.shape,
-            [step * itemsize for step in spec.strides],
-            CORE[spec.dtype],
-            CORE[statistics],
-            self.gamma,
-            sums,
-            _check.backend(backend),
-        )
+
+        def make(choice: _core.Backend) -> _core.Compiled:
+            return _core.Compiled(
+                operator._core,
+                spec.shape,
+                [step * itemsize for step in spec.strides],
+                CORE[spec.dtype],
+                CORE[statistics],
+                self.gamma,
+                sums,
+                choice,
+            )
+
+        choice = _check.backend(backend)
+        if autotune and choice is _core.Backend.auto:
+            self._core = fastest(make, spec, statistics, self.gamma)
+        else:
+            self._core = make(choice)
         self._run = self._core.run
 
     @property
@@ -360,6 +370,7 @@ class BatchNormTrainingBackward(Operator):
         gamma: bool = True,
         outputs: Literal["all", "diff_src"] = "all",
         backend: Backend = "auto",
+        autotune: bool = False,
     ) -> Compiled:
         """Make the plan for one kind of src now, to be called many times.
 
@@ -373,6 +384,10 @@ class BatchNormTrainingBackward(Operator):
             Whether the calls will pass gamma. Without effect where outputs is ``"diff_src"``.
         outputs, backend
             As in a direct call.
+        autotune : bool
+            Let ``backend="auto"`` time both backends here and now, and keep the faster, instead of
+            going by its rules. Takes some ten calls of each, and memory for three tensors
+            meanwhile.
 
         Raises
         ------
@@ -381,4 +396,4 @@ class BatchNormTrainingBackward(Operator):
         UnsupportedError
             If the backend is ``"onednn"`` and it cannot run these types on this CPU.
         """
-        return Compiled(self, spec, stats_dtype, gamma, outputs, backend)
+        return Compiled(self, spec, stats_dtype, gamma, outputs, backend, autotune)

@@ -122,7 +122,7 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     if a.shape != e.shape:
         raise ValueError(f"shapes differ: {a.shape} and {e.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
-    if norm == 0:
+    if norm == 0 and not np.isnan(error):
         return error and float("inf")
     return error / norm
 

@@ -1,0 +1,61 @@
+"""Choosing a backend by timing it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._errors import UnsupportedError
+from ._spec import TensorSpec
+from ._types import DTYPES
+
+ROUNDS = 7
+# A call this short is timed several times at once, so that the clock does not count.
+SHORT_SECONDS = 5e-5
+
+
+def fastest(
+    make: Callable[[_core.Backend], _core.Compiled], spec: TensorSpec, stats: str, gamma: bool
+) -> _core.Compiled:
+    """Make both backends' plans, time them in turns, and give the faster."""
+    candidates = []
+    for choice in (_core.Backend.onednn, _core.Backend.native):
+        try:
+            candidates.append(make(choice))
+        except UnsupportedError:
+            continue
+    if len(candidates) == 1 or 0 in spec.shape:
+        return candidates[-1]
+
+    channels = candidates[0].channels
+    src, diff_dst = ones(spec), ones(spec)
+    vector = np.ones(channels, DTYPES[stats])
+    arguments = (src, diff_dst, vector, vector, vector if gamma else None)
+    times: list[list[float]] = [[] for _ in candidates]
+    for turn in range(ROUNDS):
+        for candidate, samples in zip(candidates, times, strict=True):
+            out = candidate.run(*arguments, None)  # wakes its threads, and touches the memory
+            start = time.perf_counter()
+            candidate.run(*arguments, out)
+            seconds = time.perf_counter() - start
+            if seconds < SHORT_SECONDS:
+                start = time.perf_counter()
+                for _ in range(20):
+                    candidate.run(*arguments, out)
+                seconds = (time.perf_counter() - start) / 20
+            if turn:
+                samples.append(seconds)
+    return min(zip(candidates, times, strict=True), key=lambda pair: statistics.median(pair[1]))[0]
+
+
+def ones(spec: TensorSpec) -> npt.NDArray[Any]:
+    """Make an array as a spec describes it."""
+    slowest_first = sorted(range(len(spec.shape)), key=lambda axis: -spec.strides[axis])
+    array = np.ones([spec.shape[axis] for axis in slowest_first], spec.numpy_dtype)
+    return array.transpose(np.argsort(slowest_first))
