@@ -17,6 +17,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
   std::int64_t bytes = item_size;
   bool countable = true;
   for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
+    if (shape[axis] < 0) return std::nullopt;
     if (axis != channel_axis) per_channel *= shape[axis];
     if (shape[axis] != 1) *last++ = axis;
     countable = countable && !__builtin_mul_overflow(bytes, shape[axis], &bytes);

@@ -122,9 +122,9 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     if a.shape != e.shape:
         raise ValueError(f"shapes differ: {a.shape} and {e.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
-    if norm == 0 and not np.isnan(error):
-        return error and float("inf")
-    return error / norm
+    if norm == 0 and error > 0:
+        return float("inf")
+    return error / norm if norm else error
 
 
 def assert_gradients_close(

@@ -5,7 +5,8 @@
 #include "../types.hpp"
 
 // What the dispatching code (built for any x86-64) and the kernels (built once per instruction set)
-// share: plain data and pointers to functions, so that no code is compiled on both sides.
+// share: plain data and pointers to functions. The functions are static, for the linker must not
+// take one instruction set's copy of a function for another's.
 namespace onedsl::native {
 
 // A tensor is seen as rows, one after the other in memory, in one of two ways:
@@ -29,6 +30,7 @@ struct Task {
   double per_channel;
   bool batch;
   bool streaming;  // non-temporal stores
+  bool cached;     // the tensors fit in the last cache
 
   bool columns;
   std::int64_t repeat;
@@ -40,16 +42,16 @@ struct Task {
   std::int64_t chunks;  // every chunk of the rows has its own partial sums
   std::int64_t chunk_rows;
 
-  double* partial;  // [chunks][2][channels]: of diff_dst, and of diff_dst * (src - mean)
+  double* partial;  // [chunks][2][channels]: of diff_dst, and of diff_dst * (src - pivot)
   // diff_src = scale * ((diff_dst - shift) - (src - mean) * slope), by channel in planes; by column
   // in columns, where `lanes` entries more repeat the first ones.
-  float* table_mean;
+  float* table_mean;  // the pivot until the sums are finished
   float* scale;
   float* shift;
   float* slope;
 };
 
-// One chunk of the rows, of some neighbouring channels.
+// One chunk of the rows, of some neighbouring channels: of a single one if planes are in pieces.
 struct Part {
   std::int64_t first_channel;
   std::int64_t last_channel;
@@ -58,7 +60,7 @@ struct Part {
 
 struct Kernels {
   int lanes;
-  void (*fill_mean)(const Task&);
+  void (*fill_pivot)(const Task&);
   void (*sums)(const Task&, const Part&, double* scratch);
   void (*finish)(const Task&, std::int64_t first_channel, std::int64_t last_channel);
   void (*write)(const Task&, const Part&);
@@ -66,14 +68,17 @@ struct Kernels {
 };
 
 // Doubles of scratch that `sums` needs for each column (columns) or channel (planes) of a part.
-constexpr std::int64_t scratch_per_column = 2;
-constexpr std::int64_t scratch_per_plane(int lanes) { return 2 * lanes; }
+constexpr std::int64_t scratch_per_column = 3;
+static constexpr std::int64_t scratch_per_plane(int lanes) { return 2 * lanes; }
 
-constexpr std::int64_t first_row(const Task& task, std::int64_t chunk) {
+static constexpr std::int64_t first_row(const Task& task, std::int64_t chunk) {
   const std::int64_t row = chunk * task.chunk_rows;
   return row < task.rows ? row : task.rows;
 }
 
+namespace avx512_bf16 {
+const Kernels& kernels(DataType);
+}
 namespace avx512 {
 const Kernels& kernels(DataType);
 }

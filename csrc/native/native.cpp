@@ -46,8 +46,10 @@ Isa isa() {
 
 const Kernels& kernels_for(DataType type) {
   switch (isa()) {
-    case Isa::avx512:
-      return avx512::kernels(type);
+    case Isa::avx512: {
+      static const bool bf16 = __builtin_cpu_supports("avx512bf16");
+      return bf16 && type == DataType::bf16 ? avx512_bf16::kernels(type) : avx512::kernels(type);
+    }
     case Isa::avx2:
       return avx2::kernels(type);
     default:
@@ -55,11 +57,16 @@ const Kernels& kernels_for(DataType type) {
   }
 }
 
-// The size of the last cache that one core shares with its neighbours. The CPU says so itself;
-// sysconf multiplies it by the number of such caches on some virtual machines.
-Index last_cache() {
-  static const Index size = [] {
-    Index largest = 0;
+struct Cache {
+  Index bytes;
+  Index cores;  // that share it
+};
+
+// The last cache. The CPU is asked: on some virtual machines sysconf reports many such caches as
+// one.
+const Cache& last_cache() {
+  static const Cache last = [] {
+    Cache largest{0, 1};
     for (const unsigned leaf : {0x4u, 0x8000001du})
       for (unsigned index = 0; index < 8; ++index) {
         unsigned a = 0, b = 0, c = 0, d = 0;
@@ -67,11 +74,12 @@ Index last_cache() {
         const Index ways = (b >> 22) + 1;
         const Index partitions = (b >> 12 & 0x3ff) + 1;
         const Index line = (b & 0xfff) + 1;
-        largest = std::max(largest, ways * partitions * line * (Index{c} + 1));
+        const Index bytes = ways * partitions * line * (Index{c} + 1);
+        if (bytes > largest.bytes) largest = {bytes, (a >> 14 & 0xfff) + 1};
       }
-    return largest > 0 ? largest : Index{32} << 20;
+    return largest.bytes > 0 ? largest : Cache{Index{32} << 20, 8};
   }();
-  return size;
+  return last;
 }
 
 // ---- Memory for sums and coefficients ----
@@ -113,6 +121,9 @@ constexpr Index scratch_doubles = 8192;  // a thread's: 64 KiB
 constexpr Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index round_up(Index a, Index b) { return divide_up(a, b) * b; }
 
+constexpr Index elements_per_thread = 16384;  // fewer do not pay for another thread
+constexpr Index longest_row = 2048;           // columns: their sums stay in the first two caches
+
 // Nothing in here may depend on the number of threads: it decides what is summed in which order.
 void cut(Task& task, const Geometry& geometry, int lanes) {
   const Index position = geometry.channels * geometry.inner;
@@ -121,14 +132,15 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
   task.pieces = 1;
   task.piece = geometry.inner;
   if (task.columns) {
+    // Whole vectors a row, and enough of them.
     Index repeat = 1;
     while (repeat * position % lanes != 0) repeat *= 2;
     while (repeat * position < 8 * lanes) repeat *= 2;
-    if (repeat * position <= scratch_doubles / 2 && repeat <= geometry.outer / 8)
-      task.repeat = repeat;
+    if (repeat * position <= longest_row && repeat <= geometry.outer / 8) task.repeat = repeat;
     task.row = task.repeat * position;
     task.rows = geometry.outer / task.repeat;
     task.rest = geometry.outer % task.repeat * position;
+    // Enough chunks for many threads, whose partial sums are few beside the tensor.
     const Index most = std::clamp<Index>(65536 / task.row, 32, 256);
     const Index chunks = std::clamp<Index>(task.rows / 64, 1, most);
     task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
@@ -163,28 +175,38 @@ Schedule schedule_for(const Task& task, const Geometry& geometry, DataType type,
   const Index elements = geometry.elements();
   const Index channels = geometry.channels;
   const Index size = static_cast<Index>(size_of(type));
-  const Index wanted = std::clamp<Index>(elements / 16384, 1, std::max(num_threads, 1));
+  const Index wanted =
+      std::clamp<Index>(elements / elements_per_thread, 1, std::max(num_threads, 1));
   Schedule schedule{static_cast<int>(wanted), true, channels, channels};
   const Index threads = wanted;
   if (task.columns) {
-    Index block = scratch_doubles / 2 / geometry.inner;
+    Index block = longest_row / geometry.inner;
     if (task.chunks < 2 * threads)
       block = std::min(block, round_up(divide_up(channels * task.chunks, 2 * threads), 64));
     if (block < channels && task.repeat == 1)
       schedule.block = std::max<Index>(block / lanes * lanes, 1);
   } else {
     const Index most = scratch_doubles / scratch_per_plane(lanes);
-    Index block = std::clamp<Index>(8192 / (geometry.inner * size), 1, most);
+    // Out of cache, long stretches of memory matter more than the second cache.
+    const Cache& cache = last_cache();
+    const Index plane = geometry.inner * size;
+    Index block = 8192 / plane;
+    if (!task.cached)
+      block = std::max(
+          block, cache.bytes / (8 * std::min(threads, cache.cores)) / (geometry.outer * plane));
+    if (task.pieces > 1) block = 1;  // pieces of neighbouring planes do not touch
+    block = std::clamp<Index>(block, 1, most);
     block = std::min(block, std::max<Index>(channels / (4 * threads), 1));
     schedule.block = block;
     const Index blocks = divide_up(channels, block);
     const Index rounds = divide_up(blocks, threads);
+    // Own panels, unless some threads would be idle for a ninth of the time.
     if (rounds * threads * 8 <= blocks * 9) {
       schedule.shared = false;
       schedule.panel = block;
     } else {
       const Index bytes = 2 * geometry.per_channel() * size * block;
-      schedule.panel = block * std::max<Index>(last_cache() / 2 / bytes, 1);
+      schedule.panel = block * std::max<Index>(cache.bytes / 2 / bytes, 1);
     }
   }
   return schedule;
@@ -222,8 +244,7 @@ void run_panel(const Kernels& kernels, const Task& task, const Team& team, Index
   team.wait();
   // Backwards: what was read last is still in the caches.
   if (task.diff_src)
-    for (Index unit = team.end(units); unit-- > team.begin(units);)
-      kernels.write(task, part(unit));
+    for (Index unit = team.end(units); unit-- > team.begin(units);) kernels.write(task, part(unit));
 }
 
 template <class Body>
@@ -261,19 +282,19 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   task.per_channel = static_cast<double>(geometry.per_channel());
   task.batch = problem.statistics == Statistics::batch;
   const Index bytes = geometry.elements() * static_cast<Index>(size_of(problem.data));
-  task.streaming = 3 * bytes > last_cache() && arguments.diff_src != arguments.diff_dst;
+  task.cached = 3 * bytes <= last_cache().bytes / 4 * 3;
+  task.streaming = !task.cached && arguments.diff_src != arguments.diff_dst;
   cut(task, geometry, lanes);
-  const Schedule schedule =
-      schedule_for(task, geometry, problem.data, lanes, num_threads);
+  const Schedule schedule = schedule_for(task, geometry, problem.data, lanes, num_threads);
 
   const bool sums = task.batch || arguments.diff_gamma;
-  if (!sums) task.chunks = std::max<Index>(task.chunks, 1);
   const Index entries = task.columns ? task.row + lanes : geometry.channels;
   const Index partials = 2 * task.chunks * geometry.channels;
-  const Index own = task.columns
-                        ? 2 * round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner,
-                                       lanes)
-                        : scratch_per_plane(lanes) * schedule.block;
+  const Index own =
+      task.columns
+          ? scratch_per_column *
+                round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner, lanes)
+          : scratch_per_plane(lanes) * schedule.block;
   Scratch scratch(Scratch::bytes_for<double>(partials) + 4 * Scratch::bytes_for<float>(entries) +
                   static_cast<std::size_t>(schedule.threads) * Scratch::bytes_for<double>(own));
   task.partial = scratch.take<double>(partials);
@@ -284,7 +305,7 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   task.slope = scratch.take<float>(entries);
   double* const each = scratch.take<double>(0);
   const Index stride = static_cast<Index>(Scratch::bytes_for<double>(own) / sizeof(double));
-  kernels.fill_mean(task);
+  kernels.fill_pivot(task);
 
   on_threads(schedule.threads, [&](const Team& all) {
     double* const mine = each + all.index * stride;

@@ -52,7 +52,9 @@ inline Vec select_first(int n, Vec a, Vec b) { return _mm512_mask_mov_ps(b, firs
 
 // GCC 12 takes the intrinsics without a mask for reading uninitialized memory (its bug 105593).
 using Half16 = __m256i;  // a Vec narrowed to a 16-bit type
-inline Words words_of(Half16 v) { return reinterpret<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, v)); }
+inline Words words_of(Half16 v) {
+  return reinterpret<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, v));
+}
 inline Half16 low_halves(Words w) {
   return _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret<__m512i>(w));
 }
@@ -75,9 +77,7 @@ inline Half16 load_bits_first(int n, const void* p) {
 }
 inline void store_bits(void* p, Half16 v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 inline void stream_bits(void* p, Half16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), v); }
-inline void store_bits_first(int n, void* p, Half16 v) {
-  _mm256_mask_storeu_epi16(p, first(n), v);
-}
+inline void store_bits_first(int n, void* p, Half16 v) { _mm256_mask_storeu_epi16(p, first(n), v); }
 
 #elif defined(__AVX2__)
 
@@ -147,8 +147,7 @@ inline Vec widen_f16(Half16 v) {
   // 2^112 moves the exponent's bias, and makes subnormals normal.
   const Words finite = reinterpret<Words>(reinterpret<Vec>(magnitude) * broadcast(0x1p112f));
   const Words special = magnitude | 0x7f800000;
-  return reinterpret<Vec>((half & 0x8000) << 16 |
-                          (magnitude >= 0x0f800000 ? special : finite));
+  return reinterpret<Vec>((half & 0x8000) << 16 | (magnitude >= 0x0f800000 ? special : finite));
 }
 inline Half16 narrow_f16(Vec v) {
   const Words bits = reinterpret<Words>(v);
@@ -191,11 +190,20 @@ inline void stream_bits(void* p, Half16 v) {
 #endif
 
 inline Vec widen_bf16(Half16 v) { return reinterpret<Vec>(words_of(v) << 16); }
-inline Half16 narrow_bf16(Vec v) {
+inline Half16 round_bf16(Vec v) {
   const Words bits = reinterpret<Words>(v);
   const Words rounded = bits + 0x7fff + (bits >> 16 & 1);
-  const Words quiet = bits | 0x400000;
-  return low_halves((v != v ? quiet : rounded) >> 16);
+  const Words nan = Words{} + 0x7fc00000;
+  return low_halves((v != v ? nan : rounded) >> 16);
+}
+inline Half16 narrow_bf16(Vec v) {
+#if defined(__AVX512BF16__)
+  // The instruction takes subnormal numbers for zero.
+  constexpr int subnormal = 0x20;
+  if (__builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1))
+    return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
+#endif
+  return round_bf16(v);
 }
 
 #if !defined(__AVX512F__)
@@ -230,20 +238,26 @@ struct Wide {
 };
 
 inline Wide widen(Vec v) {
-#if defined(__AVX2__)
-  return {__builtin_convertvector(lower(v), Doubles), __builtin_convertvector(upper(v), Doubles)};
+#if defined(__AVX512F__)
+  return {_mm512_maskz_cvtps_pd(0xff, lower(v)), _mm512_maskz_cvtps_pd(0xff, upper(v))};
+#elif defined(__AVX2__)
+  return {_mm256_cvtps_pd(lower(v)), _mm256_cvtps_pd(upper(v))};
 #else
   return {_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))};
 #endif
 }
 
-inline void add_to(double* sums, Vec v) {
+inline Wide operator+(const Wide& a, const Wide& b) { return {a.low + b.low, a.high + b.high}; }
+
+inline Wide load_wide(const double* p) {
   Wide wide;
-  std::memcpy(&wide, sums, sizeof wide);
-  const Wide term = widen(v);
-  wide.low += term.low;
-  wide.high += term.high;
-  std::memcpy(sums, &wide, sizeof wide);
+  std::memcpy(&wide.low, p, sizeof wide.low);
+  std::memcpy(&wide.high, p + lanes / 2, sizeof wide.high);
+  return wide;
+}
+inline void store_wide(double* p, const Wide& wide) {
+  std::memcpy(p, &wide.low, sizeof wide.low);
+  std::memcpy(p + lanes / 2, &wide.high, sizeof wide.high);
 }
 
 }  // namespace

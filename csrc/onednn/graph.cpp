@@ -32,6 +32,8 @@ template <class Call>
 auto translate(const std::string& doing, const Call& call) -> decltype(call()) {
   try {
     return call();
+  } catch (const OneDNNError&) {
+    throw;  // has its words already
   } catch (const dnnl::error& error) {
     raise(doing, error.what(), dnnl_status2str(error.status));
   } catch (const std::bad_alloc& error) {

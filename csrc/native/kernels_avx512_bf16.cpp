@@ -1,0 +1,2 @@
+#define ONEDSL_ISA avx512_bf16
+#include "kernels.inl"
