@@ -1,0 +1,37 @@
+"""Settings of the whole suite."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+
+import hypothesis
+
+import onedsl
+from onedsl import _core
+
+hypothesis.settings.register_profile("local", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
+
+
+def pytest_report_header() -> list[str]:
+    onednn = ".".join(map(str, _core.onednn_version()))
+    others = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "ml_dtypes", "torch"))
+    caps = {
+        name: os.environ[name]
+        for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA")
+        if name in os.environ
+    }
+    return [
+        f"onedsl {onedsl.__version__}, oneDNN {onednn} ({_core.onednn_cpu_runtime()}), {others}",
+        f"instruction sets: oneDNN {_core.onednn_cpu_isa()}, onedsl {_core.native_isa()}"
+        f"{f', capped by {caps}' if caps else ''}; {_core.max_threads()} threads",
+    ]

@@ -1,0 +1,190 @@
+"""What several test files share: the axes of the matrix, problems, and guarded output buffers."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import onedsl
+from onedsl import _core, testing
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+# The rows of the op's type table.
+TYPES = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
+TYPE_IDS = ["f32", "bf16", "bf16_bf16stats", "f16"]
+FORMATS = ["NXC", "NCX"]
+BACKENDS = ["auto", "onednn", "native"]
+EPSILON = 1e-5
+
+NUMPY = {
+    "f32": np.dtype(np.float32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
+}
+
+types = pytest.mark.parametrize(("dtype", "stats"), TYPES, ids=TYPE_IDS)
+dtypes = pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+formats = pytest.mark.parametrize("data_format", FORMATS)
+backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def missing_isa(dtype: str) -> str | None:
+    """Name the instruction set that oneDNN needs for a type and this process lacks, or None.
+
+    By oneDNN's documented rules and the ISA it reports, not by asking onedsl what it can do.
+    """
+    isa = _core.onednn_cpu_isa()
+    newer = "avx10" in isa
+    if dtype == "bf16" and not (isa.startswith("avx512_core") or newer):
+        return "AVX512"
+    if dtype == "f16" and not ("fp16" in isa or "amx" in isa or newer):
+        return "AVX512_FP16"
+    return None
+
+
+def runs(backend: str, dtype: str) -> bool:
+    """Tell whether the backend can run the type in this process."""
+    return backend != "onednn" or missing_isa(dtype) is None
+
+
+def usable(*dtypes: str, backends: list[str] = BACKENDS) -> pytest.MarkDecorator:
+    """Parametrize over each type with each backend that can run it in this process.
+
+    test_matrix.py checks that the others are refused.
+    """
+    pairs = [(d, b) for d in dtypes or NUMPY for b in backends if runs(b, d)]
+    return pytest.mark.parametrize(
+        ("dtype", "backend"), pairs, ids=["-".join(pair) for pair in pairs]
+    )
+
+
+def expect_unsupported(dtype: str, call: Any) -> None:
+    """Check the refusal of oneDNN on a CPU that is too old: it names what would be needed."""
+    needed = missing_isa(dtype)
+    assert needed is not None
+    with pytest.raises(onedsl.UnsupportedError) as caught:
+        call()
+    message = str(caught.value)
+    assert f"{dtype} needs {needed}" in message
+    assert _core.onednn_cpu_isa() in message
+    assert "native" in message
+    assert caught.value.status == "unimplemented"
+
+
+class Case(NamedTuple):
+    """One problem, and the gradients that are right for it."""
+
+    problem: testing.Problem
+    with_gamma: onedsl.BatchNormGradients
+    without_gamma: onedsl.BatchNormGradients
+
+
+@functools.lru_cache(maxsize=64)
+def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str, seed: int = 0) -> Case:
+    """Make a problem and its float64 gradients once for all the backends that are judged by it.
+
+    The arrays are read-only, so that no test can spoil another's.
+    """
+    problem = testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
+    for array in problem:
+        array.flags.writeable = False
+    *inputs, gamma = problem
+    return Case(
+        problem,
+        testing.batch_norm_backward(*inputs, gamma, epsilon=EPSILON, data_format=data_format),
+        testing.batch_norm_backward(*inputs, epsilon=EPSILON, data_format=data_format),
+    )
+
+
+def tolerance_factor(backend: str, per_channel: int) -> float:
+    """By how much onedsl's tolerances are widened for what really ran.
+
+    native keeps them at any size. oneDNN adds up a channel in float32, one element after the
+    other, so that its error grows with their number: 1.3 times the tolerance was seen at 2,000
+    elements a channel, 11 times at 200,000.
+    """
+    return max(1.0, (per_channel / 500) ** 0.5) if backend == "onednn" else 1.0
+
+
+def shape_of(data_format: str, batch: int, channels: int, spatial: tuple[int, ...]) -> Any:
+    if data_format == "NXC":
+        return (batch, *spatial, channels)
+    return (batch, channels, *spatial)
+
+
+GUARD = 256
+_PATTERN = 0xA5
+
+
+class Guarded:
+    """Output buffers full of NaN, each between two walls of bytes that nothing may touch."""
+
+    def __init__(self, *likes: np.ndarray, offset: int = 0) -> None:
+        """Make one buffer like each array; `offset` items shift it away from any wide alignment."""
+        self._walls: list[tuple[np.ndarray, int, int]] = []
+        self.buffers: list[np.ndarray] = []
+        for like in likes:
+            assert onedsl.TensorSpec.of(like), "an output has dense memory"
+            before = GUARD + offset * like.itemsize
+            raw = np.full(before + like.nbytes + GUARD, _PATTERN, np.uint8)
+            flat = raw[before : before + like.nbytes].view(like.dtype)
+            flat[...] = np.nan
+            buffer = np.lib.stride_tricks.as_strided(flat, like.shape, like.strides)
+            self._walls.append((raw, before, before + like.nbytes))
+            self.buffers.append(buffer)
+        self._before = [raw.copy() for raw, _, _ in self._walls]
+
+    @property
+    def out(self) -> onedsl.BatchNormGradients:
+        return onedsl.BatchNormGradients(*self.buffers)
+
+    def check_walls(self) -> None:
+        for raw, start, stop in self._walls:
+            assert (raw[:start] == _PATTERN).all(), "something was written before an output"
+            assert (raw[stop:] == _PATTERN).all(), "something was written behind an output"
+
+    def check_untouched(self) -> None:
+        for (raw, _, _), before in zip(self._walls, self._before, strict=True):
+            assert np.array_equal(raw, before), "something was written"
+
+
+def outputs_like(problem: testing.Problem, sums: bool = True, offset: int = 0) -> Guarded:
+    if not sums:
+        return Guarded(problem.src, offset=offset)
+    return Guarded(problem.src, problem.mean, problem.mean, offset=offset)
+
+
+def run_python(
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    timeout: float = 120,
+    cwd: str | Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process of its own, from a folder that holds no onedsl."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd=cwd or os.path.dirname(sys.executable),
+        check=False,
+    )
+
+
+def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run_python("-c", code, **options)
+
+
+def run_script(script: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return run_python(str(script), *arguments, **options)

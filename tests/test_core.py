@@ -1,0 +1,348 @@
+"""Direct abuse of the private extension: it may refuse, and may not crash."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+
+import onedsl
+from onedsl import _core
+
+F32, BF16, F16 = _core.DataType.f32, _core.DataType.bf16, _core.DataType.f16
+AUTO, NATIVE = _core.Backend.auto, _core.Backend.native
+
+X = np.ones((4, 3), np.float32)
+S = np.ones(3, np.float32)
+GOOD = {"src": X, "diff_dst": X, "mean": S, "variance": S, "gamma": S}
+
+ODD = {
+    "none": None,
+    "int": 3,
+    "text": "abc",
+    "list": [1.0],
+    "class": np.ndarray,
+    "object": object(),
+    "scalar": np.float32(1),
+    "rank_0": np.array(1, np.float32),
+    "f64": np.ones((4, 3)),
+    "objects": np.ones((4, 3), object),
+    "big_endian": np.ones((4, 3), ">f4"),
+    "record": np.zeros((4, 3), [("a", "f4")]),
+    "subclass": np.ones((4, 3), np.float32).view(np.ma.MaskedArray),
+    "rank_1": np.ones(12, np.float32),
+    "other_shape": np.ones((3, 4), np.float32),
+    "strided": np.ones((4, 6), np.float32)[:, ::2],
+    "reversed": np.ones((4, 3), np.float32)[::-1],
+    "broadcast": np.broadcast_to(np.float32(1), (4, 3)),
+    "unaligned": np.ones(49, np.uint8)[1:].view(np.float32).reshape(4, 3),
+    "vector_short": np.ones(2, np.float32),
+    "vector_long": np.ones(4, np.float32),
+    "vector_strided": np.ones(6, np.float32)[::2],
+    "vector_reversed": np.ones(3, np.float32)[::-1],
+    "vector_f16": np.ones(3, np.float16),
+    "empty": np.empty((0, 3), np.float32),
+}
+
+
+def operator_run(inputs, out=None, sums=True):
+    return _core.Operator(EPSILON, -1).run(*inputs.values(), sums, out, AUTO)
+
+
+def compiled_run(inputs, out=None, sums=True):
+    op = _core.Operator(EPSILON, -1)
+    plan = _core.Compiled(op, (4, 3), (12, 4), F32, F32, True, sums, AUTO)
+    return plan.run(*inputs.values(), out)
+
+
+runs = pytest.mark.parametrize("run", [operator_run, compiled_run])
+
+
+@runs
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("port", GOOD)
+def test_odd_inputs_are_refused_without_a_word(run, odd, port):
+    if odd == "none" and port == "gamma":
+        return  # that is gamma left out
+    assert run(GOOD) is not None
+    assert run({**GOOD, port: ODD[odd]}) is None
+
+
+@runs
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("member", range(3))
+def test_odd_outputs_are_refused_without_a_word(run, odd, member):
+    out = [np.zeros((4, 3), np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)]
+    assert run(GOOD, out=tuple(out)) is not None
+    for array in out:
+        array[...] = 7
+    out[member] = ODD[odd]
+    assert run(GOOD, out=tuple(out)) is None
+    for i, array in enumerate(out):
+        assert i == member or (array == 7).all()
+
+
+@runs
+@pytest.mark.parametrize(
+    "out",
+    [(), (X.copy(),), [X.copy(), S.copy(), S.copy()], "abc", 3, (X, S, S), (None,) * 3],
+    ids=str,
+)
+def test_odd_out(run, out):
+    assert run(GOOD, out=out) is None
+
+
+@runs
+def test_sums_must_be_absent_where_they_are_not_wanted(run):
+    inputs = GOOD if run is compiled_run else {**GOOD, "gamma": None}
+    assert run(inputs, out=(X.copy(), S.copy(), S.copy()), sums=False) is None
+    assert run(inputs, out=(X.copy(), None, None), sums=False) is not None
+
+
+@pytest.mark.parametrize(
+    "args", [(), (1,), (1, 2, 3), ("a", 1), (1.0, "NXC"), (None, None)], ids=str
+)
+def test_operator_constructor_types(args):
+    with pytest.raises(TypeError):
+        _core.Operator(*args)
+
+
+@pytest.mark.parametrize("axis", [-100, -2, 0, 2, 3, 63, 64, 10**6, 2**31 - 1, -(2**31)])
+def test_operator_refuses_a_channel_axis_that_is_not_one(axis):
+    """Regression: axis 10**6 was read beyond the shape."""
+    with pytest.raises(ValueError):
+        _core.Operator(EPSILON, axis)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (X, X, S, S, S, True, None),
+        (X, X, S, S, S, True, None, "auto"),
+        (X, X, S, S, S, True, None, 0),
+        (X, X, S, S, S, True, None, AUTO, 1),
+        (X, X, S, S, S, True, None, None),
+    ],
+    ids=["few", "text", "int", "many", "none"],
+)  # fmt: skip
+def test_run_types(args):
+    with pytest.raises(TypeError):
+        _core.Operator(EPSILON, -1).run(*args)
+
+
+BIG = 2**62
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((), ()),
+        ((3,), (4,)),
+        ((4, 3), (12,)),
+        ((4, 3), (12, 4, 4)),
+        ((4, 3), (16, 4)),
+        ((4, 3), (12, -4)),
+        ((4, 3), (0, 0)),
+        ((-4, 3), (12, 4)),
+        ((4, -3), (12, 4)),
+        ((-4, -3), (12, 4)),
+        ((1,) * 65, (4,) * 65),
+        ((BIG, BIG), (4, 4)),
+        ((BIG, 4), (16, 4)),
+        ((2**31, 2**31, 4), (2**35, 16, 4)),
+        ((2**32, 2**32), (2**34, 4)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_compiled_refuses_shapes(shape, strides, axis):
+    with pytest.raises(ValueError):
+        _core.Compiled(_core.Operator(EPSILON, axis), shape, strides, F32, F32, True, True, NATIVE)
+
+
+def test_compiled_refuses_type_pairs():
+    op = _core.Operator(EPSILON, -1)
+    table = {(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32)}
+    for pair in itertools.product((F32, BF16, F16), repeat=2):
+        size = 4 if pair[0] is F32 else 2
+        args = (op, (4, 3), (3 * size, size), *pair, True, True, NATIVE)
+        if pair in table:
+            _core.Compiled(*args)
+        else:
+            with pytest.raises(ValueError):
+                _core.Compiled(*args)
+
+
+@pytest.mark.parametrize(
+    ("position", "value"),
+    [
+        (position, value)
+        for position in range(8)
+        for value in ("x", object(), None, 1.5)
+        # pybind11 takes whatever has a truth value for a bool.
+        if not (position in (5, 6) and value in (None, 1.5))
+    ],
+    ids=str,
+)
+def test_compiled_types(position, value):
+    args = [_core.Operator(EPSILON, -1), (4, 3), (12, 4), F32, F32, True, True, AUTO]
+    args[position] = value
+    with pytest.raises(TypeError):
+        _core.Compiled(*args)
+
+
+@pytest.mark.parametrize(
+    ("dims", "data_format", "outputs"),
+    [
+        ([], "NXC", 3),
+        ([], "NCX", 3),
+        ([3], "NXC", 3),
+        ([3], "NCX", 3),
+        ([-2, 2, 2, 16], "NXC", 3),
+        ([2, 2, 2, -16], "NXC", 3),
+        ([2, 2, 2, 16], "NHWC", 3),
+        ([2, 2, 2, 16], "", 3),
+        ([2, 2, 2, 16], "NXC", -1),
+        ([2, 2, 2, 16], "NXC", 0),
+        ([2, 2, 2, 16], "NXC", 4),
+        ([2, 2, 2, 16], "NXC", 1000),
+        ([1] * 13, "NXC", 3),
+        ([2**40] * 4, "NXC", 3),
+    ],
+    ids=str,
+)
+def test_compile_onednn_op_does_not_crash(dims, data_format, outputs):
+    """Regression: no dims at all were read beyond their end."""
+    with pytest.raises((ValueError, IndexError, onedsl.OneDNNError)):
+        _core.compile_onednn_op(dims, data_format, F32, F32, True, outputs)
+
+
+NOT_DENSE = [
+    "none", "int", "text", "list", "class", "object", "scalar", "f64", "objects", "big_endian",
+    "record", "subclass", "strided", "reversed", "broadcast", "unaligned", "vector_strided",
+    "vector_reversed",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", NOT_DENSE)
+def test_is_dense_of_odd_things(odd):
+    assert _core.is_dense(ODD[odd]) is False
+
+
+def test_is_dense_of_dense_things():
+    for array in (X, X.T, S, X[:0], ODD["rank_0"], ODD["empty"], ODD["vector_f16"]):
+        assert _core.is_dense(array) is True
+
+
+def test_out_is_counted_right_while_other_threads_use_it():
+    """Regression: its reference count was raised without the GIL, and the process crashed."""
+    src, stats = np.zeros((8, 64), np.float32), np.zeros(64, np.float32)
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    out = op(src, src, stats, stats, stats)
+    plan = op.compile(onedsl.TensorSpec.of(src), backend="native")
+    stop = threading.Event()
+
+    def use():
+        while not stop.is_set():
+            for _ in range(100):
+                a = out
+                del a
+
+    threads = [threading.Thread(target=use) for _ in range(2)]
+    before = sys.getrefcount(out)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(20_000):
+            plan(src, src, stats, stats, stats, out=out)
+            op(src, src, stats, stats, stats, out=out, backend="native")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(interval)
+    assert sys.getrefcount(out) == before
+
+
+def test_no_reference_is_leaked():
+    out = (X.copy(), S.copy(), S.copy())
+    objects = [X, S, *out, out, ODD["strided"]]
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    plan = op.compile(onedsl.TensorSpec((4, 3)))
+
+    def everything():
+        op(X, X, S, S, S)
+        op(X, X, S, S, out=out)
+        plan(X, X, S, S, S, out=out)
+        op(ODD["strided"], X, S, S)
+        operator_run({**GOOD, "src": ODD["strided"]})
+        for bad in (X, out):
+            with pytest.raises((TypeError, ValueError)):
+                op(X, X, S, S, S, out=(X, bad, None))
+
+    everything()
+    before = [sys.getrefcount(o) for o in objects]
+    for _ in range(50):
+        everything()
+    assert [sys.getrefcount(o) for o in objects] == before
+
+
+# Random junk in every position, in a process of its own: if that dies, so does only the child.
+FUZZ = """
+import random, sys, warnings
+import numpy as np
+import test_core as t
+from onedsl import _core
+
+rng = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+bf16 = t.helpers.NUMPY["bf16"]
+values = [*t.ODD.values(), t.X, t.S, t.X.astype("f2"), t.S.astype(bf16), t.X.astype(bf16),
+          (t.X.copy(), t.S.copy(), t.S.copy()), (), (None,) * 3,
+          (t.X.copy(), None, None), True, False, 2**70, -1, 1e-5, float("nan"), _core.DataType.f16,
+          _core.DataType.f32, _core.Backend.native, _core.Backend.auto, (4, 3), (12, 4), [], [0, 3],
+          (4, 0), (1,) * 70, {}, b"x"]
+plans = [_core.Operator(1e-5, a) for a in (-1, 1)]
+returned = refused = 0
+for _ in range(30000):
+    try:
+        kind = rng.randrange(4)
+        if kind == 0:
+            args = [rng.choice(values) for _ in range(7)] + [_core.Backend.native]
+            good = [t.X, t.X, t.S, t.S, t.S, True, None]
+            for i in range(7):
+                if rng.random() < 0.6:
+                    args[i] = good[i]
+            result = rng.choice(plans[:2]).run(*args)
+        elif kind == 1:
+            args = [plans[0], (4, 3), (12, 4), _core.DataType.f32, _core.DataType.f32, True, True,
+                    _core.Backend.native]
+            args[rng.randrange(8)] = rng.choice(values)
+            args[rng.randrange(8)] = rng.choice(values)
+            result = _core.Compiled(*args)
+            plans.append(result)
+        elif kind == 2 and len(plans) > 2:
+            args = [t.X, t.X, t.S, t.S, t.S, None]
+            args[rng.randrange(6)] = rng.choice(values)
+            result = rng.choice(plans[2:]).run(*args)
+        else:
+            result = _core.is_dense(rng.choice(values))
+        returned += result is not None
+        refused += result is None
+    except (TypeError, ValueError, MemoryError):
+        refused += 1
+assert returned > 1000 and refused > 1000, (returned, refused)
+print("survived")
+"""
+
+
+def test_random_junk_does_not_crash():
+    child = helpers.run_child(FUZZ, environment={"PYTHONPATH": str(helpers.TESTS)})
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert "survived" in child.stdout

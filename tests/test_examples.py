@@ -1,0 +1,104 @@
+"""The examples, run as a user runs them."""
+
+from __future__ import annotations
+
+import helpers
+import numpy as np
+import pytest
+
+EXAMPLES = helpers.ROOT / "examples"
+# matplotlib is not to look for a screen, nor to keep its cache where tests may not write.
+PLAIN = {"MPLBACKEND": "Agg", "COLUMNS": "120", "NO_COLOR": "1"}
+
+
+def run(tmp_path, name, *arguments, timeout=120):
+    environment = {**PLAIN, "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+    return helpers.run_python(
+        "-W",
+        "error::UserWarning:__main__",
+        str(EXAMPLES / name),
+        *arguments,
+        environment=environment,
+        cwd=tmp_path,
+        timeout=timeout,
+    )
+
+
+def test_every_example_is_tested():
+    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("_")}
+    assert names == {"quickstart.py", "compare_data_formats.py"}
+
+
+def test_quickstart(tmp_path):
+    child = run(tmp_path, "quickstart.py")
+    assert child.returncode == 0, child.stderr
+    assert child.stderr == ""
+    for gradient in ("diff_src", "diff_gamma", "diff_beta"):
+        assert gradient in child.stdout
+    assert "agree with the float64 reference" in child.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_data_formats(tmp_path):
+    matplotlib = pytest.importorskip(
+        "matplotlib.image", reason="the extra `examples` is not installed"
+    )
+    picture = tmp_path / "picture.png"
+    child = run(
+        tmp_path,
+        "compare_data_formats.py",
+        "--layers",
+        "photos-3x208,resnet50-512x7",
+        "--dtypes",
+        "f32,bf16,f16",
+        "--batch",
+        "2",
+        "--save",
+        str(picture),
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    for word in ("photos-3x208", "resnet50-512x7", "f32", "bf16", "f16", "NXC", "NCX"):
+        assert word in child.stdout, word
+    pixels = matplotlib.imread(picture)
+    height, width = pixels.shape[:2]
+    assert min(height, width) >= 400
+    ink = (pixels[..., :3] < 0.9).any(-1)
+    assert 0.01 < ink.mean() < 0.95
+    # Not blank in any quarter: there is something to see everywhere.
+    for rows in np.array_split(ink, 2):
+        for quarter in np.array_split(rows, 2, axis=1):
+            assert quarter.mean() > 0.003
+
+
+def test_compare_data_formats_without_a_picture(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    child = run(
+        tmp_path, "compare_data_formats.py", "--layers", "resnet50-512x7", "--dtypes", "f32",
+        "--batch", "1", "--save", "",
+    )  # fmt: skip
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--layers", "no-such-layer"), "no-such-layer"),
+        (("--dtypes", "f64"), "f64"),
+    ],
+    ids=["layer", "dtype"],
+)
+def test_compare_data_formats_refuses_in_words(tmp_path, arguments, word):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    child = run(tmp_path, "compare_data_formats.py", *arguments, timeout=60)
+    assert child.returncode == 2, child.stdout + child.stderr
+    assert word in child.stderr
+    assert "Traceback" not in child.stderr
+
+
+def test_help(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    child = run(tmp_path, "compare_data_formats.py", "--help")
+    assert child.returncode == 0, child.stderr
+    for option in ("--layers", "--dtypes", "--save"):
+        assert option in child.stdout

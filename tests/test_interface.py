@@ -1,0 +1,471 @@
+"""The public names and what they promise, apart from the gradients."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import doctest
+import inspect
+import logging
+import pickle
+import re
+import warnings
+from pathlib import Path
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+
+import onedsl
+from onedsl import _core
+
+Op = onedsl.BatchNormTrainingBackward
+
+
+class TestOperator:
+    def test_attributes(self):
+        op = Op(epsilon=1e-3, data_format="NCX")
+        assert op.epsilon == 1e-3
+        assert op.data_format is onedsl.DataFormat.NCX
+        assert Op(1e-3).data_format is onedsl.DataFormat.NXC
+        assert Op(1e-3, onedsl.DataFormat.NCX) == op
+        assert op.data_format == "NCX"
+
+    @pytest.mark.parametrize("name", ["epsilon", "data_format", "anything"])
+    def test_frozen(self, name):
+        op = Op(1e-3)
+        with pytest.raises(AttributeError):
+            setattr(op, name, 1)
+        with pytest.raises(AttributeError):
+            delattr(op, name)
+
+    def test_equality_and_hash(self):
+        assert Op(1e-3) == Op(1e-3, "NXC") == Op(np.float64(1e-3))
+        assert hash(Op(1e-3)) == hash(Op(1e-3, "NXC"))
+        assert Op(1e-3) != Op(1e-4)
+        assert Op(1e-3) != Op(1e-3, "NCX")
+        assert Op(1e-3) != 1e-3
+        assert Op(1e-3) != type("Other", (Op,), {"__slots__": ()})(1e-3)
+        assert len({Op(1), Op(1.0), Op(1, "NXC"), Op(1, "NCX")}) == 2
+
+    @pytest.mark.parametrize("data_format", helpers.FORMATS)
+    @pytest.mark.parametrize("epsilon", [1e-5, 1, 0.1, 1e-30, np.float32(1e-5)], ids=repr)
+    def test_repr_evaluates_back(self, epsilon, data_format):
+        op = Op(epsilon, data_format)
+        assert eval(repr(op), {"onedsl": onedsl}) == op
+        assert (
+            repr(Op(1e-5)) == "onedsl.BatchNormTrainingBackward(epsilon=1e-05, data_format='NXC')"
+        )
+
+    @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+    def test_pickle(self, protocol):
+        op = Op(1e-3, "NCX")
+        again = pickle.loads(pickle.dumps(op, protocol))
+        assert again == op
+        problem = helpers.case((4, 3, 5), "f32", "f32", "NCX").problem
+        assert np.array_equal(again(*problem).diff_src, op(*problem).diff_src)
+
+    def test_copy(self):
+        op = Op(1e-3, "NCX")
+        assert copy.copy(op) == op
+        assert copy.deepcopy([op]) == [op]
+
+
+class TestDataFormat:
+    def test_is_its_string(self):
+        for name in ("NXC", "NCX"):
+            member = onedsl.DataFormat(name)
+            assert member == name
+            assert str(member) == f"{member}" == name
+            assert hash(member) == hash(name)
+            assert pickle.loads(pickle.dumps(member)) is member
+        assert onedsl.DataFormat.NXC.channel_axis == -1
+        assert onedsl.DataFormat.NCX.channel_axis == 1
+        assert len(onedsl.DataFormat) == 2
+
+
+class TestTensorSpec:
+    @pytest.mark.parametrize(
+        ("given", "name"),
+        [
+            ("f32", "f32"),
+            ("float32", "f32"),
+            (np.float32, "f32"),
+            (np.dtype("f4"), "f32"),
+            ("bf16", "bf16"),
+            ("bfloat16", "bf16"),
+            (helpers.NUMPY["bf16"], "bf16"),
+            (helpers.NUMPY["bf16"].type, "bf16"),
+            ("f16", "f16"),
+            ("float16", "f16"),
+            (np.half, "f16"),
+        ],
+        ids=repr,
+    )
+    def test_dtype_spellings(self, given, name):
+        spec = onedsl.TensorSpec((2, 3), given)
+        assert spec.dtype == name
+        assert spec.numpy_dtype == helpers.NUMPY[name]
+
+    @pytest.mark.parametrize(
+        "dtype",
+        ["f64", "float64", "half", "double", "", float, np.float64, int, None, ">f4",
+         np.dtype(">f4"), object(), 3, [("a", "f4"), ("a", "f4")], [("a", "f4")]],
+        ids=repr,
+    )  # fmt: skip
+    def test_bad_dtype(self, dtype):
+        with pytest.raises(TypeError, match="dtype"):
+            onedsl.TensorSpec((2, 3), dtype)
+
+    def test_defaults(self):
+        spec = onedsl.TensorSpec([4, 5, 6])
+        assert (spec.shape, spec.dtype, spec.strides) == ((4, 5, 6), "f32", (30, 6, 1))
+
+    @pytest.mark.parametrize(
+        ("shape", "strides"),
+        [((4, 5, 6), (30, 6, 1)), ((4, 5, 6), (1, 4, 20)), ((4, 5, 6), (30, 1, 5)),
+         ((4, 1, 6), (6, 99, 1)), ((0, 5), (7, -3)), ((), ())],
+        ids=str,
+    )  # fmt: skip
+    def test_dense_strides(self, shape, strides):
+        assert onedsl.TensorSpec(shape, "f32", strides).strides == strides
+
+    @pytest.mark.parametrize(
+        ("shape", "strides"),
+        [((4, 5), (6, 1)), ((4, 5), (5, 2)), ((4, 5), (1, 1)), ((4, 5), (0, 1)), ((4, 5), (5, -1)),
+         ((4, 5), (-5, 1)), ((4, 5), (20, 4))],
+        ids=str,
+    )  # fmt: skip
+    def test_strides_that_are_not_dense(self, shape, strides):
+        with pytest.raises(ValueError, match="do not describe dense memory") as caught:
+            onedsl.TensorSpec(shape, "f32", strides)
+        assert str(strides) in str(caught.value)
+        assert str(shape) in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("shape", "strides", "error", "words"),
+        [
+            ((2, -3), None, ValueError, "no negative size"),
+            ((2, 3), (1,), ValueError, "as many entries as shape"),
+            ((2.0, 3), None, TypeError, "shape must be a sequence of integers"),
+            (("2", "3"), None, TypeError, "shape must be a sequence of integers"),
+            (5, None, TypeError, "shape must be a sequence of integers"),
+            (None, None, TypeError, "shape must be a sequence of integers"),
+            ((2, 3), 3, TypeError, "strides must be a sequence of integers"),
+            ((2, 3), (3.0, 1), TypeError, "strides must be a sequence of integers"),
+        ],
+    )
+    def test_bad_shape_and_strides(self, shape, strides, error, words):
+        with pytest.raises(error, match=words):
+            onedsl.TensorSpec(shape, "f32", strides)
+
+    @pytest.mark.parametrize("order", ["C", "F"])
+    @pytest.mark.parametrize("dtype", helpers.NUMPY)
+    def test_of(self, order, dtype):
+        array = np.zeros((2, 3, 4), helpers.NUMPY[dtype], order)
+        spec = onedsl.TensorSpec.of(array)
+        strides = (12, 4, 1) if order == "C" else (1, 2, 6)
+        assert spec == onedsl.TensorSpec((2, 3, 4), dtype, strides)
+        assert (spec == onedsl.TensorSpec((2, 3, 4), dtype)) == (order == "C")
+
+    def test_of_what_cannot_be(self):
+        with pytest.raises(ValueError, match="dense"):
+            onedsl.TensorSpec.of(np.zeros((4, 6), "f4")[:, ::2])
+        with pytest.raises(ValueError, match="dense"):
+            onedsl.TensorSpec.of(np.zeros((4, 6), "f4")[::-1])
+        packed = np.zeros((5, 1), [("a", "f4"), ("b", "i2")])["a"]
+        with pytest.raises(ValueError, match="dense"):
+            onedsl.TensorSpec.of(packed)  # 6 bytes from item to item
+        with pytest.raises(TypeError, match="f32, bf16 or f16, not float64"):
+            onedsl.TensorSpec.of(np.zeros((4, 6)))
+        for odd in ([1.0, 2.0], None, 3, "f32"):
+            with pytest.raises(TypeError, match="array"):
+                onedsl.TensorSpec.of(odd)
+
+    def test_of_nothing(self):
+        assert onedsl.TensorSpec.of(np.zeros((0, 3), "f4")).shape == (0, 3)
+
+    @pytest.mark.parametrize("strides", [None, (1, 2), (3, 1)])
+    def test_repr_evaluates_back(self, strides):
+        spec = onedsl.TensorSpec((2, 3), "bf16", strides)
+        assert eval(repr(spec), {"onedsl": onedsl}) == spec
+
+    def test_frozen_hash_pickle_copy(self):
+        spec = onedsl.TensorSpec((2, 3), "bf16", (1, 2))
+        for name in ("shape", "dtype", "strides"):
+            with pytest.raises(AttributeError):
+                setattr(spec, name, 1)
+        assert {spec: 1}[onedsl.TensorSpec((2, 3), "bfloat16", [1, 2])] == 1
+        assert spec != onedsl.TensorSpec((2, 3), "bf16")
+        assert spec != ((2, 3), "bf16", (1, 2))
+        assert pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec) == copy.copy(spec) == spec
+
+
+class TestCompiled:
+    def test_properties(self):
+        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)), backend="onednn")
+        assert plan.backend == "onednn"
+        assert "oneDNN" in plan.implementation
+        native = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)), backend="native")
+        assert native.backend == "native"
+        assert _core.native_isa() in native.implementation
+        assert plan.num_threads == native.num_threads == _core.max_threads()
+        auto = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)))
+        assert auto.backend in ("onednn", "native")
+
+    @pytest.mark.parametrize("name", ["backend", "implementation", "num_threads", "anything"])
+    def test_read_only(self, name):
+        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)))
+        with pytest.raises(AttributeError):
+            setattr(plan, name, 1)
+
+    def test_repr_says_all(self):
+        spec = onedsl.TensorSpec((4, 3), "bf16")
+        plan = Op(EPSILON).compile(spec, stats_dtype="bf16", gamma=False)
+        for part in (repr(Op(EPSILON)), repr(spec), "'bf16'", "gamma=False", plan.implementation):
+            assert part in repr(plan)
+
+    def test_is_no_value(self):
+        """It belongs to this process and its threads: not for other processes."""
+        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)))
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(plan)
+
+    @pytest.mark.parametrize("stats", ["bf16", "bfloat16", helpers.NUMPY["bf16"]], ids=str)
+    def test_stats_dtype_spellings(self, stats):
+        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3), "bf16"), stats_dtype=stats)
+        case = helpers.case((4, 3), "bf16", "bf16", "NXC")
+        assert plan(*case.problem).diff_beta.dtype == helpers.NUMPY["bf16"]
+
+
+class TestGradients:
+    def test_named_tuple(self):
+        assert onedsl.BatchNormGradients._fields == ("diff_src", "diff_gamma", "diff_beta")
+        assert onedsl.BatchNormGradients(1) == (1, None, None)
+        diff_src, diff_gamma, diff_beta = Op(EPSILON)(*helpers.case((9, 3), "f32", "f32", "NXC")[0])
+        assert diff_src.shape == (9, 3)
+        assert diff_gamma.shape == diff_beta.shape == (3,)
+
+    def test_out_itself_comes_back(self):
+        problem = helpers.case((9, 3), "f32", "f32", "NXC").problem
+        op = Op(EPSILON)
+        out = op(*problem)
+        assert op(*problem, out=out) is out
+        assert op.compile(onedsl.TensorSpec((9, 3)))(*problem, out=out) is out
+        plain = op(*problem, out=tuple(out))
+        assert type(plain) is onedsl.BatchNormGradients
+        assert all(a is b for a, b in zip(plain, out, strict=True))
+
+
+class TestErrors:
+    def test_hierarchy(self):
+        assert issubclass(onedsl.OneDNNError, RuntimeError)
+        assert issubclass(onedsl.UnsupportedError, onedsl.OneDNNError)
+        assert issubclass(onedsl.UnsupportedError, NotImplementedError)
+        assert issubclass(onedsl.GammaIgnoredWarning, UserWarning)
+        for cls in (onedsl.OneDNNError, onedsl.UnsupportedError, onedsl.GammaIgnoredWarning):
+            assert cls.__module__ == "onedsl"
+
+    @pytest.mark.parametrize("cls", [onedsl.OneDNNError, onedsl.UnsupportedError])
+    def test_status_survives_pickling(self, cls):
+        error = pickle.loads(pickle.dumps(cls("words", "unimplemented")))
+        assert type(error) is cls
+        assert str(error) == "words"
+        assert error.status == "unimplemented"
+        assert cls("words").status == "runtime_error"
+
+    def test_what_comes_out_of_onednn_has_a_status(self):
+        with pytest.raises(onedsl.OneDNNError) as caught:
+            _core.compile_onednn_op(
+                [2, 2, 16], "NXC", _core.DataType.f32, _core.DataType.f32, False, 2
+            )
+        assert re.fullmatch("[a-z_]+", caught.value.status)
+        assert "oneDNN 3." in str(caught.value)
+
+
+class TestGammaIgnored:
+    problem = staticmethod(lambda: helpers.case((9, 3), "f32", "f32", "NXC").problem)
+
+    @pytest.mark.parametrize("kind", ["direct", "compiled"])
+    def test_warning_names_the_cure_and_the_callers_line(self, kind):
+        op = Op(EPSILON)
+        plan = op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")
+        with pytest.warns(onedsl.GammaIgnoredWarning) as caught:
+            if kind == "direct":
+                line = inspect.currentframe().f_lineno + 1
+                got = op(*self.problem(), outputs="diff_src")
+            else:
+                line = inspect.currentframe().f_lineno + 1
+                got = plan(*self.problem())
+        assert len(caught) == 1
+        assert caught[0].filename == __file__
+        assert caught[0].lineno == line
+        text = str(caught[0].message)
+        assert "gamma is ignored" in text
+        assert 'outputs="all"' in text
+        without = op(*self.problem()[:4], outputs="diff_src")
+        assert np.array_equal(got.diff_src, without.diff_src)
+
+    def test_no_warning_otherwise(self):
+        op = Op(EPSILON)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            op(*self.problem())
+            op(*self.problem()[:4])
+            op(*self.problem()[:4], None, outputs="diff_src")
+            op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")(*self.problem()[:4])
+
+    def test_as_an_error_it_leaves_nothing_written(self):
+        out = helpers.Guarded(self.problem().src)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(onedsl.GammaIgnoredWarning):
+                Op(EPSILON)(*self.problem(), outputs="diff_src", out=(*out.buffers, None, None))
+        out.check_untouched()
+
+    @pytest.mark.parametrize("kind", ["direct", "compiled"])
+    def test_an_ignored_gamma_must_be_right_all_the_same(self, kind):
+        op = Op(EPSILON)
+        plan = op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")
+        with pytest.raises(ValueError, match=r"gamma must have shape \(3,\)"):
+            if kind == "direct":
+                op(*self.problem()[:4], np.ones(4, "f4"), outputs="diff_src")
+            else:
+                plan(*self.problem()[:4], np.ones(4, "f4"))
+
+
+class TestCapabilities:
+    def test_says_what_is(self):
+        got = onedsl.capabilities()
+        assert isinstance(got, onedsl.Capabilities)
+        assert got.onedsl_version == onedsl.__version__
+        assert tuple(map(int, got.onednn_version.split("."))) == _core.onednn_version()
+        assert got.native_isa in ("avx512", "avx2", "baseline")
+        assert got.num_threads == _core.max_threads() >= 1
+        assert onedsl.capabilities() == got
+
+    @pytest.mark.parametrize(("dtype", "stats"), helpers.TYPES, ids=helpers.TYPE_IDS)
+    def test_agrees_with_what_runs(self, dtype, stats):
+        got = onedsl.capabilities().runs_in_onednn(dtype, stats)
+        assert got == helpers.runs("onednn", dtype)
+
+    def test_lists_every_variant_once(self):
+        support = onedsl.capabilities().support
+        assert len(support) == len({s[:5] for s in support}) == 4 * 2 * 3 * 2
+        for row in support:
+            assert bool(row.message) != row.onednn
+        plain = [s for s in support if s.onednn and s.dtype == "f32" and s.rank == 4 and s.gamma]
+        assert {s.data_format for s in plain} == {"NXC", "NCX"}
+
+    def test_pairs_outside_the_table(self):
+        with pytest.raises(ValueError, match="f32 with bf16 statistics is not in"):
+            onedsl.capabilities().runs_in_onednn("f32", "bf16")
+
+    def test_prints_a_table(self):
+        got = onedsl.capabilities()
+        text = str(got)
+        for part in (got.onedsl_version, got.onednn_version, got.onednn_isa, got.native_isa):
+            assert part in text
+        assert all(row in text for row in ("f32/f32", "bf16/f32", "bf16/bf16", "f16/f32"))
+
+    def test_frozen(self):
+        with pytest.raises(AttributeError):
+            onedsl.capabilities().num_threads = 4
+
+
+class TestPackage:
+    def test_public_names(self):
+        fixed = {
+            "BatchNormTrainingBackward", "BatchNormGradients", "TensorSpec", "DataFormat",
+            "capabilities", "testing", "OneDNNError", "UnsupportedError", "GammaIgnoredWarning",
+        }  # fmt: skip
+        assert fixed <= set(onedsl.__all__)
+        assert onedsl.__all__ == sorted(onedsl.__all__)
+        for name in onedsl.__all__:
+            assert hasattr(onedsl, name)
+            assert name == "__version__" or inspect.getdoc(getattr(onedsl, name))
+
+    def test_version_is_that_of_pyproject(self):
+        text = (helpers.ROOT / "pyproject.toml").read_text()
+        (version,) = re.findall(r'^version = "([^"]+)"$', text, re.MULTILINE)
+        assert onedsl.__version__ == version
+
+    def test_is_typed(self):
+        assert (Path(onedsl.__file__).parent / "py.typed").is_file()
+
+    @pytest.mark.parametrize(
+        "module",
+        [
+            "onedsl",
+            "_operators",
+            "_spec",
+            "_capabilities",
+            "_check",
+            "_errors",
+            "_types",
+            "testing",
+        ],
+    )
+    def test_examples_in_docstrings(self, module):
+        source = onedsl if module == "onedsl" else getattr(onedsl, module)
+        globs = {"onedsl": onedsl, "np": np}
+        flags = doctest.NORMALIZE_WHITESPACE
+        result = doctest.testmod(source, extraglobs=globs, optionflags=flags)
+        assert result.failed == 0
+        if module in ("_operators", "_spec"):
+            assert result.attempted > 0
+
+    def test_import_is_silent_and_logs_nowhere(self):
+        child = helpers.run_python("-W", "error", "-c", "import onedsl")
+        assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
+        assert logging.getLogger("onedsl").handlers == []
+
+
+class TestStub:
+    """onedsl/_core.pyi mirrors the extension."""
+
+    tree = ast.parse((Path(onedsl.__file__).parent / "_core.pyi").read_text())
+
+    @staticmethod
+    def members(node):
+        names = set()
+        for item in node.body:
+            if isinstance(item, ast.ClassDef | ast.FunctionDef):
+                names.add(item.name)
+            elif isinstance(item, ast.Assign):
+                names.update(target.id for target in item.targets)
+        return names
+
+    def test_module_names(self):
+        real = {name for name in dir(_core) if not name.startswith("__")}
+        assert self.members(self.tree) == {n for n in real if not n.startswith("_")}
+
+    def test_class_members(self):
+        for node in self.tree.body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            cls = getattr(_core, node.name)
+            if hasattr(cls, "__members__"):
+                assert self.members(node) == set(cls.__members__)
+            else:
+                public = {n for n in vars(cls) if not n.startswith("_")}
+                assert self.members(node) - {"__init__"} == public
+
+    def test_arity(self):
+        """As many parameters as pybind11's own signature line has."""
+        for node in ast.walk(self.tree):
+            if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+                continue
+            owner = next(
+                (c for c in self.tree.body if isinstance(c, ast.ClassDef) and node in c.body), None
+            )
+            target = getattr(_core, owner.name) if owner else _core
+            signature = getattr(target, node.name).__doc__.splitlines()[0]
+            wanted = [*node.args.posonlyargs, *node.args.args]
+            depth, commas = 0, 0
+            inside = signature[signature.index("(") + 1 : signature.rindex(")")]
+            for letter in inside:
+                depth += (letter in "[(") - (letter in "])")
+                commas += letter == "," and depth == 0
+            assert len(wanted) == (commas + 1 if inside else 0), node.name

@@ -1,0 +1,95 @@
+"""The correctness matrix again, on the instruction sets of lesser CPUs.
+
+The caps are read once in a process, so each has a process of its own. What runs there is the
+matrix, the literals, the numerical corner cases and the empty tensors. The rest of the suite, which
+is about words, memory and threads rather than arithmetic, is left out: three times all of it would
+not be done in five minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import os
+
+import helpers
+import pytest
+
+FILES = ["test_matrix.py", "test_reference.py", "test_numerics.py", "test_empty.py"]
+
+# Cap, then what onedsl's own kernels may then use at most, and what oneDNN reports at most.
+CAPS = [
+    ("SSE41", ["baseline"], ["sse41"]),
+    ("AVX2", ["avx2", "baseline"], ["avx2", "sse41", "avx"]),
+    ("AVX512_CORE", ["avx512", "avx2", "baseline"], ["avx512_core", "avx2", "avx2_vnni", "sse41"]),
+]
+
+
+def cpu_flags() -> set[str]:
+    with open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("flags"):
+                return set(line.split(":")[1].split())
+    return set()
+
+
+def best(names: list[str]) -> str:
+    """Choose what this CPU has of the kernels' instruction sets, best first."""
+    flags = cpu_flags()
+    has = {
+        "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags,
+        "avx2": {"avx2", "fma", "f16c"} <= flags,
+        "baseline": True,
+    }
+    return next(name for name in names if has[name])
+
+
+def environment(**caps: str) -> dict[str, str]:
+    """Take this process's own caps away, so that a child has those of the test alone."""
+    empty = {
+        name: "" for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA") if name in os.environ
+    }
+    return {**empty, **caps, "PYTHONPATH": str(helpers.TESTS)}
+
+
+REPORT = "from onedsl import _core; print(_core.native_isa(), _core.onednn_cpu_isa())"
+
+
+@pytest.mark.parametrize(("cap", "native", "onednn"), CAPS, ids=[c[0] for c in CAPS])
+def test_cap_holds(cap, native, onednn):
+    child = helpers.run_child(REPORT, environment=environment(ONEDNN_MAX_CPU_ISA=cap))
+    assert child.returncode == 0, child.stderr
+    got_native, got_onednn = child.stdout.split()
+    assert got_native == best(native)
+    assert got_onednn in onednn
+
+
+@pytest.mark.parametrize(
+    ("cap", "native"), [("SSE41", ["baseline"]), ("AVX2", ["avx2", "baseline"])]
+)
+def test_onedsl_has_a_cap_of_its_own(cap, native):
+    """ONEDSL_MAX_CPU_ISA goes before ONEDNN_MAX_CPU_ISA, and is none of oneDNN's business."""
+    free = helpers.run_child(REPORT, environment=environment())
+    child = helpers.run_child(REPORT, environment=environment(ONEDSL_MAX_CPU_ISA=cap))
+    assert child.stdout.split() == [best(native), free.stdout.split()[1]]
+    both = helpers.run_child(
+        REPORT, environment=environment(ONEDNN_MAX_CPU_ISA="AVX512_CORE", ONEDSL_MAX_CPU_ISA=cap)
+    )
+    assert both.stdout.split()[0] == best(native)
+
+
+@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
+def test_matrix_under_a_cap(cap):
+    child = helpers.run_python(
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *FILES,
+        environment=environment(ONEDNN_MAX_CPU_ISA=cap),
+        cwd=helpers.TESTS,
+        timeout=200,
+    )
+    assert child.returncode == 0, child.stdout[-5000:] + child.stderr[-2000:]
+    assert " passed" in child.stdout
+    assert " skipped" not in child.stdout

@@ -1,0 +1,194 @@
+"""oneDNN absent, wrong, or without a CPU engine: words that say what to install."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import helpers
+import ml_dtypes
+import numpy as np
+import pytest
+
+import onedsl
+from onedsl import _core
+
+PIP = "pip install onednn-cpu-gomp"
+CONDA = "conda install -c conda-forge onednn"
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """Make a site-packages of the package's files in an environment that has no oneDNN of its own.
+
+    The extension looks for oneDNN three folders above itself, which is `lib` here.
+    """
+    site = tmp_path / "lib" / "python3" / "site-packages"
+    package = site / "onedsl"
+    package.mkdir(parents=True)
+    for file in Path(onedsl.__file__).parent.glob("*.py"):
+        shutil.copy(file, package)
+    shutil.copy(_core.__file__, package)
+    for dependency in (np, ml_dtypes):
+        (site / dependency.__name__).symlink_to(Path(dependency.__file__).parent)
+        libraries = Path(dependency.__file__).parent.parent / f"{dependency.__name__}.libs"
+        if libraries.is_dir():
+            (site / libraries.name).symlink_to(libraries)
+    metadata = site / "onedsl-0.0.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: onedsl\nVersion: 0.0.0\n")
+    return site
+
+
+def run_copied(site: Path, code: str = "import onedsl", **environment: str):
+    """Run code with the copy alone: -S leaves the environment's own packages out."""
+    return helpers.run_python(
+        "-S",
+        "-c",
+        f"import sys; sys.path.insert(0, {str(site)!r}); " + code,
+        environment={"PYTHONPATH": "", **environment},
+    )
+
+
+def check_import_error(child) -> str:
+    assert child.returncode == 1, child.stdout + child.stderr
+    lines = child.stderr.strip().splitlines()
+    start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))
+    message = "\n".join(lines[start:])
+    assert "During handling" not in child.stderr
+    for raw in ("cannot open shared object", "undefined symbol", "invalid ELF", "_core.c", ".py)"):
+        assert raw not in message, "a raw line of the loader"
+    return message
+
+
+def library(site: Path) -> Path:
+    return site.parent.parent / "libdnnl.so.3"
+
+
+def use_library(site: Path) -> None:
+    """Put this process's own oneDNN where the copy looks for it."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    loaded = next(line.split(maxsplit=5)[5] for line in maps if "libdnnl.so" in line)
+    library(site).symlink_to(loaded)
+
+
+def test_the_copy_works_with_a_library(copied):
+    """The others below must fail for want of oneDNN, and not of anything else."""
+    use_library(copied)
+    child = run_copied(copied, "import onedsl; print(onedsl.__version__, onedsl.__file__)")
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == ["0.0.0", str(copied / "onedsl" / "__init__.py")]
+
+
+def test_no_library(copied):
+    """The name that the extension wants is changed, so that no run path can lead to one."""
+    extension = copied / "onedsl" / Path(_core.__file__).name
+    binary = extension.read_bytes()
+    assert binary.count(b"libdnnl.so.3\0") == 1
+    extension.write_bytes(binary.replace(b"libdnnl.so.3\0", b"libdnnl.so.9\0"))
+    message = check_import_error(run_copied(copied))
+    assert "cannot find oneDNN" in message
+    assert PIP in message
+    assert CONDA in message
+
+
+def test_library_without_its_functions(copied):
+    """Another library under oneDNN's name, as a version without the Graph API is."""
+    other = Path(ml_dtypes._ml_dtypes_ext.__file__)
+    shutil.copy(other, library(copied))
+    message = check_import_error(run_copied(copied, LD_LIBRARY_PATH=str(library(copied).parent)))
+    assert "cannot use the oneDNN that it finds" in message
+    assert PIP in message
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library at all\n" * 100], ids=["empty", "text"])
+def test_library_that_is_none(copied, content):
+    library(copied).write_bytes(content)
+    message = check_import_error(run_copied(copied, LD_LIBRARY_PATH=str(library(copied).parent)))
+    assert "cannot use the oneDNN that it finds" in message
+    assert PIP in message
+
+
+def test_source_tree_without_extension(copied):
+    (copied / "onedsl" / Path(_core.__file__).name).unlink()
+    message = check_import_error(run_copied(copied))
+    assert "not built" in message
+    assert "pip install -e ." in message
+
+
+def test_extension_of_another_python(copied):
+    """A tree used with an interpreter that it was not built for has no extension to load."""
+    extension = copied / "onedsl" / Path(_core.__file__).name
+    extension.rename(extension.with_name("_core.cpython-27-x86_64-linux-gnu.so"))
+    assert "not built" in check_import_error(run_copied(copied))
+
+
+COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+
+ENGINE = """
+#include <stddef.h>
+typedef void *dnnl_engine_t;
+/* 3 is dnnl_unimplemented: what a SYCL build says where no OpenCL device is. */
+int dnnl_engine_create(dnnl_engine_t *engine, int kind, size_t index) {
+    (void)kind; (void)index;
+    *engine = NULL;
+    return 3;
+}
+"""
+
+USE = """
+import numpy as np, onedsl
+from onedsl import testing
+problem = testing.random_problem((16, 5))
+wanted = testing.batch_norm_backward(*problem, epsilon=1e-5)
+op = onedsl.BatchNormTrainingBackward(1e-5)
+for backend in ("auto", "native"):
+    testing.assert_gradients_close(op(*problem, backend=backend), wanted)
+    assert op.compile(onedsl.TensorSpec((16, 5)), backend=backend).backend == "native"
+
+def refuse(call):
+    for _ in range(2):  # and at the second time, too
+        try:
+            call()
+        except onedsl.OneDNNError as error:
+            assert "cannot make its CPU engine" in str(error), error
+            assert "pip install onednn-cpu-gomp" in str(error)
+            assert "conda install -c conda-forge onednn" in str(error)
+            assert not isinstance(error, onedsl.UnsupportedError)
+            assert error.status == "unimplemented", error.status
+        else:
+            raise AssertionError("no error")
+
+out = np.full((16, 5), 7, np.float32), np.full(5, 7, np.float32), np.full(5, 7, np.float32)
+refuse(lambda: op(*problem, backend="onednn", out=out))
+assert all((a == 7).all() for a in out)
+refuse(lambda: op.compile(onedsl.TensorSpec((16, 5)), backend="onednn"))
+refuse(onedsl.capabilities)
+print("done")
+"""
+
+
+@pytest.mark.skipif(
+    COMPILER is None, reason="a oneDNN without an engine is faked in C: no compiler"
+)
+def test_no_cpu_engine(tmp_path):
+    """The package works by its own kernels; what needs oneDNN says what to install."""
+    source, fake = tmp_path / "engine.c", tmp_path / "libengine.so"
+    source.write_text(ENGINE)
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", fake, source], check=True)
+    preload = ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))
+    child = helpers.run_child(USE, environment={"LD_PRELOAD": preload})
+    assert child.returncode == 0, child.stderr
+    assert child.stdout == "done\n"
+
+
+def test_no_numpy(copied):
+    """A missing dependency is not to be taken for a missing oneDNN."""
+    use_library(copied)
+    (copied / "numpy").unlink()
+    child = run_copied(copied)
+    assert child.returncode == 1
+    assert "No module named 'numpy'" in child.stderr
+    assert PIP not in child.stderr

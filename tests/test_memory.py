@@ -1,0 +1,357 @@
+"""Memory is used where it lies: orders, strides, copies, temporaries."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON, backends, formats, usable
+
+import onedsl
+from onedsl import testing
+
+
+def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
+    """Copy into dense memory whose slowest axis is order[0], and so on."""
+    memory = np.ascontiguousarray(array.transpose(order))
+    return memory.transpose(np.argsort(order))
+
+
+def ordered_problem(problem: testing.Problem, order: tuple[int, ...]) -> testing.Problem:
+    src, diff_dst, *rest = problem
+    return testing.Problem(in_order(src, order), in_order(diff_dst, order), *rest)
+
+
+@pytest.fixture
+def no_copies(caplog):
+    """Fail if the package says that it copied something."""
+    caplog.set_level(logging.INFO, logger="onedsl")
+    yield
+    assert caplog.text == ""
+
+
+ORDERS = list(itertools.permutations(range(4)))
+
+
+@usable()
+@formats
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: "".join(map(str, order)))
+@pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
+def test_every_dense_order(dtype, data_format, order, backend, compiled, no_copies):
+    """Among the orders are channels_last (0231 of NCX) and its reverse (0312 of NXC)."""
+    shape = helpers.shape_of(data_format, 3, 10, (5, 4))
+    case = helpers.case(shape, dtype, "f32", data_format)
+    problem = ordered_problem(case.problem, order)
+    guarded = helpers.outputs_like(problem)
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    if compiled:
+        call = op.compile(onedsl.TensorSpec.of(problem.src), backend=backend)
+    else:
+
+        def call(*inputs, out=None):
+            return op(*inputs, out=out, backend=backend)
+
+    got = call(*problem)
+    assert got.diff_src.strides == problem.src.strides
+    testing.assert_gradients_close(got, case.with_gamma)
+    call(*problem, out=guarded.out)
+    guarded.check_walls()
+    testing.assert_gradients_close(guarded.out, case.with_gamma)
+
+
+@backends
+@formats
+def test_axes_of_one_element_may_have_any_stride(data_format, backend, no_copies):
+    """NumPy lets the stride of such an axis be anything, since nobody walks it."""
+    shape = helpers.shape_of(data_format, 9, 3, (1, 2, 1))
+    problem, wanted, _ = helpers.case(shape, "f32", "f32", data_format)
+    inputs = list(problem)
+    for i, odd in enumerate((12345, -7)):
+        strides = [
+            odd if n == 1 else step for n, step in zip(shape, inputs[i].strides, strict=True)
+        ]
+        inputs[i] = np.lib.stride_tricks.as_strided(inputs[i], shape, strides, writeable=False)
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    testing.assert_gradients_close(op(*inputs, backend=backend), wanted)
+
+
+@backends
+@formats
+def test_one_channel_is_dense_in_any_order(data_format, backend, no_copies):
+    shape = helpers.shape_of(data_format, 6, 1, (5, 4))
+    case = helpers.case(shape, "f32", "f32", data_format)
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    for order in itertools.permutations(range(4)):
+        problem = ordered_problem(case.problem, order)
+        testing.assert_gradients_close(op(*problem, backend=backend), case.with_gamma)
+
+
+BASE = (4, 6, 5, 8)
+
+
+def sliced(a):
+    wide = np.zeros((a.shape[0] * 2, *a.shape[1:-1], a.shape[-1] + 3), a.dtype)
+    wide[::2, ..., 1:-2] = a
+    return wide[::2, ..., 1:-2]
+
+
+def unaligned(a):
+    raw = np.zeros(a.nbytes + 1, np.uint8)
+    view = raw[1:].view(a.dtype).reshape(a.shape)
+    view[...] = a
+    assert not view.flags.aligned
+    return view
+
+
+def in_record(a):
+    """A field of a packed record: strides that are no multiple of the item's size."""
+    records = np.zeros(a.shape, [("pad", "u1"), ("value", a.dtype)])
+    records["value"] = a
+    return records["value"]
+
+
+STRIDED = {
+    "slices": sliced,
+    "negative": lambda a: np.ascontiguousarray(a[::-1, :, ::-1])[::-1, :, ::-1],
+    "unaligned": unaligned,
+    "record_field": in_record,
+}
+
+
+@usable()
+@formats
+@pytest.mark.parametrize("kind", STRIDED)
+@pytest.mark.parametrize("which", ["src", "diff_dst", "both"])
+def test_strided_tensors_are_copied_and_the_log_says_so(
+    dtype, data_format, kind, which, backend, caplog
+):
+    caplog.set_level(logging.INFO, logger="onedsl")
+    problem, wanted, _ = helpers.case(BASE, dtype, "f32", data_format)
+    changed = {
+        name: STRIDED[kind](getattr(problem, name))
+        for name in ("src", "diff_dst")
+        if which in (name, "both")
+    }
+    inputs = problem._replace(**changed)
+    before = [array.tobytes() for array in inputs]
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    got = op(*inputs, backend=backend)
+    testing.assert_gradients_close(got, wanted)
+    assert before == [array.tobytes() for array in inputs]
+    for name in ("src", "diff_dst"):
+        assert (f"{name} copied: strides" in caplog.text) == (name in changed)
+    guarded = helpers.Guarded(got.diff_src, inputs.mean, inputs.mean)
+    op(*inputs, out=guarded.out, backend=backend)
+    guarded.check_walls()
+    testing.assert_gradients_close(guarded.out, wanted)
+
+
+@backends
+@formats
+def test_zero_strides(data_format, backend):
+    """Broadcast arrays: one value, or one row, seen many times."""
+    shape = (6, 7, 5, 8)
+    channels = shape[{"NXC": 3, "NCX": 1}[data_format]]
+    rng = np.random.default_rng(1)
+    src = np.broadcast_to(rng.normal(size=(6, 1, 5, 1)).astype("f4"), shape)
+    diff_dst = np.broadcast_to(np.float32(0.75), shape)
+    mean = np.broadcast_to(np.float32(0.25), (channels,))
+    variance = np.broadcast_to(np.float32(1.5), (channels,))
+    gamma = np.broadcast_to(np.float32(2), (channels,))
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    got = op(src, diff_dst, mean, variance, gamma, backend=backend)
+    wanted = testing.batch_norm_backward(
+        src, diff_dst, mean, variance, gamma, epsilon=EPSILON, data_format=data_format
+    )
+    testing.assert_gradients_close(got, wanted, factor=3)  # a constant diff_dst cancels in part
+
+
+@backends
+@pytest.mark.parametrize("name", ["mean", "variance", "gamma"])
+@pytest.mark.parametrize("kind", ["step", "reverse", "unaligned", "record_field"])
+def test_strided_statistics(name, kind, backend):
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    good = getattr(problem, name)
+    if kind == "step":
+        strided = np.repeat(good, 3)[::3]
+    elif kind == "reverse":
+        strided = good[::-1].copy()[::-1]
+    else:
+        strided = STRIDED[kind](good)
+    inputs = problem._replace(**{name: strided})
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    testing.assert_gradients_close(op(*inputs, backend=backend), wanted)
+    plan = op.compile(onedsl.TensorSpec.of(inputs.src), backend=backend)
+    testing.assert_gradients_close(plan(*inputs), wanted)
+
+
+@backends
+@formats
+def test_diff_dst_in_another_dense_order(data_format, backend, caplog):
+    caplog.set_level(logging.INFO, logger="onedsl")
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", data_format)
+    inputs = problem._replace(diff_dst=in_order(problem.diff_dst, (0, 2, 3, 1)))
+    got = onedsl.BatchNormTrainingBackward(EPSILON, data_format)(*inputs, backend=backend)
+    testing.assert_gradients_close(got, wanted)
+    assert got.diff_src.strides == inputs.src.strides
+    assert "diff_dst copied" in caplog.text
+    assert "src copied" not in caplog.text
+
+
+@usable()
+@formats
+@pytest.mark.parametrize("channels", [1, 16, 21])
+@pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
+def test_in_place(dtype, data_format, channels, backend, compiled):
+    """out.diff_src may be diff_dst itself: the op's document allows it."""
+    shape = helpers.shape_of(data_format, 3, channels, (9, 8))
+    problem, wanted, _ = helpers.case(shape, dtype, "f32", data_format)
+    guarded = helpers.outputs_like(problem)
+    buffer = guarded.out.diff_src
+    buffer[...] = problem.diff_dst
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    inputs = problem._replace(diff_dst=buffer)
+    if compiled:
+        got = op.compile(onedsl.TensorSpec.of(problem.src), backend=backend)(
+            *inputs, out=guarded.out
+        )
+    else:
+        got = op(*inputs, out=guarded.out, backend=backend)
+    assert got.diff_src is buffer
+    guarded.check_walls()
+    testing.assert_gradients_close(got, wanted)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native"])
+@formats
+def test_in_place_large(data_format, backend):
+    """Larger than a cache: stores around the cache must not be used on what is still read."""
+    shape = helpers.shape_of(data_format, 3, 24, (200, 210))
+    problem, wanted, _ = helpers.case.__wrapped__(shape, "f32", "f32", data_format)
+    buffer = problem.diff_dst.copy()
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    got = op(
+        *problem._replace(diff_dst=buffer),
+        out=(buffer, np.empty(24, "f4"), np.empty(24, "f4")),
+        backend=backend,
+    )
+    ran = op.compile(onedsl.TensorSpec(shape), backend=backend).backend
+    factor = helpers.tolerance_factor(ran, problem.src.size // 24)
+    testing.assert_gradients_close(got, wanted, factor=factor)
+
+
+@backends
+def test_in_place_by_another_view_of_the_same_memory(backend):
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    buffer = problem.diff_dst.copy()
+    out = (buffer.reshape(-1).reshape(BASE), np.empty(8, "f4"), np.empty(8, "f4"))
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    got = op(*problem._replace(diff_dst=buffer), out=out, backend=backend)
+    testing.assert_gradients_close(got, wanted)
+
+
+def test_memmap(tmp_path, no_copies):
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    files = []
+    for name in ("src", "diff_dst"):
+        getattr(problem, name).tofile(tmp_path / name)
+        files.append(np.memmap(tmp_path / name, np.float32, "r", shape=BASE))
+    out = np.memmap(tmp_path / "out", np.float32, "w+", shape=BASE)
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    got = op(*files, *problem[2:], out=(out, np.empty(8, "f4"), np.empty(8, "f4")))
+    assert got.diff_src is out
+    out.flush()
+    written = np.fromfile(tmp_path / "out", np.float32).reshape(BASE)
+    assert testing.relative_l2(written, wanted.diff_src) < testing.TOLERANCES["f32"]
+    # Strided memmaps and a memmap as compiled input, too.
+    testing.assert_gradients_close(
+        op(files[0][::2], files[1][::2], *problem[2:]),
+        op(problem.src[::2].copy(), problem.diff_dst[::2].copy(), *problem[2:]),
+    )
+    testing.assert_gradients_close(
+        op.compile(onedsl.TensorSpec(BASE))(*files, *problem[2:]), wanted
+    )
+
+
+def test_plain_subclass_and_dtype_with_metadata():
+    class Mine(np.ndarray):
+        pass
+
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    testing.assert_gradients_close(op(*(a.view(Mine) for a in problem)), wanted)
+    tagged = np.dtype(np.float32, metadata={"unit": "volt"})
+    got = op(*(a.view(tagged) for a in problem))
+    testing.assert_gradients_close(got, wanted)
+    assert type(got.diff_src) is np.ndarray
+
+
+def test_results_are_independent_of_each_other():
+    """A second call must not write where the first one's results are."""
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    first = op(*problem)
+    op(problem.src, -problem.diff_dst, *problem[2:])
+    testing.assert_gradients_close(first, wanted)
+
+
+def test_results_own_their_memory():
+    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    got = onedsl.BatchNormTrainingBackward(EPSILON)(*(a.copy() for a in problem))
+    for member in got:
+        assert member.base is None
+        assert member.flags.owndata
+    testing.assert_gradients_close(got, wanted)
+
+
+TENSOR = 48 << 20  # bytes
+
+
+@usable()
+def test_no_temporary_of_tensor_size(dtype, backend):
+    """A call with out= must not raise this process's peak memory by anything like a tensor.
+
+    Every page of the arguments is touched before, and a small call pays for one-time buffers.
+    oneDNN's own NCX kernel for bf16 widens three planes a thread, and is let do so where it is
+    forced; "auto" may not choose it for that reason.
+    """
+    planes = 4 if (dtype, backend) == ("bf16", "onednn") else 0
+    code = f"""
+import re
+from pathlib import Path
+import helpers, numpy as np, onedsl
+from onedsl import _core
+
+def peak():  # of this program alone: getrusage's figure starts at that of the parent process
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+dtype = helpers.NUMPY[{dtype!r}]
+length = {TENSOR} // dtype.itemsize // 4 // 24
+flat = [np.ones(4 * length * 24, dtype) for _ in range(3)]
+for shape in (4, length, 24), (4, 24, length), (1, 2, 48 * length):
+    tensors = [memory.reshape(shape) for memory in flat]
+    channels = min(24, shape[1])
+    stats = [np.ones(channels, np.float32) for _ in range(5)]
+    for data_format in ("NXC", "NCX"):
+        op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
+        # Seen with the channels where the format wants them; the memory stays as it is.
+        reverse = (shape[2] == channels) != (data_format == "NXC")
+        src, diff_dst, out = (t.transpose(0, 2, 1) if reverse else t for t in tensors)
+        few = (slice(None), slice(64)) if data_format == "NXC" else (..., slice(64))
+        small = [np.copy(a[few]) for a in (src, diff_dst, out)]
+        op(*small[:2], *stats[:3], out=(small[2], *stats[3:]), backend={backend!r})
+        before = peak()
+        op(src, diff_dst, *stats[:3], out=(out, *stats[3:]), backend={backend!r})
+        print(shape, data_format, (peak() - before) / {TENSOR})
+        assert peak() - before < {TENSOR} // 8 + {planes} * shape[2] * 4 * _core.max_threads()
+# The same measure does see a copy, which strided memory needs.
+wide = np.ones((*shape[:2], 2 * shape[2]), dtype)[..., ::2]
+before = peak()
+op(wide, diff_dst, *stats[:3], out=(out, *stats[3:]), backend={backend!r})
+assert peak() - before > {TENSOR} // 2
+"""
+    child = helpers.run_child(code, environment={"PYTHONPATH": str(helpers.TESTS)})
+    assert child.returncode == 0, child.stdout + child.stderr

@@ -1,0 +1,258 @@
+"""Where floating point is hard: cancellation, huge means, long sums, NaN, extreme attributes."""
+
+from __future__ import annotations
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON, backends, formats, usable
+
+import onedsl
+from onedsl import testing
+
+
+def run(problem, epsilon, data_format, backend, **ports):
+    op = onedsl.BatchNormTrainingBackward(epsilon, data_format)
+    return op(*problem, backend=backend, **ports)
+
+
+def reference(problem, epsilon, data_format):
+    return testing.batch_norm_backward(*problem, epsilon=epsilon, data_format=data_format)
+
+
+@usable()
+@formats
+@pytest.mark.parametrize("channels", [1, 3, 16, 33])
+def test_one_element_a_channel(dtype, data_format, channels, backend):
+    """With its own statistics, an element's gradient is exactly zero: dy - dy/1 - 0."""
+    shape = helpers.shape_of(data_format, 1, channels, (1, 1))
+    problem = testing.random_problem(shape, dtype, data_format=data_format)
+    # random_problem's mean is src, exactly: one element has no rounding to do.
+    assert np.array_equal(problem.mean, problem.src.reshape(-1).astype(np.float32))
+    got = run(problem, EPSILON, data_format, backend)
+    assert not got.diff_src.astype(np.float32).any()
+    assert not got.diff_gamma.any()
+    assert np.array_equal(got.diff_beta, problem.diff_dst.reshape(-1).astype(np.float32))
+
+
+@usable()
+@formats
+@pytest.mark.parametrize("channels", [1, 3, 16, 33])
+def test_two_elements_a_channel(dtype, data_format, channels, backend):
+    """Two elements cancel to almost nothing: the error is measured by what cancels."""
+    shape = helpers.shape_of(data_format, 2, channels, (1, 1))
+    problem = testing.random_problem(shape, dtype, data_format=data_format)
+    got = run(problem, EPSILON, data_format, backend)
+    wanted = reference(problem, EPSILON, data_format)
+    scale = (problem.gamma / np.sqrt(problem.variance + EPSILON)).astype(np.float64)
+    axis = (1, 1, 1, channels) if data_format == "NXC" else (1, channels, 1, 1)
+    size = np.abs(scale.reshape(axis) * problem.diff_dst.astype(np.float64)).max(
+        axis=0, keepdims=True
+    )
+    error = np.abs(got.diff_src.astype(np.float64) - wanted.diff_src)
+    assert (error <= 16 * 2.0**-24 * size + 2.0**-8 * np.abs(wanted.diff_src)).all()
+
+
+@usable()
+@formats
+def test_zero_where_the_reference_is_zero(dtype, data_format, backend):
+    """A constant diff_dst has no gradient through batch statistics; nor has one of zeros."""
+    shape = helpers.shape_of(data_format, 4, 5, (4, 4))
+    src, diff_dst, *statistics = testing.random_problem(shape, dtype, data_format=data_format)
+    zeros = run((src, np.zeros_like(diff_dst), *statistics), EPSILON, data_format, backend)
+    for member in zeros:
+        assert not member.astype(np.float32).any()
+    gamma_zero = [*statistics[:2], np.zeros_like(statistics[2])]
+    got = run((src, diff_dst, *gamma_zero), EPSILON, data_format, backend)
+    assert not got.diff_src.astype(np.float32).any()
+    assert got.diff_beta.all()
+    # 64 elements of 1/2 in 5 channels of +-1 about their mean: every step is exact.
+    signs = np.where(np.indices(shape).sum(0) % 2 == 0, 3, 1).astype(src.dtype)
+    ones = np.ones(5, np.float32)
+    exact = run(
+        (signs, np.full_like(diff_dst, 0.5), 2 * ones, ones, ones), 1e-30, data_format, backend
+    )
+    assert not exact.diff_src.astype(np.float32).any()
+    assert not exact.diff_gamma.any()
+    assert (exact.diff_beta == 32).all()
+
+
+@backends
+@formats
+def test_mean_a_thousand_times_the_deviation(data_format, backend):
+    shape = helpers.shape_of(data_format, 8, 6, (9, 7))
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=shape) + 1000).astype(np.float32)
+    diff_dst = (rng.normal(size=shape) + 0.5 * (x - 1000)).astype(np.float32)
+    axes = (0, 1, 2) if data_format == "NXC" else (0, 2, 3)
+    mean = x.astype(np.float64).mean(axes).astype(np.float32)
+    variance = x.astype(np.float64).var(axes).astype(np.float32)
+    gamma = rng.uniform(0.5, 2, 6).astype(np.float32)
+    problem = testing.Problem(x, diff_dst, mean, variance, gamma)
+    # The difference src - mean is exact, so not even here is a wider tolerance called for.
+    testing.assert_gradients_close(
+        run(problem, EPSILON, data_format, backend), reference(problem, EPSILON, data_format)
+    )
+
+
+@usable()
+@formats
+def test_sums_are_not_held_in_16_bits(dtype, data_format, backend):
+    """A bf16 sum of ones stands still at 256, an f16 one at 2048."""
+    elements = 1 << 18
+    shape = helpers.shape_of(data_format, 1, 2, (elements,))
+    ones = np.ones(shape, helpers.NUMPY[dtype])
+    statistic = np.float32([0, 0])
+    got = run((ones, ones, statistic, statistic + 1, statistic + 1), 1e-30, data_format, backend)
+    assert (got.diff_beta == elements).all()
+    assert (got.diff_gamma == elements).all()
+
+
+@usable("bf16")
+def test_bf16_statistics_are_rounded_once(dtype, backend):
+    """Sums of bf16 statistics are f32 sums rounded to bf16 at the end, to the nearest even."""
+    shape = (1 << 12, 64)
+    case = helpers.case(shape, dtype, "bf16", "NXC")
+    got = run(case.problem, EPSILON, "NXC", backend)
+    for member in ("diff_gamma", "diff_beta"):
+        exact = getattr(case.with_gamma, member)
+        nearest = exact.astype(np.float32).astype(helpers.NUMPY[dtype])
+        same = np.mean(getattr(got, member) == nearest)
+        assert same > 0.95, f"{member}: {same:.0%} of the values are the nearest bf16"
+
+
+CHANNEL, CHANNELS = 2, 21
+
+
+@usable()
+@formats
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus_inf"])
+@pytest.mark.parametrize("where", ["src", "diff_dst", "mean", "variance", "gamma"])
+def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, backend):
+    shape = helpers.shape_of(data_format, 3, CHANNELS, (5, 4))
+    good, wanted, _ = helpers.case(shape, dtype, "f32", data_format)
+    bad = getattr(good, where).copy()
+    first = np.moveaxis(bad, -1 if data_format == "NXC" else 1, 0) if bad.ndim > 1 else bad
+    if bad.ndim > 1:
+        first[CHANNEL][1, 2, 3] = value
+    else:
+        first[CHANNEL] = value
+    got = run(good._replace(**{where: bad}), EPSILON, data_format, backend)
+    axis = shape.index(CHANNELS)
+    others = np.arange(CHANNELS) != CHANNEL
+    testing.assert_gradients_close(
+        onedsl.BatchNormGradients(
+            np.compress(others, got.diff_src, axis), got.diff_gamma[others], got.diff_beta[others]
+        ),
+        onedsl.BatchNormGradients(
+            np.compress(others, wanted.diff_src, axis),
+            wanted.diff_gamma[others],
+            wanted.diff_beta[others],
+        ),
+    )
+    inside = np.take(got.diff_src, CHANNEL, axis).astype(np.float32)
+    gamma, beta = got.diff_gamma[CHANNEL], got.diff_beta[CHANNEL]
+    if where == "variance" and value == np.inf:
+        assert not inside.any()  # divided by infinity
+        assert gamma == 0
+    else:
+        assert not np.isfinite(inside).any()
+        assert np.isfinite(gamma) == (where == "gamma")
+    assert np.isfinite(beta) == (where != "diff_dst")
+    if where == "diff_dst":
+        np.testing.assert_equal(beta, np.float32(value))
+
+
+@backends
+@formats
+def test_negative_variance_gives_nan(data_format, backend):
+    """Not refused, since that would cost a look at every value; not silently wrong either."""
+    shape = helpers.shape_of(data_format, 3, 4, (5,))
+    problem, wanted, _ = helpers.case(shape, "f32", "f32", data_format)
+    variance = problem.variance.copy()
+    variance[1] = -1
+    got = run(problem._replace(variance=variance), EPSILON, data_format, backend)
+    axis = shape.index(4)
+    assert np.isnan(np.take(got.diff_src, 1, axis)).all()
+    assert np.isnan(got.diff_gamma[1])
+    np.testing.assert_allclose(got.diff_beta, wanted.diff_beta, rtol=1e-6)
+
+
+@usable("f32", "bf16")
+@formats
+@pytest.mark.parametrize("epsilon", [1e-30, 1e-12, 1.0, 1e30])
+def test_extreme_epsilon(dtype, data_format, epsilon, backend):
+    shape = helpers.shape_of(data_format, 4, 5, (4, 3))
+    problem = helpers.case(shape, dtype, "f32", data_format).problem
+    got = run(problem, epsilon, data_format, backend)
+    testing.assert_gradients_close(got, reference(problem, epsilon, data_format))
+
+
+@backends
+@formats
+@pytest.mark.parametrize("epsilon", [1e-30, 1e-5, 1e30])
+def test_variance_zero(data_format, epsilon, backend):
+    shape = helpers.shape_of(data_format, 4, 5, (4, 3))
+    problem = helpers.case(shape, "f32", "f32", data_format).problem
+    constant = problem._replace(
+        src=np.full_like(problem.src, 0.75),
+        mean=np.full(5, 0.75, "f4"),
+        variance=np.zeros(5, "f4"),
+    )
+    got = run(constant, epsilon, data_format, backend)
+    testing.assert_gradients_close(got, reference(constant, epsilon, data_format))
+    assert not got.diff_gamma.any()
+
+
+@backends
+def test_epsilon_is_added_to_the_variance_inside_the_root(backend):
+    """Not to the deviation, and not left out."""
+    problem = helpers.case((16, 4), "f32", "f32", "NXC").problem
+    got = run(problem, 0.5, "NXC", backend)
+    testing.assert_gradients_close(got, reference(problem, 0.5, "NXC"))
+    assert testing.relative_l2(got.diff_src, reference(problem, 1e-5, "NXC").diff_src) > 0.05
+
+
+@backends
+@formats
+def test_batch_gradient_for_diff_src_alone(data_format, backend):
+    """Regression: oneDNN's own one-output graph computes the frozen-statistics gradient."""
+    shape = helpers.shape_of(data_format, 4, 8, (3, 5))
+    problem, _, wanted = helpers.case(shape, "f32", "f32", data_format)
+    got = run(problem[:4], EPSILON, data_format, backend, outputs="diff_src")
+    frozen = testing.batch_norm_backward(
+        *problem[:4], epsilon=EPSILON, data_format=data_format, statistics="frozen"
+    )
+    assert testing.relative_l2(got.diff_src, wanted.diff_src) < testing.TOLERANCES["f32"]
+    assert testing.relative_l2(got.diff_src, frozen.diff_src) > 0.1
+
+
+def test_f16_overflow_is_infinity_and_underflow_zero():
+    src = np.float16([[0.0], [1.0], [2.0], [3.0]])
+    diff_dst = np.float16([[60000], [-60000], [-60000], [60000]])
+    statistics = [np.float32([v]) for v in (1.5, 1.25, 100)]
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    got = op(src, diff_dst, *statistics)
+    assert np.array_equal(got.diff_src, np.float16([[np.inf], [-np.inf], [-np.inf], [np.inf]]))
+    small = [np.float32([v]) for v in (1.5, 1.25, 1e-13)]
+    assert not op(src, diff_dst, *small).diff_src.any()
+
+
+def test_f16_subnormals_survive():
+    problem = testing.random_problem((64, 8), "f16")
+    small = problem._replace(gamma=np.full(8, 2e-6, np.float32))
+    got = onedsl.BatchNormTrainingBackward(EPSILON)(*small)
+    wanted = reference(small, EPSILON, "NXC")
+    assert np.abs(got.diff_src.astype(np.float64) - wanted.diff_src).max() <= 2.0**-25 * 1.01
+
+
+def test_more_shapes_than_plans_are_kept():
+    """Plans are dropped when thousands of shapes have been seen, and made again when needed."""
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    problem, wanted, _ = helpers.case((9, 3), "f32", "f32", "NXC")
+    one = np.ones(1, np.float32)
+    data = np.ones((4200, 1), np.float32)
+    for rows in range(1, 4200):
+        got = op(data[:rows], data[:rows], one, one, one, backend="native")
+        assert got.diff_beta[0] == rows
+    testing.assert_gradients_close(op(*problem, backend="native"), wanted)

@@ -1,0 +1,180 @@
+"""The judge is judged first: onedsl.testing against finite differences and hand calculations."""
+
+from __future__ import annotations
+
+import helpers
+import numpy as np
+import pytest
+from helpers import backends, formats
+
+import onedsl
+from onedsl import testing
+
+SPATIAL = {2: (), 3: (3,), 4: (2, 3), 5: (2, 1, 3)}
+
+
+def central_difference(loss, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    """Differentiate a function of one array, element by element."""
+    gradient = np.empty_like(at)
+    for index in np.ndindex(at.shape):
+        up, down = at.copy(), at.copy()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (loss(up) - loss(down)) / (2 * step)
+    return gradient
+
+
+@pytest.mark.parametrize("statistics", ["batch", "frozen"])
+@formats
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_gamma"])
+def test_against_finite_differences(statistics, data_format, rank, with_gamma):
+    rng = np.random.default_rng(rank)
+    channels, epsilon = 3, 0.01
+    shape = helpers.shape_of(data_format, 4, channels, SPATIAL[rank])
+    src, diff_dst = rng.normal(0.5, 1.5, shape), rng.normal(size=shape)
+    gamma, beta = rng.uniform(0.5, 2, channels), rng.normal(size=channels)
+    axis = {"NXC": rank - 1, "NCX": 1}[data_format]
+    others = tuple(a for a in range(rank) if a != axis)
+    if statistics == "batch":
+        mean, variance = src.mean(others), src.var(others)
+        given = {}
+    else:
+        mean, variance = rng.normal(size=channels), rng.uniform(0.5, 2, channels)
+        given = {"mean": mean, "variance": variance}
+
+    scale = gamma if with_gamma else np.ones(channels)
+
+    def loss(x=src, scale=scale, shift=beta):
+        y = testing.batch_norm(x, scale, shift, epsilon=epsilon, data_format=data_format, **given)
+        return float((y * diff_dst).sum())
+
+    got = testing.batch_norm_backward(
+        src,
+        diff_dst,
+        mean,
+        variance,
+        gamma if with_gamma else None,
+        epsilon=epsilon,
+        data_format=data_format,
+        statistics=statistics,
+    )
+    wanted = onedsl.BatchNormGradients(
+        central_difference(lambda x: loss(x=x), src),
+        central_difference(lambda g: loss(scale=g), scale),
+        central_difference(lambda b: loss(shift=b), beta),
+    )
+    for name in onedsl.BatchNormGradients._fields:
+        assert testing.relative_l2(getattr(got, name), getattr(wanted, name)) < 1e-7, name
+
+
+def test_forward_absent_gamma_and_beta_are_one_and_zero():
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    plain = testing.batch_norm(x, epsilon=1e-3)
+    assert np.array_equal(plain, testing.batch_norm(x, np.ones(3), np.zeros(3), epsilon=1e-3))
+    np.testing.assert_allclose(plain.mean(0), 0, atol=1e-15)
+    np.testing.assert_allclose(plain.var(0), x.var(0) / (x.var(0) + 1e-3), rtol=1e-13)
+
+
+# By hand, with r = 1 / sqrt(1.25): diff_gamma = 0.2 r; xhat diff_gamma / M = 0.04 (src - 2.5);
+# diff_src = 2 r (diff_dst - 0.15 - 0.04 (src - 2.5)) = 2 r (0.01, -0.03, 0.03, -0.01).
+GTEST = {
+    "src": [[[[1, 2], [3, 4]]]],
+    "diff_dst": [[[[0.1, 0.1], [0.2, 0.2]]]],
+    "mean": [2.5],
+    "variance": [1.25],
+    "gamma": [2],
+    "diff_src": [[[[0.0178885438, -0.0536656315], [0.0536656315, -0.0178885438]]]],
+    "diff_gamma": [0.178885438],
+    "diff_beta": [0.6],
+}
+
+# Each channel's xhat is +-1 and sums to zero, and diff_dst is constant: no gradient is left.
+STABLEHLO = {
+    "src": [[[1, 2], [3, 4]], [[3, 4], [1, 2]]],
+    "diff_dst": np.full((2, 2, 2), 0.1),
+    "mean": [2, 3],
+    "variance": [1, 1],
+    "gamma": [1, 1],
+    "diff_src": np.zeros((2, 2, 2)),
+    "diff_gamma": [0, 0],
+    "diff_beta": [0.4, 0.4],
+}
+
+LITERALS = [
+    pytest.param(GTEST, 1e-12, "NCX", id="onednn_gtest"),
+    pytest.param(STABLEHLO, 1e-12, "NXC", id="stablehlo"),
+]
+INPUTS = ("src", "diff_dst", "mean", "variance", "gamma")
+
+
+@pytest.mark.parametrize(("literal", "epsilon", "data_format"), LITERALS)
+def test_reference_on_literals(literal, epsilon, data_format):
+    inputs = [np.array(literal[name], np.float64) for name in INPUTS]
+    got = testing.batch_norm_backward(*inputs, epsilon=epsilon, data_format=data_format)
+    for name in got._fields:
+        np.testing.assert_allclose(getattr(got, name), literal[name], rtol=1e-8, atol=1e-15)
+
+
+@pytest.mark.parametrize(("literal", "epsilon", "data_format"), LITERALS)
+@backends
+def test_operator_on_literals(literal, epsilon, data_format, backend):
+    inputs = [np.array(literal[name], np.float32) for name in INPUTS]
+    op = onedsl.BatchNormTrainingBackward(epsilon, data_format)
+    got = op(*inputs, backend=backend)
+    for name in got._fields:
+        np.testing.assert_allclose(getattr(got, name), literal[name], rtol=1e-6, atol=1e-8)
+
+
+def test_frozen_statistics_by_hand():
+    got = testing.batch_norm_backward(
+        [[1.0], [2.0]], [[3.0], [-5.0]], [4.0], [3.0], [7.0], epsilon=1.0, statistics="frozen"
+    )
+    # 1 / sqrt(3 + 1) = 1/2; xhat = -3/2, -1.
+    np.testing.assert_array_equal(got.diff_src, [[10.5], [-17.5]])
+    np.testing.assert_array_equal(got.diff_gamma, [0.5])
+    np.testing.assert_array_equal(got.diff_beta, [-2.0])
+
+
+def test_unknown_statistics_mode_is_refused():
+    with pytest.raises(ValueError, match="statistics must be 'batch' or 'frozen', not 'running'"):
+        testing.batch_norm_backward([[1.0]], [[1.0]], [1.0], [1.0], epsilon=1, statistics="running")
+
+
+class TestHelpers:
+    def test_relative_l2(self):
+        assert testing.relative_l2([3.0, 4.5], [3.0, 4.0]) == 0.1
+        assert testing.relative_l2([0.0], [0.0]) == 0
+        assert testing.relative_l2([1.0], [0.0]) == float("inf")
+        assert np.isnan(testing.relative_l2([np.nan], [1.0]))
+        assert np.isnan(testing.relative_l2([np.nan], [0.0]))
+        assert testing.relative_l2(np.empty((0, 3)), np.empty((0, 3))) == 0
+        with pytest.raises(ValueError, match=r"shapes differ: \(1,\) and \(2,\)"):
+            testing.relative_l2([1.0], [1.0, 2.0])
+
+    @pytest.mark.parametrize("member", onedsl.BatchNormGradients._fields)
+    @pytest.mark.parametrize("spoilt", [1.01, np.nan], ids=["one_percent", "nan"])
+    def test_assert_gradients_close_can_fail(self, member, spoilt):
+        good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
+        narrow = onedsl.BatchNormGradients(*(a.astype(np.float32) for a in good))
+        testing.assert_gradients_close(narrow, good)
+        bad = narrow._replace(**{member: getattr(narrow, member) * np.float32(spoilt)})
+        with pytest.raises(AssertionError, match=f"{member} is off by .* more than"):
+            testing.assert_gradients_close(bad, good)
+        if spoilt == 1.01:
+            testing.assert_gradients_close(bad, good, factor=1e5)
+
+    @formats
+    def test_random_problem_has_the_statistics_of_src(self, data_format):
+        shape = helpers.shape_of(data_format, 6, 3, (5,))
+        problem = testing.random_problem(shape, "bf16", data_format=data_format)
+        axes = (0, 1) if data_format == "NXC" else (0, 2)
+        x = problem.src.astype(np.float64)
+        np.testing.assert_allclose(problem.mean, x.mean(axes), rtol=1e-6)
+        np.testing.assert_allclose(problem.variance, x.var(axes), rtol=1e-6)
+        assert problem.src.dtype == helpers.NUMPY["bf16"]
+        assert problem.gamma.dtype == np.float32
+        again = testing.random_problem(shape, "bf16", data_format=data_format)
+        assert all(map(np.array_equal, problem, again))
+        other = testing.random_problem(shape, "bf16", data_format=data_format, seed=1)
+        assert not np.array_equal(problem.src, other.src)
