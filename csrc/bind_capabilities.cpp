@@ -46,7 +46,12 @@ void bind_capabilities(py::module_& module) {
       "compile_onednn_op",
       [](const std::vector<std::int64_t>& dims, const std::string& data_format, const DataType data,
          const DataType statistics, const bool gamma, const int num_outputs) {
-        if (dims.size() < 2 || num_outputs < 1 || num_outputs > 3 ||
+        std::int64_t elements = 1;
+        bool countable = true;
+        for (const std::int64_t size : dims) {
+          countable = countable && size >= 0 && !__builtin_mul_overflow(elements, size, &elements);
+        }
+        if (!countable || dims.size() < 2 || num_outputs < 1 || num_outputs > 3 ||
             (data_format != "NXC" && data_format != "NCX")) {
           throw std::invalid_argument("onedsl._core.compile_onednn_op: unchecked arguments");
         }
