@@ -41,6 +41,16 @@ bool View::is_vector(const py::ssize_t length) const noexcept {
          (length <= 1 || strides[0] == static_cast<py::ssize_t>(size_of(type)));
 }
 
+bool View::is_c_contiguous() const noexcept {
+  if (size() == 0) return true;
+  auto expected = static_cast<py::ssize_t>(size_of(type));
+  for (py::ssize_t axis = rank; axis-- > 0;) {
+    if (shape[axis] != 1 && strides[axis] != expected) return false;
+    expected *= shape[axis];
+  }
+  return true;
+}
+
 bool View::same_layout(const View& other) const noexcept {
   if (type != other.type || rank != other.rank) return false;
   bool empty = false;
@@ -93,10 +103,6 @@ py::array empty_like(const View& like) {
   if (like.size() == 0) return py::array(dtype_of(like.type), std::move(shape));
   return py::array(dtype_of(like.type), std::move(shape),
                    std::vector<py::ssize_t>(like.strides, like.strides + like.rank));
-}
-
-py::array empty_vector(const DataType type, const py::ssize_t length) {
-  return py::array(dtype_of(type), std::vector<py::ssize_t>{length});
 }
 
 }  // namespace onedsl

@@ -23,7 +23,8 @@ struct View {
 
   pybind11::ssize_t size() const noexcept;
   bool is_vector(pybind11::ssize_t length) const noexcept;  // one axis, no gaps
-  bool same_layout(const View& other) const noexcept;       // type, shape and strides
+  bool is_c_contiguous() const noexcept;
+  bool same_layout(const View& other) const noexcept;  // type, shape and strides
 
   // Dense memory only. Empty arrays overlap nothing.
   bool overlaps(const View& other) const noexcept;
@@ -36,6 +37,5 @@ pybind11::dtype dtype_of(DataType type);
 
 // Uninitialized, with the shape and strides of `like`, which must be dense.
 pybind11::array empty_like(const View& like);
-pybind11::array empty_vector(DataType type, pybind11::ssize_t length);
 
 }  // namespace onedsl

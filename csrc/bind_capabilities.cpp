@@ -9,6 +9,7 @@
 #include "arrays.hpp"
 #include "bind.hpp"
 #include "native/native.hpp"
+#include "onednn/engine.hpp"
 #include "onednn/graph.hpp"
 #include "threads.hpp"
 #include "triad.hpp"

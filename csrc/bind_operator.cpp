@@ -51,7 +51,7 @@ Results prepare(const Call& call, const bool sums, const py::object& out) {
   ports.diff_src = diff_src.mutable_data();
   const auto sum = [&](void*& port) -> py::object {
     if (!sums) return py::none();
-    py::array array = empty_vector(call.mean.type, call.geometry.channels);
+    py::array array = empty_like(call.mean);
     port = array.mutable_data();
     return array;
   };
@@ -61,14 +61,9 @@ Results prepare(const Call& call, const bool sums, const py::object& out) {
   return results;
 }
 
-bool is_dense(const View& v) {
-  if (v.rank == 0) return true;
-  const auto item_size = static_cast<py::ssize_t>(size_of(v.type));
-  return dense_geometry(v.rank, v.shape, v.strides, item_size, 0).has_value();
-}
-
-bool types_fit(const DataType data, const DataType statistics) {
-  return statistics == DataType::f32 || (statistics == DataType::bf16 && data == DataType::bf16);
+std::optional<Geometry> geometry_of(const View& v, const KeptAxes kept) {
+  return dense_geometry(v.rank, v.shape, v.strides, static_cast<py::ssize_t>(size_of(v.type)),
+                        kept);
 }
 
 bool output_fits(const View& output, const Call& call) {
@@ -81,18 +76,35 @@ bool output_fits(const View& output, const Call& call) {
   return !(call.gamma && output.overlaps(*call.gamma));
 }
 
+// Whose shapes the statistics have. `channel`: one axis (a vector), at index 1 or the last.
+// `broadcast`: src's rank, each size src's or 1, and their type src's too.
+enum class StatisticsShape { channel_second, channel_last, broadcast };
+
 class Operator {
  public:
-  // channel_axis is 1, or -1 for the last.
-  Operator(const double epsilon, const int channel_axis)
-      : epsilon_(epsilon), channel_axis_(channel_axis) {
-    if (channel_axis != 1 && channel_axis != -1) {
-      throw std::invalid_argument("onedsl._core.Operator: channel_axis must be 1 or -1");
-    }
+  Operator(const double epsilon, const Statistics statistics, const StatisticsShape shape)
+      : epsilon_(epsilon), statistics_(statistics), shape_(shape) {}
+
+  bool types_fit(const DataType data, const DataType statistics) const {
+    if (shape_ == StatisticsShape::broadcast) return statistics == data && data != DataType::bf16;
+    return statistics == DataType::f32 || (statistics == DataType::bf16 && data == DataType::bf16);
   }
 
-  py::ssize_t channel_axis(const py::ssize_t rank) const {
-    return channel_axis_ < 0 ? rank - 1 : channel_axis_;
+  // The axes of src that a mean like this one keeps; nothing if it does not fit src.
+  std::optional<KeptAxes> kept_axes(const View& src, const View& mean) const {
+    if (src.rank < min_rank()) return std::nullopt;
+    if (shape_ != StatisticsShape::broadcast) {
+      const py::ssize_t axis = shape_ == StatisticsShape::channel_second ? 1 : src.rank - 1;
+      if (!mean.is_vector(src.shape[axis])) return std::nullopt;
+      return KeptAxes{1} << axis;
+    }
+    if (mean.rank != src.rank) return std::nullopt;
+    KeptAxes kept = 0;
+    for (py::ssize_t axis = 0; axis < src.rank; ++axis) {
+      if (mean.shape[axis] != src.shape[axis] && mean.shape[axis] != 1) return std::nullopt;
+      if (mean.shape[axis] != 1) kept |= KeptAxes{1} << axis;
+    }
+    return kept;
   }
 
   // Nothing if any argument is not plainly right.
@@ -103,15 +115,15 @@ class Operator {
     const std::optional<View> dy = view(diff_dst);
     const std::optional<View> mu = view(mean);
     const std::optional<View> var = view(variance);
-    if (!x || !dy || !mu || !var || x->rank < 2 || !dy->same_layout(*x)) return std::nullopt;
-    const std::optional<Geometry> geometry =
-        dense_geometry(x->rank, x->shape, x->strides, static_cast<py::ssize_t>(size_of(x->type)),
-                       channel_axis(x->rank));
+    if (!x || !dy || !mu || !var || !dy->same_layout(*x)) return std::nullopt;
+    const std::optional<KeptAxes> kept = kept_axes(*x, *mu);
+    if (!kept) return std::nullopt;
+    const std::optional<Geometry> geometry = geometry_of(*x, *kept);
     if (!geometry) return std::nullopt;
 
     Call call{*geometry, *x, *dy, *mu, *var, {}, {}, {}, {}};
     const auto statistic_fits = [&](const View& v) {
-      return v.type == mu->type && v.is_vector(geometry->channels);
+      return v.is_c_contiguous() && v.same_layout(*mu);
     };
     if (!types_fit(x->type, mu->type) || !statistic_fits(*mu) || !statistic_fits(*var)) {
       return std::nullopt;
@@ -146,13 +158,13 @@ class Operator {
   }
 
   std::shared_ptr<const Plan> plan(const Geometry& geometry, const DataType data,
-                                   const DataType statistics, const BackendChoice backend,
-                                   const int num_threads) const {
+                                   const DataType statistics, const bool sums,
+                                   const BackendChoice backend) const {
     PlanKey key;
-    key.problem = {geometry, data, Statistics::batch, epsilon_};
+    key.problem = {geometry, data, statistics_, epsilon_, sums};
     key.statistics_type = statistics;
     key.backend = backend;
-    key.num_threads = num_threads;
+    key.num_threads = max_threads();
     key.fork_generation = fork_generation();
     return find_plan(key);
   }
@@ -167,60 +179,72 @@ class Operator {
       // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
       // caller's frame and by `results`.
       const py::gil_scoped_release release;
-      plan(call->geometry, call->src.type, call->mean.type, backend, max_threads())
-          ->execute(results.ports);
+      plan(call->geometry, call->src.type, call->mean.type, sums, backend)->execute(results.ports);
     }
     return std::move(results.arrays);
   }
 
  private:
+  py::ssize_t min_rank() const { return shape_ == StatisticsShape::broadcast ? 1 : 2; }
+
   double epsilon_;
-  int channel_axis_;
+  Statistics statistics_;
+  StatisticsShape shape_;
+};
+
+// A View without data.
+using Sizes = std::vector<py::ssize_t>;
+struct Layout {
+  DataType type;
+  Sizes shape, strides;
+
+  View view() const {
+    View result;
+    result.type = type;
+    result.rank = static_cast<py::ssize_t>(shape.size());
+    result.shape = shape.data();
+    result.strides = strides.data();
+    return result;
+  }
 };
 
 // An operator bound to one src, by shape, strides and type, and to the plan for it.
 class Compiled {
  public:
-  Compiled(const Operator& op, std::vector<py::ssize_t> shape, std::vector<py::ssize_t> strides,
-           const DataType data, const DataType statistics, const bool gamma, const bool sums,
+  Compiled(const Operator& op, Layout src, Layout mean, const bool gamma, const bool sums,
            const BackendChoice backend)
       : op_(op),
-        shape_(std::move(shape)),
-        strides_(std::move(strides)),
-        data_(data),
-        statistics_(statistics),
+        src_(std::move(src)),
+        mean_(std::move(mean)),
         gamma_(gamma),
         sums_(sums),
         backend_(backend) {
-    const auto rank = static_cast<py::ssize_t>(shape_.size());
-    if (rank < 2 || rank > max_rank || strides_.size() != shape_.size() ||
-        !types_fit(data, statistics)) {
-      throw std::invalid_argument("onedsl._core.Compiled: unchecked arguments");
+    const View x = src_.view();
+    const View mu = mean_.view();
+    const bool ranks_fit = x.rank <= max_rank && src_.strides.size() == src_.shape.size() &&
+                           mean_.strides.size() == mean_.shape.size();
+    const std::optional<KeptAxes> kept =
+        ranks_fit && op_.types_fit(x.type, mu.type) ? op_.kept_axes(x, mu) : std::nullopt;
+    if (!kept) throw std::invalid_argument("onedsl._core.Compiled: unchecked arguments");
+    const std::optional<Geometry> geometry = geometry_of(x, *kept);
+    if (!geometry) {
+      throw std::invalid_argument(
+          "the tensor's strides cannot be used: its memory must be dense, and the axes that have "
+          "statistics must lie in it in their own order");
     }
-    const std::optional<Geometry> geometry =
-        dense_geometry(rank, shape_.data(), strides_.data(),
-                       static_cast<py::ssize_t>(size_of(data)), op_.channel_axis(rank));
-    if (!geometry) throw std::invalid_argument("onedsl._core.Compiled: not dense");
     geometry_ = *geometry;
-    plan_ = op_.plan(geometry_, data_, statistics_, backend_, max_threads());
+    plan_ = make_plan();
   }
 
   py::object run(const py::handle src, const py::handle diff_dst, const py::handle mean,
                  const py::handle variance, const py::handle gamma, const py::object& out) {
     const std::optional<Call> call = op_.check(src, diff_dst, mean, variance, gamma, sums_, out);
-    View wanted;
-    wanted.type = data_;
-    wanted.rank = static_cast<py::ssize_t>(shape_.size());
-    wanted.shape = shape_.data();
-    wanted.strides = strides_.data();
-    if (!call || !call->src.same_layout(wanted) || call->mean.type != statistics_ ||
+    if (!call || !call->src.same_layout(src_.view()) || !call->mean.same_layout(mean_.view()) ||
         call->gamma.has_value() != gamma_) {
       return py::none();
     }
-    if (plan_->key().fork_generation != fork_generation()) {
-      // A plan from before a fork would hang: this process has lost its threads.
-      plan_ = op_.plan(geometry_, data_, statistics_, backend_, max_threads());
-    }
+    // A plan from before a fork would hang: this process has lost its threads.
+    if (plan_->key().fork_generation != fork_generation()) plan_ = make_plan();
     Results results = prepare(*call, sums_, out);
     const std::shared_ptr<const Plan> plan = plan_;
     {
@@ -232,12 +256,14 @@ class Compiled {
   }
 
   const Plan& plan() const { return *plan_; }
-  std::int64_t channels() const { return geometry_.channels; }
 
  private:
+  std::shared_ptr<const Plan> make_plan() const {
+    return op_.plan(geometry_, src_.type, mean_.type, sums_, backend_);
+  }
+
   Operator op_;
-  std::vector<py::ssize_t> shape_, strides_;
-  DataType data_, statistics_;
+  Layout src_, mean_;
   bool gamma_, sums_;
   BackendChoice backend_;
   Geometry geometry_;
@@ -258,27 +284,44 @@ void bind_operator(py::module_& module) {
       .value("native", BackendChoice::native)
       .finalize();
 
-  module.def("is_dense", [](const py::object& array) {
+  py::native_enum<Statistics>(module, "Statistics", "enum.Enum")
+      .value("batch", Statistics::batch)
+      .value("frozen", Statistics::frozen)
+      .finalize();
+  py::native_enum<StatisticsShape>(module, "StatisticsShape", "enum.Enum")
+      .value("channel_second", StatisticsShape::channel_second)
+      .value("channel_last", StatisticsShape::channel_last)
+      .value("broadcast", StatisticsShape::broadcast)
+      .finalize();
+
+  module.def("is_dense", [](const py::object& array, const KeptAxes kept) {
     const std::optional<View> v = view(array);
-    return v && is_dense(*v);
+    return v && geometry_of(*v, kept);
   });
 
   py::class_<Operator>(module, "Operator")
-      .def(py::init<double, int>(), py::arg("epsilon"), py::arg("channel_axis"))
+      .def(py::init<double, Statistics, StatisticsShape>(), py::arg("epsilon"),
+           py::arg("statistics"), py::arg("shape"))
       .def("run", &Operator::run);
 
   py::class_<Compiled>(module, "Compiled")
       // Making a plan touches no Python object, and takes oneDNN a millisecond.
-      .def(py::init<const Operator&, std::vector<py::ssize_t>, std::vector<py::ssize_t>, DataType,
-                    DataType, bool, bool, BackendChoice>(),
-           py::arg("op"), py::arg("shape"), py::arg("strides"), py::arg("data"),
-           py::arg("statistics"), py::arg("gamma"), py::arg("sums"), py::arg("backend"),
+      .def(py::init([](const Operator& op, const DataType data, Sizes shape, Sizes strides,
+                       const DataType statistics, Sizes stats_shape, Sizes stats_strides,
+                       const bool gamma, const bool sums, const BackendChoice backend) {
+             return std::make_unique<Compiled>(
+                 op, Layout{data, std::move(shape), std::move(strides)},
+                 Layout{statistics, std::move(stats_shape), std::move(stats_strides)}, gamma, sums,
+                 backend);
+           }),
+           py::arg("op"), py::arg("data"), py::arg("shape"), py::arg("strides"),
+           py::arg("statistics"), py::arg("stats_shape"), py::arg("stats_strides"),
+           py::arg("gamma"), py::arg("sums"), py::arg("backend"),
            py::call_guard<py::gil_scoped_release>())
       .def("run", &Compiled::run)
       .def_property_readonly("backend", [](const Compiled& c) { return c.plan().backend(); })
       .def_property_readonly("implementation",
                              [](const Compiled& c) { return c.plan().implementation(); })
-      .def_property_readonly("channels", &Compiled::channels)
       .def_property_readonly("num_threads",
                              [](const Compiled& c) { return c.plan().key().num_threads; });
 }

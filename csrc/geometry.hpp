@@ -1,34 +1,64 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 namespace onedsl {
 
-// A dense tensor as its memory lies: `channels` blocks of `inner` elements, `outer` times over.
-// NXC memory is (N * X, C, 1) and NCX memory is (N, C, X), whatever the rank. Every sum of the
-// operation runs over outer and inner, so the order of the axes inside these two does not matter.
+// An axis, or several in one, that lies outside of a Geometry's block.
+struct Loop {
+  std::int64_t count = 1;
+  std::int64_t stride = 0;  // in elements
+  bool kept = false;        // has statistics of its own; else it is summed over
+};
+
+// A dense tensor as its memory lies. Its block is `channels` runs of `inner` elements, `outer`
+// times over: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X), whatever the rank. Every sum
+// runs over outer and inner, so the order of the axes inside these two does not matter.
+//
+// Where the kept axes are not all neighbours in memory, the block is what lies innermost, and loops
+// go over the rest, slowest first: (N, 1, H, 1), with N and H kept, is one loop over N and the
+// block (C, H, W).
 struct Geometry {
+  static constexpr std::size_t max_loops = 6;
+
   std::int64_t outer = 0;
   std::int64_t channels = 0;
   std::int64_t inner = 0;
+  std::array<Loop, max_loops> loops = {};
+  std::size_t num_loops = 0;
 
-  constexpr std::int64_t per_channel() const noexcept { return outer * inner; }
-  constexpr std::int64_t elements() const noexcept { return outer * channels * inner; }
+  constexpr std::int64_t times(const bool kept) const noexcept {
+    std::int64_t count = 1;
+    for (std::size_t i = 0; i < num_loops; ++i) {
+      if (loops[i].kept == kept) count *= loops[i].count;
+    }
+    return count;
+  }
+  // Length of mean, variance and their like.
+  constexpr std::int64_t statistics() const noexcept { return channels * times(true); }
+  constexpr std::int64_t per_block_channel() const noexcept { return outer * inner; }
+  constexpr std::int64_t per_statistic() const noexcept {
+    return per_block_channel() * times(false);
+  }
+  constexpr std::int64_t elements() const noexcept { return statistics() * per_statistic(); }
 };
 
-constexpr bool operator==(const Geometry& a, const Geometry& b) noexcept {
-  return a.outer == b.outer && a.channels == b.channels && a.inner == b.inner;
-}
+bool operator==(const Geometry& a, const Geometry& b) noexcept;
 
 constexpr std::ptrdiff_t max_rank = 64;  // NumPy's own
 
+// The axes that have statistics of their own, one bit each.
+using KeptAxes = std::uint64_t;
+
 // Sees any shape as a Geometry, by the order in which its axes lie in memory. Strides count bytes.
-// Nothing if the tensor is not dense (gaps, overlap, negative strides), or has more bytes than can
-// be counted.
+// Nothing if the tensor is not dense (gaps, overlap, negative strides), if it has more bytes than
+// can be counted, if the kept axes do not lie in memory in their own order (the statistics' order),
+// or if they alternate with the others more often than there are loops for.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
                                        const std::ptrdiff_t* strides, std::ptrdiff_t item_size,
-                                       std::ptrdiff_t channel_axis) noexcept;
+                                       KeptAxes kept) noexcept;
 
 }  // namespace onedsl

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -13,6 +14,7 @@
 #include "narrow.hpp"
 #include "native/native.hpp"
 #include "onednn/backend.hpp"
+#include "onednn/engine.hpp"
 
 namespace onedsl {
 namespace {
@@ -68,11 +70,13 @@ struct Hash {
   std::size_t operator()(const PlanKey& key) const noexcept {
     const Geometry& g = key.problem.geometry;
     std::size_t h = std::hash<double>{}(key.problem.epsilon);
+    // The loops have no part: what differs in them alone is rare.
     for (const std::int64_t part :
          {g.outer, g.channels, g.inner, static_cast<std::int64_t>(key.problem.data),
           static_cast<std::int64_t>(key.problem.statistics),
           static_cast<std::int64_t>(key.statistics_type), static_cast<std::int64_t>(key.backend),
-          std::int64_t{key.num_threads}, std::int64_t{key.fork_generation}}) {
+          std::int64_t{key.problem.sums}, std::int64_t{key.num_threads},
+          std::int64_t{key.fork_generation}}) {
       h = (h ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
       h ^= h >> 32;
     }
@@ -95,18 +99,19 @@ std::unordered_map<PlanKey, std::shared_ptr<const Plan>, Hash> plans;
 bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
   return a.problem.geometry == b.problem.geometry && a.problem.data == b.problem.data &&
          a.problem.statistics == b.problem.statistics && a.problem.epsilon == b.problem.epsilon &&
-         a.statistics_type == b.statistics_type && a.backend == b.backend &&
-         a.num_threads == b.num_threads && a.fork_generation == b.fork_generation;
+         a.problem.sums == b.problem.sums && a.statistics_type == b.statistics_type &&
+         a.backend == b.backend && a.num_threads == b.num_threads &&
+         a.fork_generation == b.fork_generation;
 }
 
 void Plan::execute(const Ports& ports) const {
   const Problem& problem = key_.problem;
-  const auto channels = static_cast<std::size_t>(problem.geometry.channels);
+  const auto count = static_cast<std::size_t>(problem.geometry.statistics());
   const bool sums = ports.diff_gamma != nullptr;
   if (problem.geometry.elements() == 0) {
     // oneDNN leaves the sums of an empty tensor unwritten, or not, from version to version.
     for (void* const sum : {ports.diff_gamma, ports.diff_beta}) {
-      if (sum != nullptr) std::memset(sum, 0, channels * size_of(key_.statistics_type));
+      if (sum != nullptr) std::memset(sum, 0, count * size_of(key_.statistics_type));
     }
     return;
   }
@@ -117,28 +122,30 @@ void Plan::execute(const Ports& ports) const {
          static_cast<float*>(ports.diff_beta)});
     return;
   }
-  std::vector<float> wide(channels * 5);
+  const bool bf16 = key_.statistics_type == DataType::bf16;
+  std::vector<float> wide(count * 5);
   float* next = wide.data();
-  const auto widen = [&](const void* const narrow) -> const float* {
+  const auto widened = [&](const void* const narrow) -> const float* {
     if (narrow == nullptr) return nullptr;
-    float* const result = next;
-    next += channels;
-    for (std::size_t c = 0; c < channels; ++c) {
-      result[c] = widen_bf16(static_cast<const std::uint16_t*>(narrow)[c]);
-    }
-    return result;
+    const auto* const from = static_cast<const std::uint16_t*>(narrow);
+    float* const to = next;
+    std::transform(from, from + count, to, bf16 ? widen_bf16 : widen_f16);
+    next += count;
+    return to;
   };
-  const float* const mean = widen(ports.mean);
-  const float* const variance = widen(ports.variance);
-  const float* const gamma = widen(ports.gamma);
+  const float* const mean = widened(ports.mean);
+  const float* const variance = widened(ports.variance);
+  const float* const gamma = widened(ports.gamma);
   float* const diff_gamma = sums ? next : nullptr;
-  float* const diff_beta = sums ? next + channels : nullptr;
+  float* const diff_beta = sums ? next + count : nullptr;
   run({ports.src, ports.diff_dst, mean, variance, gamma, ports.diff_src, diff_gamma, diff_beta});
   if (sums) {
-    for (std::size_t c = 0; c < channels; ++c) {
-      static_cast<std::uint16_t*>(ports.diff_gamma)[c] = narrow_bf16(diff_gamma[c]);
-      static_cast<std::uint16_t*>(ports.diff_beta)[c] = narrow_bf16(diff_beta[c]);
-    }
+    const auto narrow = [&](const float* const from, void* const to) {
+      std::transform(from, from + count, static_cast<std::uint16_t*>(to),
+                     bf16 ? narrow_bf16 : narrow_f16);
+    };
+    narrow(diff_gamma, ports.diff_gamma);
+    narrow(diff_beta, ports.diff_beta);
   }
 }
 

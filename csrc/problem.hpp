@@ -11,6 +11,7 @@ struct Problem {
   DataType data = DataType::f32;
   Statistics statistics = Statistics::batch;
   double epsilon = 0;
+  bool sums = true;  // whether diff_gamma and diff_beta are wanted
 };
 
 // The ports of one run, with the statistics in f32 (the plan widens narrower ones). gamma may be

@@ -18,14 +18,26 @@ except ImportError as _error:
 from . import testing
 from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
-from ._operators import BatchNormGradients, BatchNormTrainingBackward, Compiled
+from ._operators import (
+    BatchNormalizationGrad,
+    BatchNormalizationGradients,
+    BatchNormDeltas,
+    BatchNormGradients,
+    BatchNormTrainingBackprop,
+    BatchNormTrainingBackward,
+    Compiled,
+)
 from ._spec import DataFormat, TensorSpec
 
 __version__ = _version("onedsl")
 
 __all__ = [
+    "BatchNormDeltas",
     "BatchNormGradients",
+    "BatchNormTrainingBackprop",
     "BatchNormTrainingBackward",
+    "BatchNormalizationGrad",
+    "BatchNormalizationGradients",
     "Capabilities",
     "Compiled",
     "DataFormat",

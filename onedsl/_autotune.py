@@ -13,7 +13,6 @@ import numpy.typing as npt
 from . import _core
 from ._errors import UnsupportedError
 from ._spec import TensorSpec
-from ._types import DTYPES
 
 ROUNDS = 7
 # A call this short is timed several times at once, so that the clock does not count.
@@ -21,7 +20,10 @@ SHORT_SECONDS = 5e-5
 
 
 def fastest(
-    make: Callable[[_core.Backend], _core.Compiled], spec: TensorSpec, stats: str, gamma: bool
+    make: Callable[[_core.Backend], _core.Compiled],
+    spec: TensorSpec,
+    statistics_: TensorSpec,
+    gamma: bool,
 ) -> _core.Compiled:
     """Make both backends' plans, time them in turns, and give the faster."""
     candidates = []
@@ -33,9 +35,8 @@ def fastest(
     if len(candidates) == 1 or 0 in spec.shape:
         return candidates[-1]
 
-    channels = candidates[0].channels
     src, diff_dst = ones(spec), ones(spec)
-    vector = np.ones(channels, DTYPES[stats])
+    vector = ones(statistics_)
     arguments = (src, diff_dst, vector, vector, vector if gamma else None)
     times: list[list[float]] = [[] for _ in candidates]
     for turn in range(ROUNDS):

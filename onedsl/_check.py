@@ -10,19 +10,22 @@ import logging
 import math
 import numbers
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._types import DTYPES, check_statistics, dtype_name
+from ._types import DTYPES, STATISTICS, dtype_name
 
 _log = logging.getLogger("onedsl")
 
 BACKENDS = {name: _core.Backend[name] for name in ("auto", "onednn", "native")}
 
 Array = npt.NDArray[Any]
+Inputs = tuple[Array, Array, Array, Array, Array | None]
+Buffers = tuple[Array | None, ...] | None
 
 
 class Names(NamedTuple):
@@ -36,6 +39,42 @@ class Names(NamedTuple):
     diff_src: str
     diff_gamma: str
     diff_beta: str
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What is peculiar to one operator class."""
+
+    names: Names
+    gradients: type[Any]
+    """The NamedTuple of the three outputs."""
+    statistics: _core.Statistics
+    types: dict[str, tuple[str, ...]]
+    """Types of the statistics, by the type of src."""
+    documents: Names | None = None
+    """The ports as the dialect's document spells them, for messages, where it does otherwise."""
+    ignores_gamma: bool = False
+    """Whether its document has gamma ignored where diff_src is the only output."""
+    max_rank: int = 64
+
+    def label(self, port: str) -> str:
+        """Give the name of a port as messages have it."""
+        name: str = getattr(self.names, port)
+        return f"{name} ({getattr(self.documents, port)})" if self.documents else name
+
+    def check_types(self, data: str, statistics: str, argument: str) -> None:
+        """Refuse a pair of types that is not a row of the type table."""
+        if data not in self.types:
+            raise TypeError(f"{self.label('src')} must be {' or '.join(self.types)}, not {data}")
+        if statistics not in self.types[data]:
+            raise TypeError(
+                f"{argument} must be {' or '.join(self.types[data])} where {self.names.src} is "
+                f"{data}, not {statistics}"
+            )
+
+
+TYPE_TABLE = STATISTICS
+"""The rows of oneDNN's documents."""
 
 
 def epsilon(value: object) -> float:
@@ -60,7 +99,7 @@ def outputs(value: object, names: Names) -> bool:
     if isinstance(value, str):
         if value == "all":
             return True
-        if value in ("diff_src", names.diff_src):
+        if value == names.diff_src:
             return False
     raise ValueError(
         f'outputs must be "all" or "{names.diff_src}", not {value!r}: {names.diff_gamma} and '
@@ -75,13 +114,55 @@ def backend(value: object) -> _core.Backend:
     raise ValueError(f'backend must be "auto", "onednn" or "native", not {value!r}')
 
 
-Inputs = tuple[Array, Array, Array, Array, Array | None]
-Buffers = tuple[Array | None, ...] | None
+def statistics_shape(
+    dialect: Dialect, layout: _core.StatisticsShape, shape: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Give the shape of the statistics of a src of this shape; None where it is theirs to say."""
+    least = 1 if layout is _core.StatisticsShape.broadcast else 2
+    if len(shape) < least:
+        wanted = "batch and channels at least; it" if least > 1 else "it"
+        raise ValueError(
+            f"{dialect.label('src')} must have {least} dimension{'s' * (least > 1)} or more, "
+            f"{wanted} has shape {shape}"
+        )
+    if len(shape) > dialect.max_rank:
+        raise ValueError(
+            f"{dialect.label('src')} must have {dialect.max_rank} dimensions at most, "
+            f"not {len(shape)}"
+        )
+    if layout is _core.StatisticsShape.broadcast:
+        return None
+    return (shape[1 if layout is _core.StatisticsShape.channel_second else -1],)
+
+
+def kept_axes(
+    dialect: Dialect,
+    layout: _core.StatisticsShape,
+    shape: tuple[int, ...],
+    mean_shape: tuple[int, ...],
+) -> int:
+    """Check mean's shape against src's, and give the axes of src that it keeps, one bit each."""
+    wanted = statistics_shape(dialect, layout, shape)
+    if wanted is not None:
+        if mean_shape != wanted:
+            raise ValueError(
+                f"{dialect.label('mean')} must have shape {wanted}, one value a channel of "
+                f"{dialect.label('src')} with shape {shape}; it has shape {mean_shape}"
+            )
+        return 1 << (1 if layout is _core.StatisticsShape.channel_second else len(shape) - 1)
+    if len(mean_shape) != len(shape) or any(
+        size not in (1, whole) for size, whole in zip(mean_shape, shape, strict=True)
+    ):
+        raise ValueError(
+            f"{dialect.label('mean')} must have as many dimensions as {dialect.names.src} with "
+            f"shape {shape}, each of its size or 1; it has shape {mean_shape}"
+        )
+    return sum(1 << axis for axis, size in enumerate(mean_shape) if size != 1)
 
 
 def arguments(
-    names: Names,
-    channel_axis: int,
+    dialect: Dialect,
+    layout: _core.StatisticsShape,
     inputs: Sequence[object],
     *,
     sums: bool,
@@ -91,84 +172,81 @@ def arguments(
 
     Gives arrays that the core takes as they are.
     """
-    src = _array(names.src, inputs[0])
-    if src.ndim < 2:
-        raise ValueError(
-            f"{names.src} must have 2 dimensions or more, batch and channels at least; "
-            f"it has shape {src.shape}"
-        )
-    diff_dst = _array(names.diff_dst, inputs[1])
-    _same(names.diff_dst, diff_dst, names.src, src)
-
-    channels = src.shape[channel_axis]
+    label = dialect.label
+    src = _array(label("src"), inputs[0])
     data = dtype_name(src.dtype)
-    mean = _array(names.mean, inputs[2])
-    statistics = dtype_name(mean.dtype)
-    check_statistics(data, statistics, names.mean, names.src)
+    statistics_shape(dialect, layout, src.shape)
+    diff_dst = _array(label("diff_dst"), inputs[1])
+    _same(label("diff_dst"), diff_dst, label("src"), src)
 
-    def per_channel(name: str, value: object) -> Array:
+    mean = _array(label("mean"), inputs[2])
+    statistics = dtype_name(mean.dtype)
+    dialect.check_types(data, statistics, label("mean"))
+    kept = kept_axes(dialect, layout, src.shape, mean.shape)
+
+    def statistic(name: str, value: object) -> Array:
         array = _array(name, value)
         if array.dtype != mean.dtype:
             raise TypeError(
-                f"{name} must be {statistics} as {names.mean} is, not {dtype_name(array.dtype)}"
+                f"{name} must be {statistics} as {label('mean')} is, not {dtype_name(array.dtype)}"
             )
-        if array.shape != (channels,):
+        if array.shape != mean.shape:
             raise ValueError(
-                f"{name} must have shape ({channels},), one value a channel of {names.src} with "
-                f"shape {src.shape}; it has shape {array.shape}"
+                f"{name} must have shape {mean.shape}, one value a channel of {label('src')} "
+                f"with shape {src.shape}; it has shape {array.shape}"
             )
         return array
 
-    mean = per_channel(names.mean, mean)
-    variance = per_channel(names.variance, inputs[3])
-    gamma = None if inputs[4] is None else per_channel(names.gamma, inputs[4])
+    variance = statistic(label("variance"), inputs[3])
+    gamma = None if inputs[4] is None else statistic(label("gamma"), inputs[4])
 
-    dense_src = _dense(names.src, src)
+    dense_src = _usable(label("src"), src, kept)
     checked: Inputs = (
         dense_src,
-        _dense(names.diff_dst, diff_dst, like=dense_src),
-        _dense(names.mean, mean),
-        _dense(names.variance, variance),
-        None if gamma is None else _dense(names.gamma, gamma),
+        _usable(label("diff_dst"), diff_dst, kept, like=dense_src),
+        _contiguous(label("mean"), mean),
+        _contiguous(label("variance"), variance),
+        None if gamma is None else _contiguous(label("gamma"), gamma),
     )
     if out is None:
         return checked, None
 
     # The caller's own arrays: an output must not overlap these, copied or not.
+    names = dialect.names
     taken = dict(zip(names[:4], (src, diff_dst, mean, variance), strict=True))
     if gamma is not None:
         taken[names.gamma] = gamma
     written: list[Array] = []
-    for name, value in zip(names[5:], _members(names, out, sums), strict=True):
+    for port, value in zip(Names._fields[5:], _members(names, out, sums), strict=True):
         if value is None:
             continue
-        label = f"out.{name}"
-        array = _array(label, value)
-        if name == names.diff_src:
-            _same(label, array, names.src, src)
+        name = f"out.{label(port)}"
+        array = _array(name, value)
+        if port == "diff_src":
+            _same(name, array, label("src"), src)
             if not _same_layout(array, dense_src):
                 raise ValueError(
-                    f"{label} must lie in memory as {names.src} does, with strides "
+                    f"{name} must lie in memory as {names.src} does, with strides "
                     f"{dense_src.strides}; it has {array.strides}. "
                     f"np.empty_like({names.src}) makes such an array"
                 )
         else:
-            array = per_channel(label, array)
-            if not _core.is_dense(array):
+            array = statistic(name, array)
+            if not _is_contiguous(array):
                 raise ValueError(
-                    f"{label} must be contiguous and aligned; its strides are {array.strides}"
+                    f"{name} must be contiguous and aligned; its strides are {array.strides}"
                 )
         if not array.flags.writeable:
-            raise ValueError(f"{label} is read-only; pass an array that can be written to")
-        _no_overlap(names, label, array, taken)
-        taken[label] = array
+            raise ValueError(f"{name} is read-only; pass an array that can be written to")
+        _no_overlap(names, port, name, array, taken)
+        taken[name] = array
         written.append(array)
     return checked, tuple(written) if sums else (written[0], None, None)
 
 
-def _no_overlap(names: Names, label: str, array: Array, taken: dict[str, Array]) -> None:
+def _no_overlap(names: Names, port: str, label: str, array: Array, taken: dict[str, Array]) -> None:
     cure = "give it memory of its own"
-    if label == f"out.{names.diff_src}":
+    if port == "diff_src":
         cure = f"it may be exactly {names.diff_dst}, or share no memory with any argument"
         if _same_memory(array, taken[names.diff_dst]):
             taken = {name: other for name, other in taken.items() if name != names.diff_dst}
@@ -201,11 +279,24 @@ def _same(name: str, array: Array, src_name: str, src: Array) -> None:
         raise ValueError(f"{name} must have {src_name}'s shape {src.shape}, not {array.shape}")
 
 
-def _dense(name: str, array: Array, like: Array | None = None) -> Array:
+def _usable(name: str, array: Array, kept: int, like: Array | None = None) -> Array:
     """Return the array itself if the core can use its memory, or else a dense copy."""
-    if _core.is_dense(array) and (like is None or _same_layout(array, like)):
+    if _core.is_dense(array, kept) and (like is None or _same_layout(array, like)):
         return array
-    copy = np.empty_like(array if like is None else like, order="K")
+    if like is None:
+        copy = np.empty_like(array, order="K")
+        if not _core.is_dense(copy, kept):
+            copy = np.empty_like(array, order="C")
+    else:
+        copy = np.empty_like(like, order="K")
+    return _copied(name, array, copy)
+
+
+def _contiguous(name: str, array: Array) -> Array:
+    return array if _is_contiguous(array) else _copied(name, array, np.empty_like(array, order="C"))
+
+
+def _copied(name: str, array: Array, copy: Array) -> Array:
     copy[...] = array
     _log.info(
         "%s copied: strides %s of shape %s are not what a plan can use",
@@ -216,8 +307,12 @@ def _dense(name: str, array: Array, like: Array | None = None) -> Array:
     return copy
 
 
+def _is_contiguous(array: Array) -> bool:
+    return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
 def _same_layout(a: Array, b: Array) -> bool:
-    if not _core.is_dense(a):
+    if not a.flags.aligned:
         return False
     steps = zip(a.shape, a.strides, b.strides, strict=True)
     return a.size == 0 or all(x == y for size, x, y in steps if size > 1)
@@ -257,17 +352,19 @@ def _members(names: Names, out: object, sums: bool) -> tuple[object, object, obj
 
 
 def compiled_for(
-    names: Names,
+    dialect: Dialect,
     inputs: Sequence[object],
     *,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     data: str,
+    stats_shape: tuple[int, ...],
     statistics: str,
     gamma: bool,
 ) -> None:
     """Say where arguments that are right in themselves are not those of the compiled plan."""
-    for name, value in zip(names[:2], inputs, strict=False):
+    for port, value in zip(("src", "diff_dst"), inputs, strict=False):
+        name = dialect.label(port)
         array = _array(name, value)
         if dtype_name(array.dtype) != data:
             raise TypeError(
@@ -285,14 +382,17 @@ def compiled_for(
             )
         if not array.flags.aligned:
             raise ValueError(f"{name} is not aligned to its items; pass {name}.copy()")
-    mean = _array(names.mean, inputs[2])
+    name = dialect.label("mean")
+    mean = _array(name, inputs[2])
     if dtype_name(mean.dtype) != statistics:
         raise TypeError(
-            f"{names.mean} is {dtype_name(mean.dtype)}, and this was compiled for "
+            f"{name} is {dtype_name(mean.dtype)}, and this was compiled for "
             f'stats_dtype="{statistics}"'
         )
+    if mean.shape != stats_shape:
+        raise ValueError(f"{name} has shape {mean.shape}, and this was compiled for {stats_shape}")
     if (inputs[4] is not None) != gamma:
         raise TypeError(
-            f"{names.gamma} is {'missing' if gamma else 'given'}, and this was compiled with "
-            f"gamma={gamma}"
+            f"{dialect.label('gamma')} is {'missing' if gamma else 'given'}, and this was "
+            f"compiled with gamma={gamma}"
         )

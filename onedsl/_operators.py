@@ -16,7 +16,7 @@ from . import _check, _core
 from ._autotune import fastest
 from ._errors import GammaIgnoredWarning
 from ._spec import DataFormat, TensorSpec, parse_data_format
-from ._types import CORE, check_statistics, dtype_name
+from ._types import CORE, dtype_name
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "onednn", "native"]
@@ -47,58 +47,95 @@ class Compiled:
     do not survive a fork.
     """
 
-    __slots__ = ("_core", "_operator", "_run", "_sums", "gamma", "outputs", "spec", "stats_dtype")
+    __slots__ = (
+        "_core",
+        "_gamma",
+        "_operator",
+        "_outputs",
+        "_run",
+        "_spec",
+        "_statistics",
+        "_sums",
+    )
 
     def __init__(
         self,
         operator: Operator,
         spec: TensorSpec,
         stats_dtype: npt.DTypeLike | str,
+        stats_shape: Sequence[int] | None,
         gamma: bool,
         outputs: str,
         backend: str,
         autotune: bool,
     ) -> None:
-        names = operator._names
+        dialect = operator._dialect
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"spec must be a TensorSpec, not {type(spec).__name__}")
-        if len(spec.shape) < 2:
-            raise ValueError(
-                f"{names.src} must have 2 dimensions or more, batch and channels at least; "
-                f"the spec has shape {spec.shape}"
-            )
-        statistics = dtype_name(stats_dtype, "stats_dtype")
-        check_statistics(spec.dtype, statistics, "stats_dtype", names.src)
         if not isinstance(gamma, bool):
-            raise TypeError(f"gamma must be True or False, not {type(gamma).__name__}")
-        sums = _check.outputs(outputs, names)
-        itemsize = spec.numpy_dtype.itemsize
-        self.spec = spec
-        self.stats_dtype = statistics
-        # With one output the op's document has gamma ignored: the plan is then made without.
-        self.gamma = gamma and sums
-        self.outputs = outputs
+            raise TypeError(
+                f"{dialect.names.gamma} must be True or False, not {type(gamma).__name__}"
+            )
+        statistics = TensorSpec(
+            _check.statistics_shape(dialect, operator._layout, spec.shape) or stats_shape or (),
+            dtype_name(stats_dtype, "stats_dtype"),
+        )
+        dialect.check_types(spec.dtype, statistics.dtype, "stats_dtype")
+        _check.kept_axes(dialect, operator._layout, spec.shape, statistics.shape)
+        sums = _check.outputs(outputs, dialect.names)
+        self._spec = spec
+        self._statistics = statistics
+        # Where the document has gamma ignored, the plan is made without.
+        self._gamma = gamma and (sums or not dialect.ignores_gamma)
+        self._outputs = outputs
         self._sums = sums
         self._operator = operator
 
         def make(choice: _core.Backend) -> _core.Compiled:
             return _core.Compiled(
                 operator._core,
-                spec.shape,
-                [step * itemsize for step in spec.strides],
                 CORE[spec.dtype],
-                CORE[statistics],
-                self.gamma,
+                spec.shape,
+                spec.byte_strides,
+                CORE[statistics.dtype],
+                statistics.shape,
+                statistics.byte_strides,
+                self._gamma,
                 sums,
                 choice,
             )
 
         choice = _check.backend(backend)
         if autotune and choice is _core.Backend.auto:
-            self._core = fastest(make, spec, statistics, self.gamma)
+            self._core = fastest(make, spec, statistics, self._gamma)
         else:
             self._core = make(choice)
         self._run = self._core.run
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape, dtype and strides of src."""
+        return self._spec
+
+    @property
+    def stats_dtype(self) -> str:
+        """Type of mean, variance, gamma and their gradients."""
+        return self._statistics.dtype
+
+    @property
+    def stats_shape(self) -> tuple[int, ...]:
+        """Shape of mean, variance, gamma and their gradients."""
+        return self._statistics.shape
+
+    @property
+    def gamma(self) -> bool:
+        """Whether calls take gamma."""
+        return self._gamma
+
+    @property
+    def outputs(self) -> str:
+        """What calls compute."""
+        return self._outputs
 
     @property
     def backend(self) -> str:
@@ -124,37 +161,37 @@ class Compiled:
         gamma: Array | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormGradients:
+    ) -> Any:
         """Compute the gradients.
 
-        Parameters and results are those of the operator's own call. src and diff_dst must have the
-        spec's shape, dtype and strides: nothing is copied here.
+        Parameters and results are those of the operator's own call, in its order. src and diff_dst
+        must have the spec's shape, dtype and strides: nothing is copied here.
 
         Raises
         ------
         TypeError, ValueError
             As the operator does, and if an argument is not what this was compiled for.
         """
-        if gamma is not None and not self._sums:
+        if gamma is not None and not self._sums and self._operator._dialect.ignores_gamma:
             self._operator._warn_of_gamma((src, diff_dst, mean, variance, gamma), stacklevel=3)
             gamma = None
         result = self._run(src, diff_dst, mean, variance, gamma, out)
         if result is None:
             result = self._explain((src, diff_dst, mean, variance, gamma), out)
-        gradients: BatchNormGradients = self._operator._result(result, out)
-        return gradients
+        return self._operator._result(result, out)
 
     def _explain(self, inputs: Sequence[object], out: object) -> tuple[Any, Any, Any]:
         operator = self._operator
         arrays, buffers = _check.arguments(
-            operator._names, operator._channel_axis, inputs, sums=self._sums, out=out
+            operator._dialect, operator._layout, inputs, sums=self._sums, out=out
         )
         _check.compiled_for(
-            operator._names,
+            operator._dialect,
             inputs,
             shape=self.spec.shape,
             strides=self.spec.strides,
             data=self.spec.dtype,
+            stats_shape=self.stats_shape,
             statistics=self.stats_dtype,
             gamma=self.gamma,
         )
@@ -169,25 +206,24 @@ class Compiled:
 
 
 class Operator:
-    """What the dialects share: an epsilon, where the channels are, and the way to the core."""
+    """What the dialects share: an epsilon, the shape of the statistics, and the way to the core."""
 
-    __slots__ = ("_channel_axis", "_core", "_epsilon")
+    __slots__ = ("_core", "_epsilon", "_layout")
 
-    _names: ClassVar[_check.Names]
-    _gradients: ClassVar[type[Any]]
+    _dialect: ClassVar[_check.Dialect]
 
-    def __init__(self, epsilon: float, channel_axis: int) -> None:
+    def __init__(self, epsilon: float, layout: _core.StatisticsShape) -> None:
         self._epsilon = _check.epsilon(epsilon)
-        self._channel_axis = channel_axis
-        self._core = _core.Operator(self._epsilon, channel_axis)
+        self._layout = layout
+        self._core = _core.Operator(self._epsilon, self._dialect.statistics, layout)
 
     @property
     def epsilon(self) -> float:
-        """Added to the variance, inside the root. The core works with it as float32 has it."""
+        """Added to the variance, inside the root."""
         return self._epsilon
 
     def _attributes(self) -> dict[str, Any]:
-        raise NotImplementedError
+        return {"epsilon": self._epsilon}
 
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={value!r}" for name, value in self._attributes().items())
@@ -207,34 +243,93 @@ class Operator:
     def _call(
         self, inputs: tuple[Any, Any, Any, Any, Any], outputs: str, out: Any, backend: str
     ) -> Any:
-        sums = _check.outputs(outputs, self._names)
+        sums = _check.outputs(outputs, self._dialect.names)
         choice = _check.backend(backend)
-        if not sums and inputs[4] is not None:
+        if not sums and inputs[4] is not None and self._dialect.ignores_gamma:
             self._warn_of_gamma(inputs, stacklevel=4)
             inputs = (*inputs[:4], None)
         result = self._core.run(*inputs, sums, out, choice)
         if result is None:
             arrays, buffers = _check.arguments(
-                self._names, self._channel_axis, inputs, sums=sums, out=out
+                self._dialect, self._layout, inputs, sums=sums, out=out
             )
             result = _ran(self._core.run(*arrays, sums, buffers, choice))
         return self._result(result, out)
 
     def _result(self, result: tuple[Any, Any, Any], out: Any) -> Any:
-        if type(out) is self._gradients:
+        if type(out) is self._dialect.gradients:
             return out
-        return self._gradients._make(result if out is None else out)
+        return self._dialect.gradients._make(result if out is None else out)
 
     def _warn_of_gamma(self, inputs: Sequence[object], *, stacklevel: int) -> None:
         """Warn that gamma is ignored, as the op's document says; it must be right all the same."""
-        names = self._names
-        _check.arguments(names, self._channel_axis, inputs, sums=False, out=None)
+        names = self._dialect.names
+        _check.arguments(self._dialect, self._layout, inputs, sums=False, out=None)
         warnings.warn(
             f"{names.gamma} is ignored: oneDNN's document says so where {names.diff_src} is the "
             f'only output. Ask for outputs="all" to have it used, or leave {names.gamma} out.',
             GammaIgnoredWarning,
             stacklevel=stacklevel,
         )
+
+
+class ChannelOperator(Operator):
+    """A dialect whose attribute data_format says which axis of src has the channels."""
+
+    __slots__ = ("_data_format",)
+
+    def __init__(self, epsilon: float, data_format: DataFormat | str = DataFormat.NXC) -> None:
+        self._data_format = parse_data_format(data_format)
+        super().__init__(epsilon, self._data_format.layout)
+
+    @property
+    def data_format(self) -> DataFormat:
+        """Where the channels are in the shape of the input."""
+        return self._data_format
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"epsilon": self._epsilon, "data_format": self._data_format.value}
+
+    def compile(
+        self,
+        spec: TensorSpec,
+        *,
+        stats_dtype: npt.DTypeLike | str = "f32",
+        gamma: bool = True,
+        outputs: str = "all",
+        backend: Backend = "auto",
+        autotune: bool = False,
+    ) -> Compiled:
+        """Make the plan for one kind of input now, to be called many times.
+
+        Parameters
+        ----------
+        spec : TensorSpec
+            Shape, dtype and strides of the input, and so of the two gradients of its shape.
+        stats_dtype : str or dtype
+            Of mean, variance, gamma and their gradients.
+        gamma : bool
+            Whether the calls will pass gamma. Without effect where it is ignored.
+        outputs, backend
+            As in a direct call.
+        autotune : bool
+            Let ``backend="auto"`` time both backends here and now, and keep the faster, instead of
+            going by its rules. Takes some ten calls of each, and memory for three tensors
+            meanwhile.
+
+        Returns
+        -------
+        Compiled
+            To be called with the arrays of a direct call, in the same order, and ``out``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not as above.
+        UnsupportedError
+            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
+        """
+        return Compiled(self, spec, stats_dtype, None, gamma, outputs, backend, autotune)
 
 
 def _ran(result: tuple[Any, Any, Any] | None) -> tuple[Any, Any, Any]:
@@ -245,7 +340,7 @@ def _ran(result: tuple[Any, Any, Any] | None) -> tuple[Any, Any, Any]:
     return result
 
 
-class BatchNormTrainingBackward(Operator):
+class BatchNormTrainingBackward(ChannelOperator):
     """The gradient of batch normalization: oneDNN's Graph API op of the same name.
 
     Parameters
@@ -282,24 +377,17 @@ class BatchNormTrainingBackward(Operator):
     array([1.], dtype=float32)
     """
 
-    __slots__ = ("_data_format",)
+    __slots__ = ()
 
-    _names = _check.Names(
-        "src", "diff_dst", "mean", "variance", "gamma", "diff_src", "diff_gamma", "diff_beta"
+    _dialect = _check.Dialect(
+        _check.Names(
+            "src", "diff_dst", "mean", "variance", "gamma", "diff_src", "diff_gamma", "diff_beta"
+        ),
+        BatchNormGradients,
+        _core.Statistics.batch,
+        _check.TYPE_TABLE,
+        ignores_gamma=True,
     )
-    _gradients = BatchNormGradients
-
-    def __init__(self, epsilon: float, data_format: DataFormat | str = DataFormat.NXC) -> None:
-        self._data_format = parse_data_format(data_format)
-        super().__init__(epsilon, self._data_format.channel_axis)
-
-    @property
-    def data_format(self) -> DataFormat:
-        """Where the channels are in the shape of src."""
-        return self._data_format
-
-    def _attributes(self) -> dict[str, Any]:
-        return {"epsilon": self._epsilon, "data_format": self._data_format.value}
 
     def __call__(
         self,
@@ -362,38 +450,309 @@ class BatchNormTrainingBackward(Operator):
         )
         return gradients
 
+
+class BatchNormDeltas(NamedTuple):
+    """The outputs of `BatchNormTrainingBackprop`. What was not asked for is None.
+
+    Attributes
+    ----------
+    input_delta : ndarray
+        Gradient with respect to input_forward: its shape, dtype and order in memory.
+    gamma_delta, beta_delta : ndarray or None
+        Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
+    """
+
+    input_delta: Any
+    gamma_delta: Any = None
+    beta_delta: Any = None
+
+
+class BatchNormTrainingBackprop(ChannelOperator):
+    """The same gradient as the oneDNN Graph specification spells it: BatchNormTrainingBackprop-1.
+
+    Parameters
+    ----------
+    epsilon : float
+        Added to the variance, inside the root. Positive and finite.
+    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
+        Where the channels are in the shape of input_forward.
+
+    Notes
+    -----
+    The formulas are those of `BatchNormTrainingBackward`, with other names [1]_: src is
+    input_forward, diff_dst is output_delta, diff_src is input_delta, diff_gamma and diff_beta are
+    gamma_delta and beta_delta. mean and variance are the batch's, and the gradient flows through
+    them. Unlike oneDNN's document, the specification does not have gamma ignored where input_delta
+    is the only output, so it is used.
+
+    References
+    ----------
+    .. [1] oneAPI specification, oneDNN Graph, operation BatchNormTrainingBackprop-1.
+
+    Examples
+    --------
+    >>> op = onedsl.BatchNormTrainingBackprop(epsilon=1e-5, data_format="NCX")
+    >>> input_forward = np.float32([1, 2, 3, 4]).reshape(1, 1, 2, 2)
+    >>> output_delta = np.float32([1, 0, 0, 0]).reshape(1, 1, 2, 2)
+    >>> deltas = op(input_forward, output_delta, np.float32([2.5]), np.float32([1.25]))
+    >>> deltas.beta_delta
+    array([1.], dtype=float32)
+    """
+
+    __slots__ = ()
+
+    _dialect = _check.Dialect(
+        _check.Names(
+            "input_forward",
+            "output_delta",
+            "mean",
+            "variance",
+            "gamma",
+            "input_delta",
+            "gamma_delta",
+            "beta_delta",
+        ),
+        BatchNormDeltas,
+        _core.Statistics.batch,
+        _check.TYPE_TABLE,
+    )
+
+    def __call__(
+        self,
+        input_forward: Array,
+        output_delta: Array,
+        mean: Array,
+        variance: Array,
+        gamma: Array | None = None,
+        *,
+        outputs: Literal["all", "input_delta"] = "all",
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormDeltas:
+        """Compute the gradients.
+
+        Parameters
+        ----------
+        input_forward : ndarray, (N, ..., C) or (N, C, ...), f32, bf16 or f16
+            Input of the forward pass.
+        output_delta : ndarray, input_forward's shape and dtype
+            Gradient of the loss with respect to the output of the forward pass.
+        mean, variance : ndarray, (C,), f32, or bf16 where input_forward is bf16
+            Those of input_forward, as the forward pass had them; the variance is the biased one.
+        gamma : ndarray, (C,), dtype of mean, optional
+            Scale of the forward pass. Absent means ones.
+        outputs : {"all", "input_delta"}
+            What to compute.
+        out : BatchNormDeltas or tuple of three arrays, optional
+            Where to write. ``out.input_delta`` may be output_delta itself; no other overlap.
+        backend : {"auto", "onednn", "native"}
+            ``"auto"`` takes what is fastest and runs everywhere.
+
+        Returns
+        -------
+        BatchNormDeltas
+            ``out`` if it was given. input_delta lies in memory as input_forward does.
+
+        Raises
+        ------
+        TypeError, ValueError, UnsupportedError
+            As `BatchNormTrainingBackward` does.
+
+        Notes
+        -----
+        What is copied and what is not is as with `BatchNormTrainingBackward`.
+        """
+        deltas: BatchNormDeltas = self._call(
+            (input_forward, output_delta, mean, variance, gamma), outputs, out, backend
+        )
+        return deltas
+
+
+class BatchNormalizationGradients(NamedTuple):
+    """The outputs of `BatchNormalizationGrad`. What was not asked for is None.
+
+    Attributes
+    ----------
+    output_gradient : ndarray
+        OutputGradientTensor: the gradient with respect to input, its shape and order in memory.
+    output_scale_gradient, output_bias_gradient : ndarray or None
+        OutputScaleGradientTensor and OutputBiasGradientTensor: mean's shape.
+    """
+
+    output_gradient: Any
+    output_scale_gradient: Any = None
+    output_bias_gradient: Any = None
+
+
+class BatchNormalizationGrad(Operator):
+    """The gradient for frozen statistics, as DirectML's DML_BATCH_NORMALIZATION_GRAD has it.
+
+    Parameters
+    ----------
+    epsilon : float
+        Epsilon of the struct: added to the variance, inside the root. Positive and finite.
+
+    Notes
+    -----
+    The struct DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC [1]_, field by field:
+
+    ========================= ======================== ========================================
+    field                     here                     shape
+    ========================= ======================== ========================================
+    InputTensor               input                    1 to 8 dimensions
+    InputGradientTensor       input_gradient           input's
+    MeanTensor                mean                     input's rank; each size input's or 1
+    VarianceTensor            variance                 mean's
+    ScaleTensor               scale                    mean's
+    OutputGradientTensor      output_gradient          input's
+    OutputScaleGradientTensor output_scale_gradient    mean's
+    OutputBiasGradientTensor  output_bias_gradient     mean's
+    Epsilon                   epsilon                  a number
+    ========================= ======================== ========================================
+
+    mean and variance are constants, and no gradient flows through them. The sums go over the axes
+    where mean's size is 1:
+
+    - xhat = (input - mean) / sqrt(variance + epsilon)
+    - output_bias_gradient = sum(input_gradient)
+    - output_scale_gradient = sum(input_gradient * xhat)
+    - output_gradient = scale / sqrt(variance + epsilon) * input_gradient
+
+    All tensors are of one type, float32 or float16. float16 sums are held in wider types, and
+    rounded at the end.
+
+    References
+    ----------
+    .. [1] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
+
+    Examples
+    --------
+    >>> op = onedsl.BatchNormalizationGrad(epsilon=1e-5)
+    >>> input = np.float32([1, 2, 3, 4]).reshape(1, 1, 2, 2)
+    >>> one = np.ones((1, 1, 1, 1), np.float32)
+    >>> grads = op(input, np.ones_like(input), one, one, one)
+    >>> grads.output_bias_gradient
+    array([[[[4.]]]], dtype=float32)
+    """
+
+    __slots__ = ()
+
+    _dialect = _check.Dialect(
+        _check.Names(
+            "input",
+            "input_gradient",
+            "mean",
+            "variance",
+            "scale",
+            "output_gradient",
+            "output_scale_gradient",
+            "output_bias_gradient",
+        ),
+        BatchNormalizationGradients,
+        _core.Statistics.frozen,
+        {"f32": ("f32",), "f16": ("f16",)},
+        documents=_check.Names(
+            "InputTensor",
+            "InputGradientTensor",
+            "MeanTensor",
+            "VarianceTensor",
+            "ScaleTensor",
+            "OutputGradientTensor",
+            "OutputScaleGradientTensor",
+            "OutputBiasGradientTensor",
+        ),
+        max_rank=8,
+    )
+
+    def __init__(self, epsilon: float) -> None:
+        super().__init__(epsilon, _core.StatisticsShape.broadcast)
+
+    def __call__(
+        self,
+        input: Array,  # noqa: A002 - the field is InputTensor
+        input_gradient: Array,
+        mean: Array,
+        variance: Array,
+        scale: Array,
+        *,
+        outputs: Literal["all", "output_gradient"] = "all",
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormalizationGradients:
+        """Compute the gradients.
+
+        Parameters
+        ----------
+        input : ndarray, 1 to 8 dimensions, f32 or f16
+            Input of the forward pass.
+        input_gradient : ndarray, input's shape and dtype
+            Gradient of the loss with respect to the output of the forward pass.
+        mean, variance, scale : ndarray, input's rank and dtype
+            Of one shape, each size input's or 1. The variance is the biased one.
+        outputs : {"all", "output_gradient"}
+            What to compute.
+        out : BatchNormalizationGradients or tuple of three arrays, optional
+            Where to write. ``out.output_gradient`` may be input_gradient itself; no other overlap.
+        backend : {"auto", "onednn", "native"}
+            ``"auto"`` takes what is fastest and runs everywhere.
+
+        Returns
+        -------
+        BatchNormalizationGradients
+            ``out`` if it was given. output_gradient lies in memory as input does.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not as above; the message quotes the struct's field. Nothing has been
+            written then.
+        UnsupportedError
+            If the backend is ``"onednn"`` and it cannot run this on this CPU: f16 without
+            AVX512_FP16, or kept axes that are no neighbours in memory.
+
+        Notes
+        -----
+        What is copied and what is not is as with `BatchNormTrainingBackward`; besides, an input
+        whose kept axes lie in memory in another order than in the shape is copied.
+        """
+        if scale is None:
+            raise TypeError("scale (ScaleTensor) must be given: the struct has it not optional")
+        gradients: BatchNormalizationGradients = self._call(
+            (input, input_gradient, mean, variance, scale), outputs, out, backend
+        )
+        return gradients
+
     def compile(
         self,
         spec: TensorSpec,
+        stats_shape: Sequence[int],
         *,
-        stats_dtype: npt.DTypeLike | str = "f32",
-        gamma: bool = True,
-        outputs: Literal["all", "diff_src"] = "all",
+        outputs: Literal["all", "output_gradient"] = "all",
         backend: Backend = "auto",
         autotune: bool = False,
     ) -> Compiled:
-        """Make the plan for one kind of src now, to be called many times.
+        """Make the plan for one kind of input now, to be called many times.
 
         Parameters
         ----------
         spec : TensorSpec
-            Shape, dtype and strides of src, and so of diff_dst and diff_src.
-        stats_dtype : str or dtype
-            Of mean, variance, gamma and their gradients.
-        gamma : bool
-            Whether the calls will pass gamma. Without effect where outputs is ``"diff_src"``.
-        outputs, backend
-            As in a direct call.
-        autotune : bool
-            Let ``backend="auto"`` time both backends here and now, and keep the faster, instead of
-            going by its rules. Takes some ten calls of each, and memory for three tensors
-            meanwhile.
+            Shape, dtype and strides of input.
+        stats_shape : sequence of int
+            Shape of mean, variance and scale: input's rank, each size input's or 1.
+        outputs, backend, autotune
+            As in `BatchNormTrainingBackward.compile`.
+
+        Returns
+        -------
+        Compiled
+            To be called with the arrays of a direct call, in the same order, and ``out``.
 
         Raises
         ------
         TypeError, ValueError
             If an argument is not as above.
         UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
+            As a direct call does.
         """
-        return Compiled(self, spec, stats_dtype, gamma, outputs, backend, autotune)
+        stats_dtype = spec.dtype if isinstance(spec, TensorSpec) else "f32"
+        return Compiled(self, spec, stats_dtype, stats_shape, True, outputs, backend, autotune)

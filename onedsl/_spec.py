@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
 from ._types import DTYPES, dtype_name
 
 MAX_RANK = 64  # NumPy's own
@@ -37,6 +38,12 @@ class DataFormat(str, enum.Enum):
     def channel_axis(self) -> int:
         """Index of the channel axis in the shape."""
         return -1 if self is DataFormat.NXC else 1
+
+    @property
+    def layout(self) -> _core.StatisticsShape:
+        """The core's word for it."""
+        shapes = _core.StatisticsShape
+        return shapes.channel_last if self is DataFormat.NXC else shapes.channel_second
 
 
 def parse_data_format(value: object) -> DataFormat:
@@ -124,6 +131,11 @@ class TensorSpec:
     def numpy_dtype(self) -> np.dtype[Any]:
         """The NumPy (or ml_dtypes) dtype."""
         return DTYPES[self.dtype]
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides as NumPy counts them."""
+        return tuple(step * self.numpy_dtype.itemsize for step in self.strides)
 
     def __repr__(self) -> str:
         strides = "" if self.strides == c_strides(self.shape) else f", strides={self.strides}"

@@ -56,12 +56,3 @@ def dtype_name(dtype: object, argument: str = "dtype") -> str:
 
 def _spell(dtype: object) -> str:
     return repr(dtype) if isinstance(dtype, str) else str(getattr(dtype, "name", dtype))
-
-
-def check_statistics(data: str, statistics: str, argument: str, tensor: str) -> None:
-    """Refuse a pair of types that is not a row of the type table."""
-    if statistics not in STATISTICS[data]:
-        raise TypeError(
-            f"{argument} must be {' or '.join(STATISTICS[data])} where {tensor} is {data}, "
-            f"not {statistics}"
-        )

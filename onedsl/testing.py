@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ._operators import BatchNormGradients
+from ._operators import BatchNormalizationGradients, BatchNormGradients
 from ._spec import DataFormat, parse_data_format
 from ._types import DTYPES, dtype_name
 
@@ -22,7 +22,7 @@ Statistics = Literal["batch", "frozen"]
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Relative L2 error allowed to diff_src, by its dtype."""
 
-SUM_TOLERANCES: dict[str, float] = {"f32": 1e-6, "bf16": 2.0**-8}
+SUM_TOLERANCES: dict[str, float] = {"f32": 1e-6, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Relative L2 error allowed to diff_gamma and diff_beta, by the statistics' dtype."""
 
 
@@ -93,23 +93,86 @@ def batch_norm_backward(
     BatchNormGradients
         Of float64 arrays.
     """
+    x, axes, shape = _layout(src, data_format)
+    if gamma is None:
+        gamma = np.ones_like(_wide(variance))
+    diff_src, diff_gamma, diff_beta = _gradients(
+        x,
+        _wide(diff_dst),
+        _wide(mean).reshape(shape),
+        _wide(variance).reshape(shape),
+        _wide(gamma).reshape(shape),
+        epsilon=epsilon,
+        axes=axes,
+        statistics=statistics,
+    )
+    return BatchNormGradients(diff_src, diff_gamma.reshape(-1), diff_beta.reshape(-1))
+
+
+def batch_normalization_grad(
+    input: npt.ArrayLike,  # noqa: A002 - DirectML's name
+    input_gradient: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    variance: npt.ArrayLike,
+    scale: npt.ArrayLike,
+    *,
+    epsilon: float,
+) -> BatchNormalizationGradients:
+    """Compute DirectML's gradient, for frozen statistics, in float64.
+
+    Parameters
+    ----------
+    input, input_gradient : array_like
+        Of one shape.
+    mean, variance, scale : array_like
+        Of input's rank, each size input's or 1: the sums go over the latter.
+    epsilon : float
+
+    Returns
+    -------
+    BatchNormalizationGradients
+        Of float64 arrays.
+    """
+    x = _wide(input)
+    mu = _wide(mean)
+    sizes = zip(mu.shape, x.shape, strict=True)
+    axes = tuple(axis for axis, (size, whole) in enumerate(sizes) if size == 1 != whole)
+    gradients = _gradients(
+        x,
+        _wide(input_gradient),
+        mu,
+        _wide(variance),
+        _wide(scale),
+        epsilon=epsilon,
+        axes=axes,
+        statistics="frozen",
+    )
+    return BatchNormalizationGradients(*gradients)
+
+
+def _gradients(
+    x: Float64,
+    dy: Float64,
+    mean: Float64,
+    variance: Float64,
+    gamma: Float64,
+    *,
+    epsilon: float,
+    axes: tuple[int, ...],
+    statistics: str,
+) -> tuple[Float64, Float64, Float64]:
+    """Write the formulas down, for statistics that broadcast to x and sums that go over axes."""
     if statistics not in ("batch", "frozen"):
         raise ValueError(f"statistics must be 'batch' or 'frozen', not {statistics!r}")
-    x, axes, shape = _layout(src, data_format)
-    dy = _wide(diff_dst)
-    scale = 1 / np.sqrt(_wide(variance) + epsilon)
-    xhat = (x - _wide(mean).reshape(shape)) * scale.reshape(shape)
-    diff_beta = dy.sum(axes)
-    diff_gamma = (dy * xhat).sum(axes)
-    if gamma is not None:
-        scale = scale * _wide(gamma)
+    rstd = 1 / np.sqrt(variance + epsilon)
+    xhat = (x - mean) * rstd
+    diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)
+    diff_gamma: Float64 = np.sum(dy * xhat, axis=axes, keepdims=True)
     diff_src = dy
     if statistics == "batch" and x.size:
         count = x.size // diff_beta.size
-        diff_src = (
-            dy - (diff_beta / count).reshape(shape) - xhat * (diff_gamma / count).reshape(shape)
-        )
-    return BatchNormGradients(diff_src * scale.reshape(shape), diff_gamma, diff_beta)
+        diff_src = dy - diff_beta / count - xhat * diff_gamma / count
+    return gamma * rstd * diff_src, diff_gamma, diff_beta
 
 
 def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
@@ -128,8 +191,8 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
 
 
 def assert_gradients_close(
-    actual: BatchNormGradients,
-    expected: BatchNormGradients,
+    actual: tuple[Any, Any, Any],
+    expected: tuple[Any, Any, Any],
     *,
     factor: float = 1.0,
 ) -> None:
@@ -137,10 +200,10 @@ def assert_gradients_close(
 
     Parameters
     ----------
-    actual : BatchNormGradients
+    actual : BatchNormGradients or another dialect's
         What was computed; its dtypes choose the tolerances. None members are not compared.
-    expected : BatchNormGradients
-        As `batch_norm_backward` gives them.
+    expected : BatchNormGradients or another dialect's
+        As `batch_norm_backward` or `batch_normalization_grad` gives them.
     factor : float
         Multiplies the tolerances.
 
@@ -149,10 +212,11 @@ def assert_gradients_close(
     AssertionError
         Naming the member, its error and the tolerance.
     """
-    for name, got, want in zip(BatchNormGradients._fields, actual, expected, strict=True):
+    names = getattr(actual, "_fields", BatchNormGradients._fields)
+    for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
         if got is None:
             continue
-        tolerances = TOLERANCES if name == "diff_src" else SUM_TOLERANCES
+        tolerances = SUM_TOLERANCES if i else TOLERANCES
         tolerance = factor * tolerances[dtype_name(got.dtype, name)]
         error = relative_l2(got, want)
         if not error <= tolerance:

@@ -39,10 +39,11 @@ struct Task {
   std::int64_t pieces;
   std::int64_t piece;  // elements
   std::int64_t rows;
-  std::int64_t chunks;  // every chunk of the rows has its own partial sums
+  std::int64_t chunks;  // of the rows
   std::int64_t chunk_rows;
 
-  double* partial;  // [chunks][2][channels]: of diff_dst, and of diff_dst * (src - pivot)
+  std::int64_t partials;
+  double* partial;  // [partials][2][channels]: of diff_dst, and of diff_dst * (src - pivot)
   // diff_src = scale * ((diff_dst - shift) - (src - mean) * slope), by channel in planes; by column
   // in columns, where `lanes` entries more repeat the first ones.
   float* table_mean;  // the pivot until the sums are finished
@@ -56,6 +57,8 @@ struct Part {
   std::int64_t first_channel;
   std::int64_t last_channel;
   std::int64_t chunk;
+  std::int64_t partial;  // where its sums go
+  bool more;             // they are added to what is there
 };
 
 struct Kernels {

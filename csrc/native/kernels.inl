@@ -102,6 +102,10 @@ inline void store_sums(double* beta, double* gamma, const WideSums& sums) {
   store_wide(gamma, sums.gamma);
 }
 
+inline void put(const Part& part, double* partial, double sum) {
+  *partial = part.more ? *partial + sum : sum;
+}
+
 // ---- Sums over columns ----
 
 // Columns [0, width) of n rows are added to f32 sums.
@@ -162,7 +166,7 @@ void sum_columns(const Task& task, const Part& part, double* scratch) {
   if (task.rest > 0 && part.chunk + 1 == task.chunks) sum(Rows<1>{}, task.rows);
   flush(2 * padded, beta_tile, beta);
 
-  double* const partial = task.partial + 2 * part.chunk * task.channels;
+  double* const partial = task.partial + 2 * part.partial * task.channels;
   const Index position = task.channels * task.inner;
   for (Index c = part.first_channel; c < part.last_channel; ++c) {
     double sums[2] = {0, 0};
@@ -172,8 +176,8 @@ void sum_columns(const Task& task, const Part& part, double* scratch) {
         sums[0] += beta[column];
         sums[1] += gamma[column];
       }
-    partial[c] = sums[0];
-    partial[task.channels + c] = sums[1];
+    put(part, partial + c, sums[0]);
+    put(part, partial + task.channels + c, sums[1]);
   }
 }
 
@@ -222,15 +226,15 @@ void sum_planes(const Task& task, const Part& part, double* scratch) {
                 piece.count, broadcast(pivot(task, c)), sums, sums + lanes);
     }
   }
-  double* const partial = task.partial + 2 * part.chunk * task.channels;
+  double* const partial = task.partial + 2 * part.partial * task.channels;
   for (Index c = part.first_channel; c < part.last_channel; ++c, scratch += 2 * lanes) {
     double sums[2] = {0, 0};
     for (int i = 0; i < lanes; ++i) {
       sums[0] += scratch[i];
       sums[1] += scratch[lanes + i];
     }
-    partial[c] = sums[0];
-    partial[task.channels + c] = sums[1];
+    put(part, partial + c, sums[0]);
+    put(part, partial + task.channels + c, sums[1]);
   }
 }
 
@@ -265,7 +269,7 @@ void finish(const Task& task, Index first_channel, Index last_channel) {
   for (Index c = first_channel; c < last_channel; ++c) {
     double beta = 0;
     double gamma = 0;
-    for (Index k = 0; k < task.chunks; ++k) {
+    for (Index k = 0; k < task.partials; ++k) {
       beta += task.partial[2 * k * task.channels + c];
       gamma += task.partial[(2 * k + 1) * task.channels + c];
     }

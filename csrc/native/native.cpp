@@ -4,9 +4,11 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -122,6 +124,7 @@ constexpr Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
 constexpr Index round_up(Index a, Index b) { return divide_up(a, b) * b; }
 
 constexpr Index elements_per_thread = 16384;  // fewer do not pay for another thread
+constexpr Index most_partials = 64;           // of a block that is repeated at many places
 constexpr Index longest_row = 2048;           // columns: their sums stay in the first two caches
 
 // Nothing in here may depend on the number of threads: it decides what is summed in which order.
@@ -146,7 +149,7 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
     task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
     task.chunks = std::max<Index>(divide_up(task.rows, task.chunk_rows), 1);
   } else {
-    const Index most = std::max<Index>(geometry.per_channel() / 16384, 1);
+    const Index most = std::max<Index>(geometry.per_block_channel() / 16384, 1);
     const Index chunks = std::clamp<Index>(divide_up(256, geometry.channels), 1, most);
     if (geometry.outer < 4 * chunks && chunks > 1) {
       task.piece = round_up(divide_up(geometry.inner, divide_up(4 * chunks, geometry.outer)), 256);
@@ -205,7 +208,7 @@ Schedule schedule_for(const Task& task, const Geometry& geometry, DataType type,
       schedule.shared = false;
       schedule.panel = block;
     } else {
-      const Index bytes = 2 * geometry.per_channel() * size * block;
+      const Index bytes = 2 * geometry.per_block_channel() * size * block;
       schedule.panel = block * std::max<Index>(cache.bytes / 2 / bytes, 1);
     }
   }
@@ -227,16 +230,77 @@ struct Team {
   }
 };
 
-void run_panel(const Kernels& kernels, const Task& task, const Team& team, Index block,
+// The places of a geometry's loops of one kind, as offsets in elements from the first.
+class Places {
+ public:
+  Places(const Geometry& geometry, bool kept) {
+    for (std::size_t i = 0; i < geometry.num_loops; ++i)
+      if (geometry.loops[i].kept == kept) loops_[num_loops_++] = geometry.loops[i];
+    count_ = geometry.times(kept);
+  }
+
+  Index count() const { return count_; }
+  Index offset(Index place) const {
+    Index offset = 0;
+    for (std::size_t i = num_loops_; i-- > 0; place /= loops_[i].count)
+      offset += place % loops_[i].count * loops_[i].stride;
+    return offset;
+  }
+
+ private:
+  std::array<Loop, Geometry::max_loops> loops_ = {};
+  std::size_t num_loops_ = 0;
+  Index count_ = 1;
+};
+
+const void* advance(const void* data, Index bytes) {
+  return data == nullptr ? nullptr : static_cast<const std::byte*>(data) + bytes;
+}
+void* advance(void* data, Index bytes) {
+  return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
+}
+
+// A block, with the places that it is repeated at and summed over.
+struct Repeated {
+  Task task;
+  Places places;
+  Index size;  // of an element
+
+  // Calls each(task, part) for the chunks, at all places, whose sums go to part.partial.
+  template <class Each>
+  void for_chunks(Part part, bool backwards, const Each& each) const {
+    if (places.count() == 1) return each(task, part);
+    const Index all = places.count() * task.chunks;
+    const Index begin = all * part.partial / task.partials;
+    const Index end = all * (part.partial + 1) / task.partials;
+    for (Index i = begin; i < end; ++i) {
+      const Index at = backwards ? begin + end - 1 - i : i;
+      const Index offset = places.offset(at / task.chunks) * size;
+      Task here = task;
+      here.src = advance(task.src, offset);
+      here.diff_dst = advance(task.diff_dst, offset);
+      here.diff_src = advance(task.diff_src, offset);
+      part.chunk = at % task.chunks;
+      part.more = i > begin;
+      each(here, part);
+    }
+  }
+};
+
+void run_panel(const Kernels& kernels, const Repeated& work, const Team& team, Index block,
                Index first_channel, Index last_channel, double* scratch, bool sums) {
-  const Index units = divide_up(last_channel - first_channel, block) * task.chunks;
+  const Task& task = work.task;
+  const Index units = divide_up(last_channel - first_channel, block) * task.partials;
   const auto part = [&](Index unit) {
-    const Index first = first_channel + unit / task.chunks * block;
-    return Part{first, std::min(first + block, last_channel), unit % task.chunks};
+    const Index first = first_channel + unit / task.partials * block;
+    const Index partial = unit % task.partials;
+    return Part{first, std::min(first + block, last_channel), partial, partial, false};
   };
   if (sums) {
     for (Index unit = team.begin(units); unit < team.end(units); ++unit)
-      kernels.sums(task, part(unit), scratch);
+      work.for_chunks(part(unit), false, [&](const Task& here, const Part& chunk) {
+        kernels.sums(here, chunk, scratch);
+      });
     team.wait();
   }
   const Index channels = last_channel - first_channel;
@@ -244,7 +308,8 @@ void run_panel(const Kernels& kernels, const Task& task, const Team& team, Index
   team.wait();
   // Backwards: what was read last is still in the caches.
   if (task.diff_src)
-    for (Index unit = team.end(units); unit-- > team.begin(units);) kernels.write(task, part(unit));
+    for (Index unit = team.end(units); unit-- > team.begin(units);)
+      work.for_chunks(part(unit), true, kernels.write);
 }
 
 template <class Body>
@@ -254,17 +319,9 @@ void on_threads(int threads, const Body& body) {
   body(Team{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-}  // namespace
-
-void run(const Problem& problem, int num_threads, const Arguments& arguments) {
+// One block, at all its summed places.
+void run_block(const Problem& problem, int num_threads, bool cached, const Arguments& arguments) {
   const Geometry& geometry = problem.geometry;
-  if (geometry.elements() == 0) {
-    if (arguments.diff_gamma) {
-      std::fill_n(arguments.diff_gamma, geometry.channels, 0.0f);
-      std::fill_n(arguments.diff_beta, geometry.channels, 0.0f);
-    }
-    return;
-  }
   const Kernels& kernels = kernels_for(problem.data);
   const int lanes = kernels.lanes;
   Task task{};
@@ -279,17 +336,19 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   task.epsilon = problem.epsilon;
   task.channels = geometry.channels;
   task.inner = geometry.inner;
-  task.per_channel = static_cast<double>(geometry.per_channel());
+  task.per_channel = static_cast<double>(geometry.per_statistic());
   task.batch = problem.statistics == Statistics::batch;
-  const Index bytes = geometry.elements() * static_cast<Index>(size_of(problem.data));
-  task.cached = 3 * bytes <= last_cache().bytes / 4 * 3;
+  task.cached = cached;
   task.streaming = !task.cached && arguments.diff_src != arguments.diff_dst;
   cut(task, geometry, lanes);
   const Schedule schedule = schedule_for(task, geometry, problem.data, lanes, num_threads);
 
   const bool sums = task.batch || arguments.diff_gamma;
   const Index entries = task.columns ? task.row + lanes : geometry.channels;
-  const Index partials = 2 * task.chunks * geometry.channels;
+  const Places places(geometry, false);
+  task.partials =
+      places.count() == 1 ? task.chunks : std::min(places.count() * task.chunks, most_partials);
+  const Index partials = 2 * task.partials * geometry.channels;
   const Index own =
       task.columns
           ? scratch_per_column *
@@ -306,6 +365,7 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   double* const each = scratch.take<double>(0);
   const Index stride = static_cast<Index>(Scratch::bytes_for<double>(own) / sizeof(double));
   kernels.fill_pivot(task);
+  const Repeated work{task, places, static_cast<Index>(size_of(problem.data))};
 
   on_threads(schedule.threads, [&](const Team& all) {
     double* const mine = each + all.index * stride;
@@ -314,11 +374,60 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
     const Index last = schedule.shared ? panels : all.end(panels);
     for (Index panel = first; panel < last; ++panel) {
       const Index channel = panel * schedule.panel;
-      run_panel(kernels, task, schedule.shared ? all : Team{0, 1}, schedule.block, channel,
+      run_panel(kernels, work, schedule.shared ? all : Team{0, 1}, schedule.block, channel,
                 std::min(channel + schedule.panel, geometry.channels), mine, sums);
     }
     if (task.streaming) kernels.fence();
   });
+}
+
+}  // namespace
+
+void run(const Problem& problem, int num_threads, const Arguments& arguments) {
+  const Geometry& geometry = problem.geometry;
+  const Index size = static_cast<Index>(size_of(problem.data));
+  const bool cached = 3 * geometry.elements() * size <= last_cache().bytes / 4 * 3;
+  const Places groups(geometry, true);
+  if (groups.count() == 1) return run_block(problem, num_threads, cached, arguments);
+
+  Problem block = problem;
+  block.geometry.num_loops = 0;
+  for (std::size_t i = 0; i < geometry.num_loops; ++i)
+    if (!geometry.loops[i].kept)
+      block.geometry.loops[block.geometry.num_loops++] = geometry.loops[i];
+  const auto run_group = [&](Index group, int threads) {
+    const Index offset = groups.offset(group) * size;
+    const Index statistic = group * geometry.channels * static_cast<Index>(sizeof(float));
+    const auto statistics = [&](const float* all) {
+      return static_cast<const float*>(advance(static_cast<const void*>(all), statistic));
+    };
+    const auto sums = [&](float* all) {
+      return static_cast<float*>(advance(static_cast<void*>(all), statistic));
+    };
+    run_block(block, threads, cached,
+              {advance(arguments.src, offset), advance(arguments.diff_dst, offset),
+               statistics(arguments.mean), statistics(arguments.variance),
+               statistics(arguments.gamma), advance(arguments.diff_src, offset),
+               sums(arguments.diff_gamma), sums(arguments.diff_beta)});
+  };
+  const Index threads =
+      std::clamp<Index>(geometry.elements() / elements_per_thread, 1, std::max(num_threads, 1));
+  if (threads == 1 || groups.count() < 4 * threads) {
+    for (Index group = 0; group < groups.count(); ++group) run_group(group, num_threads);
+    return;
+  }
+  // Many groups: every thread has its own. An exception (no memory) must not leave the region.
+  std::exception_ptr failure;
+#pragma omp parallel for num_threads(static_cast<int>(threads)) schedule(static)
+  for (Index group = 0; group < groups.count(); ++group) {
+    try {
+      run_group(group, 1);
+    } catch (...) {
+#pragma omp critical
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 const char* isa_name() {

@@ -5,6 +5,8 @@
 
 #include "../errors.hpp"
 #include "../threads.hpp"
+#include "engine.hpp"
+#include "frozen.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -20,20 +22,23 @@ std::int64_t images(const std::int64_t rows, const int num_threads) {
 }
 
 // How oneDNN is shown the caller's memory.
-BatchNormTrainingBackward re_see(const Problem& problem, const int num_threads) {
-  BatchNormTrainingBackward op;
-  op.epsilon = static_cast<float>(problem.epsilon);
-  op.data = problem.data;
+std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
-  if (g.inner == 1) {
-    const std::int64_t n = images(g.outer, num_threads);
-    op.data_format = "NXC";
-    op.dims = {n, 1, g.outer / n, g.channels};
-  } else {
-    op.data_format = "NCX";
-    op.dims = {g.outer, g.channels, g.inner, 1};
+  const auto epsilon = static_cast<float>(problem.epsilon);
+  const bool channels_last = g.inner == 1;
+  const std::int64_t n = channels_last ? images(g.outer, num_threads) : g.outer;
+  const std::int64_t spatial = channels_last ? g.outer / n : g.inner;
+  if (problem.statistics == Statistics::frozen) {
+    return std::make_unique<FrozenPrimitive>(dnnl::memory::dims{n, g.channels, spatial, 1},
+                                             channels_last, problem.data, epsilon, problem.sums);
   }
-  return op;
+  BatchNormTrainingBackward op;
+  op.epsilon = epsilon;
+  op.data = problem.data;
+  op.data_format = channels_last ? "NXC" : "NCX";
+  op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
+                          : std::vector<std::int64_t>{n, g.channels, spatial, 1};
+  return std::make_unique<CompiledOp>(op);
 }
 
 std::string needed_isa(const DataType data) {
@@ -48,16 +53,23 @@ std::string needed_isa(const DataType data) {
   return "";
 }
 
-CompiledOp compile(const Problem& problem, const int num_threads) {
-  if (problem.geometry.elements() > std::numeric_limits<std::int32_t>::max()) {
+std::unique_ptr<Executable> compile(const Problem& problem, const int num_threads) {
+  const Geometry& g = problem.geometry;
+  if (g.elements() > std::numeric_limits<std::int32_t>::max()) {
     throw UnsupportedError(
         "onedsl does not hand tensors of 2^31 elements or more to oneDNN; use backend=\"native\" "
         "or \"auto\"",
         "unimplemented");
   }
+  if (g.num_loops > 0) {
+    throw UnsupportedError(
+        "oneDNN's statistics are those of axes that are neighbours in memory; use "
+        "backend=\"native\" or \"auto\" for others",
+        "unimplemented");
+  }
   const ThreadLimit limit(num_threads);
   try {
-    return CompiledOp(re_see(problem, num_threads));
+    return re_see(problem, num_threads);
   } catch (const UnsupportedError& error) {
     throw UnsupportedError(std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
                                needed_isa(problem.data) +
@@ -85,10 +97,10 @@ void Backend::run(const Arguments& arguments) {
   float* const diff_beta = sums ? arguments.diff_beta : unwanted_.data() + ones_.size();
   // Inputs too are void* for oneDNN; it does not write to them.
   const auto input = [](const void* const p) { return const_cast<void*>(p); };
-  op_.execute({input(arguments.src), input(arguments.diff_dst), input(arguments.mean),
-               input(arguments.variance),
-               input(arguments.gamma != nullptr ? arguments.gamma : ones_.data()),
-               arguments.diff_src, diff_gamma, diff_beta});
+  op_->execute({input(arguments.src), input(arguments.diff_dst), input(arguments.mean),
+                input(arguments.variance),
+                input(arguments.gamma != nullptr ? arguments.gamma : ones_.data()),
+                arguments.diff_src, diff_gamma, diff_beta});
 }
 
 }  // namespace onedsl::onednn

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 #include "../problem.hpp"
@@ -21,7 +21,7 @@ class Backend {
   void run(const Arguments& arguments);
 
  private:
-  CompiledOp op_;  // first: it refuses what the vectors should not be made for
+  std::unique_ptr<Executable> op_;  // first: it refuses what the vectors should not be made for
   int num_threads_;
   std::vector<float> ones_;
   std::vector<float> unwanted_;

@@ -1,11 +1,6 @@
 #include "graph.hpp"
 
-#include <oneapi/dnnl/dnnl_debug.h>
-
-#include <new>
-#include <oneapi/dnnl/dnnl.hpp>
-
-#include "../errors.hpp"
+#include "engine.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -13,54 +8,6 @@ namespace {
 using dnnl::graph::logical_tensor;
 using dnnl::graph::op;
 using dnnl::graph::tensor;
-
-std::string name() {
-  const Version v = version();
-  return "oneDNN " + std::to_string(v.major) + "." + std::to_string(v.minor) + "." +
-         std::to_string(v.patch);
-}
-
-[[noreturn]] void raise(const std::string& doing, const char* what, const std::string& status) {
-  const std::string message = name() + ", " + doing + ": " + what;
-  if (status == "unimplemented") throw UnsupportedError(message, status);
-  throw OneDNNError(message, status);
-}
-
-// oneDNN lets out not only dnnl::error: out_of_range, length_error and bad_alloc come too, from
-// its own containers.
-template <class Call>
-auto translate(const std::string& doing, const Call& call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const OneDNNError&) {
-    throw;  // has its words already
-  } catch (const dnnl::error& error) {
-    raise(doing, error.what(), dnnl_status2str(error.status));
-  } catch (const std::bad_alloc& error) {
-    raise(doing, error.what(), "out_of_memory");
-  } catch (const std::exception& error) {
-    raise(doing, error.what(), "runtime_error");
-  }
-}
-
-// Made at the first use, not at import: a oneDNN whose CPU engine cannot be made (the SYCL build
-// without an OpenCL CPU device) must still let the package be imported.
-const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine = [] {
-    try {
-      return dnnl::engine(dnnl::engine::kind::cpu, 0);
-    } catch (const dnnl::error& error) {
-      throw OneDNNError(
-          name() + " (CPU runtime " + cpu_runtime() +
-              ") cannot make its CPU engine: " + error.what() +
-              ". Install a CPU build of oneDNN: `pip install onednn-cpu-gomp`, or "
-              "`conda install -c conda-forge onednn`; the PyPI package `onednn` is a SYCL build "
-              "that needs an OpenCL CPU device.",
-          dnnl_status2str(error.status));
-    }
-  }();
-  return engine;
-}
 
 logical_tensor::data_type dnnl_type(const DataType type) {
   switch (type) {
@@ -122,7 +69,7 @@ CompiledOp::CompiledOp(const BatchNormTrainingBackward& described) : stream_(cpu
   });
 }
 
-void CompiledOp::execute(const std::array<void*, num_ports>& pointers) {
+void CompiledOp::execute(const Pointers& pointers) {
   translate("running BatchNormTrainingBackward", [&] {
     for (std::size_t i = 0; i < inputs_.size(); ++i) inputs_[i].set_data_handle(pointers[i]);
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -131,19 +78,6 @@ void CompiledOp::execute(const std::array<void*, num_ports>& pointers) {
     partition_.execute(stream_, inputs_, outputs_);
     stream_.wait();
   });
-}
-
-Version version() {
-  const dnnl_version_t* const v = dnnl_version();
-  return {v->major, v->minor, v->patch};
-}
-
-std::string cpu_runtime() { return dnnl_runtime2str(dnnl_version()->cpu_runtime); }
-
-std::string cpu_isa() {
-  const std::string text = dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa());
-  const std::string prefix = "cpu_isa_";
-  return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
 }  // namespace onedsl::onednn

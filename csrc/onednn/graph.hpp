@@ -39,14 +39,22 @@ struct BatchNormTrainingBackward {
   int num_outputs = 3;  // diff_src, then diff_gamma, then diff_beta
 };
 
-// A graph that holds this single op, finalized, partitioned and compiled for the CPU engine and
-// for the thread count that OpenMP has now. Not for two threads at once.
-class CompiledOp {
+// By port; those that an op was built without are not looked at.
+using Pointers = std::array<void*, num_ports>;
+
+// Something compiled for the CPU engine and for the thread count that OpenMP had then. Not for two
+// threads at once.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  virtual void execute(const Pointers& pointers) = 0;
+};
+
+// A graph that holds this single op, finalized, partitioned and compiled.
+class CompiledOp final : public Executable {
  public:
   explicit CompiledOp(const BatchNormTrainingBackward& op);
-
-  // Ports that the op was built without are not looked at.
-  void execute(const std::array<void*, num_ports>& pointers);
+  void execute(const Pointers& pointers) override;
 
  private:
   dnnl::stream stream_;
@@ -54,16 +62,5 @@ class CompiledOp {
   std::vector<dnnl::graph::tensor> inputs_;
   std::vector<dnnl::graph::tensor> outputs_;
 };
-
-struct Version {
-  int major, minor, patch;
-};
-Version version();
-
-// oneDNN's own word for its threading, as "OpenMP" or "TBB".
-std::string cpu_runtime();
-
-// The instruction set that oneDNN may use here, as "avx512_core_bf16".
-std::string cpu_isa();
 
 }  // namespace onedsl::onednn

@@ -1,0 +1,56 @@
+#include "engine.hpp"
+
+#include <oneapi/dnnl/dnnl_debug.h>
+
+namespace onedsl::onednn {
+namespace {
+
+std::string name() {
+  const Version v = version();
+  return "oneDNN " + std::to_string(v.major) + "." + std::to_string(v.minor) + "." +
+         std::to_string(v.patch);
+}
+
+}  // namespace
+
+Version version() {
+  const dnnl_version_t* const v = dnnl_version();
+  return {v->major, v->minor, v->patch};
+}
+
+std::string cpu_runtime() { return dnnl_runtime2str(dnnl_version()->cpu_runtime); }
+
+std::string cpu_isa() {
+  const std::string text = dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa());
+  const std::string prefix = "cpu_isa_";
+  return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
+}
+
+// Made at the first use, not at import: a oneDNN whose CPU engine cannot be made (the SYCL build
+// without an OpenCL CPU device) must still let the package be imported.
+const dnnl::engine& cpu_engine() {
+  static const dnnl::engine engine = [] {
+    try {
+      return dnnl::engine(dnnl::engine::kind::cpu, 0);
+    } catch (const dnnl::error& error) {
+      throw OneDNNError(
+          name() + " (CPU runtime " + cpu_runtime() +
+              ") cannot make its CPU engine: " + error.what() +
+              ". Install a CPU build of oneDNN: `pip install onednn-cpu-gomp`, or "
+              "`conda install -c conda-forge onednn`; the PyPI package `onednn` is a SYCL build "
+              "that needs an OpenCL CPU device.",
+          status_name(error));
+    }
+  }();
+  return engine;
+}
+
+void raise(const std::string& doing, const char* const what, const std::string& status) {
+  const std::string message = name() + ", " + doing + ": " + what;
+  if (status == "unimplemented") throw UnsupportedError(message, status);
+  throw OneDNNError(message, status);
+}
+
+std::string status_name(const dnnl::error& error) { return dnnl_status2str(error.status); }
+
+}  // namespace onedsl::onednn

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <new>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+
+#include "../errors.hpp"
+
+// oneDNN as a library: its version, its CPU engine, its errors.
+namespace onedsl::onednn {
+
+struct Version {
+  int major, minor, patch;
+};
+Version version();
+
+// oneDNN's own word for its threading, as "OpenMP" or "TBB".
+std::string cpu_runtime();
+
+// The instruction set that oneDNN may use here, as "avx512_core_bf16".
+std::string cpu_isa();
+
+// Throws OneDNNError, saying what to install, where this oneDNN cannot make one.
+const dnnl::engine& cpu_engine();
+
+// Throws UnsupportedError for "unimplemented", and OneDNNError for any other status.
+[[noreturn]] void raise(const std::string& doing, const char* what, const std::string& status);
+
+std::string status_name(const dnnl::error& error);
+
+// Runs a call of oneDNN and gives every exception that comes out of it a status and words. oneDNN
+// lets out not only dnnl::error: out_of_range, length_error and bad_alloc come too, from its own
+// containers.
+template <class Call>
+auto translate(const std::string& doing, const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const OneDNNError&) {
+    throw;  // has its words already
+  } catch (const dnnl::error& error) {
+    raise(doing, error.what(), status_name(error));
+  } catch (const std::bad_alloc& error) {
+    raise(doing, error.what(), "out_of_memory");
+  } catch (const std::exception& error) {
+    raise(doing, error.what(), "runtime_error");
+  }
+}
+
+}  // namespace onedsl::onednn

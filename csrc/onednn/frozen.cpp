@@ -1,0 +1,62 @@
+#include "frozen.hpp"
+
+#include <unordered_map>
+
+#include "engine.hpp"
+
+namespace onedsl::onednn {
+namespace {
+
+dnnl::memory::data_type dnnl_type(const DataType type) {
+  switch (type) {
+    case DataType::f32:
+      return dnnl::memory::data_type::f32;
+    case DataType::bf16:
+      return dnnl::memory::data_type::bf16;
+    case DataType::f16:
+      return dnnl::memory::data_type::f16;
+  }
+  return dnnl::memory::data_type::undef;
+}
+
+}  // namespace
+
+FrozenPrimitive::FrozenPrimitive(const dnnl::memory::dims& dims, const bool channels_last,
+                                 const DataType data, const float epsilon, const bool sums)
+    : stream_(cpu_engine()) {
+  translate("building batch_normalization_backward", [&] {
+    using Flags = dnnl::normalization_flags;
+    using Tag = dnnl::memory::format_tag;
+    data_ = {dims, dnnl_type(data), channels_last ? Tag::nhwc : Tag::nchw};
+    channels_ = {{dims[1]}, dnnl::memory::data_type::f32, Tag::a};
+    const Flags flags = Flags::use_global_stats | Flags::use_scale | Flags::use_shift;
+    const dnnl::batch_normalization_forward::primitive_desc forward(
+        cpu_engine(), dnnl::prop_kind::forward_training, data_, data_, epsilon, flags);
+    const auto kind = sums ? dnnl::prop_kind::backward : dnnl::prop_kind::backward_data;
+    primitive_ = dnnl::batch_normalization_backward(
+        {cpu_engine(), kind, data_, data_, data_, epsilon, flags, forward});
+  });
+}
+
+void FrozenPrimitive::execute(const Pointers& pointers) {
+  translate("running batch_normalization_backward", [&] {
+    const auto memory = [&](const dnnl::memory::desc& desc, const Port port) {
+      return dnnl::memory(desc, cpu_engine(), pointers[static_cast<std::size_t>(port)]);
+    };
+    const std::unordered_map<int, dnnl::memory> arguments = {
+        {DNNL_ARG_SRC, memory(data_, Port::src)},
+        {DNNL_ARG_DIFF_DST, memory(data_, Port::diff_dst)},
+        {DNNL_ARG_MEAN, memory(channels_, Port::mean)},
+        {DNNL_ARG_VARIANCE, memory(channels_, Port::variance)},
+        {DNNL_ARG_SCALE, memory(channels_, Port::gamma)},
+        {DNNL_ARG_DIFF_SRC, memory(data_, Port::diff_src)},
+        // backward_data does not compute these, but its check of the arguments asks for them.
+        {DNNL_ARG_DIFF_SCALE, memory(channels_, Port::diff_gamma)},
+        {DNNL_ARG_DIFF_SHIFT, memory(channels_, Port::diff_beta)},
+    };
+    primitive_.execute(stream_, arguments);
+    stream_.wait();
+  });
+}
+
+}  // namespace onedsl::onednn
