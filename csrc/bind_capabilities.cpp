@@ -26,6 +26,7 @@ void bind_capabilities(py::module_& module) {
   module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
   module.def("onednn_cpu_isa", &onednn::cpu_isa);
   module.def("native_isa", &native::isa_name);
+  module.def("last_cache_bytes", &native::last_cache_bytes);
   module.def("max_threads", &max_threads);
   module.def("triad", [](const py::object& out, const py::object& a, const py::object& b) {
     const std::optional<View> to = view(out);

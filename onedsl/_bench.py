@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +131,7 @@ def _time(call: Call) -> float:
 
 def _contenders(row: Row) -> tuple[dict[str, Call], str]:
     """Make each contender's call; inputs rotate through more memory than the last cache holds."""
-    copies = max(1, min(16, math.ceil(2 * last_cache_bytes() / row.bytes)))
+    copies = max(1, min(16, math.ceil(2 * _core.last_cache_bytes() / row.bytes)))
     inputs = [_tensors(row, seed) for seed in range(copies)]
     channels = row.shape[1]
     rng = np.random.default_rng(0)
@@ -213,15 +212,9 @@ def _torch_contenders(
     return {"torch": allocating, "torch out": preallocated}
 
 
-def last_cache_bytes() -> int:
-    """Give the size of the last cache, or a common one where the system does not say."""
-    size = os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
-    return size if size > 0 else 32 << 20
-
-
 def triad_arrays() -> tuple[Array, Array, Array]:
     """Make the triad's vectors, far larger than the last cache and aligned."""
-    size = max(4 * last_cache_bytes(), 64 << 20)
+    size = max(4 * _core.last_cache_bytes(), 64 << 20)
     out, a, b = (np.ones(size // 4 + 16, np.float32) for _ in range(3))
 
     def aligned(array: Array) -> Array:
@@ -258,7 +251,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
             f"({len(ratios)} rows that oneDNN runs), at least {slowest[0]:.2f} "
             f"({_label(slowest[1])})"
         )
-    cache = last_cache_bytes()
+    cache = _core.last_cache_bytes()
     for data_format in ("NCX", "NXC"):
         large = [r for r in rows if r.data_format == data_format and r.bytes > 6 * cache]
         if large:
@@ -320,7 +313,7 @@ def write_json(path: Path, rows: Sequence[Row]) -> None:
         "onednn_isa": found.onednn_isa,
         "native_isa": found.native_isa,
         "num_threads": found.num_threads,
-        "last_cache_bytes": last_cache_bytes(),
+        "last_cache_bytes": _core.last_cache_bytes(),
     }
     path.write_text(json.dumps({"machine": machine, "rows": [asdict(r) for r in rows]}, indent=1))
 

@@ -256,3 +256,39 @@ def test_more_shapes_than_plans_are_kept():
         got = op(data[:rows], data[:rows], one, one, one, backend="native")
         assert got.diff_beta[0] == rows
     testing.assert_gradients_close(op(*problem, backend="native"), wanted)
+
+
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_sums_of_many_elements(dtype, data_format):
+    """What the README says of the native kernels' sums.
+
+    Regression: src - mean is rounded alike for all src of one binade. diff_dst knows nothing of src
+    here, so that diff_gamma is small beside its terms and shows such an error.
+    """
+    shape = (400_000, 3) if data_format == "NXC" else (40, 3, 10_000)
+    problem = testing.random_problem(shape, dtype, data_format=data_format)
+    noise = np.random.default_rng(1).standard_normal(shape) + 0.25
+    problem = problem._replace(diff_dst=noise.astype(problem.src.dtype))
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    expected = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+    got = op(*problem)
+    assert testing.relative_l2(got.diff_gamma, expected.diff_gamma) < 5e-7
+    assert testing.relative_l2(got.diff_beta, expected.diff_beta) < 1e-7
+
+
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+def test_mean_far_from_zero_and_many_elements(data_format):
+    """A mean a thousand times the deviation, a million elements a channel: a few ulp."""
+    shape = (1_000_000, 2) if data_format == "NXC" else (10, 2, 100_000)
+    problem = testing.random_problem(shape, data_format=data_format)
+    src = (problem.src.astype(np.float64) + 1500).astype(np.float32)
+    axes = (0,) if data_format == "NXC" else (0, 2)
+    mean = src.mean(axes, dtype=np.float64).astype(np.float32)
+    problem = problem._replace(src=src, mean=mean)
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    expected = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+    got = op(*problem, backend="native")
+    assert testing.relative_l2(got.diff_gamma, expected.diff_gamma) < 3e-7
+    assert testing.relative_l2(got.diff_beta, expected.diff_beta) < 1e-7
+    assert testing.relative_l2(got.diff_src, expected.diff_src) < 6e-7

@@ -430,6 +430,8 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   if (failure) std::rethrow_exception(failure);
 }
 
+std::int64_t last_cache_bytes() { return last_cache().bytes; }
+
 const char* isa_name() {
   switch (isa()) {
     case Isa::avx512:

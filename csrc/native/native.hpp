@@ -12,4 +12,8 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments);
 // environment variables ONEDSL_MAX_CPU_ISA, or else ONEDNN_MAX_CPU_ISA, cap it (read once).
 const char* isa_name();
 
+// The size of the last cache that a core shares with its neighbours, as the CPU itself says: on
+// some virtual machines the system reports many such caches as one.
+std::int64_t last_cache_bytes();
+
 }  // namespace onedsl::native
