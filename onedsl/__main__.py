@@ -79,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("the benchmark needs rich: pip install 'onedsl[examples]'", file=sys.stderr)
         return 2
 
-    console = Console()
+    # Where there is no terminal to ask, a width that the table needs.
+    console = Console() if sys.stdout.isatty() else Console(width=100)
     found = capabilities()
     console.print(
         f"onedsl {found.onedsl_version} ({found.native_isa}), oneDNN {found.onednn_version} "

@@ -6,6 +6,7 @@ same minute of the machine; what is claimed are ratios within a row.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -130,9 +131,14 @@ def _time(call: Call) -> float:
 
 
 def _contenders(row: Row) -> tuple[dict[str, Call], str]:
-    """Make each contender's call; inputs rotate through more memory than the last cache holds."""
+    """Make each contender's call.
+
+    The tensors rotate through more memory than the last cache holds, and every call of whichever
+    contender takes the next ones, so that nobody finds them in the cache.
+    """
     copies = max(1, min(16, math.ceil(2 * _core.last_cache_bytes() / row.bytes)))
     inputs = [_tensors(row, seed) for seed in range(copies)]
+    turn = itertools.cycle(range(copies))
     channels = row.shape[1]
     rng = np.random.default_rng(0)
     mean, variance, gamma = rng.uniform(0.5, 1.5, (3, channels)).astype(np.float32)
@@ -149,13 +155,12 @@ def _contenders(row: Row) -> tuple[dict[str, Call], str]:
         if backend == "auto":
             auto = compiled.backend
 
-        def call(turn: list[int] = [0], compiled: Any = compiled) -> object:  # noqa: B006
-            turn[0] += 1
-            src, diff_dst, diff_src = inputs[turn[0] % copies]
+        def call(compiled: Any = compiled) -> object:
+            src, diff_dst, diff_src = inputs[next(turn)]
             return compiled(src, diff_dst, mean, variance, gamma, out=(diff_src, *sums))
 
         contenders[backend] = call
-    contenders.update(_torch_contenders(row, inputs, (mean, variance, gamma)))
+    contenders.update(_torch_contenders(row, inputs, turn, (mean, variance, gamma)))
     return contenders, auto
 
 
@@ -170,7 +175,10 @@ def _tensors(row: Row, seed: int) -> tuple[Array, Array, Array]:
 
 
 def _torch_contenders(
-    row: Row, inputs: list[tuple[Array, Array, Array]], statistics_: tuple[Array, Array, Array]
+    row: Row,
+    inputs: list[tuple[Array, Array, Array]],
+    turn: Iterator[int],
+    statistics_: tuple[Array, Array, Array],
 ) -> dict[str, Call]:
     """Make torch's calls on the same memory, in the memory format that it has for it."""
     try:
@@ -196,14 +204,12 @@ def _torch_contenders(
     function = torch.ops.aten.native_batch_norm_backward
     mask = [True, True, True]
 
-    def allocating(turn: list[int] = [0]) -> object:  # noqa: B006
-        turn[0] += 1
-        src, diff_dst, _ = tensors[turn[0] % len(tensors)]
+    def allocating() -> object:
+        src, diff_dst, _ = tensors[next(turn)]
         return function(diff_dst, src, gamma, None, None, mean, invstd, True, 1e-5, mask)
 
-    def preallocated(turn: list[int] = [0]) -> object:  # noqa: B006
-        turn[0] += 1
-        src, diff_dst, diff_src = tensors[turn[0] % len(tensors)]
+    def preallocated() -> object:
+        src, diff_dst, diff_src = tensors[next(turn)]
         return function.out(
             diff_dst, src, gamma, None, None, mean, invstd, True, 1e-5, mask,
             out0=diff_src, out1=sums[0], out2=sums[1],
@@ -269,39 +275,47 @@ def _label(row: Row) -> str:
 
 def table(rows: Sequence[Row]) -> Any:
     """Lay the rows out for a terminal."""
+    from rich import box
     from rich.table import Table
 
     result = Table(
-        title="microseconds a call (median); in brackets, times as fast as torch",
-        caption="triad: three tensors' bytes at the machine's own rate in the same minute",
+        title="microseconds a call (median), and how many times as fast auto is",
+        caption="torch: the faster of its two calls. triad: three tensors' bytes at the machine's "
+        "own rate in the same minute",
+        box=box.SIMPLE_HEAD,
     )
     for name in ("layer (N, C, X)", "type", "format"):
-        result.add_column(name)
-    contenders = [*BACKENDS, *(name for name in TORCH if any(name in r.seconds for r in rows))]
-    for name in (*contenders, "triad", "auto is"):
-        result.add_column(name, justify="right")
+        result.add_column(name, no_wrap=True)
+    for name in (*BACKENDS, "torch", "triad", "vs torch", "vs oneDNN"):
+        result.add_column(name, justify="right", no_wrap=True)
     previous = None
     for row in rows:
         if previous not in (None, row.workload):
             result.add_section()
         previous = row.workload
-        cells = ["x".join(map(str, row.shape)), row.dtype, row.data_format]
-        for name in contenders:
-            if name not in row.seconds:
-                cells.append("-")
-                continue
-            cell = (
-                f"{row.seconds[name] * 1e6:,.1f}"
-                if row.seconds[name] < 1e-5
-                else (f"{row.seconds[name] * 1e6:,.0f}")
-            )
-            if name in BACKENDS and not math.isnan(row.torch):
-                cell += f" ({row.torch / row.seconds[name]:.1f})"
-            cells.append(cell)
-        cells.append(f"{row.bytes / row.triad_bytes_per_second * 1e6:,.0f}")
-        cells.append(row.auto_backend)
-        result.add_row(*cells)
+        auto = row.seconds["auto"]
+        onednn = row.seconds.get("onednn", math.nan)
+        result.add_row(
+            "x".join(map(str, row.shape)),
+            row.dtype,
+            row.data_format,
+            *(_microseconds(row.seconds.get(name, math.nan)) for name in BACKENDS),
+            _microseconds(row.torch),
+            _microseconds(row.bytes / row.triad_bytes_per_second),
+            _ratio(row.torch / auto),
+            _ratio(onednn / auto),
+        )
     return result
+
+
+def _microseconds(seconds: float) -> str:
+    if math.isnan(seconds):
+        return "-"
+    return f"{seconds * 1e6:,.{1 if seconds < 1e-5 else 0}f}"
+
+
+def _ratio(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def write_json(path: Path, rows: Sequence[Row]) -> None:
