@@ -354,7 +354,7 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
     figure, axes = plt.subplots(
         1,
         len(dtypes),
-        figsize=(3.2 + 3.6 * len(dtypes), 1.8 + 0.24 * len(labels)),
+        figsize=(4.5 + 3.4 * len(dtypes), 1.8 + 0.24 * len(labels)),
         sharey=True,
         squeeze=False,
         layout="constrained",
@@ -378,7 +378,7 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
                 axis.plot(share, y, marker, color=colour, markersize=5.5, zorder=2)
         axis.axvline(1, color="#444444", linewidth=0.8, linestyle=":")
         axis.set_title(dtype, fontsize=12, fontweight="bold")
-        axis.set_xscale("log")
+        axis.set_xlim(0, 1.04)
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axis.grid(axis="x", alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
@@ -392,10 +392,15 @@ def plot(path: Path, rows: Sequence[Row]) -> None:
         Line2D([], [], marker=m, color=c, linestyle="", label=names[n])
         for n, (c, m) in styles.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    figure.supxlabel("three tensors' bytes over time, as a share of the triad's rate (log scale)")
+    figure.legend(handles=handles, loc="outside upper right", ncols=3, frameon=False)
+    figure.supxlabel("three tensors' bytes over time, as a share of the triad's rate", fontsize=10)
     ratios = [row.torch / row.seconds["auto"] for row in rows if not math.isnan(row.torch)]
     gain = f": {geometric_mean(ratios):.1f} times as fast as PyTorch" if ratios else ""
-    figure.suptitle(f"Batch normalization's gradient on {capabilities().num_threads} threads{gain}")
+    figure.suptitle(
+        f"Batch normalization's gradient, {capabilities().num_threads} threads{gain}",
+        x=0.01,
+        ha="left",
+        fontweight="bold",
+    )
     figure.savefig(path, dpi=150)
     plt.close(figure)
