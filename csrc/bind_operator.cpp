@@ -92,7 +92,7 @@ class Operator {
 
   // The axes of src that a mean like this one keeps; nothing if it does not fit src.
   std::optional<KeptAxes> kept_axes(const View& src, const View& mean) const {
-    if (src.rank < min_rank()) return std::nullopt;
+    if (src.rank < min_rank() || src.rank > max_rank()) return std::nullopt;
     if (shape_ != StatisticsShape::broadcast) {
       const py::ssize_t axis = shape_ == StatisticsShape::channel_second ? 1 : src.rank - 1;
       if (!mean.is_vector(src.shape[axis])) return std::nullopt;
@@ -186,6 +186,9 @@ class Operator {
 
  private:
   py::ssize_t min_rank() const { return shape_ == StatisticsShape::broadcast ? 1 : 2; }
+  py::ssize_t max_rank() const {
+    return shape_ == StatisticsShape::broadcast ? 8 : onedsl::max_rank;  // DirectML's limit
+  }
 
   double epsilon_;
   Statistics statistics_;

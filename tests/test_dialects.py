@@ -212,6 +212,13 @@ class TestDirectML:
         with pytest.raises(error, match=words):
             DIRECTML(*arguments)
 
+    def test_rank_9_is_refused_though_all_fits(self):
+        arguments = directml_problem((2,) * 9, (1,))
+        with pytest.raises(ValueError, match=r"\(InputTensor\) must have 8 dimensions at most"):
+            DIRECTML(*arguments)
+        with pytest.raises(ValueError, match=r"\(InputTensor\) must have 8 dimensions at most"):
+            DIRECTML.compile(onedsl.TensorSpec((2,) * 9), (1, 2) + (1,) * 7)
+
     def test_bf16_is_not_directmls(self):
         bf16 = helpers.NUMPY["bf16"]
         arguments = [a.astype(bf16) for a in directml_problem((2, 3), (1,))]
