@@ -132,9 +132,9 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
   task.pieces = 1;
   task.piece = geometry.inner;
   if (task.columns) {
-    // Whole vectors a row, and enough of them.
+    // Pairs of vectors a row, and enough of them.
     Index repeat = 1;
-    while (repeat * position % lanes != 0) repeat *= 2;
+    while (repeat * position % (2 * lanes) != 0) repeat *= 2;
     while (repeat * position < 8 * lanes) repeat *= 2;
     if (repeat * position <= longest_row && repeat <= geometry.outer / 8) task.repeat = repeat;
     task.row = task.repeat * position;
@@ -143,7 +143,7 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
     // Enough chunks for many threads, whose partial sums are few beside the tensor.
     const Index most = std::clamp<Index>(65536 / task.row, 32, 256);
     const Index chunks = std::clamp<Index>(task.rows / 64, 1, most);
-    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
+    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 16), 16);
     task.chunks = std::max<Index>(divide_up(task.rows, task.chunk_rows), 1);
   } else {
     const Index most = std::max<Index>(geometry.per_channel() / 16384, 1);
@@ -283,17 +283,19 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   task.batch = problem.statistics == Statistics::batch;
   const Index bytes = geometry.elements() * static_cast<Index>(size_of(problem.data));
   task.cached = 3 * bytes <= last_cache().bytes / 4 * 3;
-  task.streaming = !task.cached && arguments.diff_src != arguments.diff_dst;
+  // A cold output costs less when it is not first read, well before it is too large for the cache.
+  task.streaming = 3 * bytes > last_cache().bytes / 4 && arguments.diff_src != arguments.diff_dst;
   cut(task, geometry, lanes);
   const Schedule schedule = schedule_for(task, geometry, problem.data, lanes, num_threads);
 
   const bool sums = task.batch || arguments.diff_gamma;
-  const Index entries = task.columns ? task.row + lanes : geometry.channels;
+  const Index entries = task.columns ? round_up(task.row + 2 * lanes, 2) : geometry.channels;
+  task.entries = entries;
   const Index partials = 2 * task.chunks * geometry.channels;
   const Index own =
       task.columns
           ? scratch_per_column *
-                round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner, lanes)
+                round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner, 2 * lanes)
           : scratch_per_plane(lanes) * schedule.block;
   Scratch scratch(Scratch::bytes_for<double>(partials) + 4 * Scratch::bytes_for<float>(entries) +
                   static_cast<std::size_t>(schedule.threads) * Scratch::bytes_for<double>(own));
