@@ -39,23 +39,17 @@ inline float pivot(const Task& task, Index c) {
   return result;
 }
 
-// The sums of n vectors, `stride` elements apart, in pairs: the error grows with log n.
+// The sums of n vectors in pairs: the error grows with log n.
 template <int n, class T>
-inline Sums sum_pairwise(const T* src, const T* diff_dst, Index stride, Vec mean) {
-  if constexpr (n == 1) {
-    const Vec d = load(diff_dst);
-    return {d, d * (load(src) - mean)};
-  } else if constexpr (n == 2) {
-    const Vec d0 = load(diff_dst);
-    const Vec d1 = load(diff_dst + stride);
-    const Vec x0 = load(src) - mean;
-    const Vec x1 = load(src + stride) - mean;
-    return {d0 + d1, multiply_add(d1, x1, d0 * x0)};
+inline Sums sum_pairwise(const T* src, const T* diff_dst, Vec mean) {
+  if constexpr (n == 2) {
+    const Two d = load_two(diff_dst);
+    const Two x = load_two(src);
+    return {d.a + d.b, multiply_add(d.b, x.b - mean, d.a * (x.a - mean))};
   } else {
-    const Index half = n / 2 * stride;
-    const Sums low = sum_pairwise<n / 2>(src, diff_dst, stride, mean);
-    const Sums high = sum_pairwise<n / 2>(src + half, diff_dst + half, stride, mean);
-    return low + high;
+    constexpr Index half = n / 2 * lanes;
+    return sum_pairwise<n / 2>(src, diff_dst, mean) +
+           sum_pairwise<n / 2>(src + half, diff_dst + half, mean);
   }
 }
 
@@ -66,22 +60,8 @@ inline Sums sum_first(int n, const T* src, const T* diff_dst, Vec mean) {
   return {d, d * (select_first(n, load_first(n, src), mean) - mean)};
 }
 
-// A number of rows, as a type.
-template <int n>
-struct Rows {
-  static constexpr int value = n;
-};
-
 // f32 holds the sums of so many vectors, then f64 takes over.
-constexpr int tile = 8;
-
-template <class T>
-Sums sum_few(Index count, const T* src, const T* diff_dst, Index stride, Vec mean) {
-  Sums sums{broadcast(0), broadcast(0)};
-  for (Index i = 0; i < count; ++i)
-    sums = sums + sum_pairwise<1>(src + i * stride, diff_dst + i * stride, 0, mean);
-  return sums;
-}
+constexpr int tile = 16;
 
 // The same in f64.
 struct WideSums {
@@ -106,22 +86,58 @@ inline void put(const Part& part, double* partial, double sum) {
   *partial = part.more ? *partial + sum : sum;
 }
 
+// ---- Tables ----
+
+// Where a table keeps an entry: those of columns are in Two's order from any column on, which puts
+// all even entries before all odd ones if that order does so.
+template <class T>
+inline Index slot(const Task& task, Index entry) {
+  if constexpr (!split_in_two<T>) return entry;
+  return task.columns ? entry / 2 + entry % 2 * (task.entries / 2) : entry;
+}
+
+// A table of columns from one entry on.
+template <class T>
+struct TwoTable {
+  const float* a;
+  const float* b;
+
+  TwoTable(const Task& task, const float* table, Index entry)
+      : a(table + slot<T>(task, entry)),
+        b(split_in_two<T> ? table + slot<T>(task, entry + 1) : a + lanes) {}
+
+  // For two vectors, from the i-th of the columns on: i is even.
+  Two at(Index i) const {
+    const Index step = split_in_two<T> ? i / 2 : i;
+    return {load(a + step), load(b + step)};
+  }
+};
+
 // ---- Sums over columns ----
 
-// Columns [0, width) of n rows are added to f32 sums.
-template <int n, class T>
-void sum_rows(const T* src, const T* diff_dst, Index stride, const float* mean, Index width,
-              float* beta, float* gamma) {
-  const auto add = [&](Index j, const Sums& sums) {
-    store(beta + j, load(beta + j) + sums.beta);
-    store(gamma + j, load(gamma + j) + sums.gamma);
+// Where Two's order keeps the given one of the columns [0, padded).
+template <class T>
+inline Index place_of(Index column) {
+  if constexpr (!split_in_two<T>) return column;
+  const Index within = column % (2 * lanes);
+  return column - within + within % 2 * lanes + within / 2;
+}
+
+// Columns [0, width) of a row are added to f32 sums. Lanes past them add zero.
+template <class T>
+void sum_row(const T* src, const T* diff_dst, const TwoTable<T>& mean, Index width, float* beta,
+             float* gamma) {
+  const auto add = [&](Index j, const Two& x, const Two& d) {
+    const Two m = mean.at(j);
+    store(beta + j, load(beta + j) + d.a);
+    store(beta + j + lanes, load(beta + j + lanes) + d.b);
+    store(gamma + j, multiply_add(d.a, x.a - m.a, load(gamma + j)));
+    store(gamma + j + lanes, multiply_add(d.b, x.b - m.b, load(gamma + j + lanes)));
   };
   Index j = 0;
-  for (; j + lanes <= width; j += lanes)
-    add(j, sum_pairwise<n>(src + j, diff_dst + j, stride, load(mean + j)));
+  for (; j + 2 * lanes <= width; j += 2 * lanes) add(j, load_two(src + j), load_two(diff_dst + j));
   if (const int rest = static_cast<int>(width - j); rest > 0)
-    for (Index i = 0; i < n; ++i)
-      add(j, sum_first(rest, src + i * stride + j, diff_dst + i * stride + j, load(mean + j)));
+    add(j, load_two_first(rest, src + j), load_two_first(rest, diff_dst + j));
 }
 
 // Moves f32 sums over to f64 ones.
@@ -132,11 +148,43 @@ inline void flush(Index count, float* narrow, double* wide) {
   }
 }
 
+// Rows of this width are summed in registers.
+constexpr int narrow_row = 8 * lanes;
+
+// `tile` narrow rows are added to f64 sums.
+template <class T>
+void sum_narrow_rows(const T* src, const T* diff_dst, Index stride, const TwoTable<T>& mean,
+                     double* beta, double* gamma) {
+  constexpr int twos = narrow_row / (2 * lanes);
+  Two b[twos] = {};
+  Two g[twos] = {};
+  for (int row = 0; row < tile; ++row, src += stride, diff_dst += stride) {
+#pragma GCC unroll 4
+    for (int i = 0; i < twos; ++i) {
+      const Two d = load_two(diff_dst + i * 2 * lanes);
+      const Two x = load_two(src + i * 2 * lanes);
+      const Two m = mean.at(i * 2 * lanes);
+      b[i] = {b[i].a + d.a, b[i].b + d.b};
+      g[i] = {multiply_add(d.a, x.a - m.a, g[i].a), multiply_add(d.b, x.b - m.b, g[i].b)};
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < twos; ++i) {
+    const auto add = [&](Index j, const Sums& sums) {
+      WideSums wide = load_sums(beta + j, gamma + j);
+      wide.add(sums);
+      store_sums(beta + j, gamma + j, wide);
+    };
+    add(i * 2 * lanes, {b[i].a, g[i].a});
+    add(i * 2 * lanes + lanes, {b[i].b, g[i].b});
+  }
+}
+
 template <class T>
 void sum_columns(const Task& task, const Part& part, double* scratch) {
   const Index first = part.first_channel * task.inner;
   const Index last = task.repeat > 1 ? task.row : part.last_channel * task.inner;
-  const Index padded = (last - first + lanes - 1) / lanes * lanes;
+  const Index padded = (last - first + 2 * lanes - 1) / (2 * lanes) * (2 * lanes);
   double* const beta = scratch;
   double* const gamma = beta + padded;
   float* const beta_tile = reinterpret_cast<float*>(gamma + padded);
@@ -147,23 +195,20 @@ void sum_columns(const Task& task, const Part& part, double* scratch) {
   const Index end = first_row(task, part.chunk + 1);
   const T* const src = static_cast<const T*>(task.src) + first;
   const T* const diff_dst = static_cast<const T*>(task.diff_dst) + first;
-  const float* const mean = task.table_mean + first;
-  const auto sum = [&](auto rows, Index row) {
-    sum_rows<rows.value>(src + row * task.row, diff_dst + row * task.row, task.row, mean,
-                         row == task.rows ? task.rest : last - first, beta_tile, gamma_tile);
+  const TwoTable<T> mean(task, task.table_mean, first);
+  const auto sum = [&](Index row, Index width) {
+    sum_row(src + row * task.row, diff_dst + row * task.row, mean, width, beta_tile, gamma_tile);
   };
+  // Memory is read in its own order: several rows at once take twice the time.
   Index row = begin;
-  if (task.cached)
-    for (; row + tile <= end; row += tile) {
-      sum(Rows<tile>{}, row);
-      if ((row - begin) % (4 * tile) == 0) flush(2 * padded, beta_tile, beta);
-    }
-  // Out of cache, memory is read in its own order: several rows at once take twice the time.
+  if (last - first == narrow_row)
+    for (; row + tile <= end; row += tile)
+      sum_narrow_rows(src + row * task.row, diff_dst + row * task.row, task.row, mean, beta, gamma);
   for (Index i = 0; row < end; ++row) {
-    sum(Rows<1>{}, row);
+    sum(row, last - first);
     if (++i % tile == 0) flush(2 * padded, beta_tile, beta);
   }
-  if (task.rest > 0 && part.chunk + 1 == task.chunks) sum(Rows<1>{}, task.rows);
+  if (task.rest > 0 && part.chunk + 1 == task.chunks) sum(task.rows, task.rest);
   flush(2 * padded, beta_tile, beta);
 
   double* const partial = task.partial + 2 * part.partial * task.channels;
@@ -172,7 +217,7 @@ void sum_columns(const Task& task, const Part& part, double* scratch) {
     double sums[2] = {0, 0};
     for (Index k = 0; k < task.repeat; ++k)
       for (Index i = 0; i < task.inner; ++i) {
-        const Index column = k * position + c * task.inner + i - first;
+        const Index column = place_of<T>(k * position + c * task.inner + i - first);
         sums[0] += beta[column];
         sums[1] += gamma[column];
       }
@@ -189,10 +234,14 @@ void sum_piece(const T* src, const T* diff_dst, Index count, Vec mean, double* b
   WideSums wide = load_sums(beta, gamma);
   Index i = 0;
   for (; i + tile * lanes <= count; i += tile * lanes)
-    wide.add(sum_pairwise<tile>(src + i, diff_dst + i, lanes, mean));
-  const Index whole = (count - i) / lanes;
-  Sums sums = sum_few(whole, src + i, diff_dst + i, lanes, mean);
-  i += whole * lanes;
+    wide.add(sum_pairwise<tile>(src + i, diff_dst + i, mean));
+  Sums sums{broadcast(0), broadcast(0)};
+  for (; i + 2 * lanes <= count; i += 2 * lanes)
+    sums = sums + sum_pairwise<2>(src + i, diff_dst + i, mean);
+  if (i + lanes <= count) {
+    sums = sums + sum_first(lanes, src + i, diff_dst + i, mean);
+    i += lanes;
+  }
   if (const int n = static_cast<int>(count - i); n > 0)
     sums = sums + sum_first(n, src + i, diff_dst + i, mean);
   wide.add(sums);
@@ -254,17 +303,19 @@ inline void for_entries(const Task& task, Index c, const Set& set) {
     for (Index i = 0; i < task.inner; ++i) {
       const Index column = k * position + c * task.inner + i;
       set(column);
-      for (Index copy = column + task.row; copy < task.row + lanes; copy += task.row) set(copy);
+      for (Index copy = column + task.row; copy < task.entries; copy += task.row) set(copy);
     }
 }
 
+template <class T>
 void fill_pivot(const Task& task) {
   for (Index c = 0; c < task.channels; ++c) {
     const float value = pivot(task, c);
-    for_entries(task, c, [&](Index entry) { task.table_mean[entry] = value; });
+    for_entries(task, c, [&](Index entry) { task.table_mean[slot<T>(task, entry)] = value; });
   }
 }
 
+template <class T>
 void finish(const Task& task, Index first_channel, Index last_channel) {
   for (Index c = first_channel; c < last_channel; ++c) {
     double beta = 0;
@@ -283,10 +334,11 @@ void finish(const Task& task, Index first_channel, Index last_channel) {
     const float shift = static_cast<float>(beta / task.per_channel);
     const float slope = static_cast<float>(gamma * r / task.per_channel * r);
     for_entries(task, c, [&](Index entry) {
-      task.table_mean[entry] = task.mean[c];
-      task.scale[entry] = scale;
-      task.shift[entry] = shift;
-      task.slope[entry] = slope;
+      const Index at = slot<T>(task, entry);
+      task.table_mean[at] = task.mean[c];
+      task.scale[at] = scale;
+      task.shift[at] = shift;
+      task.slope[at] = slope;
     });
   }
 }
@@ -300,21 +352,28 @@ struct Coefficients {
   Vec slope;
 };
 
-// The tables from one entry on.
+struct TwoCoefficients {
+  Coefficients a;
+  Coefficients b;
+};
+
+// The tables of columns from one entry on.
+template <class T>
 struct Table {
-  const float* mean;
-  const float* scale;
-  const float* shift;
-  const float* slope;
+  TwoTable<T> mean;
+  TwoTable<T> scale;
+  TwoTable<T> shift;
+  TwoTable<T> slope;
 
   Table(const Task& task, Index entry)
-      : mean(task.table_mean + entry),
-        scale(task.scale + entry),
-        shift(task.shift + entry),
-        slope(task.slope + entry) {}
+      : mean(task, task.table_mean, entry),
+        scale(task, task.scale, entry),
+        shift(task, task.shift, entry),
+        slope(task, task.slope, entry) {}
 
-  Coefficients at(Index i) const {
-    return {load(mean + i), load(scale + i), load(shift + i), load(slope + i)};
+  TwoCoefficients at(Index i) const {
+    const Two m = mean.at(i), r = scale.at(i), h = shift.at(i), s = slope.at(i);
+    return {{m.a, r.a, h.a, s.a}, {m.b, r.b, h.b, s.b}};
   }
 };
 
@@ -340,7 +399,18 @@ struct Writer {
   const T* diff_dst = static_cast<const T*>(task.diff_dst);
   T* diff_src = static_cast<T*>(task.diff_src);
 
-  // `count` whole vectors of each of n rows, where coefficients(i) are those of the i-th vector.
+  static Vec gradient(const Coefficients& k, Vec x, Vec d) {
+    if constexpr (batch)
+      return batch_gradient(k, x, d);
+    else
+      return k.scale * d;
+  }
+  static Two gradient(const TwoCoefficients& k, const Two& x, const Two& d) {
+    return {gradient(k.a, x.a, d.a), gradient(k.b, x.b, d.b)};
+  }
+
+  // `count` times two vectors of each of n rows; coefficients(i) are those from the i-th element
+  // on.
   template <int n = 1, class Of>
   void write(Index count, Index at, const Of& coefficients) const {
     // Copies: *this would be read again after every store.
@@ -348,31 +418,38 @@ struct Writer {
     const T* const d = diff_dst + at;
     T* const result = diff_src + at;
     const Index stride = task.row;
-    for (Index i = 0; i < count * lanes; i += lanes) {
-      const Coefficients k = coefficients(i);
+    for (Index i = 0; i < count * 2 * lanes; i += 2 * lanes) {
+      const TwoCoefficients k = coefficients(i);
       for (Index j = i; j < i + n * stride; j += stride) {
-        Vec gradient;
-        if constexpr (batch)
-          gradient = batch_gradient(k, load(x + j), load(d + j));
-        else
-          gradient = k.scale * load(d + j);
+        const Two two = gradient(k, batch ? load_two(x + j) : Two{}, load_two(d + j));
         if constexpr (streaming)
-          stream(result + j, gradient);
+          stream_two(result + j, two);
         else
-          store(result + j, gradient);
+          store_two(result + j, two);
         if constexpr (n == 1) break;
       }
     }
   }
 
+  // Fewer than two vectors.
+  void write_first(int n, Index at, const TwoCoefficients& k) const {
+    const Two x = batch ? load_two_first(n, src + at) : Two{};
+    store_two_first(n, diff_src + at, gradient(k, x, load_two_first(n, diff_dst + at)));
+  }
+
+  // At most one vector.
   void write_first(int n, Index at, const Coefficients& k) const {
-    const Vec d = load_first(n, diff_dst + at);
-    Vec result;
-    if constexpr (batch)
-      result = batch_gradient(k, load_first(n, src + at), d);
+    const Vec x = batch ? load_first(n, src + at) : Vec{};
+    store_first(n, diff_src + at, gradient(k, x, load_first(n, diff_dst + at)));
+  }
+
+  // A whole vector.
+  void write_one(Index at, const Coefficients& k) const {
+    const Vec result = gradient(k, batch ? load(src + at) : Vec{}, load(diff_dst + at));
+    if constexpr (streaming)
+      stream(diff_src + at, result);
     else
-      result = k.scale * d;
-    store_first(n, diff_src + at, result);
+      store(diff_src + at, result);
   }
 
   // Elements from `at` on before one that a non-temporal store can begin with. The tensor's own
@@ -387,30 +464,31 @@ struct Writer {
   // cyclically.
   void write_span(Index begin, Index end, Index column) const {
     const int n = static_cast<int>(minimum(head(begin), end - begin));
-    if (n > 0) write_first(n, begin, Table(task, column).at(0));
+    if (n > 0) write_first(n, begin, Table<T>(task, column).at(0));
     const auto advance = [&](Index count) {
       column += count;
       while (column >= task.row) column -= task.row;
     };
     advance(n);
     Index at = begin + n;
-    while (at + lanes <= end) {
-      const Index run = minimum((end - at) / lanes, (task.row - column + lanes - 1) / lanes);
-      write(run, at, [table = Table(task, column)](Index i) { return table.at(i); });
-      at += run * lanes;
-      advance(run * lanes);
+    while (at + 2 * lanes <= end) {
+      const Index run =
+          minimum((end - at) / (2 * lanes), (task.row - column - 1) / (2 * lanes) + 1);
+      write(run, at, [table = Table<T>(task, column)](Index i) { return table.at(i); });
+      at += run * 2 * lanes;
+      advance(run * 2 * lanes);
     }
-    if (at < end) write_first(static_cast<int>(end - at), at, Table(task, column).at(0));
+    if (at < end) write_first(static_cast<int>(end - at), at, Table<T>(task, column).at(0));
   }
 
   // Columns of n rows, whose coefficients are then loaded once.
   template <int n>
   void write_rows(Index row, Index column, Index width) const {
-    const Table table(task, column);
+    const Table<T> table(task, column);
     const Index at = row * task.row + column;
-    const Index whole = width / lanes;
+    const Index whole = width / (2 * lanes);
     write<n>(whole, at, [table](Index i) { return table.at(i); });
-    const Index done = whole * lanes;
+    const Index done = whole * 2 * lanes;
     if (done < width)
       for (Index i = 0; i < n; ++i)
         write_first(static_cast<int>(width - done), at + i * task.row + done, table.at(done));
@@ -452,8 +530,9 @@ struct Writer {
       }
       for (Index c = part.first_channel;;) {
         const Index whole = (plane_end - at) / lanes;
-        write(whole, at, [k](Index) { return k; });
+        write(whole / 2, at, [k](Index) { return TwoCoefficients{k, k}; });
         at += whole * lanes;
+        if (whole % 2 != 0) write_one(at - lanes, k);
         const int n = static_cast<int>(plane_end - at);
         if (at + lanes > end) {
           if (++c < part.last_channel) {
@@ -466,8 +545,7 @@ struct Writer {
         }
         const Coefficients next = broadcast_coefficients(task, ++c);
         if (n > 0) {
-          const Coefficients mixed = select_first(n, k, next);
-          write(1, at, [mixed](Index) { return mixed; });
+          write_one(at, select_first(n, k, next));
           at += lanes;
         }
         k = next;
@@ -495,7 +573,7 @@ void write(const Task& task, const Part& part) {
 void fence() { _mm_sfence(); }
 
 template <class T>
-constexpr Kernels kernels_of{lanes, fill_pivot, sums<T>, finish, write<T>, fence};
+constexpr Kernels kernels_of{lanes, fill_pivot<T>, sums<T>, finish<T>, write<T>, fence};
 
 }  // namespace
 

@@ -135,9 +135,9 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
   task.pieces = 1;
   task.piece = geometry.inner;
   if (task.columns) {
-    // Whole vectors a row, and enough of them.
+    // Pairs of vectors a row, and enough of them.
     Index repeat = 1;
-    while (repeat * position % lanes != 0) repeat *= 2;
+    while (repeat * position % (2 * lanes) != 0) repeat *= 2;
     while (repeat * position < 8 * lanes) repeat *= 2;
     if (repeat * position <= longest_row && repeat <= geometry.outer / 8) task.repeat = repeat;
     task.row = task.repeat * position;
@@ -146,7 +146,7 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
     // Enough chunks for many threads, whose partial sums are few beside the tensor.
     const Index most = std::clamp<Index>(65536 / task.row, 32, 256);
     const Index chunks = std::clamp<Index>(task.rows / 64, 1, most);
-    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
+    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 16), 16);
     task.chunks = std::max<Index>(divide_up(task.rows, task.chunk_rows), 1);
   } else {
     const Index most = std::max<Index>(geometry.per_block_channel() / 16384, 1);
@@ -319,8 +319,8 @@ void on_threads(int threads, const Body& body) {
   body(Team{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-// One block, at all its summed places.
-void run_block(const Problem& problem, int num_threads, bool cached, const Arguments& arguments) {
+// One block, at all its summed places, of a tensor of so many bytes.
+void run_block(const Problem& problem, int num_threads, Index bytes, const Arguments& arguments) {
   const Geometry& geometry = problem.geometry;
   const Kernels& kernels = kernels_for(problem.data);
   const int lanes = kernels.lanes;
@@ -338,13 +338,15 @@ void run_block(const Problem& problem, int num_threads, bool cached, const Argum
   task.inner = geometry.inner;
   task.per_channel = static_cast<double>(geometry.per_statistic());
   task.batch = problem.statistics == Statistics::batch;
-  task.cached = cached;
-  task.streaming = !task.cached && arguments.diff_src != arguments.diff_dst;
+  task.cached = 3 * bytes <= last_cache().bytes / 4 * 3;
+  // A cold output costs less when it is not first read, well before it is too large for the cache.
+  task.streaming = 3 * bytes > last_cache().bytes / 4 && arguments.diff_src != arguments.diff_dst;
   cut(task, geometry, lanes);
   const Schedule schedule = schedule_for(task, geometry, problem.data, lanes, num_threads);
 
   const bool sums = task.batch || arguments.diff_gamma;
-  const Index entries = task.columns ? task.row + lanes : geometry.channels;
+  const Index entries = task.columns ? round_up(task.row + 2 * lanes, 2) : geometry.channels;
+  task.entries = entries;
   const Places places(geometry, false);
   task.partials =
       places.count() == 1 ? task.chunks : std::min(places.count() * task.chunks, most_partials);
@@ -352,7 +354,7 @@ void run_block(const Problem& problem, int num_threads, bool cached, const Argum
   const Index own =
       task.columns
           ? scratch_per_column *
-                round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner, lanes)
+                round_up(task.repeat > 1 ? task.row : schedule.block * geometry.inner, 2 * lanes)
           : scratch_per_plane(lanes) * schedule.block;
   Scratch scratch(Scratch::bytes_for<double>(partials) + 4 * Scratch::bytes_for<float>(entries) +
                   static_cast<std::size_t>(schedule.threads) * Scratch::bytes_for<double>(own));
@@ -386,9 +388,9 @@ void run_block(const Problem& problem, int num_threads, bool cached, const Argum
 void run(const Problem& problem, int num_threads, const Arguments& arguments) {
   const Geometry& geometry = problem.geometry;
   const Index size = static_cast<Index>(size_of(problem.data));
-  const bool cached = 3 * geometry.elements() * size <= last_cache().bytes / 4 * 3;
+  const Index bytes = geometry.elements() * size;
   const Places groups(geometry, true);
-  if (groups.count() == 1) return run_block(problem, num_threads, cached, arguments);
+  if (groups.count() == 1) return run_block(problem, num_threads, bytes, arguments);
 
   Problem block = problem;
   block.geometry.num_loops = 0;
@@ -404,7 +406,7 @@ void run(const Problem& problem, int num_threads, const Arguments& arguments) {
     const auto sums = [&](float* all) {
       return static_cast<float*>(advance(static_cast<void*>(all), statistic));
     };
-    run_block(block, threads, cached,
+    run_block(block, threads, bytes,
               {advance(arguments.src, offset), advance(arguments.diff_dst, offset),
                statistics(arguments.mean), statistics(arguments.variance),
                statistics(arguments.gamma), advance(arguments.diff_src, offset),
