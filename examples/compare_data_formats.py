@@ -234,16 +234,15 @@ def missing_isa(error: onedsl.UnsupportedError) -> str:
 
 
 def tolerances(dtype: str, backend: str, terms: int) -> tuple[float, ...]:
-    """Give the errors allowed to the three gradients.
+    """Give the errors allowed to the three gradients: onedsl's own.
 
-    They are onedsl's own, and more for long sums. Random terms cancel, so that a sum of n of them
-    is some sqrt(n) times smaller than what went into it, and roundings weigh as much more. oneDNN
-    also adds in plain float32, which can lose up to n roundings; half a percent is the limit.
+    oneDNN gets more for long sums. It adds in plain float32, which can lose up to a rounding a
+    term; half a percent is the limit.
     """
-    rounding = 2.0**-24
-    long_sum = min(terms * rounding, 2.0**-8) if backend == "onednn" else terms**0.5 * rounding
     own = (testing.TOLERANCES[dtype], *[testing.SUM_TOLERANCES["f32"]] * 2)
-    return tuple(max(tolerance, long_sum) for tolerance in own)
+    if backend != "onednn":
+        return own
+    return tuple(max(tolerance, min(terms * 2.0**-24, 2.0**-8)) for tolerance in own)
 
 
 def judge(errors: Iterable[float], allowed: Iterable[float]) -> str:
