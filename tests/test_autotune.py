@@ -1,0 +1,74 @@
+"""compile(autotune=True) and what auto takes."""
+
+from __future__ import annotations
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+
+import onedsl
+from onedsl import _autotune, _core, testing
+
+OP = onedsl.BatchNormTrainingBackward(EPSILON)
+
+
+class Timed:
+    """Stands for a compiled plan, and takes the time it is told to."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.calls = 0
+
+    def run(self, *arguments):
+        self.calls += 1
+        end = _autotune.time.perf_counter() + self.seconds
+        while _autotune.time.perf_counter() < end:
+            pass
+        return arguments[-1] or ()
+
+
+@pytest.mark.parametrize("slow", ["onednn", "native"])
+@pytest.mark.parametrize("seconds", [1e-5, 1e-3])
+def test_the_faster_is_kept(slow, seconds):
+    plans = {
+        choice: Timed(seconds * (4 if name == slow else 1))
+        for name, choice in (("onednn", _core.Backend.onednn), ("native", _core.Backend.native))
+    }
+    spec = onedsl.TensorSpec((4, 3))
+    kept = _autotune.fastest(plans.__getitem__, spec, onedsl.TensorSpec((3,)), True)
+    assert kept.seconds == seconds
+    assert all(plan.calls > 5 for plan in plans.values())
+
+
+@pytest.mark.parametrize("dtype", list(testing.TOLERANCES))
+@pytest.mark.parametrize("shape", [(16, 8), (3, 40, 50, 16), (0, 3)], ids=str)
+def test_autotuned_plans_are_right(shape, dtype):
+    problem = testing.random_problem(shape, dtype)
+    compiled = OP.compile(onedsl.TensorSpec(shape, dtype), autotune=True)
+    assert compiled.backend in ("onednn", "native")
+    if not helpers.runs("onednn", dtype):
+        assert compiled.backend == "native"
+    expected = testing.batch_norm_backward(*problem, epsilon=EPSILON)
+    testing.assert_gradients_close(compiled(*problem), expected, factor=2)
+
+
+def test_a_forced_backend_is_not_tuned():
+    spec = onedsl.TensorSpec((8, 16))
+    for backend in ("onednn", "native"):
+        assert OP.compile(spec, backend=backend, autotune=True).backend == backend
+
+
+def test_directml_tunes_too():
+    op = onedsl.BatchNormalizationGrad(EPSILON)
+    spec = onedsl.TensorSpec((4, 3, 5))
+    assert op.compile(spec, (4, 1, 5), autotune=True).backend == "native"  # oneDNN cannot
+    assert op.compile(spec, (1, 3, 1), autotune=True).stats_shape == (1, 3, 1)
+
+
+@pytest.mark.parametrize("strides", [None, (1, 4, 12), (15, 1, 3), (5, 20, 1)], ids=str)
+def test_arrays_are_made_as_a_spec_says(strides):
+    spec = onedsl.TensorSpec((4, 3, 5), "bf16", strides)
+    array = _autotune.ones(spec)
+    assert onedsl.TensorSpec.of(array) == spec
+    assert (np.asarray(array, np.float32) == 1).all()
