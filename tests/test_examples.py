@@ -26,7 +26,7 @@ def run(tmp_path, name, *arguments, timeout=120):
 
 def test_every_example_is_tested():
     names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("_")}
-    assert names == {"quickstart.py", "compare_data_formats.py"}
+    assert names == {"quickstart.py", "compare_data_formats.py", "frozen_backbone.py"}
 
 
 def test_quickstart(tmp_path):
@@ -59,7 +59,10 @@ def test_compare_data_formats(tmp_path):
     assert child.returncode == 0, child.stdout + child.stderr
     for word in ("photos-3x208", "resnet50-512x7", "f32", "bf16", "f16", "NXC", "NCX"):
         assert word in child.stdout, word
-    pixels = matplotlib.imread(picture)
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def assert_is_a_picture(pixels):
     height, width = pixels.shape[:2]
     assert min(height, width) >= 400
     ink = (pixels[..., :3] < 0.9).any(-1)
@@ -102,3 +105,33 @@ def test_help(tmp_path):
     assert child.returncode == 0, child.stderr
     for option in ("--layers", "--dtypes", "--save"):
         assert option in child.stdout
+
+
+def test_frozen_backbone(tmp_path):
+    matplotlib = pytest.importorskip(
+        "matplotlib.image", reason="the extra `examples` is not installed"
+    )
+    picture = tmp_path / "picture.png"
+    child = run(
+        tmp_path, "frozen_backbone.py", "--seeds", "1", "--steps", "15", "--save", str(picture)
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stderr == ""
+    rows = [line.split() for line in child.stdout.splitlines()]
+    errors = {
+        tuple(row[:3]): float(row[3]) for row in rows if row[2:3] in (["right"], ["confused"])
+    }
+    assert len(errors) == 4
+    for (forward, gradient, verdict), error in errors.items():
+        assert (verdict == "right") == (forward == gradient)
+        assert error < 1e-5 if verdict == "right" else error > 0.1
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+@pytest.mark.parametrize(("option", "word"), [("--steps", "ten"), ("--rate", "-1")])
+def test_frozen_backbone_refuses_in_words(tmp_path, option, word):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    child = run(tmp_path, "frozen_backbone.py", f"{option}={word}", timeout=60)
+    assert child.returncode == 2, child.stdout + child.stderr
+    assert word in child.stderr
+    assert "Traceback" not in child.stderr
