@@ -39,19 +39,16 @@ inline float pivot(const Task& task, Index c) {
   return result;
 }
 
-// The sums of n vectors in pairs: the error grows with log n.
-template <int n, class T>
-inline Sums sum_pairwise(const T* src, const T* diff_dst, Vec mean) {
-  if constexpr (n == 2) {
-    const Two d = load_two(diff_dst);
-    const Two x = load_two(src);
-    return {d.a + d.b, multiply_add(d.b, x.b - mean, d.a * (x.a - mean))};
-  } else {
-    constexpr Index half = n / 2 * lanes;
-    return sum_pairwise<n / 2>(src, diff_dst, mean) +
-           sum_pairwise<n / 2>(src + half, diff_dst + half, mean);
+// Sums over every other vector, or every other element.
+struct TwoSums {
+  Two beta{};
+  Two gamma{};
+
+  void add(const Two& x, const Two& d, const Two& mean) {
+    beta = {beta.a + d.a, beta.b + d.b};
+    gamma = {multiply_add(d.a, x.a - mean.a, gamma.a), multiply_add(d.b, x.b - mean.b, gamma.b)};
   }
-}
+};
 
 // The lanes past the first n add nothing, whatever the mean.
 template <class T>
@@ -61,7 +58,7 @@ inline Sums sum_first(int n, const T* src, const T* diff_dst, Vec mean) {
 }
 
 // f32 holds the sums of so many vectors, then f64 takes over.
-constexpr int tile = 16;
+constexpr int tile = 8;
 
 // The same in f64.
 struct WideSums {
@@ -156,27 +153,23 @@ template <class T>
 void sum_narrow_rows(const T* src, const T* diff_dst, Index stride, const TwoTable<T>& mean,
                      double* beta, double* gamma) {
   constexpr int twos = narrow_row / (2 * lanes);
-  Two b[twos] = {};
-  Two g[twos] = {};
+  TwoSums sums[twos];
   for (int row = 0; row < tile; ++row, src += stride, diff_dst += stride) {
 #pragma GCC unroll 4
     for (int i = 0; i < twos; ++i) {
-      const Two d = load_two(diff_dst + i * 2 * lanes);
-      const Two x = load_two(src + i * 2 * lanes);
-      const Two m = mean.at(i * 2 * lanes);
-      b[i] = {b[i].a + d.a, b[i].b + d.b};
-      g[i] = {multiply_add(d.a, x.a - m.a, g[i].a), multiply_add(d.b, x.b - m.b, g[i].b)};
+      const Index j = i * 2 * lanes;
+      sums[i].add(load_two(src + j), load_two(diff_dst + j), mean.at(j));
     }
   }
 #pragma GCC unroll 4
   for (int i = 0; i < twos; ++i) {
-    const auto add = [&](Index j, const Sums& sums) {
+    const auto add = [&](Index j, const Sums& part) {
       WideSums wide = load_sums(beta + j, gamma + j);
-      wide.add(sums);
+      wide.add(part);
       store_sums(beta + j, gamma + j, wide);
     };
-    add(i * 2 * lanes, {b[i].a, g[i].a});
-    add(i * 2 * lanes + lanes, {b[i].b, g[i].b});
+    add(i * 2 * lanes, {sums[i].beta.a, sums[i].gamma.a});
+    add(i * 2 * lanes + lanes, {sums[i].beta.b, sums[i].gamma.b});
   }
 }
 
@@ -233,13 +226,19 @@ void sum_piece(const T* src, const T* diff_dst, Index count, Vec mean, double* b
                double* gamma) {
   WideSums wide = load_sums(beta, gamma);
   Index i = 0;
-  for (; i + tile * lanes <= count; i += tile * lanes)
-    wide.add(sum_pairwise<tile>(src + i, diff_dst + i, mean));
+  const auto sum = [&](Index stop) {
+    TwoSums two;
+    // Not unrolled: memory is read in its own order, not in one that suits the compiler.
+#pragma GCC unroll 1
+    for (; i < stop; i += 2 * lanes)
+      two.add(load_two(src + i), load_two(diff_dst + i), {mean, mean});
+    wide.add({two.beta.a + two.beta.b, two.gamma.a + two.gamma.b});
+  };
+  while (i + tile * lanes <= count) sum(i + tile * lanes);
+  sum(i + (count - i) / (2 * lanes) * (2 * lanes));
   Sums sums{broadcast(0), broadcast(0)};
-  for (; i + 2 * lanes <= count; i += 2 * lanes)
-    sums = sums + sum_pairwise<2>(src + i, diff_dst + i, mean);
   if (i + lanes <= count) {
-    sums = sums + sum_first(lanes, src + i, diff_dst + i, mean);
+    sums = sum_first(lanes, src + i, diff_dst + i, mean);
     i += lanes;
   }
   if (const int n = static_cast<int>(count - i); n > 0)

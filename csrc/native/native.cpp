@@ -146,7 +146,7 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
     // Enough chunks for many threads, whose partial sums are few beside the tensor.
     const Index most = std::clamp<Index>(65536 / task.row, 32, 256);
     const Index chunks = std::clamp<Index>(task.rows / 64, 1, most);
-    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 16), 16);
+    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
     task.chunks = std::max<Index>(divide_up(task.rows, task.chunk_rows), 1);
   } else {
     const Index most = std::max<Index>(geometry.per_block_channel() / 16384, 1);
