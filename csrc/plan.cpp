@@ -10,7 +10,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "errors.hpp"
 #include "narrow.hpp"
 #include "native/native.hpp"
 #include "onednn/backend.hpp"

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._types import DTYPES, STATISTICS, dtype_name
+from ._types import DTYPES, dtype_name
 
 _log = logging.getLogger("onedsl")
 
@@ -71,10 +71,6 @@ class Dialect:
                 f"{argument} must be {' or '.join(self.types[data])} where {self.names.src} is "
                 f"{data}, not {statistics}"
             )
-
-
-TYPE_TABLE = STATISTICS
-"""The rows of oneDNN's documents."""
 
 
 def epsilon(value: object) -> float:

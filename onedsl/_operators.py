@@ -16,7 +16,7 @@ from . import _check, _core
 from ._autotune import fastest
 from ._errors import GammaIgnoredWarning
 from ._spec import DataFormat, TensorSpec, parse_data_format
-from ._types import CORE, dtype_name
+from ._types import CORE, STATISTICS, dtype_name
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "onednn", "native"]
@@ -386,7 +386,7 @@ class BatchNormTrainingBackward(ChannelOperator):
         ),
         BatchNormGradients,
         _core.Statistics.batch,
-        _check.TYPE_TABLE,
+        STATISTICS,
         ignores_gamma=True,
     )
 
@@ -515,7 +515,7 @@ class BatchNormTrainingBackprop(ChannelOperator):
         ),
         BatchNormDeltas,
         _core.Statistics.batch,
-        _check.TYPE_TABLE,
+        STATISTICS,
     )
 
     def __call__(
