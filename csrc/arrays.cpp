@@ -1,8 +1,12 @@
 #include "arrays.hpp"
 
 #include <array>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <utility>
+
+#include "dlpack.hpp"
 
 namespace py = pybind11;
 
@@ -75,7 +79,11 @@ bool View::overlaps(const View& other) const noexcept {
 std::optional<View> view(const py::handle object) {
   const Types& known = types();
   if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != known.ndarray.ptr()) {
-    return std::nullopt;
+    if (py::isinstance<py::array>(object)) return std::nullopt;
+    const std::optional<py::array> imported = import_array(object);
+    std::optional<View> result = imported ? view(*imported) : std::nullopt;
+    if (result) result->viewed = *imported;
+    return result;
   }
   const auto array = py::reinterpret_borrow<py::array>(object);
   const py::dtype dtype = array.dtype();
@@ -100,9 +108,15 @@ py::dtype dtype_of(const DataType type) { return types().dtypes[static_cast<std:
 
 py::array empty_like(const View& like) {
   std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
-  if (like.size() == 0) return py::array(dtype_of(like.type), std::move(shape));
-  return py::array(dtype_of(like.type), std::move(shape),
-                   std::vector<py::ssize_t>(like.strides, like.strides + like.rank));
+  std::vector<py::ssize_t> strides(like.strides, like.strides + like.rank);
+  if (!like.viewed || like.size() == 0) return py::array(dtype_of(like.type), std::move(shape), std::move(strides));
+
+  constexpr std::size_t line = 64;
+  const std::size_t bytes = static_cast<std::size_t>(like.size()) * size_of(like.type);
+  void* const memory = std::aligned_alloc(line, (bytes + line - 1) / line * line);
+  if (!memory) throw std::bad_alloc();
+  const py::capsule owner(memory, [](void* p) { std::free(p); });
+  return py::array(dtype_of(like.type), std::move(shape), std::move(strides), memory, owner);
 }
 
 }  // namespace onedsl

@@ -6,6 +6,7 @@
 namespace onedsl {
 
 void bind_errors(pybind11::module_& module);
+void bind_dlpack(pybind11::module_& module);
 void bind_operator(pybind11::module_& module);
 void bind_capabilities(pybind11::module_& module);
 

@@ -11,6 +11,7 @@
 
 #include "arrays.hpp"
 #include "bind.hpp"
+#include "dlpack.hpp"
 #include "geometry.hpp"
 #include "plan.hpp"
 #include "threads.hpp"
@@ -58,6 +59,16 @@ Results prepare(const Call& call, const bool sums, const py::object& out) {
   py::object diff_beta = sum(ports.diff_beta);
   results.arrays = py::make_tuple(std::move(diff_src), std::move(diff_gamma), std::move(diff_beta));
   return results;
+}
+
+// `src` is what the caller passed: the results are to be of its kind.
+py::object deliver(Results results, const Call& call, const py::handle src) {
+  if (!call.src.viewed || call.diff_src) return std::move(results.arrays);
+  const auto arrays = py::reinterpret_borrow<py::tuple>(results.arrays);
+  const auto exported = [&](const std::size_t i) -> py::object {
+    return arrays[i].is_none() ? py::none() : export_array(arrays[i], src);
+  };
+  return py::make_tuple(exported(0), exported(1), exported(2));
 }
 
 std::optional<Geometry> geometry_of(const View& v, const KeptAxes kept) {
@@ -180,7 +191,7 @@ class Operator {
       const py::gil_scoped_release release;
       plan(call->geometry, call->src.type, call->mean.type, sums, backend)->execute(results.ports);
     }
-    return std::move(results.arrays);
+    return deliver(std::move(results), *call, src);
   }
 
  private:
@@ -254,7 +265,7 @@ class Compiled {
       const py::gil_scoped_release release;
       plan->execute(results.ports);
     }
-    return std::move(results.arrays);
+    return deliver(std::move(results), *call, src);
   }
 
   const Plan& plan() const { return *plan_; }

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _core
-from ._types import DTYPES, dtype_name
+from ._arrays import Array, as_numpy
+from ._types import dtype_name
 
 _log = logging.getLogger("onedsl")
 
 BACKENDS = {name: _core.Backend[name] for name in ("auto", "onednn", "native")}
 
-Array = npt.NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array, Array | None]
 Buffers = tuple[Array | None, ...] | None
 
@@ -169,19 +168,19 @@ def arguments(
     Gives arrays that the core takes as they are.
     """
     label = dialect.label
-    src = _array(label("src"), inputs[0])
+    src = as_numpy(label("src"), inputs[0])
     data = dtype_name(src.dtype)
     statistics_shape(dialect, layout, src.shape)
-    diff_dst = _array(label("diff_dst"), inputs[1])
+    diff_dst = as_numpy(label("diff_dst"), inputs[1])
     _same(label("diff_dst"), diff_dst, label("src"), src)
 
-    mean = _array(label("mean"), inputs[2])
+    mean = as_numpy(label("mean"), inputs[2])
     statistics = dtype_name(mean.dtype)
     dialect.check_types(data, statistics, label("mean"))
     kept = kept_axes(dialect, layout, src.shape, mean.shape)
 
     def statistic(name: str, value: object) -> Array:
-        array = _array(name, value)
+        array = as_numpy(name, value)
         if array.dtype != mean.dtype:
             raise TypeError(
                 f"{name} must be {statistics} as {label('mean')} is, not {dtype_name(array.dtype)}"
@@ -217,7 +216,7 @@ def arguments(
         if value is None:
             continue
         name = f"out.{label(port)}"
-        array = _array(name, value)
+        array = as_numpy(name, value)
         if port == "diff_src":
             _same(name, array, label("src"), src)
             if not _same_layout(array, dense_src):
@@ -249,20 +248,6 @@ def _no_overlap(names: Names, port: str, label: str, array: Array, taken: dict[s
     for name, other in taken.items():
         if np.may_share_memory(array, other):
             raise ValueError(f"{label} overlaps {name}; {cure}")
-
-
-def _array(name: str, value: object) -> Array:
-    """Take a NumPy array of one of the three types."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} is a masked array, and the mask would be lost; pass {name}.filled()"
-        )
-    if not isinstance(value, np.ndarray):
-        raise TypeError(
-            f"{name} must be a NumPy array of f32, bf16 or f16, not {type(value).__name__}"
-        )
-    dtype = DTYPES[dtype_name(value.dtype, name)]
-    return np.asarray(value).view(dtype)
 
 
 def _same(name: str, array: Array, src_name: str, src: Array) -> None:
@@ -361,7 +346,7 @@ def compiled_for(
     """Say where arguments that are right in themselves are not those of the compiled plan."""
     for port, value in zip(("src", "diff_dst"), inputs, strict=False):
         name = dialect.label(port)
-        array = _array(name, value)
+        array = as_numpy(name, value)
         if dtype_name(array.dtype) != data:
             raise TypeError(
                 f"{name} is {dtype_name(array.dtype)}, and this was compiled for {data}"
@@ -379,7 +364,7 @@ def compiled_for(
         if not array.flags.aligned:
             raise ValueError(f"{name} is not aligned to its items; pass {name}.copy()")
     name = dialect.label("mean")
-    mean = _array(name, inputs[2])
+    mean = as_numpy(name, inputs[2])
     if dtype_name(mean.dtype) != statistics:
         raise TypeError(
             f"{name} is {dtype_name(mean.dtype)}, and this was compiled for "

@@ -69,6 +69,19 @@ class Compiled:
     @property
     def num_threads(self) -> int: ...
 
+class Producer:
+    def __dlpack__(
+        self,
+        *,
+        stream: object = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: object = None,
+        copy: object = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+def import_array(array: object, /) -> Any: ...
+def export_array(array: Any, like: object, /) -> Any: ...
 def is_dense(array: object, kept: int, /) -> bool: ...
 def compile_onednn_op(
     dims: Sequence[int],

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy.typing as npt
 
 from . import _check, _core
+from ._arrays import SupportsDLPack
 from ._autotune import fastest
 from ._errors import GammaIgnoredWarning
 from ._spec import DataFormat, TensorSpec, parse_data_format
 from ._types import CORE, STATISTICS, dtype_name
 
-Array = npt.NDArray[Any]
 Backend = Literal["auto", "onednn", "native"]
-Out = tuple[Array, Array | None, Array | None]
+Out = tuple[SupportsDLPack, SupportsDLPack | None, SupportsDLPack | None]
 
 
 class BatchNormGradients(NamedTuple):
@@ -154,11 +154,11 @@ class Compiled:
 
     def __call__(
         self,
-        src: Array,
-        diff_dst: Array,
-        mean: Array,
-        variance: Array,
-        gamma: Array | None = None,
+        src: SupportsDLPack,
+        diff_dst: SupportsDLPack,
+        mean: SupportsDLPack,
+        variance: SupportsDLPack,
+        gamma: SupportsDLPack | None = None,
         *,
         out: Out | None = None,
     ) -> Any:
@@ -195,7 +195,7 @@ class Compiled:
             statistics=self.stats_dtype,
             gamma=self.gamma,
         )
-        return _ran(self._run(*arrays, buffers))
+        return _ran(self._run(*arrays, buffers), inputs[0])
 
     def __repr__(self) -> str:
         return (
@@ -253,7 +253,7 @@ class Operator:
             arrays, buffers = _check.arguments(
                 self._dialect, self._layout, inputs, sums=sums, out=out
             )
-            result = _ran(self._core.run(*arrays, sums, buffers, choice))
+            result = _ran(self._core.run(*arrays, sums, buffers, choice), inputs[0])
         return self._result(result, out)
 
     def _result(self, result: tuple[Any, Any, Any], out: Any) -> Any:
@@ -333,12 +333,18 @@ class ChannelOperator(Operator):
         return Compiled(self, spec, stats_dtype, None, gamma, outputs, backend, autotune)
 
 
-def _ran(result: tuple[Any, Any, Any] | None) -> tuple[Any, Any, Any]:
+def _ran(result: tuple[Any, Any, Any] | None, src: object) -> tuple[Any, Any, Any]:
+    """Give what came of checked, NumPy's arguments as arrays of the library of the caller's src."""
     if result is None:
         raise RuntimeError(
             "onedsl's core refused arguments that its checks had passed; please report this"
         )
-    return result
+
+    def delivered(array: Any) -> Any:
+        return None if array is None else _core.export_array(array, src)
+
+    diff_src, diff_gamma, diff_beta = result
+    return delivered(diff_src), delivered(diff_gamma), delivered(diff_beta)
 
 
 class BatchNormTrainingBackward(ChannelOperator):
@@ -392,11 +398,11 @@ class BatchNormTrainingBackward(ChannelOperator):
 
     def __call__(
         self,
-        src: Array,
-        diff_dst: Array,
-        mean: Array,
-        variance: Array,
-        gamma: Array | None = None,
+        src: SupportsDLPack,
+        diff_dst: SupportsDLPack,
+        mean: SupportsDLPack,
+        variance: SupportsDLPack,
+        gamma: SupportsDLPack | None = None,
         *,
         outputs: Literal["all", "diff_src"] = "all",
         out: Out | None = None,
@@ -520,11 +526,11 @@ class BatchNormTrainingBackprop(ChannelOperator):
 
     def __call__(
         self,
-        input_forward: Array,
-        output_delta: Array,
-        mean: Array,
-        variance: Array,
-        gamma: Array | None = None,
+        input_forward: SupportsDLPack,
+        output_delta: SupportsDLPack,
+        mean: SupportsDLPack,
+        variance: SupportsDLPack,
+        gamma: SupportsDLPack | None = None,
         *,
         outputs: Literal["all", "input_delta"] = "all",
         out: Out | None = None,
@@ -670,11 +676,11 @@ class BatchNormalizationGrad(Operator):
 
     def __call__(
         self,
-        input: Array,  # noqa: A002 - the field is InputTensor
-        input_gradient: Array,
-        mean: Array,
-        variance: Array,
-        scale: Array,
+        input: SupportsDLPack,  # noqa: A002 - the field is InputTensor
+        input_gradient: SupportsDLPack,
+        mean: SupportsDLPack,
+        variance: SupportsDLPack,
+        scale: SupportsDLPack,
         *,
         outputs: Literal["all", "output_gradient"] = "all",
         out: Out | None = None,

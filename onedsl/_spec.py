@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
+from ._arrays import as_numpy
 from ._types import DTYPES, dtype_name
 
 MAX_RANK = 64  # NumPy's own
@@ -111,16 +112,15 @@ class TensorSpec:
         object.__setattr__(self, "strides", steps)
 
     @classmethod
-    def of(cls, array: npt.NDArray[Any]) -> TensorSpec:
-        """Describe an array as it is.
+    def of(cls, array: Any) -> TensorSpec:
+        """Describe an array as it is: NumPy's, or any other on the CPU with ``__dlpack__``.
 
         Raises
         ------
         TypeError, ValueError
-            If it is no NumPy array of the three types, or its memory is not dense.
+            If it is no array of the three types, or its memory is not dense.
         """
-        if not isinstance(array, np.ndarray):
-            raise TypeError(f"array must be a NumPy array, not {type(array).__name__}")
+        array = as_numpy("array", array)
         if array.size == 0:
             return cls(array.shape, array.dtype)
         if any(step % array.itemsize for step in array.strides):

@@ -1,0 +1,68 @@
+"""Arrays of any library, as NumPy arrays over the same memory."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+from ._types import DTYPES, dtype_name
+
+Array = npt.NDArray[Any]
+
+
+class SupportsDLPack(Protocol):
+    """An array of any library: NumPy's, PyTorch's, JAX's and others."""
+
+    def __dlpack__(self) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+# DLPack's device types of memory that the CPU reads and writes: its own, and what is pinned.
+_HOST = (1, 3, 11)
+
+
+def as_numpy(name: str, value: object) -> Array:
+    """Take an array of one of the three types; nothing is copied.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none. The message calls it `name`.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name} is a masked array, and the mask would be lost; pass {name}.filled()"
+        )
+    array = _core.import_array(value)
+    if array is None:
+        _refuse(name, value)
+    return np.asarray(array).view(DTYPES[dtype_name(array.dtype, name)])
+
+
+def _refuse(name: str, value: Any) -> NoReturn:
+    kind = type(value).__name__
+    if not hasattr(type(value), "__dlpack__"):
+        raise TypeError(
+            f"{name} must be a NumPy array, or another with __dlpack__, of f32, bf16 or f16, "
+            f"not {kind}"
+        )
+    if getattr(value, "requires_grad", False) is True:
+        raise TypeError(
+            f"{name} requires grad, and the result would not be part of its graph; pass "
+            f"{name}.detach(), or use onedsl.torch, which autograd knows"
+        )
+    if hasattr(value, "resolve_neg") and value.is_neg():
+        raise TypeError(f"{name} is the negative of its memory; pass {name}.resolve_neg()")
+    try:
+        device = int(value.__dlpack_device__()[0])
+        dtype = np.from_dlpack(value).dtype if device in _HOST else None
+    except Exception as error:
+        raise TypeError(f"{name}, a {kind}, does not give its memory away: {error}") from error
+    if dtype is None:
+        where = getattr(value, "device", f"that DLPack numbers {device}")
+        raise ValueError(f"{name} is on the device {where}; move it to the CPU first")
+    dtype_name(dtype, name)
+    raise TypeError(f"{name}, a {kind}, does not give its memory away")
