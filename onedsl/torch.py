@@ -279,9 +279,6 @@ class _BatchNorm(torch.autograd.Function):
         momentum: float,
         eps: float,
     ) -> Tensor:
-        if weight is None and running_mean is None:
-            # Without these, PyTorch rounds the statistics to the type of the input.
-            running_mean, running_var = src.new_zeros((2, src.shape[1]), dtype=torch.float32)
         dst, mean, inverse = torch.native_batch_norm(
             src, weight, bias, running_mean, running_var, training, momentum, eps
         )
@@ -316,7 +313,9 @@ class _BatchNorm(torch.autograd.Function):
             rest = [gradient.to(weight.dtype) for gradient in rest]
         diff_weight, diff_bias = (
             gradient if needed else None
-            for gradient, needed in zip(rest or (None, None), ctx.needs_input_grad[1:3], strict=True)
+            for gradient, needed in zip(
+                rest or (None, None), ctx.needs_input_grad[1:3], strict=True
+            )
         )
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 
@@ -336,8 +335,9 @@ def batch_norm(
     Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device, a
     type other than float32, bfloat16 and float16, eps = 0) it is PyTorch's own function that runs.
     """
-    ours = input.device.type == "cpu" and input.dtype in _TYPES and input.ndim >= 2 and eps > 0
-    if not ours or not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or not _is_ours(
+        input, running_mean, running_var, weight, bias, eps=eps
+    ):
         return nn.functional.batch_norm(
             input, running_mean, running_var, weight, bias, training, momentum, eps
         )
@@ -349,6 +349,14 @@ def batch_norm(
         input, weight, bias, running_mean, running_var, training, momentum, eps
     )
     return output
+
+
+def _is_ours(input: Tensor, *channels: Tensor | None, eps: float) -> bool:  # noqa: A002
+    """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and its words."""
+    if input.device.type != "cpu" or input.dtype not in _TYPES or input.ndim < 2 or eps <= 0:
+        return False
+    shape = input.shape[1:2]
+    return all(t is None or t.shape == shape for t in channels)
 
 
 class _Layer(nn.modules.batchnorm._BatchNorm):
