@@ -318,12 +318,13 @@ def _run(
     arrays = [None if buffer is None else _view(buffer) for buffer in inputs]
     out = [_view(buffer) for buffer in results]
     for item in np.ndindex(*out[0].shape[: out[0].ndim - rank]):
+        src, diff_dst, mean, variance, gamma = (
+            None if array is None else _item(array, item) for array in arrays
+        )
+        buffers = tuple(_item(array, item) for array in out)
         _ran(
             operator._core.run(
-                *(None if array is None else _item(array, item) for array in arrays),
-                True,
-                tuple(_item(array, item) for array in out),
-                _core.Backend.auto,
+                src, diff_dst, mean, variance, gamma, True, buffers, _core.Backend.auto
             )
         )
 
@@ -475,7 +476,8 @@ def _layout(operator: ChannelOperator, src: jax.Array) -> tuple[tuple[int, ...],
 
 def _count(src: jax.Array, axes: tuple[int, ...]) -> int:
     """Give the elements a channel; 1 where there are none, as their sums are then 0."""
-    return max(1, math.prod(src.shape[axis] for axis in axes))
+    count: int = math.prod(src.shape[axis] for axis in axes)
+    return max(1, count)
 
 
 def _wide(array: jax.Array) -> jax.Array:

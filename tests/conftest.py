@@ -24,7 +24,7 @@ def _version(package: str) -> str:
 
 def pytest_report_header() -> list[str]:
     onednn = ".".join(map(str, _core.onednn_version()))
-    others = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "ml_dtypes", "torch"))
+    others = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "ml_dtypes", "torch", "jax"))
     caps = {
         name: os.environ[name]
         for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA")
