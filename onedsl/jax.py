@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -315,9 +316,12 @@ def _run(
 
     No array of JAX is made here: JAX may need this very thread to do so.
     """
-    arrays = [None if buffer is None else _view(buffer) for buffer in inputs]
-    out = [_view(buffer) for buffer in results]
-    for item in np.ndindex(*out[0].shape[: out[0].ndim - rank]):
+    if inputs[0].__dlpack_device__()[0] != CPU:
+        _check_platform("src", {"a device that is no CPU"})
+    arrays = [None if buffer is None else np.asarray(buffer) for buffer in inputs]
+    out = [np.asarray(buffer) for buffer in results]
+    batch = out[0].shape[: out[0].ndim - rank]
+    for item in itertools.product(*map(range, batch)):
         src, diff_dst, mean, variance, gamma = (
             None if array is None else _item(array, item) for array in arrays
         )
@@ -329,14 +333,10 @@ def _run(
         )
 
 
-def _view(buffer: Any) -> np.ndarray[Any, Any]:
-    if buffer.__dlpack_device__()[0] != CPU:
-        _check_platform("src", {"a device that is no CPU"})
-    return np.asarray(buffer)
-
-
 def _item(array: np.ndarray[Any, Any], item: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Take an item of the batch, or the only one, which is that of all of the batch."""
+    if not item:
+        return array
     view: np.ndarray[Any, Any] = array[
         tuple(min(i, size - 1) for i, size in zip(item, array.shape, strict=False))
     ]

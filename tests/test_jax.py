@@ -328,7 +328,7 @@ def test_another_device(monkeypatch):
         with pytest.raises(ValueError, match=words):
             onedsl.jax.batch_norm(src, epsilon=EPSILON)
     with pytest.raises(ValueError, match=words):
-        onedsl.jax._view(Elsewhere())
+        onedsl.jax._run(None, 2, None, (), Elsewhere())
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8), (2, 3, 0)])
