@@ -109,6 +109,13 @@ def backend(value: object) -> _core.Backend:
     raise ValueError(f'backend must be "auto", "onednn" or "native", not {value!r}')
 
 
+def statistics(value: object) -> _core.Statistics:
+    """Take the word for where mean and variance come from."""
+    if isinstance(value, str) and value in ("batch", "frozen"):
+        return _core.Statistics[value]
+    raise ValueError(f'statistics must be "batch" or "frozen", not {value!r}')
+
+
 def statistics_shape(
     dialect: Dialect, layout: _core.StatisticsShape, shape: tuple[int, ...]
 ) -> tuple[int, ...] | None:

@@ -110,10 +110,8 @@ _op = torch.ops.onedsl.batch_norm_backward.default
 
 @functools.lru_cache(maxsize=256)
 def _core_operator(epsilon: float, data_format: str, statistics: str) -> _core.Operator:
-    if statistics not in ("batch", "frozen"):
-        raise ValueError(f'statistics must be "batch" or "frozen", not {statistics!r}')
     return _core.Operator(
-        epsilon, _core.Statistics[statistics], parse_data_format(data_format).layout
+        epsilon, _check.statistics(statistics), parse_data_format(data_format).layout
     )
 
 

@@ -24,7 +24,8 @@ def _version(package: str) -> str:
 
 def pytest_report_header() -> list[str]:
     onednn = ".".join(map(str, _core.onednn_version()))
-    others = ", ".join(f"{name} {_version(name)}" for name in ("numpy", "ml_dtypes", "torch"))
+    packages = ("numpy", "ml_dtypes", "torch", "jax")
+    others = ", ".join(f"{name} {_version(name)}" for name in packages)
     caps = {
         name: os.environ[name]
         for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA")

@@ -1,0 +1,464 @@
+"""onedsl.jax, against JAX's own differentiation and onedsl's float64 reference."""
+
+from __future__ import annotations
+
+import functools
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+
+import onedsl
+from onedsl import testing
+
+jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
+
+import jax.numpy as jnp  # noqa: E402
+
+import onedsl.jax  # noqa: E402
+
+SIZES = [(), (5,), (4, 3), (2, 3, 2)]
+spatials = pytest.mark.parametrize("spatial", SIZES, ids=lambda s: f"rank_{len(s) + 2}")
+modes = pytest.mark.parametrize("mode", ["batch", "frozen"])
+jits = pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
+gammas = pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_gamma"])
+
+
+def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
+    shape = helpers.shape_of(data_format, 3, 8, spatial)
+    return testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
+
+
+def arrays(*values):
+    return tuple(jnp.asarray(value) for value in values)
+
+
+def layout(src, data_format):
+    channel = src.ndim - 1 if data_format == "NXC" else 1
+    axes = tuple(axis for axis in range(src.ndim) if axis != channel)
+    return axes, tuple(size if axis == channel else 1 for axis, size in enumerate(src.shape))
+
+
+def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="NXC"):
+    """Write the layer in jax.numpy, in src's type, for JAX to differentiate."""
+    axes, shape = layout(src, data_format)
+    if mean is None:
+        mean, variance = src.mean(axes), src.var(axes)
+    dst = (src - mean.reshape(shape)) / jnp.sqrt(variance + EPSILON).reshape(shape)
+    dst = dst if gamma is None else dst * gamma.reshape(shape)
+    return (dst if beta is None else dst + beta.reshape(shape)), mean, variance
+
+
+def in_float64(function, *values):
+    """Run a function of arrays in float64, and give NumPy arrays."""
+    with jax.enable_x64(True):
+        wide = [None if v is None else jnp.asarray(np.asarray(v, np.float64)) for v in values]
+        return jax.tree.map(np.asarray, function(*wide))
+
+
+def assert_close(actual, expected, tolerance):
+    got, want = jax.tree.leaves(actual), jax.tree.leaves(expected)
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        assert testing.relative_l2(a, b) <= tolerance
+
+
+@helpers.types
+@helpers.formats
+@spatials
+@modes
+@gammas
+@jits
+def test_backward(dtype, stats, data_format, spatial, mode, with_gamma, wrap):
+    problem = problem_of(data_format, spatial, dtype, stats)
+    inputs = problem if with_gamma else problem[:4]
+    options = {"epsilon": EPSILON, "data_format": data_format}
+    function = functools.partial(onedsl.jax.batch_norm_backward, statistics=mode, **options)
+    got = wrap(function)(*arrays(*inputs))
+    assert isinstance(got, onedsl.BatchNormGradients)
+    assert all(isinstance(array, jax.Array) for array in got)
+    assert [a.dtype for a in got] == [problem.src.dtype, problem.mean.dtype, problem.mean.dtype]
+    wanted = testing.batch_norm_backward(*inputs, statistics=mode, **options)
+    testing.assert_gradients_close(got, wanted)
+
+
+def test_backward_is_the_numpy_call_bit_by_bit():
+    problem = problem_of()
+    got = onedsl.jax.batch_norm_backward(*problem, epsilon=EPSILON)
+    for a, b in zip(got, onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@helpers.dtypes
+@helpers.formats
+@spatials
+@gammas
+@jits
+def test_layer_in_training(dtype, data_format, spatial, with_gamma, wrap):
+    """The gradients and results against float64 autodiff; the loss uses the statistics too."""
+    problem = problem_of(data_format, spatial, dtype)
+    parameters = (problem.gamma, problem.mean) if with_gamma else ()
+
+    def loss(layer, src, *parameters):
+        dst, mean, variance = layer(src, *parameters, data_format=data_format)
+        wide = dst.astype(mean.dtype)
+        weights = jnp.asarray(problem.diff_dst).astype(mean.dtype)
+        return (weights * wide).sum() + (mean * variance**2).sum(), (dst, mean, variance)
+
+    grad = functools.partial(
+        jax.value_and_grad, argnums=tuple(range(1 + len(parameters))), has_aux=True
+    )
+    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+    (value, results), got = wrap(grad(functools.partial(loss, layer)))(
+        *arrays(problem.src, *parameters)
+    )
+    (wanted_value, wanted_results), wanted = in_float64(
+        grad(functools.partial(loss, composed)), problem.src, *parameters
+    )
+    tolerance = testing.TOLERANCES[dtype]
+    assert [a.dtype.name for a in results] == [helpers.NUMPY[dtype].name, "float32", "float32"]
+    assert got[0].dtype == problem.src.dtype
+    assert_close(results[0], wanted_results[0], tolerance)
+    assert_close(results[1:], wanted_results[1:], 1e-6)
+    # Statistics rounded to f32, and where they have a gradient of their own, one more rounding.
+    assert_close(got[0], wanted[0], 2 * tolerance)
+    assert_close(got[1:], wanted[1:], 4e-6)
+    assert abs(value - wanted_value) <= 4 * tolerance * abs(wanted_value)
+
+
+@pytest.mark.parametrize("used", ["dst", "mean", "variance"])
+def test_each_result_has_its_gradient(used):
+    """Also where the loss depends on one alone: the other cotangents are symbolic zeros then."""
+    problem = problem_of()
+    index = ["dst", "mean", "variance"].index(used)
+
+    def loss(layer, src):
+        result = layer(src)[index]
+        return (result * jnp.arange(result.size, dtype=result.dtype).reshape(result.shape)).sum()
+
+    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+    got = jax.grad(functools.partial(loss, layer))(jnp.asarray(problem.src))
+    wanted = in_float64(jax.grad(functools.partial(loss, composed)), problem.src)
+    assert_close(got, wanted, 2e-6)
+
+
+def test_unused_statistics_cost_no_pass():
+    """Nothing but the callback is of src's size in the program of the gradient."""
+    src = jnp.asarray(problem_of().src)
+    _, backward = jax.vjp(lambda src: onedsl.jax.batch_norm(src, epsilon=EPSILON)[0], src)
+    program = str(jax.make_jaxpr(backward)(src))
+    assert program.count("buffer_callback[") == 1
+    assert " sub " not in program
+    assert " add" not in program
+
+
+@helpers.types
+@helpers.formats
+@gammas
+@jits
+def test_frozen_layer(dtype, stats, data_format, with_gamma, wrap):
+    """All five gradients, those with respect to mean and variance included."""
+    problem = problem_of(data_format, (4, 3), dtype, stats)
+    statistics = (problem.mean, problem.variance)
+    parameters = (problem.gamma, problem.mean) if with_gamma else ()
+
+    def loss(layer, src, *rest):
+        dst = layer(src, *rest)
+        return (jnp.asarray(problem.diff_dst) * dst).astype(jnp.float64 if wide else "f4").sum()
+
+    def reference(src, mean, variance, gamma=None, beta=None):
+        return composed(src, gamma, beta, mean, variance, data_format)[0]
+
+    def grad(layer):
+        argnums = tuple(range(3 + len(parameters)))
+        return jax.grad(functools.partial(loss, layer), argnums)
+
+    layer = functools.partial(
+        onedsl.jax.batch_norm_frozen, epsilon=EPSILON, data_format=data_format
+    )
+    inputs = (problem.src, *statistics, *parameters)
+    wide = False
+    got = wrap(grad(layer))(*arrays(*inputs))
+    dst = wrap(layer)(*arrays(*inputs))
+    wide = True
+    wanted = in_float64(grad(reference), *inputs)
+    assert [a.dtype for a in got] == [a.dtype for a in inputs]
+    assert_close(dst, in_float64(reference, *inputs), testing.TOLERANCES[dtype])
+    assert_close(got[0], wanted[0], testing.TOLERANCES[dtype])
+    assert_close(got[1:], wanted[1:], 2 * testing.SUM_TOLERANCES[stats])
+
+
+@modes
+@pytest.mark.parametrize("spatial", [(), (4, 3)], ids=["rank_2", "rank_4"])
+def test_vmap(mode, spatial):
+    """Of all arguments, of some, from another axis than the first, and twice over."""
+    problems = [problem_of("NCX", spatial, seed=seed) for seed in range(4)]
+    options = {"epsilon": EPSILON, "data_format": "NCX", "statistics": mode}
+    function = functools.partial(onedsl.jax.batch_norm_backward, **options)
+    stacked = tuple(np.stack(values) for values in zip(*problems, strict=True))
+    wanted = [function(*problem) for problem in problems]
+    wanted = tuple(np.stack(values) for values in zip(*wanted, strict=True))
+    assert_close(jax.vmap(function)(*arrays(*stacked)), wanted, 0)
+
+    twice = arrays(*(a.reshape(2, 2, *a.shape[1:]) for a in stacked))
+    got = jax.jit(jax.vmap(jax.vmap(function)))(*twice)
+    assert_close([a.reshape(b.shape) for a, b in zip(got, wanted, strict=True)], wanted, 0)
+
+    last = jnp.moveaxis(jnp.asarray(stacked[1]), 0, -1)
+    src, _, *rest = arrays(*problems[0])
+    got = jax.vmap(lambda diff_dst: function(src, diff_dst, *rest), in_axes=-1)(last)
+    for i, problem in enumerate(problems):
+        one = function(src, problem.diff_dst, *rest)
+        assert_close([a[i] for a in got], one, 0)
+
+
+def test_vmap_of_a_gradient():
+    problem = problem_of()
+    batch = np.stack([problem.src, problem.diff_dst])
+
+    def grad(layer):
+        def loss(src, gamma):
+            dst, mean, _ = layer(src, gamma)
+            return (dst**3).sum() + mean.sum()
+
+        return jax.vmap(jax.grad(loss, (0, 1)), in_axes=(0, None))
+
+    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+    got = grad(layer)(*arrays(batch, problem.gamma))
+    assert_close(got, in_float64(grad(composed), batch, problem.gamma), 4e-6)
+
+
+@modes
+@gammas
+def test_second_derivatives(mode, with_gamma):
+    """Reverse over reverse, and forward over reverse, of the layer and of the operator."""
+    problem = problem_of(spatial=())
+    gamma = (problem.gamma,) if with_gamma else ()
+
+    def loss(layer, *arguments):
+        return jnp.sin(layer(*arguments)).sum()
+
+    def ours(src, *gamma):
+        if mode == "batch":
+            return onedsl.jax.batch_norm(src, *gamma, epsilon=EPSILON)[0]
+        return onedsl.jax.batch_norm_frozen(src, *statistics(src), *gamma, epsilon=EPSILON)
+
+    def statistics(src):
+        return tuple(jnp.asarray(a).astype(src.dtype) for a in (problem.mean, problem.variance))
+
+    def theirs(src, gamma=None):
+        mean, variance = (None, None) if mode == "batch" else statistics(src)
+        return composed(src, gamma, None, mean, variance)[0]
+
+    def twice(layer):
+        argnums = tuple(range(1 + len(gamma)))
+        first = jax.grad(functools.partial(loss, layer), argnums)
+        squares = lambda *a: sum((g**2).sum() for g in first(*a))  # noqa: E731
+        return lambda *a: (jax.grad(squares, argnums)(*a), jax.jacfwd(first)(*a))
+
+    inputs = (problem.src, *gamma)
+    got, wanted = twice(ours)(*arrays(*inputs)), in_float64(twice(theirs), *inputs)
+    assert_close(got, wanted, 2e-5)
+
+
+def test_forward_mode_is_refused():
+    src = jnp.asarray(problem_of().src)
+    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+    with pytest.raises(TypeError, match=r"forward-mode autodiff .* custom_vjp"):
+        jax.jvp(layer, (src,), (src,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"src": [[1.0]]}, TypeError, "src must be a JAX or NumPy array, not list"),
+        ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, not float64"),
+        ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, not int64"),
+        ({"src": np.ones(8, "f4")}, ValueError, "src must have 2 dimensions or more"),
+        ({"gamma": np.ones(3, "f4")}, ValueError, r"gamma must have shape \(8,\), one value"),
+        ({"beta": np.ones(3, "f4")}, ValueError, r"beta must have shape \(8,\), one value"),
+        ({"gamma": np.ones(8, "f2")}, TypeError, "gamma must be f32 as mean is, not f16"),
+        ({"beta": np.ones(8)}, TypeError, "beta must be f32, bf16 or f16, not float64"),
+        ({"epsilon": 0.0}, ValueError, "epsilon must be positive"),
+        ({"data_format": "NHWC"}, ValueError, "data_format must be 'NXC' or 'NCX'"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_words_of_the_layers(changes, error, words):
+    arguments = {"src": np.ones((2, 8), "f4"), "epsilon": EPSILON} | changes
+    with pytest.raises(error, match=words):
+        onedsl.jax.batch_norm(**arguments)
+    statistics = {name: np.ones(8, "f4") for name in ("mean", "variance")}
+    with pytest.raises(error, match=words):
+        onedsl.jax.batch_norm_frozen(**statistics, **arguments)
+
+
+def test_words_of_the_operator():
+    problem = problem_of()
+    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
+    with pytest.raises(ValueError, match="diff_dst must have src's shape"):
+        jax.jit(call)(problem.src, problem.diff_dst[:1], *problem[2:])
+    with pytest.raises(TypeError, match="mean must be f32 where src is f32, not bf16"):
+        call(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
+    with pytest.raises(ValueError, match="statistics must be"):
+        call(*problem, statistics=True)
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, not float64"):
+        jax.jit(call)(problem.src.astype("f8"), *problem[1:])
+
+
+class Elsewhere:
+    """What JAX shows of an array on another device, or of its buffer in a callback."""
+
+    platform = "cuda"
+
+    def devices(self):
+        return {self}
+
+    def __dlpack_device__(self):
+        return 2, 0
+
+
+def test_another_device(monkeypatch):
+    words = r"src is on .*, and onedsl computes on CPUs: move it with jax.device_put\(src, "
+    src = jnp.asarray(problem_of().src)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(src), "devices", Elsewhere.devices.__get__(Elsewhere()))
+        with pytest.raises(ValueError, match=words):
+            onedsl.jax.batch_norm(src, epsilon=EPSILON)
+    with pytest.raises(ValueError, match=words):
+        onedsl.jax._run(None, 2, None, (), Elsewhere())
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8), (2, 3, 0)])
+@jits
+def test_empty(shape, wrap):
+    problem = testing.random_problem(shape)
+    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
+    got = wrap(call)(*arrays(*problem))
+    assert [a.shape for a in got] == [shape, (shape[-1],), (shape[-1],)]
+    assert all((np.asarray(a) == 0).all() for a in got)
+    dst, mean, _ = wrap(functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON))(problem.src)
+    assert dst.shape == shape
+    assert (np.asarray(mean) == 0).all()
+
+
+def test_nothing_is_copied(monkeypatch):
+    """The core gets the addresses of JAX's own arrays, inputs and results."""
+    seen = []
+    run = onedsl.jax._run
+
+    def spy(operator, rank, context, results, *inputs):
+        seen.extend(np.asarray(buffer).ctypes.data for buffer in (*inputs, *results))
+        run(operator, rank, context, results, *inputs)
+
+    monkeypatch.setattr(onedsl.jax, "_run", spy)
+    problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
+    got = jax.block_until_ready(
+        jax.jit(functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON / 2))(*problem)
+    )
+    assert seen == [array.unsafe_buffer_pointer() for array in (*problem, *got)]
+
+
+def test_in_a_scan_and_a_checkpoint():
+    problem = problem_of()
+
+    def loss(layer, src):
+        def step(carry, _):
+            return jax.checkpoint(lambda x: jnp.sin(layer(x)[0]) + x)(carry), None
+
+        return (jax.lax.scan(step, src, length=3)[0] ** 2).sum()
+
+    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+    got = jax.jit(jax.grad(functools.partial(loss, layer)))(problem.src)
+    wanted = in_float64(jax.grad(functools.partial(loss, composed)), problem.src)
+    assert_close(got, wanted, 4e-6)
+
+
+@jits
+def test_training_follows_the_composed_layer(wrap):
+    """Thirty steps of a small network, the same but for the layer."""
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((64, 6), dtype=np.float32)
+    targets = np.sin(inputs.sum(1, keepdims=True))
+    start = [rng.standard_normal(s, dtype=np.float32) / 3 for s in ((6, 16), (16, 1))]
+    start = arrays(*start, np.ones(16, "f4"), np.zeros(16, "f4"))
+
+    def losses(layer):
+        def loss(parameters):
+            first, second, gamma, beta = parameters
+            hidden = jax.nn.relu(layer(inputs @ first, gamma, beta)[0])
+            return ((hidden @ second - targets) ** 2).mean()
+
+        step = wrap(jax.value_and_grad(loss))
+        parameters, values = start, []
+        for _ in range(30):
+            value, grads = step(parameters)
+            parameters = jax.tree.map(lambda p, g: p - 0.1 * g, parameters, grads)
+            values.append(float(value))
+        return values
+
+    got = losses(functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON))
+    assert got[-1] < got[0] / 2
+    np.testing.assert_allclose(got, losses(composed), rtol=1e-4)
+
+
+MANY = """
+import functools, jax, numpy as np, onedsl.jax
+from onedsl import testing
+call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=1e-5)
+
+@jax.jit
+def two(src, diff_dst, *rest):
+    first, second = call(src, diff_dst, *rest), call(src + 1, 2 * diff_dst, *rest)
+    third = call(first.diff_src + second.diff_src, diff_dst, *rest)
+    return [a + b + c for a, b, c in zip(first, second, third)]
+
+for shape, times in [((1, 8), 500), ((8, 16, 16, 64), 100), ((16, 56, 56, 64), 10)]:
+    problem = testing.random_problem(shape)
+    one = two(*problem)
+    for many in [two(*problem) for _ in range(times)]:
+        for a, b in zip(one, many):
+            np.testing.assert_array_equal(a, b)
+"""
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_many_calls_in_flight_do_not_hang(cpus):
+    """Several callbacks in one program, many programs queued, small and large, on few cores."""
+    pin = f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cpus}]); "
+    child = helpers.run_child(pin + MANY, timeout=300)
+    assert child.returncode == 0, child.stderr
+
+
+DEVICES = """
+import functools, jax, numpy as np, onedsl.jax
+from jax.sharding import NamedSharding, PartitionSpec
+from onedsl import testing
+problem = testing.random_problem((4, 3, 8))
+mesh = jax.make_mesh((2,), ("batch",), (jax.sharding.AxisType.Auto,))
+split = NamedSharding(mesh, PartitionSpec("batch"))
+src, diff_dst = (jax.device_put(a, split) for a in problem[:2])
+call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=1e-5)
+got = jax.jit(call)(src, diff_dst, *problem[2:])
+testing.assert_gradients_close(
+    got, testing.batch_norm_backward(*problem, epsilon=1e-5)
+)
+"""
+
+
+def test_an_array_split_over_devices_is_one_batch():
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    child = helpers.run_child(DEVICES, environment=flags)
+    assert child.returncode == 0, child.stderr
+
+
+def test_import_without_jax():
+    child = helpers.run_child("import sys; sys.modules['jax'] = None; import onedsl.jax")
+    assert child.returncode == 1
+    assert "ImportError: onedsl.jax needs JAX 0.6.1 or newer: pip install" in child.stderr
+
+
+def test_onedsl_alone_does_not_import_jax():
+    child = helpers.run_child("import sys, onedsl; assert 'jax' not in sys.modules")
+    assert child.returncode == 0, child.stderr
