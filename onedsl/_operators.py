@@ -1,5 +1,7 @@
 """The operator classes: thin dialects over the core.
 
+An array, here and in the docstrings, is NumPy's or any other on the CPU with ``__dlpack__``.
+
 A dialect has names, attributes and shapes, and holds no arithmetic. A new one subclasses
 `Operator`, says how its ports are called, and hands its arguments on in the order of the core.
 """
@@ -28,9 +30,9 @@ class BatchNormGradients(NamedTuple):
 
     Attributes
     ----------
-    diff_src : ndarray
+    diff_src : array
         Gradient with respect to src: src's shape, dtype and order in memory.
-    diff_gamma, diff_beta : ndarray or None
+    diff_gamma, diff_beta : array or None
         Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
     """
 
@@ -412,13 +414,14 @@ class BatchNormTrainingBackward(ChannelOperator):
 
         Parameters
         ----------
-        src : ndarray, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the forward pass.
-        diff_dst : ndarray, src's shape and dtype
+        src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
+            Input of the forward pass. NumPy's, or any other array on the CPU with
+            ``__dlpack__``; the results are of its kind.
+        diff_dst : array, src's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
-        mean, variance : ndarray, (C,), f32, or bf16 where src is bf16
+        mean, variance : array, (C,), f32, or bf16 where src is bf16
             Those of src, as the forward pass had them; the variance is the biased one.
-        gamma : ndarray, (C,), dtype of mean, optional
+        gamma : array, (C,), dtype of mean, optional
             Scale of the forward pass. Absent means ones.
         outputs : {"all", "diff_src"}
             What to compute. With ``"diff_src"`` gamma is ignored, as the op's document has it: the
@@ -463,9 +466,9 @@ class BatchNormDeltas(NamedTuple):
 
     Attributes
     ----------
-    input_delta : ndarray
+    input_delta : array
         Gradient with respect to input_forward: its shape, dtype and order in memory.
-    gamma_delta, beta_delta : ndarray or None
+    gamma_delta, beta_delta : array or None
         Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
     """
 
@@ -540,13 +543,14 @@ class BatchNormTrainingBackprop(ChannelOperator):
 
         Parameters
         ----------
-        input_forward : ndarray, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the forward pass.
-        output_delta : ndarray, input_forward's shape and dtype
+        input_forward : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
+            Input of the forward pass. NumPy's, or any other array on the CPU with
+            ``__dlpack__``; the results are of its kind.
+        output_delta : array, input_forward's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
-        mean, variance : ndarray, (C,), f32, or bf16 where input_forward is bf16
+        mean, variance : array, (C,), f32, or bf16 where input_forward is bf16
             Those of input_forward, as the forward pass had them; the variance is the biased one.
-        gamma : ndarray, (C,), dtype of mean, optional
+        gamma : array, (C,), dtype of mean, optional
             Scale of the forward pass. Absent means ones.
         outputs : {"all", "input_delta"}
             What to compute.
@@ -580,9 +584,9 @@ class BatchNormalizationGradients(NamedTuple):
 
     Attributes
     ----------
-    output_gradient : ndarray
+    output_gradient : array
         OutputGradientTensor: the gradient with respect to input, its shape and order in memory.
-    output_scale_gradient, output_bias_gradient : ndarray or None
+    output_scale_gradient, output_bias_gradient : array or None
         OutputScaleGradientTensor and OutputBiasGradientTensor: mean's shape.
     """
 
@@ -690,11 +694,12 @@ class BatchNormalizationGrad(Operator):
 
         Parameters
         ----------
-        input : ndarray, 1 to 8 dimensions, f32 or f16
-            Input of the forward pass.
-        input_gradient : ndarray, input's shape and dtype
+        input : array, 1 to 8 dimensions, f32 or f16
+            Input of the forward pass. NumPy's, or any other array on the CPU with
+            ``__dlpack__``; the results are of its kind.
+        input_gradient : array, input's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
-        mean, variance, scale : ndarray, input's rank and dtype
+        mean, variance, scale : array, input's rank and dtype
             Of one shape, each size input's or 1. The variance is the biased one.
         outputs : {"all", "output_gradient"}
             What to compute.

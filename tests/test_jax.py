@@ -10,7 +10,7 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
@@ -405,7 +405,7 @@ def test_training_follows_the_composed_layer(wrap):
 
 MANY = """
 import functools, jax, numpy as np, onedsl.jax
-from onedsl import testing
+from onedsl import _core, testing
 call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=1e-5)
 
 @jax.jit
@@ -434,7 +434,7 @@ def test_many_calls_in_flight_do_not_hang(cpus):
 DEVICES = """
 import functools, jax, numpy as np, onedsl.jax
 from jax.sharding import NamedSharding, PartitionSpec
-from onedsl import testing
+from onedsl import _core, testing
 problem = testing.random_problem((4, 3, 8))
 mesh = jax.make_mesh((2,), ("batch",), (jax.sharding.AxisType.Auto,))
 split = NamedSharding(mesh, PartitionSpec("batch"))
@@ -462,3 +462,38 @@ def test_import_without_jax():
 def test_onedsl_alone_does_not_import_jax():
     child = helpers.run_child("import sys, onedsl; assert 'jax' not in sys.modules")
     assert child.returncode == 0, child.stderr
+
+
+@helpers.types
+def test_arrays_as_arguments_of_the_operators(dtype, stats):
+    """By DLPack: read where they lie, and results that JAX takes over without a copy."""
+    problem = problem_of("NCX", (4, 3), dtype, stats)
+    op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+    src, *rest = arrays(*problem)
+    assert _core.import_array(src).ctypes.data == src.unsafe_buffer_pointer()
+    got = op(src, *rest)
+    for a, b in zip(got, op(*problem), strict=True):
+        assert isinstance(a, jax.Array)
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    numbers = _core.import_array(src)
+    aligned = np.frombuffer(bytearray(1 << 12), np.uint8)
+    aligned = aligned[-aligned.ctypes.data % 64 :][: 16 * numbers.itemsize].view(numbers.dtype)
+    assert _core.export_array(aligned, src).unsafe_buffer_pointer() == aligned.ctypes.data
+
+
+def test_arrays_of_jax_are_never_written_to():
+    problem = arrays(*problem_of())
+    out = tuple(jnp.zeros_like(a) for a in (problem[0], *problem[3:]))
+    with pytest.raises(ValueError, match=r"out\.diff_src is read-only"):
+        onedsl.BatchNormTrainingBackward(EPSILON)(*problem, out=out)
+    assert not any(a.any() for a in out)
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, not float64"):
+        onedsl.BatchNormTrainingBackward(EPSILON)(problem[0].astype("f8"), *problem[1:])
+
+
+def test_tracers_are_refused():
+    problem = arrays(*problem_of())
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    with pytest.raises(TypeError, match="src"):
+        jax.jit(lambda src: op(src, *problem[1:]).diff_src)(problem[0])

@@ -19,7 +19,7 @@ def test_python_examples_run():
     code = blocks("README.md", "python")
     assert code
     namespace = {}
-    missing = [name for name in ("jax",) if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("jax", "torch") if importlib.util.find_spec(name) is None]
     for block in code:
         if any(f"import {name}\n" in block for name in missing):
             continue

@@ -417,6 +417,14 @@ class TestLayers:
         for ours, theirs in zip(*results, strict=True):
             assert float((ours.double() - theirs).norm() / theirs.norm()) < 3e-6
 
+    def test_the_transforms_of_torch_func_are_refused(self):
+        layer = random_layer(2, track_running_stats=False)
+        src, _ = inputs(2, "f32")
+        with pytest.raises(RuntimeError, match="setup_context"):
+            torch.func.grad(lambda x: layer(x).square().sum())(src)
+        with pytest.raises(RuntimeError, match="setup_context"):
+            torch.func.vmap(layer)(torch.stack([src, src]))
+
 
 class TestModules:
     class Model(nn.Module):
