@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _core, _timing
 from ._errors import UnsupportedError
 from ._spec import TensorSpec
 
 ROUNDS = 7
-# A call this short is timed several times at once, so that the clock does not count.
-SHORT_SECONDS = 5e-5
 
 
 def fastest(
@@ -42,16 +40,9 @@ def fastest(
     for turn in range(ROUNDS):
         for candidate, samples in zip(candidates, times, strict=True):
             out = candidate.run(*arguments, None)  # wakes its threads, and touches the memory
-            start = time.perf_counter()
-            candidate.run(*arguments, out)
-            seconds = time.perf_counter() - start
-            if seconds < SHORT_SECONDS:
-                start = time.perf_counter()
-                for _ in range(20):
-                    candidate.run(*arguments, out)
-                seconds = (time.perf_counter() - start) / 20
+            took = _timing.seconds(functools.partial(candidate.run, *arguments, out))
             if turn:
-                samples.append(seconds)
+                samples.append(took)
     return min(zip(candidates, times, strict=True), key=lambda pair: statistics.median(pair[1]))[0]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+from . import _core, _timing
 from ._capabilities import capabilities
 from ._errors import UnsupportedError
 from ._operators import Backend, BatchNormTrainingBackward
@@ -110,24 +110,10 @@ def measure(row: Row, seconds: float, triad: tuple[Array, Array, Array]) -> None
         for name, call in contenders.items():
             time.sleep(PAUSE_SECONDS)
             call()  # wakes the contender's threads
-            samples[name].append(_time(call))
+            samples[name].append(_timing.seconds(call))
         rounds += 1
     row.seconds = {name: statistics.median(times) for name, times in samples.items()}
     row.triad_bytes_per_second = 3 * triad[0].nbytes / row.seconds.pop("triad")
-
-
-def _time(call: Call) -> float:
-    """Time one call; short ones several times, so that the clock does not count."""
-    start = time.perf_counter()
-    call()
-    once = time.perf_counter() - start
-    if once > 1e-4:
-        return once
-    repeats = int(5e-4 / once) + 1
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
 
 
 def _contenders(row: Row) -> tuple[dict[str, Call], str]:

@@ -192,3 +192,18 @@ def test_no_numpy(copied):
     assert child.returncode == 1
     assert "No module named 'numpy'" in child.stderr
     assert PIP not in child.stderr
+
+
+def test_import_is_quick_and_imports_no_framework():
+    """Beside NumPy's own time; the quickest of five, because other processes are in the way."""
+    code = """
+import sys, time
+import numpy
+start = time.perf_counter()
+import onedsl
+print(time.perf_counter() - start)
+assert not {"torch", "jax", "jaxlib", "tensorflow", "matplotlib", "rich"} & set(sys.modules)
+"""
+    children = [helpers.run_child(code) for _ in range(5)]
+    assert not any(child.returncode for child in children), children[0].stderr
+    assert min(float(child.stdout) for child in children) < 0.1

@@ -719,14 +719,3 @@ for train in True, False:
 """
     child = helpers.run_child(code)
     assert child.returncode == 0, child.stdout + child.stderr
-
-
-def test_torch_is_imported_by_its_user_alone():
-    code = """
-import sys, onedsl
-assert not {"torch", "jax", "tensorflow"} & set(sys.modules)
-import onedsl.torch
-assert "torch" in sys.modules
-"""
-    child = helpers.run_child(code)
-    assert child.returncode == 0, child.stderr
