@@ -11,7 +11,7 @@ import helpers
 import pytest
 
 # What starts programs of its own, or judges by torch, says nothing more on another instruction set.
-LEFT_OUT = ["isa", "examples", "bench", "readme", "load", "torch"]
+LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load", "torch"]
 
 # Cap, then what onedsl's own kernels may then use at most, and what oneDNN reports at most.
 CAPS = [

@@ -112,29 +112,28 @@ struct TwoTable {
 
 // ---- Sums over columns ----
 
-// Where Two's order keeps the given one of the columns [0, padded).
-template <class T>
-inline Index place_of(Index column) {
-  if constexpr (!split_in_two<T>) return column;
-  const Index within = column % (2 * lanes);
-  return column - within + within % 2 * lanes + within / 2;
-}
+// So many runs of rows are read side by side: memory answers more of them at a time than one, and
+// the sums in cache are read and written once for all.
+constexpr int runs = 4;
 
-// Columns [0, width) of a row are added to f32 sums. Lanes past them add zero.
-template <class T>
-void sum_row(const T* src, const T* diff_dst, const TwoTable<T>& mean, Index width, float* beta,
-             float* gamma) {
-  const auto add = [&](Index j, const Two& x, const Two& d) {
+// Columns [0, width) of n rows, `stride` apart, are added to f32 sums. Lanes past them add zero.
+template <int n, class T>
+void sum_rows(const T* src, const T* diff_dst, Index stride, const TwoTable<T>& mean, Index width,
+              float* beta, float* gamma) {
+  const auto add = [&](Index j, const auto& load_at) {
     const Two m = mean.at(j);
-    store(beta + j, load(beta + j) + d.a);
-    store(beta + j + lanes, load(beta + j + lanes) + d.b);
-    store(gamma + j, multiply_add(d.a, x.a - m.a, load(gamma + j)));
-    store(gamma + j + lanes, multiply_add(d.b, x.b - m.b, load(gamma + j + lanes)));
+    TwoSums sums;
+    for (int k = 0; k < n; ++k)
+      sums.add(load_at(src + k * stride + j), load_at(diff_dst + k * stride + j), m);
+    store(beta + j, load(beta + j) + sums.beta.a);
+    store(beta + j + lanes, load(beta + j + lanes) + sums.beta.b);
+    store(gamma + j, load(gamma + j) + sums.gamma.a);
+    store(gamma + j + lanes, load(gamma + j + lanes) + sums.gamma.b);
   };
   Index j = 0;
-  for (; j + 2 * lanes <= width; j += 2 * lanes) add(j, load_two(src + j), load_two(diff_dst + j));
+  for (; j + 2 * lanes <= width; j += 2 * lanes) add(j, [](const T* p) { return load_two(p); });
   if (const int rest = static_cast<int>(width - j); rest > 0)
-    add(j, load_two_first(rest, src + j), load_two_first(rest, diff_dst + j));
+    add(j, [rest](const T* p) { return load_two_first(rest, p); });
 }
 
 // Moves f32 sums over to f64 ones.
@@ -173,6 +172,30 @@ void sum_narrow_rows(const T* src, const T* diff_dst, Index stride, const TwoTab
   }
 }
 
+// Brings sums from Two's order into that of the columns.
+template <class T>
+void put_in_order(Index padded, double* sums, double* spare) {
+  if constexpr (!split_in_two<T>) return;
+  std::memcpy(spare, sums, static_cast<std::size_t>(padded) * sizeof(double));
+  for (Index j = 0; j < padded; j += 2 * lanes)
+    for (int i = 0; i < lanes; ++i) {
+      sums[j + 2 * i] = spare[j + i];
+      sums[j + 2 * i + 1] = spare[j + lanes + i];
+    }
+}
+
+// Adds the columns of each channel up: those of one position after the other.
+inline void put_channels(const Task& task, const Part& part, double* sums, double* partial) {
+  const Index position = task.channels * task.inner;
+  for (Index k = 1; k < task.repeat; ++k)
+    for (Index j = 0; j < position; ++j) sums[j] += sums[k * position + j];
+  for (Index c = part.first_channel; c < part.last_channel; ++c) {
+    double sum = 0;
+    for (Index i = 0; i < task.inner; ++i) sum += *sums++;
+    put(part, partial + c, sum);
+  }
+}
+
 template <class T>
 void sum_columns(const Task& task, const Part& part, double* scratch) {
   const Index first = part.first_channel * task.inner;
@@ -189,34 +212,33 @@ void sum_columns(const Task& task, const Part& part, double* scratch) {
   const T* const src = static_cast<const T*>(task.src) + first;
   const T* const diff_dst = static_cast<const T*>(task.diff_dst) + first;
   const TwoTable<T> mean(task, task.table_mean, first);
-  const auto sum = [&](Index row, Index width) {
-    sum_row(src + row * task.row, diff_dst + row * task.row, mean, width, beta_tile, gamma_tile);
-  };
-  // Memory is read in its own order: several rows at once take twice the time.
+  const Index stride = task.row;
   Index row = begin;
   if (last - first == narrow_row)
     for (; row + tile <= end; row += tile)
-      sum_narrow_rows(src + row * task.row, diff_dst + row * task.row, task.row, mean, beta, gamma);
-  for (Index i = 0; row < end; ++row) {
-    sum(row, last - first);
-    if (++i % tile == 0) flush(2 * padded, beta_tile, beta);
+      sum_narrow_rows(src + row * stride, diff_dst + row * stride, stride, mean, beta, gamma);
+  const Index run = (end - row) / runs;
+  Index added = 0;
+  const auto add = [&](auto sum, Index width) {
+    sum(src + row * stride, diff_dst + row * stride, run * stride, mean, width, beta_tile,
+        gamma_tile);
+    if (++added % tile == 0) flush(2 * padded, beta_tile, beta);
+  };
+  for (const Index stop = row + run; row < stop; ++row) add(sum_rows<runs, T>, last - first);
+  for (row += (runs - 1) * run; row < end; ++row) add(sum_rows<1, T>, last - first);
+  if (task.rest > 0 && part.chunk + 1 == task.chunks) {
+    row = task.rows;
+    add(sum_rows<1, T>, task.rest);
   }
-  if (task.rest > 0 && part.chunk + 1 == task.chunks) sum(task.rows, task.rest);
   flush(2 * padded, beta_tile, beta);
 
+  // The tiles' memory is free now.
+  double* const spare = gamma + padded;
+  put_in_order<T>(padded, beta, spare);
+  put_in_order<T>(padded, gamma, spare);
   double* const partial = task.partial + 2 * part.partial * task.channels;
-  const Index position = task.channels * task.inner;
-  for (Index c = part.first_channel; c < part.last_channel; ++c) {
-    double sums[2] = {0, 0};
-    for (Index k = 0; k < task.repeat; ++k)
-      for (Index i = 0; i < task.inner; ++i) {
-        const Index column = place_of<T>(k * position + c * task.inner + i - first);
-        sums[0] += beta[column];
-        sums[1] += gamma[column];
-      }
-    put(part, partial + c, sums[0]);
-    put(part, partial + task.channels + c, sums[1]);
-  }
+  put_channels(task, part, beta, partial);
+  put_channels(task, part, gamma, partial + task.channels);
 }
 
 // ---- Sums over planes ----
@@ -314,15 +336,29 @@ void fill_pivot(const Task& task) {
   }
 }
 
+inline void add_partials(const Task& task, Index channel, Index count, double* beta,
+                         double* gamma) {
+  const Index channels = task.channels;
+  const double* partial = task.partial + channel;
+  for (Index c = 0; c < count; ++c) beta[c] = gamma[c] = 0;
+  for (Index k = 0; k < task.partials; ++k, partial += 2 * channels)
+    for (Index c = 0; c < count; ++c) {
+      beta[c] += partial[c];
+      gamma[c] += partial[channels + c];
+    }
+}
+
+// Some channels at a time: the partial sums of one alone lie far apart.
 template <class T>
 void finish(const Task& task, Index first_channel, Index last_channel) {
+  constexpr Index group = 16;
+  double betas[group];
+  double gammas[group];
   for (Index c = first_channel; c < last_channel; ++c) {
-    double beta = 0;
-    double gamma = 0;
-    for (Index k = 0; k < task.partials; ++k) {
-      beta += task.partial[2 * k * task.channels + c];
-      gamma += task.partial[(2 * k + 1) * task.channels + c];
-    }
+    const Index at = (c - first_channel) % group;
+    if (at == 0) add_partials(task, c, minimum(group, last_channel - c), betas, gammas);
+    const double beta = betas[at];
+    double gamma = gammas[at];
     gamma += (static_cast<double>(pivot(task, c)) - static_cast<double>(task.mean[c])) * beta;
     const double r = 1 / std::sqrt(static_cast<double>(task.variance[c]) + task.epsilon);
     if (task.diff_gamma) {

@@ -143,10 +143,12 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
     task.row = task.repeat * position;
     task.rows = geometry.outer / task.repeat;
     task.rest = geometry.outer % task.repeat * position;
-    // Enough chunks for many threads, whose partial sums are few beside the tensor.
-    const Index most = std::clamp<Index>(65536 / task.row, 32, 256);
-    const Index chunks = std::clamp<Index>(task.rows / 64, 1, most);
-    task.chunk_rows = std::max<Index>(round_up(divide_up(task.rows, chunks), 8), 8);
+    // Enough chunks for many threads, whose partial sums are few beside the tensor; a power of two,
+    // which most numbers of threads share evenly.
+    const Index most = std::clamp<Index>(std::min(32768 / task.row, task.rows / 128), 1, 256);
+    Index chunks = 1;
+    while (2 * chunks <= most) chunks *= 2;
+    task.chunk_rows = std::max<Index>(divide_up(task.rows, chunks), 1);
     task.chunks = std::max<Index>(divide_up(task.rows, task.chunk_rows), 1);
   } else {
     const Index most = std::max<Index>(geometry.per_block_channel() / 16384, 1);
@@ -184,19 +186,19 @@ Schedule schedule_for(const Task& task, const Geometry& geometry, DataType type,
   const Index threads = wanted;
   if (task.columns) {
     Index block = longest_row / geometry.inner;
-    if (task.chunks < 2 * threads)
+    if (task.chunks < threads)
       block = std::min(block, round_up(divide_up(channels * task.chunks, 2 * threads), 64));
     if (block < channels && task.repeat == 1)
       schedule.block = std::max<Index>(block / lanes * lanes, 1);
   } else {
     const Index most = scratch_doubles / scratch_per_plane(lanes);
-    // Out of cache, long stretches of memory matter more than the second cache.
+    // Long stretches of memory matter more than the second cache.
     const Cache& cache = last_cache();
     const Index plane = geometry.inner * size;
-    Index block = 8192 / plane;
+    Index block = 131072 / plane;
     if (!task.cached)
-      block = std::max(
-          block, cache.bytes / (8 * std::min(threads, cache.cores)) / (geometry.outer * plane));
+      block = std::max(8192 / plane, cache.bytes / (8 * std::min(threads, cache.cores)) /
+                                         (geometry.outer * plane));
     if (task.pieces > 1) block = 1;  // pieces of neighbouring planes do not touch
     block = std::clamp<Index>(block, 1, most);
     block = std::min(block, std::max<Index>(channels / (4 * threads), 1));
