@@ -11,8 +11,8 @@ EXAMPLES = helpers.ROOT / "examples"
 PLAIN = {"MPLBACKEND": "Agg", "COLUMNS": "120", "NO_COLOR": "1"}
 
 
-def run(tmp_path, name, *arguments, timeout=120):
-    environment = {**PLAIN, "MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+def run(tmp_path, name, *arguments, environment=None, timeout=120):
+    environment = {**PLAIN, "MPLCONFIGDIR": str(tmp_path / "matplotlib"), **(environment or {})}
     return helpers.run_python(
         "-W",
         "error::UserWarning:__main__",
@@ -26,7 +26,12 @@ def run(tmp_path, name, *arguments, timeout=120):
 
 def test_every_example_is_tested():
     names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("_")}
-    assert names == {"quickstart.py", "compare_data_formats.py", "frozen_backbone.py"}
+    assert names == {
+        "quickstart.py",
+        "compare_data_formats.py",
+        "frozen_backbone.py",
+        "train_cnn.py",
+    }
 
 
 def test_quickstart(tmp_path):
@@ -132,6 +137,64 @@ def test_frozen_backbone(tmp_path):
 def test_frozen_backbone_refuses_in_words(tmp_path, option, word):
     pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
     child = run(tmp_path, "frozen_backbone.py", f"{option}={word}", timeout=60)
+    assert child.returncode == 2, child.stdout + child.stderr
+    assert word in child.stderr
+    assert "Traceback" not in child.stderr
+
+
+TORCH = "the example trains with PyTorch, which is not installed"
+
+
+def test_train_cnn(tmp_path):
+    matplotlib = pytest.importorskip(
+        "matplotlib.image", reason="the extra `examples` is not installed"
+    )
+    pytest.importorskip("torch", reason=TORCH)
+    picture = tmp_path / "picture.png"
+    child = run(
+        tmp_path, "train_cnn.py", "--steps", "6", "--batch", "16", "--save", str(picture),
+        timeout=300,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stderr == ""
+    rows = [line.split() for line in child.stdout.splitlines()]
+    rows = [row for row in rows if row[1:2] in (["torch"], ["onedsl"])]
+    memories = ["contiguous", "channels_last"]
+    assert [row[0] for row in rows[::2]] == ["f32", "f32", "bf16", "bf16"]
+    assert [row[0] for row in rows[1::2]] == memories * 2
+    for theirs, ours in zip(rows[::2], rows[1::2], strict=True):
+        assert theirs[1] == "torch"
+        assert ours[1] == "onedsl"
+        whole, forward, backward = map(float, ours[2:5])
+        assert 0 < forward + backward < whole
+        # Last the loss, and the accuracy with its per cent sign.
+        assert float(ours[-3]) == pytest.approx(float(theirs[-3]), rel=0.2)
+    apart = {
+        words[words.index("in") + 1].rstrip(","): float(words[words.index("by") + 1])
+        for line in child.stdout.splitlines()
+        if line.startswith("The losses of torch and onedsl differ")
+        for words in [line.split()]
+    }
+    assert apart.keys() == {"f32", "bf16"}
+    assert apart["f32"] < 0.1  # per cent
+    assert apart["bf16"] < 5
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_train_cnn_without_torch(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
+    child = run(tmp_path, "train_cnn.py", environment={"PYTHONPATH": str(tmp_path)})
+    assert child.returncode == 1
+    assert child.stdout == ""
+    assert child.stderr == "train_cnn.py needs PyTorch: pip install 'torch>=2.13'\n"
+
+
+@pytest.mark.parametrize(("option", "word"), [("--threads", "0"), ("--batch", "1401")])
+def test_train_cnn_refuses_in_words(tmp_path, option, word):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    pytest.importorskip("torch", reason=TORCH)
+    child = run(tmp_path, "train_cnn.py", f"{option}={word}", timeout=60)
     assert child.returncode == 2, child.stdout + child.stderr
     assert word in child.stderr
     assert "Traceback" not in child.stderr
