@@ -41,11 +41,12 @@ import onedsl.torch
 TRAIN_IMAGES = 1400  # of 1797; the others are for the test
 WIDTHS = (32, 64, 128)  # channels of the blocks, at 16x16, 8x8 and 4x4 pixels
 CLASSES = 10
-RATE, MOMENTUM = 0.05, 0.9
+RATE, MOMENTUM = 0.05, 0.9  # the rate falls to 0 along a cosine
 
 WARM_UP = 3  # steps that are trained but not timed
 DISTURBANCE = 0.25  # CPUs that other programs may take: OpenMP's threads wait for the slowest
-LOSS_TOLERANCE = {"f32": 0.02, "bf16": 0.1}  # mean difference of the losses over their mean
+JUDGED = 10  # losses: later ones part, as they do for torch alone, because rounding errors grow
+LOSS_TOLERANCE = {"f32": 0.005, "bf16": 0.05}  # mean difference of the first ones over their mean
 LOG_WIDTH = 110  # columns of the table where there is no terminal to ask
 
 # The data
@@ -189,7 +190,7 @@ class Pair(NamedTuple):
 
     @property
     def apart(self) -> float:
-        """The mean difference of the losses over the mean loss."""
+        """How far the losses are from each other."""
         return differ(self.torch, self.onedsl)
 
 
@@ -197,8 +198,9 @@ Pairs = dict[Configuration, Pair]
 
 
 def differ(one: Run, other: Run) -> float:
-    """Give the mean difference of two runs' losses over their mean."""
-    return float(np.abs(one.losses - other.losses).mean() / one.losses.mean())
+    """Give the mean difference of two runs' first losses over their mean."""
+    ours, theirs = one.losses[:JUDGED], other.losses[:JUDGED]
+    return float(np.abs(ours - theirs).mean() / theirs.mean())
 
 
 class Stopwatch:
@@ -230,10 +232,11 @@ class Stopwatch:
 class Trainer:
     """A network that learns."""
 
-    def __init__(self, model: nn.Module, configuration: Configuration) -> None:
+    def __init__(self, model: nn.Module, configuration: Configuration, steps: int) -> None:
         self.configuration = configuration
         self.model = model.to(memory_format=configuration.memory_format)
         self.optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, steps)
         self.watch = Stopwatch(model)
         self.steps: list[Step] = []
 
@@ -246,6 +249,7 @@ class Trainer:
         loss.backward()
         self.optimizer.step()
         whole = time.perf_counter() - begin
+        self.schedule.step()
         self.steps.append(Step(loss.item(), whole, self.watch.forward, self.watch.backward))
 
     def logits(self, pixels: Tensor) -> Tensor:
@@ -267,8 +271,8 @@ def train(
     configuration: Configuration, seed: int, batches: Sequence[Images], test: Images
 ) -> Iterator[Pair | None]:
     """Train both networks, step by step in turns; give None after each step, the pair at last."""
-    theirs = Trainer(new_network(seed), configuration)
-    ours = Trainer(onedsl.torch.convert(new_network(seed)), configuration)
+    theirs = Trainer(new_network(seed), configuration, len(batches))
+    ours = Trainer(onedsl.torch.convert(new_network(seed)), configuration, len(batches))
     begin, others = time.perf_counter(), cpu_seconds_of_others()
     for step, batch in enumerate(batches):
         # Whoever comes second may find the batch in the cache, so they swap.
@@ -327,7 +331,7 @@ def times(run: Run) -> Iterator[str]:
 
 def share(run: Run) -> float:
     """Give batch norm's share of a step."""
-    return sum(run.samples("batch_norm")) / sum(run.samples("whole"))
+    return median(run.samples("batch_norm")) / median(run.samples("whole"))
 
 
 def learnt(run: Run) -> tuple[str, str]:
@@ -354,7 +358,7 @@ def closeness(pairs: Pairs) -> str:
         apart = max(pair.apart for pair in same.values())
         formats = differ(*(pair.torch for pair in same.values()))
         lines.append(
-            f"The losses of torch and onedsl differ by {100 * apart:.2g} % in {dtype}, "
+            f"The first losses of torch and onedsl differ by {100 * apart:.2g} % in {dtype}, "
             f"those of torch in its two memory formats by {100 * formats:.2g} %."
         )
     return "\n".join(lines)
@@ -453,7 +457,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__.split("\n\n", 1)[0] if __doc__ else "",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--steps", type=parse_count, default=100, help="steps of each network")
+    parser.add_argument("--steps", type=parse_count, default=80, help="steps of each network")
     parser.add_argument("--batch", type=parse_batch, default=128, help="images in a batch")
     parser.add_argument("--seed", type=parse_count, default=1, help="of the weights and batches")
     parser.add_argument(
@@ -534,7 +538,9 @@ def main() -> int:
     console.print(results_table(pairs))
     notes = (
         f"Times: medians, without the first {WARM_UP} steps. Speed-up: torch's time over onedsl's, "
-        "of the step on\nthe same batch; the median, and the quartiles of the whole step's.\n"
+        "of the step on\nthe same batch; the median, and the quartiles of the whole step's. First losses: the "
+        f"{JUDGED} first.\nLater ones part, as they do for torch alone, because rounding errors "
+        "grow.\n"
     )
     console.print(notes, style="dim", highlight=False)
     console.print(closeness(pairs), highlight=False)
@@ -547,7 +553,7 @@ def main() -> int:
         console.print(f"Picture: {options.save}", highlight=False)
 
     failures = [
-        f"{' '.join(configuration)}: the losses differ by {100 * pair.apart:.2g} %"
+        f"{' '.join(configuration)}: the first losses differ by {100 * pair.apart:.2g} %"
         for configuration, pair in pairs.items()
         if not pair.apart <= LOSS_TOLERANCE[configuration.dtype]
     ]
