@@ -359,7 +359,7 @@ def closeness(pairs: Pairs) -> str:
         formats = differ(*(pair.torch for pair in same.values()))
         lines.append(
             f"The first losses of torch and onedsl differ by {100 * apart:.2g} % in {dtype}, "
-            f"those of torch in its two memory formats by {100 * formats:.2g} %."
+            f"those of torch's two formats by {100 * formats:.2g} %."
         )
     return "\n".join(lines)
 
@@ -538,9 +538,9 @@ def main() -> int:
     console.print(results_table(pairs))
     notes = (
         f"Times: medians, without the first {WARM_UP} steps. Speed-up: torch's time over onedsl's, "
-        "of the step on\nthe same batch; the median, and the quartiles of the whole step's. First losses: the "
-        f"{JUDGED} first.\nLater ones part, as they do for torch alone, because rounding errors "
-        "grow.\n"
+        "of the step on\nthe same batch; the median, and the quartiles of the whole step's.\n"
+        f"First losses: the first {JUDGED}. Later ones part, as they do for torch alone, because "
+        "rounding\nerrors grow.\n"
     )
     console.print(notes, style="dim", highlight=False)
     console.print(closeness(pairs), highlight=False)
