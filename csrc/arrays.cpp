@@ -1,9 +1,7 @@
 #include "arrays.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <utility>
 
 #include "dlpack.hpp"
@@ -41,13 +39,12 @@ py::ssize_t View::size() const noexcept {
 }
 
 bool View::is_vector(const py::ssize_t length) const noexcept {
-  return rank == 1 && shape[0] == length &&
-         (length <= 1 || strides[0] == static_cast<py::ssize_t>(size_of(type)));
+  return rank == 1 && shape[0] == length && (length <= 1 || strides[0] == item_stride);
 }
 
 bool View::is_c_contiguous() const noexcept {
   if (size() == 0) return true;
-  auto expected = static_cast<py::ssize_t>(size_of(type));
+  py::ssize_t expected = item_stride;
   for (py::ssize_t axis = rank; axis-- > 0;) {
     if (shape[axis] != 1 && strides[axis] != expected) return false;
     expected *= shape[axis];
@@ -62,7 +59,8 @@ bool View::same_layout(const View& other) const noexcept {
   for (py::ssize_t axis = 0; axis < rank; ++axis) {
     if (shape[axis] != other.shape[axis]) return false;
     empty = empty || shape[axis] == 0;
-    same_strides = same_strides && (shape[axis] <= 1 || strides[axis] == other.strides[axis]);
+    same_strides = same_strides && (shape[axis] <= 1 || strides[axis] * other.item_stride ==
+                                                            other.strides[axis] * item_stride);
   }
   return empty || same_strides;
 }
@@ -76,47 +74,62 @@ bool View::overlaps(const View& other) const noexcept {
          other_begin < begin + bytes;
 }
 
-std::optional<View> view(const py::handle object) {
-  const Types& known = types();
-  if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != known.ndarray.ptr()) {
-    if (py::isinstance<py::array>(object)) return std::nullopt;
-    const std::optional<py::array> imported = import_array(object);
-    std::optional<View> result = imported ? view(*imported) : std::nullopt;
-    if (result) result->viewed = *imported;
-    return result;
-  }
-  const auto array = py::reinterpret_borrow<py::array>(object);
+namespace {
+
+std::optional<View> view_of_numpy(const py::array& array) {
   const py::dtype dtype = array.dtype();
   for (std::size_t i = 0; i < order.size(); ++i) {
-    if (!dtype.is(known.dtypes[i])) continue;
+    if (!dtype.is(types().dtypes[i])) continue;
     View result;
     result.type = order[i];
     result.data = static_cast<char*>(const_cast<void*>(array.data()));
     result.rank = array.ndim();
     result.shape = array.shape();
     result.strides = array.strides();
+    result.item_stride = array.itemsize();
     result.writeable = array.writeable();
-    if (reinterpret_cast<std::uintptr_t>(result.data) % size_of(result.type) != 0) {
-      return std::nullopt;
-    }
     return result;
   }
   return std::nullopt;
 }
 
+}  // namespace
+
+std::optional<View> view(const py::handle object, const History history) {
+  const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
+  if (!plain && py::isinstance<py::array>(object)) return std::nullopt;
+  std::optional<View> result =
+      plain ? view_of_numpy(py::reinterpret_borrow<py::array>(object)) : borrow(object, history);
+  const bool aligned =
+      !result || reinterpret_cast<std::uintptr_t>(result->data) % size_of(result->type) == 0;
+  return aligned ? result : std::nullopt;
+}
+
 py::dtype dtype_of(const DataType type) { return types().dtypes[static_cast<std::size_t>(type)]; }
 
-py::array empty_like(const View& like) {
-  std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
-  std::vector<py::ssize_t> strides(like.strides, like.strides + like.rank);
-  if (!like.viewed || like.size() == 0) return py::array(dtype_of(like.type), std::move(shape), std::move(strides));
+namespace {
 
-  constexpr std::size_t line = 64;
-  const std::size_t bytes = static_cast<std::size_t>(like.size()) * size_of(like.type);
-  void* const memory = std::aligned_alloc(line, (bytes + line - 1) / line * line);
-  if (!memory) throw std::bad_alloc();
-  const py::capsule owner(memory, [](void* p) { std::free(p); });
-  return py::array(dtype_of(like.type), std::move(shape), std::move(strides), memory, owner);
+std::vector<py::ssize_t> byte_strides(const View& v) {
+  std::vector<py::ssize_t> strides(v.strides, v.strides + v.rank);
+  for (py::ssize_t& stride : strides) {
+    stride = stride * static_cast<py::ssize_t>(size_of(v.type)) / v.item_stride;
+  }
+  return strides;
+}
+
+}  // namespace
+
+py::array array_over(const View& v, const py::handle owner) {
+  py::array array(dtype_of(v.type), std::vector<py::ssize_t>(v.shape, v.shape + v.rank),
+                  byte_strides(v), v.size() == 0 ? nullptr : v.data, owner);
+  if (!v.writeable) array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
+py::array empty_like(const View& like) {
+  return py::array(dtype_of(like.type),
+                   std::vector<py::ssize_t>(like.shape, like.shape + like.rank),
+                   byte_strides(like));
 }
 
 }  // namespace onedsl

@@ -12,15 +12,16 @@
 namespace onedsl {
 
 // An array of one of the three types, native byte order, aligned. Borrowed: valid while the array
-// is and, where another library's memory has been viewed as a NumPy array, while `viewed` is.
+// is.
 struct View {
   DataType type = DataType::f32;
   char* data = nullptr;
   pybind11::ssize_t rank = 0;
   const pybind11::ssize_t* shape = nullptr;
-  const pybind11::ssize_t* strides = nullptr;  // in bytes
+  const pybind11::ssize_t* strides = nullptr;
+  pybind11::ssize_t item_stride = 0;  // between neighbours: NumPy's strides are in bytes
   bool writeable = false;
-  pybind11::object viewed;  // null for NumPy's own arrays
+  bool foreign = false;  // no array of NumPy's
 
   pybind11::ssize_t size() const noexcept;
   bool is_vector(pybind11::ssize_t length) const noexcept;  // one axis, no gaps
@@ -31,13 +32,18 @@ struct View {
   bool overlaps(const View& other) const noexcept;
 };
 
-// Nothing for any other object, subclasses of numpy.ndarray among them.
-std::optional<View> view(pybind11::handle object);
+// Whether a tensor may have one (requires_grad): only if the caller sees to the graph.
+enum class History { refused, kept };
+
+// Of a numpy.ndarray, no subclass, or of a tensor that can be borrowed. Nothing for anything else.
+std::optional<View> view(pybind11::handle object, History history = History::refused);
 
 pybind11::dtype dtype_of(DataType type);
 
-// Uninitialized, with the shape and strides of `like`, which must be dense. In whole cache lines
-// where another library will take it over: JAX copies what is not.
+// The same memory as a NumPy array, which keeps `owner` alive.
+pybind11::array array_over(const View& v, pybind11::handle owner);
+
+// Uninitialized, with the shape and strides of `like`, which must be dense.
 pybind11::array empty_like(const View& like);
 
 }  // namespace onedsl

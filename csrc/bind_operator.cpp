@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -63,7 +64,7 @@ Results prepare(const Call& call, const bool sums, const py::object& out) {
 
 // `src` is what the caller passed: the results are to be of its kind.
 py::object deliver(Results results, const Call& call, const py::handle src) {
-  if (!call.src.viewed || call.diff_src) return std::move(results.arrays);
+  if (!call.src.foreign || call.diff_src) return std::move(results.arrays);
   const auto arrays = py::reinterpret_borrow<py::tuple>(results.arrays);
   const auto exported = [&](const std::size_t i) -> py::object {
     return arrays[i].is_none() ? py::none() : export_array(arrays[i], src);
@@ -72,8 +73,8 @@ py::object deliver(Results results, const Call& call, const py::handle src) {
 }
 
 std::optional<Geometry> geometry_of(const View& v, const KeptAxes kept) {
-  return dense_geometry(v.rank, v.shape, v.strides, static_cast<py::ssize_t>(size_of(v.type)),
-                        kept);
+  return dense_geometry(v.rank, v.shape, v.strides, v.item_stride,
+                        static_cast<py::ssize_t>(size_of(v.type)), kept);
 }
 
 bool output_fits(const View& output, const Call& call) {
@@ -86,14 +87,33 @@ bool output_fits(const View& output, const Call& call) {
   return !(call.gamma && output.overlaps(*call.gamma));
 }
 
+using Floats = std::vector<float>;
+
+// In double: a float's square may be out of range.
+Floats squared_reciprocal(const View& inverse) {
+  if (inverse.type != DataType::f32) {
+    throw std::invalid_argument("onedsl._core.Operator: an inverse deviation must be f32");
+  }
+  Floats variance(static_cast<std::size_t>(inverse.size()));
+  std::transform(reinterpret_cast<const float*>(inverse.data),
+                 reinterpret_cast<const float*>(inverse.data) + variance.size(), variance.begin(),
+                 [](const double x) { return static_cast<float>(1 / (x * x)); });
+  return variance;
+}
+
 // Whose shapes the statistics have. `channel`: one axis (a vector), at index 1 or the last.
 // `broadcast`: src's rank, each size src's or 1, and their type src's too.
 enum class StatisticsShape { channel_second, channel_last, broadcast };
 
 class Operator {
  public:
-  Operator(const double epsilon, const Statistics statistics, const StatisticsShape shape)
-      : epsilon_(epsilon), statistics_(statistics), shape_(shape) {}
+  Operator(const double epsilon, const Statistics statistics, const StatisticsShape shape,
+           const History history, const bool inverse)
+      : epsilon_(epsilon),
+        statistics_(statistics),
+        shape_(shape),
+        history_(history),
+        inverse_(inverse) {}
 
   bool types_fit(const DataType data, const DataType statistics) const {
     if (shape_ == StatisticsShape::broadcast) return statistics == data && data != DataType::bf16;
@@ -121,10 +141,10 @@ class Operator {
   std::optional<Call> check(const py::handle src, const py::handle diff_dst, const py::handle mean,
                             const py::handle variance, const py::handle gamma, const bool sums,
                             const py::handle out) const {
-    const std::optional<View> x = view(src);
-    const std::optional<View> dy = view(diff_dst);
-    const std::optional<View> mu = view(mean);
-    const std::optional<View> var = view(variance);
+    const std::optional<View> x = view(src, history_);
+    const std::optional<View> dy = view(diff_dst, history_);
+    const std::optional<View> mu = view(mean, history_);
+    const std::optional<View> var = view(variance, history_);
     if (!x || !dy || !mu || !var || !dy->same_layout(*x)) return std::nullopt;
     const std::optional<KeptAxes> kept = kept_axes(*x, *mu);
     if (!kept) return std::nullopt;
@@ -139,7 +159,7 @@ class Operator {
       return std::nullopt;
     }
     if (!gamma.is_none()) {
-      call.gamma = view(gamma);
+      call.gamma = view(gamma, history_);
       if (!call.gamma || !statistic_fits(*call.gamma)) return std::nullopt;
     }
     if (out.is_none()) return call;
@@ -185,6 +205,8 @@ class Operator {
     const std::optional<Call> call = check(src, diff_dst, mean, variance, gamma, sums, out);
     if (!call) return py::none();
     Results results = prepare(*call, sums, out);
+    const Floats squared = inverse_ ? squared_reciprocal(call->variance) : Floats{};
+    if (inverse_) results.ports.variance = squared.data();
     {
       // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
       // caller's frame and by `results`.
@@ -203,6 +225,8 @@ class Operator {
   double epsilon_;
   Statistics statistics_;
   StatisticsShape shape_;
+  History history_;
+  bool inverse_;  // whether variance is in truth 1 / sqrt(variance + epsilon), and epsilon 0
 };
 
 // A View without data.
@@ -217,6 +241,7 @@ struct Layout {
     result.rank = static_cast<py::ssize_t>(shape.size());
     result.shape = shape.data();
     result.strides = strides.data();
+    result.item_stride = static_cast<py::ssize_t>(size_of(type));
     return result;
   }
 };
@@ -313,8 +338,13 @@ void bind_operator(py::module_& module) {
   });
 
   py::class_<Operator>(module, "Operator")
-      .def(py::init<double, Statistics, StatisticsShape>(), py::arg("epsilon"),
-           py::arg("statistics"), py::arg("shape"))
+      .def(py::init([](const double epsilon, const Statistics statistics,
+                       const StatisticsShape shape, const bool keeps_history, const bool inverse) {
+             return Operator(epsilon, statistics, shape,
+                             keeps_history ? History::kept : History::refused, inverse);
+           }),
+           py::arg("epsilon"), py::arg("statistics"), py::arg("shape"),
+           py::arg("keeps_history") = false, py::arg("inverse") = false)
       .def("run", &Operator::run);
 
   py::class_<Compiled>(module, "Compiled")

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "arrays.hpp"
 #include "bind.hpp"
 
 namespace py = pybind11;
@@ -118,30 +117,42 @@ const abi::ExchangeApi* exchange_api(const py::handle object) {
 // ---- In ----
 
 // PyTorch's tensors may stand for more than their memory: for a history, or for its negative.
-bool is_more_than_memory(const py::handle object) {
-  if (py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) return true;
+bool is_more_than_memory(const py::handle object, const History history) {
+  if (history == History::refused &&
+      py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) {
+    return true;
+  }
   const py::object is_neg = py::getattr(object, names().is_neg, py::none());
-  return !is_neg.is_none() && py::cast<bool>(is_neg());
+  return !is_neg.is_none() && !is_neg().is(py::bool_(false));
 }
 
-std::optional<py::array> array_over(const abi::Tensor& tensor, const py::handle owner,
-                                    const bool writeable) {
+// Valid as long as the tensor is, which must have strides.
+std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   const std::optional<DataType> type = type_of(tensor.type);
   if (!type || !is_host(tensor.device) || tensor.rank < 0) return std::nullopt;
-  const auto item = static_cast<py::ssize_t>(size_of(*type));
-  std::vector<py::ssize_t> shape(tensor.shape, tensor.shape + tensor.rank);
-  std::vector<py::ssize_t> strides(shape.size());
-  py::ssize_t size = 1;
-  for (std::size_t axis = shape.size(); axis-- > 0;) {
-    strides[axis] = item * (tensor.strides ? tensor.strides[axis] : size);
-    size *= shape[axis];
+  static_assert(sizeof(py::ssize_t) == sizeof(std::int64_t));
+  View v;
+  v.type = *type;
+  v.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  v.rank = tensor.rank;
+  v.shape = reinterpret_cast<const py::ssize_t*>(tensor.shape);
+  v.strides = reinterpret_cast<const py::ssize_t*>(tensor.strides);
+  v.item_stride = 1;
+  v.writeable = writeable;
+  v.foreign = true;
+  return v.size() == 0 || tensor.data ? std::make_optional(v) : std::nullopt;
+}
+
+// Whatever another library's code does or raises: nothing, or what it gave. Interrupts go through.
+template <class Function>
+auto tried(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+  } catch (const py::cast_error&) {
   }
-  if (size == 0) return py::array(dtype_of(*type), std::move(shape), std::move(strides));
-  if (!tensor.data) return std::nullopt;
-  py::array array(dtype_of(*type), std::move(shape), std::move(strides),
-                  static_cast<char*>(tensor.data) + tensor.byte_offset, owner);
-  if (!writeable) array.attr("setflags")(py::arg("write") = false);
-  return array;
+  return std::nullopt;
 }
 
 py::object dlpack_capsule(const py::handle object) {
@@ -154,28 +165,62 @@ py::object dlpack_capsule(const py::handle object) {
   }
 }
 
-std::optional<py::array> import_by_capsule(const py::handle object) {
+std::optional<py::array> array_by_capsule(const py::handle object) {
+  if (!py::hasattr(py::type::handle_of(object), "__dlpack__")) return std::nullopt;
   const auto [device, id] =
       py::cast<std::tuple<std::int32_t, std::int32_t>>(object.attr("__dlpack_device__")());
   if (!is_host({device, id})) return std::nullopt;
   // The capsule is left unused: it stays the owner, and frees what it holds when it goes.
   const py::object capsule = dlpack_capsule(object);
+  abi::Tensor tensor{};
+  bool writeable = false;  // an unversioned capsule cannot say; NumPy takes it for a no as well
   if (PyCapsule_IsValid(capsule.ptr(), abi::Versioned::name)) {
     const auto* const managed = static_cast<const abi::Versioned*>(
         PyCapsule_GetPointer(capsule.ptr(), abi::Versioned::name));
     if (managed->version.major != 1) return std::nullopt;
-    return array_over(managed->tensor, capsule,
-                      (managed->flags & (abi::read_only | abi::is_copied)) == 0);
+    tensor = managed->tensor;
+    writeable = (managed->flags & (abi::read_only | abi::is_copied)) == 0;
+  } else if (PyCapsule_IsValid(capsule.ptr(), abi::Unversioned::name)) {
+    tensor = static_cast<const abi::Unversioned*>(
+                 PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
+                 ->tensor;
+  } else {
+    return std::nullopt;
   }
-  if (PyCapsule_IsValid(capsule.ptr(), abi::Unversioned::name)) {
-    // It cannot say whether it may be written to; NumPy takes it as read-only too.
-    return array_over(static_cast<const abi::Unversioned*>(
-                          PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
-                          ->tensor,
-                      capsule, false);
+  std::vector<std::int64_t> steps;
+  if (!tensor.strides && tensor.rank > 0) {
+    steps.assign(static_cast<std::size_t>(tensor.rank), 1);
+    for (std::size_t axis = steps.size() - 1; axis-- > 0;) {
+      steps[axis] = steps[axis + 1] * tensor.shape[axis + 1];
+    }
+    tensor.strides = steps.data();
   }
-  return std::nullopt;
+  const std::optional<View> v = view_of(tensor, writeable);
+  return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
 }
+
+}  // namespace
+
+std::optional<View> borrow(const py::handle object, const History history) {
+  return tried([&]() -> std::optional<View> {
+    const abi::ExchangeApi* const api = exchange_api(object);
+    if (!api || !api->borrow_object || is_more_than_memory(object, history)) return std::nullopt;
+    abi::Tensor tensor{};
+    if (api->borrow_object(object.ptr(), &tensor) != 0) throw py::error_already_set();
+    return view_of(tensor, true);
+  });
+}
+
+std::optional<py::array> import_array(const py::handle object) {
+  if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
+  if (const std::optional<View> v = borrow(object, History::refused)) return array_over(*v, object);
+  return tried([&]() -> std::optional<py::array> {
+    if (is_more_than_memory(object, History::refused)) return std::nullopt;
+    return array_by_capsule(object);
+  });
+}
+
+namespace {
 
 // ---- Out ----
 
@@ -201,7 +246,7 @@ Managed* ship(py::array array) {
   auto shipment = std::make_unique<Shipment<Managed>>();
   shipment->shape.assign(v.shape, v.shape + v.rank);
   for (py::ssize_t axis = 0; axis < v.rank; ++axis) {
-    shipment->strides.push_back(v.strides[axis] / static_cast<py::ssize_t>(size_of(v.type)));
+    shipment->strides.push_back(v.strides[axis] / v.item_stride);
   }
   Managed& managed = shipment->managed;
   if constexpr (std::is_same_v<Managed, abi::Versioned>) managed.version = {1, 0};
@@ -244,29 +289,14 @@ py::object importer_for(const py::handle object) {
   if (py::hasattr(object, "__array_namespace__")) {
     return py::getattr(object.attr("__array_namespace__")(), "from_dlpack", none);
   }
-  const auto module = py::cast<std::string>(py::type::handle_of(object).attr("__module__"));
+  const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
+  if (module == "__main__") return none;  // what is imported there is not the library's own
   const py::object package = py::module_::import("sys").attr("modules").attr("get")(
       module.substr(0, module.find('.')), none);
   return py::getattr(package, "from_dlpack", none);
 }
 
 }  // namespace
-
-std::optional<py::array> import_array(const py::handle object) {
-  if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
-  try {
-    const abi::ExchangeApi* const api = exchange_api(object);
-    if (!api && !py::hasattr(py::type::handle_of(object), "__dlpack__")) return std::nullopt;
-    if (is_more_than_memory(object)) return std::nullopt;
-    if (!api || !api->borrow_object) return import_by_capsule(object);
-    abi::Tensor tensor{};
-    if (api->borrow_object(object.ptr(), &tensor) != 0) throw py::error_already_set();
-    return array_over(tensor, object, true);
-  } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_Exception)) throw;
-    return std::nullopt;
-  }
-}
 
 py::object export_array(py::array array, const py::handle like) {
   if (py::isinstance<py::array>(like)) return std::move(array);

@@ -5,12 +5,18 @@
 
 #include <optional>
 
-// Arrays of other libraries as NumPy arrays over the same memory, and back, by the DLPack protocol.
+#include "arrays.hpp"
+
+// Arrays of other libraries, in and out, by the DLPack protocol.
 namespace onedsl {
 
+// By the library's C functions, without a capsule. Nothing where it has none, or where the object
+// has no memory that the CPU reaches, is of another type than ours, or stands for more than its
+// memory.
+std::optional<View> borrow(pybind11::handle object, History history);
+
 // A NumPy array itself; for anything else an array over its memory, which keeps it alive. Nothing
-// for what has no such memory: an object of another kind, or on another device, or of another type
-// than ours, or a tensor that stands for more than its memory (one that requires grad).
+// as above, but that the object may give a capsule.
 std::optional<pybind11::array> import_array(pybind11::handle object);
 
 // The same memory as an array of the library that `like` is from; the array itself where that

@@ -23,6 +23,7 @@ bool operator==(const Geometry& a, const Geometry& b) noexcept {
 
 std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
                                        const std::ptrdiff_t* const strides,
+                                       const std::ptrdiff_t item_stride,
                                        const std::ptrdiff_t item_size,
                                        const KeptAxes kept) noexcept {
   // Axes of extent 1 have no say: their stride is never walked.
@@ -47,7 +48,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
   // Neighbours of one kind become one run; runs alternate. Fastest first.
   std::array<Loop, max_rank> runs;
   std::size_t num_runs = 0;
-  std::ptrdiff_t expected = item_size;
+  std::ptrdiff_t expected = item_stride;
   std::ptrdiff_t last_kept = rank;
   for (std::ptrdiff_t* axis = last; axis != first;) {
     --axis;
@@ -58,7 +59,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
       last_kept = *axis;
     }
     if (num_runs == 0 || runs[num_runs - 1].kept != keep) {
-      runs[num_runs++] = Loop{1, expected / item_size, keep};
+      runs[num_runs++] = Loop{1, expected / item_stride, keep};
     }
     runs[num_runs - 1].count *= shape[*axis];
     expected *= shape[*axis];

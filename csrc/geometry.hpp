@@ -53,12 +53,13 @@ constexpr std::ptrdiff_t max_rank = 64;  // NumPy's own
 // The axes that have statistics of their own, one bit each.
 using KeptAxes = std::uint64_t;
 
-// Sees any shape as a Geometry, by the order in which its axes lie in memory. Strides count bytes.
+// Sees any shape as a Geometry, by the order in which its axes lie in memory. Strides are in any
+// unit in which neighbouring items are item_stride apart; item_size is in bytes.
 // Nothing if the tensor is not dense (gaps, overlap, negative strides), if it has more bytes than
 // can be counted, if the kept axes do not lie in memory in their own order (the statistics' order),
 // or if they alternate with the others more often than there are loops for.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
-                                       const std::ptrdiff_t* strides, std::ptrdiff_t item_size,
-                                       KeptAxes kept) noexcept;
+                                       const std::ptrdiff_t* strides, std::ptrdiff_t item_stride,
+                                       std::ptrdiff_t item_size, KeptAxes kept) noexcept;
 
 }  // namespace onedsl

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -40,6 +42,31 @@ def as_numpy(name: str, value: object) -> Array:
     if array is None:
         _refuse(name, value)
     return np.asarray(array).view(DTYPES[dtype_name(array.dtype, name)])
+
+
+def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | None, ...] | None:
+    """Make memory for results that src's library is to take over; None where that is NumPy.
+
+    It is in whole cache lines: JAX copies what is not.
+    """
+    if isinstance(src, np.ndarray):
+        return None
+    return tuple(None if like is None else _aligned(like) for like in likes)
+
+
+def mark_written(out: Sequence[object]) -> None:
+    """Tell PyTorch that tensors have been written to, for autograd to find what it has saved."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        for array in out:
+            if isinstance(array, torch.Tensor):
+                torch.autograd.graph.increment_version(array)
+
+
+def _aligned(like: Array, line: int = 64) -> Array:
+    memory = np.empty(like.nbytes + line, np.uint8)
+    start = -memory.ctypes.data % line
+    return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
 
 
 def _refuse(name: str, value: Any) -> NoReturn:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._arrays import Array, as_numpy
+from ._arrays import Array, as_numpy, buffers_for
 from ._types import dtype_name
 
 _log = logging.getLogger("onedsl")
@@ -211,7 +211,8 @@ def arguments(
         None if gamma is None else _contiguous(label("gamma"), gamma),
     )
     if out is None:
-        return checked, None
+        likes = (checked[0], *((checked[2], checked[2]) if sums else (None, None)))
+        return checked, buffers_for(inputs[0], likes)
 
     # The caller's own arrays: an output must not overlap these, copied or not.
     names = dialect.names

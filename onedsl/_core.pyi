@@ -24,7 +24,14 @@ class StatisticsShape(enum.Enum):
     broadcast = ...
 
 class Operator:
-    def __init__(self, epsilon: float, statistics: Statistics, shape: StatisticsShape) -> None: ...
+    def __init__(
+        self,
+        epsilon: float,
+        statistics: Statistics,
+        shape: StatisticsShape,
+        keeps_history: bool = False,
+        inverse: bool = False,
+    ) -> None: ...
     def run(
         self,
         src: object,

@@ -12,10 +12,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from . import _check, _core
-from ._arrays import SupportsDLPack
+from ._arrays import SupportsDLPack, mark_written
 from ._autotune import fastest
 from ._errors import GammaIgnoredWarning
 from ._spec import DataFormat, TensorSpec, parse_data_format
@@ -259,9 +260,11 @@ class Operator:
         return self._result(result, out)
 
     def _result(self, result: tuple[Any, Any, Any], out: Any) -> Any:
-        if type(out) is self._dialect.gradients:
-            return out
-        return self._dialect.gradients._make(result if out is None else out)
+        if out is None:
+            return self._dialect.gradients._make(result)
+        if type(out[0]) is not np.ndarray:
+            mark_written(out)
+        return out if type(out) is self._dialect.gradients else self._dialect.gradients._make(out)
 
     def _warn_of_gamma(self, inputs: Sequence[object], *, stacklevel: int) -> None:
         """Warn that gamma is ignored, as the op's document says; it must be right all the same."""

@@ -28,6 +28,7 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
     "convert",
+    "revert",
 ]
 
 _NAMES = BatchNormTrainingBackward._dialect.names
@@ -109,9 +110,15 @@ _op = torch.ops.onedsl.batch_norm_backward.default
 
 
 @functools.lru_cache(maxsize=256)
-def _core_operator(epsilon: float, data_format: str, statistics: str) -> _core.Operator:
+def _core_operator(
+    epsilon: float, data_format: str, statistics: str, inverse: bool
+) -> _core.Operator:
     return _core.Operator(
-        epsilon, _check.statistics(statistics), parse_data_format(data_format).layout
+        epsilon,
+        _check.statistics(statistics),
+        parse_data_format(data_format).layout,
+        keeps_history=True,  # autograd has it: this is called below it
+        inverse=inverse,
     )
 
 
@@ -125,18 +132,14 @@ def _run(
     data_format: str,
     statistics: str,
     sums: bool,
+    inverse: bool = False,
 ) -> list[Tensor] | None:
-    """Give None for what the core does not take as it is."""
-    gradients = _core_operator(epsilon, data_format, statistics).run(
-        _detached(src),
-        _detached(diff_dst),
-        _detached(mean),
-        _detached(variance),
-        _detached(gamma),
-        sums,
-        None,
-        _AUTO,
-    )
+    """Give None for what the core does not take as it is.
+
+    With `inverse`, variance is 1 / sqrt(variance + epsilon), which PyTorch saves.
+    """
+    operator = _core_operator(epsilon, data_format, statistics, inverse)
+    gradients = operator.run(src, diff_dst, mean, variance, gamma, sums, None, _AUTO)
     return gradients and list(gradients if sums else gradients[:1])
 
 
@@ -150,32 +153,30 @@ def _backward(
     *attributes: Any,
 ) -> list[Tensor]:
     gradients = _run(src, diff_dst, mean, variance, gamma, *attributes)
-    if gradients is not None:
-        return gradients
-    _, data_format, _, sums = attributes
-    _check.arguments(
-        BatchNormTrainingBackward._dialect,
-        parse_data_format(data_format).layout,
-        [_detached(t) for t in (src, diff_dst, mean, variance, gamma)],
-        sums=sums,
-        out=None,
-    )
-    # Right but for the strides. PyTorch copies with all its threads.
-    dense = torch.empty_like(src)
-    gradients = _run(
-        src if src.stride() == dense.stride() else dense.copy_(src),
-        torch.empty_like(src).copy_(diff_dst),
-        mean.contiguous(),
-        variance.contiguous(),
-        None if gamma is None else gamma.contiguous(),
-        *attributes,
-    )
-    assert gradients is not None, "the core refused arguments that its checks had passed"
+    if gradients is None and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype):
+        # Strides or alignment, it may be. PyTorch copies with all its threads.
+        dense = torch.empty_like(src)
+        if src.stride() != dense.stride() or src.data_ptr() % src.element_size():
+            src = dense.copy_(src.detach())
+        gradients = _run(
+            src,
+            torch.empty_like(src).copy_(diff_dst.detach()),
+            _copied(mean),
+            _copied(variance),
+            None if gamma is None else _copied(gamma),
+            *attributes,
+        )
+    if gradients is None:
+        _, data_format, _, sums = attributes
+        ports = [t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma)]
+        layout = parse_data_format(data_format).layout
+        _check.arguments(BatchNormTrainingBackward._dialect, layout, ports, sums=sums, out=None)
+        raise AssertionError("the core refused arguments that its checks had passed")
     return gradients
 
 
-def _detached(tensor: Tensor | None) -> Any:
-    return tensor.detach() if tensor is not None and tensor.requires_grad else tensor
+def _copied(channels: Tensor) -> Tensor:
+    return channels.detach().clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.register_fake("onedsl::batch_norm_backward")
@@ -190,8 +191,18 @@ def _fake(
     statistics: str,
     sums: bool,
 ) -> list[Tensor]:
-    channels = mean.new_empty(mean.shape)
-    return [torch.empty_like(src)] + [torch.empty_like(channels) for _ in range(2 * sums)]
+    axis = parse_data_format(data_format).channel_axis
+    torch._check(diff_dst.shape == src.shape, lambda: "diff_dst must have src's shape")
+    for t in (mean, variance, gamma):
+        torch._check(
+            t is None or t.shape == src.shape[axis:][:1],
+            lambda: "mean, variance and gamma must have one value a channel of src",
+        )
+    for t in (diff_dst, mean, variance, gamma):
+        torch._check(
+            t is None or t.device == src.device, lambda: "all tensors must be on src's device"
+        )
+    return [torch.empty_like(src)] + [mean.new_empty(mean.shape) for _ in range(2 * sums)]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -289,32 +300,34 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
+        # In training, variance is 1 / sqrt(variance + eps), as PyTorch saves it: eps is in it.
         src, mean, variance, weight = ctx.saved_tensors
         gamma = weight
         if mean.dtype is not torch.float32:
             mean, variance = mean.float(), variance.float()
             gamma = None if weight is None else weight.float()
         sums = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        if ctx.training:
-            # What was saved is 1 / sqrt(variance + eps): eps is in it already.
-            variance = variance.pow(-2)
-            attributes = (0.0, "NCX", "batch", sums)
-        else:
-            attributes = (ctx.eps, "NCX", "frozen", sums)
-        ports = (src, diff_dst, mean, variance, gamma)
+        epsilon, statistics = (0.0, "batch") if ctx.training else (ctx.eps, "frozen")
+        attributes = (epsilon, "NCX", statistics, sums)
+        # The dispatcher takes longer than the gradient of a small layer: it is called only where
+        # somebody (autograd, a compiler, a dispatch mode) has to see the op.
         gradients = None
-        if not (torch.compiler.is_compiling() or torch.is_grad_enabled()):
-            # The dispatcher takes longer than the gradient of a small layer.
-            gradients = _run(*ports, *attributes)
-        diff_src, *rest = gradients or _op(*ports, *attributes)
+        if not (
+            torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or torch._C._len_torch_dispatch_stack()
+        ):
+            gradients = _run(src, diff_dst, mean, variance, gamma, *attributes, ctx.training)
+        if gradients is None:
+            if ctx.training:
+                variance = variance.reciprocal().square()
+            gradients = _op(src, diff_dst, mean, variance, gamma, *attributes)
+        diff_src, *rest = gradients
         if weight is not gamma:
             rest = [gradient.to(weight.dtype) for gradient in rest]
-        diff_weight, diff_bias = (
-            gradient if needed else None
-            for gradient, needed in zip(
-                rest or (None, None), ctx.needs_input_grad[1:3], strict=True
-            )
-        )
+        _, weight_needed, bias_needed, *_ = ctx.needs_input_grad
+        diff_weight = rest[0] if weight_needed else None
+        diff_bias = rest[1] if bias_needed else None
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 
 
@@ -330,31 +343,41 @@ def batch_norm(
 ) -> Tensor:
     """Apply batch normalization: torch.nn.functional.batch_norm with onedsl's gradient.
 
-    Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device, a
-    type other than float32, bfloat16 and float16, eps = 0) it is PyTorch's own function that runs.
+    Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device or
+    layout, a type other than float32, bfloat16 and float16, an empty input, eps = 0, a trace by
+    torch.jit) it is PyTorch's own function that runs. Forward mode, batched gradients and
+    torch.func's transforms are refused by PyTorch.
     """
-    if not torch.is_grad_enabled() or not _is_ours(
-        input, running_mean, running_var, weight, bias, eps=eps
-    ):
-        return nn.functional.batch_norm(
-            input, running_mean, running_var, weight, bias, training, momentum, eps
-        )
-    if training and input.numel() == input.shape[1]:
-        raise ValueError(
-            f"Expected more than 1 value per channel when training, got input size {input.shape}"
-        )
-    output: Tensor = _BatchNorm.apply(
-        input, weight, bias, running_mean, running_var, training, momentum, eps
+    arguments = (input, weight, bias, running_mean, running_var, training)
+    if torch.is_grad_enabled() and _is_ours(*arguments, eps):
+        output: Tensor = _BatchNorm.apply(*arguments, momentum, eps)
+        return output
+    return nn.functional.batch_norm(
+        input, running_mean, running_var, weight, bias, training, momentum, eps
     )
-    return output
 
 
-def _is_ours(input: Tensor, *channels: Tensor | None, eps: float) -> bool:  # noqa: A002
-    """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and its words."""
-    if input.device.type != "cpu" or input.dtype not in _TYPES or input.ndim < 2 or eps <= 0:
+def _is_ours(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    eps: float,
+) -> bool:
+    """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and to its words."""
+    if not (input.is_cpu and input.layout is torch.strided and input.dtype in _TYPES):
         return False
-    shape = input.shape[1:2]
-    return all(t is None or t.shape == shape for t in channels)
+    if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing():
+        return False
+    count = input.shape[1]
+    for t in (weight, bias, running_mean, running_var):
+        if t is not None and (t.ndim != 1 or len(t) != count):
+            return False
+    if training:
+        return bool(input.numel() > count)  # PyTorch wants two values a channel
+    return running_mean is not None and running_var is not None and input.numel() > 0
 
 
 class _Layer(nn.modules.batchnorm._BatchNorm):
@@ -395,7 +418,8 @@ def convert(module: nn.Module) -> nn.Module:
     """Give every batch-norm layer of a model onedsl's gradient, in place.
 
     The layers stay the objects that they are, with their parameters, buffers, hooks and mode; only
-    their class changes. Subclasses of PyTorch's layers are left alone.
+    their class changes. Subclasses of PyTorch's three classes are left alone, so that a lazy layer
+    must have seen its first input before.
 
     Parameters
     ----------
@@ -407,7 +431,26 @@ def convert(module: nn.Module) -> nn.Module:
     torch.nn.Module
         The same object.
     """
+    return _recast(module, _CONVERTED)
+
+
+def revert(module: nn.Module) -> nn.Module:
+    """Undo `convert`, for tools that know PyTorch's own layers alone (torch.fx, torch.jit.script).
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A model, or a layer.
+
+    Returns
+    -------
+    torch.nn.Module
+        The same object.
+    """
+    return _recast(module, {ours: theirs for theirs, ours in _CONVERTED.items()})
+
+
+def _recast(module: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> nn.Module:
     for layer in module.modules():
-        if type(layer) in _CONVERTED:
-            layer.__class__ = _CONVERTED[type(layer)]
+        layer.__class__ = classes.get(type(layer), type(layer))
     return module

@@ -374,6 +374,21 @@ class TestRefusals:
 
         self.refuse(Nowhere(self.array()), TypeError, "no device")
 
+    @pytest.mark.parametrize("device", [None, "cpu", (1,), (1, None), (2**40, 0)])
+    def test_nonsense_for_a_device(self, device):
+        class Strange(Foreign):
+            def __dlpack_device__(self):
+                return device
+
+        self.refuse(Strange(self.array()), (TypeError, ValueError))
+
+    def test_an_object_that_has_every_attribute(self):
+        class Yes(Foreign):
+            def __getattr__(self, name):
+                return lambda *_, **__: None
+
+        self.refuse(Yes(self.array()), TypeError)
+
     def test_an_interrupt_is_not_swallowed(self):
         class Slow(Foreign):
             def __dlpack__(self, **kwargs):

@@ -53,7 +53,7 @@ def back(gradients):
     )
 
 
-# PyTorch's compilers use what PyTorch has deprecated.
+# PyTorch's compilers use, or are, what PyTorch has deprecated.
 dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -81,6 +81,16 @@ class TestTensorsAsArguments:
         assert pointers == [t.data_ptr() for t in out]
         for a, b in zip(out, op(*problem), strict=True):
             assert torch.equal(a, b)
+
+    @pytest.mark.parametrize("which", [0, 1, 2])
+    def test_autograd_finds_that_out_was_written(self, which):
+        problem = tensors(SHAPES[2], "f32")
+        out = [torch.ones_like(t) for t in (problem[0], *problem[3:])]
+        weight = torch.ones_like(out[which], requires_grad=True)
+        loss = (weight * out[which]).sum()
+        onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem, out=tuple(out))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
     @pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
     @dtypes
@@ -417,6 +427,96 @@ class TestLayers:
         for ours, theirs in zip(*results, strict=True):
             assert float((ours.double() - theirs).norm() / theirs.norm()) < 3e-6
 
+    @pytest.mark.parametrize("shape", [(0, 5, 6, 7), (4, 5, 0, 7), (0, 5), (4, 0)])
+    @modes
+    def test_empty_batches_are_pytorch_s(self, shape, train):
+        rank = max(1, len(shape) - 2)
+        results = []
+        for kind in OURS[rank], LAYERS[rank]:
+            layer = kind(shape[1]).train(train)
+            src = torch.zeros(shape, requires_grad=True)
+            try:
+                layer(src).sum().backward()
+                results.append(
+                    (src.grad.shape, layer.weight.grad.tolist(), layer.running_mean.tolist())
+                )
+            except (RuntimeError, ValueError, IndexError) as error:
+                results.append(str(error))
+        assert results[0] == results[1]
+
+    @pytest.mark.parametrize("missing", [(0, 1), (0,), (1,)])
+    def test_evaluation_without_statistics(self, missing):
+        """torch.native_batch_norm itself crashes on these."""
+        src, weight = torch.randn(4, 3, 5), torch.ones(3, requires_grad=True)
+        running = [None if at in missing else torch.ones(3) for at in range(2)]
+        errors = []
+        for function in nn.functional.batch_norm, onedsl_torch.batch_norm:
+            with pytest.raises((RuntimeError, ValueError)) as caught:
+                function(src, *running, weight, None, False)
+            errors.append(str(caught.value))
+        assert errors[0] == errors[1]
+
+    @dynamo
+    def test_other_layouts_and_traces_are_pytorch_s(self):
+        layer = random_layer(2).eval()
+        src, _ = inputs(2, "f32")
+        assert torch.allclose(layer(src.to_mkldnn()).to_dense(), layer(src), atol=1e-5)
+        file = io.BytesIO()
+        torch.jit.save(torch.jit.trace(layer, src), file)
+        file.seek(0)
+        assert torch.equal(torch.jit.load(file)(src), layer(src))
+
+    def test_dispatch_modes_and_traces_see_the_gradient(self):
+        from torch.fx.experimental.proxy_tensor import make_fx
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        layer = random_layer(2)
+        src, diff_dst = inputs(2, "f32")
+
+        def gradient(x, dy):
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(layer(x), x, dy)[0]
+
+        traced = make_fx(gradient)(src, torch.ones_like(diff_dst))
+        assert torch.allclose(traced(src, diff_dst), gradient(src, diff_dst), atol=1e-6)
+        seen = []
+
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                seen.append(str(function))
+                return function(*args, **(kwargs or {}))
+
+        with Mode():
+            gradient(src, diff_dst)
+        assert "onedsl.batch_norm_backward.default" in seen
+
+    @modes
+    def test_unaligned_tensors_are_copied(self, train):
+        src, diff_dst = inputs(2, "f32")
+        raw = torch.frombuffer(
+            bytearray(b"\0" + src.numpy().tobytes()), dtype=torch.float32, offset=1
+        ).reshape(src.shape)
+        assert raw.data_ptr() % 4
+        grads = []
+        for x in raw, src:
+            layer = random_layer(2).train(train)
+            layer(x).backward(diff_dst)
+            grads.append(layer.weight.grad)
+        assert torch.allclose(*grads, rtol=1e-5)
+        op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+        _, _, *rest = tensors(SHAPES[2], "f32")
+        assert torch.equal(op(raw, diff_dst, *rest).diff_src, op(src, diff_dst, *rest).diff_src)
+
+    def test_the_smallest_epsilon(self):
+        src = torch.zeros(4, 1)
+        grads = []
+        for kind in OURS[1], LAYERS[1]:
+            x = src.clone().requires_grad_()
+            layer = kind(1, eps=1e-39)
+            layer(x).backward(torch.tensor([[1.0], [2.0], [3.0], [4.0]]) * 1e-30)
+            grads.append(x.grad)
+        assert torch.allclose(*grads, rtol=1e-4)
+
     def test_the_transforms_of_torch_func_are_refused(self):
         layer = random_layer(2, track_running_stats=False)
         src, _ = inputs(2, "f32")
@@ -461,6 +561,12 @@ class TestModules:
         assert calls == [1]
         onedsl_torch.convert(model)
         assert repr(model.stem[1]).startswith("BatchNorm2d(8, eps=1e-05, momentum=0.1")
+
+    def test_revert(self, model):
+        ours = onedsl_torch.convert(copy.deepcopy(model))
+        assert onedsl_torch.revert(ours) is ours
+        assert [type(m) for m in ours.modules()] == [type(m) for m in model.modules()]
+        torch.fx.symbolic_trace(ours)
 
     def test_convert_one_layer_and_leave_others_alone(self):
         assert type(onedsl_torch.convert(nn.BatchNorm3d(3))) is OURS[3]
@@ -633,6 +739,15 @@ class TestOp:
             call(src.double(), diff_dst, mean, variance, gamma, epsilon=EPSILON)
         with pytest.raises(NotImplementedError, match="onedsl::batch_norm_backward"):
             call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)
+
+    def test_tensors_of_several_devices(self):
+        src, diff_dst, *rest = tensors(SHAPES[2], "f32")
+        with pytest.raises(RuntimeError, match="src's device"):
+            onedsl_torch.batch_norm_backward(src, diff_dst.to("meta"), *rest, epsilon=EPSILON)
+        meta = [t.to("meta") for t in (src, diff_dst, *rest)]
+        assert onedsl_torch.batch_norm_backward(*meta, epsilon=EPSILON).diff_src.is_meta
+        with pytest.raises(RuntimeError, match="one value a channel"):
+            onedsl_torch.batch_norm_backward(*meta[:2], meta[2][:1], *meta[3:], epsilon=EPSILON)
 
     def test_gamma_counts_where_diff_src_is_the_only_output(self):
         src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
