@@ -444,6 +444,14 @@ struct Writer {
     return {gradient(k.a, x.a, d.a), gradient(k.b, x.b, d.b)};
   }
 
+  static void write_two(T* result, const T* x, const T* d, const TwoCoefficients& k) {
+    const Two two = gradient(k, batch ? load_two(x) : Two{}, load_two(d));
+    if constexpr (streaming)
+      stream_two(result, two);
+    else
+      store_two(result, two);
+  }
+
   // `count` times two vectors of each of n rows; coefficients(i) are those from the i-th element
   // on.
   template <int n = 1, class Of>
@@ -456,13 +464,21 @@ struct Writer {
     for (Index i = 0; i < count * 2 * lanes; i += 2 * lanes) {
       const TwoCoefficients k = coefficients(i);
       for (Index j = i; j < i + n * stride; j += stride) {
-        const Two two = gradient(k, batch ? load_two(x + j) : Two{}, load_two(d + j));
-        if constexpr (streaming)
-          stream_two(result + j, two);
-        else
-          store_two(result + j, two);
+        write_two(result + j, x + j, d + j, k);
         if constexpr (n == 1) break;
       }
+    }
+  }
+
+  // `count` times four vectors, two of each: all coefficients stay in registers.
+  void write_by_turns(Index count, Index at, const TwoCoefficients& first,
+                      const TwoCoefficients& second) const {
+    const T* x = src + at;
+    const T* d = diff_dst + at;
+    T* result = diff_src + at;
+    for (; count > 0; --count, x += 4 * lanes, d += 4 * lanes, result += 4 * lanes) {
+      write_two(result, x, d, first);
+      write_two(result + 2 * lanes, x + 2 * lanes, d + 2 * lanes, second);
     }
   }
 
@@ -495,6 +511,9 @@ struct Writer {
     return static_cast<int>((0 - address) % (lanes * sizeof(T)) / sizeof(T));
   }
 
+  // The coefficients repeat every four vectors.
+  bool few_columns() const { return 4 * lanes % (task.channels * task.inner) == 0; }
+
   // Elements [begin, end), the first of them of the given column; the table is gone through
   // cyclically.
   void write_span(Index begin, Index end, Index column) const {
@@ -506,6 +525,18 @@ struct Writer {
     };
     advance(n);
     Index at = begin + n;
+    if (few_columns()) {
+      const auto next = [&] {
+        const TwoCoefficients k = Table<T>(task, column).at(0);
+        advance(2 * lanes);
+        return k;
+      };
+      const TwoCoefficients first = next();
+      const TwoCoefficients second = next();
+      const Index run = (end - at) / (4 * lanes);
+      write_by_turns(run, at, first, second);
+      at += run * 4 * lanes;
+    }
     while (at + 2 * lanes <= end) {
       const Index run =
           minimum((end - at) / (2 * lanes), (task.row - column - 1) / (2 * lanes) + 1);
@@ -534,7 +565,8 @@ struct Writer {
     const Index end = first_row(task, part.chunk + 1);
     const Index rest = part.chunk + 1 == task.chunks ? task.rest : 0;
     const bool all = part.last_channel - part.first_channel == task.channels;
-    if (streaming && all) return write_span(row * task.row, end * task.row + rest, 0);
+    if (all && (streaming || few_columns()))
+      return write_span(row * task.row, end * task.row + rest, 0);
     const Index column = part.first_channel * task.inner;
     const Index width = all ? task.row : (part.last_channel - part.first_channel) * task.inner;
     if constexpr (streaming) {
