@@ -174,7 +174,7 @@ void sum_narrow_rows(const T* src, const T* diff_dst, Index stride, const TwoTab
 
 // Brings sums from Two's order into that of the columns.
 template <class T>
-void put_in_order(Index padded, double* sums, double* spare) {
+void put_in_order(Index padded, double* __restrict sums, double* __restrict spare) {
   if constexpr (!split_in_two<T>) return;
   std::memcpy(spare, sums, static_cast<std::size_t>(padded) * sizeof(double));
   for (Index j = 0; j < padded; j += 2 * lanes)
@@ -185,15 +185,22 @@ void put_in_order(Index padded, double* sums, double* spare) {
 }
 
 // Adds the columns of each channel up: those of one position after the other.
-inline void put_channels(const Task& task, const Part& part, double* sums, double* partial) {
+inline void put_channels(const Task& task, const Part& part, double* __restrict sums,
+                         double* __restrict partial) {
   const Index position = task.channels * task.inner;
   for (Index k = 1; k < task.repeat; ++k)
     for (Index j = 0; j < position; ++j) sums[j] += sums[k * position + j];
-  for (Index c = part.first_channel; c < part.last_channel; ++c) {
+  const Index count = part.last_channel - part.first_channel;
+  const Index inner = task.inner;
+  for (Index c = 0; inner > 1 && c < count; ++c) {
     double sum = 0;
-    for (Index i = 0; i < task.inner; ++i) sum += *sums++;
-    put(part, partial + c, sum);
+    for (Index i = 0; i < inner; ++i) sum += sums[c * inner + i];
+    sums[c] = sum;
   }
+  partial += part.first_channel;
+  if (part.more)
+    for (Index c = 0; c < count; ++c) sums[c] += partial[c];
+  std::memcpy(partial, sums, static_cast<std::size_t>(count) * sizeof(double));
 }
 
 template <class T>
