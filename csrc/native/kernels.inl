@@ -528,7 +528,7 @@ struct Writer {
     if (n > 0) write_first(n, begin, Table<T>(task, column).at(0));
     const auto advance = [&](Index count) {
       column += count;
-      while (column >= task.row) column -= task.row;
+      while (column >= task.period) column -= task.period;
     };
     advance(n);
     Index at = begin + n;
@@ -546,7 +546,7 @@ struct Writer {
     }
     while (at + 2 * lanes <= end) {
       const Index run =
-          minimum((end - at) / (2 * lanes), (task.row - column - 1) / (2 * lanes) + 1);
+          minimum((end - at) / (2 * lanes), (task.period - column - 1) / (2 * lanes) + 1);
       write(run, at, [table = Table<T>(task, column)](Index i) { return table.at(i); });
       at += run * 2 * lanes;
       advance(run * 2 * lanes);

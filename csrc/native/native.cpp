@@ -350,7 +350,9 @@ void run_block(const Problem& problem, int num_threads, Index bytes, const Argum
   const Schedule schedule = schedule_for(task, geometry, problem.data, lanes, num_threads);
 
   const bool sums = task.batch || arguments.diff_gamma;
-  const Index entries = task.columns ? round_up(task.row + 2 * lanes, 2) : geometry.channels;
+  // Large tensors are written in runs that end with the table.
+  task.period = task.row * (task.streaming ? std::max<Index>(512 / task.row, 1) : 1);
+  const Index entries = task.columns ? round_up(task.period + 2 * lanes, 2) : geometry.channels;
   task.entries = entries;
   const Places places(geometry, false);
   task.partials =
