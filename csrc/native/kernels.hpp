@@ -45,7 +45,9 @@ struct Task {
   std::int64_t partials;
   double* partial;  // [partials][2][channels]: of diff_dst, and of diff_dst * (src - pivot)
   // diff_src = scale * ((diff_dst - shift) - (src - mean) * slope), by channel in planes; by column
-  // in columns, where as many entries as two vectors have lanes repeat the first ones.
+  // in columns, where a table has those of some rows, and as many entries as two vectors have lanes
+  // repeat the first ones.
+  std::int64_t period;   // columns: entries of those rows
   std::int64_t entries;  // of a table
   float* table_mean;     // the pivot until the sums are finished
   float* scale;

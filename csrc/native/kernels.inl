@@ -174,7 +174,7 @@ void sum_narrow_rows(const T* src, const T* diff_dst, Index stride, const TwoTab
 
 // Brings sums from Two's order into that of the columns.
 template <class T>
-void put_in_order(Index padded, double* sums, double* spare) {
+void put_in_order(Index padded, double* __restrict sums, double* __restrict spare) {
   if constexpr (!split_in_two<T>) return;
   std::memcpy(spare, sums, static_cast<std::size_t>(padded) * sizeof(double));
   for (Index j = 0; j < padded; j += 2 * lanes)
@@ -185,15 +185,22 @@ void put_in_order(Index padded, double* sums, double* spare) {
 }
 
 // Adds the columns of each channel up: those of one position after the other.
-inline void put_channels(const Task& task, const Part& part, double* sums, double* partial) {
+inline void put_channels(const Task& task, const Part& part, double* __restrict sums,
+                         double* __restrict partial) {
   const Index position = task.channels * task.inner;
   for (Index k = 1; k < task.repeat; ++k)
     for (Index j = 0; j < position; ++j) sums[j] += sums[k * position + j];
-  for (Index c = part.first_channel; c < part.last_channel; ++c) {
+  const Index count = part.last_channel - part.first_channel;
+  const Index inner = task.inner;
+  for (Index c = 0; inner > 1 && c < count; ++c) {
     double sum = 0;
-    for (Index i = 0; i < task.inner; ++i) sum += *sums++;
-    put(part, partial + c, sum);
+    for (Index i = 0; i < inner; ++i) sum += sums[c * inner + i];
+    sums[c] = sum;
   }
+  partial += part.first_channel;
+  if (part.more)
+    for (Index c = 0; c < count; ++c) sums[c] += partial[c];
+  std::memcpy(partial, sums, static_cast<std::size_t>(count) * sizeof(double));
 }
 
 template <class T>
@@ -444,6 +451,14 @@ struct Writer {
     return {gradient(k.a, x.a, d.a), gradient(k.b, x.b, d.b)};
   }
 
+  static void write_two(T* result, const T* x, const T* d, const TwoCoefficients& k) {
+    const Two two = gradient(k, batch ? load_two(x) : Two{}, load_two(d));
+    if constexpr (streaming)
+      stream_two(result, two);
+    else
+      store_two(result, two);
+  }
+
   // `count` times two vectors of each of n rows; coefficients(i) are those from the i-th element
   // on.
   template <int n = 1, class Of>
@@ -456,13 +471,21 @@ struct Writer {
     for (Index i = 0; i < count * 2 * lanes; i += 2 * lanes) {
       const TwoCoefficients k = coefficients(i);
       for (Index j = i; j < i + n * stride; j += stride) {
-        const Two two = gradient(k, batch ? load_two(x + j) : Two{}, load_two(d + j));
-        if constexpr (streaming)
-          stream_two(result + j, two);
-        else
-          store_two(result + j, two);
+        write_two(result + j, x + j, d + j, k);
         if constexpr (n == 1) break;
       }
+    }
+  }
+
+  // `count` times four vectors, two of each: all coefficients stay in registers.
+  void write_by_turns(Index count, Index at, const TwoCoefficients& first,
+                      const TwoCoefficients& second) const {
+    const T* x = src + at;
+    const T* d = diff_dst + at;
+    T* result = diff_src + at;
+    for (; count > 0; --count, x += 4 * lanes, d += 4 * lanes, result += 4 * lanes) {
+      write_two(result, x, d, first);
+      write_two(result + 2 * lanes, x + 2 * lanes, d + 2 * lanes, second);
     }
   }
 
@@ -495,6 +518,9 @@ struct Writer {
     return static_cast<int>((0 - address) % (lanes * sizeof(T)) / sizeof(T));
   }
 
+  // The coefficients repeat every four vectors.
+  bool few_columns() const { return 4 * lanes % (task.channels * task.inner) == 0; }
+
   // Elements [begin, end), the first of them of the given column; the table is gone through
   // cyclically.
   void write_span(Index begin, Index end, Index column) const {
@@ -502,13 +528,25 @@ struct Writer {
     if (n > 0) write_first(n, begin, Table<T>(task, column).at(0));
     const auto advance = [&](Index count) {
       column += count;
-      while (column >= task.row) column -= task.row;
+      while (column >= task.period) column -= task.period;
     };
     advance(n);
     Index at = begin + n;
+    if (few_columns()) {
+      const auto next = [&] {
+        const TwoCoefficients k = Table<T>(task, column).at(0);
+        advance(2 * lanes);
+        return k;
+      };
+      const TwoCoefficients first = next();
+      const TwoCoefficients second = next();
+      const Index run = (end - at) / (4 * lanes);
+      write_by_turns(run, at, first, second);
+      at += run * 4 * lanes;
+    }
     while (at + 2 * lanes <= end) {
       const Index run =
-          minimum((end - at) / (2 * lanes), (task.row - column - 1) / (2 * lanes) + 1);
+          minimum((end - at) / (2 * lanes), (task.period - column - 1) / (2 * lanes) + 1);
       write(run, at, [table = Table<T>(task, column)](Index i) { return table.at(i); });
       at += run * 2 * lanes;
       advance(run * 2 * lanes);
@@ -534,7 +572,8 @@ struct Writer {
     const Index end = first_row(task, part.chunk + 1);
     const Index rest = part.chunk + 1 == task.chunks ? task.rest : 0;
     const bool all = part.last_channel - part.first_channel == task.channels;
-    if (streaming && all) return write_span(row * task.row, end * task.row + rest, 0);
+    if (all && (streaming || few_columns()))
+      return write_span(row * task.row, end * task.row + rest, 0);
     const Index column = part.first_channel * task.inner;
     const Index width = all ? task.row : (part.last_channel - part.first_channel) * task.inner;
     if constexpr (streaming) {

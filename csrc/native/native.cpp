@@ -91,7 +91,8 @@ class Scratch {
  public:
   explicit Scratch(std::size_t bytes) {
     if (bytes <= sizeof local_) return;
-    heap_ = std::make_unique<Line[]>((bytes + sizeof(Line) - 1) / sizeof(Line));
+    // Not make_unique, which would write zeros first.
+    heap_.reset(new Line[(bytes + sizeof(Line) - 1) / sizeof(Line)]);
     next_ = heap_[0].bytes;
   }
 
@@ -143,9 +144,11 @@ void cut(Task& task, const Geometry& geometry, int lanes) {
     task.row = task.repeat * position;
     task.rows = geometry.outer / task.repeat;
     task.rest = geometry.outer % task.repeat * position;
-    // Enough chunks for many threads, whose partial sums are few beside the tensor; a power of two,
-    // which most numbers of threads share evenly.
-    const Index most = std::clamp<Index>(std::min(32768 / task.row, task.rows / 128), 1, 256);
+    // Enough chunks for many threads, whose partial sums are few beside the tensor: beginning and
+    // ending a chunk costs as much as some tens of rows. A power of two, which most numbers of
+    // threads share evenly.
+    const Index wanted = std::max<Index>(task.rows / 512, std::min<Index>(task.rows / 128, 16));
+    const Index most = std::clamp<Index>(std::min(32768 / task.row, wanted), 1, 256);
     Index chunks = 1;
     while (2 * chunks <= most) chunks *= 2;
     task.chunk_rows = std::max<Index>(divide_up(task.rows, chunks), 1);
@@ -347,7 +350,9 @@ void run_block(const Problem& problem, int num_threads, Index bytes, const Argum
   const Schedule schedule = schedule_for(task, geometry, problem.data, lanes, num_threads);
 
   const bool sums = task.batch || arguments.diff_gamma;
-  const Index entries = task.columns ? round_up(task.row + 2 * lanes, 2) : geometry.channels;
+  // Large tensors are written in runs that end with the table.
+  task.period = task.row * (task.streaming ? std::max<Index>(512 / task.row, 1) : 1);
+  const Index entries = task.columns ? round_up(task.period + 2 * lanes, 2) : geometry.channels;
   task.entries = entries;
   const Places places(geometry, false);
   task.partials =
