@@ -10,8 +10,9 @@ import os
 import helpers
 import pytest
 
-# What starts programs of its own, or judges by torch, says nothing more on another instruction set.
-LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load", "torch"]
+# What starts programs of its own, or needs other libraries, says nothing more on another instruction set.
+LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load"]
+LEFT_OUT += ["torch", "torch_layers", "jax", "dlpack"]
 
 # Cap, then what onedsl's own kernels may then use at most, and what oneDNN reports at most.
 CAPS = [
