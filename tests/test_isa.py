@@ -10,7 +10,7 @@ import os
 import helpers
 import pytest
 
-# What starts programs of its own, or needs other libraries, says nothing more on another instruction set.
+# What starts programs of its own, or needs other libraries, says nothing more on lesser CPUs.
 LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load"]
 LEFT_OUT += ["torch", "torch_layers", "jax", "dlpack"]
 
