@@ -65,6 +65,7 @@ SHAPES = {
     "one_image": (1, 5, (333, 77)),
     "many_channels": (2, 1025, (7, 3)),
     "large": (3, 24, (200, 210)),
+    "many_images": (620, 9, (28, 29)),  # out of the cache, in small planes
 }
 
 
@@ -83,6 +84,8 @@ def test_native_gives_the_same_bits_on_any_number_of_threads(dtype, data_format,
             for got in (plan(*problem), op(*problem, backend="native")):
                 results.append([member.tobytes() for member in got])
     assert all(result == results[0] for result in results)
+    wanted = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+    testing.assert_gradients_close(got, wanted)
 
 
 @usable()

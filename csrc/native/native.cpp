@@ -208,6 +208,17 @@ Schedule schedule_for(const Task& task, const Geometry& geometry, DataType type,
     schedule.block = block;
     const Index blocks = divide_up(channels, block);
     const Index rounds = divide_up(blocks, threads);
+    // Many images of small planes: a channel is pieces far apart. All threads then share what the
+    // last cache holds of neighbouring channels, and read longer stretches.
+    const Index held = cache.bytes / 2 / (2 * geometry.outer * plane);
+    const Index sharing = divide_up(threads, task.chunks);
+    const bool apart = !task.cached && task.pieces == 1 && block * plane < 16384 &&
+                       held / sharing > block && task.chunks * sharing % threads == 0;
+    if (apart) {
+      schedule.block = std::min(held / sharing, most);
+      schedule.panel = schedule.block * sharing;
+      return schedule;
+    }
     // Own panels, unless some threads would be idle for a ninth of the time.
     if (rounds * threads * 8 <= blocks * 9) {
       schedule.shared = false;
