@@ -77,9 +77,10 @@ bool View::overlaps(const View& other) const noexcept {
 namespace {
 
 std::optional<View> view_of_numpy(const py::array& array) {
+  const Types& known = types();
   const py::dtype dtype = array.dtype();
   for (std::size_t i = 0; i < order.size(); ++i) {
-    if (!dtype.is(types().dtypes[i])) continue;
+    if (!dtype.is(known.dtypes[i])) continue;
     View result;
     result.type = order[i];
     result.data = static_cast<char*>(const_cast<void*>(array.data()));

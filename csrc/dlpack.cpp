@@ -42,14 +42,12 @@ struct Tensor {
 };
 struct Unversioned {
   static constexpr const char* name = "dltensor";
-  static constexpr const char* used_name = "used_dltensor";
   Tensor tensor;
   void* context;
   void (*deleter)(Unversioned*);
 };
 struct Versioned {
   static constexpr const char* name = "dltensor_versioned";
-  static constexpr const char* used_name = "used_dltensor_versioned";
   Version version;
   void* context;
   void (*deleter)(Versioned*);

@@ -113,7 +113,7 @@ def statistics(value: object) -> _core.Statistics:
     """Take the word for where mean and variance come from."""
     if isinstance(value, str) and value in ("batch", "frozen"):
         return _core.Statistics[value]
-    raise ValueError(f'statistics must be "batch" or "frozen", not {value!r}')
+    raise ValueError(f"statistics must be 'batch' or 'frozen', not {value!r}")
 
 
 def statistics_shape(

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from . import _check
 from ._operators import BatchNormalizationGradients, BatchNormGradients
 from ._spec import DataFormat, parse_data_format
 from ._types import DTYPES, dtype_name
@@ -162,8 +163,7 @@ def _gradients(
     statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
     """Write the formulas down, for statistics that broadcast to x and sums that go over axes."""
-    if statistics not in ("batch", "frozen"):
-        raise ValueError(f"statistics must be 'batch' or 'frozen', not {statistics!r}")
+    _check.statistics(statistics)
     rstd = 1 / np.sqrt(variance + epsilon)
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)

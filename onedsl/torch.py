@@ -186,11 +186,9 @@ def _fake(
     mean: Tensor,
     variance: Tensor,
     gamma: Tensor | None,
-    epsilon: float,
-    data_format: str,
-    statistics: str,
-    sums: bool,
+    *attributes: Any,
 ) -> list[Tensor]:
+    _, data_format, _, sums = attributes
     axis = parse_data_format(data_format).channel_axis
     torch._check(diff_dst.shape == src.shape, lambda: "diff_dst must have src's shape")
     for t in (mean, variance, gamma):

@@ -91,8 +91,7 @@ class Scratch {
  public:
   explicit Scratch(std::size_t bytes) {
     if (bytes <= sizeof local_) return;
-    // Not make_unique, which would write zeros first.
-    heap_.reset(new Line[(bytes + sizeof(Line) - 1) / sizeof(Line)]);
+    heap_ = std::make_unique<Line[]>((bytes + sizeof(Line) - 1) / sizeof(Line));
     next_ = heap_[0].bytes;
   }
 
@@ -110,6 +109,7 @@ class Scratch {
 
  private:
   struct alignas(64) Line {
+    Line() noexcept {}  // or make_unique would write zeros
     std::byte bytes[64];
   };
   Line local_[160];
