@@ -525,6 +525,18 @@ class TestLayers:
         with pytest.raises(RuntimeError, match="setup_context"):
             torch.func.vmap(layer)(torch.stack([src, src]))
 
+    @dynamo
+    def test_forward_mode_and_batched_gradients_are_refused(self):
+        layer = random_layer(2)
+        src, diff_dst = inputs(2, "f32")
+        with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError):
+            layer(torch.autograd.forward_ad.make_dual(src, diff_dst))
+        src.requires_grad_()
+        with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+            torch.autograd.grad(
+                layer(src), src, torch.stack([diff_dst, diff_dst]), is_grads_batched=True
+            )
+
 
 class TestModules:
     class Model(nn.Module):
