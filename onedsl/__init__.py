@@ -1,34 +1,58 @@
-"""The gradient of batch normalization on CPUs, by oneDNN's Graph API.
+"""The gradient of batch normalization on CPUs: oneDNN's op, for NumPy, PyTorch and JAX.
 
-`BatchNormTrainingBackward` is oneDNN's op. `capabilities` says what runs how on this machine, and
-`onedsl.testing` has the formulas in float64.
+`BatchNormTrainingBackward` is the op of that name in oneDNN's Graph API. What computes it by
+default (``backend="auto"``) is onedsl's own kernels: their sums stay accurate however many elements
+a channel has, they run every type on every x86-64 CPU, they give the same bits on any number of
+threads, and as a rule they are faster. ``backend="onednn"`` asks for oneDNN's Graph API itself.
+
+`BatchNormTrainingBackprop` and `BatchNormalizationGrad` are the same gradient in the words of two
+other documents. `capabilities` says what this machine's oneDNN runs by itself, and `onedsl.testing`
+has the formulas in float64. `onedsl.torch` and `onedsl.jax` are imported separately.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
-    import onedsl._core  # noqa: F401 - so, and not `from .`, for the error to say that there is none
+    import onedsl._core  # so, and not `from .`, for the error to say that there is none
 except ImportError as _error:
     from ._load import explain as _explain
 
-    raise ImportError(_explain(_error), name=_error.name, path=_error.path) from None
+    raise ImportError(_explain(_error), name=_error.name, path=_error.path) from _error
+
+if (_cap := onedsl._core.unknown_native_cap()) is not None:
+    import warnings as _warnings
+
+    from ._load import unknown_cap as _unknown_cap
+
+    _warnings.warn(
+        _unknown_cap(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
+    )
 
 from . import testing
 from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
-from ._operators import (
+from ._spec import DataFormat, TensorSpec
+from .operators._compiled import Compiled
+from .operators.batch_norm_training_backprop import (
+    BatchNormDeltas,
+    BatchNormTrainingBackprop,
+    CompiledBatchNormTrainingBackprop,
+)
+from .operators.batch_norm_training_backward import (
+    BatchNormGradients,
+    BatchNormTrainingBackward,
+    CompiledBatchNormTrainingBackward,
+)
+from .operators.batch_normalization_grad import (
     BatchNormalizationGrad,
     BatchNormalizationGradients,
-    BatchNormDeltas,
-    BatchNormGradients,
-    BatchNormTrainingBackprop,
-    BatchNormTrainingBackward,
-    Compiled,
+    CompiledBatchNormalizationGrad,
 )
-from ._spec import DataFormat, TensorSpec
 
+__docformat__ = "numpy"
 __version__ = _version("onedsl")
 
 __all__ = [
@@ -40,6 +64,9 @@ __all__ = [
     "BatchNormalizationGradients",
     "Capabilities",
     "Compiled",
+    "CompiledBatchNormTrainingBackprop",
+    "CompiledBatchNormTrainingBackward",
+    "CompiledBatchNormalizationGrad",
     "DataFormat",
     "GammaIgnoredWarning",
     "OneDNNError",
@@ -49,3 +76,9 @@ __all__ = [
     "capabilities",
     "testing",
 ]
+
+if not _TYPE_CHECKING:  # a type checker would take every name for one that there is
+
+    def __getattr__(name: str) -> object:
+        cure = f"; import onedsl.{name} first" if name in ("jax", "torch") else ""
+        raise AttributeError(f"module 'onedsl' has no attribute {name!r}{cure}")

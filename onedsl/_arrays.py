@@ -16,10 +16,22 @@ Array = npt.NDArray[Any]
 
 
 class SupportsDLPack(Protocol):
-    """An array of any library: NumPy's, PyTorch's, JAX's and others."""
+    """An array that lends its memory, such as NumPy's and PyTorch's."""
 
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+class HasShapeAndDtype(Protocol):
+    """An array whose types do not say that it has ``__dlpack__``: JAX's."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+
+
+AnyArray = SupportsDLPack | HasShapeAndDtype
 
 
 # DLPack's device types of memory that the CPU reads and writes: its own, and what is pinned.
@@ -54,13 +66,24 @@ def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | Non
     return tuple(None if like is None else _aligned(like) for like in likes)
 
 
-def mark_written(out: Sequence[object]) -> None:
-    """Tell PyTorch that tensors have been written to, for autograd to find what it has saved."""
+def is_contiguous(array: Array) -> bool:
+    """Tell whether an array is in C order, on whole items."""
+    return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
+def same_layout(array: Array, like: Array) -> bool:
+    """Tell whether an array lies in memory, on whole items, as another of its shape does."""
+    if not array.flags.aligned:
+        return False
+    steps = zip(array.shape, array.strides, like.strides, strict=True)
+    return array.size == 0 or all(a == b for size, a, b in steps if size > 1)
+
+
+def mark_written(array: object) -> None:
+    """Tell PyTorch that a tensor has been written to, if it is one: autograd may have saved it."""
     torch = sys.modules.get("torch")
-    if torch is not None:
-        for array in out:
-            if isinstance(array, torch.Tensor):
-                torch.autograd.graph.increment_version(array)
+    if torch is not None and isinstance(array, torch.Tensor):
+        torch.autograd.graph.increment_version(array)
 
 
 def _aligned(like: Array, line: int = 64) -> Array:
@@ -71,6 +94,13 @@ def _aligned(like: Array, line: int = 64) -> Array:
 
 def _refuse(name: str, value: Any) -> NoReturn:
     kind = type(value).__name__
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(value, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is a tracer of JAX, which has no memory; use onedsl.jax, which JAX can trace"
+        )
+    if jax is not None and isinstance(value, jax.Array) and value.is_deleted():
+        raise ValueError(f"{name} has no memory any more: it was deleted, or donated to a call")
     if not hasattr(type(value), "__dlpack__"):
         raise TypeError(
             f"{name} must be a NumPy array, or another with __dlpack__, of f32, bf16 or f16, "

@@ -3,47 +3,36 @@
 from __future__ import annotations
 
 import functools
-import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _timing
+from . import _core
 from ._errors import UnsupportedError
+from ._interleaved import median_seconds
 from ._spec import TensorSpec
-
-ROUNDS = 7
 
 
 def fastest(
     make: Callable[[_core.Backend], _core.Compiled],
-    spec: TensorSpec,
-    statistics_: TensorSpec,
-    gamma: bool,
+    specs: Sequence[TensorSpec | None],
 ) -> _core.Compiled:
-    """Make both backends' plans, time them in turns, and give the faster."""
-    candidates = []
+    """Make both backends' plans, time them in turns on such inputs, and give the faster."""
+    plans = []
     for choice in (_core.Backend.onednn, _core.Backend.native):
         try:
-            candidates.append(make(choice))
+            plans.append(make(choice))
         except UnsupportedError:
             continue
-    if len(candidates) == 1 or 0 in spec.shape:
-        return candidates[-1]
+    if len(plans) == 1 or any(spec and 0 in spec.shape for spec in specs):
+        return plans[-1]
 
-    src, diff_dst = ones(spec), ones(spec)
-    vector = ones(statistics_)
-    arguments = (src, diff_dst, vector, vector, vector if gamma else None)
-    times: list[list[float]] = [[] for _ in candidates]
-    for turn in range(ROUNDS):
-        for candidate, samples in zip(candidates, times, strict=True):
-            out = candidate.run(*arguments, None)  # wakes its threads, and touches the memory
-            took = _timing.seconds(functools.partial(candidate.run, *arguments, out))
-            if turn:
-                samples.append(took)
-    return min(zip(candidates, times, strict=True), key=lambda pair: statistics.median(pair[1]))[0]
+    inputs = tuple(None if spec is None else ones(spec) for spec in specs)
+    out = plans[0].run(inputs, None)
+    seconds = median_seconds({plan: functools.partial(plan.run, inputs, out) for plan in plans})
+    return min(plans, key=seconds.__getitem__)
 
 
 def ones(spec: TensorSpec) -> npt.NDArray[Any]:

@@ -1,74 +1,81 @@
-"""Mirror of csrc/bind_*.cpp. Private: nothing here checks in words."""
+"""Mirror of csrc/python. Private: nothing here checks in words."""
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 class DataType(enum.Enum):
-    f32 = ...
-    bf16 = ...
-    f16 = ...
+    f32 = 0
+    bf16 = 1
+    f16 = 2
 
 class Backend(enum.Enum):
-    auto = ...
-    onednn = ...
-    native = ...
+    auto = 0
+    onednn = 1
+    native = 2
+
+class Operation(enum.Enum):
+    training_backward = 0
+    forward_training = 1
+    relu_forward_training = 2
+    relu_training_backward = 3
 
 class Statistics(enum.Enum):
-    batch = ...
-    frozen = ...
+    batch = 0
+    frozen = 1
 
 class StatisticsShape(enum.Enum):
-    channel_second = ...
-    channel_last = ...
-    broadcast = ...
+    channel_second = 0
+    channel_last = 1
+    broadcast = 2
 
+class Spread(enum.Enum):
+    variance = 0
+    inverse_deviation = 1
+
+@final
 class Operator:
     def __init__(
         self,
+        operation: Operation,
+        *,
         epsilon: float,
         statistics: Statistics,
-        shape: StatisticsShape,
+        statistics_shape: StatisticsShape,
+        types: Sequence[tuple[DataType, DataType]],
+        ranks: tuple[int, int],
+        spread: Spread = Spread.variance,
         keeps_history: bool = False,
-        inverse: bool = False,
+        momentum: float = 0.5,
+        clip: float = ...,
     ) -> None: ...
     def run(
         self,
-        src: object,
-        diff_dst: object,
-        mean: object,
-        variance: object,
-        gamma: object | None,
-        sums: bool,
+        inputs: tuple[object, ...],
+        wanted: int,
         out: tuple[Any, ...] | None,
         backend: Backend,
         /,
-    ) -> tuple[Any, Any, Any] | None: ...
+    ) -> tuple[Any, ...] | None: ...
 
+@final
 class Compiled:
     def __init__(
         self,
         op: Operator,
+        *,
         data: DataType,
         shape: Sequence[int],
         strides: Sequence[int],
         statistics: DataType,
         stats_shape: Sequence[int],
-        stats_strides: Sequence[int],
-        gamma: bool,
-        sums: bool,
+        given: int,
+        wanted: int,
         backend: Backend,
     ) -> None: ...
     def run(
-        self,
-        src: object,
-        diff_dst: object,
-        mean: object,
-        variance: object,
-        gamma: object | None,
-        out: tuple[Any, ...] | None,
-        /,
-    ) -> tuple[Any, Any, Any] | None: ...
+        self, inputs: tuple[object, ...], out: tuple[Any, ...] | None, /
+    ) -> tuple[Any, ...] | None: ...
     @property
     def backend(self) -> str: ...
     @property
@@ -76,6 +83,7 @@ class Compiled:
     @property
     def num_threads(self) -> int: ...
 
+@final
 class Producer:
     def __dlpack__(
         self,
@@ -87,10 +95,16 @@ class Producer:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-def import_array(array: object, /) -> Any: ...
+def clear_plans() -> None: ...
 def export_array(array: Any, like: object, /) -> Any: ...
+def import_array(array: object, /) -> Any: ...
 def is_dense(array: object, kept: int, /) -> bool: ...
-def compile_onednn_op(
+def known_native_caps() -> str: ...
+def last_cache_bytes() -> int: ...
+def make_onednn_engine() -> None: ...
+def max_threads() -> int: ...
+def native_isa() -> str: ...
+def onednn_compiles(
     dims: Sequence[int],
     data_format: str,
     data: DataType,
@@ -98,10 +112,10 @@ def compile_onednn_op(
     gamma: bool,
     num_outputs: int,
 ) -> None: ...
-def last_cache_bytes() -> int: ...
-def max_threads() -> int: ...
-def native_isa() -> str: ...
-def triad(out: object, a: object, b: object, /) -> None: ...
 def onednn_cpu_isa() -> str: ...
 def onednn_cpu_runtime() -> str: ...
 def onednn_version() -> tuple[int, int, int]: ...
+def plan_counts() -> tuple[int, int]: ...
+def ports(operation: Operation, /) -> tuple[tuple[str, ...], tuple[str, ...]]: ...
+def triad(out: object, a: object, b: object, /) -> None: ...
+def unknown_native_cap() -> str | None: ...

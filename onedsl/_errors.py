@@ -13,11 +13,9 @@ class OneDNNError(RuntimeError):
         ``"runtime_error"``, ``"unimplemented"`` and so on.
     """
 
-    status: str
-
     def __init__(self, message: str, status: str = "runtime_error") -> None:
         super().__init__(message)
-        self.status = status
+        self.status: str = status
 
     def __reduce__(self) -> tuple[type[OneDNNError], tuple[str, str]]:
         return type(self), (str(self), self.status)

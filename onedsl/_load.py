@@ -29,3 +29,8 @@ def explain(error: ImportError) -> str:
             "`pip install -e .`, or start Python in another folder to use an installed onedsl."
         )
     return f"onedsl's extension cannot be loaded ({text}). Installing onedsl again builds it anew."
+
+
+def unknown_cap(value: str, known: str) -> str:
+    """Say that the cap of the kernels' instruction set has no effect."""
+    return f"ONEDSL_MAX_CPU_ISA={value!r} has no effect: it must be one of {known}"

@@ -8,14 +8,13 @@ import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _core
-from ._arrays import as_numpy
-from ._types import DTYPES, dtype_name
+from ._arrays import AnyArray, as_numpy
+from ._types import DTYPES, DType, dtype_name
 
 MAX_RANK = 64  # NumPy's own
 
@@ -41,10 +40,22 @@ class DataFormat(str, enum.Enum):
         return -1 if self is DataFormat.NXC else 1
 
     @property
-    def layout(self) -> _core.StatisticsShape:
+    def statistics_shape_kind(self) -> _core.StatisticsShape:
         """The core's word for it."""
         shapes = _core.StatisticsShape
         return shapes.channel_last if self is DataFormat.NXC else shapes.channel_second
+
+    def summed_axes(self, rank: int) -> tuple[int, ...]:
+        """Axes of a tensor that a statistic is summed over: all but that of the channels."""
+        return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)
+
+    def statistics_shape_beside(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape in which a (C,) array stands beside a tensor of this shape, to broadcast to it."""
+        summed = self.summed_axes(len(shape))
+        return tuple(1 if axis in summed else size for axis, size in enumerate(shape))
+
+
+DataFormatLike = DataFormat | Literal["NXC", "NCX"]
 
 
 def parse_data_format(value: object) -> DataFormat:
@@ -88,7 +99,7 @@ class TensorSpec:
     def __init__(
         self,
         shape: Sequence[int],
-        dtype: npt.DTypeLike | str = "f32",
+        dtype: DType = "f32",
         strides: Sequence[int] | None = None,
     ) -> None:
         sizes = _integers("shape", shape)
@@ -112,7 +123,7 @@ class TensorSpec:
         object.__setattr__(self, "strides", steps)
 
     @classmethod
-    def of(cls, array: Any) -> TensorSpec:
+    def of(cls, array: AnyArray) -> TensorSpec:
         """Describe an array as it is: NumPy's, or any other on the CPU with ``__dlpack__``.
 
         Raises

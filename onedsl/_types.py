@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 
 from . import _core
+
+Backend = Literal["auto", "onednn", "native"]
+
+DType = (
+    Literal["f32", "bf16", "f16", "float32", "bfloat16", "float16"]
+    | np.dtype[Any]
+    | type[np.generic]
+)
+"""What is taken for one of the three types."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),

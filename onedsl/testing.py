@@ -3,7 +3,7 @@
 Nothing here calls oneDNN or onedsl's kernels: it is NumPy, to be judged by.
 """
 
-from __future__ import annotations
+# No annotations from __future__ here: pdoc would not find the types of a NamedTuple's fields.
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -11,10 +11,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import _check
-from ._operators import BatchNormalizationGradients, BatchNormGradients
-from ._spec import DataFormat, parse_data_format
-from ._types import DTYPES, dtype_name
+from . import _refuse
+from ._spec import DataFormat, DataFormatLike, parse_data_format
+from ._types import DTYPES, DType, dtype_name
+from .operators.batch_norm_training_backward import BatchNormGradients
+from .operators.batch_normalization_grad import BatchNormalizationGradients
+
+__docformat__ = "numpy"
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -33,7 +36,7 @@ def batch_norm(
     beta: npt.ArrayLike | None = None,
     *,
     epsilon: float,
-    data_format: DataFormat | str = DataFormat.NXC,
+    data_format: DataFormatLike = DataFormat.NXC,
     mean: npt.ArrayLike | None = None,
     variance: npt.ArrayLike | None = None,
 ) -> Float64:
@@ -72,7 +75,7 @@ def batch_norm_backward(
     gamma: npt.ArrayLike | None = None,
     *,
     epsilon: float,
-    data_format: DataFormat | str = DataFormat.NXC,
+    data_format: DataFormatLike = DataFormat.NXC,
     statistics: Statistics = "batch",
 ) -> BatchNormGradients:
     """Compute the gradients in float64, formula by formula.
@@ -163,7 +166,7 @@ def _gradients(
     statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
     """Write the formulas down, for statistics that broadcast to x and sums that go over axes."""
-    _check.statistics(statistics)
+    _refuse.statistics(statistics)
     rstd = 1 / np.sqrt(variance + epsilon)
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)
@@ -238,10 +241,10 @@ class Problem(NamedTuple):
 
 def random_problem(
     shape: Sequence[int],
-    dtype: npt.DTypeLike | str = "f32",
-    stats_dtype: npt.DTypeLike | str = "f32",
+    dtype: DType = "f32",
+    stats_dtype: DType = "f32",
     *,
-    data_format: DataFormat | str = DataFormat.NXC,
+    data_format: DataFormatLike = DataFormat.NXC,
     seed: int = 0,
 ) -> Problem:
     """Make inputs whose mean and variance are those of src, rounded to their dtype.
@@ -283,11 +286,8 @@ def _wide(array: npt.ArrayLike) -> Float64:
 
 
 def _layout(
-    src: npt.ArrayLike, data_format: DataFormat | str
+    src: npt.ArrayLike, data_format: DataFormatLike
 ) -> tuple[Float64, tuple[int, ...], tuple[int, ...]]:
     """Give src in float64, the axes that are summed, and the shape that a (C,) array takes."""
-    x = _wide(src)
-    channel = parse_data_format(data_format).channel_axis % x.ndim
-    axes = tuple(axis for axis in range(x.ndim) if axis != channel)
-    shape = tuple(size if axis == channel else 1 for axis, size in enumerate(x.shape))
-    return x, axes, shape
+    x, parsed = _wide(src), parse_data_format(data_format)
+    return x, parsed.summed_axes(x.ndim), parsed.statistics_shape_beside(x.shape)

@@ -17,6 +17,7 @@ import onedsl
 from onedsl import _core, testing
 
 TESTS = Path(__file__).resolve().parent
+PROGRAMS = TESTS / "programs"
 ROOT = TESTS.parent
 
 # The rows of the op's type table.
@@ -106,6 +107,22 @@ def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str, seed:
     )
 
 
+# Cap, then what onedsl's own kernels may then use at most, and what oneDNN reports at most.
+CAPS = [
+    ("SSE41", ["baseline"], ["sse41"]),
+    ("AVX2", ["avx2", "baseline"], ["avx2", "sse41", "avx"]),
+    ("AVX512_CORE", ["avx512", "avx2", "baseline"], ["avx512_core", "avx2", "avx2_vnni", "sse41"]),
+]
+
+
+def capped(**caps: str) -> dict[str, str]:
+    """Take this process's own caps away, so that a child has those of the test alone."""
+    empty = {
+        name: "" for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA") if name in os.environ
+    }
+    return {**empty, **caps, "PYTHONPATH": str(TESTS)}
+
+
 def tolerance_factor(backend: str, per_channel: int) -> float:
     """By how much onedsl's tolerances are widened for what really ran.
 
@@ -183,8 +200,28 @@ def run_python(
 
 
 def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a line or two; what is longer is a file in programs/."""
     return run_python("-c", code, **options)
 
 
-def run_script(script: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return run_python(str(script), *arguments, **options)
+def check_types(
+    tool: str, *arguments: str | Path, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a type checker as a user has it: it finds the very onedsl that is imported here."""
+    package = Path(onedsl.__file__).parents[1]
+    # A source tree is named; what is installed is found.
+    path = {} if package.name == "site-packages" else {"MYPYPATH": str(package)}
+    return run_python(
+        "-m", tool, *map(str, arguments), environment=path | (environment or {}), timeout=300
+    )
+
+
+def run_script(
+    name: str | Path,
+    *arguments: str,
+    environment: dict[str, str] | None = None,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run one of programs/, which may import helpers."""
+    environment = {"PYTHONPATH": str(TESTS)} | (environment or {})
+    return run_python(str(PROGRAMS / name), *arguments, environment=environment, **options)

@@ -670,17 +670,7 @@ class TestTensorSpecLimits:
 
     def test_a_refusal_needs_no_memory(self):
         """Regression: channel buffers of 96 GiB were made before the size was looked at."""
-        child = helpers.run_child(
-            "import resource, onedsl\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\n"
-            "op = onedsl.BatchNormTrainingBackward(1e-5)\n"
-            "spec = onedsl.TensorSpec((1, 2**33))\n"
-            "try:\n"
-            "    op.compile(spec, backend='onednn')\n"
-            "except onedsl.UnsupportedError as error:\n"
-            "    assert '2^31' in str(error)\n"
-            "assert op.compile(spec).backend == 'native'\n"
-        )
+        child = helpers.run_script("refuse_in_little_memory.py")
         assert child.returncode == 0, child.stderr
 
     def test_rank(self):
@@ -698,3 +688,13 @@ def test_copies_of_an_operator_refuse_too():
     op = copy.copy(onedsl.BatchNormTrainingBackward(EPSILON))
     with pytest.raises(TypeError, match="src must be a NumPy array"):
         op([1.0], *base()[1:])
+
+
+@pytest.mark.parametrize(("bound", "inside"), [(2.0**-150, 1.0), (2.0**128 - 2.0**103, 0.0)])
+def test_epsilon_may_be_all_that_float32_can_hold(bound, inside):
+    with np.errstate(over="ignore", under="ignore"):
+        assert np.float32(bound) in (0, np.inf)
+        assert np.float32(np.nextafter(bound, inside)) not in (0, np.inf)
+    with pytest.raises(ValueError, match="epsilon must be representable in float32"):
+        onedsl.BatchNormTrainingBackward(bound)
+    onedsl.BatchNormTrainingBackward(np.nextafter(bound, inside))

@@ -53,32 +53,46 @@ ODD = {
 }
 
 
-OPERATOR = _core.Operator(EPSILON, BATCH, LAST)
+TABLE = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32)]
+ALL, DIFF_SRC = 0b111, 0b001
+WITH_GAMMA, WITHOUT_GAMMA = 0b11111, 0b01111
+
+OPERATOR_OPTIONS = {
+    "epsilon": EPSILON,
+    "statistics": BATCH,
+    "statistics_shape": LAST,
+    "types": TABLE,
+    "ranks": (2, 64),
+}
+COMPILED_OPTIONS = {
+    "data": F32,
+    "shape": (4, 3),
+    "strides": (12, 4),
+    "statistics": F32,
+    "stats_shape": (3,),
+    "given": WITH_GAMMA,
+    "wanted": ALL,
+    "backend": NATIVE,
+}
 
 
-def compile_(
-    op=OPERATOR,
-    data=F32,
-    shape=(4, 3),
-    strides=(12, 4),
-    statistics=F32,
-    stats_shape=(3,),
-    stats_strides=(4,),
-    gamma=True,
-    sums=True,
-    backend=NATIVE,
-):
-    return _core.Compiled(
-        op, data, shape, strides, statistics, stats_shape, stats_strides, gamma, sums, backend
-    )
+def operator(**options):
+    return _core.Operator(_core.Operation.training_backward, **{**OPERATOR_OPTIONS, **options})
 
 
-def operator_run(inputs, out=None, sums=True):
-    return OPERATOR.run(*inputs.values(), sums, out, AUTO)
+OPERATOR = operator()
 
 
-def compiled_run(inputs, out=None, sums=True):
-    return compile_(sums=sums, backend=AUTO).run(*inputs.values(), out)
+def compile_(op=OPERATOR, **options):
+    return _core.Compiled(op, **{**COMPILED_OPTIONS, **options})
+
+
+def operator_run(inputs, out=None, wanted=ALL):
+    return OPERATOR.run(tuple(inputs.values()), wanted, out, AUTO)
+
+
+def compiled_run(inputs, out=None, wanted=ALL):
+    return compile_(wanted=wanted, backend=AUTO).run(tuple(inputs.values()), out)
 
 
 runs = pytest.mark.parametrize("run", [operator_run, compiled_run])
@@ -121,39 +135,90 @@ def test_odd_out(run, out):
 @runs
 def test_sums_must_be_absent_where_they_are_not_wanted(run):
     inputs = GOOD if run is compiled_run else {**GOOD, "gamma": None}
-    assert run(inputs, out=(X.copy(), S.copy(), S.copy()), sums=False) is None
-    assert run(inputs, out=(X.copy(), None, None), sums=False) is not None
+    assert run(inputs, out=(X.copy(), S.copy(), S.copy()), wanted=DIFF_SRC) is None
+    assert run(inputs, out=(X.copy(), None, None), wanted=DIFF_SRC) is not None
+
+
+@pytest.mark.parametrize("wanted", [0, 0b010, 0b011, 0b101, 0b110, 0b1000, 0b1111, 2**32 - 1])
+def test_sets_of_outputs_that_the_op_does_not_have(wanted):
+    with pytest.raises(ValueError, match="no such set of outputs"):
+        operator_run(GOOD, wanted=wanted)
+    with pytest.raises(ValueError, match="no such set of outputs"):
+        compile_(wanted=wanted)
+
+
+@pytest.mark.parametrize("given", [0, 0b00111, 0b01110, 0b10111, 0b100000 | WITH_GAMMA])
+def test_sets_of_inputs_that_the_op_does_not_have(given):
+    with pytest.raises(ValueError, match="input"):
+        compile_(given=given)
+
+
+@runs
+@pytest.mark.parametrize("inputs", [(), (X,), (X, X, S, S), (X, X, S, S, S, S)], ids=len)
+def test_inputs_must_be_as_many_as_the_op_has(run, inputs):
+    assert run(dict(enumerate(inputs))) is None
+
+
+def test_ports_are_those_of_onednns_document():
+    assert _core.ports(_core.Operation.training_backward) == (
+        ("src", "diff_dst", "mean", "variance", "gamma"),
+        ("diff_src", "diff_gamma", "diff_beta"),
+    )
+
+
+@pytest.mark.parametrize("value", ["x", object(), None], ids=["text", "object", "none"])
+@pytest.mark.parametrize("name", OPERATOR_OPTIONS)
+def test_operator_constructor_types(name, value):
+    with pytest.raises(TypeError):
+        operator(**{name: value})
 
 
 @pytest.mark.parametrize(
     "args",
-    [
-        (),
-        (1,),
-        (1, BATCH),
-        (1, 2, 3),
-        ("a", BATCH, LAST),
-        (1.0, BATCH, "NXC"),
-        (1.0, LAST, BATCH),
-        (None, None, None),
-    ],
+    [(), (1,), (1, BATCH), (_core.Operation.training_backward,), (None,) * 6],
     ids=str,
 )
-def test_operator_constructor_types(args):
+def test_operator_constructor_arity(args):
     with pytest.raises(TypeError):
         _core.Operator(*args)
 
 
+@pytest.mark.parametrize("ranks", [(0, 4), (-1, 2), (1, 65), (2, 2**40)], ids=str)
+def test_operator_refuses_ranks(ranks):
+    with pytest.raises(ValueError, match="ranks"):
+        operator(ranks=ranks)
+
+
+def test_rank_is_held_to_the_operators_limits():
+    op = operator(ranks=(3, 3))
+    assert op.run(tuple(GOOD.values()), ALL, None, AUTO) is None
+    cube = X.reshape(4, 1, 3)
+    assert op.run((cube, cube, S, S, S), ALL, None, AUTO) is not None
+
+
+FIVE = (X, X, S, S, S)
+
+
 @pytest.mark.parametrize(
     "args",
     [
-        (X, X, S, S, S, True, None),
-        (X, X, S, S, S, True, None, "auto"),
-        (X, X, S, S, S, True, None, 0),
-        (X, X, S, S, S, True, None, AUTO, 1),
-        (X, X, S, S, S, True, None, None),
+        (FIVE, ALL, None),
+        (FIVE, ALL, None, "auto"),
+        (FIVE, ALL, None, 0),
+        (FIVE, ALL, None, AUTO, 1),
+        (FIVE, ALL, None, None),
+        (list(FIVE), ALL, None, AUTO),
+        (X, ALL, None, AUTO),
+        (None, ALL, None, AUTO),
+        (FIVE, "all", None, AUTO),
+        (FIVE, -1, None, AUTO),
+        (FIVE, 2**70, None, AUTO),
+        (FIVE, None, None, AUTO),
     ],
-    ids=["few", "text", "int", "many", "none"],
+    ids=[
+        "few", "text", "int", "many", "none", "list", "array", "no_inputs", "word", "negative",
+        "huge", "no_outputs",
+    ],
 )  # fmt: skip
 def test_run_types(args):
     with pytest.raises(TypeError):
@@ -189,10 +254,9 @@ BIG = 2**62
 def test_compiled_refuses_shapes(shape, strides, stats_shape, layout):
     if (shape, layout) == ((3,), BROADCAST) and stats_shape == (3,):
         return  # that is right
-    op = _core.Operator(EPSILON, BATCH, layout)
-    stats_strides = (4,) * len(stats_shape)
+    op = operator(statistics_shape=layout, ranks=(1 if layout is BROADCAST else 2, 64))
     with pytest.raises(ValueError):
-        compile_(op, F32, shape, strides, F32, stats_shape, stats_strides)
+        compile_(op, shape=shape, strides=strides, stats_shape=stats_shape)
 
 
 @pytest.mark.parametrize(
@@ -209,10 +273,9 @@ def test_compiled_refuses_shapes(shape, strides, stats_shape, layout):
     ids=str,
 )
 def test_compiled_refuses_statistics_shapes(shape, stats_shape, layout):
-    op = _core.Operator(EPSILON, FROZEN, layout)
-    for stats_strides in ((4,) * len(stats_shape), (4,)):
-        with pytest.raises(ValueError):
-            compile_(op, shape=shape, stats_shape=stats_shape, stats_strides=stats_strides)
+    op = operator(statistics=FROZEN, statistics_shape=layout)
+    with pytest.raises(ValueError):
+        compile_(op, shape=shape, stats_shape=stats_shape)
 
 
 def test_compiled_refuses_type_pairs():
@@ -223,15 +286,13 @@ def test_compiled_refuses_type_pairs():
     for (layout, table), data, statistics in itertools.product(
         tables.items(), (F32, BF16, F16), (F32, BF16, F16)
     ):
-        size, stats_size = (4 if t is F32 else 2 for t in (data, statistics))
-        stats_shape = (3,) if layout is LAST else (1, 3)
+        size = 4 if data is F32 else 2
         arguments = {
-            "op": _core.Operator(EPSILON, BATCH, layout),
+            "op": operator(statistics_shape=layout, types=sorted(table, key=str)),
             "data": data,
             "strides": (3 * size, size),
             "statistics": statistics,
-            "stats_shape": stats_shape,
-            "stats_strides": (stats_size,) * len(stats_shape),
+            "stats_shape": (3,) if layout is LAST else (1, 3),
         }
         if (data, statistics) in table:
             compile_(**arguments)
@@ -240,22 +301,11 @@ def test_compiled_refuses_type_pairs():
                 compile_(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("position", "value"),
-    [
-        (position, value)
-        for position in range(10)
-        for value in ("x", object(), None, 1.5)
-        # pybind11 takes whatever has a truth value for a bool.
-        if not (position in (7, 8) and value in (None, 1.5))
-    ],
-    ids=str,
-)
-def test_compiled_types(position, value):
-    args = [OPERATOR, F32, (4, 3), (12, 4), F32, (3,), (4,), True, True, AUTO]
-    args[position] = value
+@pytest.mark.parametrize("value", ["x", object(), None, 1.5], ids=str)
+@pytest.mark.parametrize("name", ["op", *COMPILED_OPTIONS])
+def test_compiled_types(name, value):
     with pytest.raises(TypeError):
-        _core.Compiled(*args)
+        compile_(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -278,10 +328,10 @@ def test_compiled_types(position, value):
     ],
     ids=str,
 )
-def test_compile_onednn_op_does_not_crash(dims, data_format, outputs):
+def test_onednn_compiles_does_not_crash(dims, data_format, outputs):
     """Regression: no dims at all were read beyond their end."""
     with pytest.raises((ValueError, IndexError, onedsl.OneDNNError)):
-        _core.compile_onednn_op(dims, data_format, F32, F32, True, outputs)
+        _core.onednn_compiles(dims, data_format, F32, F32, True, outputs)
 
 
 NOT_DENSE = [
@@ -373,29 +423,25 @@ values = [*t.ODD.values(), t.X, t.S, t.X.astype("f2"), t.S.astype(bf16), t.X.ast
           (t.X.copy(), None, None), True, False, 2**70, -1, 1e-5, float("nan"), _core.DataType.f16,
           _core.DataType.f32, _core.Backend.native, _core.Backend.auto, (4, 3), (12, 4), [], [0, 3],
           (4, 0), (1,) * 70, {}, b"x"]
-plans = [_core.Operator(1e-5, t.BATCH, a) for a in (t.LAST, t.SECOND, t.BROADCAST)]
+plans = [t.operator(statistics_shape=a) for a in (t.LAST, t.SECOND, t.BROADCAST)]
 returned = refused = 0
 for _ in range(30000):
     try:
         kind = rng.randrange(4)
         if kind == 0:
-            args = [rng.choice(values) for _ in range(7)] + [_core.Backend.native]
-            good = [t.X, t.X, t.S, t.S, t.S, True, None]
-            for i in range(7):
-                if rng.random() < 0.6:
-                    args[i] = good[i]
-            result = rng.choice(plans[:3]).run(*args)
+            good = [t.X, t.X, t.S, t.S, t.S, t.ALL, None]
+            args = [g if rng.random() < 0.65 else rng.choice(values) for g in good]
+            inputs = tuple(args[:5]) if rng.random() < 0.9 else rng.choice(values)
+            result = rng.choice(plans[:3]).run(inputs, *args[5:], _core.Backend.native)
         elif kind == 1:
-            args = [plans[0], _core.DataType.f32, (4, 3), (12, 4), _core.DataType.f32, (3,), (4,),
-                    True, True, _core.Backend.native]
-            args[rng.randrange(10)] = rng.choice(values)
-            args[rng.randrange(10)] = rng.choice(values)
-            result = _core.Compiled(*args)
+            names = ["op", *t.COMPILED_OPTIONS]
+            result = t.compile_(**{rng.choice(names): rng.choice(values) for _ in range(2)})
             plans.append(result)
         elif kind == 2 and len(plans) > 3:
             args = [t.X, t.X, t.S, t.S, t.S, None]
             args[rng.randrange(6)] = rng.choice(values)
-            result = rng.choice(plans[3:]).run(*args)
+            inputs = tuple(args[:5]) if rng.random() < 0.9 else rng.choice(values)
+            result = rng.choice(plans[3:]).run(inputs, args[5])
         else:
             result = _core.is_dense(rng.choice(values), rng.choice(values))
         returned += result is not None

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+
 import helpers
 import numpy as np
 import pytest
 
+import onedsl
+from onedsl import testing
+
+TORCH = "the example trains with PyTorch, which is not installed"
 EXAMPLES = helpers.ROOT / "examples"
 # matplotlib is not to look for a screen, nor to keep its cache where tests may not write.
 PLAIN = {"MPLBACKEND": "Agg", "COLUMNS": "120", "NO_COLOR": "1"}
@@ -25,12 +32,19 @@ def run(tmp_path, name, *arguments, environment=None, timeout=120):
 
 
 def test_every_example_is_tested():
-    names = {path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("_")}
-    assert names == {
+    programs = {
+        str(path.relative_to(EXAMPLES))
+        for path in EXAMPLES.rglob("*.py")
+        if path.parent == EXAMPLES or "__main__" in path.read_text()
+    }
+    assert programs == {
         "quickstart.py",
+        "compiled.py",
         "compare_data_formats.py",
-        "frozen_backbone.py",
-        "train_cnn.py",
+        "pytorch.py",
+        "jax_training.py",
+        "studies/frozen_backbone.py",
+        "studies/train_cnn.py",
     }
 
 
@@ -42,6 +56,50 @@ def test_quickstart(tmp_path):
         assert gradient in child.stdout
     assert "agree with the float64 reference" in child.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_compiled(tmp_path):
+    child = run(tmp_path, "compiled.py")
+    assert child.returncode == 0, child.stderr
+    assert child.stderr == ""
+    assert child.stdout.count("agrees with the float64 reference") == 2
+    assert "diff_src over src is refused: out.diff_src overlaps src" in child.stdout
+    assert "another shape is refused: src has shape (2, 8, 8, 32)" in child.stdout
+    assert child.stdout.splitlines()[-1] in (
+        "autotune keeps backend='native'",
+        "autotune keeps backend='onednn'",
+    )
+
+
+def numbers(line):
+    return [float(number) for number in re.findall(r"-?\d+\.\d+", line)]
+
+
+def test_pytorch(tmp_path):
+    pytest.importorskip("torch", reason=TORCH)
+    child = run(tmp_path, "pytorch.py")
+    assert child.returncode == 0, child.stderr
+    assert child.stderr == ""
+    lines = {line.split(":")[0]: line for line in child.stdout.splitlines() if ":" in line}
+    assert lines["converted"].endswith("['onedsl', 'onedsl']")
+    assert lines["reverted"].endswith("['torch', 'torch']")
+    theirs, ours = (numbers(lines[f"losses with {who}'s layers"]) for who in ("torch", "onedsl"))
+    assert ours == pytest.approx(theirs, rel=1e-3)
+    assert ours[-1] < ours[0]
+    later = numbers(lines["more steps, channels_last and bfloat16"])
+    assert later[-1] < later[0] < ours[0]
+
+
+def test_jax_training(tmp_path):
+    pytest.importorskip("jax", reason="the example trains with JAX, which is not installed")
+    child = run(tmp_path, "jax_training.py")
+    assert child.returncode == 0, child.stderr
+    assert "onedsl's gradients of first, gamma, beta, last are those" in child.stdout
+    losses = [numbers(line)[0] for line in child.stdout.splitlines() if line.startswith("step")]
+    assert len(losses) == 6
+    assert losses == sorted(losses, reverse=True)
+    assert child.stdout.rstrip().endswith("%")
+    assert int(child.stdout.rstrip(" %\n").split()[-1]) > 90
 
 
 def test_compare_data_formats(tmp_path):
@@ -78,6 +136,20 @@ def assert_is_a_picture(pixels):
             assert quarter.mean() > 0.003
 
 
+@pytest.mark.parametrize("spoilt", ["diff_src", "diff_gamma", "diff_beta"])
+@pytest.mark.parametrize("who", ["onedsl", "oneDNN"])
+@pytest.mark.parametrize("value", [1.01, np.nan])
+def test_compare_data_formats_stops_at_a_wrong_gradient(spoilt, who, value):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    verify = runpy.run_path(str(EXAMPLES / "compare_data_formats.py"))["verify"]
+    problem = testing.random_problem((2, 5, 5, 3))
+    expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
+    got = onedsl.BatchNormGradients(*(array.astype(np.float32) for array in expected))
+    verify(f"a layer {who}", got, expected)
+    with pytest.raises(SystemExit, match=f"a layer {who}: {spoilt} is off by"):
+        verify(f"a layer {who}", got._replace(**{spoilt: getattr(got, spoilt) * value}), expected)
+
+
 def test_compare_data_formats_without_a_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
     child = run(
@@ -93,8 +165,11 @@ def test_compare_data_formats_without_a_picture(tmp_path):
     [
         (("--layers", "no-such-layer"), "no-such-layer"),
         (("--dtypes", "f64"), "f64"),
+        (("--batch", "0"), "'0'"),
+        (("--save", "nowhere/picture.png"), "there is no folder 'nowhere'"),
+        (("--save", "picture.txt"), "must end in .png, .pdf, .svg"),
     ],
-    ids=["layer", "dtype"],
+    ids=["layer", "dtype", "batch", "folder", "suffix"],
 )
 def test_compare_data_formats_refuses_in_words(tmp_path, arguments, word):
     pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
@@ -118,7 +193,14 @@ def test_frozen_backbone(tmp_path):
     )
     picture = tmp_path / "picture.png"
     child = run(
-        tmp_path, "frozen_backbone.py", "--seeds", "1", "--steps", "15", "--save", str(picture)
+        tmp_path,
+        "studies/frozen_backbone.py",
+        "--seeds",
+        "1",
+        "--steps",
+        "15",
+        "--save",
+        str(picture),
     )
     assert child.returncode == 0, child.stdout + child.stderr
     assert child.stderr == ""
@@ -136,13 +218,10 @@ def test_frozen_backbone(tmp_path):
 @pytest.mark.parametrize(("option", "word"), [("--steps", "ten"), ("--rate", "-1")])
 def test_frozen_backbone_refuses_in_words(tmp_path, option, word):
     pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
-    child = run(tmp_path, "frozen_backbone.py", f"{option}={word}", timeout=60)
+    child = run(tmp_path, "studies/frozen_backbone.py", f"{option}={word}", timeout=60)
     assert child.returncode == 2, child.stdout + child.stderr
     assert word in child.stderr
     assert "Traceback" not in child.stderr
-
-
-TORCH = "the example trains with PyTorch, which is not installed"
 
 
 def test_train_cnn(tmp_path):
@@ -152,7 +231,7 @@ def test_train_cnn(tmp_path):
     pytest.importorskip("torch", reason=TORCH)
     picture = tmp_path / "picture.png"
     child = run(
-        tmp_path, "train_cnn.py", "--steps", "6", "--batch", "16", "--save", str(picture),
+        tmp_path, "studies/train_cnn.py", "--steps", "6", "--batch", "16", "--save", str(picture),
         timeout=300,
     )  # fmt: skip
     assert child.returncode == 0, child.stdout + child.stderr
@@ -184,7 +263,7 @@ def test_train_cnn(tmp_path):
 def test_train_cnn_without_torch(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
-    child = run(tmp_path, "train_cnn.py", environment={"PYTHONPATH": str(tmp_path)})
+    child = run(tmp_path, "studies/train_cnn.py", environment={"PYTHONPATH": str(tmp_path)})
     assert child.returncode == 1
     assert child.stdout == ""
     assert child.stderr == "train_cnn.py needs PyTorch: pip install 'torch>=2.13'\n"
@@ -194,7 +273,7 @@ def test_train_cnn_without_torch(tmp_path):
 def test_train_cnn_refuses_in_words(tmp_path, option, word):
     pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
     pytest.importorskip("torch", reason=TORCH)
-    child = run(tmp_path, "train_cnn.py", f"{option}={word}", timeout=60)
+    child = run(tmp_path, "studies/train_cnn.py", f"{option}={word}", timeout=60)
     assert child.returncode == 2, child.stdout + child.stderr
     assert word in child.stderr
     assert "Traceback" not in child.stderr

@@ -5,21 +5,12 @@ The caps are read once in a process, so each has a process of its own.
 
 from __future__ import annotations
 
-import os
-
 import helpers
 import pytest
+from helpers import CAPS, capped
 
 # What starts programs of its own, or needs other libraries, says nothing more on lesser CPUs.
-LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load"]
-LEFT_OUT += ["torch", "torch_layers", "jax", "dlpack"]
-
-# Cap, then what onedsl's own kernels may then use at most, and what oneDNN reports at most.
-CAPS = [
-    ("SSE41", ["baseline"], ["sse41"]),
-    ("AVX2", ["avx2", "baseline"], ["avx2", "sse41", "avx"]),
-    ("AVX512_CORE", ["avx512", "avx2", "baseline"], ["avx512_core", "avx2", "avx2_vnni", "sse41"]),
-]
+LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load", "torch*", "jax", "dlpack"]
 
 
 def cpu_flags() -> set[str]:
@@ -41,20 +32,12 @@ def best(names: list[str]) -> str:
     return next(name for name in names if has[name])
 
 
-def environment(**caps: str) -> dict[str, str]:
-    """Take this process's own caps away, so that a child has those of the test alone."""
-    empty = {
-        name: "" for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA") if name in os.environ
-    }
-    return {**empty, **caps, "PYTHONPATH": str(helpers.TESTS)}
-
-
 REPORT = "from onedsl import _core; print(_core.native_isa(), _core.onednn_cpu_isa())"
 
 
 @pytest.mark.parametrize(("cap", "native", "onednn"), CAPS, ids=[c[0] for c in CAPS])
 def test_cap_holds(cap, native, onednn):
-    child = helpers.run_child(REPORT, environment=environment(ONEDNN_MAX_CPU_ISA=cap))
+    child = helpers.run_child(REPORT, environment=capped(ONEDNN_MAX_CPU_ISA=cap))
     assert child.returncode == 0, child.stderr
     got_native, got_onednn = child.stdout.split()
     assert got_native == best(native)
@@ -66,15 +49,16 @@ def test_cap_holds(cap, native, onednn):
 )
 def test_onedsl_has_a_cap_of_its_own(cap, native):
     """ONEDSL_MAX_CPU_ISA goes before ONEDNN_MAX_CPU_ISA, and is none of oneDNN's business."""
-    free = helpers.run_child(REPORT, environment=environment())
-    child = helpers.run_child(REPORT, environment=environment(ONEDSL_MAX_CPU_ISA=cap))
+    free = helpers.run_child(REPORT, environment=capped())
+    child = helpers.run_child(REPORT, environment=capped(ONEDSL_MAX_CPU_ISA=cap))
     assert child.stdout.split() == [best(native), free.stdout.split()[1]]
     both = helpers.run_child(
-        REPORT, environment=environment(ONEDNN_MAX_CPU_ISA="AVX512_CORE", ONEDSL_MAX_CPU_ISA=cap)
+        REPORT, environment=capped(ONEDNN_MAX_CPU_ISA="AVX512_CORE", ONEDSL_MAX_CPU_ISA=cap)
     )
     assert both.stdout.split()[0] == best(native)
 
 
+@pytest.mark.isa_caps
 @pytest.mark.parametrize("cap", [c[0] for c in CAPS])
 def test_suite_under_a_cap(cap):
     child = helpers.run_python(
@@ -84,8 +68,8 @@ def test_suite_under_a_cap(cap):
         "-q",
         "-p",
         "no:cacheprovider",
-        *(f"--ignore=test_{name}.py" for name in LEFT_OUT),
-        environment=environment(ONEDNN_MAX_CPU_ISA=cap),
+        *(f"--ignore-glob=*/test_{name}.py" for name in LEFT_OUT),
+        environment=capped(ONEDNN_MAX_CPU_ISA=cap),
         cwd=helpers.TESTS,
         timeout=400,
     )

@@ -10,13 +10,14 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import _core, _refuse, testing
 
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
 
 import onedsl.jax  # noqa: E402
+from onedsl.jax import _arguments, _callback  # noqa: E402
 
 SIZES = [(), (5,), (4, 3), (2, 3, 2)]
 spatials = pytest.mark.parametrize("spatial", SIZES, ids=lambda s: f"rank_{len(s) + 2}")
@@ -278,9 +279,9 @@ def test_forward_mode_is_refused():
         ({"src": np.ones(8, "f4")}, ValueError, "src must have 2 dimensions or more"),
         ({"gamma": np.ones(3, "f4")}, ValueError, r"gamma must have shape \(8,\), one value"),
         ({"beta": np.ones(3, "f4")}, ValueError, r"beta must have shape \(8,\), one value"),
-        ({"gamma": np.ones(8, "f2")}, TypeError, "gamma must be f32 as mean is, not f16"),
         ({"beta": np.ones(8)}, TypeError, "beta must be f32, bf16 or f16, not float64"),
         ({"epsilon": 0.0}, ValueError, "epsilon must be positive"),
+        ({"epsilon": jnp.float32(1)}, TypeError, r"epsilon must be .* pass float\(epsilon\)"),
         ({"data_format": "NHWC"}, ValueError, "data_format must be 'NXC' or 'NCX'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -292,6 +293,48 @@ def test_words_of_the_layers(changes, error, words):
     statistics = {name: np.ones(8, "f4") for name in ("mean", "variance")}
     with pytest.raises(error, match=words):
         onedsl.jax.batch_norm_frozen(**statistics, **arguments)
+
+
+@pytest.mark.parametrize("name", ["gamma", "beta"])
+def test_words_for_the_types_of_the_parameters(name):
+    """They name no mean where none is passed."""
+    src, ones = np.ones((2, 8), "f2"), np.ones(8, "f4")
+    half = {name: ones.astype("f2")}
+    with pytest.raises(TypeError, match=f"^{name} must be f32 where src is f16, not f16$"):
+        onedsl.jax.batch_norm(src, **half, epsilon=EPSILON)
+    with pytest.raises(TypeError, match=f"^{name} must be f32 as mean is, not f16$"):
+        onedsl.jax.batch_norm_frozen(src, ones, ones, **half, epsilon=EPSILON)
+
+
+def test_epsilon_is_static():
+    src = jnp.asarray(problem_of().src)
+    words = "epsilon must be a Python number, .* static_argnames"
+    with pytest.raises(TypeError, match=words):
+        jax.jit(lambda src, e: onedsl.jax.batch_norm(src, epsilon=e))(src, 1e-5)
+    call = jax.jit(onedsl.jax.batch_norm, static_argnames="epsilon")
+    assert_close(call(src, epsilon=1e-5), onedsl.jax.batch_norm(src, epsilon=1e-5), 0)
+
+
+def test_words_for_deleted_arrays():
+    src, *rest = arrays(*problem_of())
+    src.delete()
+    words = "^src has no memory any more: it was deleted"
+    with pytest.raises(ValueError, match=words):
+        onedsl.jax.batch_norm(src, epsilon=EPSILON)
+    with pytest.raises(ValueError, match=words):
+        onedsl.BatchNormTrainingBackward(EPSILON)(src, *rest)
+
+
+def test_checks_take_no_array():
+    """They go by shape and type, so that they can never read a tracer's memory."""
+    seen = []
+
+    def trace(src):
+        seen.append(_arguments.described("src", src))
+        return src
+
+    jax.jit(trace)(np.ones((2, 3), "f2"))
+    assert seen == [_refuse.Described((2, 3), "f16")]
 
 
 def test_words_of_the_operator():
@@ -327,7 +370,7 @@ def test_another_device(monkeypatch):
         with pytest.raises(ValueError, match=words):
             onedsl.jax.batch_norm(src, epsilon=EPSILON)
     with pytest.raises(ValueError, match=words):
-        onedsl.jax._run(None, 2, None, (), Elsewhere())
+        _callback._run(None, 2, None, (), Elsewhere())
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8), (2, 3, 0)])
@@ -346,13 +389,13 @@ def test_empty(shape, wrap):
 def test_nothing_is_copied(monkeypatch):
     """The core gets the addresses of JAX's own arrays, inputs and results."""
     seen = []
-    run = onedsl.jax._run
+    run = _callback._run
 
     def spy(operator, rank, context, results, *inputs):
         seen.extend(np.asarray(buffer).ctypes.data for buffer in (*inputs, *results))
         run(operator, rank, context, results, *inputs)
 
-    monkeypatch.setattr(onedsl.jax, "_run", spy)
+    monkeypatch.setattr(_callback, "_run", spy)
     problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
     got = jax.block_until_ready(
         jax.jit(functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON / 2))(*problem)
@@ -403,53 +446,16 @@ def test_training_follows_the_composed_layer(wrap):
     np.testing.assert_allclose(got, losses(composed), rtol=1e-4)
 
 
-MANY = """
-import functools, jax, numpy as np, onedsl.jax
-from onedsl import _core, testing
-call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=1e-5)
-
-@jax.jit
-def two(src, diff_dst, *rest):
-    first, second = call(src, diff_dst, *rest), call(src + 1, 2 * diff_dst, *rest)
-    third = call(first.diff_src + second.diff_src, diff_dst, *rest)
-    return [a + b + c for a, b, c in zip(first, second, third)]
-
-for shape, times in [((1, 8), 500), ((8, 16, 16, 64), 100), ((16, 56, 56, 64), 10)]:
-    problem = testing.random_problem(shape)
-    one = two(*problem)
-    for many in [two(*problem) for _ in range(times)]:
-        for a, b in zip(one, many):
-            np.testing.assert_array_equal(a, b)
-"""
-
-
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_many_calls_in_flight_do_not_hang(cpus):
     """Several callbacks in one program, many programs queued, small and large, on few cores."""
-    pin = f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cpus}]); "
-    child = helpers.run_child(pin + MANY, timeout=300)
+    child = helpers.run_script("jax_many_calls.py", str(cpus), timeout=300)
     assert child.returncode == 0, child.stderr
-
-
-DEVICES = """
-import functools, jax, numpy as np, onedsl.jax
-from jax.sharding import NamedSharding, PartitionSpec
-from onedsl import _core, testing
-problem = testing.random_problem((4, 3, 8))
-mesh = jax.make_mesh((2,), ("batch",), (jax.sharding.AxisType.Auto,))
-split = NamedSharding(mesh, PartitionSpec("batch"))
-src, diff_dst = (jax.device_put(a, split) for a in problem[:2])
-call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=1e-5)
-got = jax.jit(call)(src, diff_dst, *problem[2:])
-testing.assert_gradients_close(
-    got, testing.batch_norm_backward(*problem, epsilon=1e-5)
-)
-"""
 
 
 def test_an_array_split_over_devices_is_one_batch():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    child = helpers.run_child(DEVICES, environment=flags)
+    child = helpers.run_script("jax_two_devices.py", environment=flags)
     assert child.returncode == 0, child.stderr
 
 
@@ -462,6 +468,16 @@ def test_import_without_jax():
 def test_onedsl_alone_does_not_import_jax():
     child = helpers.run_child("import sys, onedsl; assert 'jax' not in sys.modules")
     assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.parametrize("name", ["jax", "torch"])
+def test_words_for_a_module_that_was_not_imported(name):
+    child = helpers.run_child(f"import onedsl; onedsl.{name}")
+    assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stderr
+    child = helpers.run_child(f"from onedsl import {name}; {name}.batch_norm")
+    assert child.returncode == 0 or "ImportError: onedsl" in child.stderr
+    with pytest.raises(AttributeError, match=r"'onedsl' has no attribute 'nonsense'$"):
+        _ = onedsl.nonsense
 
 
 @helpers.types
@@ -495,5 +511,5 @@ def test_arrays_of_jax_are_never_written_to():
 def test_tracers_are_refused():
     problem = arrays(*problem_of())
     op = onedsl.BatchNormTrainingBackward(EPSILON)
-    with pytest.raises(TypeError, match="src"):
+    with pytest.raises(TypeError, match=r"src is a tracer .* use onedsl\.jax"):
         jax.jit(lambda src: op(src, *problem[1:]).diff_src)(problem[0])

@@ -307,9 +307,6 @@ def test_results_own_their_memory():
     testing.assert_gradients_close(got, wanted)
 
 
-TENSOR = 48 << 20  # bytes
-
-
 @usable()
 def test_no_temporary_of_tensor_size(dtype, backend):
     """A call with out= must not raise this process's peak memory by anything like a tensor.
@@ -319,39 +316,5 @@ def test_no_temporary_of_tensor_size(dtype, backend):
     forced; "auto" may not choose it for that reason.
     """
     planes = 4 if (dtype, backend) == ("bf16", "onednn") else 0
-    code = f"""
-import re
-from pathlib import Path
-import helpers, numpy as np, onedsl
-from onedsl import _core
-
-def peak():  # of this program alone: getrusage's figure starts at that of the parent process
-    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
-
-dtype = helpers.NUMPY[{dtype!r}]
-length = {TENSOR} // dtype.itemsize // 4 // 24
-flat = [np.ones(4 * length * 24, dtype) for _ in range(3)]
-for shape in (4, length, 24), (4, 24, length), (1, 2, 48 * length):
-    tensors = [memory.reshape(shape) for memory in flat]
-    channels = min(24, shape[1])
-    stats = [np.ones(channels, np.float32) for _ in range(5)]
-    for data_format in ("NXC", "NCX"):
-        op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
-        # Seen with the channels where the format wants them; the memory stays as it is.
-        reverse = (shape[2] == channels) != (data_format == "NXC")
-        src, diff_dst, out = (t.transpose(0, 2, 1) if reverse else t for t in tensors)
-        few = (slice(None), slice(64)) if data_format == "NXC" else (..., slice(64))
-        small = [np.copy(a[few]) for a in (src, diff_dst, out)]
-        op(*small[:2], *stats[:3], out=(small[2], *stats[3:]), backend={backend!r})
-        before = peak()
-        op(src, diff_dst, *stats[:3], out=(out, *stats[3:]), backend={backend!r})
-        print(shape, data_format, (peak() - before) / {TENSOR})
-        assert peak() - before < {TENSOR} // 8 + {planes} * shape[2] * 4 * _core.max_threads()
-# The same measure does see a copy, which strided memory needs.
-wide = np.ones((*shape[:2], 2 * shape[2]), dtype)[..., ::2]
-before = peak()
-op(wide, diff_dst, *stats[:3], out=(out, *stats[3:]), backend={backend!r})
-assert peak() - before > {TENSOR} // 2
-"""
-    child = helpers.run_child(code, environment={"PYTHONPATH": str(helpers.TESTS)})
+    child = helpers.run_script("memory_peak.py", dtype, backend, str(planes))
     assert child.returncode == 0, child.stdout + child.stderr

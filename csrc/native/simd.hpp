@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -198,12 +199,16 @@ inline Words round_bf16_bits(Vec v) {
   return v != v ? nan : rounded;
 }
 inline Half16 round_bf16(Vec v) { return low_halves(round_bf16_bits(v) >> 16); }
+#if defined(__AVX512BF16__)
+// The instructions that narrow to bf16 take subnormal numbers for zero.
+inline bool has_subnormal(Vec v) {
+  constexpr int subnormal = 0x20;
+  return _mm512_fpclass_ps_mask(v, subnormal) != 0;
+}
+#endif
 inline Half16 narrow_bf16(Vec v) {
 #if defined(__AVX512BF16__)
-  // The instruction takes subnormal numbers for zero.
-  constexpr int subnormal = 0x20;
-  if (__builtin_expect(_mm512_fpclass_ps_mask(v, subnormal) == 0, 1))
-    return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
+  if (__builtin_expect(!has_subnormal(v), 1)) return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
 #endif
   return round_bf16(v);
 }
@@ -232,126 +237,6 @@ inline Vec load_first(int n, const F16* p) { return widen_f16(load_bits_first(n,
 inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, narrow_f16(v)); }
 
 constexpr int lanes = static_cast<int>(sizeof(Vec) / sizeof(float));
-
-// Two vectors of neighbouring elements: the first `lanes` and the next, or, of bf16, the even and
-// the odd ones, which is how a shift and a mask take them apart.
-struct Two {
-  Vec a;
-  Vec b;
-};
-template <class T>
-constexpr bool split_in_two = false;
-template <>
-constexpr bool split_in_two<Bf16> = true;
-
-inline Two split_bf16(Words bits) {
-  return {reinterpret<Vec>(bits << 16), reinterpret<Vec>(bits & 0xffff0000)};
-}
-inline Words join_bf16(const Two& two) {
-#if defined(__AVX512BF16__)
-  constexpr int subnormal = 0x20;
-  const unsigned special = static_cast<unsigned>(_mm512_fpclass_ps_mask(two.a, subnormal) |
-                                                 _mm512_fpclass_ps_mask(two.b, subnormal));
-  if (__builtin_expect(special == 0, 1)) {
-    using Shorts = std::uint16_t __attribute__((vector_size(sizeof(Vec))));
-    constexpr Shorts in_turn = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i pair = reinterpret<__m512i>(_mm512_cvtne2ps_pbh(two.b, two.a));
-    return reinterpret<Words>(
-        _mm512_maskz_permutexvar_epi16(0xffffffff, reinterpret<__m512i>(in_turn), pair));
-  }
-#endif
-  return round_bf16_bits(two.a) >> 16 | (round_bf16_bits(two.b) & 0xffff0000);
-}
-
-template <class T>
-inline Two load_two(const T* p) {
-  if constexpr (split_in_two<T>) {
-    Words bits;
-    std::memcpy(&bits, p, sizeof bits);
-    return split_bf16(bits);
-  } else {
-    return {load(p), load(p + lanes)};
-  }
-}
-template <class T>
-inline void store_two(T* p, const Two& two) {
-  if constexpr (split_in_two<T>) {
-    const Words bits = join_bf16(two);
-    std::memcpy(p, &bits, sizeof bits);
-  } else {
-    store(p, two.a);
-    store(p + lanes, two.b);
-  }
-}
-template <class T>
-inline void stream_two(T* p, const Two& two) {
-  if constexpr (split_in_two<T>) {
-    const Words bits = join_bf16(two);
-    Half16 halves[2];
-    static_assert(sizeof halves == sizeof bits);
-    std::memcpy(halves, &bits, sizeof bits);
-    stream_bits(p, halves[0]);
-    stream_bits(p + lanes, halves[1]);
-  } else {
-    stream(p, two.a);
-    stream(p + lanes, two.b);
-  }
-}
-
-// Of the first n elements; the other lanes are zero.
-template <class T>
-inline Two load_two_first(int n, const T* p) {
-  if constexpr (split_in_two<T>) {
-    Words bits{};
-    std::memcpy(&bits, p, static_cast<std::size_t>(n) * sizeof(T));
-    return split_bf16(bits);
-  } else {
-    if (n <= lanes) return {load_first(n, p), Vec{}};
-    return {load(p), load_first(n - lanes, p + lanes)};
-  }
-}
-template <class T>
-inline void store_two_first(int n, T* p, const Two& two) {
-  if constexpr (split_in_two<T>) {
-    const Words bits = join_bf16(two);
-    std::memcpy(p, &bits, static_cast<std::size_t>(n) * sizeof(T));
-  } else if (n <= lanes) {
-    store_first(n, p, two.a);
-  } else {
-    store(p, two.a);
-    store_first(n - lanes, p + lanes, two.b);
-  }
-}
-
-// The lanes of a Vec in f64. Memory holds them as `lanes` doubles in the lanes' order.
-struct Wide {
-  Doubles low;
-  Doubles high;
-};
-
-inline Wide widen(Vec v) {
-#if defined(__AVX512F__)
-  return {_mm512_maskz_cvtps_pd(0xff, lower(v)), _mm512_maskz_cvtps_pd(0xff, upper(v))};
-#elif defined(__AVX2__)
-  return {_mm256_cvtps_pd(lower(v)), _mm256_cvtps_pd(upper(v))};
-#else
-  return {_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))};
-#endif
-}
-
-inline Wide operator+(const Wide& a, const Wide& b) { return {a.low + b.low, a.high + b.high}; }
-
-inline Wide load_wide(const double* p) {
-  Wide wide;
-  std::memcpy(&wide.low, p, sizeof wide.low);
-  std::memcpy(&wide.high, p + lanes / 2, sizeof wide.high);
-  return wide;
-}
-inline void store_wide(double* p, const Wide& wide) {
-  std::memcpy(p, &wide.low, sizeof wide.low);
-  std::memcpy(p + lanes / 2, &wide.high, sizeof wide.high);
-}
 
 }  // namespace
 }  // namespace onedsl::native::ONEDSL_ISA

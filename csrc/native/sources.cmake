@@ -1,21 +1,24 @@
 # The native kernels' sources, for the including target; it links OpenMP. The kernels are one source
-# (kernels.inl), built once per instruction set by a file of two lines each.
+# (kernels.inl and what it includes), built once per instruction set by a file of two lines each.
 set(ONEDSL_NATIVE_DIR ${CMAKE_CURRENT_LIST_DIR})
+set(ONEDSL_NATIVE_ISAS baseline avx2 avx512 avx512_bf16)
 set(ONEDSL_NATIVE_SOURCES
-    ${ONEDSL_NATIVE_DIR}/native.cpp
-    ${ONEDSL_NATIVE_DIR}/kernels_avx512.cpp
-    ${ONEDSL_NATIVE_DIR}/kernels_avx512_bf16.cpp
-    ${ONEDSL_NATIVE_DIR}/kernels_avx2.cpp
-    ${ONEDSL_NATIVE_DIR}/kernels_baseline.cpp)
+    ${ONEDSL_NATIVE_DIR}/cpu.cpp
+    ${ONEDSL_NATIVE_DIR}/order.cpp
+    ${ONEDSL_NATIVE_DIR}/run.cpp
+    ${ONEDSL_NATIVE_DIR}/schedule.cpp
+    ${ONEDSL_NATIVE_DIR}/triad.cpp)
 
 # Contraction is off so that an element's bits do not depend on which loop wrote it.
-set(ONEDSL_NATIVE_FLAGS -fno-math-errno -ffp-contract=off)
-set(ONEDSL_NATIVE_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c)
-set_source_files_properties(${ONEDSL_NATIVE_DIR}/kernels_avx512.cpp PROPERTIES COMPILE_OPTIONS
-    "${ONEDSL_NATIVE_FLAGS};${ONEDSL_NATIVE_AVX512}")
-set_source_files_properties(${ONEDSL_NATIVE_DIR}/kernels_avx512_bf16.cpp PROPERTIES COMPILE_OPTIONS
-    "${ONEDSL_NATIVE_FLAGS};${ONEDSL_NATIVE_AVX512};-mavx512bf16")
-set_source_files_properties(${ONEDSL_NATIVE_DIR}/kernels_avx2.cpp PROPERTIES COMPILE_OPTIONS
-    "${ONEDSL_NATIVE_FLAGS};-mavx2;-mfma;-mf16c")
-set_source_files_properties(${ONEDSL_NATIVE_DIR}/kernels_baseline.cpp PROPERTIES COMPILE_OPTIONS
-    "${ONEDSL_NATIVE_FLAGS}")
+set(ONEDSL_NATIVE_OPTIONS_baseline -fno-math-errno -ffp-contract=off)
+set(ONEDSL_NATIVE_OPTIONS_avx2 ${ONEDSL_NATIVE_OPTIONS_baseline} -mavx2 -mfma -mf16c)
+set(ONEDSL_NATIVE_OPTIONS_avx512
+    ${ONEDSL_NATIVE_OPTIONS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+set(ONEDSL_NATIVE_OPTIONS_avx512_bf16 ${ONEDSL_NATIVE_OPTIONS_avx512} -mavx512bf16)
+
+foreach(isa IN LISTS ONEDSL_NATIVE_ISAS)
+  set(kernels ${ONEDSL_NATIVE_DIR}/kernels_${isa}.cpp)
+  set_source_files_properties(${kernels} PROPERTIES
+    COMPILE_OPTIONS "${ONEDSL_NATIVE_OPTIONS_${isa}}")
+  list(APPEND ONEDSL_NATIVE_SOURCES ${kernels})
+endforeach()

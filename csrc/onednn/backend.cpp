@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
-#include "../errors.hpp"
-#include "../threads.hpp"
+#include "../core/errors.hpp"
+#include "../core/threads.hpp"
 #include "engine.hpp"
 #include "frozen.hpp"
+#include "guard.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -24,17 +26,25 @@ std::int64_t images(const std::int64_t rows, const int num_threads) {
 // How oneDNN is shown the caller's memory.
 std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
-  const auto epsilon = static_cast<float>(problem.epsilon);
+  const auto epsilon = static_cast<float>(problem.attributes.epsilon);
   const bool channels_last = g.inner == 1;
   const std::int64_t n = channels_last ? images(g.outer, num_threads) : g.outer;
   const std::int64_t spatial = channels_last ? g.outer / n : g.inner;
   if (problem.statistics == Statistics::frozen) {
     return std::make_unique<FrozenPrimitive>(dnnl::memory::dims{n, g.channels, spatial, 1},
-                                             channels_last, problem.data, epsilon, problem.sums);
+                                             channels_last, problem.data, epsilon,
+                                             problem.wanted.has(Output::diff_gamma));
   }
-  BatchNormTrainingBackward op;
+  // The op's document has the gradient through the statistics for one output as well as for three,
+  // but oneDNN computes another one (frozen statistics, no gamma) when diff_src alone is asked for,
+  // and fails without gamma. So it is always asked for everything, and given everything.
+  const Signature& signature = signature_of(problem.operation);
+  Op op;
+  op.operation = problem.operation;
   op.epsilon = epsilon;
   op.data = problem.data;
+  op.given = signature.inputs;
+  op.wanted = signature.outputs;
   op.data_format = channels_last ? "NXC" : "NCX";
   op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
                           : std::vector<std::int64_t>{n, g.channels, spatial, 1};
@@ -55,6 +65,11 @@ std::string needed_isa(const DataType data) {
 
 std::unique_ptr<Executable> compile(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
+  if (problem.spread != Spread::variance) {
+    throw UnsupportedError(
+        "oneDNN takes a variance, and not an inverse deviation; use backend=\"native\" or \"auto\"",
+        "unimplemented");
+  }
   if (g.elements() > std::numeric_limits<std::int32_t>::max()) {
     throw UnsupportedError(
         "onedsl does not hand tensors of 2^31 elements or more to oneDNN; use backend=\"native\" "
@@ -67,6 +82,7 @@ std::unique_ptr<Executable> compile(const Problem& problem, const int num_thread
         "backend=\"native\" or \"auto\" for others",
         "unimplemented");
   }
+  const InsideOneDNN inside;
   const ThreadLimit limit(num_threads);
   try {
     return re_see(problem, num_threads);
@@ -81,26 +97,29 @@ std::unique_ptr<Executable> compile(const Problem& problem, const int num_thread
 }  // namespace
 
 Backend::Backend(const Problem& problem, const int num_threads)
-    : op_(compile(problem, num_threads)),
-      num_threads_(num_threads),
-      ones_(static_cast<std::size_t>(problem.geometry.channels), 1.0F),
-      unwanted_(ones_.size() * 2) {}
+    : op_(compile(problem, num_threads)), num_threads_(num_threads) {
+  if (problem.geometry.elements() == 0) return;  // is never run
+  const auto channels = static_cast<std::size_t>(problem.geometry.channels);
+  ones_.assign(channels, 1.0F);
+  if (!problem.wanted.has(Output::diff_gamma)) unwanted_.resize(2 * channels);
+}
 
-void Backend::run(const Arguments& arguments) {
+void Backend::run(const Ports& ports) {
+  const InsideOneDNN inside;
   const std::lock_guard<std::mutex> lock(mutex_);
   const ThreadLimit limit(num_threads_);
-  // The op's document has the gradient through the statistics for one output as well as for
-  // three, but oneDNN computes another one (frozen statistics, no gamma) when diff_src alone is
-  // asked for. So the sums are always asked for, and thrown away here when nobody wants them.
-  const bool sums = arguments.diff_gamma != nullptr;
-  float* const diff_gamma = sums ? arguments.diff_gamma : unwanted_.data();
-  float* const diff_beta = sums ? arguments.diff_beta : unwanted_.data() + ones_.size();
-  // Inputs too are void* for oneDNN; it does not write to them.
-  const auto input = [](const void* const p) { return const_cast<void*>(p); };
-  op_->execute({input(arguments.src), input(arguments.diff_dst), input(arguments.mean),
-                input(arguments.variance),
-                input(arguments.gamma != nullptr ? arguments.gamma : ones_.data()),
-                arguments.diff_src, diff_gamma, diff_beta});
+  Ports all = ports;
+  if (all.in[Input::gamma] == nullptr) all.in[Input::gamma] = ones_.data();
+  if (all.out[Output::diff_gamma] == nullptr) {
+    all.out[Output::diff_gamma] = unwanted_.data();
+    all.out[Output::diff_beta] = unwanted_.data() + ones_.size();
+  }
+  op_->execute(all);
+}
+
+std::size_t Backend::bytes() const noexcept {
+  constexpr std::size_t onednn_own = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11
+  return onednn_own + (ones_.size() + unwanted_.size()) * sizeof(float);
 }
 
 }  // namespace onedsl::onednn

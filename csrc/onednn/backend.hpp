@@ -1,10 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "../problem.hpp"
+#include "../core/problem.hpp"
 #include "graph.hpp"
 
 namespace onedsl::onednn {
@@ -18,13 +19,15 @@ class Backend {
 
   // Safe to call from many threads: calls wait for each other, because oneDNN does not promise
   // that one compiled partition may run twice at once (its issue 4381 reports a crash).
-  void run(const Arguments& arguments);
+  void run(const Ports& ports);
+
+  std::size_t bytes() const noexcept;  // about what it holds, oneDNN's part included
 
  private:
   std::unique_ptr<Executable> op_;  // first: it refuses what the vectors should not be made for
   int num_threads_;
   std::vector<float> ones_;
-  std::vector<float> unwanted_;
+  std::vector<float> unwanted_;  // sums that nobody asked for
   std::mutex mutex_;
 };
 

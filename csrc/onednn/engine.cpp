@@ -3,19 +3,15 @@
 #include <oneapi/dnnl/dnnl_debug.h>
 
 namespace onedsl::onednn {
-namespace {
+Version version() {
+  const dnnl_version_t* const v = dnnl_version();
+  return {v->major, v->minor, v->patch};
+}
 
 std::string name() {
   const Version v = version();
   return "oneDNN " + std::to_string(v.major) + "." + std::to_string(v.minor) + "." +
          std::to_string(v.patch);
-}
-
-}  // namespace
-
-Version version() {
-  const dnnl_version_t* const v = dnnl_version();
-  return {v->major, v->minor, v->patch};
 }
 
 std::string cpu_runtime() { return dnnl_runtime2str(dnnl_version()->cpu_runtime); }

@@ -1,10 +1,11 @@
 #pragma once
 
+#include <exception>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
-#include "../errors.hpp"
+#include "../core/errors.hpp"
 
 // oneDNN as a library: its version, its CPU engine, its errors.
 namespace onedsl::onednn {
@@ -13,6 +14,9 @@ struct Version {
   int major, minor, patch;
 };
 Version version();
+
+// "oneDNN 3.2.0" and the like.
+std::string name();
 
 // oneDNN's own word for its threading, as "OpenMP" or "TBB".
 std::string cpu_runtime();

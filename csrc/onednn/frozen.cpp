@@ -38,21 +38,25 @@ FrozenPrimitive::FrozenPrimitive(const dnnl::memory::dims& dims, const bool chan
   });
 }
 
-void FrozenPrimitive::execute(const Pointers& pointers) {
+void FrozenPrimitive::execute(const Ports& ports) {
   translate("running batch_normalization_backward", [&] {
-    const auto memory = [&](const dnnl::memory::desc& desc, const Port port) {
-      return dnnl::memory(desc, cpu_engine(), pointers[static_cast<std::size_t>(port)]);
+    const auto input = [&](const dnnl::memory::desc& desc, const Input port) {
+      // Inputs too are void* for oneDNN; it does not write to them.
+      return dnnl::memory(desc, cpu_engine(), const_cast<void*>(ports.in[port]));
+    };
+    const auto output = [&](const dnnl::memory::desc& desc, const Output port) {
+      return dnnl::memory(desc, cpu_engine(), ports.out[port]);
     };
     const std::unordered_map<int, dnnl::memory> arguments = {
-        {DNNL_ARG_SRC, memory(data_, Port::src)},
-        {DNNL_ARG_DIFF_DST, memory(data_, Port::diff_dst)},
-        {DNNL_ARG_MEAN, memory(channels_, Port::mean)},
-        {DNNL_ARG_VARIANCE, memory(channels_, Port::variance)},
-        {DNNL_ARG_SCALE, memory(channels_, Port::gamma)},
-        {DNNL_ARG_DIFF_SRC, memory(data_, Port::diff_src)},
+        {DNNL_ARG_SRC, input(data_, Input::src)},
+        {DNNL_ARG_DIFF_DST, input(data_, Input::diff_dst)},
+        {DNNL_ARG_MEAN, input(channels_, Input::mean)},
+        {DNNL_ARG_VARIANCE, input(channels_, Input::variance)},
+        {DNNL_ARG_SCALE, input(channels_, Input::gamma)},
+        {DNNL_ARG_DIFF_SRC, output(data_, Output::diff_src)},
         // backward_data does not compute these, but its check of the arguments asks for them.
-        {DNNL_ARG_DIFF_SCALE, memory(channels_, Port::diff_gamma)},
-        {DNNL_ARG_DIFF_SHIFT, memory(channels_, Port::diff_beta)},
+        {DNNL_ARG_DIFF_SCALE, output(channels_, Output::diff_gamma)},
+        {DNNL_ARG_DIFF_SHIFT, output(channels_, Output::diff_beta)},
     };
     primitive_.execute(stream_, arguments);
     stream_.wait();

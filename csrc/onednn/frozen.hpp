@@ -2,7 +2,7 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 
-#include "../problem.hpp"
+#include "../core/types.hpp"
 #include "graph.hpp"
 
 namespace onedsl::onednn {
@@ -14,7 +14,7 @@ class FrozenPrimitive final : public Executable {
   // dims are (N, C, H, W) whatever the memory order, which is (N, H, W, C) or (N, C, H, W).
   FrozenPrimitive(const dnnl::memory::dims& dims, bool channels_last, DataType data, float epsilon,
                   bool sums);
-  void execute(const Pointers& pointers) override;
+  void execute(const Ports& ports) override;
 
  private:
   dnnl::stream stream_;

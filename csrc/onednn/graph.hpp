@@ -1,62 +1,49 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <oneapi/dnnl/dnnl_graph.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "../types.hpp"
+#include "../core/operation.hpp"
+#include "../core/ports.hpp"
+#include "../core/types.hpp"
 
 // oneDNN's Graph API, as it is: one op, its ports, a compiled partition. Nothing here mends what
 // oneDNN lacks (backend.hpp does).
 namespace onedsl::onednn {
 
-// The ports of BatchNormTrainingBackward, numbered as in the op's document. The numbers are the
-// ids of the logical tensors as well.
-enum class Port : std::size_t {
-  src,
-  diff_dst,
-  mean,
-  variance,
-  gamma,
-  diff_src,
-  diff_gamma,
-  diff_beta
-};
-constexpr std::size_t num_ports = 8;
-
 // One op, as oneDNN's document describes it. dims are src's, in the order of data_format.
-struct BatchNormTrainingBackward {
+struct Op {
+  Operation operation = Operation::training_backward;
   float epsilon = 0;
+  float momentum = 0.5F;
   std::string data_format;  // "NXC" or "NCX"
   std::vector<std::int64_t> dims;
   DataType data = DataType::f32;
   DataType statistics = DataType::f32;
-  bool gamma = true;
-  int num_outputs = 3;  // diff_src, then diff_gamma, then diff_beta
+  InputSet given;
+  OutputSet wanted;
 };
 
-// By port; those that an op was built without are not looked at.
-using Pointers = std::array<void*, num_ports>;
-
 // Something compiled for the CPU engine and for the thread count that OpenMP had then. Not for two
-// threads at once.
+// threads at once. Ports that it was built without are not looked at.
 class Executable {
  public:
   virtual ~Executable() = default;
-  virtual void execute(const Pointers& pointers) = 0;
+  virtual void execute(const Ports& ports) = 0;
 };
 
 // A graph that holds this single op, finalized, partitioned and compiled.
 class CompiledOp final : public Executable {
  public:
-  explicit CompiledOp(const BatchNormTrainingBackward& op);
-  void execute(const Pointers& pointers) override;
+  explicit CompiledOp(const Op& op);
+  void execute(const Ports& ports) override;
 
  private:
+  const char* name_;
+  InputSet given_;
+  OutputSet wanted_;
   dnnl::stream stream_;
   dnnl::graph::compiled_partition partition_;
   std::vector<dnnl::graph::tensor> inputs_;

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "ports.hpp"
+
+namespace onedsl {
+
+// What is computed: an op of oneDNN's Graph API, or two of them in one, with a ReLU before or
+// after. Another one is an enumerator here and a row below.
+enum class Operation : std::uint8_t {
+  training_backward,
+  forward_training,
+  relu_forward_training,
+  relu_training_backward,
+};
+
+// Which ports an operation has. Calls pass them in the order of the list in ports.hpp, which is
+// that of the op's document.
+struct Signature {
+  const char* name;  // oneDNN's
+  InputSet inputs;
+  InputSet optional;
+  OutputSet outputs;
+  OutputSet least;  // what may be asked for is this, or all outputs
+  Output in_place;  // this output may be written over ...
+  Input over;       // ... exactly this input
+};
+
+namespace signatures {
+
+constexpr InputSet gradient_inputs(Input::src, Input::diff_dst, Input::mean, Input::variance,
+                                   Input::gamma);
+constexpr OutputSet gradients(Output::diff_src, Output::diff_gamma, Output::diff_beta);
+constexpr InputSet forward_inputs(Input::src, Input::mean, Input::variance, Input::gamma,
+                                  Input::beta);
+constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::running_variance,
+                                    Output::batch_mean, Output::batch_variance);
+
+// By Operation.
+constexpr std::array all = {
+    Signature{"BatchNormTrainingBackward", gradient_inputs, InputSet(Input::gamma), gradients,
+              OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst},
+    Signature{"BatchNormForwardTraining", forward_inputs, InputSet(Input::gamma, Input::beta),
+              forward_outputs, forward_outputs, Output::dst, Input::src},
+    Signature{"BatchNormForwardTraining and ReLU", forward_inputs.with(Input::residual),
+              InputSet(Input::gamma, Input::beta, Input::residual), forward_outputs,
+              forward_outputs, Output::dst, Input::src},
+    Signature{"ReLUBackward and BatchNormTrainingBackward",
+              gradient_inputs.with(Input::beta).with(Input::dst),
+              InputSet(Input::gamma, Input::beta, Input::dst),
+              gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst},
+};
+
+}  // namespace signatures
+
+constexpr const Signature& signature_of(const Operation operation) noexcept {
+  return signatures::all[static_cast<std::size_t>(operation)];
+}
+
+}  // namespace onedsl

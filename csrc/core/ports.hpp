@@ -1,0 +1,108 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+// The ports of all operators, in the words of oneDNN's documents. This is the one list of them:
+// what the layers keep for each port they keep in a PerPort, and walk in this order.
+namespace onedsl {
+
+enum class Input : std::uint8_t { src, diff_dst, mean, variance, gamma, beta, residual, dst };
+enum class Output : std::uint8_t {
+  dst,
+  diff_src,
+  diff_gamma,
+  diff_beta,
+  diff_residual,
+  running_mean,
+  running_variance,
+  batch_mean,
+  batch_variance
+};
+
+constexpr std::array input_names = {"src",   "diff_dst", "mean",     "variance",
+                                    "gamma", "beta",     "residual", "dst"};
+constexpr std::array output_names = {
+    "dst",          "diff_src",         "diff_gamma", "diff_beta",     "diff_residual",
+    "running_mean", "running_variance", "batch_mean", "batch_variance"};
+
+constexpr std::size_t num_ports(Input) noexcept { return input_names.size(); }
+constexpr std::size_t num_ports(Output) noexcept { return output_names.size(); }
+
+// A tensor has src's shape and type; any other port has mean's: one value a statistic.
+constexpr bool is_tensor(const Input port) noexcept {
+  return port == Input::src || port == Input::diff_dst || port == Input::residual ||
+         port == Input::dst;
+}
+constexpr bool is_tensor(const Output port) noexcept {
+  return port == Output::dst || port == Output::diff_src || port == Output::diff_residual;
+}
+
+// One T for each port.
+template <class Port, class T>
+class PerPort {
+ public:
+  constexpr T& operator[](const Port port) noexcept {
+    return items_[static_cast<std::size_t>(port)];
+  }
+  constexpr const T& operator[](const Port port) const noexcept {
+    return items_[static_cast<std::size_t>(port)];
+  }
+
+ private:
+  std::array<T, num_ports(Port{})> items_ = {};
+};
+
+// Some of the ports.
+template <class Port>
+class PortSet {
+ public:
+  constexpr PortSet() noexcept = default;
+  template <class... Ports>
+  constexpr explicit PortSet(const Port first, const Ports... more) noexcept
+      : bits_((bit(first) | ... | bit(more))) {}
+
+  constexpr bool has(const Port port) const noexcept { return (bits_ & bit(port)) != 0; }
+  constexpr void add(const Port port) noexcept { bits_ |= bit(port); }
+  constexpr PortSet with(const Port port) const noexcept {
+    PortSet more = *this;
+    more.add(port);
+    return more;
+  }
+  constexpr std::size_t count() const noexcept {
+    std::size_t n = 0;
+    for_each([&](Port) { ++n; });
+    return n;
+  }
+  // In the order of the list.
+  template <class Function>
+  constexpr void for_each(const Function& function) const {
+    for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
+      if (has(static_cast<Port>(i))) function(static_cast<Port>(i));
+    }
+  }
+  constexpr std::uint32_t bits() const noexcept { return bits_; }
+
+  friend constexpr bool operator==(const PortSet a, const PortSet b) noexcept {
+    return a.bits_ == b.bits_;
+  }
+
+ private:
+  static constexpr std::uint32_t bit(const Port port) noexcept {
+    return 1U << static_cast<unsigned>(port);
+  }
+
+  std::uint32_t bits_ = 0;
+};
+
+using InputSet = PortSet<Input>;
+using OutputSet = PortSet<Output>;
+
+// The memory of one run. Null: an optional input is absent, an output is not wanted.
+struct Ports {
+  PerPort<Input, const void*> in;
+  PerPort<Output, void*> out;
+};
+
+}  // namespace onedsl

@@ -1,0 +1,15 @@
+#include "problem.hpp"
+
+#include <tuple>
+
+namespace onedsl {
+
+bool operator==(const Problem& a, const Problem& b) noexcept {
+  const auto attributes = [](const Problem& p) {
+    return std::tie(p.operation, p.data, p.statistics, p.spread, p.attributes.epsilon,
+                    p.attributes.momentum, p.attributes.clip, p.wanted);
+  };
+  return attributes(a) == attributes(b) && a.geometry == b.geometry;
+}
+
+}  // namespace onedsl

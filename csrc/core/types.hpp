@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace onedsl {
+
+enum class DataType : std::uint8_t { f32, bf16, f16 };
+
+constexpr std::size_t size_of(const DataType type) noexcept {
+  return type == DataType::f32 ? 4 : 2;
+}
+
+// "batch": mean and variance are those of src, and the gradient flows through them.
+// "frozen": they are constants.
+enum class Statistics : std::uint8_t { batch, frozen };
+
+// What the port `variance` holds: the biased variance, or, as PyTorch's forward pass saves it,
+// 1 / sqrt(variance + epsilon), where epsilon has no part any more.
+enum class Spread : std::uint8_t { variance, inverse_deviation };
+
+}  // namespace onedsl

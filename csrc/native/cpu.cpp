@@ -1,0 +1,144 @@
+#include "cpu.hpp"
+
+#include <cpuid.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+
+namespace onedsl::native {
+namespace {
+
+struct Cap {
+  std::string_view name;
+  Isa isa;
+};
+
+// Our own names, then oneDNN's.
+constexpr std::array caps = {
+    Cap{"baseline", Isa::baseline},
+    Cap{"avx2", Isa::avx2},
+    Cap{"avx512", Isa::avx512_bf16},
+    Cap{"SSE41", Isa::baseline},
+    Cap{"AVX", Isa::baseline},
+    Cap{"AVX2_VNNI", Isa::avx2},
+    Cap{"AVX2_VNNI_2", Isa::avx2},
+    Cap{"AVX512_CORE", Isa::avx512},
+    Cap{"AVX512_CORE_VNNI", Isa::avx512},
+    Cap{"AVX512_CORE_BF16", Isa::avx512_bf16},
+    Cap{"AVX512_CORE_FP16", Isa::avx512_bf16},
+    Cap{"AVX512_CORE_AMX", Isa::avx512_bf16},
+    Cap{"AVX512_CORE_AMX_FP16", Isa::avx512_bf16},
+    Cap{"AVX10_1_512", Isa::avx512_bf16},
+    Cap{"AVX10_1_512_AMX", Isa::avx512_bf16},
+    Cap{"AVX10_1_512_AMX_FP16", Isa::avx512_bf16},
+    Cap{"AVX10_2_512", Isa::avx512_bf16},
+    Cap{"AVX10_2_512_AMX_2", Isa::avx512_bf16},
+    Cap{"ALL", Isa::avx512_bf16},
+    Cap{"DEFAULT", Isa::avx512_bf16},
+};
+
+bool same_but_for_case(const std::string_view a, const std::string_view b) {
+  const auto lower = [](const char letter) {
+    return std::tolower(static_cast<unsigned char>(letter));
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const char p, const char q) { return lower(p) == lower(q); });
+}
+
+// Empty if the variable is not set.
+std::string_view environment(const char* const variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr ? value : "";
+}
+
+Isa cap_of_environment() {
+  const std::string_view own = environment("ONEDSL_MAX_CPU_ISA");
+  return isa_capped_by(own.empty() ? environment("ONEDNN_MAX_CPU_ISA") : own)
+      .value_or(Isa::avx512_bf16);
+}
+
+// The CPU is asked: on some virtual machines sysconf reports many last caches as one.
+Cache find_last_cache() {
+  Cache largest;
+  for (const unsigned leaf : {0x4U, 0x8000001dU}) {
+    for (unsigned index = 0; index < 8; ++index) {
+      unsigned a = 0;
+      unsigned b = 0;
+      unsigned c = 0;
+      unsigned d = 0;
+      const bool answered = __get_cpuid_count(leaf, index, &a, &b, &c, &d) != 0;
+      if (!answered || (a & 0x1fU) == 0) break;
+      const std::int64_t ways = (b >> 22U) + 1;
+      const std::int64_t partitions = (b >> 12U & 0x3ffU) + 1;
+      const std::int64_t line = (b & 0xfffU) + 1;
+      const std::int64_t bytes = ways * partitions * line * (std::int64_t{c} + 1);
+      if (bytes > largest.bytes) largest = {bytes, (a >> 14U & 0xfffU) + 1};
+    }
+  }
+  const Cache usual{std::int64_t{32} << 20U, 8};
+  return largest.bytes > 0 ? largest : usual;
+}
+
+}  // namespace
+
+Isa best_isa() {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("f16c")) {
+    return Isa::baseline;
+  }
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return Isa::avx2;
+  }
+  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
+}
+
+std::optional<Isa> isa_capped_by(const std::string_view cap) {
+  const auto* const found = std::find_if(
+      caps.begin(), caps.end(), [&](const Cap& c) { return same_but_for_case(c.name, cap); });
+  return found != caps.end() ? std::make_optional(found->isa) : std::nullopt;
+}
+
+std::optional<std::string> unknown_cap() {
+  const std::string_view own = environment("ONEDSL_MAX_CPU_ISA");
+  if (own.empty() || isa_capped_by(own)) return std::nullopt;
+  return std::string(own);
+}
+
+std::string known_caps() {
+  std::string names;
+  for (const Cap& cap : caps) {
+    if (!names.empty()) names += ", ";
+    names += cap.name;
+  }
+  return names;
+}
+
+const Machine& this_machine() {
+  static const Machine machine = [] {
+    Machine found;
+    found.isa = std::min(best_isa(), cap_of_environment());
+    found.cache = find_last_cache();
+    return found;
+  }();
+  return machine;
+}
+
+const char* isa_name() {
+  switch (this_machine().isa) {
+    case Isa::avx512_bf16:
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::baseline:
+      break;
+  }
+  return "baseline";
+}
+
+std::int64_t last_cache_bytes() { return this_machine().cache.bytes; }
+
+}  // namespace onedsl::native

@@ -1,0 +1,136 @@
+#pragma once
+
+// Two vectors at a time, and vectors in f64. See simd.hpp.
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "simd.hpp"
+
+namespace onedsl::native::ONEDSL_ISA {
+namespace {
+
+// Two vectors of neighbouring elements: the first `lanes` and the next, or, of bf16, the even and
+// the odd ones, which is how a shift and a mask take them apart.
+struct VecPair {
+  Vec a;
+  Vec b;
+};
+template <class T>
+constexpr bool splits_even_odd = false;
+template <>
+constexpr bool splits_even_odd<Bf16> = true;
+
+inline VecPair split_bf16(Words bits) {
+  return {reinterpret<Vec>(bits << 16), reinterpret<Vec>(bits & 0xffff0000)};
+}
+inline Words join_bf16(const VecPair& pair) {
+#if defined(__AVX512BF16__)
+  if (__builtin_expect(!has_subnormal(pair.a) && !has_subnormal(pair.b), 1)) {
+    using Shorts = std::uint16_t __attribute__((vector_size(sizeof(Vec))));
+    constexpr Shorts in_turn = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i split = reinterpret<__m512i>(_mm512_cvtne2ps_pbh(pair.b, pair.a));
+    return reinterpret<Words>(
+        _mm512_maskz_permutexvar_epi16(0xffffffff, reinterpret<__m512i>(in_turn), split));
+  }
+#endif
+  return round_bf16_bits(pair.a) >> 16 | (round_bf16_bits(pair.b) & 0xffff0000);
+}
+
+template <class T>
+inline VecPair load_pair(const T* p) {
+  if constexpr (splits_even_odd<T>) {
+    Words bits;
+    std::memcpy(&bits, p, sizeof bits);
+    return split_bf16(bits);
+  } else {
+    return {load(p), load(p + lanes)};
+  }
+}
+template <class T>
+inline void store_pair(T* p, const VecPair& pair) {
+  if constexpr (splits_even_odd<T>) {
+    const Words bits = join_bf16(pair);
+    std::memcpy(p, &bits, sizeof bits);
+  } else {
+    store(p, pair.a);
+    store(p + lanes, pair.b);
+  }
+}
+template <class T>
+inline void stream_pair(T* p, const VecPair& pair) {
+  if constexpr (splits_even_odd<T>) {
+    const Words bits = join_bf16(pair);
+    Half16 halves[2];
+    static_assert(sizeof halves == sizeof bits);
+    std::memcpy(halves, &bits, sizeof bits);
+    stream_bits(p, halves[0]);
+    stream_bits(p + lanes, halves[1]);
+  } else {
+    stream(p, pair.a);
+    stream(p + lanes, pair.b);
+  }
+}
+
+// Of the first n elements; the other lanes are zero.
+template <class T>
+inline VecPair load_pair_first(int n, const T* p) {
+  if constexpr (splits_even_odd<T>) {
+    Words bits{};
+    std::memcpy(&bits, p, static_cast<std::size_t>(n) * sizeof(T));
+    return split_bf16(bits);
+  } else {
+    if (n <= lanes) return {load_first(n, p), Vec{}};
+    return {load(p), load_first(n - lanes, p + lanes)};
+  }
+}
+template <class T>
+inline void store_pair_first(int n, T* p, const VecPair& pair) {
+  if constexpr (splits_even_odd<T>) {
+    const Words bits = join_bf16(pair);
+    std::memcpy(p, &bits, static_cast<std::size_t>(n) * sizeof(T));
+  } else if (n <= lanes) {
+    store_first(n, p, pair.a);
+  } else {
+    store(p, pair.a);
+    store_first(n - lanes, p + lanes, pair.b);
+  }
+}
+
+// The lanes of a Vec in f64. Memory holds them as `lanes` doubles in the lanes' order.
+struct DoubleVec {
+  Doubles low;
+  Doubles high;
+};
+
+inline DoubleVec widen(Vec v) {
+#if defined(__AVX512F__)
+  return {_mm512_maskz_cvtps_pd(0xff, lower(v)), _mm512_maskz_cvtps_pd(0xff, upper(v))};
+#elif defined(__AVX2__)
+  return {_mm256_cvtps_pd(lower(v)), _mm256_cvtps_pd(upper(v))};
+#else
+  return {_mm_cvtps_pd(v), _mm_cvtps_pd(_mm_movehl_ps(v, v))};
+#endif
+}
+
+inline DoubleVec operator+(const DoubleVec& a, const DoubleVec& b) {
+  return {a.low + b.low, a.high + b.high};
+}
+
+inline DoubleVec load_doubles(const double* p) {
+  DoubleVec doubles;
+  std::memcpy(&doubles.low, p, sizeof doubles.low);
+  std::memcpy(&doubles.high, p + lanes / 2, sizeof doubles.high);
+  return doubles;
+}
+inline void store_doubles(double* p, const DoubleVec& doubles) {
+  std::memcpy(p, &doubles.low, sizeof doubles.low);
+  std::memcpy(p + lanes / 2, &doubles.high, sizeof doubles.high);
+}
+
+}  // namespace
+}  // namespace onedsl::native::ONEDSL_ISA

@@ -1,0 +1,89 @@
+#include "plan.hpp"
+
+#include <cstring>
+#include <tuple>
+
+#include "../core/widen.hpp"
+#include "../native/cpu.hpp"
+#include "../native/run.hpp"
+#include "../onednn/backend.hpp"
+#include "../onednn/engine.hpp"
+
+namespace onedsl {
+namespace {
+
+class OneDNNPlan final : public Plan {
+ public:
+  explicit OneDNNPlan(const PlanKey& key) : Plan(key), backend_(key.problem, key.num_threads) {}
+  const char* backend() const noexcept override { return "onednn"; }
+  std::string implementation() const override {
+    return onednn::name() + " " + signature_of(key().problem.operation).name + ", " +
+           onednn::cpu_isa();
+  }
+  std::size_t bytes() const noexcept override { return backend_.bytes(); }
+
+ private:
+  void run(const Ports& ports) const override { backend_.run(ports); }
+
+  mutable onednn::Backend backend_;  // locks itself
+};
+
+class NativePlan final : public Plan {
+ public:
+  using Plan::Plan;
+  const char* backend() const noexcept override { return "native"; }
+  std::string implementation() const override {
+    return std::string("onedsl two-pass kernel, ") + native::isa_name();
+  }
+  std::size_t bytes() const noexcept override { return sizeof *this; }
+
+ private:
+  void run(const Ports& ports) const override {
+    native::run(key().problem, key().num_threads, ports);
+  }
+};
+
+}  // namespace
+
+bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
+  const auto parts = [](const PlanKey& key) {
+    return std::tie(key.problem, key.statistics_type, key.backend, key.num_threads,
+                    key.fork_generation);
+  };
+  return parts(a) == parts(b);
+}
+
+void Plan::execute(const Ports& ports) const {
+  const Geometry& geometry = key_.problem.geometry;
+  const auto statistics = static_cast<std::size_t>(geometry.statistics());
+  if (geometry.elements() == 0) {
+    // oneDNN leaves the sums of an empty tensor unwritten, or not, from version to version.
+    key_.problem.wanted.for_each([&](const Output port) {
+      if (!is_tensor(port)) {
+        std::memset(ports.out[port], 0, statistics * size_of(key_.statistics_type));
+      }
+    });
+    return;
+  }
+  if (key_.statistics_type == DataType::f32) return run(ports);
+  const WidenedPorts widened(ports, key_.statistics_type, statistics);
+  run(widened.ports());
+  widened.narrow_results();
+}
+
+std::shared_ptr<const Plan> make_plan(const PlanKey& key) {
+  switch (key.backend) {
+    case BackendChoice::onednn:
+      return std::make_shared<OneDNNPlan>(key);
+    case BackendChoice::native:
+      return std::make_shared<NativePlan>(key);
+    case BackendChoice::automatic:
+      // Never oneDNN: it sums in f32, one element after the other, so that its error grows with
+      // the elements a channel and passes the tolerance of 1e-6 at some thousands; and on most
+      // layouts it is slower too.
+      return std::make_shared<NativePlan>(key);
+  }
+  return nullptr;
+}
+
+}  // namespace onedsl

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "../core/ports.hpp"
+#include "../core/problem.hpp"
+#include "../core/types.hpp"
+
+namespace onedsl {
+
+enum class BackendChoice : std::uint8_t { automatic, onednn, native };
+
+// Everything that decides a plan; equal keys share one.
+struct PlanKey {
+  Problem problem;
+  DataType statistics_type = DataType::f32;
+  BackendChoice backend = BackendChoice::automatic;
+  int num_threads = 1;
+  int fork_generation = 0;
+};
+bool operator==(const PlanKey& a, const PlanKey& b) noexcept;
+
+// How one problem is run. Holds none of the caller's arrays; any number of threads may execute it
+// at once.
+class Plan {
+ public:
+  explicit Plan(const PlanKey& key) : key_(key) {}
+  virtual ~Plan() = default;
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // A caller's own memory, whose statistics are of the key's type. Nothing overlaps, but the pair
+  // that the op's signature allows may be exactly the same memory.
+  void execute(const Ports& ports) const;
+
+  const PlanKey& key() const noexcept { return key_; }
+  virtual const char* backend() const noexcept = 0;  // "onednn" or "native"
+  virtual std::string implementation() const = 0;    // for people to read
+  virtual std::size_t bytes() const noexcept = 0;    // about what it holds
+
+ private:
+  virtual void run(const Ports& ports) const = 0;  // statistics in f32
+
+  PlanKey key_;
+};
+
+// Makes the plan for a key. Throws UnsupportedError where the chosen backend cannot run it.
+std::shared_ptr<const Plan> make_plan(const PlanKey& key);
+
+}  // namespace onedsl

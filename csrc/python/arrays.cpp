@@ -1,0 +1,148 @@
+#include "arrays.hpp"
+
+#include <pybind11/gil_safe_call_once.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dlpack.hpp"
+
+namespace py = pybind11;
+
+namespace onedsl {
+namespace {
+
+// Types are told apart by NumPy's own descriptor objects: one pointer comparison, and an array of
+// the other byte order has another one.
+struct Types {
+  py::object ndarray = py::module_::import("numpy").attr("ndarray");
+  std::array<py::dtype, 3> dtypes = {
+      py::dtype::of<float>(),
+      py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16")),
+      py::dtype("float16"),
+  };
+};
+
+const Types& types() {
+  // Made once, without a lock that would be held while Python code runs; never destroyed, because
+  // the interpreter is gone by the time that static objects are.
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Types> stored;
+  return stored.call_once_and_store_result([] { return Types{}; }).get_stored();
+}
+
+constexpr std::array<DataType, 3> order = {DataType::f32, DataType::bf16, DataType::f16};
+
+}  // namespace
+
+py::ssize_t View::size() const noexcept {
+  py::ssize_t n = 1;
+  for (py::ssize_t axis = 0; axis < rank; ++axis) n *= shape[axis];
+  return n;
+}
+
+bool View::is_vector(const py::ssize_t length) const noexcept {
+  return rank == 1 && shape[0] == length && (length <= 1 || strides[0] == item_stride);
+}
+
+bool View::is_c_contiguous() const noexcept {
+  if (size() == 0) return true;
+  py::ssize_t expected = item_stride;
+  for (py::ssize_t axis = rank; axis-- > 0;) {
+    if (shape[axis] != 1 && strides[axis] != expected) return false;
+    expected *= shape[axis];
+  }
+  return true;
+}
+
+bool View::same_layout(const View& other) const noexcept {
+  if (type != other.type || rank != other.rank) return false;
+  if (!std::equal(shape, shape + rank, other.shape)) return false;
+  if (size() == 0) return true;
+  for (py::ssize_t axis = 0; axis < rank; ++axis) {
+    if (shape[axis] > 1 &&
+        (strides[axis] % item_stride != 0 || other.strides[axis] % other.item_stride != 0 ||
+         strides[axis] / item_stride != other.strides[axis] / other.item_stride)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool View::overlaps(const View& other) const noexcept {
+  const auto begin = reinterpret_cast<std::uintptr_t>(data);
+  const auto other_begin = reinterpret_cast<std::uintptr_t>(other.data);
+  const auto bytes = static_cast<std::uintptr_t>(size()) * size_of(type);
+  const auto other_bytes = static_cast<std::uintptr_t>(other.size()) * size_of(other.type);
+  return bytes != 0 && other_bytes != 0 && begin < other_begin + other_bytes &&
+         other_begin < begin + bytes;
+}
+
+namespace {
+
+std::optional<View> view_of_numpy(const py::array& array) {
+  const Types& known = types();
+  const py::dtype dtype = array.dtype();
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (!dtype.is(known.dtypes[i])) continue;
+    View result;
+    result.type = order[i];
+    result.data = static_cast<char*>(const_cast<void*>(array.data()));
+    result.rank = array.ndim();
+    result.shape = array.shape();
+    result.strides = array.strides();
+    result.item_stride = array.itemsize();
+    result.writeable = array.writeable();
+    result.is_numpy = true;
+    return result;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<View> view(const py::handle object, const RequiresGrad requires_grad) {
+  const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
+  if (!plain && py::isinstance<py::array>(object)) return std::nullopt;
+  std::optional<View> result = plain ? view_of_numpy(py::reinterpret_borrow<py::array>(object))
+                                     : borrow(object, requires_grad);
+  const bool aligned =
+      !result || reinterpret_cast<std::uintptr_t>(result->data) % size_of(result->type) == 0;
+  return aligned ? result : std::nullopt;
+}
+
+namespace {
+
+const py::dtype& dtype_of(const DataType type) {
+  return types().dtypes[static_cast<std::size_t>(type)];
+}
+
+// Those of axes that are never walked may be any number, and too large to be counted in bytes.
+std::vector<py::ssize_t> byte_strides(const View& v) {
+  const auto item = static_cast<py::ssize_t>(size_of(v.type));
+  std::vector<py::ssize_t> strides(static_cast<std::size_t>(v.rank), item);
+  const bool empty = v.size() == 0;
+  for (std::size_t axis = 0; axis < strides.size(); ++axis) {
+    if (!empty && v.shape[axis] > 1) strides[axis] = v.strides[axis] / v.item_stride * item;
+  }
+  return strides;
+}
+
+}  // namespace
+
+py::array array_over(const View& v, const py::handle owner) {
+  py::array array(dtype_of(v.type), std::vector<py::ssize_t>(v.shape, v.shape + v.rank),
+                  byte_strides(v), v.size() == 0 ? nullptr : v.data, owner);
+  if (!v.writeable) array.attr("setflags")(py::arg("write") = false);
+  return array;
+}
+
+py::array empty_like(const View& like) {
+  return py::array(dtype_of(like.type),
+                   std::vector<py::ssize_t>(like.shape, like.shape + like.rank),
+                   byte_strides(like));
+}
+
+}  // namespace onedsl

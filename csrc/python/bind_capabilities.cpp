@@ -1,0 +1,98 @@
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../core/threads.hpp"
+#include "../native/cpu.hpp"
+#include "../native/triad.hpp"
+#include "../onednn/engine.hpp"
+#include "../onednn/graph.hpp"
+#include "../onednn/guard.hpp"
+#include "arrays.hpp"
+#include "bind.hpp"
+#include "gil.hpp"
+
+namespace py = pybind11;
+
+namespace onedsl {
+namespace {
+
+void check_dims(const std::vector<std::int64_t>& dims) {
+  std::int64_t elements = 1;
+  bool countable = dims.size() >= 2;
+  for (const std::int64_t size : dims) {
+    countable = countable && size >= 0 && !__builtin_mul_overflow(elements, size, &elements);
+  }
+  if (!countable) throw std::invalid_argument("onedsl._core.onednn_compiles: unchecked dims");
+}
+
+}  // namespace
+
+void bind_capabilities(py::module_& module) {
+  module.def("onednn_version", [] {
+    const onednn::Version v = onednn::version();
+    return py::make_tuple(v.major, v.minor, v.patch);
+  });
+  module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
+  module.def("onednn_cpu_isa", &onednn::cpu_isa);
+  module.def("native_isa", &native::isa_name);
+  module.def("known_native_caps", &native::known_caps);
+  module.def("unknown_native_cap", &native::unknown_cap);
+  module.def("last_cache_bytes", &native::last_cache_bytes);
+  module.def("max_threads", &max_threads);
+  module.def("triad", [](const py::object& out, const py::object& a, const py::object& b) {
+    const std::optional<View> to = view(out);
+    const std::optional<View> from_a = view(a);
+    const std::optional<View> from_b = view(b);
+    for (const std::optional<View>& v : {to, from_a, from_b}) {
+      if (!v || v->type != DataType::f32 || !v->is_vector(to->size()) || v->size() % 4 != 0 ||
+          reinterpret_cast<std::uintptr_t>(v->data) % 16 != 0) {
+        throw std::invalid_argument("triad: needs aligned f32 vectors of one length");
+      }
+    }
+    if (!to->writeable) throw std::invalid_argument("triad: out is read-only");
+    // Safe without the GIL: only memory of arrays that the caller's frame keeps alive is touched.
+    const ReleasedGil released;
+    triad(reinterpret_cast<float*>(to->data), reinterpret_cast<const float*>(from_a->data),
+          reinterpret_cast<const float*>(from_b->data), to->size(), max_threads());
+  });
+  module.def("make_onednn_engine", [] {
+    // Safe without the GIL: oneDNN touches no Python object.
+    const ReleasedGil released;
+    const onednn::InsideOneDNN inside;
+    onednn::cpu_engine();
+  });
+  module.def(
+      "onednn_compiles",
+      [](std::vector<std::int64_t> dims, std::string data_format, const DataType data,
+         const DataType statistics, const bool gamma, const int num_outputs) {
+        check_dims(dims);
+        if (num_outputs < 1 || num_outputs > 3 || (data_format != "NXC" && data_format != "NCX")) {
+          throw std::invalid_argument("onedsl._core.onednn_compiles: unchecked arguments");
+        }
+        onednn::Op op;
+        op.epsilon = 1e-5F;
+        op.data_format = std::move(data_format);
+        op.dims = std::move(dims);
+        op.data = data;
+        op.statistics = statistics;
+        op.given = InputSet(Input::src, Input::diff_dst, Input::mean, Input::variance);
+        if (gamma) op.given.add(Input::gamma);
+        op.wanted = OutputSet(Output::diff_src);
+        if (num_outputs > 1) op.wanted.add(Output::diff_gamma);
+        if (num_outputs > 2) op.wanted.add(Output::diff_beta);
+        // Safe without the GIL: oneDNN touches no Python object.
+        const ReleasedGil released;
+        const onednn::InsideOneDNN inside;
+        onednn::CompiledOp{op};
+      },
+      py::arg("dims"), py::arg("data_format"), py::arg("data"), py::arg("statistics"),
+      py::arg("gamma"), py::arg("num_outputs"));
+}
+
+}  // namespace onedsl

@@ -1,0 +1,81 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "../plan/cache.hpp"
+#include "bind.hpp"
+#include "call.hpp"
+#include "gil.hpp"
+
+namespace py = pybind11;
+
+namespace onedsl {
+namespace {
+
+py::tuple port_names(const Operation operation) {
+  const Signature& signature = signature_of(operation);
+  const auto names = [](const auto ports, const auto& all) {
+    py::list list;
+    ports.for_each([&](const auto port) { list.append(all[static_cast<std::size_t>(port)]); });
+    return py::tuple(list);
+  };
+  return py::make_tuple(names(signature.inputs, input_names),
+                        names(signature.outputs, output_names));
+}
+
+}  // namespace
+
+void bind_operator(py::module_& module) {
+  module.def("ports", &port_names, py::arg("operation"), py::pos_only());
+  module.def("is_dense", &is_dense, py::arg("array"), py::arg("kept"), py::pos_only());
+  module.def("clear_plans", &clear_plans);
+  module.def("plan_counts", [] {
+    const PlanCount count = plan_count();
+    return py::make_tuple(count.plans, count.bytes);
+  });
+
+  py::class_<Operator>(module, "Operator", py::is_final())
+      .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
+                       const StatisticsShape statistics_shape,
+                       std::vector<std::pair<DataType, DataType>> types,
+                       const std::pair<py::ssize_t, py::ssize_t> ranks, const Spread spread,
+                       const bool keeps_history, const double momentum, const double clip) {
+             return Operator({operation,
+                              {epsilon, momentum, clip},
+                              statistics,
+                              spread,
+                              statistics_shape,
+                              std::move(types),
+                              ranks,
+                              keeps_history ? RequiresGrad::allowed : RequiresGrad::refused});
+           }),
+           py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
+           py::arg("statistics_shape"), py::arg("types"), py::arg("ranks"),
+           py::arg("spread") = Spread::variance, py::arg("keeps_history") = false,
+           py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip)
+      .def("run", &Operator::run, py::arg("inputs"), py::arg("wanted"), py::arg("out").none(true),
+           py::arg("backend"), py::pos_only());
+
+  py::class_<Compiled>(module, "Compiled", py::is_final())
+      .def(py::init([](const Operator& op, const DataType data, Compiled::Sizes shape,
+                       Compiled::Sizes strides, const DataType statistics,
+                       Compiled::Sizes stats_shape, const std::uint32_t given,
+                       const std::uint32_t wanted, const BackendChoice backend) {
+             // Safe without the GIL: making a plan touches no Python object, and takes oneDNN a
+             // millisecond.
+             const ReleasedGil released;
+             return std::make_unique<Compiled>(
+                 op, Compiled::Layout{data, std::move(shape), std::move(strides)}, statistics,
+                 std::move(stats_shape), given, wanted, backend);
+           }),
+           py::arg("op"), py::kw_only(), py::arg("data"), py::arg("shape"), py::arg("strides"),
+           py::arg("statistics"), py::arg("stats_shape"), py::arg("given"), py::arg("wanted"),
+           py::arg("backend"))
+      .def("run", &Compiled::run, py::arg("inputs"), py::arg("out").none(true), py::pos_only())
+      .def_property_readonly("backend", [](const Compiled& c) { return c.plan().backend(); })
+      .def_property_readonly("implementation",
+                             [](const Compiled& c) { return c.plan().implementation(); })
+      .def_property_readonly("num_threads",
+                             [](const Compiled& c) { return c.plan().key().num_threads; });
+}
+
+}  // namespace onedsl

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "../core/geometry.hpp"
+#include "../core/problem.hpp"
+#include "../plan/plan.hpp"
+#include "arrays.hpp"
+
+// Calls from Python, checked for memory safety: shapes, types, layouts and overlaps fit each other.
+// Nothing here has words for a mistake: Python's onedsl/_refuse.py does.
+namespace onedsl {
+
+// Whose shape the statistics have. `channel`: one axis (a vector), at index 1 or the last.
+// `broadcast`: src's rank, each size src's or 1.
+enum class StatisticsShape : std::uint8_t { channel_second, channel_last, broadcast };
+
+// What Python's dialects say of an operator.
+struct Dialect {
+  Operation operation = Operation::training_backward;
+  Attributes attributes;
+  Statistics statistics = Statistics::batch;
+  Spread spread = Spread::variance;
+  StatisticsShape statistics_shape = StatisticsShape::channel_last;
+  std::vector<std::pair<DataType, DataType>> types;  // of the tensors, and of the statistics
+  std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
+  RequiresGrad requires_grad = RequiresGrad::refused;
+};
+
+// One call's arrays, port by port; nothing where an optional input is absent or an output is not
+// given.
+struct Call {
+  Geometry geometry;
+  PerPort<Input, std::optional<View>> in;
+  PerPort<Output, std::optional<View>> out;
+
+  const View& src() const { return *in[Input::src]; }
+  const View& mean() const { return *in[Input::mean]; }
+};
+
+// Whether a plan can use an array's memory as it lies, if these axes have statistics.
+bool is_dense(pybind11::handle array, KeptAxes kept);
+
+class Operator {
+ public:
+  explicit Operator(Dialect dialect);
+
+  const Dialect& dialect() const noexcept { return dialect_; }
+  const Signature& signature() const noexcept { return signature_of(dialect_.operation); }
+
+  // Takes a tuple of inputs and one of outputs, or None. Gives a tuple of outputs, or None where
+  // any argument is not plainly right. Throws std::invalid_argument for outputs that the op does
+  // not have together.
+  pybind11::object run(const pybind11::tuple& inputs, std::uint32_t wanted,
+                       const pybind11::object& out, BackendChoice backend) const;
+
+  // The parts of a call, for Compiled.
+  OutputSet outputs_of(std::uint32_t bits) const;
+  std::optional<Geometry> geometry_of(const View& src, const View& mean) const;
+  std::optional<Call> check(const pybind11::tuple& inputs, OutputSet wanted,
+                            const pybind11::object& out) const;
+  PlanKey key(const Geometry& geometry, DataType data, DataType statistics, OutputSet wanted,
+              BackendChoice backend) const;
+
+ private:
+  bool check_outputs(Call& call, OutputSet wanted, const pybind11::object& out) const;
+  bool overlaps_inputs(const Call& call, Output port) const;
+  std::optional<KeptAxes> kept_axes(const View& src, const View& mean) const;
+
+  Dialect dialect_;
+};
+
+// An operator bound to one src, by shape, strides and type, and to the plan for it.
+class Compiled {
+ public:
+  using Sizes = std::vector<pybind11::ssize_t>;
+
+  // What a View is without its data.
+  struct Layout {
+    DataType type;
+    Sizes shape, strides;  // in bytes
+
+    View view() const;
+  };
+
+  // Touches no Python object, and takes oneDNN a millisecond.
+  Compiled(Operator op, Layout src, DataType statistics, Sizes stats_shape, std::uint32_t given,
+           std::uint32_t wanted, BackendChoice backend);
+
+  pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& out) const;
+
+  const Plan& plan() const { return *plan_; }
+
+ private:
+  std::shared_ptr<const Plan> usable_plan() const;
+
+  Operator op_;
+  Layout src_, mean_;
+  InputSet given_;
+  OutputSet wanted_;
+  std::shared_ptr<const Plan> plan_;
+};
+
+}  // namespace onedsl

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+
+// DLPack's binary interface, version 1.
+namespace onedsl::abi {
+
+constexpr std::int32_t cpu = 1, cuda_host = 3, rocm_host = 11;  // types of devices
+constexpr std::uint8_t floating = 2, bfloat = 4;                // codes of types
+
+struct Version {
+  std::uint32_t major, minor;
+};
+struct Device {
+  std::int32_t type, id;
+};
+struct Type {
+  std::uint8_t code, bits;
+  std::uint16_t lanes;
+};
+struct Tensor {
+  void* data;
+  Device device;
+  std::int32_t rank;
+  Type type;
+  std::int64_t* shape;
+  std::int64_t* strides;  // in elements; before version 1.2, null for C order
+  std::uint64_t byte_offset;
+};
+struct Unversioned {
+  static constexpr const char* name = "dltensor";
+  Tensor tensor;
+  void* context;
+  void (*deleter)(Unversioned*);
+};
+struct Versioned {
+  static constexpr const char* name = "dltensor_versioned";
+  Version version;
+  void* context;
+  void (*deleter)(Versioned*);
+  std::uint64_t flags;
+  Tensor tensor;
+};
+constexpr std::uint64_t read_only = 1, is_copied = 2;  // flags
+
+// What a library offers as the attribute __dlpack_c_exchange_api__ of its array type, so that no
+// capsule need be made: a fiftieth of the time of __dlpack__ with PyTorch.
+struct ExchangeApi {
+  static constexpr const char* name = "dlpack_exchange_api";
+  Version version;
+  ExchangeApi* previous;
+  void* allocate;
+  void* from_object;
+  int (*to_object)(Versioned*, void**);  // takes the tensor over
+  int (*borrow_object)(void*, Tensor*);  // may be null
+  void* current_stream;
+};
+
+}  // namespace onedsl::abi

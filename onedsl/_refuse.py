@@ -1,0 +1,359 @@
+"""Words for what is wrong with an argument: the functions here raise, or give what they parsed.
+
+The core looks at every argument itself and refuses, without a word, what it cannot take as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._arrays import Array, as_numpy, is_contiguous, same_layout
+from ._spec import TensorSpec
+from ._types import dtype_name
+from .operators._dialect import Dialect, Port, channel_axis
+
+
+@dataclass(frozen=True)
+class Described:
+    """All that there is to be said of an array without its memory."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """The short name."""
+
+
+# ---- Attributes and options ----
+
+
+def epsilon(value: object) -> float:
+    """Take a positive number that is one in float32 too, oneDNN's type for the attribute."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise TypeError(f"epsilon must be a number, not {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (number > 0 and math.isfinite(number)):
+        raise ValueError(f"epsilon must be positive and finite, not {number}")
+    # As float32 rounds. torch.compile traces this, and not np.float32.
+    single = 0.0 if number <= 2.0**-150 else math.inf if number >= 2.0**128 - 2.0**103 else number
+    if single in (0, math.inf):
+        raise ValueError(f"epsilon must be representable in float32; {number} becomes {single}")
+    return number
+
+
+_BACKENDS = {name: _core.Backend[name] for name in ("auto", "onednn", "native")}
+
+
+def backend(value: object) -> _core.Backend:
+    """Take the name of a backend."""
+    if isinstance(value, str) and value in _BACKENDS:
+        return _BACKENDS[value]
+    raise ValueError(f'backend must be "auto", "onednn" or "native", not {value!r}')
+
+
+def statistics(value: object) -> _core.Statistics:
+    """Take the word for where mean and variance come from."""
+    if isinstance(value, str) and value in _core.Statistics.__members__:
+        return _core.Statistics[value]
+    raise ValueError(f"statistics must be 'batch' or 'frozen', not {value!r}")
+
+
+def outputs(value: object, dialect: Dialect) -> int:
+    """Take the word for which outputs are wanted, as the core counts them: one bit each."""
+    if isinstance(value, str):
+        if value == "all":
+            return dialect.all_outputs
+        if value == dialect.alone:
+            return dialect.alone_outputs
+    rest = _beside_alone(dialect)
+    raise ValueError(
+        f'outputs must be "all" or "{dialect.alone}", not {value!r}: {_listed(rest)} come '
+        f"{_together(rest)}"
+    )
+
+
+def spec(value: object) -> TensorSpec:
+    """Take a TensorSpec, which is no array and no shape."""
+    if not isinstance(value, TensorSpec):
+        raise TypeError(f"spec must be a TensorSpec, not {type(value).__name__}")
+    return value
+
+
+def given(name: str, value: object) -> bool:
+    """Take the word for whether calls will pass an input, and not the input itself."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
+    return value
+
+
+# ---- Types and shapes ----
+
+
+def arguments(
+    dialect: Dialect, statistics_shape: _core.StatisticsShape, tensors: Sequence[object]
+) -> None:
+    """Refuse inputs whose types and shapes are not right together.
+
+    They are arrays, or `Described` where there is no memory, and None where absent.
+    """
+    described = [
+        None if value is None and port.optional else _described(port.label, value)
+        for port, value in zip(dialect.inputs, tensors, strict=True)
+    ]
+    models = _Models.of(dialect, described)
+    (_, src), (first, statistic) = models.tensor, models.statistic
+    rank(dialect, src.shape)
+    for port, array in zip(dialect.inputs, described, strict=True):
+        if port.label == first:
+            types(dialect, src.dtype, statistic.dtype, first)
+            statistic_shape(dialect, statistics_shape, src.shape, first, statistic.shape)
+        elif array is not None:
+            models.check(port, port.label, array)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """What the others must be like: the first tensor and the first statistic, with their names."""
+
+    tensor: tuple[str, Described]
+    statistic: tuple[str, Described]
+
+    @classmethod
+    def of(cls, dialect: Dialect, described: Sequence[Described | None]) -> _Models:
+        first: dict[str, tuple[str, Described]] = {}
+        for port, array in zip(dialect.inputs, described, strict=True):
+            if array is not None:
+                first.setdefault(port.kind, (port.label, array))
+        return cls(**first)
+
+    def check(self, port: Port, name: str, array: Described) -> None:
+        model, wanted = getattr(self, port.kind)
+        if array.dtype != wanted.dtype:
+            raise TypeError(f"{name} must be {wanted.dtype} as {model} is, not {array.dtype}")
+        if array.shape == wanted.shape:
+            return
+        if port.kind == "tensor":
+            raise ValueError(f"{name} must have {model}'s shape {wanted.shape}, not {array.shape}")
+        src_name, src = self.tensor
+        raise ValueError(
+            f"{name} must have shape {wanted.shape}, one value a channel of {src_name} with shape "
+            f"{src.shape}; it has shape {array.shape}"
+        )
+
+
+def types(dialect: Dialect, data: str, statistic: str, argument: str) -> None:
+    """Refuse a pair of types that is not a row of the type table."""
+    src = dialect.inputs[0]
+    if data not in dialect.types:
+        raise TypeError(f"{src.label} must be {' or '.join(dialect.types)}, not {data}")
+    if statistic not in dialect.types[data]:
+        raise TypeError(
+            f"{argument} must be {' or '.join(dialect.types[data])} where {src.name} is {data}, "
+            f"not {statistic}"
+        )
+
+
+def rank(dialect: Dialect, shape: tuple[int, ...]) -> None:
+    """Refuse a tensor with too few dimensions, or too many."""
+    label = dialect.inputs[0].label
+    least, most = dialect.ranks
+    if len(shape) < least:
+        wanted = "batch and channels at least; it" if least > 1 else "it"
+        raise ValueError(
+            f"{label} must have {least} dimension{'s' * (least > 1)} or more, "
+            f"{wanted} has shape {shape}"
+        )
+    if len(shape) > most:
+        raise ValueError(f"{label} must have {most} dimensions at most, not {len(shape)}")
+
+
+def statistic_shape(
+    dialect: Dialect,
+    statistics_shape: _core.StatisticsShape,
+    shape: tuple[int, ...],
+    name: str,
+    got: tuple[int, ...],
+) -> None:
+    """Refuse a statistic that does not fit a tensor of this shape."""
+    src = dialect.inputs[0]
+    axis = channel_axis(statistics_shape)
+    if axis is not None:
+        wanted = (shape[axis],)
+        if got != wanted:
+            raise ValueError(
+                f"{name} must have shape {wanted}, one value a channel of {src.label} with shape "
+                f"{shape}; it has shape {got}"
+            )
+    elif len(got) != len(shape) or any(
+        size not in (1, whole) for size, whole in zip(got, shape, strict=True)
+    ):
+        raise ValueError(
+            f"{name} must have as many dimensions as {src.name} with shape {shape}, each of its "
+            f"size or 1; it has shape {got}"
+        )
+
+
+def _described(name: str, value: object) -> Described:
+    if isinstance(value, Described):
+        return value
+    array = as_numpy(name, value)
+    return Described(array.shape, dtype_name(array.dtype))
+
+
+# ---- Memory to write to ----
+
+
+def members(dialect: Dialect, wanted: int, out: object) -> tuple[object, ...]:
+    """Take what is given as ``out``: an array for each output that is wanted."""
+    ports = dialect.outputs
+    if not isinstance(out, tuple | list) or len(out) != len(ports):
+        names = ", ".join(port.name for port in ports)
+        raise TypeError(f"out must be a tuple ({names}), not {type(out).__name__}")
+    rest = _beside_alone(dialect)
+    for port, value in zip(ports, out, strict=True):
+        if value is None and port.name not in rest:
+            raise ValueError(f"out.{port.name} must be an array, not None")
+    given = [port.name for port, value in zip(ports, out, strict=True) if value is not None]
+    given_rest = [name for name in rest if name in given]
+    listed, dotted = _listed(rest), _listed([f"out.{name}" for name in rest])
+    if given_rest and given_rest != rest:
+        raise ValueError(
+            f"out must have {listed} {_together(rest)}: the op has either {len(ports)} outputs or "
+            "one"
+        )
+    if rest and not given_rest and wanted == dialect.all_outputs:
+        raise ValueError(f'{dotted} are None; give arrays, or ask for outputs="{dialect.alone}"')
+    if given_rest and wanted != dialect.all_outputs:
+        raise ValueError(
+            f'{dotted} would not be written with outputs="{dialect.alone}"; give None for '
+            f"{'both' if len(rest) == 2 else 'all'}"
+        )
+    return tuple(out)
+
+
+def buffers(
+    dialect: Dialect,
+    arrays: Sequence[Array | None],
+    dense: Sequence[Array | None],
+    out: Sequence[Array | None],
+) -> None:
+    """Refuse memory that the outputs cannot be written to.
+
+    It must not overlap the caller's own arrays, nor lie otherwise than the dense src.
+    """
+    src, dense_src = dialect.inputs[0].name, dense[0]
+    assert dense_src is not None
+    inputs = list(zip(dialect.inputs, arrays, strict=True))
+    models = _Models.of(
+        dialect,
+        [None if array is None else _described(port.label, array) for port, array in inputs],
+    )
+    taken = {port.name: array for port, array in inputs if array is not None}
+    for port, array in zip(dialect.outputs, out, strict=True):
+        if array is None:
+            continue
+        name = f"out.{port.label}"
+        models.check(port, name, _described(name, array))
+        if port.kind == "tensor" and not same_layout(array, dense_src):
+            raise ValueError(
+                f"{name} must lie in memory as {src} does, with strides {dense_src.strides}; it "
+                f"has {array.strides}. np.empty_like({src}) makes such an array"
+            )
+        if port.kind == "statistic" and not is_contiguous(array):
+            raise ValueError(
+                f"{name} must be contiguous and aligned; its strides are {array.strides}"
+            )
+        if not array.flags.writeable:
+            raise ValueError(f"{name} is read-only; pass an array that can be written to")
+        _overlap(port, name, array, taken)
+        taken[name] = array
+
+
+def _overlap(port: Port, name: str, array: Array, taken: dict[str, Array]) -> None:
+    cure = "give it memory of its own"
+    if port.over:
+        cure = f"it may be exactly {port.over}, or share no memory with any argument"
+        if _same_memory(array, taken[port.over]):
+            taken = {other: memory for other, memory in taken.items() if other != port.over}
+    for other, memory in taken.items():
+        if np.may_share_memory(array, memory):
+            raise ValueError(f"{name} overlaps {other}; {cure}")
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    return (
+        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+        and a.size == b.size
+        and same_layout(a, b)
+    )
+
+
+# ---- Compiled operators ----
+
+
+def not_compiled_for(
+    dialect: Dialect,
+    arrays: Sequence[Array | None],
+    spec: TensorSpec,
+    statistic: TensorSpec,
+    given: int,
+) -> None:
+    """Refuse inputs that are right together, and not those of the compiled plan."""
+    for i, (port, array) in enumerate(zip(dialect.inputs, arrays, strict=True)):
+        name, expected = port.label, bool(given >> i & 1)
+        if (array is not None) != expected:
+            raise TypeError(
+                f"{name} is {'missing' if expected else 'given'}, and this was compiled with "
+                f"{port.name}={expected}"
+            )
+        if array is None:
+            continue
+        wanted, dtype = spec, spec.dtype
+        if port.kind == "statistic":
+            wanted, dtype = statistic, f'stats_dtype="{statistic.dtype}"'
+        got = dtype_name(array.dtype)
+        if got != wanted.dtype:
+            raise TypeError(f"{name} is {got}, and this was compiled for {dtype}")
+        if array.shape != wanted.shape:
+            raise ValueError(
+                f"{name} has shape {array.shape}, and this was compiled for {wanted.shape}"
+            )
+        if port.kind == "tensor":
+            _not_compiled_strides(name, array, wanted.byte_strides)
+
+
+def _not_compiled_strides(name: str, array: Array, wanted: tuple[int, ...]) -> None:
+    steps = zip(array.shape, array.strides, wanted, strict=True)
+    if array.size and any(a != b for size, a, b in steps if size > 1):
+        raise ValueError(
+            f"{name} has strides {array.strides}, and this was compiled for {wanted} (in bytes): "
+            f"compile for TensorSpec.of({name}), or copy {name} into that order"
+        )
+    if not array.flags.aligned:
+        raise ValueError(f"{name} is not aligned to its items; pass {name}.copy()")
+
+
+# ---- Lists of names ----
+
+
+def _beside_alone(dialect: Dialect) -> list[str]:
+    """Names of the outputs that come with `alone` or not at all."""
+    if not dialect.alone:
+        return []
+    return [port.name for port in dialect.outputs if port.name != dialect.alone]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def _together(names: Sequence[Any]) -> str:
+    return "both or neither" if len(names) == 2 else "all or none"

@@ -1,0 +1,99 @@
+"""Timing the calls of cases in turns, with the machine's own memory rate among them."""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .. import _core
+from .._interleaved import median_seconds
+from .cases import Case
+from .machine import Triad, Watch
+
+# Two OpenMP runtimes in one process (torch brings its own) take the cores from each other while
+# their idle threads still spin; a pause before a contender's turn lets the other's go to sleep.
+PAUSE_SECONDS = 0.004
+
+
+@dataclass(frozen=True)
+class Row(Case):
+    """A case and its times."""
+
+    seconds: Mapping[str, float]
+    """A call's, by contender: the median of all rounds."""
+    triad_bytes_per_second: float
+    """What the memory gave in the same rounds."""
+    disturbed: bool = False
+    """Whether other programs wanted CPUs that the timing needed."""
+
+    def time(self, *contenders: str) -> float:
+        """Give the seconds of the fastest of some contenders, NaN where none of them ran."""
+        times = [self.seconds[name] for name in contenders if name in self.seconds]
+        return min(times, default=math.nan)
+
+    def ran(self, *contenders: str) -> bool:
+        """Tell whether any of some contenders did."""
+        return not self.seconds.keys().isdisjoint(contenders)
+
+    @property
+    def triad_seconds(self) -> float:
+        """What moving the case's bytes takes at the triad's rate."""
+        return self.bytes / self.triad_bytes_per_second
+
+    def triad_share(self, *contenders: str) -> float:
+        """Give the rate of the fastest of some contenders as a share of the triad's."""
+        return self.triad_seconds / self.time(*contenders)
+
+
+def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float, triad: Triad) -> list[Row]:
+    """Time all calls of some cases in turns, spending about the given time on them.
+
+    Parameters
+    ----------
+    calls : mapping of Case to calls by contender
+    seconds : float
+    triad : arrays
+        As `triad_arrays` makes them.
+
+    Returns
+    -------
+    list of Row
+        One for each case.
+    """
+    everyone: dict[tuple[Case, str] | None, Any] = {
+        (case, name): call for case, by_name in calls.items() for name, call in by_name.items()
+    }
+    everyone[None] = functools.partial(_core.triad, *triad)
+    watch = Watch()
+    medians = median_seconds(everyone, seconds=seconds, pause=PAUSE_SECONDS)
+    disturbed = watch.disturbed(_core.max_threads())
+    rate = 3 * triad[0].nbytes / medians[None]
+    return [
+        Row(
+            **asdict(case),
+            seconds={name: medians[case, name] for name in by_name},
+            triad_bytes_per_second=rate,
+            disturbed=disturbed,
+        )
+        for case, by_name in calls.items()
+    ]
+
+
+def disturbance(rows: Iterable[Row]) -> list[str]:
+    """Warn, in one line or none, of rows that other programs disturbed."""
+    disturbed = [row.disturbed for row in rows]
+    if not any(disturbed):
+        return []
+    return [
+        f"Other programs kept the CPUs busy in {sum(disturbed)} of {len(disturbed)} rows: "
+        "do not trust their times."
+    ]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Average ratios; NaN if there are none."""
+    return statistics.geometric_mean(values) if values else math.nan

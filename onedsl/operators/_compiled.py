@@ -1,0 +1,182 @@
+"""What every operator class compiles to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic
+
+from .. import _core, _refuse
+from .._arrays import Array
+from .._autotune import fastest
+from .._spec import TensorSpec
+from .._types import CORE, DTYPES, dtype_name
+from ._dialect import channel_axis
+from ._operator import Arrays, Operator, Result
+
+
+class Compiled(Generic[Result]):
+    """An operator compiled for one `TensorSpec`: no look-up and no decision is left for the call.
+
+    This is what the operators' ``compile`` has in common. What it gives is called with the arrays
+    of a direct call, under the operator's own names for them, and ``out``. It may be called from
+    many threads at once. In a process that was forked off after compiling, the first call compiles
+    anew, for one thread: OpenMP's threads do not survive a fork.
+    """
+
+    __slots__ = (
+        "_core",
+        "_given",
+        "_ignores",
+        "_operator",
+        "_outputs",
+        "_run",
+        "_spec",
+        "_statistics",
+        "_wanted",
+    )
+
+    def __init__(
+        self,
+        operator: Operator[Result],
+        spec: TensorSpec,
+        *,
+        stats_dtype: object,
+        stats_shape: Sequence[int] = (),
+        gives: Mapping[str, object],
+        outputs: str,
+        backend: str,
+        autotune: bool,
+    ) -> None:
+        """Compile; the operators' ``compile`` calls this.
+
+        Parameters
+        ----------
+        operator : Operator
+        spec : TensorSpec
+            Of the tensors.
+        stats_dtype : str or dtype
+            Of the statistics.
+        stats_shape : sequence of int, optional
+            Of the statistics, where that does not follow from the tensors'.
+        gives : mapping of str to bool
+            For each optional input, whether calls will pass it.
+        outputs, backend, autotune
+            As in the operators' ``compile``.
+        """
+        dialect = operator._dialect
+        self._operator = operator
+        self._spec = _refuse.spec(spec)
+        given = 0
+        for i, port in enumerate(dialect.inputs):
+            passed = not port.optional or _refuse.given(port.name, gives[port.name])
+            given |= passed << i
+        _refuse.rank(dialect, spec.shape)
+        axis = channel_axis(operator._statistics_shape)
+        self._statistics = TensorSpec(
+            stats_shape if axis is None else (spec.shape[axis],),
+            DTYPES[dtype_name(stats_dtype, "stats_dtype")],
+        )
+        _refuse.types(dialect, spec.dtype, self._statistics.dtype, "stats_dtype")
+        first = next(port.label for port in dialect.inputs if port.kind == "statistic")
+        shape_kind = operator._statistics_shape
+        _refuse.statistic_shape(dialect, shape_kind, spec.shape, first, self._statistics.shape)
+        self._outputs = outputs
+        self._wanted = _refuse.outputs(outputs, dialect)
+        self._ignores = dialect.ignored != "" and self._wanted != dialect.all_outputs
+        if self._ignores:
+            given &= ~(1 << dialect.ignored_position)  # the plan is made without
+        self._given = given
+
+        def make(choice: _core.Backend) -> _core.Compiled:
+            return _core.Compiled(
+                operator._core,
+                data=CORE[self._spec.dtype],
+                shape=self._spec.shape,
+                strides=self._spec.byte_strides,
+                statistics=CORE[self._statistics.dtype],
+                stats_shape=self._statistics.shape,
+                given=self._given,
+                wanted=self._wanted,
+                backend=choice,
+            )
+
+        choice = _refuse.backend(backend)
+        if autotune and choice is _core.Backend.auto:
+            specs = {"tensor": self._spec, "statistic": self._statistics}
+            inputs = [
+                specs[port.kind] if given >> i & 1 else None
+                for i, port in enumerate(dialect.inputs)
+            ]
+            self._core = fastest(make, inputs)
+        else:
+            self._core = make(choice)
+        self._run = self._core.run
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape, dtype and strides of src."""
+        return self._spec
+
+    @property
+    def stats_dtype(self) -> str:
+        """Type of mean, variance, gamma and their gradients."""
+        return self._statistics.dtype
+
+    @property
+    def stats_shape(self) -> tuple[int, ...]:
+        """Shape of mean, variance, gamma and their gradients."""
+        return self._statistics.shape
+
+    @property
+    def gamma(self) -> bool:
+        """Whether calls take gamma, whatever the operator calls it."""
+        inputs, _ = _core.ports(self._operator._dialect.operation)
+        return bool(self._given >> inputs.index("gamma") & 1)
+
+    @property
+    def outputs(self) -> str:
+        """What calls compute."""
+        return self._outputs
+
+    @property
+    def backend(self) -> str:
+        """What runs: ``"onednn"`` or ``"native"``."""
+        return self._core.backend
+
+    @property
+    def implementation(self) -> str:
+        """What runs, for people to read."""
+        return self._core.implementation
+
+    @property
+    def num_threads(self) -> int:
+        """OpenMP threads of every call, fixed when this was compiled."""
+        return self._core.num_threads
+
+    def _call(self, inputs: Arrays, out: Any) -> Result:
+        """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
+        operator = self._operator
+        if self._ignores:
+            inputs = operator._without_ignored(inputs)
+        answer = self._run(inputs, out)
+        if answer is None:
+            answer = operator._answer_in_words(
+                self._run, inputs, self._wanted, out, self._refuse_others
+            )
+        return operator._result(answer, out)
+
+    def _refuse_others(self, arrays: Sequence[Array | None]) -> None:
+        _refuse.not_compiled_for(
+            self._operator._dialect, arrays, self._spec, self._statistics, self._given
+        )
+
+    def __repr__(self) -> str:
+        passed = "".join(
+            f"{port.name}={bool(self._given >> i & 1)}, "
+            for i, port in enumerate(self._operator._dialect.inputs)
+            if port.optional
+        )
+        return (
+            f"<{self._operator!r} compiled for {self.spec!r}, stats_dtype={self.stats_dtype!r}, "
+            f"{passed}outputs={self.outputs!r}: {self.implementation}, {self.num_threads} threads>"
+        )

@@ -1,0 +1,180 @@
+"""What every operator class does: take its arguments to the core, and see to what it refuses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from numpy import ndarray
+
+from .. import _core, _dense, _refuse
+from .._arrays import Array, as_numpy, buffers_for, mark_written
+from .._errors import GammaIgnoredWarning
+from .._spec import DataFormat, parse_data_format
+from ._dialect import Dialect
+
+Result = TypeVar("Result", bound=tuple[Any, ...])
+
+Arrays = tuple[Any, ...]
+"""One for each port, None where there is none."""
+
+Run = Callable[[Arrays, Arrays | None], Arrays | None]
+"""The core on inputs and out: the outputs, or None for arguments that it does not take."""
+
+
+class Operator(Generic[Result]):
+    """An epsilon, the shape of the statistics, and the way to the core."""
+
+    __slots__ = ("_core", "_epsilon", "_statistics_shape")
+
+    _dialect: ClassVar[Dialect]
+
+    def __init__(self, epsilon: float, statistics_shape: _core.StatisticsShape) -> None:
+        self._epsilon = _refuse.epsilon(epsilon)
+        self._statistics_shape = statistics_shape
+        self._core = self._dialect.core_operator(self._epsilon, statistics_shape)
+
+    @property
+    def epsilon(self) -> float:
+        """Added to the variance, inside the root."""
+        return self._epsilon
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"epsilon": self._epsilon}
+
+    def __repr__(self) -> str:
+        attributes = ", ".join(f"{name}={value!r}" for name, value in self._attributes().items())
+        return f"onedsl.{type(self).__name__}({attributes})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._attributes() == other._attributes()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._attributes().values()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(self._attributes().values())
+
+    def _call(self, inputs: Arrays, outputs: str, out: Any, backend: str) -> Result:
+        """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
+        dialect = self._dialect
+        wanted = _refuse.outputs(outputs, dialect)
+        choice = _refuse.backend(backend)
+        if wanted != dialect.all_outputs and dialect.ignored:
+            inputs = self._without_ignored(inputs)
+        run = self._core.run
+        answer = run(inputs, wanted, out, choice)
+        if answer is None:
+            answer = self._answer_in_words(
+                lambda inputs, out: run(inputs, wanted, out, choice), inputs, wanted, out
+            )
+        return self._result(answer, out)
+
+    def _result(self, answer: Arrays, out: Any) -> Result:
+        """Give what the core computed, or wrote to the caller's ``out``, under its names."""
+        result = self._dialect.result
+        if out is None:
+            return result._make(answer)  # type: ignore[no-any-return]
+        for array in out:
+            if type(array) is not ndarray:
+                mark_written(array)
+        return out if type(out) is result else result._make(out)  # type: ignore[no-any-return]
+
+    def _answer_in_words(
+        self,
+        run: Run,
+        inputs: Arrays,
+        wanted: int,
+        out: object,
+        refuse: Callable[[Sequence[Array | None]], None] | None = None,
+    ) -> Arrays:
+        """Say what is wrong with arguments that the core did not take, or run on dense copies.
+
+        `refuse` may refuse more than the operator does of itself.
+        """
+        dialect = self._dialect
+        arrays = [
+            None if value is None and port.optional else as_numpy(port.label, value)
+            for port, value in zip(dialect.inputs, inputs, strict=True)
+        ]
+        _refuse.arguments(dialect, self._statistics_shape, arrays)
+        if refuse is not None:
+            refuse(arrays)
+        dense = _dense.inputs(dialect, self._statistics_shape, arrays)
+        buffers = self._buffers(inputs, arrays, dense, wanted, out)
+        answer = run(dense, buffers)
+        if answer is None:
+            raise RuntimeError(
+                "onedsl's core refused arguments that its checks had passed; please report this"
+            )
+        return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in answer)
+
+    def _buffers(
+        self,
+        inputs: Arrays,
+        arrays: Sequence[Array | None],
+        dense: Sequence[Array | None],
+        wanted: int,
+        out: object,
+    ) -> Arrays | None:
+        """Take the caller's ``out``, or memory that src's library can take over."""
+        dialect = self._dialect
+        if out is not None:
+            members = _refuse.members(dialect, wanted, out)
+            taken = tuple(
+                None if value is None else as_numpy(f"out.{port.label}", value)
+                for port, value in zip(dialect.outputs, members, strict=True)
+            )
+            _refuse.buffers(dialect, arrays, dense, taken)
+            return taken
+        likes = {
+            port.kind: array
+            for port, array in reversed(list(zip(dialect.inputs, dense, strict=True)))
+            if array is not None
+        }
+        return buffers_for(
+            inputs[0],
+            [
+                likes[port.kind] if wanted >> i & 1 else None
+                for i, port in enumerate(dialect.outputs)
+            ],
+        )
+
+    def _without_ignored(self, inputs: Arrays) -> Arrays:
+        """Leave out what the op's document has ignored, and say so; it must be right all the same.
+
+        Called by what a public ``__call__`` calls: the warning is to name the line of its caller.
+        """
+        dialect = self._dialect
+        position = dialect.ignored_position
+        if inputs[position] is None:
+            return inputs
+        _refuse.arguments(dialect, self._statistics_shape, inputs)
+        warnings.warn(
+            f"{dialect.ignored} is ignored: oneDNN's document says so where {dialect.alone} is the "
+            f'only output. Ask for outputs="all" to have it used, or leave {dialect.ignored} out.',
+            GammaIgnoredWarning,
+            stacklevel=4,
+        )
+        return (*inputs[:position], None, *inputs[position + 1 :])
+
+
+class ChannelOperator(Operator[Result]):
+    """An operator whose attribute data_format says which axis of src has the channels."""
+
+    __slots__ = ("_data_format",)
+
+    def __init__(self, epsilon: float, data_format: DataFormat | str) -> None:
+        self._data_format = parse_data_format(data_format)
+        super().__init__(epsilon, self._data_format.statistics_shape_kind)
+
+    @property
+    def data_format(self) -> DataFormat:
+        """Where the channels are in the shape of the input."""
+        return self._data_format
+
+    def _attributes(self) -> dict[str, Any]:
+        return {"epsilon": self._epsilon, "data_format": self._data_format.value}

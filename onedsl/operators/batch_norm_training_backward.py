@@ -1,0 +1,263 @@
+"""oneDNN's op BatchNormTrainingBackward."""
+
+# No annotations from __future__ here: pdoc would not find the types of the result's fields.
+
+from typing import Any, Literal, NamedTuple
+
+from .. import _core
+from .._arrays import AnyArray
+from .._spec import MAX_RANK, DataFormat, DataFormatLike, TensorSpec
+from .._types import STATISTICS, Backend, DType
+from ._compiled import Compiled
+from ._dialect import Dialect, Port
+from ._operator import ChannelOperator
+
+Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
+
+
+class BatchNormGradients(NamedTuple):
+    """The outputs of the op. What was not asked for is None.
+
+    Attributes
+    ----------
+    diff_src : array
+        Gradient with respect to src: src's shape, dtype and order in memory.
+    diff_gamma, diff_beta : array or None
+        Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
+    """
+
+    diff_src: Any
+    diff_gamma: Any = None
+    diff_beta: Any = None
+
+
+DIALECT = Dialect(
+    _core.Operation.training_backward,
+    inputs=(
+        Port("src", "tensor"),
+        Port("diff_dst", "tensor"),
+        Port("mean", "statistic"),
+        Port("variance", "statistic"),
+        Port("gamma", "statistic", optional=True),
+    ),
+    outputs=(
+        Port("diff_src", "tensor", over="diff_dst"),
+        Port("diff_gamma", "statistic"),
+        Port("diff_beta", "statistic"),
+    ),
+    result=BatchNormGradients,
+    statistics=_core.Statistics.batch,
+    types=STATISTICS,
+    ranks=(2, MAX_RANK),
+    alone="diff_src",
+    ignored="gamma",
+)
+
+
+class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
+    """What `BatchNormTrainingBackward.compile` makes."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        src: AnyArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormGradients:
+        """Compute the gradients.
+
+        Parameters
+        ----------
+        src, diff_dst : array
+            Of the spec's shape, dtype and strides.
+        mean, variance : array
+            Of ``stats_shape`` and ``stats_dtype``.
+        gamma : array, optional
+            Like mean. To be given if and only if this was compiled with ``gamma=True``.
+        out : BatchNormGradients or tuple of three arrays, optional
+            As in a direct call.
+
+        Returns
+        -------
+        BatchNormGradients
+            ``out`` if it was given.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does, and if an argument is not what this was compiled for. Nothing
+            has been written then.
+
+        Warns
+        -----
+        GammaIgnoredWarning
+            If gamma is given where this was compiled for ``outputs="diff_src"``.
+
+        Notes
+        -----
+        src and diff_dst are never copied. Statistics that are not contiguous are.
+        """
+        return self._call((src, diff_dst, mean, variance, gamma), out)
+
+
+class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
+    """The gradient of batch normalization: the op of this name in oneDNN's Graph API.
+
+    onedsl's own kernels compute it, or oneDNN itself where ``backend="onednn"`` asks for that.
+
+    Parameters
+    ----------
+    epsilon : float
+        Added to the variance, inside the root. Positive and finite.
+    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
+        Where the channels are in the shape of src. It says nothing about memory: a tensor that is
+        dense in either order is used where it lies.
+
+    Notes
+    -----
+    With M elements a channel, for each channel [1]_:
+
+    - xhat = (src - mean) / sqrt(variance + epsilon)
+    - diff_beta = sum(diff_dst)
+    - diff_gamma = sum(diff_dst * xhat)
+    - diff_src = gamma / sqrt(variance + epsilon) *
+      (diff_dst - diff_beta / M - xhat * diff_gamma / M)
+
+    ``variance`` is the biased one (divided by M), and never an inverse standard deviation.
+
+    References
+    ----------
+    .. [1] oneDNN developer guide, Graph API, operation BatchNormTrainingBackward.
+
+    Examples
+    --------
+    >>> op = onedsl.BatchNormTrainingBackward(epsilon=1e-5, data_format="NCX")
+    >>> src = np.float32([1, 2, 3, 4]).reshape(1, 1, 2, 2)
+    >>> diff_dst = np.float32([1, 0, 0, 0]).reshape(1, 1, 2, 2)
+    >>> grads = op(src, diff_dst, np.float32([2.5]), np.float32([1.25]), np.float32([2]))
+    >>> grads.diff_beta
+    array([1.], dtype=float32)
+    """
+
+    __slots__ = ()
+
+    _dialect = DIALECT
+
+    def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
+        super().__init__(epsilon, data_format)
+
+    def __call__(
+        self,
+        src: AnyArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["all", "diff_src"] = "all",
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormGradients:
+        """Compute the gradients.
+
+        Parameters
+        ----------
+        src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
+            Input of the forward pass. NumPy's, or any other array on the CPU with
+            ``__dlpack__``; the results are of its kind.
+        diff_dst : array, src's shape and dtype
+            Gradient of the loss with respect to the output of the forward pass.
+        mean, variance : array, (C,), f32, or bf16 where src is bf16
+            Those of src, as the forward pass had them; the variance is the biased one.
+        gamma : array, (C,), dtype of mean, optional
+            Scale of the forward pass. Absent means ones.
+        outputs : {"all", "diff_src"}
+            What to compute. With ``"diff_src"`` gamma is ignored, as the op's document has it: the
+            result is that of gamma = 1.
+        out : BatchNormGradients or tuple of three arrays, optional
+            Where to write. ``out.diff_src`` may be diff_dst itself; no other overlap. Give None
+            for what is not asked for.
+        backend : {"auto", "onednn", "native"}
+            What computes: onedsl's own kernels (``"auto"`` and ``"native"``), or the op of oneDNN's
+            Graph API (``"onednn"``). The former run every type on every CPU.
+
+        Returns
+        -------
+        BatchNormGradients
+            ``out`` if it was given. diff_src lies in memory as src does.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not as above. Nothing has been written then.
+        UnsupportedError
+            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
+
+        Warns
+        -----
+        GammaIgnoredWarning
+            If gamma is given with ``outputs="diff_src"``.
+
+        Notes
+        -----
+        Memory is used where it lies if src is dense in any order of its axes and diff_dst has the
+        same strides. Anything else (slices, negative or zero strides, unaligned items, a diff_dst
+        in another order) is copied first; the logger ``onedsl`` tells so at level INFO.
+        """
+        return self._call((src, diff_dst, mean, variance, gamma), outputs, out, backend)
+
+    def compile(
+        self,
+        spec: TensorSpec,
+        *,
+        stats_dtype: DType = "f32",
+        gamma: bool = True,
+        outputs: Literal["all", "diff_src"] = "all",
+        backend: Backend = "auto",
+        autotune: bool = False,
+    ) -> CompiledBatchNormTrainingBackward:
+        """Make the plan for one kind of input now, to be called many times.
+
+        Parameters
+        ----------
+        spec : TensorSpec
+            Shape, dtype and strides of src, and so of the two gradients of its shape.
+        stats_dtype : str or dtype
+            Of mean, variance, gamma and their gradients.
+        gamma : bool
+            Whether the calls will pass gamma. Without effect where it is ignored.
+        outputs : {"all", "diff_src"}
+            What the calls compute.
+        backend : {"auto", "onednn", "native"}
+            As in a direct call.
+        autotune : bool
+            Time both backends here and now, and keep the faster, where ``backend`` is ``"auto"``.
+            Takes some ten calls of each, and memory for three tensors meanwhile. It goes by time
+            alone: over many elements a channel, oneDNN's f32 sums are the less accurate ones.
+
+        Returns
+        -------
+        CompiledBatchNormTrainingBackward
+            To be called with the arrays of a direct call, in the same order, and ``out``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not as above.
+        UnsupportedError
+            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
+        """
+        return CompiledBatchNormTrainingBackward(
+            self,
+            spec,
+            stats_dtype=stats_dtype,
+            gives={"gamma": gamma},
+            outputs=outputs,
+            backend=backend,
+            autotune=autotune,
+        )

@@ -1,0 +1,31 @@
+"""PyTorch's batch-norm layers with onedsl's gradient.
+
+`BatchNorm1d`, `BatchNorm2d` and `BatchNorm3d` are torch.nn's with another backward pass, `convert`
+puts them into a model that is there already, and `batch_norm` is their function.
+`batch_norm_backward` is the gradient alone, a ``torch.library`` custom op:
+``torch.ops.onedsl.batch_norm_backward``.
+
+PyTorch is imported here and nowhere else in onedsl: ``import onedsl.torch`` needs
+``pip install 'onedsl[torch]'``.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401 - absolute: PyTorch, not this package
+except ImportError as _error:
+    raise ImportError("onedsl.torch needs PyTorch: pip install torch", name="torch") from _error
+
+from ._convert import convert, revert
+from ._layers import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
+from ._op import batch_norm_backward
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "batch_norm",
+    "batch_norm_backward",
+    "convert",
+    "revert",
+]

@@ -1,0 +1,158 @@
+"""PyTorch's batch-norm layers: its forward pass, onedsl's backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _core
+from ._op import core_operator, op, run
+
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+# In training PyTorch saves 1 / sqrt(variance + eps), so one operator serves every eps.
+_IN_TRAINING = core_operator(0.0, "NCX", "batch", spread=_core.Spread.inverse_deviation)
+
+
+class _BatchNorm(torch.autograd.Function):
+    """The two passes, as autograd takes them.
+
+    With setup_context, which torch.func would need, PyTorch takes 26 microseconds more a call.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        src: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        dst, mean, inverse_deviation = torch.native_batch_norm(
+            src, weight, bias, running_mean, running_var, training, momentum, eps
+        )
+        ctx.training, ctx.eps = training, eps
+        if training:
+            ctx.save_for_backward(src, mean, inverse_deviation, weight)
+        else:
+            ctx.save_for_backward(src, running_mean, running_var, weight)
+        return dst
+
+    @staticmethod
+    def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
+        src, mean, spread, weight = ctx.saved_tensors  # spread: as forward saved it
+        gamma = weight
+        if mean.dtype is not torch.float32:
+            mean, spread = mean.float(), spread.float()
+            gamma = None if weight is None else weight.float()
+        sums = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        # The dispatcher takes longer than the gradient of a small layer: it is called only where
+        # somebody (autograd, a compiler, a dispatch mode) has to see the op.
+        gradients = None
+        if not (
+            torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or torch._C._len_torch_dispatch_stack()
+        ):
+            operator = _IN_TRAINING if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
+            gradients = run(operator, src, diff_dst, mean, spread, gamma, sums)
+        if gradients is None:
+            if ctx.training:
+                # The op takes a variance. This one has eps in it.
+                variance, epsilon, statistics = spread.reciprocal().square(), 0.0, "batch"
+            else:
+                variance, epsilon, statistics = spread, ctx.eps, "frozen"
+            gradients = op(src, diff_dst, mean, variance, gamma, epsilon, "NCX", statistics, sums)
+        diff_src, *rest = gradients
+        if weight is not gamma:
+            rest = [gradient.to(weight.dtype) for gradient in rest]
+        _, weight_needed, bias_needed, *_ = ctx.needs_input_grad
+        diff_weight = rest[0] if weight_needed else None
+        diff_bias = rest[1] if bias_needed else None
+        return diff_src, diff_weight, diff_bias, None, None, None, None, None
+
+
+def batch_norm(
+    input: Tensor,  # noqa: A002 - PyTorch's name
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Apply batch normalization: torch.nn.functional.batch_norm with onedsl's gradient.
+
+    Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device or
+    layout, a type other than float32, bfloat16 and float16, an empty input, eps = 0, a trace by
+    torch.jit) it is PyTorch's own function that runs. Forward mode, batched gradients and
+    torch.func's transforms are refused by PyTorch.
+    """
+    arguments = (input, weight, bias, running_mean, running_var, training)
+    if torch.is_grad_enabled() and _is_ours(*arguments, eps):
+        output: Tensor = _BatchNorm.apply(*arguments, momentum, eps)
+        return output
+    return nn.functional.batch_norm(
+        input, running_mean, running_var, weight, bias, training, momentum, eps
+    )
+
+
+def _is_ours(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    eps: float,
+) -> bool:
+    """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and to its words."""
+    if not (input.is_cpu and input.layout is torch.strided and input.dtype in _TYPES):
+        return False
+    if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing():
+        return False
+    count = input.shape[1]
+    for t in (weight, bias, running_mean, running_var):
+        if t is not None and (t.ndim != 1 or len(t) != count):
+            return False
+    if training:
+        return bool(input.numel() > count)  # PyTorch wants two values a channel
+    return running_mean is not None and running_var is not None and input.numel() > 0
+
+
+class _Layer(nn.modules.batchnorm._BatchNorm):
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
+        self._check_input_dim(input)
+        tracked = self.training and self.track_running_stats
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if tracked and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        running = tracked or not self.training
+        mean, variance = (self.running_mean, self.running_var) if running else (None, None)
+        batch = self.training or (self.running_mean is None and self.running_var is None)
+        return batch_norm(input, mean, variance, self.weight, self.bias, batch, momentum, self.eps)
+
+
+class BatchNorm1d(_Layer, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d with onedsl's gradient: the same arguments, state and results."""
+
+
+class BatchNorm2d(_Layer, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d with onedsl's gradient: the same arguments, state and results."""
+
+
+class BatchNorm3d(_Layer, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d with onedsl's gradient: the same arguments, state and results."""
+
+
+for _class in (BatchNorm1d, BatchNorm2d, BatchNorm3d):
+    _class.__module__ = "onedsl.torch"  # where a saved model looks for its classes

@@ -1,0 +1,259 @@
+"""The gradient as a custom op of ``torch.library``, and the derivative of the gradient."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .. import _core, _refuse
+from .._spec import DataFormatLike, parse_data_format
+from ..operators._dialect import Dialect
+from ..operators.batch_norm_training_backward import DIALECT, BatchNormGradients
+
+_AUTO = _core.Backend.auto
+_ALL, _DIFF_SRC = (_refuse.outputs(word, DIALECT) for word in ("all", "diff_src"))
+
+
+def batch_norm_backward(
+    src: Tensor,
+    diff_dst: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None = None,
+    *,
+    epsilon: float,
+    data_format: DataFormatLike = "NCX",
+    statistics: Literal["batch", "frozen"] = "batch",
+    outputs: Literal["all", "diff_src"] = "all",
+) -> BatchNormGradients:
+    """Compute the gradients of batch normalization.
+
+    Works in eager mode, under torch.compile and on fake tensors, and can be differentiated once
+    more: with ``statistics="batch"`` mean and variance count as functions of src, otherwise as
+    constants.
+
+    Parameters
+    ----------
+    src : Tensor, (N, C, ...) or (N, ..., C), float32, bfloat16 or float16, on the CPU
+        Input of the forward pass.
+    diff_dst : Tensor, src's shape and dtype
+        Gradient of the loss with respect to the output of the forward pass.
+    mean, variance : Tensor, (C,), float32, or bfloat16 where src is bfloat16
+        Those of the forward pass; the variance is the biased one, never an inverse deviation.
+    gamma : Tensor, (C,), dtype of mean, optional
+        The layer's weight. Absent means ones. It counts whatever `outputs` is.
+    epsilon : float
+        Added to the variance, inside the root. Positive and finite.
+    data_format : {"NCX", "NXC"} or DataFormat, default "NCX"
+        Where the channels are in the shape: at index 1, as in PyTorch, or last. It says nothing
+        about memory.
+    statistics : {"batch", "frozen"}
+        Whether mean and variance are those of src (training) or constants (evaluation).
+    outputs : {"all", "diff_src"}
+        What to compute.
+
+    Returns
+    -------
+    BatchNormGradients
+        Tensors. diff_src lies in memory as src does; diff_gamma and diff_beta, (C,), have mean's
+        dtype, and are None if not asked for.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not as above.
+
+    Notes
+    -----
+    The formulas are those of `onedsl.BatchNormTrainingBackward`, and with frozen statistics those
+    of `onedsl.BatchNormalizationGrad`.
+
+    Nothing is copied if src's memory is dense in any order of its axes (contiguous and
+    channels_last are), diff_dst has the same strides, and the vectors are contiguous. Anything else
+    is copied first: src where it has gaps or unaligned items, and then, or where it lies otherwise
+    than src, diff_dst.
+    """
+    epsilon = _refuse.epsilon(epsilon)
+    sums = _refuse.outputs(outputs, DIALECT) == _ALL
+    gradients = torch.ops.onedsl.batch_norm_backward(
+        src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
+    )
+    return BatchNormGradients(*gradients)
+
+
+torch.library.define(
+    "onedsl::batch_norm_backward",
+    "(Tensor src, Tensor diff_dst, Tensor mean, Tensor variance, Tensor? gamma, float epsilon, "
+    "str data_format, str statistics, bool sums) -> Tensor[]",
+)
+op = torch.ops.onedsl.batch_norm_backward.default
+"""The custom op: ``sums`` says whether diff_gamma and diff_beta are wanted beside diff_src."""
+
+
+def _dialect(statistics: str) -> Dialect:
+    return dataclasses.replace(DIALECT, statistics=_refuse.statistics(statistics))
+
+
+@functools.lru_cache(maxsize=256)
+def core_operator(
+    epsilon: float,
+    data_format: str,
+    statistics: str,
+    *,
+    spread: _core.Spread = _core.Spread.variance,
+) -> _core.Operator:
+    """Make the core's operator for the op's attributes, once."""
+    return _dialect(statistics).core_operator(
+        epsilon,
+        parse_data_format(data_format).statistics_shape_kind,
+        spread=spread,
+        keeps_history=True,  # autograd has it: the core is called below it
+    )
+
+
+def run(
+    operator: _core.Operator,
+    src: Tensor,
+    diff_dst: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None,
+    sums: bool,
+) -> list[Tensor] | None:
+    """Compute the gradients; None if the core does not take an argument as it is."""
+    inputs = (src, diff_dst, mean, variance, gamma)
+    gradients = operator.run(inputs, _ALL if sums else _DIFF_SRC, None, _AUTO)
+    if gradients is None:
+        return None
+    return list(gradients if sums else gradients[:1])
+
+
+@torch.library.impl("onedsl::batch_norm_backward", "CPU")
+def _backward(
+    src: Tensor,
+    diff_dst: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None,
+    epsilon: float,
+    data_format: str,
+    statistics: str,
+    sums: bool,
+) -> list[Tensor]:
+    operator = core_operator(epsilon, data_format, statistics)
+    gradients = run(operator, src, diff_dst, mean, variance, gamma, sums)
+    if gradients is None and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype):
+        # Strides or alignment, it may be. PyTorch copies with all its threads.
+        dense = torch.empty_like(src)
+        if src.stride() != dense.stride() or src.data_ptr() % src.element_size():
+            src = dense.copy_(src.detach())
+        gradients = run(
+            operator,
+            src,
+            torch.empty_like(src).copy_(diff_dst.detach()),
+            _copied(mean),
+            _copied(variance),
+            None if gamma is None else _copied(gamma),
+            sums,
+        )
+    if gradients is None:
+        tensors = [t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma)]
+        shape_kind = parse_data_format(data_format).statistics_shape_kind
+        _refuse.arguments(_dialect(statistics), shape_kind, tensors)
+        raise AssertionError("the core refused arguments that its checks had passed")
+    return gradients
+
+
+def _copied(channels: Tensor) -> Tensor:
+    return channels.detach().clone(memory_format=torch.contiguous_format)
+
+
+@torch.library.register_fake("onedsl::batch_norm_backward")
+def _fake(
+    src: Tensor,
+    diff_dst: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    gamma: Tensor | None,
+    _epsilon: float,
+    data_format: str,
+    _statistics: str,
+    sums: bool,
+) -> list[Tensor]:
+    axis = parse_data_format(data_format).channel_axis
+    torch._check(diff_dst.shape == src.shape, lambda: "diff_dst must have src's shape")
+    for t in (mean, variance, gamma):
+        torch._check(
+            t is None or t.shape == src.shape[axis:][:1],
+            lambda: "mean, variance and gamma must have one value a channel of src",
+        )
+    for t in (diff_dst, mean, variance, gamma):
+        torch._check(
+            t is None or t.device == src.device, lambda: "all tensors must be on src's device"
+        )
+    return [torch.empty_like(src)] + [mean.new_empty(mean.shape) for _ in range(2 * sums)]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    *tensors, ctx.epsilon, ctx.data_format, ctx.statistics, ctx.sums = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
+    """Differentiate ``<u, diff_src> + <a, diff_gamma> + <b, diff_beta>``.
+
+    With P v = v - E[v] - xhat E[v xhat], the gradient for batch statistics is
+    diff_src = gamma r P(diff_dst), P is symmetric, and d xhat = r P(d src), d r = -r^2 E[xhat
+    d src]. With frozen statistics P is the identity, and r is a constant.
+    """
+    src, diff_dst, mean, variance, gamma = ctx.saved_tensors
+    data_format = parse_data_format(ctx.data_format)
+    axes = data_format.summed_axes(src.ndim)
+    beside_src = data_format.statistics_shape_beside(src.shape)
+    batch = ctx.statistics == "batch"
+
+    def channels(t: Tensor | None, absent: float) -> Tensor:
+        return mean.new_full((1,) * src.ndim, absent) if t is None else t.reshape(beside_src)
+
+    def average(t: Tensor) -> Tensor:
+        return t.mean(axes, keepdim=True)
+
+    def project(t: Tensor) -> Tensor:
+        return t - average(t) - xhat * average(t * xhat) if batch else t
+
+    wide = torch.promote_types(src.dtype, torch.float32)
+    u, *rest = cotangents
+    a, b = (channels(t, 0.0).to(wide) for t in (rest or (None, None)))
+    g = diff_dst.to(wide)
+    u = torch.zeros_like(g) if u is None else u.to(wide)
+    gamma_ = channels(gamma, 1.0).to(wide)
+    r = torch.rsqrt(channels(variance, 1.0).to(wide) + ctx.epsilon)
+    xhat = (src.to(wide) - channels(mean, 0.0)) * r
+
+    pg, pu = project(g), project(u)
+    d_src = a * r * pg
+    if batch:
+        d_src = d_src - gamma_ * r * r * (
+            xhat * average(u * pg) + average(u * xhat) * pg + average(g * xhat) * pu
+        )
+    d_diff_dst = gamma_ * r * pu + a * xhat + b
+    d_gamma = None if gamma is None else (r * (u * pg)).sum(axes).to(gamma.dtype)
+    d_mean = d_variance = None  # functions of src, whose part is in d_src, or constants
+    d_attributes = (None, None, None, None)
+    return (
+        d_src.expand_as(src).to(src.dtype),
+        d_diff_dst.to(src.dtype),
+        d_mean,
+        d_variance,
+        d_gamma,
+        *d_attributes,
+    )
+
+
+torch.library.register_autograd(
+    "onedsl::batch_norm_backward", _double_backward, setup_context=_setup_context
+)

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <ostream>
+#include <vector>
+
+#include "check.hpp"
+#include "core/geometry.hpp"
+
+namespace onedsl {
+
+inline std::ostream& operator<<(std::ostream& out, const Geometry& g) {
+  out << "[" << g.outer << ", " << g.channels << ", " << g.inner;
+  for (std::size_t i = 0; i < g.num_loops; ++i) {
+    out << (g.loops[i].kept ? ", kept " : ", summed ") << g.loops[i].count << "/"
+        << g.loops[i].stride;
+  }
+  return out << "]";
+}
+
+}  // namespace onedsl
+
+namespace onedsl::test {
+
+// A dense tensor, and which of its axes have statistics of their own.
+struct Layout {
+  std::vector<std::ptrdiff_t> shape;
+  std::vector<std::ptrdiff_t> strides;  // in elements
+  KeptAxes kept = 0;
+
+  bool is_kept(const std::size_t axis) const { return (kept >> axis & 1U) != 0; }
+
+  std::optional<Geometry> geometry() const {
+    return dense_geometry(static_cast<std::ptrdiff_t>(shape.size()), shape.data(), strides.data(),
+                          1, 4, kept);
+  }
+
+  std::int64_t elements() const {
+    return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+
+  // The statistic of each element, in memory's order, by the definition alone.
+  std::vector<std::int64_t> statistics() const {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(elements()), -1);
+    std::vector<std::ptrdiff_t> index(shape.size(), 0);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      std::int64_t offset = 0;
+      std::int64_t statistic = 0;
+      for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+        offset += index[axis] * strides[axis];
+        if (is_kept(axis)) statistic = statistic * shape[axis] + index[axis];
+      }
+      all[static_cast<std::size_t>(offset)] = statistic;
+      for (std::size_t axis = shape.size(); axis-- > 0;) {
+        if (++index[axis] < shape[axis]) break;
+        index[axis] = 0;
+      }
+    }
+    return all;
+  }
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
+  for (std::size_t axis = 0; axis < layout.shape.size(); ++axis) {
+    out << (axis == 0 ? "(" : ", ") << layout.shape[axis] << "/" << layout.strides[axis]
+        << (layout.is_kept(axis) ? " kept" : "");
+  }
+  return out << ")";
+}
+
+// With strides for which memory goes through the axes in the given order, slowest first.
+inline void lay_out(Layout& layout, const std::vector<std::size_t>& order) {
+  layout.strides.assign(layout.shape.size(), 0);
+  std::ptrdiff_t stride = 1;
+  for (std::size_t i = order.size(); i-- > 0;) {
+    layout.strides[order[i]] = stride;
+    stride *= layout.shape[order[i]];
+  }
+}
+
+// Any axes kept, in any order in memory.
+inline Layout random_layout(Random& random, const std::int64_t most_elements) {
+  Layout layout;
+  const auto rank = static_cast<std::size_t>(random.between(1, 8));
+  std::int64_t left = most_elements;
+  for (std::size_t axis = 0; axis < rank; ++axis) {
+    layout.shape.push_back(
+        random.of_any_size(random.chance(2) ? left : std::min<std::int64_t>(left, 4)));
+    left /= layout.shape.back();
+    if (random.chance(2)) layout.kept |= KeptAxes{1} << axis;
+  }
+  std::vector<std::size_t> order(rank);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (std::size_t i = rank; random.chance(2) && i-- > 1;) {
+    std::swap(order[i], order[static_cast<std::size_t>(random.between(0, std::int64_t(i)))]);
+  }
+  lay_out(layout, order);
+  return layout;
+}
+
+// (outer, channels, inner), as any NXC or NCX tensor is.
+inline Layout block_layout(const std::int64_t outer, const std::int64_t channels,
+                           const std::int64_t inner) {
+  Layout layout;
+  layout.shape = {outer, channels, inner};
+  layout.kept = 0b010;
+  lay_out(layout, {0, 1, 2});
+  return layout;
+}
+
+inline Layout random_block(Random& random, const std::int64_t most_elements) {
+  // Numbers of channels at which vectors, rows and blocks end.
+  constexpr std::int64_t even[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+  const bool nxc = random.chance(2);
+  std::int64_t channels = random.of_any_size(most_elements);
+  if (random.chance(2)) {
+    channels = even[random.between(0, 8)] * random.between(1, 3) + random.between(0, 1);
+  }
+  channels = std::min(channels, most_elements);
+  const std::int64_t inner = nxc ? 1 : random.of_any_size(most_elements / channels);
+  const std::int64_t outer = random.of_any_size(most_elements / channels / inner);
+  return block_layout(outer, channels, inner);
+}
+
+}  // namespace onedsl::test

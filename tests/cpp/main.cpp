@@ -1,0 +1,43 @@
+#include <array>
+#include <cstring>
+#include <exception>
+#include <iostream>
+
+#include "tests.hpp"
+
+// Runs the tests that are named, or all.
+int main(const int argc, const char* const* const argv) {
+  using namespace onedsl::test;
+  struct Test {
+    const char* name;
+    void (*run)();
+  };
+  constexpr std::array tests = {
+      Test{"conversions", test_conversions},
+      Test{"cpu", test_cpu},
+      Test{"geometry", test_geometry},
+      Test{"order", test_order},
+      Test{"schedule", test_schedule},
+      Test{"accuracy", test_accuracy},
+      Test{"bits", test_bits},
+  };
+  const auto wanted = [&](const char* const name) {
+    bool found = argc == 1;
+    for (int i = 1; i < argc; ++i) found = found || std::strcmp(argv[i], name) == 0;
+    return found;
+  };
+  int ran = 0;
+  int failed = 0;
+  for (const Test& test : tests) {
+    if (!wanted(test.name)) continue;
+    ++ran;
+    try {
+      test.run();
+      std::cout << test.name << ": passed" << std::endl;
+    } catch (const std::exception& error) {
+      ++failed;
+      std::cout << test.name << ": FAILED: " << error.what() << std::endl;
+    }
+  }
+  return ran > 0 && failed == 0 ? 0 : 1;
+}

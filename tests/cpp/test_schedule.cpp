@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "check.hpp"
+#include "layouts.hpp"
+#include "native/kernels.hpp"
+#include "native/order.hpp"
+#include "native/places.hpp"
+#include "native/schedule.hpp"
+#include "native/whole.hpp"
+#include "tests.hpp"
+
+namespace onedsl::test {
+namespace {
+
+using native::Index;
+using native::Machine;
+using native::Order;
+using native::Range;
+using native::Schedule;
+using native::Worker;
+
+// How many shares a worker has beside the others': none is idle while another has two.
+void check_even(const std::vector<Index>& shares, const Geometry& geometry) {
+  const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+  check(*most - *least <= 1, "a thread has ", *most, " shares and another ", *least, " of ",
+        geometry);
+}
+
+// What run() does with a Schedule, counted: how often each channel of each partial sum is visited.
+void check_covered_once(const Schedule& schedule, const Order& order, const Geometry& geometry) {
+  std::vector<int> sums(static_cast<std::size_t>(order.channels * order.partials), 0);
+  std::vector<int> finished(static_cast<std::size_t>(order.channels), 0);
+  const Index panels = native::divide_up(order.channels, schedule.panel);
+  std::vector<Index> panels_each;
+  std::vector<std::vector<Index>> units_each(static_cast<std::size_t>(panels));
+  for (Index index = 0; index < schedule.threads; ++index) {
+    const Worker worker{index, schedule.threads};
+    const Range mine = panels_of(schedule, order, worker);
+    panels_each.push_back(mine.end - mine.begin);
+    const Worker in_panel = schedule.own_panels ? Worker{} : worker;
+    for (Index panel = mine.begin; panel < mine.end; ++panel) {
+      const Range channels = channels_of(schedule, order, panel);
+      const Range units =
+          native::share_of(units_in(schedule, order, channels), in_panel.index, in_panel.workers);
+      units_each[static_cast<std::size_t>(panel)].push_back(units.end - units.begin);
+      for (Index i = units.begin; i < units.end; ++i) {
+        const native::Unit unit = unit_of(schedule, order, channels, i);
+        check(unit.channels.begin < unit.channels.end, "an empty unit of ", geometry);
+        for (Index c = unit.channels.begin; c < unit.channels.end; ++c) {
+          ++sums.at(static_cast<std::size_t>(unit.partial * order.channels + c));
+        }
+      }
+      const Range some =
+          native::share_of(channels.end - channels.begin, in_panel.index, in_panel.workers);
+      for (Index c = some.begin; c < some.end; ++c) {
+        ++finished.at(static_cast<std::size_t>(channels.begin + c));
+      }
+    }
+  }
+  const auto once = [](const int times) { return times == 1; };
+  check(std::all_of(sums.begin(), sums.end(), once), "not every unit once: ", geometry);
+  check(std::all_of(finished.begin(), finished.end(), once), "not finished once: ", geometry);
+  check_even(panels_each, geometry);
+  for (const std::vector<Index>& units : units_each) check_even(units, geometry);
+}
+
+void check_what_kernels_rely_on(const Schedule& schedule, const Order& order,
+                                const Geometry& geometry) {
+  check(schedule.block >= 1 && schedule.panel >= schedule.block, "blocks of ", geometry);
+  if (order.repeat > 1) check(schedule.block == order.channels, "repeated rows of ", geometry);
+  if (order.pieces > 1) check(schedule.block == 1, "pieces of ", geometry);
+  if (!order.columns) {
+    const Index doubles = schedule.block * native::scratch_per_plane(order.lanes);
+    check(doubles * 8 <= 65536, "a thread's scratch for ", geometry);
+  }
+}
+
+}  // namespace
+
+void test_schedule() {
+  Random random(3);
+  constexpr std::array types = {DataType::f32, DataType::bf16, DataType::f16};
+  int own_panels = 0;
+  int several_panels = 0;
+  int several_blocks = 0;
+  int several_threads = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const Index most = Index{1} << random.between(4, 34);
+    const std::optional<Geometry> whole =
+        (random.chance(4) ? random_layout(random, most) : random_block(random, most)).geometry();
+    if (!whole || whole->channels > 100000) continue;
+    const Geometry geometry = native::without_kept_loops(*whole);
+    Machine machine;
+    machine.cache = {Index{1} << random.between(12, 28), random.between(1, 64)};
+    machine.elements_per_thread = random.chance(2) ? 16384 : random.between(1, 1000);
+    const int threads =
+        static_cast<int>(random.chance(2) ? random.between(1, 8) : random.between(1, 64));
+    const DataType type = random.of(types);
+    const Order order = native::order_of(geometry, 4 << random.between(0, 2));
+    const auto bytes = geometry.elements() * static_cast<Index>(size_of(type));
+    const Schedule schedule =
+        schedule_for(order, type, cache_filled(bytes, machine.cache), machine, threads);
+    check(schedule.threads >= 1 && schedule.threads <= threads, "threads for ", geometry);
+    check_what_kernels_rely_on(schedule, order, geometry);
+    check_covered_once(schedule, order, geometry);
+    own_panels += schedule.own_panels ? 1 : 0;
+    several_panels += schedule.panel < order.channels ? 1 : 0;
+    several_blocks += schedule.block < schedule.panel ? 1 : 0;
+    several_threads += schedule.threads > 1 ? 1 : 0;
+  }
+  for (const int seen : {own_panels, several_panels, several_blocks, several_threads}) {
+    check(seen > 500, "the random schedules say too little: ", own_panels, " with own panels, ",
+          several_panels, " with several, ", several_blocks, " with several blocks, ",
+          several_threads, " with several threads");
+  }
+}
+
+}  // namespace onedsl::test

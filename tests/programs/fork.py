@@ -1,0 +1,59 @@
+"""Forks before and after use, and forks again in the child; every process computes right."""
+
+import os
+import sys
+import traceback
+import warnings
+
+import helpers
+
+import onedsl
+from onedsl import testing
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads running
+backend, first = sys.argv[1:]
+cases = []
+for data_format, dtype in (("NXC", "f32"), ("NCX", "f32"), ("NXC", "bf16"), ("NCX", "f16")):
+    if helpers.runs(backend, dtype):
+        shape = helpers.shape_of(data_format, 8, 32, (20, 20))
+        op = onedsl.BatchNormTrainingBackward(helpers.EPSILON, data_format)
+        plan = op.compile(onedsl.TensorSpec(shape, dtype), backend=backend)
+        cases.append((op, plan, helpers.case(shape, dtype, "f32", data_format)))
+
+
+def use(threads=None):
+    for op, plan, case in cases:
+        factor = helpers.tolerance_factor(plan.backend, 3200)
+        for got in (plan(*case.problem), op(*case.problem, backend=backend)):
+            testing.assert_gradients_close(got, case.with_gamma, factor=factor)
+        assert threads is None or plan.num_threads == threads, plan.num_threads
+        new = op.compile(onedsl.TensorSpec((5, 3)), backend=backend)
+        problem = testing.random_problem((5, 3))
+        new(*problem)
+
+
+if first == "used":
+    use()
+
+
+def child(depth):
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        use(threads=1)
+        onedsl.capabilities()
+        if depth:
+            assert child(depth - 1) == 0
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+assert child(1) == 0
+use()
+assert child(0) == 0
+print("done")

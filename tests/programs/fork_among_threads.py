@@ -1,0 +1,64 @@
+"""Forks while other threads compile and run ever new shapes; each child must compute and end.
+
+Command line: backend, number of forks.
+"""
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+
+import onedsl
+
+backend, forks = sys.argv[1], int(sys.argv[2])
+op = onedsl.BatchNormTrainingBackward(1e-5)
+numbers = itertools.count(1)
+calls = [0, 0]
+stop = threading.Event()
+
+
+def call(rows: int) -> None:
+    src = np.ones((rows, 16), np.float32)
+    statistics = np.ones(16, np.float32)
+    gradients = op(src, src, statistics, statistics, statistics, backend=backend)
+    assert gradients.diff_beta[0] == rows
+
+
+def work(index: int) -> None:
+    while not stop.is_set():
+        call(next(numbers) % 5000 + 1)
+        calls[index] += 1
+
+
+threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
+for thread in threads:
+    thread.start()
+hangs = 0
+for i in range(forks):
+    seen = list(calls)
+    child = os.fork()
+    if child == 0:
+        call(6000 + i % 50)
+        os._exit(0)
+    end = time.monotonic() + 30
+    done, status = os.waitpid(child, os.WNOHANG)
+    while not done and time.monotonic() < end:
+        time.sleep(0.0005)
+        done, status = os.waitpid(child, os.WNOHANG)
+    if not done:
+        hangs += 1
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    elif status:
+        sys.exit(f"a child ended with status {status}")
+    while any(now == before for now, before in zip(calls, seen, strict=True)):
+        time.sleep(0.0005)  # the parent's threads must go on too
+stop.set()
+for thread in threads:
+    thread.join()
+print(f"{forks} forks, {hangs} hangs")
+sys.exit(hangs > 0)

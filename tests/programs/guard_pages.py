@@ -1,0 +1,170 @@
+"""Run onedsl's kernels on arrays that end, or begin, where memory does.
+
+Every input and output lies flush against a page that may not be touched. A kernel that reads or
+writes beyond an array's end dies of it: each run is announced before it is started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import mmap
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import helpers
+import numpy as np
+from helpers import EPSILON
+
+import onedsl
+from onedsl import _core, testing
+
+CHANNELS = [1, 3, 8, 17, 31, 64, 130]
+INNER = [1, 3, 7, 17, 49, 100]
+BATCHES = [1, 2, 9, 65]
+MOST_ELEMENTS = 12_000
+
+# What BatchNormalizationGrad's statistics keep of an input of rank 4.
+KEPT = [(), (0,), (1,), (3,), (0, 1), (1, 3), (0, 2), (0, 1, 2, 3)]
+
+_PROTECTED = 0  # PROT_NONE
+_mprotect = ctypes.CDLL(None, use_errno=True).mprotect
+_mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class Guarded:
+    """Memory for one array at a time, between two pages that may not be touched."""
+
+    def __init__(self) -> None:
+        self._make(0)
+
+    def _make(self, nbytes: int) -> None:
+        page = mmap.PAGESIZE
+        self._bytes = -(-max(nbytes, 1) // page) * page
+        self._memory = mmap.mmap(-1, self._bytes + 2 * page)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        for guard in (address, address + page + self._bytes):
+            if _mprotect(guard, page, _PROTECTED) != 0:
+                raise OSError(ctypes.get_errno(), "mprotect")
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], side: str) -> np.ndarray:
+        """Give an array with no byte of memory before its start, or behind its end."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes > self._bytes:
+            self._make(nbytes)
+        offset = mmap.PAGESIZE + (0 if side == "start" else self._bytes - nbytes)
+        return np.ndarray(shape, dtype, self._memory, offset)
+
+
+# Kept from run to run, because fresh memory costs more than its use.
+TENSORS = [Guarded() for _ in ("src", "diff_dst", "diff_src")]
+STATISTICS = [Guarded() for _ in ("mean", "variance", "gamma", "diff_gamma", "diff_beta")]
+
+
+def run(name: str, call: Any, inputs: Any, wanted: Any, shape: tuple[int, ...]) -> None:
+    """Run a call on guarded arrays, at both sides and also in place, and compare.
+
+    Tensors of the given shape hold those of inputs again and again, so that large ones cost
+    little: diff_src repeats itself as well, and the sums are as many times those of wanted.
+    """
+    tensor, mean = inputs[0], inputs[2]
+    repeats = math.prod(shape) // tensor.size
+    for side, in_place in itertools.product(("end", "start"), (False, True)):
+        print(f"{name}, nothing at the {side}{', in place' if in_place else ''}", flush=True)
+        src, diff_dst, diff_src = (m.array(shape, tensor.dtype, side) for m in TENSORS)
+        *statistics, diff_gamma, diff_beta = (
+            m.array(mean.shape, mean.dtype, side) for m in STATISTICS
+        )
+        for array, values in zip((src, diff_dst, *statistics), inputs, strict=True):
+            array.reshape(-1, values.size)[...] = values.ravel()
+        for array in (diff_src, diff_gamma, diff_beta):
+            array[...] = np.nan
+        if in_place:
+            diff_src = diff_dst
+        call(src, diff_dst, *statistics, out=(diff_src, diff_gamma, diff_beta))
+
+        parts = diff_src.reshape(repeats, *tensor.shape)
+        bits = parts.view(f"u{parts.itemsize}")
+        assert (bits == bits[0]).all(), "the same elements have got different gradients"
+        once, *sums = wanted
+        testing.assert_gradients_close(
+            (parts[0], diff_gamma, diff_beta), (once, *(repeats * total for total in sums))
+        )
+
+
+Sizes = tuple[int, int, int]  # batch, channels, inner
+
+
+def sizes(itemsize: int) -> Iterator[tuple[Sizes, Sizes]]:
+    """Give the sizes of a problem, and of the tensors that hold it once or many times."""
+    for batch, channels, inner in itertools.product(BATCHES, CHANNELS, INNER):
+        if batch * channels * inner <= MOST_ELEMENTS:
+            yield (batch, channels, inner), (batch, channels, inner)
+    for inner in (1, 49):
+        yield (33, 24, inner), (33, 24, inner)
+
+    # More than stays in the last cache: other stores are used there, and several threads.
+    elements = _core.last_cache_bytes() // 8 // itemsize
+    for channels, inner in ((3, 3), (67, 7), (32, 49), (5, 4099)):
+        batch = 4099 // (channels * inner) + 1
+        repeats = math.ceil(elements / (batch * channels * inner))
+        yield (batch, channels, inner), (repeats * batch, channels, inner)
+    yield (1, 1, 4099), (1, 1, math.ceil(elements / 4099) * 4099)
+
+
+def run_batch_statistics(dtype: str, stats: str, data_format: str) -> None:
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+
+    def call(*inputs: np.ndarray, out: Any) -> None:
+        op(*inputs, out=out, backend="native")
+
+    for once, whole in sizes(helpers.NUMPY[dtype].itemsize):
+        small, shape = (helpers.shape_of(data_format, b, c, (i,)) for b, c, i in (once, whole))
+        problem = testing.random_problem(small, dtype, stats, data_format=data_format)
+        # With one element a channel's own statistics, nothing but rounding would be left.
+        moved = {
+            name: (getattr(problem, name) + 1).astype(problem.mean.dtype)
+            for name in ("mean", "variance")
+        }
+        problem = problem._replace(**moved)
+        wanted = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+        run(
+            f"batch statistics, {dtype}/{stats}, {data_format}, {shape}",
+            *(call, problem, wanted, shape),
+        )
+
+
+def run_frozen_statistics(dtype: str) -> None:
+    op = onedsl.BatchNormalizationGrad(EPSILON)
+    odd = (9, 5, 6, 17)
+    cases = [(odd, odd, kept) for kept in KEPT]
+    for (b, c, i), (whole_b, _, whole_i) in sizes(helpers.NUMPY[dtype].itemsize):
+        cases.append(((b, c, i), (whole_b, c, whole_i), (1,)))
+        cases.append(((b, i, c), (whole_b, whole_i, c), (2,)))
+    rng = np.random.default_rng(0)
+    for small, shape, kept in cases:
+        keep = [size if axis in kept else 1 for axis, size in enumerate(small)]
+        inputs = (
+            rng.uniform(0.5, 1.5, small),
+            # Its sums are to stay in f16.
+            rng.uniform(0.5, 1.5, small) * min(1, 10_000 * math.prod(keep) / math.prod(shape)),
+            rng.uniform(-1, 0, keep),
+            *(rng.uniform(0.5, 1.5, keep) for _ in range(2)),
+        )
+        narrow = tuple(array.astype(helpers.NUMPY[dtype]) for array in inputs)
+        wanted = testing.batch_normalization_grad(*narrow, epsilon=EPSILON)
+        run(f"frozen statistics, {dtype}, {shape}, {kept}", op, narrow, wanted, shape)
+
+
+def main(dtype: str, stats: str, data_format: str = "") -> None:
+    if stats == "frozen":
+        run_frozen_statistics(dtype)
+    else:
+        run_batch_statistics(dtype, stats, data_format)
+    print("done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

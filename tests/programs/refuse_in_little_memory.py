@@ -1,0 +1,14 @@
+"""A shape that oneDNN refuses, where there is no memory for buffers of its size."""
+
+import resource
+
+import pytest
+
+import onedsl
+
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+op = onedsl.BatchNormTrainingBackward(1e-5)
+spec = onedsl.TensorSpec((1, 2**33))
+with pytest.raises(onedsl.UnsupportedError, match=r"2\^31"):
+    op.compile(spec, backend="onednn")
+assert op.compile(spec).backend == "native"

@@ -1,0 +1,35 @@
+"""Peak memory of a layer's passes: input, output and two gradients, and nothing beside."""
+
+import re
+from pathlib import Path
+
+import torch
+
+import onedsl.torch
+
+TENSOR = 32 << 20  # bytes
+
+
+def peak():
+    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+
+def step(layer, shape, memory, dtype):
+    x = torch.ones(shape, dtype=dtype).to(memory_format=memory).requires_grad_()
+    y = layer(x)
+    y.backward(torch.ones(shape, dtype=dtype).to(memory_format=memory))
+    assert x.grad.stride() == x.stride()
+    del y
+
+
+for train in True, False:
+    layer = onedsl.torch.BatchNorm2d(16).train(train)
+    for dtype in torch.float32, torch.bfloat16, torch.float16:
+        for memory in torch.contiguous_format, torch.channels_last:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+            step(layer, (2, 16, 4, 4), memory, dtype)
+            before = peak()
+            step(layer, (TENSOR // dtype.itemsize // (16 << 10), 16, 32, 32), memory, dtype)
+            print(train, dtype, memory, (peak() - before) / TENSOR)
+            # x, y, diff_dst, diff_src; to(memory_format) has its source as well.
+            assert peak() - before < 4.5 * TENSOR

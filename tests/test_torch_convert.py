@@ -1,0 +1,101 @@
+"""convert and revert: a model keeps its parameters, its state and its training."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+from torch_helpers import OURS, SmallModel, nn, onedsl_torch, torch
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return SmallModel()
+
+
+def test_convert(model):
+    parameters = dict(model.named_parameters())
+    layer = model.stem[1]
+    model.branch.eval()
+    calls = []
+    layer.register_forward_hook(lambda *_: calls.append(1))
+    assert onedsl_torch.convert(model) is model
+    kinds = [type(m) for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    assert kinds == [OURS[2], OURS[2], OURS[1]]
+    assert model.stem[1] is layer
+    assert {n: id(p) for n, p in model.named_parameters()} == {
+        n: id(p) for n, p in parameters.items()
+    }
+    assert not model.branch["a"][1].training
+    model(torch.randn(2, 3, 4, 4))
+    assert calls == [1]
+    onedsl_torch.convert(model)
+    assert repr(model.stem[1]).startswith("BatchNorm2d(8, eps=1e-05, momentum=0.1")
+
+
+def test_revert(model):
+    ours = onedsl_torch.convert(copy.deepcopy(model))
+    assert onedsl_torch.revert(ours) is ours
+    assert [type(m) for m in ours.modules()] == [type(m) for m in model.modules()]
+    torch.fx.symbolic_trace(ours)
+
+
+def test_convert_one_layer_and_leave_others_alone():
+    assert type(onedsl_torch.convert(nn.BatchNorm3d(3))) is OURS[3]
+
+    class Mine(nn.BatchNorm2d):
+        pass
+
+    for layer in Mine(3), nn.LazyBatchNorm2d(), nn.SyncBatchNorm(3), nn.GroupNorm(1, 3):
+        assert type(onedsl_torch.convert(layer)) is type(layer)
+
+
+def test_state_dict_round_trip(model):
+    theirs = copy.deepcopy(model)
+    ours = onedsl_torch.convert(copy.deepcopy(model))
+    for m in theirs, ours:
+        m(torch.ones(2, 3, 4, 4).normal_(generator=torch.Generator().manual_seed(0)))
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for source, target in ((ours, SmallModel()), (theirs, onedsl_torch.convert(SmallModel()))):
+        file = io.BytesIO()
+        torch.save(source.state_dict(), file)
+        file.seek(0)
+        target.load_state_dict(torch.load(file, weights_only=True))
+        for a, b in zip(target.state_dict().values(), theirs.state_dict().values(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_whole_models_are_saved_and_copied(model):
+    ours = onedsl_torch.convert(model)
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(ours)):
+        assert type(other.stem[1]) is OURS[2]
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_training_follows_pytorch_s(model, memory, dtype):
+    theirs, ours = model, onedsl_torch.convert(copy.deepcopy(model))
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 3, 6, 6, generator=generator)
+    y = torch.randint(4, (64,), generator=generator)
+    losses = []
+    for m in theirs, ours:
+        if memory == "channels_last":
+            m.to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+        losses.append([])
+        for _ in range(25):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+                loss = nn.functional.cross_entropy(m(x), y)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
+    assert losses[0][-1] < 0.8 * losses[0][0]
+    limit = 1e-3 if dtype == "f32" else 0.05
+    assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < limit

@@ -1,0 +1,101 @@
+"""onedsl.torch.batch_norm_backward, the custom op."""
+
+from __future__ import annotations
+
+import helpers
+import pytest
+from helpers import EPSILON
+from torch_helpers import SHAPES, back, modes, onedsl_torch, tensor, tensors, torch
+
+import onedsl
+from onedsl import testing
+
+
+@modes
+@pytest.mark.parametrize("outputs", ["all", "diff_src"])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("with_gamma", [True, False])
+@pytest.mark.parametrize("strided", [True, False])
+def test_opcheck(train, outputs, data_format, requires_grad, with_gamma, strided):
+    src, diff_dst, mean, variance, gamma = tensors((4, 5, 6, 5), "f32")
+    if strided:
+        src = src.repeat_interleave(2, -1)[..., ::2]
+    for t in src, diff_dst, gamma:
+        t.requires_grad_(requires_grad)
+    torch.library.opcheck(
+        torch.ops.onedsl.batch_norm_backward.default,
+        (
+            *(src, diff_dst, mean, variance, gamma if with_gamma else None),
+            *(EPSILON, data_format, "batch" if train else "frozen", outputs == "all"),
+        ),
+    )
+
+
+@helpers.types
+@pytest.mark.parametrize("outputs", ["all", "diff_src"])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_against_the_reference(dtype, stats, outputs, data_format):
+    problem = helpers.case((4, 6, 5, 6), dtype, stats, data_format).problem
+    for statistics in "batch", "frozen":
+        got = onedsl_torch.batch_norm_backward(
+            *map(tensor, problem),
+            epsilon=EPSILON,
+            data_format=data_format,
+            statistics=statistics,
+            outputs=outputs,
+        )
+        wanted = testing.batch_norm_backward(
+            *problem, epsilon=EPSILON, data_format=data_format, statistics=statistics
+        )
+        if outputs == "diff_src":
+            assert got[1:] == (None, None)
+            wanted = onedsl.BatchNormGradients(wanted.diff_src)
+        testing.assert_gradients_close(back(got), wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"epsilon": -1.0}, ValueError, "epsilon"),
+        ({"data_format": "NHWC"}, ValueError, "data_format"),
+        ({"statistics": "running"}, ValueError, "statistics must be"),
+        ({"outputs": "diff_gamma"}, ValueError, "outputs must be"),
+    ],
+)
+def test_attributes_that_are_wrong(change, error, words):
+    with pytest.raises(error, match=words):
+        onedsl_torch.batch_norm_backward(
+            *tensors(SHAPES[2], "f32"), **{"epsilon": EPSILON, **change}
+        )
+
+
+def test_tensors_that_are_wrong():
+    src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
+    call = onedsl_torch.batch_norm_backward
+    with pytest.raises(ValueError, match="mean must have shape"):
+        call(src, diff_dst, mean[:2], variance, gamma, epsilon=EPSILON)
+    with pytest.raises(TypeError, match="diff_dst must be f32 as src is"):
+        call(src, diff_dst.bfloat16(), mean, variance, gamma, epsilon=EPSILON)
+    with pytest.raises(TypeError, match="float64"):
+        call(src.double(), diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    with pytest.raises(NotImplementedError, match="onedsl::batch_norm_backward"):
+        call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)
+
+
+def test_tensors_of_several_devices():
+    src, diff_dst, *rest = tensors(SHAPES[2], "f32")
+    with pytest.raises(RuntimeError, match="src's device"):
+        onedsl_torch.batch_norm_backward(src, diff_dst.to("meta"), *rest, epsilon=EPSILON)
+    meta = [t.to("meta") for t in (src, diff_dst, *rest)]
+    assert onedsl_torch.batch_norm_backward(*meta, epsilon=EPSILON).diff_src.is_meta
+    with pytest.raises(RuntimeError, match="one value a channel"):
+        onedsl_torch.batch_norm_backward(*meta[:2], meta[2][:1], *meta[3:], epsilon=EPSILON)
+
+
+def test_gamma_counts_where_diff_src_is_the_only_output():
+    src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
+    call = onedsl_torch.batch_norm_backward
+    every = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    one = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON, outputs="diff_src")
+    assert torch.equal(every.diff_src, one.diff_src)

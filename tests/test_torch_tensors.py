@@ -1,0 +1,134 @@
+"""PyTorch's tensors as arguments and results of the operators."""
+
+from __future__ import annotations
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+from torch_helpers import SHAPES, back, dtypes, memories, nn, tensors, torch
+
+import onedsl
+from onedsl import _core, testing
+
+
+@helpers.types
+@memories
+def test_results(dtype, stats, rank, memory):
+    problem = tensors(SHAPES[rank], dtype, stats, memory)
+    got = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem)
+    assert all(type(t) is torch.Tensor for t in got)
+    assert got.diff_src.stride() == problem[0].stride()
+    assert got.diff_src.dtype == problem[0].dtype
+    wanted = helpers.case(SHAPES[rank], dtype, stats, "NCX").with_gamma
+    testing.assert_gradients_close(back(got), wanted)
+
+
+@helpers.types
+def test_out(dtype, stats):
+    problem = tensors(SHAPES[2], dtype, stats)
+    op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+    out = onedsl.BatchNormGradients(
+        *(torch.full_like(t, torch.nan) for t in (problem[0], *problem[3:]))
+    )
+    pointers = [t.data_ptr() for t in out]
+    assert op(*problem, out=out) is out
+    assert pointers == [t.data_ptr() for t in out]
+    for a, b in zip(out, op(*problem), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_autograd_finds_that_out_was_written(which):
+    problem = tensors(SHAPES[2], "f32")
+    out = [torch.ones_like(t) for t in (problem[0], *problem[3:])]
+    weight = torch.ones_like(out[which], requires_grad=True)
+    loss = (weight * out[which]).sum()
+    onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem, out=tuple(out))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
+@dtypes
+def test_nothing_is_copied(dtype, memory):
+    src = tensors(SHAPES[2], dtype, memory=memory)[0]
+    seen = _core.import_array(src)
+    assert seen.ctypes.data == src.data_ptr()
+    assert [s // seen.itemsize for s in seen.strides] == list(src.stride())
+    shared = _core.export_array(seen, src)
+    assert shared.data_ptr() == src.data_ptr()
+
+
+def test_the_other_dialects_and_compiled():
+    problem = tensors(SHAPES[2], "f32")
+    wanted = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem)
+    spec = onedsl.TensorSpec.of(problem[0])
+    compiled = onedsl.BatchNormTrainingBackward(EPSILON, "NCX").compile(spec)
+    prop = onedsl.BatchNormTrainingBackprop(EPSILON, "NCX")
+    for got in compiled(*problem), prop(*problem):
+        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    frozen = onedsl.BatchNormalizationGrad(EPSILON)
+    shaped = [*problem[:2], *(t.reshape(1, -1, 1, 1) for t in problem[2:])]
+    for a, b in zip(frozen(*shaped), frozen(*(t.numpy() for t in shaped)), strict=True):
+        assert np.array_equal(a.numpy(), b)
+
+
+def test_strided_and_empty():
+    problem = tensors(SHAPES[2], "f32")
+    op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+    wide = [t.repeat_interleave(2, -1)[..., ::2] for t in problem]
+    assert all(torch.equal(a, b) for a, b in zip(op(*wide), op(*problem), strict=True))
+    empty = op(torch.zeros(0, 3, 4), torch.zeros(0, 3, 4), *torch.zeros(3, 3))
+    assert empty.diff_src.shape == (0, 3, 4)
+    assert not empty.diff_beta.any()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda t: t.requires_grad_(), TypeError, ["requires grad", "src.detach()"]),
+        (lambda t: t.to("meta"), (TypeError, ValueError), ["meta"]),
+        (lambda t: t.double(), TypeError, ["float64"]),
+        (lambda t: t.to_sparse(), TypeError, ["Tensor"]),
+        (lambda t: torch.complex(t, t).conj().imag, TypeError, ["resolve_neg()"]),
+        (lambda t: torch._efficientzerotensor(t.shape), TypeError, ["Tensor"]),
+    ],
+    ids=["requires_grad", "meta", "float64", "sparse", "negative", "zero_tensor"],
+)
+def test_refusals(make, error, words):
+    src, *rest = tensors(SHAPES[2], "f32")
+    with pytest.raises(error) as caught:
+        onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(make(src), *rest)
+    assert str(caught.value).startswith("src")
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_tensors_without_memory_of_their_own():
+    """Inside PyTorch's transforms a tensor is a stand-in, whatever its type."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+    src, *rest = tensors(SHAPES[2], "f32")
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(TypeError):
+        op(mode.from_tensor(src), *rest)
+    with pytest.raises(TypeError):
+        torch.vmap(lambda t: op(t, *rest).diff_src)(torch.stack([src, src]))
+    with pytest.raises(TypeError):
+        torch.func.grad(lambda t: op(t, *rest).diff_src.sum())(src)
+
+
+def test_a_parameter_that_needs_no_grad():
+    *inputs, gamma = tensors(SHAPES[2], "f32")
+    op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+    got = op(*inputs, nn.Parameter(gamma, requires_grad=False))
+    assert all(torch.equal(a, b) for a, b in zip(got, op(*inputs, gamma), strict=True))
+
+
+def test_results_outlive_everything():
+    got = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*tensors(SHAPES[2], "f32"))
+    view = got.diff_src[1:].view(-1)
+    kept = view.clone()
+    del got
+    torch.empty(1 << 16).fill_(7)
+    assert torch.equal(view, kept)

@@ -1,0 +1,74 @@
+"""What type checkers say to a user's program: yes to a right one, and no to each mistake."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import helpers
+import pytest
+
+import onedsl
+
+PROGRAMS = helpers.TESTS / "typing"
+ACCEPTED = sorted(PROGRAMS.glob("accepted*.py"))
+REFUSED = PROGRAMS / "refused.py"
+
+
+def need_library_of(program: Path) -> None:
+    _, _, library = program.stem.partition("_")
+    if library:
+        pytest.importorskip(library)
+
+
+def programs() -> list[Path]:
+    """Give those whose libraries are here; test_accepted_programs_run says which are not."""
+    return [REFUSED] + [
+        p for p in ACCEPTED if p.stem == "accepted" or importlib.util.find_spec(p.stem[9:])
+    ]
+
+
+@pytest.mark.parametrize("program", ACCEPTED, ids=lambda program: program.stem)
+def test_accepted_programs_run(program):
+    need_library_of(program)
+    child = helpers.run_script(program)
+    assert child.returncode == 0, child.stderr
+
+
+def test_every_public_name_is_used():
+    text = (PROGRAMS / "accepted.py").read_text()
+    for name in onedsl.__all__:
+        assert f"onedsl.{name}" in text or name == "testing", name
+    public = [n for n, v in vars(onedsl.testing).items() if callable(v) and n[0] != "_"]
+    for name in public:
+        if getattr(onedsl.testing, name).__module__ == "onedsl.testing" and name.islower():
+            assert f"testing.{name}(" in text, name
+
+
+def test_mypy(pytestconfig):
+    pytest.importorskip("mypy")
+    cache = pytestconfig.cache.mkdir("mypy")
+    child = helpers.check_types(
+        "mypy", "--strict", "--config-file=", "--cache-dir", cache, *programs()
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+
+
+def test_pyright():
+    """Pyright's strict mode; a comment that ignores nothing is an error too."""
+    pytest.importorskip("basedpyright")
+    child = helpers.check_types(
+        "basedpyright",
+        *("--project", PROGRAMS / "pyrightconfig.json", "--pythonpath", sys.executable),
+        *programs(),
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+
+
+def test_every_mistake_is_marked_for_both():
+    """A line without its comments would be a mistake that nobody is told of."""
+    after = REFUSED.read_text().split("grad = ")[1].splitlines()[1:]
+    for line in filter(None, after):
+        assert "# type: ignore[" in line, line
+        assert "# pyright: ignore[" in line, line

@@ -1,0 +1,153 @@
+"""A user's program with every public name of onedsl: type checkers take it, and it runs."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import assert_type
+
+import onedsl
+from onedsl import testing
+
+Float32 = npt.NDArray[np.float32]
+
+
+def direct(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
+    gamma = np.ones_like(mean)
+    op = onedsl.BatchNormTrainingBackward(epsilon=1e-5, data_format="NXC")
+    grads = op(src, diff_dst, mean, variance, gamma)
+    assert_type(grads, onedsl.BatchNormGradients)
+    diff_src, diff_gamma, diff_beta = grads
+    op(src, diff_dst, mean, variance, outputs="diff_src", backend="native")
+    op(src, diff_dst, mean, variance, out=grads, backend="auto")
+    op(src=src, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma, outputs="all")
+    op(src, diff_dst, mean, variance, out=(diff_src, diff_gamma, diff_beta))
+    op(src, diff_dst, mean, variance, outputs="diff_src", out=(diff_src, None, None))
+    op(src, diff_dst, mean, variance, outputs="diff_src", out=onedsl.BatchNormGradients(diff_src))
+    assert_type(op.epsilon, float)
+    assert_type(op.data_format, onedsl.DataFormat)
+
+    backprop = onedsl.BatchNormTrainingBackprop(1e-5, onedsl.DataFormat.NXC)
+    deltas = backprop(input_forward=src, output_delta=diff_dst, mean=mean, variance=variance)
+    assert_type(deltas, onedsl.BatchNormDeltas)
+    print(deltas.input_delta, deltas.gamma_delta, deltas.beta_delta)
+
+    ones = np.ones((1,) * (src.ndim - 1) + mean.shape, np.float32)
+    grad = onedsl.BatchNormalizationGrad(epsilon=1e-5)
+    frozen = grad(src, diff_dst, ones, ones, scale=ones, outputs="output_gradient")
+    assert_type(frozen, onedsl.BatchNormalizationGradients)
+    print(frozen.output_gradient, frozen.output_scale_gradient, frozen.output_bias_gradient)
+
+
+def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
+    spec = onedsl.TensorSpec.of(src)
+    assert_type(spec.shape, tuple[int, ...])
+    assert_type(spec.dtype, str)
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    plan = op.compile(spec, stats_dtype="f32", gamma=False, outputs="all", backend="auto")
+    assert_type(plan, onedsl.CompiledBatchNormTrainingBackward)
+    grads = plan(src, diff_dst, mean, variance)
+    assert_type(grads, onedsl.BatchNormGradients)
+    assert_type(
+        plan(src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads),
+        onedsl.BatchNormGradients,
+    )
+
+    backprop = onedsl.BatchNormTrainingBackprop(1e-5).compile(spec, outputs="input_delta")
+    assert_type(backprop, onedsl.CompiledBatchNormTrainingBackprop)
+    deltas = backprop(
+        input_forward=src, output_delta=diff_dst, mean=mean, variance=variance, gamma=mean
+    )
+    assert_type(deltas, onedsl.BatchNormDeltas)
+
+    shape = (1,) * (src.ndim - 1) + mean.shape
+    ones = np.ones(shape, np.float32)
+    frozen = onedsl.BatchNormalizationGrad(1e-5).compile(spec, shape, autotune=True)
+    assert_type(frozen, onedsl.CompiledBatchNormalizationGrad)
+    result = frozen(input=src, input_gradient=diff_dst, mean=ones, variance=ones, scale=ones)
+    assert_type(result, onedsl.BatchNormalizationGradients)
+
+    for each in (plan, backprop, frozen):
+        describe(each)
+    only_gradients(plan)
+
+
+def describe(plan: onedsl.Compiled[Any]) -> None:
+    assert_type(plan.backend, str)
+    assert_type(plan.implementation, str)
+    assert_type(plan.num_threads, int)
+    assert_type(plan.gamma, bool)
+    assert_type(plan.stats_shape, tuple[int, ...])
+    print(plan.spec, plan.stats_dtype, plan.outputs)
+
+
+def only_gradients(plan: onedsl.Compiled[onedsl.BatchNormGradients]) -> None:
+    print(plan)
+
+
+def spellings() -> None:
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    for spec in (
+        onedsl.TensorSpec((4, 3)),
+        onedsl.TensorSpec([4, 3], "bf16"),
+        onedsl.TensorSpec((4, 3), "float16", strides=(1, 4)),
+        onedsl.TensorSpec((4, 3), np.float32),
+        onedsl.TensorSpec((4, 3), ml_dtypes.bfloat16),
+        onedsl.TensorSpec((4, 3), np.dtype("float16")),
+        onedsl.TensorSpec((4, 3), bfloat16),
+    ):
+        assert_type(spec.numpy_dtype, np.dtype[Any])
+        print(spec.strides, spec.byte_strides)
+    image = onedsl.DataFormat("NCX")
+    assert_type(image.channel_axis, int)
+    assert_type(image.summed_axes(4), tuple[int, ...])
+    assert_type(image.statistics_shape_beside((2, 3, 4, 5)), tuple[int, ...])
+    print(onedsl.BatchNormTrainingBackward(1e-5, image), onedsl.__version__)
+
+
+def capabilities() -> None:
+    try:
+        found = onedsl.capabilities()
+    except onedsl.UnsupportedError as error:
+        print(error.status)
+    except onedsl.OneDNNError as error:
+        print(error.status)
+    else:
+        assert_type(found, onedsl.Capabilities)
+        assert_type(found.runs_in_onednn("bf16", np.float32), bool)
+        assert_type(found.num_threads, int)
+        print(found, [row.message for row in found.support])
+
+
+def reference() -> None:
+    problem = testing.random_problem((4, 3), "f32", "f32", data_format="NXC", seed=1)
+    src, diff_dst, mean, variance, gamma = problem
+    expected = testing.batch_norm_backward(*problem, epsilon=1e-5, statistics="batch")
+    assert_type(expected, onedsl.BatchNormGradients)
+    actual = onedsl.BatchNormTrainingBackward(1e-5)(*problem)
+    testing.assert_gradients_close(actual, expected, factor=2)
+    assert_type(testing.relative_l2(actual.diff_src, expected.diff_src), float)
+    testing.batch_norm(src, gamma, epsilon=1e-5, mean=mean, variance=variance)
+    testing.batch_normalization_grad(
+        src, diff_dst, mean[None], variance[None], gamma[None], epsilon=1e-5
+    )
+    print(testing.TOLERANCES["f32"], testing.SUM_TOLERANCES["f32"])
+
+
+def main() -> None:
+    x, ones = np.ones((4, 3), np.float32), np.ones(3, np.float32)
+    direct(x, x, ones, ones)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
+        compiled(x, x, ones, ones)
+    spellings()
+    capabilities()
+    reference()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""A user's program with PyTorch: type checkers take it, and it runs."""
+
+import torch
+from typing_extensions import assert_type
+
+import onedsl
+import onedsl.torch
+
+
+def operators(x: torch.Tensor, ones: torch.Tensor) -> None:
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    grads = op(x, x, ones, ones, ones)
+    assert_type(grads, onedsl.BatchNormGradients)
+    op(x, x, ones, ones, out=(torch.empty(4, 3), torch.empty(3), torch.empty(3)))
+    spec = onedsl.TensorSpec.of(x)
+    assert_type(op.compile(spec)(x, x, ones, ones, ones, out=grads), onedsl.BatchNormGradients)
+    onedsl.BatchNormTrainingBackprop(1e-5)(x, x, ones, ones)
+    onedsl.BatchNormalizationGrad(1e-5)(x, x, ones[None], ones[None], ones[None])
+
+
+def package(x: torch.Tensor, ones: torch.Tensor) -> None:
+    gradient = onedsl.torch.batch_norm_backward
+    grads = gradient(x, x, ones, ones, ones, epsilon=1e-5, statistics="frozen", outputs="diff_src")
+    assert_type(grads, onedsl.BatchNormGradients)
+    normalized = onedsl.torch.batch_norm(x, ones, ones, weight=ones, training=True)
+    assert_type(normalized, torch.Tensor)
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    assert_type(onedsl.torch.convert(model), torch.nn.Sequential)
+    assert_type(onedsl.torch.revert(model), torch.nn.Sequential)
+    for layer in (
+        onedsl.torch.BatchNorm1d(3),
+        onedsl.torch.BatchNorm2d(3),
+        onedsl.torch.BatchNorm3d(3),
+    ):
+        print(layer.num_features, layer.eps)
+
+
+def main() -> None:
+    x, ones = torch.ones(4, 3), torch.ones(3)
+    operators(x, ones)
+    package(x, ones)
+
+
+if __name__ == "__main__":
+    main()
