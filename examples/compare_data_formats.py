@@ -22,7 +22,6 @@ from onedsl.bench.table import Column, console, microseconds, progress, ratio, t
 
 Gradients = onedsl.BatchNormGradients
 Pair = tuple[bench.Row, bench.Row]  # one layer in one type: in NXC, and in NCX
-
 PHOTOS, RESNET50 = "photos", "resnet50"
 SHAPES = {  # channels, then height and width
     PHOTOS: "3x208 12x104 48x104",
@@ -143,7 +142,8 @@ def main() -> None:
             }
             for p in pairs
         }
-        plot(chosen.save, shares, MARKS, finding(pairs), f"geometric mean; {bench.machine()}")
+        subtitle = f"Geometric mean. Layers: channels x height = width. {bench.machine()}"
+        plot(chosen.save, shares, MARKS, finding(pairs), subtitle)
         out.print(f"Picture: {chosen.save}")
 
 

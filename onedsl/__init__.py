@@ -36,6 +36,20 @@ from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
 from ._spec import DataFormat, TensorSpec
 from .operators._compiled import Compiled
+from .operators.batch_norm_forward_training import (
+    BatchNormForward,
+    BatchNormForwardTraining,
+    CompiledBatchNormForwardTraining,
+)
+from .operators.batch_norm_relu_forward_training import (
+    BatchNormReLUForwardTraining,
+    CompiledBatchNormReLUForwardTraining,
+)
+from .operators.batch_norm_relu_training_backward import (
+    BatchNormReLUGradients,
+    BatchNormReLUTrainingBackward,
+    CompiledBatchNormReLUTrainingBackward,
+)
 from .operators.batch_norm_training_backprop import (
     BatchNormDeltas,
     BatchNormTrainingBackprop,
@@ -57,13 +71,21 @@ __version__ = _version("onedsl")
 
 __all__ = [
     "BatchNormDeltas",
+    "BatchNormForward",
+    "BatchNormForwardTraining",
     "BatchNormGradients",
+    "BatchNormReLUForwardTraining",
+    "BatchNormReLUGradients",
+    "BatchNormReLUTrainingBackward",
     "BatchNormTrainingBackprop",
     "BatchNormTrainingBackward",
     "BatchNormalizationGrad",
     "BatchNormalizationGradients",
     "Capabilities",
     "Compiled",
+    "CompiledBatchNormForwardTraining",
+    "CompiledBatchNormReLUForwardTraining",
+    "CompiledBatchNormReLUTrainingBackward",
     "CompiledBatchNormTrainingBackprop",
     "CompiledBatchNormTrainingBackward",
     "CompiledBatchNormalizationGrad",

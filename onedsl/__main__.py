@@ -1,4 +1,4 @@
-"""``python -m onedsl``: what runs how on this machine, and the benchmark."""
+"""``onedsl``, or ``python -m onedsl``: what runs how on this machine, and the benchmark."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _run_bench(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m onedsl", description=__doc__)
+    parser = argparse.ArgumentParser(prog="onedsl", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="versions, instruction sets, and what oneDNN runs by itself")
     command = commands.add_parser(

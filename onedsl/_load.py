@@ -18,6 +18,14 @@ def explain(error: ImportError) -> str:
             "onedsl cannot find oneDNN: libdnnl.so.3 is not in this environment's lib folder. "
             + _INSTALL
         )
+    if "libgomp" in text and "cannot open" in text:
+        return (
+            "onedsl and oneDNN run their threads by the system's OpenMP library, libgomp.so.1, "
+            "which is not installed. Install one of these:\n"
+            "  apt-get install libgomp1\n"
+            "  dnf install libgomp\n"
+            "  conda install -c conda-forge libgomp"
+        )
     if "dnnl" in text:
         return (
             "onedsl cannot use the oneDNN that it finds: libdnnl.so.3 is older than 3.2 or was "

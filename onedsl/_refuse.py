@@ -5,8 +5,6 @@ The core looks at every argument itself and refuses, without a word, what it can
 
 from __future__ import annotations
 
-import math
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,41 +27,7 @@ class Described:
     """The short name."""
 
 
-# ---- Attributes and options ----
-
-
-def epsilon(value: object) -> float:
-    """Take a positive number that is one in float32 too, oneDNN's type for the attribute."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise TypeError(f"epsilon must be a number, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"epsilon must be positive and finite, not {number}")
-    # As float32 rounds. torch.compile traces this, and not np.float32.
-    single = 0.0 if number <= 2.0**-150 else math.inf if number >= 2.0**128 - 2.0**103 else number
-    if single in (0, math.inf):
-        raise ValueError(f"epsilon must be representable in float32; {number} becomes {single}")
-    return number
-
-
-_BACKENDS = {name: _core.Backend[name] for name in ("auto", "onednn", "native")}
-
-
-def backend(value: object) -> _core.Backend:
-    """Take the name of a backend."""
-    if isinstance(value, str) and value in _BACKENDS:
-        return _BACKENDS[value]
-    raise ValueError(f'backend must be "auto", "onednn" or "native", not {value!r}')
-
-
-def statistics(value: object) -> _core.Statistics:
-    """Take the word for where mean and variance come from."""
-    if isinstance(value, str) and value in _core.Statistics.__members__:
-        return _core.Statistics[value]
-    raise ValueError(f"statistics must be 'batch' or 'frozen', not {value!r}")
+# ---- Options ----
 
 
 def outputs(value: object, dialect: Dialect) -> int:
@@ -71,12 +35,12 @@ def outputs(value: object, dialect: Dialect) -> int:
     if isinstance(value, str):
         if value == "all":
             return dialect.all_outputs
-        if value == dialect.alone:
-            return dialect.alone_outputs
-    rest = _beside_alone(dialect)
+        if (value,) == dialect.always:
+            return dialect.always_outputs
+    rest = _only_if_asked_for(dialect)
     raise ValueError(
-        f'outputs must be "all" or "{dialect.alone}", not {value!r}: {_listed(rest)} come '
-        f"{_together(rest)}"
+        f'outputs must be "all" or "{_listed(dialect.always)}", not {value!r}: {_listed(rest)} '
+        f"come {_together(rest)}"
     )
 
 
@@ -108,6 +72,7 @@ def arguments(
         None if value is None and port.optional else _described(port.label, value)
         for port, value in zip(dialect.inputs, tensors, strict=True)
     ]
+    _refuse_torn(dialect, described)
     models = _Models.of(dialect, described)
     (_, src), (first, statistic) = models.tensor, models.statistic
     rank(dialect, src.shape)
@@ -117,6 +82,18 @@ def arguments(
             statistic_shape(dialect, statistics_shape, src.shape, first, statistic.shape)
         elif array is not None:
             models.check(port, port.label, array)
+
+
+def _refuse_torn(dialect: Dialect, described: Sequence[Described | None]) -> None:
+    """Refuse some of the inputs that come all or none."""
+    ports = zip(dialect.inputs, described, strict=True)
+    given = [p.name for p, array in ports if array is not None and p.name in dialect.together]
+    if 0 < len(given) < len(dialect.together):
+        missing = [name for name in dialect.together if name not in given]
+        raise TypeError(
+            f"{_listed(dialect.together)} come {_together(dialect.together)}: "
+            f"{_listed(missing)} is missing"
+        )
 
 
 @dataclass(frozen=True)
@@ -217,7 +194,7 @@ def members(dialect: Dialect, wanted: int, out: object) -> tuple[object, ...]:
     if not isinstance(out, tuple | list) or len(out) != len(ports):
         names = ", ".join(port.name for port in ports)
         raise TypeError(f"out must be a tuple ({names}), not {type(out).__name__}")
-    rest = _beside_alone(dialect)
+    rest = _only_if_asked_for(dialect)
     for port, value in zip(ports, out, strict=True):
         if value is None and port.name not in rest:
             raise ValueError(f"out.{port.name} must be an array, not None")
@@ -227,14 +204,15 @@ def members(dialect: Dialect, wanted: int, out: object) -> tuple[object, ...]:
     if given_rest and given_rest != rest:
         raise ValueError(
             f"out must have {listed} {_together(rest)}: the op has either {len(ports)} outputs or "
-            "one"
+            f"{'one' if len(dialect.always) == 1 else len(dialect.always)}"
         )
     if rest and not given_rest and wanted == dialect.all_outputs:
-        raise ValueError(f'{dotted} are None; give arrays, or ask for outputs="{dialect.alone}"')
+        missing = "are None; give arrays" if len(rest) > 1 else "is None; give an array"
+        raise ValueError(f"{dotted} {missing}, or ask for {dialect.ask[1]}")
     if given_rest and wanted != dialect.all_outputs:
         raise ValueError(
-            f'{dotted} would not be written with outputs="{dialect.alone}"; give None for '
-            f"{'both' if len(rest) == 2 else 'all'}"
+            f"{dotted} would not be written with {dialect.ask[1]}; give None for "
+            f"{'both' if len(rest) == 2 else 'it' if len(rest) == 1 else 'all'}"
         )
     return tuple(out)
 
@@ -344,11 +322,10 @@ def _not_compiled_strides(name: str, array: Array, wanted: tuple[int, ...]) -> N
 # ---- Lists of names ----
 
 
-def _beside_alone(dialect: Dialect) -> list[str]:
-    """Names of the outputs that come with `alone` or not at all."""
-    if not dialect.alone:
+def _only_if_asked_for(dialect: Dialect) -> list[str]:
+    if not dialect.always:
         return []
-    return [port.name for port in dialect.outputs if port.name != dialect.alone]
+    return [port.name for port in dialect.outputs if port.name not in dialect.always]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -537,7 +537,11 @@ def test_spec_of_too_low_rank(shape):
     assert str(shape) in str(caught.value)
 
 
-@pytest.mark.parametrize("value", ["f64", "half", float, int, None, "i4", object(), 3], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    ["f64", "half", float, int, None, "i4", pytest.param(object(), id="object"), 3],
+    ids=repr,
+)
 def test_bad_stats_dtype(value):
     with pytest.raises(TypeError, match="stats_dtype must be f32, bf16 or f16"):
         onedsl.BatchNormTrainingBackward(EPSILON).compile(
@@ -612,6 +616,27 @@ class TestNotWhatWasCompiled:
         raw = np.zeros(base().src.nbytes + 1, np.uint8)
         src = raw[1:].view("f4").reshape(SHAPE)
         self.refuse(base()._replace(src=src), ValueError, "src is not aligned", "src.copy()")
+
+    def test_strided_statistics_are_copied(self, caplog):
+        """As the docstring says: tensors are never copied, and statistics are if they must."""
+        problem, wanted, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+        raw = np.zeros(problem.gamma.nbytes + 1, np.uint8)
+        gamma = raw[1:].view("f4")
+        gamma[...] = problem.gamma
+        mean = np.repeat(problem.mean, 2)[::2]
+        with caplog.at_level("INFO", logger="onedsl"):
+            got = caller("compiled")(*problem._replace(mean=mean, gamma=gamma))
+        testing.assert_gradients_close(got, wanted)
+        assert [r.getMessage().split()[:2] for r in caplog.records] == [
+            ["mean", "copied:"],
+            ["gamma", "copied:"],
+        ]
+
+    def test_what_is_refused_is_not_copied_before(self, caplog):
+        wide = np.repeat(base().src, 2, -1)[..., ::2]
+        with caplog.at_level("INFO", logger="onedsl"):
+            self.refuse(base()._replace(src=wide), ValueError, "src has strides", outputs=base())
+        assert not caplog.records
 
     def test_gamma(self):
         op = onedsl.BatchNormTrainingBackward(EPSILON)

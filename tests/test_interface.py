@@ -85,6 +85,21 @@ class TestDataFormat:
         assert onedsl.DataFormat.NCX.channel_axis == 1
         assert len(onedsl.DataFormat) == 2
 
+    @pytest.mark.parametrize(
+        ("shape", "nxc", "ncx"),
+        [
+            ((5, 3), ((0,), (1, 3)), ((0,), (1, 3))),
+            ((5, 3, 4), ((0, 1), (1, 1, 4)), ((0, 2), (1, 3, 1))),
+            ((2, 3, 4, 5), ((0, 1, 2), (1, 1, 1, 5)), ((0, 2, 3), (1, 3, 1, 1))),
+        ],
+        ids=str,
+    )
+    def test_axes_and_shapes(self, shape, nxc, ncx):
+        for name, (axes, beside) in (("NXC", nxc), ("NCX", ncx)):
+            data_format = onedsl.DataFormat(name)
+            assert data_format.summed_axes(len(shape)) == axes
+            assert data_format.statistics_shape_beside(shape) == beside
+
 
 class TestTensorSpec:
     @pytest.mark.parametrize(
@@ -112,7 +127,8 @@ class TestTensorSpec:
     @pytest.mark.parametrize(
         "dtype",
         ["f64", "float64", "half", "double", "", float, np.float64, int, None, ">f4",
-         np.dtype(">f4"), object(), 3, [("a", "f4"), ("a", "f4")], [("a", "f4")]],
+         np.dtype(">f4"), pytest.param(object(), id="object"), 3,
+         [("a", "f4"), ("a", "f4")], [("a", "f4")]],
         ids=repr,
     )  # fmt: skip
     def test_bad_dtype(self, dtype):

@@ -10,7 +10,8 @@ import pytest
 from helpers import CAPS, capped
 
 # What starts programs of its own, or needs other libraries, says nothing more on lesser CPUs.
-LEFT_OUT = ["isa", "guard_pages", "examples", "bench", "readme", "load", "torch*", "jax", "dlpack"]
+LEFT_OUT = ["isa", "cpp", "guard_pages", "examples", "bench", "readme", "load"]
+LEFT_OUT += ["torch*", "jax", "dlpack"]
 
 
 def cpu_flags() -> set[str]:

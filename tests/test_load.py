@@ -29,8 +29,12 @@ def copied(tmp_path):
     site = tmp_path / "lib" / "python3" / "site-packages"
     package = site / "onedsl"
     package.mkdir(parents=True)
-    for file in Path(onedsl.__file__).parent.glob("*.py"):
-        shutil.copy(file, package)
+    source = Path(onedsl.__file__).parent
+    for folder in (source, source / "operators"):
+        for file in folder.glob("*.py"):
+            copy = package / file.relative_to(source)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copy(file, copy)
     shutil.copy(_core.__file__, package)
     for dependency in (np, ml_dtypes):
         (site / dependency.__name__).symlink_to(Path(dependency.__file__).parent)
@@ -59,6 +63,7 @@ def check_import_error(child) -> str:
     start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))
     message = "\n".join(lines[start:])
     assert "During handling" not in child.stderr
+    assert "the direct cause of" in child.stderr, "the loader's own words are lost"
     for raw in ("cannot open shared object", "undefined symbol", "invalid ELF", "_core.c", ".py)"):
         assert raw not in message, "a raw line of the loader"
     return message
@@ -93,6 +98,30 @@ def test_no_library(copied):
     assert "cannot find oneDNN" in message
     assert PIP in message
     assert CONDA in message
+
+
+def test_no_openmp(copied):
+    """As in the smallest container images: nothing of onedsl's or oneDNN's is missing."""
+    use_library(copied)
+    extension = copied / "onedsl" / Path(_core.__file__).name
+    binary = extension.read_bytes()
+    assert binary.count(b"libgomp.so.1\0") == 1
+    extension.write_bytes(binary.replace(b"libgomp.so.1\0", b"libgomp.so.9\0"))
+    message = check_import_error(run_copied(copied))
+    assert "apt-get install libgomp1" in message
+    assert PIP not in message
+
+
+def test_python_in_lib64_finds_the_library_in_lib(copied):
+    """pip puts a wheel's own files into lib, whatever the folder of Python's packages is."""
+    use_library(copied)
+    lib64 = copied.parents[1].rename(copied.parents[2] / "lib64")
+    lib = lib64.with_name("lib")
+    lib.mkdir()
+    (lib64 / "libdnnl.so.3").rename(lib / "libdnnl.so.3")
+    child = run_copied(lib64 / "python3" / "site-packages", "import onedsl; print(onedsl.__file__)")
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.startswith(str(lib64))
 
 
 def test_library_without_its_functions(copied):
@@ -140,6 +169,21 @@ def test_no_cpu_engine(tmp_path):
     child = helpers.run_script("no_engine.py", environment={"LD_PRELOAD": preload})
     assert child.returncode == 0, child.stderr
     assert child.stdout == "done\n"
+
+
+@pytest.mark.parametrize("value", ["avx1024", "fastest", "AVX 512"])
+def test_a_cap_that_means_nothing_is_said_at_import(value):
+    child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
+    assert child.returncode == 0, child.stderr
+    assert "RuntimeWarning: ONEDSL_MAX_CPU_ISA=" in child.stderr
+    assert value in child.stderr
+    assert "avx2" in child.stderr
+
+
+@pytest.mark.parametrize("value", ["baseline", "avx2", "AVX2", "default"])
+def test_a_cap_that_is_known_is_silent(value):
+    child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 def test_no_numpy(copied):

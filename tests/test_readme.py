@@ -1,6 +1,5 @@
 """What the documents say is run."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -15,16 +14,24 @@ def blocks(document, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
 
 
-def test_python_examples_run():
-    code = blocks("README.md", "python")
-    assert code
-    namespace = {}
-    missing = [name for name in ("jax", "torch") if importlib.util.find_spec(name) is None]
-    for block in code:
-        if any(f"import {name}\n" in block for name in missing):
-            continue
-        exec(block, namespace)
-    assert namespace["compiled"].spec == namespace["spec"]
+@pytest.mark.parametrize("code", blocks("README.md", "python"), ids=lambda code: code[:20])
+def test_every_block_runs_on_its_own(code):
+    for library in ("jax", "torch"):
+        if f"import {library}\n" in code:
+            pytest.importorskip(library)
+    exec(code, {})
+
+
+def test_the_output_is_what_the_first_block_prints(capsys):
+    exec(blocks("README.md", "python")[0], {})
+    assert capsys.readouterr().out == blocks("README.md", "text")[0]
+
+
+def test_the_readme_is_a_first_page():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 150
+    for link in re.findall(r"\]\((?!http)([^)]+)\)", text):
+        assert (ROOT / link).exists(), link
 
 
 def test_ci_runs_the_readmes_commands():

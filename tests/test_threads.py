@@ -137,7 +137,7 @@ def test_gil_is_released(backend):
             woken.acquire()
             heard = heard or computing
 
-    listener = threading.Thread(target=listen)
+    listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     for _ in range(200):  # in a short call the listener may be too late
         woken.release()

@@ -225,6 +225,6 @@ def test_the_smallest_epsilon():
     assert torch.allclose(*grads, rtol=1e-4)
 
 
-def test_no_tensor_is_copied():
+def test_no_tensor_is_copied_by_a_layer():
     child = helpers.run_script("torch_peak.py")
     assert child.returncode == 0, child.stdout + child.stderr

@@ -50,7 +50,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
   std::size_t num_runs = 0;
   std::ptrdiff_t expected = item_stride;
   std::ptrdiff_t last_kept = rank;
-  for (std::ptrdiff_t* axis = last; axis != first;) {
+  for (const std::ptrdiff_t* axis = last; axis != first;) {
     --axis;
     if (strides[*axis] != expected) return std::nullopt;
     const bool keep = is_kept(kept, *axis);

@@ -24,9 +24,10 @@ struct Signature {
   InputSet inputs;
   InputSet optional;
   OutputSet outputs;
-  OutputSet least;  // what may be asked for is this, or all outputs
-  Output in_place;  // this output may be written over ...
-  Input over;       // ... exactly this input
+  OutputSet least;         // what may be asked for is this, or all outputs
+  Output in_place;         // this output may be written over ...
+  Input over;              // ... exactly this input
+  InputSet together = {};  // optional inputs that come all or none
 };
 
 namespace signatures {
@@ -36,6 +37,7 @@ constexpr InputSet gradient_inputs(Input::src, Input::diff_dst, Input::mean, Inp
 constexpr OutputSet gradients(Output::diff_src, Output::diff_gamma, Output::diff_beta);
 constexpr InputSet forward_inputs(Input::src, Input::mean, Input::variance, Input::gamma,
                                   Input::beta);
+constexpr InputSet affine(Input::gamma, Input::beta);
 constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::running_variance,
                                     Output::batch_mean, Output::batch_variance);
 
@@ -43,14 +45,13 @@ constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::r
 constexpr std::array all = {
     Signature{"BatchNormTrainingBackward", gradient_inputs, InputSet(Input::gamma), gradients,
               OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst},
-    Signature{"BatchNormForwardTraining", forward_inputs, InputSet(Input::gamma, Input::beta),
-              forward_outputs, forward_outputs, Output::dst, Input::src},
+    Signature{"BatchNormForwardTraining", forward_inputs, affine, forward_outputs, forward_outputs,
+              Output::dst, Input::src, affine},
     Signature{"BatchNormForwardTraining and ReLU", forward_inputs.with(Input::residual),
-              InputSet(Input::gamma, Input::beta, Input::residual), forward_outputs,
-              forward_outputs, Output::dst, Input::src},
+              affine.with(Input::residual), forward_outputs, forward_outputs, Output::dst,
+              Input::src, affine},
     Signature{"ReLUBackward and BatchNormTrainingBackward",
-              gradient_inputs.with(Input::beta).with(Input::dst),
-              InputSet(Input::gamma, Input::beta, Input::dst),
+              gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst},
 };
 

@@ -29,6 +29,7 @@ struct Problem {
   Statistics statistics = Statistics::batch;
   Spread spread = Spread::variance;
   Attributes attributes;
+  InputSet optional_tensors;  // those that are given
   OutputSet wanted;
 };
 

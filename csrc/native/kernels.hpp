@@ -2,48 +2,77 @@
 
 #include "../core/types.hpp"
 #include "order.hpp"
+#include "relu.hpp"
 
 // What the dispatching code (built for any x86-64) and the kernels (built once per instruction set)
 // share: plain data and pointers to functions, and no function that both would have a copy of, for
 // the linker must not take one instruction set's copy for another's.
 namespace onedsl::native {
 
+// What is summed and what is written.
+enum class Variant : std::uint8_t {
+  gradient,
+  gradient_by_src,  // of normalization and ReLU, whose mask is made again of src
+  gradient_by_dst,  // of normalization and ReLU, whose mask is taken from its result
+  normalization,
+  normalization_and_relu,
+};
+
 // The caller's memory. Null: an optional input is absent, an output is not wanted.
 struct Tensors {
   const void* src = nullptr;
   const void* diff_dst = nullptr;
+  const void* residual = nullptr;
+  const void* dst = nullptr;  // the forward pass's, read for the ReLU's mask
   const float* mean = nullptr;
   const float* variance = nullptr;
   const float* gamma = nullptr;
-  void* diff_src = nullptr;
+  const float* beta = nullptr;
+  void* result = nullptr;  // diff_src, or the dst that is written
+  void* diff_residual = nullptr;
   float* diff_gamma = nullptr;
   float* diff_beta = nullptr;
+  float* running_mean = nullptr;
+  float* running_variance = nullptr;
+  float* batch_mean = nullptr;
+  float* batch_variance = nullptr;
 };
 
 struct Formula {
   double epsilon = 0;
+  double momentum = 0;
   Spread spread = Spread::variance;
   Statistics statistics = Statistics::batch;
   double per_statistic = 0;  // elements
+  Relu relu;
+};
+
+// Some elements of channel 0, spread over the tensor; those of channel c are c * inner further on.
+struct Samples {
+  static constexpr Index most = 8;
+  Index at[most] = {};
+  Index count = 0;
 };
 
 // Tables of what each channel has of its own, by channel in planes; by column in columns, where a
 // table has the entries of some rows (`period`), and as many as two vectors have lanes repeat the
 // first ones:
+//   dst      = (src - mean) * scale + beta
 //   diff_src = scale * ((diff_dst - shift) - (src - mean) * slope)
 struct Tables {
   Index period = 0;
   Index entries = 0;
-  float* pivot = nullptr;  // see pivot_of()
+  float* pivot = nullptr;  // what is subtracted from src while it is summed
   float* mean = nullptr;
   float* scale = nullptr;
+  float* beta = nullptr;
   float* shift = nullptr;
   float* slope = nullptr;
 };
 
 // All that a run writes to, beside the caller's outputs.
 struct Workspace {
-  double* partials = nullptr;  // [partials][2][channels]: the two sums of reduce.inl
+  double* partials = nullptr;  // [partials][2][channels]: the two sums of terms.inl
   Tables tables;
 };
 
@@ -52,6 +81,7 @@ struct Task {
   Tensors tensors;
   Formula formula;
   Order order;
+  Samples samples;
   Workspace workspace;
   bool streaming = false;  // non-temporal stores
 };
@@ -76,26 +106,31 @@ struct PartialScratch {
 constexpr Index scratch_per_column = 2;
 static constexpr Index scratch_per_plane(const int lanes) { return Index{2} * lanes; }
 
+// In the order in which they are called for a channel.
 struct Kernels {
   int lanes;
-  void (*fill_pivots)(const Task&);
+  // Fills the tables that the sums are made with.
+  void (*prepare)(const Task&, const Range& channels);
   void (*reduce)(const Task&, const Part&, const PartialScratch&);
-  void (*finish)(const Task&, const Range& channels);
+  // From the sums to the results of one value a channel, and the tables that the tensors are
+  // written with. False: some sums are of too few digits, and to be made again; it has prepared
+  // that.
+  bool (*finish)(const Task&, const Range& channels);
   void (*write)(const Task&, const Part&);
   void (*fence)();  // after the last write of each thread that streams
 };
 
 namespace avx512_bf16 {
-const Kernels& kernels(DataType type);
+const Kernels& kernels(DataType type, Variant variant);
 }
 namespace avx512 {
-const Kernels& kernels(DataType type);
+const Kernels& kernels(DataType type, Variant variant);
 }
 namespace avx2 {
-const Kernels& kernels(DataType type);
+const Kernels& kernels(DataType type, Variant variant);
 }
 namespace baseline {
-const Kernels& kernels(DataType type);
+const Kernels& kernels(DataType type, Variant variant);
 }
 
 }  // namespace onedsl::native

@@ -19,6 +19,8 @@ struct VecPair {
   Vec a;
   Vec b;
 };
+constexpr std::int64_t pair_lanes = std::int64_t{2} * lanes;
+
 template <class T>
 constexpr bool splits_even_odd = false;
 template <>
@@ -100,6 +102,93 @@ inline void store_pair_first(int n, T* p, const VecPair& pair) {
     store_first(n - lanes, p + lanes, pair.b);
   }
 }
+
+// The first n elements of one, and the others of another.
+template <class T>
+inline VecPair select_pair_first(int n, const VecPair& a, const VecPair& b) {
+  if constexpr (splits_even_odd<T>) {
+    return {select_first((n + 1) / 2, a.a, b.a), select_first(n / 2, a.b, b.b)};
+  } else {
+    if (n <= lanes) return {select_first(n, a.a, b.a), b.b};
+    return {a.a, select_first(n - lanes, a.b, b.b)};
+  }
+}
+
+// How neighbouring elements are read and written: as a pair of vectors, or the first n of it, or as
+// one vector, or the first n. The lanes past n are zero, or those of `past`.
+template <bool streaming = false>
+struct WholePair {
+  template <class T>
+  VecPair read(const T* p) const {
+    return load_pair(p);
+  }
+  template <class T>
+  VecPair read(const T* p, const VecPair& /*past*/) const {
+    return load_pair(p);
+  }
+  template <class T>
+  void write(T* p, const VecPair& pair) const {
+    if constexpr (streaming) {
+      stream_pair(p, pair);
+    } else {
+      store_pair(p, pair);
+    }
+  }
+};
+
+struct FirstOfPair {
+  int n;
+
+  template <class T>
+  VecPair read(const T* p) const {
+    return load_pair_first(n, p);
+  }
+  template <class T>
+  VecPair read(const T* p, const VecPair& past) const {
+    return select_pair_first<T>(n, load_pair_first(n, p), past);
+  }
+  template <class T>
+  void write(T* p, const VecPair& pair) const {
+    store_pair_first(n, p, pair);
+  }
+};
+
+template <bool streaming = false>
+struct WholeVector {
+  template <class T>
+  Vec read(const T* p) const {
+    return load(p);
+  }
+  template <class T>
+  Vec read(const T* p, const Vec& /*past*/) const {
+    return load(p);
+  }
+  template <class T>
+  void write(T* p, const Vec v) const {
+    if constexpr (streaming) {
+      stream(p, v);
+    } else {
+      store(p, v);
+    }
+  }
+};
+
+struct FirstOfVector {
+  int n;
+
+  template <class T>
+  Vec read(const T* p) const {
+    return load_first(n, p);
+  }
+  template <class T>
+  Vec read(const T* p, const Vec& past) const {
+    return select_first(n, load_first(n, p), past);
+  }
+  template <class T>
+  void write(T* p, const Vec v) const {
+    store_first(n, p, v);
+  }
+};
 
 // The lanes of a Vec in f64. Memory holds them as `lanes` doubles in the lanes' order.
 struct DoubleVec {

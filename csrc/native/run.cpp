@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
+#include <atomic>
 #include <exception>
 
 #include "kernels.hpp"
@@ -12,6 +12,7 @@
 #include "places.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
+#include "task.hpp"
 #include "whole.hpp"
 
 namespace onedsl::native {
@@ -25,64 +26,24 @@ constexpr Index streamed_period = 512;
 // Groups for each thread, from which on no group is shared by threads.
 constexpr Index many_groups = 4;
 
-const Kernels& kernels_for(const Isa isa, const DataType type) {
+const Kernels& kernels_for(const Isa isa, const DataType type, const Variant variant) {
   switch (isa) {
     case Isa::avx512_bf16:
-      return avx512_bf16::kernels(type);
+      return avx512_bf16::kernels(type, variant);
     case Isa::avx512:
-      return avx512::kernels(type);
+      return avx512::kernels(type, variant);
     case Isa::avx2:
-      return avx2::kernels(type);
+      return avx2::kernels(type, variant);
     case Isa::baseline:
       break;
   }
-  return baseline::kernels(type);
+  return baseline::kernels(type, variant);
 }
 
 void wait_for(const Worker& worker) {
   if (worker.workers > 1) {
 #pragma omp barrier
   }
-}
-
-Tensors tensors_of(const Ports& ports) {
-  const auto statistic = [&](const Input port) {
-    return static_cast<const float*>(ports.in[port]);
-  };
-  const auto sum = [&](const Output port) { return static_cast<float*>(ports.out[port]); };
-  Tensors tensors;
-  tensors.src = ports.in[Input::src];
-  tensors.diff_dst = ports.in[Input::diff_dst];
-  tensors.mean = statistic(Input::mean);
-  tensors.variance = statistic(Input::variance);
-  tensors.gamma = statistic(Input::gamma);
-  tensors.diff_src = ports.out[Output::diff_src];
-  tensors.diff_gamma = sum(Output::diff_gamma);
-  tensors.diff_beta = sum(Output::diff_beta);
-  return tensors;
-}
-
-// What begins so many bytes, and so many statistics, further on.
-Tensors advance(const Tensors& tensors, const Index bytes, const Index statistics) {
-  const auto input = [&](const void* const p) { return static_cast<const std::byte*>(p) + bytes; };
-  const auto per_channel = [&](auto* const p) { return p != nullptr ? p + statistics : nullptr; };
-  Tensors further;
-  further.src = input(tensors.src);
-  further.diff_dst = input(tensors.diff_dst);
-  further.mean = per_channel(tensors.mean);
-  further.variance = per_channel(tensors.variance);
-  further.gamma = per_channel(tensors.gamma);
-  if (tensors.diff_src != nullptr) {
-    further.diff_src = static_cast<std::byte*>(tensors.diff_src) + bytes;
-  }
-  further.diff_gamma = per_channel(tensors.diff_gamma);
-  further.diff_beta = per_channel(tensors.diff_beta);
-  return further;
-}
-
-bool needs_sums(const Problem& problem) {
-  return problem.statistics == Statistics::batch || problem.wanted.has(Output::diff_gamma) ||
-         problem.wanted.has(Output::diff_beta);
 }
 
 // One block, at all the places that it is summed over.
@@ -92,6 +53,8 @@ struct BlockRun {
   const Schedule& schedule;
   const Places& places;
   bool needs_sums;
+  bool makes_statistics;
+  std::atomic<Index>& unfinished;  // parts of panels that had to be summed again
 
   // One thread's part in it.
   void work(const Worker& worker, const PartialScratch& scratch) const {
@@ -107,20 +70,37 @@ struct BlockRun {
                      const PartialScratch& scratch) const {
     const Range units =
         share_of(units_in(schedule, task.order, panel), worker.index, worker.workers);
+    const Range share = share_of(panel.end - panel.begin, worker.index, worker.workers);
+    const Range channels{panel.begin + share.begin, panel.begin + share.end};
+    if (makes_statistics) {
+      kernels.prepare(task, channels);
+      wait_for(worker);
+    }
+    if (!sum_up(panel, units, channels, worker, scratch)) {
+      sum_up(panel, units, channels, worker, scratch);
+    }
+    if (task.tensors.result == nullptr) return;
+    // Backwards: what was read last is still in the caches.
+    for (Index unit = units.end; unit-- > units.begin;) {
+      write(unit_of(schedule, task.order, panel, unit));
+    }
+  }
+
+  // Whether the sums of the whole panel can stay: all workers are told the same.
+  bool sum_up(const Range& panel, const Range& units, const Range& channels, const Worker& worker,
+              const PartialScratch& scratch) const {
+    const Index unfinished_before = unfinished;
     if (needs_sums) {
       for (Index unit = units.begin; unit < units.end; ++unit) {
         reduce(unit_of(schedule, task.order, panel, unit), scratch);
       }
       wait_for(worker);
     }
-    const Range channels = share_of(panel.end - panel.begin, worker.index, worker.workers);
-    kernels.finish(task, {panel.begin + channels.begin, panel.begin + channels.end});
+    const bool finished = kernels.finish(task, channels);
+    if (worker.workers == 1) return finished;
+    if (!finished) ++unfinished;
     wait_for(worker);
-    if (task.tensors.diff_src == nullptr) return;
-    // Backwards: what was read last is still in the caches.
-    for (Index unit = units.end; unit-- > units.begin;) {
-      write(unit_of(schedule, task.order, panel, unit));
-    }
+    return unfinished == unfinished_before;
   }
 
   void reduce(const Unit& unit, const PartialScratch& scratch) const {
@@ -156,20 +136,15 @@ void on_threads(const int threads, const Work& work) {
   work(Worker{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-void run_block(const Problem& problem, const int num_threads, const Tensors& tensors,
-               const double filled, const Machine& machine) {
-  const Kernels& kernels = kernels_for(machine.isa, problem.data);
-  Task task;
-  task.tensors = tensors;
-  task.formula.epsilon = problem.attributes.epsilon;
-  task.formula.spread = problem.spread;
-  task.formula.statistics = problem.statistics;
-  task.formula.per_statistic = static_cast<double>(problem.geometry.per_statistic());
-  task.order = order_of(problem.geometry, kernels.lanes);
-  task.streaming = filled > streams_from && tensors.diff_src != tensors.diff_dst;
+void run_block(const Problem& problem, const int num_threads, const Ports& ports,
+               const Traffic& traffic, const Machine& machine) {
+  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));
+  const Places places(problem.geometry, false);
+  Task task = task_for(problem, ports, order_of(problem.geometry, kernels.lanes), places);
+  task.streaming = traffic.cache_filled > streams_from && may_stream(problem, ports);
 
   const Order& order = task.order;
-  const Schedule schedule = schedule_for(order, problem.data, filled, machine, num_threads);
+  const Schedule schedule = schedule_for(order, traffic, machine, num_threads);
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
@@ -186,8 +161,8 @@ void run_block(const Problem& problem, const int num_threads, const Tensors& ten
   }
   const Index sums = 2 * order.partials * order.channels;
 
-  const std::array all_tables = {&tables.pivot, &tables.mean, &tables.scale, &tables.shift,
-                                 &tables.slope};
+  const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
+                                 &tables.beta,  &tables.shift, &tables.slope};
   Scratch memory(Scratch::bytes_for<double>(sums) +
                  all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
                  Scratch::bytes_for<double>(schedule.threads * doubles) +
@@ -198,9 +173,10 @@ void run_block(const Problem& problem, const int num_threads, const Tensors& ten
   float* const all_floats = memory.take<float>(schedule.threads * floats);
 
   if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
-  kernels.fill_pivots(task);
-  const Places places(problem.geometry, false);
-  const BlockRun block{kernels, task, schedule, places, needs_sums(problem)};
+  if (!makes_statistics(problem)) kernels.prepare(task, {0, order.channels});
+  std::atomic<Index> unfinished = 0;
+  const BlockRun block{
+      kernels, task, schedule, places, needs_sums(problem), makes_statistics(problem), unfinished};
   on_threads(schedule.threads, [&](const Worker& worker) {
     PartialScratch scratch;
     scratch.doubles = all_doubles + worker.index * doubles;
@@ -214,19 +190,18 @@ void run_block(const Problem& problem, const int num_threads, const Tensors& ten
 void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
   const Geometry& geometry = problem.geometry;
-  const Tensors tensors = tensors_of(ports);
   const auto element_bytes = static_cast<Index>(size_of(problem.data));
-  const double filled = cache_filled(geometry.elements() * element_bytes, machine.cache);
+  const Traffic traffic = traffic_of(problem, ports, machine.cache);
   const Places groups(geometry, true);
-  if (groups.count() == 1) return run_block(problem, num_threads, tensors, filled, machine);
+  if (groups.count() == 1) return run_block(problem, num_threads, ports, traffic, machine);
 
   // Groups of channels, each with statistics of its own.
   Problem one = problem;
   one.geometry = without_kept_loops(geometry);
   const auto run_group = [&](const Index group, const int threads) {
-    const Tensors begin =
-        advance(tensors, groups.offset(group) * element_bytes, group * geometry.channels);
-    run_block(one, threads, begin, filled, machine);
+    const Ports begin =
+        advance(problem, ports, groups.offset(group) * element_bytes, group * geometry.channels);
+    run_block(one, threads, begin, traffic, machine);
   };
   const int threads = threads_for(geometry.elements(), machine, num_threads);
   if (threads == 1 || groups.count() < many_groups * threads) {

@@ -8,7 +8,7 @@
 namespace onedsl::native {
 namespace {
 
-// With all three tensors in it, this much of the last cache may be filled before they drive each
+// With all tensors in it, this much of the last cache may be filled before they drive each
 // other out.
 constexpr double most_filled = 0.75;
 
@@ -24,8 +24,6 @@ constexpr Index least_bytes_in_block = 8192;
 // Shorter stretches of memory than this are too short to be read alone.
 constexpr Index short_stretch = 16384;
 constexpr Index scratch_bytes = 65536;  // a thread's
-// Of two tensors, summed and then read again.
-constexpr Index tensors_read = 2;
 // Blocks for each thread at least, where channels are enough.
 constexpr Index blocks_per_thread = 4;
 
@@ -42,8 +40,10 @@ void cut_columns(Schedule& schedule, const Order& order) {
   }
 }
 
-void cut_planes(Schedule& schedule, const Order& order, const Index element_bytes,
-                const bool cached, const Cache& cache) {
+void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
+                const Cache& cache) {
+  const auto element_bytes = static_cast<Index>(size_of(traffic.type));
+  const bool cached = traffic.cache_filled <= most_filled;
   const Index threads = schedule.threads;
   const Index plane_bytes = order.inner * element_bytes;
   const Index channel_bytes = order.outer * plane_bytes;
@@ -64,7 +64,7 @@ void cut_planes(Schedule& schedule, const Order& order, const Index element_byte
 
   // Many images of small planes: a channel is pieces far apart. All threads then share what the
   // last cache holds of neighbouring channels, and read longer stretches.
-  const Index held = cache.bytes / 2 / (tensors_read * channel_bytes);
+  const Index held = cache.bytes / 2 / (traffic.summed * channel_bytes);
   const Index threads_per_chunk = divide_up(threads, order.chunks);
   const bool even = order.chunks * threads_per_chunk % threads == 0;
   if (!cached && order.pieces == 1 && block * plane_bytes < short_stretch &&
@@ -78,7 +78,7 @@ void cut_planes(Schedule& schedule, const Order& order, const Index element_byte
   const Index blocks = divide_up(order.channels, block);
   const Index rounds = divide_up(blocks, threads);
   schedule.own_panels = rounds * threads * 8 <= blocks * 9;
-  const Index blocks_held = cache.bytes / 2 / (tensors_read * channel_bytes * block);
+  const Index blocks_held = cache.bytes / 2 / (traffic.summed * channel_bytes * block);
   schedule.panel = schedule.own_panels ? block : block * std::max<Index>(blocks_held, 1);
 }
 
@@ -89,12 +89,8 @@ int threads_for(const Index elements, const Machine& machine, const int num_thre
       std::clamp<Index>(elements / machine.elements_per_thread, 1, std::max(num_threads, 1)));
 }
 
-double cache_filled(const Index tensor_bytes, const Cache& cache) {
-  return 3 * static_cast<double>(tensor_bytes) / static_cast<double>(cache.bytes);
-}
-
-Schedule schedule_for(const Order& order, const DataType type, const double filled,
-                      const Machine& machine, const int num_threads) {
+Schedule schedule_for(const Order& order, const Traffic& traffic, const Machine& machine,
+                      const int num_threads) {
   const Index elements = order.outer * order.channels * order.inner * order.places;
   Schedule schedule;
   schedule.threads = threads_for(elements, machine, num_threads);
@@ -103,8 +99,7 @@ Schedule schedule_for(const Order& order, const DataType type, const double fill
   if (order.columns) {
     cut_columns(schedule, order);
   } else {
-    cut_planes(schedule, order, static_cast<Index>(size_of(type)), filled <= most_filled,
-               machine.cache);
+    cut_planes(schedule, order, traffic, machine.cache);
   }
   return schedule;
 }

@@ -33,12 +33,16 @@ struct Unit {
 // Fewer than are offered where there are too few elements.
 int threads_for(Index elements, const Machine& machine, int num_threads);
 
-// How often a run's three tensors, of so many bytes each, fill the last cache.
-double cache_filled(Index tensor_bytes, const Cache& cache);
+// What goes through the caches.
+struct Traffic {
+  DataType type = DataType::f32;
+  Index summed = 0;         // tensors that are read to be summed, and then again
+  double cache_filled = 0;  // how often all tensors together fill the last cache
+};
 
-// A pure function. The tensors may be larger than what the Order sees of them: cache_filled tells.
-Schedule schedule_for(const Order& order, DataType type, double cache_filled,
-                      const Machine& machine, int num_threads);
+// A pure function. The tensors may be larger than what the Order sees of them: the traffic tells.
+Schedule schedule_for(const Order& order, const Traffic& traffic, const Machine& machine,
+                      int num_threads);
 
 // The panels that a thread of the whole run takes part in, and a panel's channels.
 Range panels_of(const Schedule& schedule, const Order& order, const Worker& worker);

@@ -45,6 +45,11 @@ using Doubles = __m512d;
 inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
 inline Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec subtract_product(Vec c, Vec a, Vec b) { return _mm512_fnmadd_ps(a, b, c); }
+// d where neither y <= zero_to nor y >= clip_from, else 0.
+inline Vec where_open(Vec d, Vec y, Vec zero_to, Vec clip_from) {
+  const __mmask16 positive = _mm512_cmp_ps_mask(y, zero_to, _CMP_NLE_UQ);
+  return _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(positive, y, clip_from, _CMP_NGE_UQ), d);
+}
 inline Half lower(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 0); }
 inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
 
@@ -179,7 +184,7 @@ inline void store_first(int n, float* p, Vec v) {
 }
 
 inline Half16 load_bits(const void* p) {
-  Half16 v;
+  Half16 v = 0;
   std::memcpy(&v, p, sizeof v);
   return v;
 }
@@ -235,6 +240,19 @@ inline void store(F16* p, Vec v) { store_bits(p, narrow_f16(v)); }
 inline void stream(F16* p, Vec v) { stream_bits(p, narrow_f16(v)); }
 inline Vec load_first(int n, const F16* p) { return widen_f16(load_bits_first(n, p)); }
 inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, narrow_f16(v)); }
+
+#if !defined(__AVX512F__)
+inline Vec where_open(Vec d, Vec y, Vec zero_to, Vec clip_from) {
+  const Words closed = reinterpret<Words>((y <= zero_to) | (y >= clip_from));
+  return reinterpret<Vec>(~closed & reinterpret<Words>(d));
+}
+#endif
+// NaN stays, and -0 becomes 0.
+inline Vec relu(Vec y, Vec clip) {
+  const Vec zero = broadcast(0);
+  const Vec positive = y <= zero ? zero : y;
+  return positive >= clip ? clip : positive;
+}
 
 constexpr int lanes = static_cast<int>(sizeof(Vec) / sizeof(float));
 

@@ -5,8 +5,10 @@ set(ONEDSL_NATIVE_ISAS baseline avx2 avx512 avx512_bf16)
 set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/cpu.cpp
     ${ONEDSL_NATIVE_DIR}/order.cpp
+    ${ONEDSL_NATIVE_DIR}/relu.cpp
     ${ONEDSL_NATIVE_DIR}/run.cpp
     ${ONEDSL_NATIVE_DIR}/schedule.cpp
+    ${ONEDSL_NATIVE_DIR}/task.cpp
     ${ONEDSL_NATIVE_DIR}/triad.cpp)
 
 # Contraction is off so that an element's bits do not depend on which loop wrote it.

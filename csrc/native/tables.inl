@@ -1,6 +1,6 @@
 #pragma once
 
-// Where rows, pieces and the entries of tables lie.
+// Where rows, pieces and the entries of tables lie, and the tables in vectors.
 
 #include "kernels.hpp"
 #include "pairs.hpp"
@@ -58,6 +58,42 @@ inline void for_places_in_table(const Task& task, const Index c, const Set& set)
   }
 }
 
+template <class T>
+inline Index first_place_in_table(const Task& task, const Index c) {
+  return place_in_table<T>(task, task.order.columns ? c * task.order.inner : c);
+}
+
+// What the tables have for the elements of a vector. A formula uses some of it, and no more than
+// that is loaded.
+struct Coefficients {
+  Vec pivot;
+  Vec mean;
+  Vec scale;
+  Vec beta;
+  Vec shift;
+  Vec slope;
+};
+
+struct PairCoefficients {
+  Coefficients a;
+  Coefficients b;
+};
+
+inline Vec pivot_of(const Coefficients& k) { return k.pivot; }
+inline VecPair pivot_of(const PairCoefficients& k) { return {k.a.pivot, k.b.pivot}; }
+
+inline Coefficients channel_coefficients(const Task& task, const Index c) {
+  const Tables& tables = task.workspace.tables;
+  return {broadcast(tables.pivot[c]), broadcast(tables.mean[c]),  broadcast(tables.scale[c]),
+          broadcast(tables.beta[c]),  broadcast(tables.shift[c]), broadcast(tables.slope[c])};
+}
+
+inline Coefficients select_first(const int n, const Coefficients& a, const Coefficients& b) {
+  return {select_first(n, a.pivot, b.pivot), select_first(n, a.mean, b.mean),
+          select_first(n, a.scale, b.scale), select_first(n, a.beta, b.beta),
+          select_first(n, a.shift, b.shift), select_first(n, a.slope, b.slope)};
+}
+
 // A table of columns, from one entry on.
 template <class T>
 struct ColumnTable {
@@ -72,6 +108,35 @@ struct ColumnTable {
   VecPair at(const Index i) const {
     const Index step = splits_even_odd<T> ? i / 2 : i;
     return {load(a + step), load(b + step)};
+  }
+};
+
+// All of them.
+template <class T>
+struct ColumnTables {
+  ColumnTable<T> pivot;
+  ColumnTable<T> mean;
+  ColumnTable<T> scale;
+  ColumnTable<T> beta;
+  ColumnTable<T> shift;
+  ColumnTable<T> slope;
+
+  ColumnTables(const Task& task, const Index entry)
+      : pivot(task, task.workspace.tables.pivot, entry),
+        mean(task, task.workspace.tables.mean, entry),
+        scale(task, task.workspace.tables.scale, entry),
+        beta(task, task.workspace.tables.beta, entry),
+        shift(task, task.workspace.tables.shift, entry),
+        slope(task, task.workspace.tables.slope, entry) {}
+
+  PairCoefficients at(const Index i) const {
+    const VecPair p = pivot.at(i);
+    const VecPair m = mean.at(i);
+    const VecPair r = scale.at(i);
+    const VecPair b = beta.at(i);
+    const VecPair h = shift.at(i);
+    const VecPair s = slope.at(i);
+    return {{p.a, m.a, r.a, b.a, h.a, s.a}, {p.b, m.b, r.b, b.b, h.b, s.b}};
   }
 };
 

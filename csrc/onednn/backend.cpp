@@ -35,20 +35,27 @@ std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads
                                              channels_last, problem.data, epsilon,
                                              problem.wanted.has(Output::diff_gamma));
   }
-  // The op's document has the gradient through the statistics for one output as well as for three,
-  // but oneDNN computes another one (frozen statistics, no gamma) when diff_src alone is asked for,
-  // and fails without gamma. So it is always asked for everything, and given everything.
   const Signature& signature = signature_of(problem.operation);
   Op op;
   op.operation = problem.operation;
   op.epsilon = epsilon;
+  op.momentum = static_cast<float>(problem.attributes.momentum);
   op.data = problem.data;
-  op.given = signature.inputs;
-  op.wanted = signature.outputs;
+  op.clip = static_cast<float>(problem.attributes.clip);
+  // The op's document has the gradient through the statistics for one output as well as for three,
+  // but oneDNN computes another one (frozen statistics, no gamma) when diff_src alone is asked for,
+  // and fails without gamma. So it is given all statistics, and asked for all.
+  signature.inputs.for_each([&](const Input port) {
+    const bool optional_tensor = is_tensor(port) && signature.optional.has(port);
+    if (!optional_tensor || problem.optional_tensors.has(port)) op.given.add(port);
+  });
+  signature.outputs.for_each([&](const Output port) {
+    if (!is_tensor(port) || problem.wanted.has(port)) op.wanted.add(port);
+  });
   op.data_format = channels_last ? "NXC" : "NCX";
   op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
                           : std::vector<std::int64_t>{n, g.channels, spatial, 1};
-  return std::make_unique<CompiledOp>(op);
+  return std::make_unique<CompiledGraph>(op);
 }
 
 std::string needed_isa(const DataType data) {
@@ -68,6 +75,12 @@ std::unique_ptr<Executable> compile(const Problem& problem, const int num_thread
   if (problem.spread != Spread::variance) {
     throw UnsupportedError(
         "oneDNN takes a variance, and not an inverse deviation; use backend=\"native\" or \"auto\"",
+        "unimplemented");
+  }
+  if (problem.operation == Operation::relu_training_backward &&
+      !problem.optional_tensors.has(Input::dst)) {
+    throw UnsupportedError(
+        "oneDNN's ReLUBackward needs dst; give it, or use backend=\"native\" or \"auto\"",
         "unimplemented");
   }
   if (g.elements() > std::numeric_limits<std::int32_t>::max()) {
@@ -101,7 +114,8 @@ Backend::Backend(const Problem& problem, const int num_threads)
   if (problem.geometry.elements() == 0) return;  // is never run
   const auto channels = static_cast<std::size_t>(problem.geometry.channels);
   ones_.assign(channels, 1.0F);
-  if (!problem.wanted.has(Output::diff_gamma)) unwanted_.resize(2 * channels);
+  zeros_.assign(channels, 0.0F);
+  if (problem.wanted == OutputSet(Output::diff_src)) unwanted_.resize(2 * channels);
 }
 
 void Backend::run(const Ports& ports) {
@@ -110,7 +124,8 @@ void Backend::run(const Ports& ports) {
   const ThreadLimit limit(num_threads_);
   Ports all = ports;
   if (all.in[Input::gamma] == nullptr) all.in[Input::gamma] = ones_.data();
-  if (all.out[Output::diff_gamma] == nullptr) {
+  if (all.in[Input::beta] == nullptr) all.in[Input::beta] = zeros_.data();
+  if (!unwanted_.empty()) {
     all.out[Output::diff_gamma] = unwanted_.data();
     all.out[Output::diff_beta] = unwanted_.data() + ones_.size();
   }
@@ -119,7 +134,8 @@ void Backend::run(const Ports& ports) {
 
 std::size_t Backend::bytes() const noexcept {
   constexpr std::size_t onednn_own = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11
-  return onednn_own + (ones_.size() + unwanted_.size()) * sizeof(float);
+  return onednn_own + op_->bytes() +
+         (ones_.size() + zeros_.size() + unwanted_.size()) * sizeof(float);
 }
 
 }  // namespace onedsl::onednn

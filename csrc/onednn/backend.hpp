@@ -26,7 +26,8 @@ class Backend {
  private:
   std::unique_ptr<Executable> op_;  // first: it refuses what the vectors should not be made for
   int num_threads_;
-  std::vector<float> ones_;
+  std::vector<float> ones_;      // for an absent gamma
+  std::vector<float> zeros_;     // for an absent beta
   std::vector<float> unwanted_;  // sums that nobody asked for
   std::mutex mutex_;
 };

@@ -1,6 +1,8 @@
 #include "graph.hpp"
 
-#include <cstddef>
+#include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "engine.hpp"
 
@@ -9,19 +11,6 @@ namespace {
 
 using dnnl::graph::logical_tensor;
 using dnnl::graph::op;
-
-op::kind kind_of(const Operation operation) {
-  switch (operation) {
-    case Operation::training_backward:
-      return op::kind::BatchNormTrainingBackward;
-    case Operation::forward_training:
-      return op::kind::BatchNormForwardTraining;
-    case Operation::relu_forward_training:
-    case Operation::relu_training_backward:
-      break;  // two ops: see relu.hpp
-  }
-  return op::kind::LastSymbol;
-}
 
 logical_tensor::data_type dnnl_type(const DataType type) {
   switch (type) {
@@ -35,68 +24,216 @@ logical_tensor::data_type dnnl_type(const DataType type) {
   return logical_tensor::data_type::undef;
 }
 
-// The ids of the logical tensors: inputs first, each by its place in the list of ports.
+// The ids of the logical tensors: inputs first, then outputs, each by its place in the list of
+// ports, then what one op hands on to another.
 std::size_t id_of(const Input port) { return static_cast<std::size_t>(port); }
 std::size_t id_of(const Output port) { return num_ports(Input{}) + static_cast<std::size_t>(port); }
+constexpr std::size_t first_between = num_ports(Input{}) + num_ports(Output{});
 
-template <class Port>
-std::vector<logical_tensor> describe(const Op& described, const PortSet<Port> ports) {
-  const logical_tensor::dims& data = described.dims;
-  // The braces matter: dims{C} is a list of one size, while a bare {C} would be taken for a rank.
-  const logical_tensor::dims channels =
-      logical_tensor::dims{described.data_format == "NXC" ? data.back() : data.at(1)};
-  std::vector<logical_tensor> tensors;
-  ports.for_each([&](const Port port) {
-    tensors.emplace_back(id_of(port),
-                         dnnl_type(is_tensor(port) ? described.data : described.statistics),
-                         is_tensor(port) ? data : channels, logical_tensor::layout_type::strided);
-  });
-  return tensors;
+// The ops of an operation, which hand logical tensors on to each other.
+class Ops {
+ public:
+  explicit Ops(const Op& described) : described_(described) {
+    switch (described.operation) {
+      case Operation::training_backward:
+        add_backward(tensor(Input::diff_dst));
+        break;
+      case Operation::forward_training:
+        add_forward(tensor(Output::dst));
+        break;
+      case Operation::relu_forward_training:
+        add_relu_forward();
+        break;
+      case Operation::relu_training_backward:
+        add_relu_backward();
+        break;
+    }
+  }
+
+  const std::vector<op>& all() const { return ops_; }
+
+ private:
+  template <class Port>
+  logical_tensor tensor(const Port port) const {
+    return tensor(id_of(port), is_tensor(port));
+  }
+  logical_tensor between() { return tensor(first_between + num_between_++, true); }
+
+  logical_tensor tensor(const std::size_t id, const bool is_data) const {
+    const logical_tensor::dims& dims = described_.dims;
+    // The braces matter: dims{C} is a list of one size, while a bare {C} would be taken for a rank.
+    const logical_tensor::dims channels =
+        logical_tensor::dims{described_.data_format == "NXC" ? dims.back() : dims.at(1)};
+    return {id, dnnl_type(is_data ? described_.data : described_.statistics),
+            is_data ? dims : channels, logical_tensor::layout_type::strided};
+  }
+
+  op& add(const op::kind kind, const std::vector<logical_tensor>& inputs,
+          const std::vector<logical_tensor>& outputs, const char* const name) {
+    return ops_.emplace_back(ops_.size(), kind, inputs, outputs, name);
+  }
+
+  op& add_batch_norm(const op::kind kind, const std::vector<logical_tensor>& inputs,
+                     const std::vector<logical_tensor>& outputs, const char* const name) {
+    op& added = add(kind, inputs, outputs, name);
+    added.set_attr<float>(op::attr::epsilon, described_.epsilon);
+    added.set_attr<std::string>(op::attr::data_format, described_.data_format);
+    return added;
+  }
+
+  void add_backward(const logical_tensor& diff_dst) {
+    std::vector<logical_tensor> inputs = {tensor(Input::src), diff_dst, tensor(Input::mean),
+                                          tensor(Input::variance)};
+    if (described_.given.has(Input::gamma)) inputs.push_back(tensor(Input::gamma));
+    std::vector<logical_tensor> outputs = {tensor(Output::diff_src)};
+    for (const Output sum : {Output::diff_gamma, Output::diff_beta}) {
+      if (described_.wanted.has(sum)) outputs.push_back(tensor(sum));
+    }
+    add_batch_norm(op::kind::BatchNormTrainingBackward, inputs, outputs,
+                   "BatchNormTrainingBackward");
+  }
+
+  void add_forward(const logical_tensor& dst) {
+    std::vector<logical_tensor> inputs = {tensor(Input::src), tensor(Input::mean),
+                                          tensor(Input::variance)};
+    for (const Input port : {Input::gamma, Input::beta}) {
+      if (described_.given.has(port)) inputs.push_back(tensor(port));
+    }
+    op& added = add_batch_norm(op::kind::BatchNormForwardTraining, inputs,
+                               {dst, tensor(Output::running_mean), tensor(Output::running_variance),
+                                tensor(Output::batch_mean), tensor(Output::batch_variance)},
+                               "BatchNormForwardTraining");
+    added.set_attr<float>(op::attr::momentum, described_.momentum);
+  }
+
+  void add_relu_forward() {
+    logical_tensor sum = between();
+    add_forward(sum);
+    if (described_.given.has(Input::residual)) {
+      const logical_tensor normalized = std::exchange(sum, between());
+      add(op::kind::Add, {normalized, tensor(Input::residual)}, {sum}, "Add");
+    }
+    if (std::isinf(described_.clip)) {
+      add(op::kind::ReLU, {sum}, {tensor(Output::dst)}, "ReLU");
+    } else {
+      set_bounds(add(op::kind::Clamp, {sum}, {tensor(Output::dst)}, "Clamp"));
+    }
+  }
+
+  void add_relu_backward() {
+    const logical_tensor masked =
+        described_.wanted.has(Output::diff_residual) ? tensor(Output::diff_residual) : between();
+    const std::vector<logical_tensor> inputs = {tensor(Input::dst), tensor(Input::diff_dst)};
+    const bool relu = std::isinf(described_.clip);
+    op& added = add(relu ? op::kind::ReLUBackward : op::kind::ClampBackward, inputs, {masked},
+                    relu ? "ReLUBackward" : "ClampBackward");
+    added.set_attr<bool>(op::attr::use_dst, true);
+    if (!relu) set_bounds(added);
+    add_backward(masked);
+  }
+
+  void set_bounds(op& clamp) const {
+    clamp.set_attr<float>(op::attr::min, 0);
+    clamp.set_attr<float>(op::attr::max, described_.clip);
+  }
+
+  const Op& described_;
+  std::vector<op> ops_;
+  std::size_t num_between_ = 0;
+};
+
+std::vector<std::size_t> ids_of(const std::vector<logical_tensor>& tensors) {
+  std::vector<std::size_t> ids;
+  for (const logical_tensor& tensor : tensors) ids.push_back(tensor.get_id());
+  return ids;
+}
+
+// Sorted so that each partition comes after those whose outputs it takes.
+std::vector<dnnl::graph::partition> in_order(std::vector<dnnl::graph::partition> partitions) {
+  const auto takes_from = [](const dnnl::graph::partition& taker,
+                             const dnnl::graph::partition& giver) {
+    const std::vector<std::size_t> given = ids_of(giver.get_output_ports());
+    const std::vector<std::size_t> taken = ids_of(taker.get_input_ports());
+    return std::any_of(taken.begin(), taken.end(), [&](const std::size_t id) {
+      return std::find(given.begin(), given.end(), id) != given.end();
+    });
+  };
+  std::vector<dnnl::graph::partition> sorted;
+  while (!partitions.empty()) {
+    const auto next = std::find_if(partitions.begin(), partitions.end(), [&](const auto& taker) {
+      return std::none_of(partitions.begin(), partitions.end(),
+                          [&](const auto& giver) { return takes_from(taker, giver); });
+    });
+    sorted.push_back(*next);
+    partitions.erase(next);
+  }
+  return sorted;
 }
 
 }  // namespace
 
-CompiledOp::CompiledOp(const Op& described)
-    : name_(signature_of(described.operation).name),
-      given_(described.given),
-      wanted_(described.wanted),
-      stream_(cpu_engine()) {
-  const std::vector<logical_tensor> inputs = describe(described, given_);
-  const std::vector<logical_tensor> outputs = describe(described, wanted_);
+CompiledGraph::CompiledGraph(const Op& described)
+    : name_(signature_of(described.operation).name), stream_(cpu_engine()) {
   translate(std::string("building the graph of ") + name_, [&] {
-    op node(0, kind_of(described.operation), inputs, outputs, name_);
-    node.set_attr<float>(op::attr::epsilon, described.epsilon);
-    if (described.operation == Operation::forward_training) {
-      node.set_attr<float>(op::attr::momentum, described.momentum);
-    }
-    node.set_attr<std::string>(op::attr::data_format, described.data_format);
     dnnl::graph::graph graph(dnnl::engine::kind::cpu);
-    graph.add_op(node);
+    const Ops ops(described);
+    for (const op& node : ops.all()) graph.add_op(node);
     graph.finalize();
-    const std::vector<dnnl::graph::partition> partitions = graph.get_partitions();
-    if (partitions.size() != 1 || !partitions[0].is_supported()) {
-      raise(std::string("asked for ") + name_, "no kernel supports it", "unimplemented");
+    std::size_t covered = 0;
+    for (const dnnl::graph::partition& partition : in_order(graph.get_partitions())) {
+      if (!partition.is_supported()) break;
+      covered += partition.get_ops_num();
+      steps_.push_back(compile_step(partition));
     }
-    partition_ = partitions[0].compile(inputs, outputs, cpu_engine());
-    for (const logical_tensor& input : inputs) inputs_.emplace_back(input, cpu_engine(), nullptr);
-    for (const logical_tensor& output : outputs) {
-      outputs_.emplace_back(output, cpu_engine(), nullptr);
+    if (covered != ops.all().size()) {
+      raise(std::string("asked for ") + name_, "no kernel supports it", "unimplemented");
     }
   });
 }
 
-void CompiledOp::execute(const Ports& ports) {
+CompiledGraph::Step CompiledGraph::compile_step(const dnnl::graph::partition& partition) {
+  Step step;
+  const std::vector<logical_tensor> inputs = partition.get_input_ports();
+  const std::vector<logical_tensor> outputs = partition.get_output_ports();
+  step.partition = partition.compile(inputs, outputs, cpu_engine());
+  step.input_ids = ids_of(inputs);
+  step.output_ids = ids_of(outputs);
+  for (const logical_tensor& input : inputs) {
+    step.inputs.emplace_back(input, cpu_engine(), nullptr);
+  }
+  for (const logical_tensor& output : outputs) {
+    step.outputs.emplace_back(output, cpu_engine(), nullptr);
+    if (output.get_id() >= first_between) between_[output.get_id()].resize(output.get_mem_size());
+  }
+  return step;
+}
+
+void* CompiledGraph::memory_of(const std::size_t id, const Ports& ports) {
+  if (id >= first_between) return between_.at(id).data();
+  if (id >= num_ports(Input{})) return ports.out[static_cast<Output>(id - num_ports(Input{}))];
+  // Inputs too are void* for oneDNN; it does not write to them.
+  return const_cast<void*>(ports.in[static_cast<Input>(id)]);
+}
+
+void CompiledGraph::execute(const Ports& ports) {
   translate(std::string("running ") + name_, [&] {
-    std::size_t next = 0;
-    given_.for_each([&](const Input port) {
-      // Inputs too are void* for oneDNN; it does not write to them.
-      inputs_[next++].set_data_handle(const_cast<void*>(ports.in[port]));
-    });
-    next = 0;
-    wanted_.for_each([&](const Output port) { outputs_[next++].set_data_handle(ports.out[port]); });
-    partition_.execute(stream_, inputs_, outputs_);
+    for (Step& step : steps_) {
+      for (std::size_t i = 0; i < step.inputs.size(); ++i) {
+        step.inputs[i].set_data_handle(memory_of(step.input_ids[i], ports));
+      }
+      for (std::size_t i = 0; i < step.outputs.size(); ++i) {
+        step.outputs[i].set_data_handle(memory_of(step.output_ids[i], ports));
+      }
+      step.partition.execute(stream_, step.inputs, step.outputs);
+    }
     stream_.wait();
   });
+}
+
+std::size_t CompiledGraph::bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& [id, memory] : between_) bytes += memory.size();
+  return bytes;
 }
 
 }  // namespace onedsl::onednn

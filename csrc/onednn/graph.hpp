@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <oneapi/dnnl/dnnl_graph.hpp>
 #include <string>
 #include <vector>
@@ -9,15 +11,16 @@
 #include "../core/ports.hpp"
 #include "../core/types.hpp"
 
-// oneDNN's Graph API, as it is: one op, its ports, a compiled partition. Nothing here mends what
+// oneDNN's Graph API, as it is: ops, their ports, compiled partitions. Nothing here mends what
 // oneDNN lacks (backend.hpp does).
 namespace onedsl::onednn {
 
-// One op, as oneDNN's document describes it. dims are src's, in the order of data_format.
+// An operation as oneDNN's documents describe its ops. dims are src's, in the order of data_format.
 struct Op {
   Operation operation = Operation::training_backward;
   float epsilon = 0;
   float momentum = 0.5F;
+  float clip = 0;           // infinity for none
   std::string data_format;  // "NXC" or "NCX"
   std::vector<std::int64_t> dims;
   DataType data = DataType::f32;
@@ -32,22 +35,31 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual void execute(const Ports& ports) = 0;
+  virtual std::size_t bytes() const noexcept { return 0; }  // of tensors that it holds
 };
 
-// A graph that holds this single op, finalized, partitioned and compiled.
-class CompiledOp final : public Executable {
+// A graph that holds the operation's ops, finalized, partitioned and compiled. Where oneDNN makes
+// several partitions of it, what one hands on to another is held here.
+class CompiledGraph final : public Executable {
  public:
-  explicit CompiledOp(const Op& op);
+  explicit CompiledGraph(const Op& op);
   void execute(const Ports& ports) override;
+  std::size_t bytes() const noexcept override;
 
  private:
+  struct Step {
+    dnnl::graph::compiled_partition partition;
+    std::vector<std::size_t> input_ids, output_ids;
+    std::vector<dnnl::graph::tensor> inputs, outputs;
+  };
+
+  Step compile_step(const dnnl::graph::partition& partition);
+  void* memory_of(std::size_t id, const Ports& ports);
+
   const char* name_;
-  InputSet given_;
-  OutputSet wanted_;
   dnnl::stream stream_;
-  dnnl::graph::compiled_partition partition_;
-  std::vector<dnnl::graph::tensor> inputs_;
-  std::vector<dnnl::graph::tensor> outputs_;
+  std::vector<Step> steps_;  // in an order in which every one finds its inputs computed
+  std::map<std::size_t, std::vector<std::byte>> between_;  // by the logical tensor's id
 };
 
 }  // namespace onedsl::onednn

@@ -53,16 +53,25 @@ bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
   return parts(a) == parts(b);
 }
 
+// oneDNN leaves the sums of an empty tensor unwritten, or not, from version to version.
+void Plan::write_empty(const Ports& ports, const std::size_t bytes) const {
+  key_.problem.wanted.for_each([&](const Output port) {
+    if (is_tensor(port)) return;
+    if (port == Output::running_mean) {
+      std::memcpy(ports.out[port], ports.in[Input::mean], bytes);
+    } else if (port == Output::running_variance) {
+      std::memcpy(ports.out[port], ports.in[Input::variance], bytes);
+    } else {
+      std::memset(ports.out[port], 0, bytes);
+    }
+  });
+}
+
 void Plan::execute(const Ports& ports) const {
   const Geometry& geometry = key_.problem.geometry;
   const auto statistics = static_cast<std::size_t>(geometry.statistics());
   if (geometry.elements() == 0) {
-    // oneDNN leaves the sums of an empty tensor unwritten, or not, from version to version.
-    key_.problem.wanted.for_each([&](const Output port) {
-      if (!is_tensor(port)) {
-        std::memset(ports.out[port], 0, statistics * size_of(key_.statistics_type));
-      }
-    });
+    write_empty(ports, statistics * size_of(key_.statistics_type));
     return;
   }
   if (key_.statistics_type == DataType::f32) return run(ports);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -42,6 +43,7 @@ class Plan {
 
  private:
   virtual void run(const Ports& ports) const = 0;  // statistics in f32
+  void write_empty(const Ports& ports, std::size_t bytes) const;
 
   PlanKey key_;
 };

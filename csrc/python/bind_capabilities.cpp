@@ -89,7 +89,7 @@ void bind_capabilities(py::module_& module) {
         // Safe without the GIL: oneDNN touches no Python object.
         const ReleasedGil released;
         const onednn::InsideOneDNN inside;
-        onednn::CompiledOp{op};
+        onednn::CompiledGraph{op};
       },
       py::arg("dims"), py::arg("data_format"), py::arg("data"), py::arg("statistics"),
       py::arg("gamma"), py::arg("num_outputs"));

@@ -22,6 +22,12 @@ bool is_statistic(const View& v, const View& mean) {
   return v.is_c_contiguous() && v.same_layout(mean);
 }
 
+bool come_together(const Call& call, const Signature& signature) {
+  std::size_t present = 0;
+  signature.together.for_each([&](const Input port) { present += call.in[port] ? 1 : 0; });
+  return present == 0 || present == signature.together.count();
+}
+
 // Where a run reads and writes, and what it returns.
 struct Run {
   Ports ports;
@@ -65,6 +71,14 @@ py::object deliver(Run run, const Call& call, const py::object& out, const py::h
 }
 
 }  // namespace
+
+InputSet Call::given() const {
+  InputSet given;
+  for (std::size_t i = 0; i < num_ports(Input{}); ++i) {
+    if (in[static_cast<Input>(i)]) given.add(static_cast<Input>(i));
+  }
+  return given;
+}
 
 bool is_dense(const py::handle array, const KeptAxes kept) {
   const std::optional<View> v = view(array);
@@ -136,7 +150,7 @@ std::optional<Call> Operator::check(const py::tuple& inputs, const OutputSet wan
     call.in[port] = view(object, dialect_.requires_grad);
     good = call.in[port].has_value();
   });
-  if (!good) return std::nullopt;
+  if (!good || !come_together(call, signature())) return std::nullopt;
   const std::optional<Geometry> geometry = geometry_of(call.src(), call.mean());
   if (!geometry) return std::nullopt;
   call.geometry = *geometry;
@@ -189,10 +203,15 @@ bool Operator::overlaps_inputs(const Call& call, const Output port) const {
 }
 
 PlanKey Operator::key(const Geometry& geometry, const DataType data, const DataType statistics,
-                      const OutputSet wanted, const BackendChoice backend) const {
+                      const InputSet given, const OutputSet wanted,
+                      const BackendChoice backend) const {
+  InputSet optional_tensors;
+  signature().optional.for_each([&](const Input port) {
+    if (is_tensor(port) && given.has(port)) optional_tensors.add(port);
+  });
   PlanKey key;
-  key.problem = {dialect_.operation,  geometry, data, dialect_.statistics, dialect_.spread,
-                 dialect_.attributes, wanted};
+  key.problem = {dialect_.operation,  geometry,         data,  dialect_.statistics, dialect_.spread,
+                 dialect_.attributes, optional_tensors, wanted};
   key.statistics_type = statistics;
   key.backend = backend;
   key.num_threads = max_threads();
@@ -210,7 +229,8 @@ py::object Operator::run(const py::tuple& inputs, const std::uint32_t wanted_bit
     // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
     // caller's frame and by `run`.
     const ReleasedGil released;
-    find_plan(key(call->geometry, call->src().type, call->mean().type, wanted, backend))
+    find_plan(
+        key(call->geometry, call->src().type, call->mean().type, call->given(), wanted, backend))
         ->execute(run.ports);
   }
   return deliver(std::move(run), *call, out, inputs[0]);
@@ -273,15 +293,15 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
         "the tensor cannot be used: its memory must be dense, and the axes that have statistics "
         "must lie in it in their own order");
   }
-  plan_ = find_plan(op_.key(*geometry, src_.type, mean_.type, wanted_, backend));
+  plan_ = find_plan(op_.key(*geometry, src_.type, mean_.type, given_, wanted_, backend));
 }
 
 // A plan from before a fork would hang: this process has lost its threads.
 std::shared_ptr<const Plan> Compiled::usable_plan() const {
   if (plan_->key().fork_generation == fork_generation()) return plan_;
   const PlanKey& old = plan_->key();
-  return find_plan(
-      op_.key(old.problem.geometry, old.problem.data, old.statistics_type, wanted_, old.backend));
+  return find_plan(op_.key(old.problem.geometry, old.problem.data, old.statistics_type, given_,
+                           wanted_, old.backend));
 }
 
 py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
@@ -289,11 +309,7 @@ py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
   if (!call || !call->src().same_layout(src_.view()) || !call->mean().same_layout(mean_.view())) {
     return py::none();
   }
-  bool as_compiled = true;
-  op_.signature().inputs.for_each([&](const Input port) {
-    as_compiled = as_compiled && call->in[port].has_value() == given_.has(port);
-  });
-  if (!as_compiled) return py::none();
+  if (!(call->given() == given_)) return py::none();
   Run run = prepare(*call, op_.signature(), wanted_, out);
   {
     // Safe without the GIL: as in Operator::run, and this object is kept alive by its caller.

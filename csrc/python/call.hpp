@@ -41,6 +41,7 @@ struct Call {
   PerPort<Output, std::optional<View>> out;
 
   const View& src() const { return *in[Input::src]; }
+  InputSet given() const;
   const View& mean() const { return *in[Input::mean]; }
 };
 
@@ -65,8 +66,8 @@ class Operator {
   std::optional<Geometry> geometry_of(const View& src, const View& mean) const;
   std::optional<Call> check(const pybind11::tuple& inputs, OutputSet wanted,
                             const pybind11::object& out) const;
-  PlanKey key(const Geometry& geometry, DataType data, DataType statistics, OutputSet wanted,
-              BackendChoice backend) const;
+  PlanKey key(const Geometry& geometry, DataType data, DataType statistics, InputSet given,
+              OutputSet wanted, BackendChoice backend) const;
 
  private:
   bool check_outputs(Call& call, OutputSet wanted, const pybind11::object& out) const;

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from .. import _core, _refuse
+from .. import _attributes, _core, _refuse
 from .._spec import DataFormat, parse_data_format
 from .._types import dtype_name
 from ..operators._dialect import Dialect, Port
@@ -52,7 +52,9 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
             "array: pass float(epsilon)"
         )
     return Attributes(
-        _refuse.epsilon(epsilon), parse_data_format(data_format), _refuse.statistics(statistics)
+        _attributes.epsilon(epsilon),
+        parse_data_format(data_format),
+        _attributes.statistics(statistics),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic
 
-from .. import _core, _refuse
+from .. import _attributes, _core, _refuse
 from .._arrays import Array
 from .._autotune import fastest
 from .._spec import TensorSpec
@@ -28,7 +28,6 @@ class Compiled(Generic[Result]):
         "_given",
         "_ignores",
         "_operator",
-        "_outputs",
         "_run",
         "_spec",
         "_statistics",
@@ -43,7 +42,7 @@ class Compiled(Generic[Result]):
         stats_dtype: object,
         stats_shape: Sequence[int] = (),
         gives: Mapping[str, object],
-        outputs: str,
+        wanted: int,
         backend: str,
         autotune: bool,
     ) -> None:
@@ -60,7 +59,9 @@ class Compiled(Generic[Result]):
             Of the statistics, where that does not follow from the tensors'.
         gives : mapping of str to bool
             For each optional input, whether calls will pass it.
-        outputs, backend, autotune
+        wanted : int
+            The outputs, as the core counts them.
+        backend, autotune
             As in the operators' ``compile``.
         """
         dialect = operator._dialect
@@ -80,8 +81,7 @@ class Compiled(Generic[Result]):
         first = next(port.label for port in dialect.inputs if port.kind == "statistic")
         shape_kind = operator._statistics_shape
         _refuse.statistic_shape(dialect, shape_kind, spec.shape, first, self._statistics.shape)
-        self._outputs = outputs
-        self._wanted = _refuse.outputs(outputs, dialect)
+        self._wanted = wanted
         self._ignores = dialect.ignored != "" and self._wanted != dialect.all_outputs
         if self._ignores:
             given &= ~(1 << dialect.ignored_position)  # the plan is made without
@@ -100,7 +100,7 @@ class Compiled(Generic[Result]):
                 backend=choice,
             )
 
-        choice = _refuse.backend(backend)
+        choice = _attributes.backend(backend)
         if autotune and choice is _core.Backend.auto:
             specs = {"tensor": self._spec, "statistic": self._statistics}
             inputs = [
@@ -136,7 +136,8 @@ class Compiled(Generic[Result]):
     @property
     def outputs(self) -> str:
         """What calls compute."""
-        return self._outputs
+        dialect = self._operator._dialect
+        return "all" if self._wanted == dialect.all_outputs else ", ".join(dialect.always)
 
     @property
     def backend(self) -> str:

@@ -49,10 +49,14 @@ class Dialect:
     """The types that statistics may have, by the type of the tensors."""
     ranks: tuple[int, int]
     """Least and most dimensions of the tensors."""
-    alone: str = ""
-    """The output that may be asked for alone; without one, all are computed by every call."""
+    always: tuple[str, ...] = ()
+    """The outputs of every call, where the others come only if asked for; empty if all come."""
+    ask: tuple[str, str] = ("", "")
+    """How a caller asks for all outputs, and how for `always`: words for messages."""
     ignored: str = ""
-    """The input that the document has ignored where `alone` is asked for."""
+    """The input that the document has ignored where only `always` is asked for."""
+    together: tuple[str, ...] = ()
+    """Optional inputs that come all or none."""
 
     @functools.cached_property
     def all_outputs(self) -> int:
@@ -60,9 +64,9 @@ class Dialect:
         return (1 << len(self.outputs)) - 1
 
     @functools.cached_property
-    def alone_outputs(self) -> int:
-        """`alone`, as the core counts outputs; 0 if there is none."""
-        return sum(1 << i for i, port in enumerate(self.outputs) if port.name == self.alone)
+    def always_outputs(self) -> int:
+        """`always`, as the core counts outputs."""
+        return sum(1 << i for i, port in enumerate(self.outputs) if port.name in self.always)
 
     @functools.cached_property
     def ignored_position(self) -> int:
@@ -73,6 +77,7 @@ class Dialect:
         self,
         epsilon: float,
         statistics_shape: _core.StatisticsShape,
+        numbers: Mapping[str, float] = {},
         *,
         spread: _core.Spread = _core.Spread.variance,
         keeps_history: bool = False,
@@ -87,6 +92,7 @@ class Dialect:
             ranks=self.ranks,
             spread=spread,
             keeps_history=keeps_history,
+            **numbers,
         )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from numpy import ndarray
 
-from .. import _core, _dense, _refuse
+from .. import _attributes, _core, _dense, _refuse
 from .._arrays import Array, as_numpy, buffers_for, mark_written
 from .._errors import GammaIgnoredWarning
 from .._spec import DataFormat, parse_data_format
@@ -30,10 +30,15 @@ class Operator(Generic[Result]):
 
     _dialect: ClassVar[Dialect]
 
-    def __init__(self, epsilon: float, statistics_shape: _core.StatisticsShape) -> None:
-        self._epsilon = _refuse.epsilon(epsilon)
+    def __init__(
+        self,
+        epsilon: float,
+        statistics_shape: _core.StatisticsShape,
+        numbers: Mapping[str, float] = {},
+    ) -> None:
+        self._epsilon = _attributes.epsilon(epsilon)
         self._statistics_shape = statistics_shape
-        self._core = self._dialect.core_operator(self._epsilon, statistics_shape)
+        self._core = self._dialect.core_operator(self._epsilon, statistics_shape, numbers)
 
     @property
     def epsilon(self) -> float:
@@ -56,13 +61,12 @@ class Operator(Generic[Result]):
         return hash((type(self), *self._attributes().values()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(self._attributes().values())
+        return _made, (type(self), self._attributes())
 
-    def _call(self, inputs: Arrays, outputs: str, out: Any, backend: str) -> Result:
+    def _call(self, inputs: Arrays, wanted: int, out: Any, backend: str) -> Result:
         """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
         dialect = self._dialect
-        wanted = _refuse.outputs(outputs, dialect)
-        choice = _refuse.backend(backend)
+        choice = _attributes.backend(backend)
         if wanted != dialect.all_outputs and dialect.ignored:
             inputs = self._without_ignored(inputs)
         run = self._core.run
@@ -154,12 +158,17 @@ class Operator(Generic[Result]):
             return inputs
         _refuse.arguments(dialect, self._statistics_shape, inputs)
         warnings.warn(
-            f"{dialect.ignored} is ignored: oneDNN's document says so where {dialect.alone} is the "
-            f'only output. Ask for outputs="all" to have it used, or leave {dialect.ignored} out.',
+            f"{dialect.ignored} is ignored: oneDNN's document says so where "
+            f"{', '.join(dialect.always)} is the only output. Ask for {dialect.ask[0]} to have it "
+            f"used, or leave {dialect.ignored} out.",
             GammaIgnoredWarning,
             stacklevel=4,
         )
         return (*inputs[:position], None, *inputs[position + 1 :])
+
+
+def _made(cls: type[Any], attributes: Mapping[str, Any]) -> Any:
+    return cls(**attributes)
 
 
 class ChannelOperator(Operator[Result]):
@@ -167,9 +176,11 @@ class ChannelOperator(Operator[Result]):
 
     __slots__ = ("_data_format",)
 
-    def __init__(self, epsilon: float, data_format: DataFormat | str) -> None:
+    def __init__(
+        self, epsilon: float, data_format: DataFormat | str, numbers: Mapping[str, float] = {}
+    ) -> None:
         self._data_format = parse_data_format(data_format)
-        super().__init__(epsilon, self._data_format.statistics_shape_kind)
+        super().__init__(epsilon, self._data_format.statistics_shape_kind, numbers)
 
     @property
     def data_format(self) -> DataFormat:

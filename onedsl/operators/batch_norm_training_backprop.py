@@ -4,7 +4,7 @@
 
 from typing import Any, Literal, NamedTuple
 
-from .. import _core
+from .. import _core, _refuse
 from .._arrays import AnyArray
 from .._spec import MAX_RANK, DataFormat, DataFormatLike, TensorSpec
 from .._types import STATISTICS, Backend, DType
@@ -49,7 +49,8 @@ DIALECT = Dialect(
     statistics=_core.Statistics.batch,
     types=STATISTICS,
     ranks=(2, MAX_RANK),
-    alone="input_delta",
+    always=("input_delta",),
+    ask=('outputs="all"', 'outputs="input_delta"'),
 )
 
 
@@ -186,7 +187,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         What is copied and what is not is as with `BatchNormTrainingBackward`.
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._call(inputs, outputs, out, backend)
+        return self._call(inputs, _refuse.outputs(outputs, DIALECT), out, backend)
 
     def compile(
         self,
@@ -234,7 +235,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma},
-            outputs=outputs,
+            wanted=_refuse.outputs(outputs, DIALECT),
             backend=backend,
             autotune=autotune,
         )

@@ -4,7 +4,7 @@
 
 from typing import Any, Literal, NamedTuple
 
-from .. import _core
+from .. import _core, _refuse
 from .._arrays import AnyArray
 from .._spec import MAX_RANK, DataFormat, DataFormatLike, TensorSpec
 from .._types import STATISTICS, Backend, DType
@@ -49,7 +49,8 @@ DIALECT = Dialect(
     statistics=_core.Statistics.batch,
     types=STATISTICS,
     ranks=(2, MAX_RANK),
-    alone="diff_src",
+    always=("diff_src",),
+    ask=('outputs="all"', 'outputs="diff_src"'),
     ignored="gamma",
 )
 
@@ -209,7 +210,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         same strides. Anything else (slices, negative or zero strides, unaligned items, a diff_dst
         in another order) is copied first; the logger ``onedsl`` tells so at level INFO.
         """
-        return self._call((src, diff_dst, mean, variance, gamma), outputs, out, backend)
+        wanted = _refuse.outputs(outputs, DIALECT)
+        return self._call((src, diff_dst, mean, variance, gamma), wanted, out, backend)
 
     def compile(
         self,
@@ -257,7 +259,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma},
-            outputs=outputs,
+            wanted=_refuse.outputs(outputs, DIALECT),
             backend=backend,
             autotune=autotune,
         )

@@ -50,7 +50,8 @@ DIALECT = Dialect(
     statistics=_core.Statistics.frozen,
     types={"f32": ("f32",), "f16": ("f16",)},
     ranks=(1, 8),
-    alone="output_gradient",
+    always=("output_gradient",),
+    ask=('outputs="all"', 'outputs="output_gradient"'),
 )
 
 
@@ -206,7 +207,12 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         """
         if scale is None:
             raise TypeError("scale (ScaleTensor) must be given: the struct has it not optional")
-        return self._call((input, input_gradient, mean, variance, scale), outputs, out, backend)
+        return self._call(
+            (input, input_gradient, mean, variance, scale),
+            _refuse.outputs(outputs, DIALECT),
+            out,
+            backend,
+        )
 
     def compile(
         self,
@@ -250,7 +256,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             stats_dtype=_refuse.spec(spec).dtype,
             stats_shape=stats_shape,
             gives={},
-            outputs=outputs,
+            wanted=_refuse.outputs(outputs, DIALECT),
             backend=backend,
             autotune=autotune,
         )

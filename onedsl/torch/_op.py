@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .. import _core, _refuse
+from .. import _attributes, _core, _refuse
 from .._spec import DataFormatLike, parse_data_format
 from ..operators._dialect import Dialect
 from ..operators.batch_norm_training_backward import DIALECT, BatchNormGradients
@@ -77,7 +77,7 @@ def batch_norm_backward(
     is copied first: src where it has gaps or unaligned items, and then, or where it lies otherwise
     than src, diff_dst.
     """
-    epsilon = _refuse.epsilon(epsilon)
+    epsilon = _attributes.epsilon(epsilon)
     sums = _refuse.outputs(outputs, DIALECT) == _ALL
     gradients = torch.ops.onedsl.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
@@ -95,7 +95,7 @@ op = torch.ops.onedsl.batch_norm_backward.default
 
 
 def _dialect(statistics: str) -> Dialect:
-    return dataclasses.replace(DIALECT, statistics=_refuse.statistics(statistics))
+    return dataclasses.replace(DIALECT, statistics=_attributes.statistics(statistics))
 
 
 @functools.lru_cache(maxsize=256)

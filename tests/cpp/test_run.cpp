@@ -113,7 +113,7 @@ Inputs random_inputs(Random& random, const Layout& layout, const Geometry& geome
   problem.data = random.of(types);
   problem.statistics = random.chance(4) ? Statistics::frozen : Statistics::batch;
   problem.spread = random.chance(4) ? Spread::inverse_deviation : Spread::variance;
-  problem.epsilon = 1e-3;
+  problem.attributes.epsilon = 1e-3;
   problem.wanted = random.chance(8) ? OutputSet(Output::diff_src) : all_outputs;
   const auto tensor = [&](const DataType type, const std::int64_t count) {
     return Tensor(type, count, random.chance(2) ? 0 : random.between(1, 15));
@@ -199,8 +199,9 @@ void check_accuracy(const Inputs& inputs, const Results& results, const Run& run
   const auto count = static_cast<double>(problem.geometry.per_statistic());
   std::vector<double> r(channels);
   for (std::size_t c = 0; c < channels; ++c) {
-    r[c] = problem.spread == Spread::variance ? 1 / std::sqrt(inputs.variance[c] + problem.epsilon)
-                                              : inputs.variance[c];
+    r[c] = problem.spread == Spread::variance
+               ? 1 / std::sqrt(inputs.variance[c] + problem.attributes.epsilon)
+               : inputs.variance[c];
   }
   const auto normalized = [&](const std::size_t i, const std::size_t c) {
     return (inputs.src[i] - inputs.mean[c]) * r[c];
@@ -303,7 +304,7 @@ void for_random_inputs(Random& random, const int count, const std::int64_t most_
 
 void test_accuracy() {
   Random random(5);
-  for_random_inputs(random, 300, 20000, [&](const Inputs& inputs) {
+  for_random_inputs(random, 1000, 20000, [&](const Inputs& inputs) {
     for (const Isa isa : isas()) {
       const Run run = random_run(random, isa);
       check_accuracy(inputs, results_of(inputs, run), run);
@@ -314,10 +315,10 @@ void test_accuracy() {
 void test_bits() {
   test_shapes_that_differed();
   Random random(6);
-  for_random_inputs(random, 1500, 100000, [&](const Inputs& inputs) {
+  for_random_inputs(random, 4000, 100000, [&](const Inputs& inputs) {
     const Isa isa = random.of(isas());
     const Results expected = results_of(inputs, plain_run(isa));
-    for (int i = 0; i < 4; ++i) check_same_bits(inputs, expected, random_run(random, isa));
+    for (int i = 0; i < 5; ++i) check_same_bits(inputs, expected, random_run(random, isa));
   });
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 import onedsl
 from onedsl import _core
 
-TENSOR = 48 << 20  # bytes
+TENSOR = 48 << 20  # bytes; smaller ones may be kept by malloc when they are freed
 
 name, backend, planes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dtype = helpers.NUMPY[name]

@@ -7,7 +7,7 @@ import torch
 
 import onedsl.torch
 
-TENSOR = 32 << 20  # bytes
+TENSOR = 32 << 20  # bytes; smaller ones may be kept by malloc when they are freed
 
 
 def peak():

@@ -43,6 +43,35 @@ def direct(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) ->
     print(frozen.output_gradient, frozen.output_scale_gradient, frozen.output_bias_gradient)
 
 
+def forward(src: Float32, mean: Float32, variance: Float32) -> None:
+    op = onedsl.BatchNormForwardTraining(1e-5, momentum=0.1, data_format="NXC")
+    result = op(src, mean, variance, gamma=mean, beta=mean)
+    assert_type(result, onedsl.BatchNormForward)
+    dst, running_mean, running_variance, batch_mean, batch_variance = result
+    op(src, mean, variance, out=(dst, running_mean, running_variance, batch_mean, batch_variance))
+    plan = op.compile(onedsl.TensorSpec.of(src), gamma=False, backend="auto")
+    assert_type(plan, onedsl.CompiledBatchNormForwardTraining)
+    assert_type(plan(src=src, mean=mean, variance=variance, out=result), onedsl.BatchNormForward)
+
+
+def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
+    spec = onedsl.TensorSpec.of(src)
+    op = onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0)
+    result = op(src, mean, variance, gamma=mean, beta=mean, residual=src)
+    assert_type(result, onedsl.BatchNormForward)
+    plan = op.compile(spec)
+    assert_type(plan, onedsl.CompiledBatchNormReLUForwardTraining)
+    assert_type(plan(src, mean, variance, mean, mean), onedsl.BatchNormForward)
+
+    gradient = onedsl.BatchNormReLUTrainingBackward(1e-5, "NXC", clip=6.0)
+    grads = gradient(src, diff_dst, mean, variance, mean, mean, dst=result.dst, residual=True)
+    assert_type(grads, onedsl.BatchNormReLUGradients)
+    print(grads.diff_src, grads.diff_gamma, grads.diff_beta, grads.diff_residual)
+    compiled = gradient.compile(spec, dst=False)
+    assert_type(compiled, onedsl.CompiledBatchNormReLUTrainingBackward)
+    assert_type(compiled(src, diff_dst, mean, variance, mean, mean), onedsl.BatchNormReLUGradients)
+
+
 def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
     spec = onedsl.TensorSpec.of(src)
     assert_type(spec.shape, tuple[int, ...])
@@ -141,6 +170,8 @@ def reference() -> None:
 def main() -> None:
     x, ones = np.ones((4, 3), np.float32), np.ones(3, np.float32)
     direct(x, x, ones, ones)
+    forward(x, ones, ones)
+    relu(x, x, ones, ones)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
         compiled(x, x, ones, ones)

@@ -1,0 +1,148 @@
+#include "task.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+namespace onedsl::native {
+namespace {
+
+Tensors tensors_of(const Ports& ports) {
+  const auto statistic = [&](const Input port) {
+    return static_cast<const float*>(ports.in[port]);
+  };
+  const auto sum = [&](const Output port) { return static_cast<float*>(ports.out[port]); };
+  Tensors tensors;
+  tensors.src = ports.in[Input::src];
+  tensors.diff_dst = ports.in[Input::diff_dst];
+  tensors.residual = ports.in[Input::residual];
+  tensors.dst = ports.in[Input::dst];
+  tensors.mean = statistic(Input::mean);
+  tensors.variance = statistic(Input::variance);
+  tensors.gamma = statistic(Input::gamma);
+  tensors.beta = statistic(Input::beta);
+  void* const dst = ports.out[Output::dst];
+  tensors.result = dst != nullptr ? dst : ports.out[Output::diff_src];
+  tensors.diff_residual = ports.out[Output::diff_residual];
+  tensors.diff_gamma = sum(Output::diff_gamma);
+  tensors.diff_beta = sum(Output::diff_beta);
+  tensors.running_mean = sum(Output::running_mean);
+  tensors.running_variance = sum(Output::running_variance);
+  tensors.batch_mean = sum(Output::batch_mean);
+  tensors.batch_variance = sum(Output::batch_variance);
+  return tensors;
+}
+
+// Evenly spread over all elements of channel 0.
+Samples samples_of(const Order& order, const Places& places) {
+  const Index plane = order.inner;
+  const Index in_place = order.outer * plane;
+  const Index elements = in_place * places.count();
+  Samples samples;
+  samples.count = std::min(elements, Samples::most);
+  for (Index i = 0; i < samples.count; ++i) {
+    const Index element = (2 * i + 1) * elements / (2 * samples.count);
+    const Index within = element % in_place;
+    samples.at[i] = places.offset(element / in_place) + within / plane * order.channels * plane +
+                    within % plane;
+  }
+  return samples;
+}
+
+bool has_relu(const Problem& problem) {
+  return problem.operation == Operation::relu_forward_training ||
+         problem.operation == Operation::relu_training_backward;
+}
+
+}  // namespace
+
+Variant variant_of(const Problem& problem, const Ports& ports) {
+  switch (problem.operation) {
+    case Operation::forward_training:
+      return Variant::normalization;
+    case Operation::relu_forward_training:
+      return Variant::normalization_and_relu;
+    case Operation::relu_training_backward:
+      return ports.in[Input::dst] != nullptr ? Variant::gradient_by_dst : Variant::gradient_by_src;
+    case Operation::training_backward:
+      break;
+  }
+  return Variant::gradient;
+}
+
+Task task_for(const Problem& problem, const Ports& ports, const Order& order,
+              const Places& places) {
+  Task task;
+  task.tensors = tensors_of(ports);
+  task.formula.epsilon = problem.attributes.epsilon;
+  task.formula.momentum = problem.attributes.momentum;
+  task.formula.spread = problem.spread;
+  task.formula.statistics = problem.statistics;
+  task.formula.per_statistic = static_cast<double>(problem.geometry.per_statistic());
+  if (has_relu(problem)) task.formula.relu = relu_of(problem.attributes.clip, problem.data);
+  task.order = order;
+  if (makes_statistics(problem)) task.samples = samples_of(order, places);
+  return task;
+}
+
+Ports advance(const Problem& problem, const Ports& ports, const Index tensor_bytes,
+              const Index statistics) {
+  const Index statistics_bytes = statistics * static_cast<Index>(sizeof(float));
+  const auto bytes = [&](const auto port) {
+    return is_tensor(port) ? tensor_bytes : statistics_bytes;
+  };
+  const Signature& signature = signature_of(problem.operation);
+  Ports further = ports;
+  signature.inputs.for_each([&](const Input port) {
+    const void*& memory = further.in[port];
+    if (memory != nullptr) memory = static_cast<const std::byte*>(memory) + bytes(port);
+  });
+  signature.outputs.for_each([&](const Output port) {
+    void*& memory = further.out[port];
+    if (memory != nullptr) memory = static_cast<std::byte*>(memory) + bytes(port);
+  });
+  return further;
+}
+
+Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache) {
+  const Signature& signature = signature_of(problem.operation);
+  Index tensors = 0;
+  signature.inputs.for_each([&](const Input port) {
+    if (is_tensor(port) && ports.in[port] != nullptr) ++tensors;
+  });
+  signature.outputs.for_each([&](const Output port) {
+    if (is_tensor(port) && ports.out[port] != nullptr) ++tensors;
+  });
+  Traffic traffic;
+  traffic.type = problem.data;
+  for (const Input port : {Input::src, Input::diff_dst, Input::dst}) {
+    if (ports.in[port] != nullptr) ++traffic.summed;
+  }
+  const auto bytes = static_cast<double>(tensors * problem.geometry.elements()) *
+                     static_cast<double>(size_of(problem.data));
+  traffic.cache_filled = bytes / static_cast<double>(cache.bytes);
+  return traffic;
+}
+
+bool may_stream(const Problem& problem, const Ports& ports) {
+  const Signature& signature = signature_of(problem.operation);
+  if (ports.out[signature.in_place] == ports.in[signature.over]) return false;
+  // Such stores begin where the result is aligned, and so must the other tensor that is written.
+  const void* const other = ports.out[Output::diff_residual];
+  const auto past_line = [](const void* const p) {
+    return reinterpret_cast<std::uintptr_t>(p) % 64;
+  };
+  return other == nullptr || past_line(other) == past_line(ports.out[Output::diff_src]);
+}
+
+bool makes_statistics(const Problem& problem) {
+  return problem.operation == Operation::forward_training ||
+         problem.operation == Operation::relu_forward_training;
+}
+
+bool needs_sums(const Problem& problem) {
+  return makes_statistics(problem) || problem.statistics == Statistics::batch ||
+         problem.wanted.has(Output::diff_gamma) || problem.wanted.has(Output::diff_beta);
+}
+
+}  // namespace onedsl::native

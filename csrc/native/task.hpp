@@ -1,0 +1,32 @@
+#pragma once
+
+#include "../core/ports.hpp"
+#include "../core/problem.hpp"
+#include "cpu.hpp"
+#include "kernels.hpp"
+#include "order.hpp"
+#include "places.hpp"
+#include "schedule.hpp"
+
+// From a Problem and its Ports to what the kernels are told. Pure functions.
+namespace onedsl::native {
+
+Variant variant_of(const Problem& problem, const Ports& ports);
+
+// Without memory to work in.
+Task task_for(const Problem& problem, const Ports& ports, const Order& order, const Places& places);
+
+// What begins so many bytes of each tensor, and so many statistics, further on.
+Ports advance(const Problem& problem, const Ports& ports, Index tensor_bytes, Index statistics);
+
+Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache);
+
+// Whether the results may be written by non-temporal stores.
+bool may_stream(const Problem& problem, const Ports& ports);
+
+// Whether the statistics are results, and not given.
+bool makes_statistics(const Problem& problem);
+
+bool needs_sums(const Problem& problem);
+
+}  // namespace onedsl::native

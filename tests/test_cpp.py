@@ -1,0 +1,44 @@
+"""The C++ tests of what needs neither Python nor oneDNN, and the objects they are made of."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import cmake
+import helpers
+import ninja
+import pytest
+
+ISAS = ["baseline", "avx2", "avx512", "avx512_bf16"]
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the program."""
+    folder = tmp_path_factory.mktemp("cpp")
+    tools = Path(cmake.CMAKE_BIN_DIR)
+    maker = f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}"
+    run(tools / "cmake", "-S", helpers.TESTS / "cpp", "-B", folder, "-G", "Ninja", maker)
+    run(tools / "cmake", "--build", folder)
+    return folder
+
+
+def test_cpp(build):
+    report = run(Path(cmake.CMAKE_BIN_DIR) / "ctest", "--test-dir", build, "--output-on-failure")
+    assert "100% tests passed" in report
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_kernels_share_no_symbol(build, isa):
+    """The linker keeps one copy of a symbol: it must not be one for a CPU that this one is not."""
+    (kernels,) = build.rglob(f"kernels_{isa}.cpp.o")
+    symbols = [line.split() for line in run("nm", "--defined-only", "-P", kernels).splitlines()]
+    shared = [name for name, kind, *_ in symbols if kind.isupper() or kind in "uvw"]
+    assert shared == [f"_ZN6onedsl6native{len(isa)}{isa}7kernelsENS_8DataTypeE"]

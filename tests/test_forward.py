@@ -1,0 +1,375 @@
+"""BatchNormForwardTraining, and the ReLU and residual folded in, against float64."""
+
+from __future__ import annotations
+
+import pickle
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON, formats, types
+
+import onedsl
+from onedsl import testing
+
+MOMENTUM = 0.9
+SHAPES = [
+    (4, 16, (5, 5)),
+    (7, 40, (3,)),
+    (300, 20, ()),
+    (2, 24, (30, 31)),
+    (3, 5, (2, 3, 4)),
+    (1, 3, (17,)),
+]
+shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
+clips = pytest.mark.parametrize("clip", [None, 1.0], ids=["relu", "clip"])
+residuals = pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+both = pytest.mark.parametrize("backend", ["native", "onednn"])
+
+
+class Inputs:
+    """Arguments of the forward pass, and of its gradient."""
+
+    def __init__(self, shape, dtype="f32", stats="f32", data_format="NXC", seed=0):
+        batch, channels, spatial = shape
+        problem = testing.random_problem(
+            helpers.shape_of(data_format, batch, channels, spatial),
+            dtype,
+            stats,
+            data_format=data_format,
+            seed=seed,
+        )
+        rng = np.random.default_rng(seed + 1)
+        self.src, self.diff_dst, _, _, self.gamma = problem
+        self.mean, self.beta = rng.standard_normal((2, channels)).astype(self.gamma.dtype)
+        self.variance = (np.abs(self.mean.astype(np.float32)) + 0.5).astype(self.gamma.dtype)
+        self.residual = rng.standard_normal(self.src.shape).astype(self.src.dtype)
+
+    @property
+    def forward(self):
+        return self.src, self.mean, self.variance, self.gamma, self.beta
+
+
+def skip_unless_it_runs(backend, dtype):
+    if not helpers.runs(backend, dtype):
+        pytest.skip("test_where_onednn_cannot_run has it")
+
+
+@both
+@types
+@formats
+@shapes
+def test_forward_against_float64(shape, data_format, dtype, stats, backend):
+    skip_unless_it_runs(backend, dtype)
+    inputs = Inputs(shape, dtype, stats, data_format)
+    op = onedsl.BatchNormForwardTraining(EPSILON, MOMENTUM, data_format)
+    for count in (3, 5):  # without gamma and beta, and with them
+        given = inputs.forward[:count]
+        forward = op(*given, backend=backend)
+        expected = testing.batch_norm_forward_training(
+            *given, epsilon=EPSILON, momentum=MOMENTUM, data_format=data_format
+        )
+        factor = 2 * helpers.tolerance_factor(backend, inputs.src.size // len(inputs.mean))
+        testing.assert_close(forward, expected, factor=factor)
+        assert forward.dst.dtype == inputs.src.dtype
+        assert forward.batch_mean.dtype == inputs.mean.dtype
+
+
+@both
+@types
+@formats
+@clips
+@residuals
+def test_relu_and_its_gradient_against_float64(residual, clip, data_format, dtype, stats, backend):
+    skip_unless_it_runs(backend, dtype)
+    attributes = {"data_format": data_format, "clip": clip}
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, **attributes)
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
+    for shape in SHAPES:
+        inputs = Inputs(shape, dtype, stats, data_format)
+        added = inputs.residual if residual else None
+        forward = op(*inputs.forward, added, backend=backend)
+        expected = testing.batch_norm_forward_training(
+            *inputs.forward,
+            added,
+            epsilon=EPSILON,
+            momentum=MOMENTUM,
+            data_format=data_format,
+            relu=True,
+            clip=clip,
+        )
+        factor = 2 * helpers.tolerance_factor(backend, inputs.src.size // len(inputs.mean))
+        testing.assert_close(forward, expected, factor=factor)
+
+        statistics = forward.batch_mean, forward.batch_variance
+        gradients = gradient(
+            inputs.src, inputs.diff_dst, *statistics, inputs.gamma, inputs.beta, forward.dst,
+            residual=True, backend=backend,
+        )  # fmt: skip
+        expected_gradients = testing.batch_norm_relu_backward(
+            inputs.src, inputs.diff_dst, *statistics, inputs.gamma, forward.dst,
+            epsilon=EPSILON, data_format=data_format, clip=clip,
+        )  # fmt: skip
+        if stats == "f32":  # rounded statistics are another problem's
+            testing.assert_close(gradients, expected_gradients, factor=2 * factor)
+        assert np.array_equal(
+            gradients.diff_residual.astype(np.float64), expected_gradients.diff_residual
+        )
+
+
+@types
+@formats
+@clips
+def test_the_mask_from_src_is_that_of_dst(clip, data_format, dtype, stats):
+    """Bit for bit, also where rounding reaches 0 or the clip."""
+    attributes = {"data_format": data_format, "clip": clip}
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, **attributes)
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
+    for seed, shape in enumerate(SHAPES):
+        inputs = Inputs(shape, dtype, stats, data_format, seed)
+        # Many outputs next to 0 and next to the clip: a small gamma, and beta there.
+        for beta in (0.0, 1.0, 1e-7, 1 - 2.0**-11):
+            gamma = (inputs.gamma.astype(np.float32) * 1e-6).astype(inputs.gamma.dtype)
+            shift = np.full_like(inputs.beta, beta)
+            forward = op(inputs.src, inputs.mean, inputs.variance, gamma, shift)
+            arguments = (
+                inputs.src, inputs.diff_dst, forward.batch_mean, forward.batch_variance, gamma, shift
+            )  # fmt: skip
+            by_dst = gradient(*arguments, forward.dst)
+            by_src = gradient(*arguments)
+            if stats == "f32":
+                for a, b in zip(by_dst[:3], by_src[:3], strict=True):
+                    assert np.array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+@formats
+def test_relu_lets_nan_through_as_pytorch_does(data_format):
+    inputs = Inputs((2, 3, (4,)), data_format=data_format)
+    inputs.residual[...] = 0
+    inputs.residual.reshape(-1)[::5] = np.nan
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format=data_format, clip=6.0)
+    forward = op(*inputs.forward, inputs.residual)
+    assert np.array_equal(np.isnan(forward.dst), np.isnan(inputs.residual))
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, data_format, clip=6.0)
+    gradients = gradient(
+        inputs.src, inputs.diff_dst, forward.batch_mean, forward.batch_variance,
+        inputs.gamma, inputs.beta, forward.dst, residual=True,
+    )  # fmt: skip
+    nan = np.isnan(forward.dst)
+    assert np.array_equal(gradients.diff_residual[nan], inputs.diff_dst[nan])
+
+
+@both
+def test_oneDNNs_rule_for_momentum(backend):
+    """new = momentum * old + (1 - momentum) * batch, the biased variance; absent means 0.5."""
+    inputs = Inputs((4, 16, (5, 5)))
+    for momentum, share in ((None, 0.5), (0.0, 0.0), (1.0, 1.0), (0.1, 0.1)):
+        op = onedsl.BatchNormForwardTraining(EPSILON, momentum)
+        forward = op(*inputs.forward, backend=backend)
+        batch = inputs.src.astype(np.float64)
+        for got, old, now in (
+            (forward.running_mean, inputs.mean, batch.mean((0, 1, 2))),
+            (forward.running_variance, inputs.variance, batch.var((0, 1, 2))),
+        ):
+            assert testing.relative_l2(got, share * old + (1 - share) * now) < 1e-6
+
+
+def test_pytorchs_running_variance_by_the_recipe():
+    torch = pytest.importorskip("torch")
+    inputs = Inputs((4, 16, (5, 5)), data_format="NCX")
+    running = torch.from_numpy(inputs.mean.copy()), torch.from_numpy(inputs.variance.copy())
+    torch.nn.functional.batch_norm(torch.from_numpy(inputs.src), *running, training=True)
+    m, count = 0.1, inputs.src.size // 16
+    forward = onedsl.BatchNormForwardTraining(1e-5, 1 - m, "NCX")(*inputs.forward)
+    assert testing.relative_l2(forward.running_mean, running[0].numpy()) < 1e-6
+    unbiased = forward.batch_variance * count / (count - 1)
+    recipe = (1 - m) * inputs.variance + m * unbiased
+    assert testing.relative_l2(recipe, running[1].numpy()) < 1e-6
+
+
+@both
+def test_the_gradient_takes_the_batchs_statistics(backend):
+    """Against finite differences of the forward pass in float64."""
+    inputs = Inputs((3, 2, (3,)), data_format="NCX")
+    forward = onedsl.BatchNormForwardTraining(EPSILON, data_format="NCX")(
+        *inputs.forward, backend=backend
+    )
+    gradients = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(
+        inputs.src, inputs.diff_dst, forward.batch_mean, forward.batch_variance, inputs.gamma
+    )
+
+    def loss(src):
+        dst = testing.batch_norm(src, inputs.gamma, inputs.beta, epsilon=EPSILON, data_format="NCX")
+        return float((dst * inputs.diff_dst).sum())
+
+    src = inputs.src.astype(np.float64)
+    step = 1e-5
+    numeric = np.empty_like(src)
+    for index in np.ndindex(src.shape):
+        ahead, behind = src.copy(), src.copy()
+        ahead[index] += step
+        behind[index] -= step
+        numeric[index] = (loss(ahead) - loss(behind)) / (2 * step)
+    assert testing.relative_l2(gradients.diff_src, numeric) < 1e-5
+
+
+@both
+@formats
+def test_in_place_and_into_buffers(data_format, backend):
+    inputs = Inputs((4, 16, (5, 5)), data_format=data_format)
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, data_format)
+    expected = op(*inputs.forward, inputs.residual, backend=backend)
+    guarded = helpers.Guarded(inputs.src, *[inputs.mean] * 4)
+    out = onedsl.BatchNormForward(*guarded.buffers)
+    assert op(*inputs.forward, inputs.residual, out=out, backend=backend) is out
+    guarded.check_walls()
+    guarded.buffers[0][...] = inputs.src
+    in_place = op(out.dst, *inputs.forward[1:], inputs.residual, out=out, backend=backend)
+    guarded.check_walls()
+    for a, b in zip(in_place, expected, strict=True):
+        assert np.array_equal(a, b)
+    with pytest.raises(ValueError, match=r"out\.dst overlaps residual; it may be exactly src"):
+        op(*inputs.forward, inputs.residual, out=out._replace(dst=inputs.residual))
+
+
+@both
+def test_compiled(backend):
+    inputs = Inputs((4, 16, (5, 5)))
+    spec = onedsl.TensorSpec.of(inputs.src)
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, clip=2.0)
+    compiled = op.compile(spec, residual=True, backend=backend)
+    assert compiled.backend == backend
+    forward = compiled(*inputs.forward, inputs.residual)
+    for a, b in zip(forward, op(*inputs.forward, inputs.residual, backend=backend), strict=True):
+        assert np.array_equal(a, b)
+    with pytest.raises(TypeError, match="residual is missing, and this was compiled with residual"):
+        compiled(*inputs.forward)
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, clip=2.0)
+    planned = gradient.compile(spec, dst=True, residual=True, backend=backend)
+    arguments = (
+        inputs.src, inputs.diff_dst, forward.batch_mean, forward.batch_variance,
+        inputs.gamma, inputs.beta, forward.dst,
+    )  # fmt: skip
+    direct = gradient(*arguments, residual=True, backend=backend)
+    for a, b in zip(planned(*arguments), direct, strict=True):
+        assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("operator", ["forward", "relu"])
+def test_empty(operator):
+    cls = {
+        "forward": onedsl.BatchNormForwardTraining,
+        "relu": onedsl.BatchNormReLUForwardTraining,
+    }[operator]
+    mean, variance = np.float32([1, 2, 3]), np.float32([4, 5, 6])
+    for backend in ("native", "onednn"):
+        forward = cls(EPSILON, 0.9)(
+            np.empty((0, 4, 3), np.float32), mean, variance, backend=backend
+        )
+        assert forward.dst.shape == (0, 4, 3)
+        assert np.array_equal(forward.running_mean, mean)
+        assert np.array_equal(forward.running_variance, variance)
+        assert not forward.batch_mean.any()
+        assert not forward.batch_variance.any()
+
+
+def test_statistics_of_a_mean_far_from_zero():
+    """Where E[x^2] - E[x]^2 has no correct digit in f32."""
+    rng = np.random.default_rng(0)
+    src = (rng.standard_normal((1_000_000, 2), dtype=np.float32) + np.float32(1e4)).astype("f4")
+    zeros = np.zeros(2, np.float32)
+    forward = onedsl.BatchNormForwardTraining(EPSILON)(src, zeros, zeros)
+    exact = src.astype(np.float64)
+    assert testing.relative_l2(forward.batch_mean, exact.mean(0)) < 1e-6
+    assert testing.relative_l2(forward.batch_variance, exact.var(0)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "words"),
+    [
+        ({"momentum": 1.5}, ValueError, "momentum must be from 0 to 1, not 1.5"),
+        ({"momentum": float("nan")}, ValueError, "momentum must be from 0 to 1"),
+        ({"momentum": "a"}, TypeError, "momentum must be a number, not 'a'"),
+        ({"momentum": True}, TypeError, "momentum must be a number, not True"),
+        ({"clip": 0}, ValueError, "clip must be positive and finite, or None"),
+        ({"clip": float("inf")}, ValueError, "clip must be positive and finite, or None"),
+        ({"clip": 1j}, TypeError, "clip must be a number"),
+    ],
+)
+def test_bad_attributes(attributes, error, words):
+    with pytest.raises(error, match=words):
+        onedsl.BatchNormReLUForwardTraining(EPSILON, **attributes)
+
+
+def test_what_comes_together():
+    inputs = Inputs((4, 16, (5, 5)))
+    src, mean, variance, gamma, beta = inputs.forward
+    op = onedsl.BatchNormForwardTraining(EPSILON)
+    with pytest.raises(TypeError, match="gamma and beta come both or neither: beta is missing"):
+        op(src, mean, variance, gamma)
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON)
+    arguments = src, inputs.diff_dst, mean, variance
+    with pytest.raises(TypeError, match="gamma is missing"):
+        gradient(*arguments, beta=beta)
+    with pytest.raises(TypeError, match="dst must be given with residual=True"):
+        gradient(*arguments, gamma, beta, residual=True)
+    with pytest.raises(TypeError, match="residual must be True or False, not ndarray"):
+        gradient(*arguments, gamma, beta, src, residual=src)
+    with pytest.raises(onedsl.UnsupportedError, match="ReLUBackward needs dst"):
+        gradient(*arguments, gamma, beta, backend="onednn")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_where_onednn_cannot_run(dtype):
+    if helpers.runs("onednn", dtype):
+        return  # the tests above have it
+    inputs = Inputs((4, 16, (5, 5)), dtype)
+    op = onedsl.BatchNormForwardTraining(EPSILON)
+    helpers.expect_unsupported(dtype, lambda: op(*inputs.forward, backend="onednn"))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        onedsl.BatchNormForwardTraining(1e-5),
+        onedsl.BatchNormForwardTraining(1e-5, 0.9, "NCX"),
+        onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0),
+        onedsl.BatchNormReLUTrainingBackward(1e-3, "NCX", clip=6.0),
+    ],
+    ids=repr,
+)
+def test_they_are_values(op):
+    assert pickle.loads(pickle.dumps(op)) == op
+    assert eval(repr(op)) == op
+    assert len({op, pickle.loads(pickle.dumps(op))}) == 1
+
+
+@formats
+def test_same_bits_on_any_number_of_threads(data_format):
+    threadpoolctl = pytest.importorskip("threadpoolctl")
+    for seed, shape in enumerate([(120, 512, ()), (9, 30, (14, 14)), (64, 5, (130,))]):
+        inputs = Inputs(shape, data_format=data_format, seed=seed)
+        op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format=data_format)
+        gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, data_format)
+        seen = set()
+        for threads in (1, 2, 3, 7):
+            with threadpoolctl.threadpool_limits(threads):
+                forward = op(*inputs.forward)
+                gradients = gradient(
+                    inputs.src, inputs.diff_dst, forward.batch_mean, forward.batch_variance,
+                    inputs.gamma, inputs.beta,
+                )  # fmt: skip
+            seen.add(tuple(a.tobytes() for a in (*forward, *gradients[:3])))
+        assert len(seen) == 1
+
+
+def test_tensors_of_pytorch():
+    torch = pytest.importorskip("torch")
+    inputs = Inputs((4, 16, (5, 5)), data_format="NCX")
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format="NCX")
+    src = torch.from_numpy(inputs.src).to(memory_format=torch.channels_last)
+    forward = op(src, *map(torch.from_numpy, inputs.forward[1:]))
+    assert isinstance(forward.dst, torch.Tensor)
+    assert forward.dst.is_contiguous(memory_format=torch.channels_last)
+    expected = op(*inputs.forward)
+    assert testing.relative_l2(forward.dst.numpy(), expected.dst) < 1e-6
