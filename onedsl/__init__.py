@@ -34,6 +34,7 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
 from . import testing
 from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
+from ._plans import PlanCounts, clear_plans, plan_counts
 from ._spec import DataFormat, TensorSpec
 from .operators._compiled import Compiled
 from .operators.batch_norm_forward_training import (
@@ -92,10 +93,13 @@ __all__ = [
     "DataFormat",
     "GammaIgnoredWarning",
     "OneDNNError",
+    "PlanCounts",
     "TensorSpec",
     "UnsupportedError",
     "__version__",
     "capabilities",
+    "clear_plans",
+    "plan_counts",
     "testing",
 ]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core
-from ._types import DTYPES, dtype_name
+from ._types import DTYPES, MAX_RANK, dtype_name
 
 Array = npt.NDArray[Any]
 
@@ -79,11 +79,38 @@ def same_layout(array: Array, like: Array) -> bool:
     return array.size == 0 or all(a == b for size, a, b in steps if size > 1)
 
 
-def mark_written(array: object) -> None:
-    """Tell PyTorch that a tensor has been written to, if it is one: autograd may have saved it."""
+def same_memory(array: Array, other: Array) -> bool:
+    """Tell whether two arrays of one dtype have each element in the same place."""
+    return (
+        array.__array_interface__["data"][0] == other.__array_interface__["data"][0]
+        and array.shape == other.shape
+        and same_layout(array, other)
+    )
+
+
+def overlap(array: Array, other: Array) -> str:
+    """Say how two arrays overlap, or nothing where they have no byte in common.
+
+    To decide that of strided memory can take for ever, so that there is a third answer.
+    """
+    try:
+        # NumPy's stub knows its two named bounds alone.
+        shared = np.shares_memory(array, other, max_work=100_000)  # type: ignore[arg-type]
+        return "overlaps" if shared else ""
+    except np.exceptions.TooHardError:
+        return "lies, too intricately to be told apart, in the memory of"
+
+
+def mark_written(out: Sequence[object]) -> None:
+    """Tell PyTorch which of its tensors have been written to: autograd may have saved them.
+
+    The core calls this where an output is not NumPy's.
+    """
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):
-        torch.autograd.graph.increment_version(array)
+    if torch is not None:
+        for array in out:
+            if isinstance(array, torch.Tensor):
+                torch.autograd.graph.increment_version(array)
 
 
 def _aligned(like: Array, line: int = 64) -> Array:
@@ -111,15 +138,19 @@ def _refuse(name: str, value: Any) -> NoReturn:
             f"{name} requires grad, and the result would not be part of its graph; pass "
             f"{name}.detach(), or use onedsl.torch, which autograd knows"
         )
+    rank = getattr(value, "ndim", 0)
+    if isinstance(rank, int) and rank > MAX_RANK:
+        raise ValueError(f"{name} must have {MAX_RANK} dimensions at most, not {rank}")
     if hasattr(value, "resolve_neg") and value.is_neg():
         raise TypeError(f"{name} is the negative of its memory; pass {name}.resolve_neg()")
     try:
         device = int(value.__dlpack_device__()[0])
-        dtype = np.from_dlpack(value).dtype if device in _HOST else None
+        dtype = _core.dlpack_type(value) if device in _HOST else None
     except Exception as error:
         raise TypeError(f"{name}, a {kind}, does not give its memory away: {error}") from error
-    if dtype is None:
+    if device not in _HOST:
         where = getattr(value, "device", f"that DLPack numbers {device}")
         raise ValueError(f"{name} is on the device {where}; move it to the CPU first")
-    dtype_name(dtype, name)
-    raise TypeError(f"{name}, a {kind}, does not give its memory away")
+    if dtype not in (None, *(known.name for known in DTYPES.values())):
+        raise TypeError(f"{name} must be f32, bf16 or f16, not {dtype}")
+    raise TypeError(f"{name}, a {kind}, gives no memory away that can be used")

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import Array, is_contiguous, same_layout
-from .operators._dialect import Dialect, channel_axis
+from ._dialect import Dialect, channel_axis
 
 _log = logging.getLogger("onedsl")
 

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import _core
-from ._arrays import Array, as_numpy, is_contiguous, same_layout
+from ._arrays import Array, as_numpy, is_contiguous, overlap, same_layout, same_memory
+from ._dialect import Dialect, Port, channel_axis
 from ._spec import TensorSpec
 from ._types import dtype_name
-from .operators._dialect import Dialect, Port, channel_axis
 
 
 @dataclass(frozen=True)
@@ -259,19 +257,11 @@ def _overlap(port: Port, name: str, array: Array, taken: dict[str, Array]) -> No
     cure = "give it memory of its own"
     if port.over:
         cure = f"it may be exactly {port.over}, or share no memory with any argument"
-        if _same_memory(array, taken[port.over]):
+        if same_memory(array, taken[port.over]):
             taken = {other: memory for other, memory in taken.items() if other != port.over}
     for other, memory in taken.items():
-        if np.may_share_memory(array, memory):
-            raise ValueError(f"{name} overlaps {other}; {cure}")
-
-
-def _same_memory(a: Array, b: Array) -> bool:
-    return (
-        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
-        and a.size == b.size
-        and same_layout(a, b)
-    )
+        if how := overlap(array, memory):
+            raise ValueError(f"{name} {how} {other}; {cure}")
 
 
 # ---- Compiled operators ----

@@ -14,9 +14,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import AnyArray, as_numpy
-from ._types import DTYPES, DType, dtype_name
-
-MAX_RANK = 64  # NumPy's own
+from ._types import DTYPES, MAX_RANK, DType, dtype_name
 
 
 class DataFormat(str, enum.Enum):
@@ -145,8 +143,16 @@ class TensorSpec:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Strides as NumPy counts them."""
-        return tuple(step * self.numpy_dtype.itemsize for step in self.strides)
+        """Strides as NumPy counts them.
+
+        0 for what is never walked, axes of one element and empty tensors: the number given for it
+        may be any, and too large to be counted in bytes.
+        """
+        walked = 0 not in self.shape
+        return tuple(
+            step * self.numpy_dtype.itemsize if walked and size > 1 else 0
+            for step, size in zip(self.strides, self.shape, strict=True)
+        )
 
     def __repr__(self) -> str:
         strides = "" if self.strides == c_strides(self.shape) else f", strides={self.strides}"

@@ -9,6 +9,8 @@ import numpy as np
 
 from . import _core
 
+MAX_RANK = 64  # NumPy's own
+
 Backend = Literal["auto", "onednn", "native"]
 
 DType = (

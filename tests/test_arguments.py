@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import decimal
 import fractions
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from helpers import EPSILON, FORMATS
 
 import onedsl
 from onedsl import testing
+from onedsl._arrays import overlap
 
 SHAPE = (4, 6, 5, 8)
 STATS = ["mean", "variance", "gamma"]
@@ -415,6 +417,30 @@ class TestOut:
             "direct", out, ValueError, "out.diff_src overlaps src", inputs=problem._replace(src=src)
         )
 
+    def test_interleaved_memory_is_no_overlap(self):
+        """Regression: memory between the rows of a strided src was taken for src's."""
+        problem, wanted, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+        memory = np.full((*SHAPE[:-1], 16), 7, "f4")
+        src, between = memory[..., :8], memory.reshape(-1, 16)[:, 8:]
+        src[...] = problem.src
+        out = (np.empty(SHAPE, "f4"), between[0], between[3])
+        testing.assert_gradients_close(caller("direct")(src, *problem[1:], out=out), wanted)
+        assert np.array_equal(src, problem.src)
+        assert (np.delete(between, (0, 3), axis=0) == 7).all()
+
+    def test_what_is_too_intricate_to_tell_apart(self):
+        """To find out whether strided memory holds a byte is as hard as a knapsack."""
+        rng = np.random.default_rng(0)
+        strides = [4 * int(step) for step in rng.integers(2**30, 2**31, 30)]
+        one = np.zeros(1, "f4")
+        start = one.ctypes.data - sum(strides) // 8 * 4
+        # Nobody reads it: it is not there.
+        address = {"data": (start, True), "shape": (2,) * 30, "strides": tuple(strides)}
+        interface = {"version": 3, "typestr": "<f4"} | address
+        knapsack = np.asarray(types.SimpleNamespace(__array_interface__=interface))
+        how = overlap(one, knapsack)
+        assert how == "lies, too intricately to be told apart, in the memory of"
+
 
 def test_inputs_may_be_the_same_array_and_read_only():
     """Nothing is written to them, so they may overlap as they like."""
@@ -440,7 +466,7 @@ class TestEpsilon:
             (10**400, ValueError, "epsilon must be"),
             (fractions.Fraction(10**400), ValueError, "epsilon must be"),
             (True, TypeError, "epsilon must be a number, not True"),
-            (np.True_, TypeError, "epsilon must be a number, not np.True_"),
+            (np.True_, TypeError, f"epsilon must be a number, not {np.True_!r}"),
             ("1e-5", TypeError, "epsilon must be a number, not '1e-5'"),
             (None, TypeError, "epsilon must be a number, not None"),
             (1e-5 + 0j, TypeError, "epsilon must be a number, not (1e-05+0j)"),

@@ -13,129 +13,25 @@ import types
 import helpers
 import numpy as np
 import pytest
+from dlpack_producers import (
+    IS_COPIED,
+    OTHER,
+    READ_ONLY,
+    VERSIONED,
+    ExchangeApi,
+    Foreign,
+    Old,
+    Taken,
+    borrow,
+    new_capsule,
+    with_exchange_api,
+)
 from helpers import EPSILON
 
 import onedsl
 from onedsl import _core, testing
 
 SHAPE = (6, 5, 3, 4)
-READ_ONLY, IS_COPIED = 1, 2
-VERSIONED, UNVERSIONED = b"dltensor_versioned", b"dltensor"
-CODES = {"f32": (2, 32), "bf16": (4, 16), "f16": (2, 16)}
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    ]
-
-
-DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class Versioned(ctypes.Structure):
-    _fields_ = [
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", DELETER),
-        ("flags", ctypes.c_uint64),
-        ("tensor", Tensor),
-    ]
-
-
-class Unversioned(ctypes.Structure):
-    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
-
-
-new_capsule = ctypes.pythonapi.PyCapsule_New
-new_capsule.restype = ctypes.py_object
-new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
-pointer_in.restype = ctypes.c_void_p
-pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
-
-
-class Foreign:
-    """An array of a library that knows nothing but DLPack."""
-
-    def __init__(
-        self, array, *, versioned=True, flags=0, major=1, device=1, offset=0, strides=True, **type_
-    ):
-        self.array = np.asarray(array)
-        code, bits = CODES[next(n for n, d in helpers.NUMPY.items() if d == self.array.dtype)]
-        count, item = self.array.ndim, self.array.itemsize
-        numbers = ctypes.c_int64 * max(count, 1)
-        self._shape = numbers(*self.array.shape)
-        self._strides = numbers(*(step // item for step in self.array.strides))
-        tensor = Tensor(
-            self.array.ctypes.data - offset,
-            device,
-            0,
-            type_.get("ndim", count),
-            type_.get("code", code),
-            type_.get("bits", bits),
-            type_.get("lanes", 1),
-            self._shape,
-            self._strides if strides else None,
-            offset,
-        )
-        self._device = device
-        self._versioned = versioned
-        self._managed = (
-            Versioned(major, 0, None, DELETER(), flags, tensor)
-            if versioned
-            else Unversioned(tensor, None, DELETER())
-        )
-
-    def __dlpack_device__(self):
-        return self._device, 0
-
-    def __dlpack__(self, *, max_version=None, stream=None):
-        name = VERSIONED if self._versioned else UNVERSIONED
-        return new_capsule(ctypes.addressof(self._managed), name, None)
-
-    def __array_namespace__(self):
-        return types.SimpleNamespace(from_dlpack=Taken)
-
-
-class Old(Foreign):
-    """From before __dlpack__ had arguments."""
-
-    def __dlpack__(self):
-        return super().__dlpack__()
-
-
-class Taken:
-    """What Foreign's library makes of a result: it reads the capsule as any consumer does."""
-
-    def __init__(self, producer, versioned=True):
-        assert producer.__dlpack_device__() == (1, 0)
-        capsule = producer.__dlpack__(max_version=(1, 0) if versioned else None)
-        name, kind = (VERSIONED, Versioned) if versioned else (UNVERSIONED, Unversioned)
-        managed = kind.from_address(pointer_in(capsule, name))
-        if versioned:
-            assert (managed.major, managed.flags) == (1, 0)
-        tensor = managed.tensor
-        assert (tensor.device_type, tensor.lanes, tensor.byte_offset) == (1, 1, 0)
-        dtype = next(n for n, c in CODES.items() if c == (tensor.code, tensor.bits))
-        item = helpers.NUMPY[dtype].itemsize
-        shape = tensor.shape[: tensor.ndim]
-        strides = [step * item for step in tensor.strides[: tensor.ndim]]
-        self.aligned = not tensor.data or tensor.data % 64 == 0
-        memory = (ctypes.c_char * (int(np.prod(shape)) * item)).from_address(tensor.data or 1)
-        memory.owner = capsule
-        flat = np.frombuffer(memory, np.uint8).view(helpers.NUMPY[dtype])
-        self.array = np.lib.stride_tricks.as_strided(flat, shape, strides)
 
 
 def gradients(problem, **kwargs):
@@ -334,6 +230,33 @@ class TestRefusals:
     def test_type(self, type_):
         self.refuse(Foreign(self.array(), **type_), TypeError)
 
+    @pytest.mark.parametrize("versioned", [True, False])
+    @pytest.mark.parametrize("fast", [True, False], ids=["borrowed", "capsule"])
+    @pytest.mark.parametrize(
+        ("changes", "sizes"),
+        [
+            ({"ndim": 2**31 - 1, "shape": None}, None),
+            ({"ndim": 65}, None),
+            ({"ndim": 4, "shape": None}, None),
+            ({}, (6, -5, 3, 4)),
+            ({}, (6, 5, 2**62, 4)),
+            ({}, (2**31, 2**31, 2**31, 0)),
+            ({}, (2**61, 1, 1, 1)),
+            ({"strides": None}, (6, 5, 2**62, 4)),
+        ],
+    )
+    def test_lies_about_sizes(self, changes, sizes, fast, versioned):
+        """Regression: a rank of 2^31 - 1 without sizes crashed."""
+        kind = with_exchange_api(ExchangeApi.of(borrow_object=borrow)) if fast else Foreign
+        foreign = kind(self.array(), versioned=versioned)
+        tensor = foreign._managed.tensor
+        for field, value in changes.items():
+            setattr(tensor, field, value)
+        if sizes is not None:
+            for axis, size in enumerate(sizes):
+                tensor.shape[axis] = size
+        self.refuse(foreign, (TypeError, ValueError))
+
     def test_null_memory(self):
         foreign = Foreign(self.array())
         foreign._managed.tensor.data = None
@@ -353,7 +276,7 @@ class TestRefusals:
         foreign.resolve_neg = lambda: foreign
         self.refuse(foreign, TypeError, "negative", "resolve_neg()")
 
-    @pytest.mark.parametrize("result", [None, 3, new_capsule(1, b"other", None)])
+    @pytest.mark.parametrize("result", [None, 3, new_capsule(1, OTHER, None)])
     def test_what_is_no_capsule(self, result):
         class Strange(Foreign):
             def __dlpack__(self, **kwargs):
@@ -402,6 +325,34 @@ class TestRefusals:
         assert onedsl.TensorSpec.of(Foreign(array)) == onedsl.TensorSpec.of(array)
         with pytest.raises(ValueError, match="array is on the device"):
             onedsl.TensorSpec.of(Foreign(array, device=2))
+
+
+class TestExchangeApi:
+    """The C functions that a library may offer: any may be null, and any may fail."""
+
+    def run(self, **functions):
+        kind = with_exchange_api(ExchangeApi.of(**functions))
+        return gradients([kind(a) for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem])
+
+    @pytest.mark.parametrize(
+        "functions",
+        [
+            {},
+            {"borrow_object": borrow},
+            {"borrow_object": lambda *_: -1},  # without a word: there is the capsule
+            {"borrow_object": borrow, "major": 2},
+        ],
+        ids=["null", "borrow_only", "borrow_fails", "other_version"],
+    )
+    def test_null_functions(self, functions):
+        wanted = gradients(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
+        same([member.array for member in self.run(**functions)], wanted)
+
+    @pytest.mark.parametrize("status", [0, -1])
+    def test_no_array_of_a_result_and_no_word(self, status):
+        """Regression: a tuple with a null in it."""
+        with pytest.raises(RuntimeError, match="made no array"):
+            self.run(borrow_object=borrow, to_object=lambda *_: status)
 
 
 class TestLifetime:

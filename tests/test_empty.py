@@ -86,6 +86,16 @@ def test_checks_are_no_looser(data_format, shape):
         op(src, diff_dst, mean, variance, out=(frozen, mean.copy(), mean.copy()))
 
 
+@pytest.mark.parametrize("backend", helpers.BACKENDS)
+def test_more_channels_than_memory(backend):
+    """Regression: a bad_alloc of oneDNN's ones, which an empty tensor does not need."""
+    spec = onedsl.TensorSpec((0, 2**40))
+    compiled = onedsl.BatchNormTrainingBackward(EPSILON).compile(spec, backend=backend)
+    assert compiled.stats_shape == (2**40,)
+    frozen = onedsl.BatchNormalizationGrad(EPSILON).compile(spec, (1, 2**40), backend=backend)
+    assert frozen.stats_shape == (1, 2**40)
+
+
 def test_slices_and_strides_of_nothing():
     memory = np.ones((6, 8), np.float32)
     op = onedsl.BatchNormTrainingBackward(EPSILON)
@@ -99,6 +109,18 @@ def test_slices_and_strides_of_nothing():
         got = op(src, src, stats, stats)
         assert got.diff_src.shape == src.shape
         assert not got.diff_beta.any()
+
+
+@pytest.mark.parametrize("backend", helpers.BACKENDS)
+def test_nothing_at_an_odd_address(backend):
+    """Regression, found by the fuzzer: NumPy has it aligned, and the core had not."""
+    odd = np.zeros(5, np.uint8)[1:].view(np.float32)[:0]
+    src, stats = odd.reshape(0, 3), np.ones(3, np.float32)
+    out = (src.copy(), stats.copy(), stats.copy())
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    assert not op(src, src, stats, stats, out=out, backend=backend).diff_beta.any()
+    none = odd.reshape(3, 0)
+    assert op(none, none, odd, odd, odd, out=(none, odd, odd), backend=backend).diff_gamma is odd
 
 
 def test_reference_of_nothing():

@@ -43,6 +43,7 @@ def test_every_example_is_tested():
         "compare_data_formats.py",
         "pytorch.py",
         "jax_training.py",
+        "studies/errors.py",
         "studies/frozen_backbone.py",
         "studies/train_cnn.py",
     }

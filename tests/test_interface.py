@@ -127,8 +127,8 @@ class TestTensorSpec:
     @pytest.mark.parametrize(
         "dtype",
         ["f64", "float64", "half", "double", "", float, np.float64, int, None, ">f4",
-         np.dtype(">f4"), pytest.param(object(), id="object"), 3,
-         [("a", "f4"), ("a", "f4")], [("a", "f4")]],
+         np.dtype(">f4"), pytest.param(object(), id="object"), 3, [("a", "f4"), ("a", "f4")],
+         [("a", "f4")]],
         ids=repr,
     )  # fmt: skip
     def test_bad_dtype(self, dtype):

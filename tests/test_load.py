@@ -30,7 +30,7 @@ def copied(tmp_path):
     package = site / "onedsl"
     package.mkdir(parents=True)
     source = Path(onedsl.__file__).parent
-    for folder in (source, source / "operators"):
+    for folder in (source, source / "operators", source / "testing"):
         for file in folder.glob("*.py"):
             copy = package / file.relative_to(source)
             copy.parent.mkdir(exist_ok=True)

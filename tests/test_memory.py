@@ -78,6 +78,18 @@ def test_axes_of_one_element_may_have_any_stride(data_format, backend, no_copies
     testing.assert_gradients_close(op(*inputs, backend=backend), wanted)
 
 
+@pytest.mark.parametrize("step", [2**61, 2**62 + 1, 2**70, -(2**62)])
+@pytest.mark.parametrize("shape", [(1, 4, 3), (0, 4, 3)])
+def test_a_spec_of_axes_of_one_element_may_have_any_stride(shape, step):
+    """Regression: what could not be counted in bytes was refused in pybind11's words."""
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    problem = testing.random_problem(shape)
+    compiled = op.compile(onedsl.TensorSpec(shape, strides=(step, 3, 1)))
+    testing.assert_gradients_close(
+        compiled(*problem), testing.batch_norm_backward(*problem, epsilon=EPSILON)
+    )
+
+
 @backends
 @formats
 def test_one_channel_is_dense_in_any_order(data_format, backend, no_copies):

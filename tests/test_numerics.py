@@ -292,3 +292,19 @@ def test_mean_far_from_zero_and_many_elements(data_format):
     assert testing.relative_l2(got.diff_gamma, expected.diff_gamma) < 3e-7
     assert testing.relative_l2(got.diff_beta, expected.diff_beta) < 1e-7
     assert testing.relative_l2(got.diff_src, expected.diff_src) < 6e-7
+
+
+@formats
+@pytest.mark.parametrize("spatial", [(1,), (7,), (49, 50)])
+@pytest.mark.parametrize(
+    ("size", "gradient"), [(1e37, 1e-9), (1e30, 1e4), (1e5, 1e29), (1e-19, 1e-9)]
+)
+def test_the_range_that_is_documented(data_format, spatial, size, gradient):
+    """Products below 1e36 and above 1e-30, but for some that do not matter."""
+    shape = helpers.shape_of(data_format, 60, 5, spatial)
+    src, diff_dst, mean, _, gamma = testing.random_problem(shape, data_format=data_format)
+    src, mean = src * np.float32(size), mean * np.float32(size)
+    problem = (src, diff_dst * np.float32(gradient), mean, np.full(5, 0.5, np.float32), gamma)
+    epsilon = min(1e30, max(1e-30, size**2 / 10))
+    got = run(problem, epsilon, data_format, "native")
+    testing.assert_gradients_close(got, reference(problem, epsilon, data_format))

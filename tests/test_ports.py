@@ -7,18 +7,27 @@ import pytest
 
 from onedsl import (
     BatchNormalizationGrad,
+    BatchNormForwardTraining,
+    BatchNormReLUForwardTraining,
+    BatchNormReLUTrainingBackward,
     BatchNormTrainingBackprop,
     BatchNormTrainingBackward,
     _core,
     _dense,
     _refuse,
 )
+from onedsl._dialect import Dialect, Port
 from onedsl._refuse import Described
-from onedsl.operators._dialect import Dialect, Port
 
 LAST = _core.StatisticsShape.channel_last
 BROADCAST = _core.StatisticsShape.broadcast
-CLASSES = [BatchNormTrainingBackward, BatchNormTrainingBackprop, BatchNormalizationGrad]
+ONEDNNS = [
+    BatchNormTrainingBackward,
+    BatchNormForwardTraining,
+    BatchNormReLUForwardTraining,
+    BatchNormReLUTrainingBackward,
+]
+CLASSES = [*ONEDNNS, BatchNormTrainingBackprop, BatchNormalizationGrad]
 
 
 class TestDialects:
@@ -30,8 +39,9 @@ class TestDialects:
         assert len(dialect.outputs) == len(outputs)
         assert dialect.inputs[0].kind == "tensor"
 
-    def test_onednns_own_names(self):
-        dialect = BatchNormTrainingBackward._dialect
+    @pytest.mark.parametrize("cls", ONEDNNS)
+    def test_onednns_own_names(self, cls):
+        dialect = cls._dialect
         assert _core.ports(dialect.operation) == tuple(
             tuple(port.name for port in ports) for ports in (dialect.inputs, dialect.outputs)
         )
@@ -43,12 +53,12 @@ class TestDialects:
         outputs = [port.name for port in dialect.outputs]
         assert len({*inputs, *outputs}) == len(inputs) + len(outputs)
         assert list(dialect.result._fields) == outputs
-        assert dialect.alone in outputs
+        assert set(dialect.always) <= set(outputs)
         assert dialect.ignored in ("", *inputs)
         assert {port.over for port in dialect.outputs} <= {"", *inputs}
 
 
-# What the forward pass will be: other ports, more statistics, several optional ones, all outputs.
+# Other ports than the gradient has, several optional ones, all outputs.
 FORWARD = Dialect(
     _core.Operation.training_backward,
     inputs=(

@@ -24,6 +24,16 @@ def test_results(dtype, stats, rank, memory):
     testing.assert_gradients_close(back(got), wanted)
 
 
+@pytest.mark.parametrize("at", range(5))
+def test_more_dimensions_than_numpy_has(at):
+    """Regression: NumPy's words, which name no argument."""
+    problem = list(tensors(SHAPES[2], "f32"))
+    problem[at] = torch.zeros([1] * 65)
+    name = ("src", "diff_dst", "mean", "variance", "gamma")[at]
+    with pytest.raises(ValueError, match=f"{name} must have 64 dimensions at most, not 65"):
+        onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem)
+
+
 @helpers.types
 def test_out(dtype, stats):
     problem = tensors(SHAPES[2], dtype, stats)

@@ -32,7 +32,10 @@ inline auto apply(const Formula_& formula, const Coefficients& k, const Values&.
 }
 template <class Formula_, class... Values>
 inline auto apply(const Formula_& formula, const PairCoefficients& k, const Values&... values) {
-  return pair_of(formula(k.a, values.a...), formula(k.b, values.b...));
+  // One after the other: a function's arguments would be evaluated last first, and memory read so.
+  const auto a = formula(k.a, values.a...);
+  const auto b = formula(k.b, values.b...);
+  return pair_of(a, b);
 }
 
 inline Terms gradient_terms(const Coefficients& k, const Vec x, const Vec d) {

@@ -31,9 +31,9 @@ inline void for_pairs(const Index begin, const Index end, const Add& add) {
 // Adds the terms of n rows, `stride` elements apart, to the f32 sums of their first `width`
 // columns.
 template <int n, class Terms_>
-void add_rows(const Terms_& terms, const Index at, const Index stride,
-              const ColumnTables<typename Terms_::Element>& tables, const Index width,
-              float* weights, float* products) {
+[[gnu::flatten]] void add_rows(const Terms_& terms, const Index at, const Index stride,
+                               const ColumnTables<typename Terms_::Element>& tables,
+                               const Index width, float* weights, float* products) {
   for_pairs(0, width, [&](const Index j, const auto& stretch) {
     const PairCoefficients k = tables.at(j);
     PairSums sums;
@@ -45,10 +45,10 @@ void add_rows(const Terms_& terms, const Index at, const Index stride,
 
 // Adds terms_in_f32 rows to the f64 sums of some pairs of vectors of columns.
 template <int pairs, class Terms_, class Stretch>
-inline void add_pairs_of_tile(const Terms_& terms, Index at, const Index stride,
-                              const ColumnTables<typename Terms_::Element>& tables,
-                              const Index first, double* weights, double* products,
-                              const Stretch& stretch) {
+[[gnu::flatten]] inline void add_pairs_of_tile(const Terms_& terms, Index at, const Index stride,
+                                               const ColumnTables<typename Terms_::Element>& tables,
+                                               const Index first, double* weights, double* products,
+                                               const Stretch& stretch) {
   PairSums sums[pairs];
   for (int row = 0; row < terms_in_f32; ++row, at += stride) {
 #pragma GCC unroll 4

@@ -17,8 +17,8 @@ namespace {
 
 // Adds a piece of a plane to the sums of its channel, which are one for each lane.
 template <class Terms_>
-void add_piece(const Terms_& all_terms, const Index at, const Index count,
-               const Coefficients& channel, double* weights, double* products) {
+[[gnu::flatten]] void add_piece(const Terms_& all_terms, const Index at, const Index count,
+                                const Coefficients& channel, double* weights, double* products) {
   const Terms_ terms = all_terms;
   const Coefficients k = channel;
   const PairCoefficients both{k, k};

@@ -57,7 +57,8 @@ class Writer {
   // `count` pairs of vectors of each of n rows; coefficients(i) are those of the pair that begins
   // at the i-th element.
   template <int n = 1, class Of>
-  void write_pairs(const Index count, const Index at, const Of& coefficients) const {
+  [[gnu::flatten]] void write_pairs(const Index count, const Index at,
+                                    const Of& coefficients) const {
     // A copy: *this would be read again after every store.
     const Result result = result_;
     const Index stride = order_.row;
@@ -72,8 +73,9 @@ class Writer {
   }
 
   // `count` times two pairs of vectors: all coefficients stay in registers.
-  void write_by_turns(const Index count, const Index at, const PairCoefficients& first,
-                      const PairCoefficients& second) const {
+  [[gnu::flatten]] void write_by_turns(const Index count, const Index at,
+                                       const PairCoefficients& first,
+                                       const PairCoefficients& second) const {
     const Result result = result_;
     for (Index i = at; i < at + count * 2 * pair_lanes; i += 2 * pair_lanes) {
       result.write(i, first, WholePair<streaming>{});
@@ -145,7 +147,7 @@ class Writer {
 
   // Planes, or pieces of one, that follow each other in memory. Where a vector crosses from one
   // into the next, its lanes take the coefficients of both: a plane is at least a vector long.
-  void write_planes_of(const Piece& piece) const {
+  [[gnu::flatten]] void write_planes_of(const Piece& piece) const {
     Index at = piece.begin + part_.channels.begin * order_.inner;
     Index plane_end = at + piece.count;
     Coefficients k = channel_coefficients(task_, part_.channels.begin);

@@ -2,9 +2,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <optional>
 #include <string>
+#include <tuple>
 
 #include "../core/errors.hpp"
+#include "../core/immortal.hpp"
 #include "../core/threads.hpp"
 #include "engine.hpp"
 #include "frozen.hpp"
@@ -70,6 +74,27 @@ std::string needed_isa(const DataType data) {
   return "";
 }
 
+// oneDNN leaks some 6 KiB whenever it refuses. What it cannot run on this CPU it cannot run at any
+// size, so it is asked once a type, with the smallest problem.
+void refuse_unsupported(const Problem& problem) {
+  using Kind = std::tuple<Operation, Statistics, DataType>;
+  static Immortal<std::mutex> mutex;
+  static Immortal<std::map<Kind, std::optional<UnsupportedError>>> refusals;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  const auto [place, is_new] =
+      refusals->try_emplace({problem.operation, problem.statistics, problem.data});
+  if (is_new) {
+    Problem smallest = problem;
+    smallest.geometry = Geometry{1, 16, 1};
+    try {
+      re_see(smallest, 1);
+    } catch (const UnsupportedError& error) {
+      place->second = error;
+    }
+  }
+  if (place->second) throw UnsupportedError(*place->second);
+}
+
 std::unique_ptr<Executable> compile(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
   if (problem.spread != Spread::variance) {
@@ -98,6 +123,7 @@ std::unique_ptr<Executable> compile(const Problem& problem, const int num_thread
   const InsideOneDNN inside;
   const ThreadLimit limit(num_threads);
   try {
+    refuse_unsupported(problem);
     return re_see(problem, num_threads);
   } catch (const UnsupportedError& error) {
     throw UnsupportedError(std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
@@ -116,6 +142,11 @@ Backend::Backend(const Problem& problem, const int num_threads)
   ones_.assign(channels, 1.0F);
   zeros_.assign(channels, 0.0F);
   if (problem.wanted == OutputSet(Output::diff_src)) unwanted_.resize(2 * channels);
+}
+
+Backend::~Backend() {
+  const InsideOneDNN inside;
+  op_.reset();
 }
 
 void Backend::run(const Ports& ports) {

@@ -16,6 +16,9 @@ class Backend {
  public:
   // Throws UnsupportedError, with the instruction set that would be needed, where oneDNN cannot.
   Backend(const Problem& problem, int num_threads);
+  ~Backend();
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
 
   // Safe to call from many threads: calls wait for each other, because oneDNN does not promise
   // that one compiled partition may run twice at once (its issue 4381 reports a crash).

@@ -4,7 +4,8 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <new>
+
+#include "../core/immortal.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -18,15 +19,13 @@ struct Gate {
   int forks = 0;  // that wait, or go on
 };
 
-// Never destroyed: daemon threads may come by while the process ends.
-alignas(Gate) unsigned char storage[sizeof(Gate)];
-Gate& gate() {
-  static Gate* const made = new (storage) Gate;
-  return *made;
+Immortal<Gate>& gate() {
+  static Immortal<Gate> made;
+  return made;
 }
 
 void before_fork() {
-  Gate& g = gate();
+  Gate& g = *gate();
   std::unique_lock<std::mutex> lock(g.mutex);
   ++g.forks;
   g.changed.wait(lock, [&] { return g.inside == 0; });
@@ -34,14 +33,14 @@ void before_fork() {
 }
 
 void after_fork_in_parent() {
-  Gate& g = gate();
+  Gate& g = *gate();
   --g.forks;
   g.mutex.unlock();
   g.changed.notify_all();
 }
 
 // The child has one thread: nobody is inside, and nobody waits.
-void after_fork_in_child() { new (&gate()) Gate; }
+void after_fork_in_child() { gate().renew(); }
 
 [[maybe_unused]] const int registered =
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
@@ -49,14 +48,14 @@ void after_fork_in_child() { new (&gate()) Gate; }
 }  // namespace
 
 InsideOneDNN::InsideOneDNN() {
-  Gate& g = gate();
+  Gate& g = *gate();
   std::unique_lock<std::mutex> lock(g.mutex);
   g.changed.wait(lock, [&] { return g.forks == 0; });
   ++g.inside;
 }
 
 InsideOneDNN::~InsideOneDNN() {
-  Gate& g = gate();
+  Gate& g = *gate();
   const std::lock_guard<std::mutex> lock(g.mutex);
   if (--g.inside == 0 && g.forks > 0) g.changed.notify_all();
 }

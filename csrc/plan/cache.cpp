@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <unordered_map>
 #include <utility>
 
-#include "../core/errors.hpp"
+#include "../core/immortal.hpp"
 
 namespace onedsl {
 namespace {
@@ -33,68 +32,64 @@ struct Hash {
   }
 };
 
-// What came of asking for a plan: the plan, or why there is none.
-struct Answer {
-  std::shared_ptr<const Plan> plan;
-  std::optional<UnsupportedError> refusal;
-
-  std::shared_ptr<const Plan> get() const {
-    if (refusal) throw UnsupportedError(*refusal);
-    return plan;
-  }
-};
-
 // A process that sees ever new shapes must not keep a plan for each of them for ever.
 constexpr std::size_t most_plans = 4096;
 constexpr std::size_t most_bytes = std::size_t{64} << 20;
 
-std::mutex mutex;
-std::unordered_map<PlanKey, Answer, Hash> answers;
-std::size_t held_bytes = 0;
+struct Cache {
+  std::mutex mutex;
+  std::unordered_map<PlanKey, std::shared_ptr<const Plan>, Hash> plans;
+  std::size_t held_bytes = 0;
 
-void forget_all() {
-  answers.clear();
-  held_bytes = 0;
+  // To be destroyed when the mutex is free again: that enters oneDNN, which waits for forks, which
+  // wait for the mutex.
+  [[nodiscard]] auto take_all() {
+    held_bytes = 0;
+    return std::exchange(plans, {});
+  }
+};
+
+Cache& cache() {
+  static Immortal<Cache> made;
+  return *made;
 }
 
 // A fork while another thread holds the mutex would leave the child with it locked.
-[[maybe_unused]] const int registered =
-    pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
-
-Answer ask(const PlanKey& key) {
-  try {
-    return {make_plan(key), std::nullopt};
-  } catch (const UnsupportedError& error) {
-    return {nullptr, error};
-  }
-}
+[[maybe_unused]] const int registered = pthread_atfork(
+    [] { cache().mutex.lock(); }, [] { cache().mutex.unlock(); }, [] { cache().mutex.unlock(); });
 
 }  // namespace
 
 std::shared_ptr<const Plan> find_plan(const PlanKey& key) {
+  Cache& c = cache();
   {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto found = answers.find(key);
-    if (found != answers.end()) return found->second.get();
+    const std::lock_guard<std::mutex> lock(c.mutex);
+    const auto found = c.plans.find(key);
+    if (found != c.plans.end()) return found->second;
   }
-  Answer answer = ask(key);  // slow, and needs no lock
-  const std::size_t bytes =
-      sizeof(PlanKey) + sizeof(Answer) + (answer.plan ? answer.plan->bytes() : 0);
-  const std::lock_guard<std::mutex> lock(mutex);
-  if (answers.size() >= most_plans || held_bytes + bytes > most_bytes) forget_all();
-  const auto [place, is_new] = answers.emplace(key, std::move(answer));
-  if (is_new) held_bytes += bytes;
-  return place->second.get();
+  std::shared_ptr<const Plan> plan = make_plan(key);  // slow, and needs no lock
+  const std::size_t bytes = sizeof(PlanKey) + plan->bytes();
+  decltype(c.plans) forgotten;
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.plans.size() >= most_plans || c.held_bytes + bytes > most_bytes) {
+    forgotten = c.take_all();
+  }
+  const auto [place, is_new] = c.plans.try_emplace(key, plan);
+  if (is_new) c.held_bytes += bytes;
+  return place->second;
 }
 
 PlanCount plan_count() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  return {answers.size(), held_bytes};
+  Cache& c = cache();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  return {c.plans.size(), c.held_bytes};
 }
 
 void clear_plans() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  forget_all();
+  Cache& c = cache();
+  decltype(c.plans) forgotten;
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  forgotten = c.take_all();
 }
 
 }  // namespace onedsl

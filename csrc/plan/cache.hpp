@@ -8,7 +8,7 @@
 namespace onedsl {
 
 // The plan for the key, made now or at an earlier call. Throws UnsupportedError where the chosen
-// backend cannot run it; that too is remembered, because oneDNN leaks memory at every refusal.
+// backend cannot run it.
 std::shared_ptr<const Plan> find_plan(const PlanKey& key);
 
 struct PlanCount {

@@ -108,8 +108,10 @@ std::optional<View> view(const py::handle object, const RequiresGrad requires_gr
   if (!plain && py::isinstance<py::array>(object)) return std::nullopt;
   std::optional<View> result = plain ? view_of_numpy(py::reinterpret_borrow<py::array>(object))
                                      : borrow(object, requires_grad);
+  // NumPy has the memory of an empty array aligned, wherever it is.
   const bool aligned =
-      !result || reinterpret_cast<std::uintptr_t>(result->data) % size_of(result->type) == 0;
+      !result || reinterpret_cast<std::uintptr_t>(result->data) % size_of(result->type) == 0 ||
+      result->size() == 0;
   return aligned ? result : std::nullopt;
 }
 
@@ -123,9 +125,9 @@ const py::dtype& dtype_of(const DataType type) {
 std::vector<py::ssize_t> byte_strides(const View& v) {
   const auto item = static_cast<py::ssize_t>(size_of(v.type));
   std::vector<py::ssize_t> strides(static_cast<std::size_t>(v.rank), item);
-  const bool empty = v.size() == 0;
   for (std::size_t axis = 0; axis < strides.size(); ++axis) {
-    if (!empty && v.shape[axis] > 1) strides[axis] = v.strides[axis] / v.item_stride * item;
+    const py::ssize_t steps = v.strides[axis] / v.item_stride;
+    if (__builtin_mul_overflow(steps, item, &strides[axis])) strides[axis] = item;
   }
   return strides;
 }

@@ -71,11 +71,11 @@ void bind_operator(py::module_& module) {
            py::arg("statistics"), py::arg("stats_shape"), py::arg("given"), py::arg("wanted"),
            py::arg("backend"))
       .def("run", &Compiled::run, py::arg("inputs"), py::arg("out").none(true), py::pos_only())
-      .def_property_readonly("backend", [](const Compiled& c) { return c.plan().backend(); })
+      .def_property_readonly("backend", [](const Compiled& c) { return c.plan()->backend(); })
       .def_property_readonly("implementation",
-                             [](const Compiled& c) { return c.plan().implementation(); })
+                             [](const Compiled& c) { return c.plan()->implementation(); })
       .def_property_readonly("num_threads",
-                             [](const Compiled& c) { return c.plan().key().num_threads; });
+                             [](const Compiled& c) { return c.plan()->key().num_threads; });
 }
 
 }  // namespace onedsl

@@ -59,9 +59,23 @@ Run prepare(const Call& call, const Signature& signature, const OutputSet wanted
   return run;
 }
 
+bool all_numpy(const PerPort<Output, std::optional<View>>& outputs) {
+  for (std::size_t i = 0; i < num_ports(Output{}); ++i) {
+    const std::optional<View>& v = outputs[static_cast<Output>(i)];
+    if (v && !v->is_numpy) return false;
+  }
+  return true;
+}
+
 // `src` is what the caller passed: results that were made here are to be of its kind.
 py::object deliver(Run run, const Call& call, const py::object& out, const py::handle src) {
-  if (call.src().is_numpy || !out.is_none()) return std::move(run.results);
+  if (!out.is_none()) {
+    if (!all_numpy(call.out)) {
+      py::module_::import("onedsl._arrays").attr("mark_written")(out);
+    }
+    return std::move(run.results);
+  }
+  if (call.src().is_numpy) return std::move(run.results);
   const auto results = py::reinterpret_borrow<py::tuple>(run.results);
   py::tuple exported(results.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -297,7 +311,7 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
 }
 
 // A plan from before a fork would hang: this process has lost its threads.
-std::shared_ptr<const Plan> Compiled::usable_plan() const {
+std::shared_ptr<const Plan> Compiled::plan() const {
   if (plan_->key().fork_generation == fork_generation()) return plan_;
   const PlanKey& old = plan_->key();
   return find_plan(op_.key(old.problem.geometry, old.problem.data, old.statistics_type, given_,
@@ -314,7 +328,7 @@ py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
   {
     // Safe without the GIL: as in Operator::run, and this object is kept alive by its caller.
     const ReleasedGil released;
-    usable_plan()->execute(run.ports);
+    plan()->execute(run.ports);
   }
   return deliver(std::move(run), *call, out, inputs[0]);
 }

@@ -96,11 +96,10 @@ class Compiled {
 
   pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& out) const;
 
-  const Plan& plan() const { return *plan_; }
+  // The plan of this process: in one that was forked off since, another than before.
+  std::shared_ptr<const Plan> plan() const;
 
  private:
-  std::shared_ptr<const Plan> usable_plan() const;
-
   Operator op_;
   Layout src_, mean_;
   InputSet given_;

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <optional>
+#include <string>
 
 #include "arrays.hpp"
 #include "dlpack_abi.hpp"
@@ -22,6 +23,10 @@ std::optional<View> borrow(pybind11::handle object, RequiresGrad requires_grad);
 // A NumPy array itself; for anything else an array over its memory, which keeps it alive. Nothing
 // as above, but that the object may give a capsule.
 std::optional<pybind11::array> import_array(pybind11::handle object);
+
+// The name of the type of an object's items, as "float64", for messages: nothing else of what it
+// says is believed. Nothing where it gives no capsule. Its own errors come out.
+std::optional<std::string> dlpack_type(pybind11::handle object);
 
 // The same memory as an array of the library that `like` is from; the array itself where that
 // library is NumPy, or has no from_dlpack to be found.

@@ -6,7 +6,7 @@
 namespace onedsl::abi {
 
 constexpr std::int32_t cpu = 1, cuda_host = 3, rocm_host = 11;  // types of devices
-constexpr std::uint8_t floating = 2, bfloat = 4;                // codes of types
+constexpr std::uint8_t floating = 2, bfloat = 4, boolean = 6;   // codes of types
 
 struct Version {
   std::uint32_t major, minor;

@@ -1,6 +1,7 @@
 #include <pybind11/gil_safe_call_once.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -113,6 +114,28 @@ py::object dlpack_capsule(const py::handle object) {
   }
 }
 
+// What a capsule holds, borrowed from it. An unversioned one cannot say whether it may be written
+// to; NumPy takes it for a no as well.
+struct Lent {
+  abi::Tensor tensor;
+  bool writeable = false;
+};
+
+std::optional<Lent> lent_by(const py::object& capsule) {
+  if (PyCapsule_IsValid(capsule.ptr(), abi::Versioned::name)) {
+    const auto* const managed = static_cast<const abi::Versioned*>(
+        PyCapsule_GetPointer(capsule.ptr(), abi::Versioned::name));
+    if (managed->version.major != 1) return std::nullopt;
+    return Lent{managed->tensor, (managed->flags & (abi::read_only | abi::is_copied)) == 0};
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), abi::Unversioned::name)) {
+    return Lent{static_cast<const abi::Unversioned*>(
+                    PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
+                    ->tensor};
+  }
+  return std::nullopt;
+}
+
 std::optional<py::array> array_by_capsule(const py::handle object) {
   if (!py::hasattr(py::type::handle_of(object), "__dlpack__")) return std::nullopt;
   const auto [device, id] =
@@ -120,28 +143,14 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   if (!is_host({device, id})) return std::nullopt;
   // The capsule is left unused: it stays the owner, and frees what it holds when it goes.
   const py::object capsule = dlpack_capsule(object);
-  abi::Tensor tensor{};
-  bool writeable = false;  // an unversioned capsule cannot say; NumPy takes it for a no as well
-  if (PyCapsule_IsValid(capsule.ptr(), abi::Versioned::name)) {
-    const auto* const managed = static_cast<const abi::Versioned*>(
-        PyCapsule_GetPointer(capsule.ptr(), abi::Versioned::name));
-    if (managed->version.major != 1) return std::nullopt;
-    tensor = managed->tensor;
-    writeable = (managed->flags & (abi::read_only | abi::is_copied)) == 0;
-  } else if (PyCapsule_IsValid(capsule.ptr(), abi::Unversioned::name)) {
-    tensor = static_cast<const abi::Unversioned*>(
-                 PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
-                 ->tensor;
-  } else {
-    return std::nullopt;
-  }
-  if (!is_sound(tensor)) return std::nullopt;
+  std::optional<Lent> lent = lent_by(capsule);
+  if (!lent || !is_sound(lent->tensor)) return std::nullopt;
   std::vector<std::int64_t> strides;
-  if (tensor.strides == nullptr) {
-    strides = c_strides(tensor);
-    tensor.strides = strides.data();
+  if (lent->tensor.strides == nullptr) {
+    strides = c_strides(lent->tensor);
+    lent->tensor.strides = strides.data();
   }
-  const std::optional<View> v = view_of(tensor, writeable);
+  const std::optional<View> v = view_of(lent->tensor, lent->writeable);
   return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
 }
 
@@ -163,7 +172,10 @@ std::optional<View> borrow(const py::handle object, const RequiresGrad requires_
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
     if (is_more_than_memory(object, requires_grad)) return std::nullopt;
     abi::Tensor tensor{};
-    if (api->borrow_object(object.ptr(), &tensor) != 0) throw py::error_already_set();
+    if (api->borrow_object(object.ptr(), &tensor) != 0) {
+      if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+      return std::nullopt;
+    }
     const bool has_strides = tensor.rank == 0 || tensor.strides != nullptr;
     return has_strides && is_sound(tensor) ? view_of(tensor, true) : std::nullopt;
   });
@@ -171,13 +183,24 @@ std::optional<View> borrow(const py::handle object, const RequiresGrad requires_
 
 std::optional<py::array> import_array(const py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
-  if (const std::optional<View> v = borrow(object, RequiresGrad::refused)) {
-    return array_over(*v, object);
-  }
   return tried([&]() -> std::optional<py::array> {
+    if (const std::optional<View> v = borrow(object, RequiresGrad::refused)) {
+      return array_over(*v, object);
+    }
     if (is_more_than_memory(object, RequiresGrad::refused)) return std::nullopt;
     return array_by_capsule(object);
   });
+}
+
+std::optional<std::string> dlpack_type(const py::handle object) {
+  const py::object capsule = dlpack_capsule(object);
+  const std::optional<Lent> lent = lent_by(capsule);
+  if (!lent) return std::nullopt;
+  const auto [code, bits, lanes] = lent->tensor.type;
+  constexpr std::array words = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  if (code >= words.size()) return std::nullopt;
+  const std::string times = lanes == 1 ? "" : "x" + std::to_string(lanes);
+  return words[code] + (code == abi::boolean ? "" : std::to_string(bits)) + times;
 }
 
 }  // namespace onedsl

@@ -1,4 +1,5 @@
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -95,8 +96,12 @@ py::object export_array(py::array array, const py::handle like) {
   const abi::ExchangeApi* const api = exchange_api(like);
   if (api != nullptr && api->to_object != nullptr) {
     void* object = nullptr;
-    if (api->to_object(ship<abi::Versioned>(std::move(array)), &object) != 0) {
-      throw py::error_already_set();
+    const int failed = api->to_object(ship<abi::Versioned>(std::move(array)), &object);
+    if (failed != 0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (failed != 0 || object == nullptr) {
+      throw std::runtime_error(
+          "a library made no array of a result, and did not say why: give out= to have it written "
+          "to an array of yours");
     }
     return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
   }

@@ -12,9 +12,9 @@ import jax
 import numpy as np
 
 from .. import _attributes, _core, _refuse
+from .._dialect import Dialect, Port
 from .._spec import DataFormat, parse_data_format
 from .._types import dtype_name
-from ..operators._dialect import Dialect, Port
 from ..operators.batch_norm_training_backward import DIALECT
 
 _SRC = Port("src", "tensor")

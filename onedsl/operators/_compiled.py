@@ -8,9 +8,9 @@ from typing import Any, Generic
 from .. import _attributes, _core, _refuse
 from .._arrays import Array
 from .._autotune import fastest
+from .._dialect import channel_axis
 from .._spec import TensorSpec
 from .._types import CORE, DTYPES, dtype_name
-from ._dialect import channel_axis
 from ._operator import Arrays, Operator, Result
 
 

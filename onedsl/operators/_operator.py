@@ -6,13 +6,11 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from numpy import ndarray
-
 from .. import _attributes, _core, _dense, _refuse
 from .._arrays import Array, as_numpy, buffers_for, mark_written
+from .._dialect import Dialect
 from .._errors import GammaIgnoredWarning
 from .._spec import DataFormat, parse_data_format
-from ._dialect import Dialect
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
 
@@ -80,12 +78,9 @@ class Operator(Generic[Result]):
     def _result(self, answer: Arrays, out: Any) -> Result:
         """Give what the core computed, or wrote to the caller's ``out``, under its names."""
         result = self._dialect.result
-        if out is None:
-            return result._make(answer)  # type: ignore[no-any-return]
-        for array in out:
-            if type(array) is not ndarray:
-                mark_written(array)
-        return out if type(out) is result else result._make(out)  # type: ignore[no-any-return]
+        if type(out) is result:
+            return out  # type: ignore[no-any-return]
+        return result._make(answer if out is None else out)  # type: ignore[no-any-return]
 
     def _answer_in_words(
         self,
@@ -114,6 +109,8 @@ class Operator(Generic[Result]):
             raise RuntimeError(
                 "onedsl's core refused arguments that its checks had passed; please report this"
             )
+        if isinstance(out, tuple | list):  # the core saw NumPy's views of it
+            mark_written(out)
         return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in answer)
 
     def _buffers(

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from .. import _attributes, _core
 from .._arrays import AnyArray
-from .._spec import MAX_RANK, DataFormat, DataFormatLike, TensorSpec
-from .._types import STATISTICS, Backend, DType
+from .._dialect import Dialect, Port
+from .._spec import DataFormat, DataFormatLike, TensorSpec
+from .._types import MAX_RANK, STATISTICS, Backend, DType
 from ._compiled import Compiled
-from ._dialect import Dialect, Port
 from ._operator import ChannelOperator
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 from .. import _core, _refuse
 from .._arrays import AnyArray
-from .._spec import MAX_RANK, DataFormat, DataFormatLike, TensorSpec
-from .._types import STATISTICS, Backend, DType
+from .._dialect import Dialect, Port
+from .._spec import DataFormat, DataFormatLike, TensorSpec
+from .._types import MAX_RANK, STATISTICS, Backend, DType
 from ._compiled import Compiled
-from ._dialect import Dialect, Port
 from ._operator import ChannelOperator
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
@@ -117,6 +117,8 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     gamma_delta and beta_delta. mean and variance are the batch's, and the gradient flows through
     them. Unlike oneDNN's document, the specification does not have gamma ignored where input_delta
     is the only output, so it is used.
+
+    The range of numbers for which results are right is that of `BatchNormTrainingBackward`.
 
     References
     ----------

@@ -6,10 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 from .. import _core, _refuse
 from .._arrays import AnyArray
-from .._spec import MAX_RANK, DataFormat, DataFormatLike, TensorSpec
-from .._types import STATISTICS, Backend, DType
+from .._dialect import Dialect, Port
+from .._spec import DataFormat, DataFormatLike, TensorSpec
+from .._types import MAX_RANK, STATISTICS, Backend, DType
 from ._compiled import Compiled
-from ._dialect import Dialect, Port
 from ._operator import ChannelOperator
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
@@ -130,6 +130,11 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
       (diff_dst - diff_beta / M - xhat * diff_gamma / M)
 
     ``variance`` is the biased one (divided by M), and never an inverse standard deviation.
+
+    Sums are held in float64, what they are made of in float32. So results are right where the
+    products diff_dst * (src - mean) and xhat * diff_gamma / M are below 1e36 in magnitude, and
+    where none that matters is below 1e-30; beyond that they may be inf or NaN, or lose digits, even
+    if they would fit.
 
     References
     ----------

@@ -7,10 +7,10 @@ from typing import Any, Literal, NamedTuple
 
 from .. import _core, _refuse
 from .._arrays import AnyArray
+from .._dialect import Dialect, Port
 from .._spec import TensorSpec
 from .._types import Backend
 from ._compiled import Compiled
-from ._dialect import Dialect, Port
 from ._operator import Operator
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
@@ -133,6 +133,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     All tensors are of one type, float32 or float16. float16 sums are held in wider types, and
     rounded at the end.
+
+    The range of numbers for which results are right is that of `BatchNormTrainingBackward`.
 
     References
     ----------

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import _attributes, _core, _refuse
+from .._dialect import Dialect
 from .._spec import DataFormatLike, parse_data_format
-from ..operators._dialect import Dialect
 from ..operators.batch_norm_training_backward import DIALECT, BatchNormGradients
 
 _AUTO = _core.Backend.auto

@@ -20,6 +20,9 @@ int main(const int argc, const char* const* const argv) {
       Test{"schedule", test_schedule},
       Test{"accuracy", test_accuracy},
       Test{"bits", test_bits},
+      Test{"forward", test_forward},
+      Test{"statistics", test_statistics},
+      Test{"relu", test_relu},
   };
   const auto wanted = [&](const char* const name) {
     bool found = argc == 1;

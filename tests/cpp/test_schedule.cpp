@@ -97,11 +97,14 @@ void test_schedule() {
     machine.elements_per_thread = random.chance(2) ? 16384 : random.between(1, 1000);
     const int threads =
         static_cast<int>(random.chance(2) ? random.between(1, 8) : random.between(1, 64));
-    const DataType type = random.of(types);
     const Order order = native::order_of(geometry, 4 << random.between(0, 2));
-    const auto bytes = geometry.elements() * static_cast<Index>(size_of(type));
-    const Schedule schedule =
-        schedule_for(order, type, cache_filled(bytes, machine.cache), machine, threads);
+    native::Traffic traffic;
+    traffic.type = random.of(types);
+    traffic.summed = random.between(1, 3);
+    traffic.cache_filled =
+        static_cast<double>((traffic.summed + random.between(1, 2)) * geometry.elements()) *
+        static_cast<double>(size_of(traffic.type)) / static_cast<double>(machine.cache.bytes);
+    const Schedule schedule = schedule_for(order, traffic, machine, threads);
     check(schedule.threads >= 1 && schedule.threads <= threads, "threads for ", geometry);
     check_what_kernels_rely_on(schedule, order, geometry);
     check_covered_once(schedule, order, geometry);

@@ -1,6 +1,6 @@
 """Calls what oneDNN refuses on a lesser CPU, and falls back, in a loop; prints the bytes gained.
 
-Command line: number of calls.
+Command line: number of calls, and of the shapes that they have in turn.
 """
 
 import sys
@@ -18,11 +18,13 @@ def resident() -> int:
 
 
 op = onedsl.BatchNormTrainingBackward(1e-5)
-src = np.ones((64, 32), ml_dtypes.bfloat16)
+calls, shapes = map(int, sys.argv[1:])
+memory = np.ones((shapes, 32), ml_dtypes.bfloat16)
 statistics = np.ones(32, np.float32)
 
 
-def call() -> None:
+def call(i: int) -> None:
+    src = memory[: i % shapes + 1]
     try:
         op(src, src, statistics, statistics, backend="onednn")
     except onedsl.UnsupportedError:
@@ -31,9 +33,9 @@ def call() -> None:
         sys.exit("this must be refused")
 
 
-for _ in range(200):
-    call()
+for i in range(max(200, shapes)):
+    call(i)
 before = resident()
-for _ in range(int(sys.argv[1])):
-    call()
+for i in range(calls):
+    call(i)
 print(resident() - before)

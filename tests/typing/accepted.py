@@ -150,6 +150,8 @@ def capabilities() -> None:
         assert_type(found.runs_in_onednn("bf16", np.float32), bool)
         assert_type(found.num_threads, int)
         print(found, [row.message for row in found.support])
+    onedsl.clear_plans()
+    assert_type(onedsl.plan_counts(), onedsl.PlanCounts)
 
 
 def reference() -> None:
@@ -164,6 +166,16 @@ def reference() -> None:
     testing.batch_normalization_grad(
         src, diff_dst, mean[None], variance[None], gamma[None], epsilon=1e-5
     )
+    normalized = testing.batch_norm_forward_training(
+        src, mean, variance, epsilon=1e-5, momentum=0.9, relu=True, clip=6.0
+    )
+    assert_type(normalized, onedsl.BatchNormForward)
+    op = onedsl.BatchNormReLUForwardTraining(1e-5, 0.9, clip=6.0)
+    testing.assert_close(op(src, mean, variance), normalized)
+    masked = testing.batch_norm_relu_backward(
+        src, diff_dst, mean, variance, gamma, normalized.dst, epsilon=1e-5, clip=6.0
+    )
+    assert_type(masked, onedsl.BatchNormReLUGradients)
     print(testing.TOLERANCES["f32"], testing.SUM_TOLERANCES["f32"])
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .. import _core
-from .._types import CORE
+from . import _core
+from ._types import CORE
 
 
 @dataclass(frozen=True)

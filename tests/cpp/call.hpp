@@ -1,0 +1,195 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "check.hpp"
+#include "core/ports.hpp"
+#include "core/problem.hpp"
+#include "isas.hpp"
+#include "layouts.hpp"
+#include "native/run.hpp"
+#include "tensor.hpp"
+
+namespace onedsl::test {
+
+using native::Isa;
+using native::Machine;
+
+inline constexpr std::array types = {DataType::f32, DataType::bf16, DataType::f16};
+inline constexpr std::array operations = {Operation::training_backward, Operation::forward_training,
+                                          Operation::relu_forward_training,
+                                          Operation::relu_training_backward};
+
+// A problem and what it is run on.
+struct Call {
+  Layout layout;
+  Problem problem;
+  std::map<Input, Tensor> inputs;
+
+  bool has(const Input port) const { return inputs.count(port) != 0; }
+  const Tensor& operator[](const Input port) const { return inputs.at(port); }
+  Tensor& operator[](const Input port) { return inputs.at(port); }
+};
+
+using Results = std::map<Output, Tensor>;
+
+inline bool same_bits(const Results& a, const Results& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& p, const auto& q) {
+    return p.first == q.first && p.second.same_bits(q.second);
+  });
+}
+
+inline std::ostream& operator<<(std::ostream& out, const Call& call) {
+  constexpr const char* names[] = {"f32", "bf16", "f16"};
+  const Problem& problem = call.problem;
+  out << signature_of(problem.operation).name << ", " << names[static_cast<int>(problem.data)]
+      << " " << (problem.statistics == Statistics::batch ? "batch " : "frozen ") << call.layout;
+  for (const auto& input : call.inputs) out << " " << input_names[static_cast<int>(input.first)];
+  return out << ", clip " << problem.attributes.clip;
+}
+
+// Of ordinary numbers, with any of the optional ports. The statistics are given, not src's own.
+inline Call random_call(Random& random, const Operation operation, const Layout& layout,
+                        const Geometry& geometry) {
+  Call call{layout, Problem{}, {}};
+  Problem& problem = call.problem;
+  const Signature& signature = signature_of(operation);
+  problem.operation = operation;
+  problem.geometry = geometry;
+  problem.data = random.of(types);
+  problem.attributes.epsilon = 1e-3;
+  problem.attributes.momentum = random.real();
+  if (random.chance(2)) problem.attributes.clip = 0.75;
+  problem.wanted = random.chance(8) ? signature.least : signature.outputs;
+  if (signature.outputs.has(Output::diff_src)) {
+    problem.statistics = random.chance(4) ? Statistics::frozen : Statistics::batch;
+    problem.spread = random.chance(4) ? Spread::inverse_deviation : Spread::variance;
+  }
+  signature.inputs.for_each([&](const Input port) {
+    if (signature.optional.has(port) && random.chance(4)) return;
+    const DataType type = is_tensor(port) ? problem.data : DataType::f32;
+    Tensor tensor(type, is_tensor(port) ? geometry.elements() : geometry.statistics(),
+                  random.chance(2) ? 0 : random.between(1, 15));
+    for (std::size_t i = 0; i < tensor.count(); ++i) {
+      const double shift = port == Input::variance ? 1.5 : 0;
+      tensor.set(i, (port == Input::src ? 3 : 1) * random.real() + shift);
+    }
+    call.inputs.emplace(port, std::move(tensor));
+  });
+  return call;
+}
+
+// Calls use(layout, geometry) for so many random layouts.
+template <class Use>
+void for_random_layouts(Random& random, const int count, const std::int64_t most_elements,
+                        const Use& use) {
+  for (int used = 0; used < count;) {
+    const std::int64_t most = random.chance(2) ? most_elements : random.of_any_size(most_elements);
+    const Layout layout =
+        random.chance(3) ? random_layout(random, most) : random_block(random, most);
+    const std::optional<Geometry> geometry = layout.geometry();
+    if (!geometry) continue;
+    use(layout, *geometry);
+    ++used;
+  }
+}
+
+// How a call is run. The caches decide what is streamed and how the work is cut: small ones make
+// small problems large.
+struct Run {
+  Machine machine;
+  int threads = 1;
+  bool in_place = false;
+  std::int64_t shift = 0;
+};
+
+inline Run plain_run(const Isa isa) {
+  Run run;
+  run.machine.isa = isa;
+  run.machine.cache = {std::int64_t{1} << 25, 8};
+  return run;
+}
+
+inline Run random_run(Random& random, const Isa isa) {
+  constexpr std::array threads = {1, 2, 3, 4, 7, 16};
+  Run run;
+  run.machine.isa = isa;
+  run.machine.cache = {std::int64_t{1} << random.between(10, 26), random.between(1, 8)};
+  run.machine.elements_per_thread = random.of_any_size(16384);
+  run.threads = random.of(threads);
+  run.in_place = random.chance(3);
+  run.shift = random.chance(2) ? 0 : random.between(1, 15);
+  return run;
+}
+
+inline std::ostream& operator<<(std::ostream& out, const Run& run) {
+  return out << name_of(run.machine.isa) << ", " << run.threads << " threads of "
+             << run.machine.elements_per_thread << " elements, cache of " << run.machine.cache.bytes
+             << " bytes for " << run.machine.cache.cores << " cores"
+             << (run.in_place ? ", in place" : "") << ", shifted by " << run.shift;
+}
+
+// Fails if a byte outside of the outputs is written.
+inline Results results_of(const Call& call, const Run& run) {
+  const Problem& problem = call.problem;
+  const Signature& signature = signature_of(problem.operation);
+  Ports ports;
+  for (const auto& [port, tensor] : call.inputs) ports.in[port] = tensor.data();
+  Results results;
+  problem.wanted.for_each([&](const Output port) {
+    const auto count =
+        is_tensor(port) ? problem.geometry.elements() : problem.geometry.statistics();
+    Tensor& tensor =
+        results
+            .emplace(port, Tensor(is_tensor(port) ? problem.data : DataType::f32, count, run.shift))
+            .first->second;
+    ports.out[port] = tensor.data();
+  });
+  if (run.in_place) {
+    results.at(signature.in_place).copy_from(call[signature.over]);
+    ports.in[signature.over] = results.at(signature.in_place).data();
+  }
+  native::run(problem, run.threads, ports, run.machine);
+  for (const auto& [port, tensor] : results) {
+    check(tensor.guards_stand(), "written outside of ", output_names[static_cast<int>(port)], ": ",
+          call, " on ", run);
+  }
+  return results;
+}
+
+// The inverse of each channel's deviation.
+inline std::vector<double> inverse_deviations(const Problem& problem, const Tensor& variance) {
+  std::vector<double> inverse(variance.count());
+  for (std::size_t c = 0; c < inverse.size(); ++c) {
+    inverse[c] = problem.spread == Spread::variance
+                     ? 1 / std::sqrt(variance[c] + problem.attributes.epsilon)
+                     : variance[c];
+  }
+  return inverse;
+}
+
+// How far off an element may be, relative to the sum of its terms' magnitudes.
+inline double tolerance(const DataType type) {
+  switch (type) {
+    case DataType::bf16:
+      return 1.0 / 128;
+    case DataType::f16:
+      return 1.0 / 1024;
+    case DataType::f32:
+      break;
+  }
+  return 1e-6;
+}
+
+// Below the least normal number of the type, its last place is what counts.
+inline double least_step(const DataType type) { return type == DataType::f16 ? 0x1p-24 : 1e-30; }
+
+}  // namespace onedsl::test

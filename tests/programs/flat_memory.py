@@ -1,0 +1,60 @@
+"""Calls of every kind, right ones and refused ones: they must not grow the process.
+
+    python tests/programs/flat_memory.py 1000000
+
+Command line: number of calls. Prints the bytes gained after the first tenth of them.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import onedsl
+from onedsl import testing
+
+CALLS = int(sys.argv[1])
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+op = onedsl.BatchNormTrainingBackward(1e-5)
+frozen = onedsl.BatchNormalizationGrad(1e-5)
+problems = {dtype: testing.random_problem((64, 24), dtype) for dtype in ("f32", "bf16", "f16")}
+src, diff_dst, *statistics = problems["f32"]
+rows = [a.reshape(1, 24) for a in statistics]
+strided = np.repeat(src, 2, 0)[::2]
+out = tuple(np.empty_like(a) for a in (src, *statistics[:2]))
+compiled = {
+    name: op.compile(onedsl.TensorSpec((64, 24)), backend=name) for name in ("native", "onednn")
+}
+
+
+def refused() -> None:
+    try:
+        op(src, diff_dst[:1], *statistics)
+    except ValueError:
+        return
+    sys.exit("this must be refused")
+
+
+KINDS = [
+    *(lambda problem=problem: op(*problem) for problem in problems.values()),
+    *(lambda plan=plan: plan(src, diff_dst, *statistics) for plan in compiled.values()),
+    lambda: op(src, diff_dst, *statistics, out=out),
+    lambda: op(src, diff_dst, *statistics, backend="onednn"),
+    lambda: op(src, diff_dst, *statistics[:2], outputs="diff_src"),
+    lambda: op(strided, diff_dst, *statistics),
+    lambda: frozen(src, diff_dst, *rows),
+    lambda: op.compile(onedsl.TensorSpec((64, 24))),
+    lambda: onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
+    refused,
+]
+before = resident()
+for i in range(CALLS):
+    KINDS[i % len(KINDS)]()
+    if i == CALLS // 10:
+        before = resident()
+print(resident() - before)

@@ -1,0 +1,60 @@
+"""Many threads run one compiled operator, while others change the number of OpenMP's threads.
+
+    PYTHONPATH=tests python tests/programs/one_plan_many_threads.py native 16 10000
+
+Command line: backend, threads, calls of each. Every call must give the bits of a serial one.
+"""
+
+import contextlib
+import sys
+import threading
+
+import threadpoolctl
+
+import onedsl
+from onedsl import testing
+
+backend, threads, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+problem = testing.random_problem((300, 64))
+op = onedsl.BatchNormTrainingBackward(1e-5)
+compiled = op.compile(onedsl.TensorSpec.of(problem.src), backend=backend)
+wanted = [a.tobytes() for a in compiled(*problem)]
+other, done = [], []
+stop = threading.Event()
+
+
+def work() -> None:
+    for _ in range(calls):
+        if [a.tobytes() for a in compiled(*problem)] != wanted:
+            other.append(1)
+    done.append(1)
+
+
+def change_by_threadpoolctl() -> None:
+    while not stop.is_set():
+        for count in (1, 2, 3, 4):
+            with threadpoolctl.threadpool_limits(count):
+                op(*problem, backend="native")
+
+
+def change_by_torch() -> None:
+    with contextlib.suppress(ImportError):
+        import torch
+
+        while not stop.is_set():
+            for count in (1, 2, 3, 4):
+                torch.set_num_threads(count)
+                op(*problem, backend="native")
+
+
+changers = [threading.Thread(target=f) for f in (change_by_threadpoolctl, change_by_torch)]
+workers = [threading.Thread(target=work) for _ in range(threads)]
+for thread in [*changers, *workers]:
+    thread.start()
+for thread in workers:
+    thread.join()
+stop.set()
+for thread in changers:
+    thread.join()
+print(f"{len(done) * calls} calls, {len(other)} with other bits")
+sys.exit(len(other) > 0)

@@ -1,0 +1,55 @@
+"""The API pages that pdoc makes of the docstrings."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+
+import helpers
+import pytest
+
+import onedsl
+
+pytest.importorskip("pdoc")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    modules = [
+        "onedsl",
+        *(f"onedsl.{name}" for name in ("torch", "jax") if importlib.util.find_spec(name)),
+    ]
+    # In an empty folder, pdoc does not ask which of two things named onedsl is meant.
+    child = helpers.run_python(
+        *("-m", "pdoc", "-t", str(helpers.ROOT / ".ci" / "pdoc"), "-o", str(folder), *modules),
+        cwd=tmp_path_factory.mktemp("empty"),
+    )
+    assert child.returncode == 0, child.stderr
+    assert "Warn" not in child.stderr, child.stderr
+    return {module: (folder / f"{module.replace('.', '/')}.html").read_text() for module in modules}
+
+
+def test_every_public_name_is_there(pages):
+    for name in set(onedsl.__all__) - {"testing"}:
+        assert f'id="{name}"' in pages["onedsl"], name
+
+
+@pytest.mark.parametrize("name", [n for n in onedsl.__all__ if n.startswith("BatchNorm")])
+def test_calls_are_there_with_their_parameters(pages, name):
+    cls = getattr(onedsl, name)
+    methods = [m for m in ("__call__", "compile") if m in vars(cls)]
+    assert methods or issubclass(cls, tuple)
+    for method in methods:
+        page = pages["onedsl"]
+        section = page[page.index(f'id="{name}.{method}"') :]
+        docstring = section[section.index('class="docstring"') :].partition("</div>")[0]
+        assert re.search(r'<h6 id="parameters\S*">Parameters</h6>', docstring)
+        assert re.search(r'<h6 id="returns\S*">Returns</h6>', docstring)
+
+
+def test_the_sidebar_lists_all_modules(pages):
+    for page in pages.values():
+        sidebar = page.partition("API Documentation")[0]
+        for module in pages:
+            assert f">{module}</a>" in sidebar
