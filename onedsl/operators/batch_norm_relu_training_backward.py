@@ -144,7 +144,8 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     The ReLU was open where ``not (dst <= 0 or dst >= clip)``, as in PyTorch. dst is the layer's
     output. Where it is absent, it is computed again from src, mean, variance, gamma and beta, bit
     for bit as `BatchNormReLUForwardTraining` computes it with ``backend="auto"``: so nobody need
-    keep it, and nothing more is read than the gradient itself reads.
+    keep it, and nothing more is read than the gradient itself reads. That holds for f32 statistics
+    on one instruction set: bf16 ones are rounded after dst is computed, so give dst with those.
 
     oneDNN's Graph API promises a partition of ReLUBackward and BatchNormTrainingBackward [1]_, but
     its pattern has the ReLU's gradient at the port src instead of diff_dst. So ``backend="onednn"``
