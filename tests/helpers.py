@@ -139,6 +139,17 @@ def shape_of(data_format: str, batch: int, channels: int, spatial: tuple[int, ..
     return (batch, channels, *spatial)
 
 
+def central_difference(loss, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
+    """Differentiate a function of one array, element by element."""
+    gradient = np.empty_like(at)
+    for index in np.ndindex(at.shape):
+        up, down = at.copy(), at.copy()
+        up[index] += step
+        down[index] -= step
+        gradient[index] = (loss(up) - loss(down)) / (2 * step)
+    return gradient
+
+
 GUARD = 256
 _PATTERN = 0xA5
 

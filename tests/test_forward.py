@@ -8,7 +8,7 @@ import helpers
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers import EPSILON, formats, types
+from helpers import EPSILON, central_difference, formats, types
 
 import onedsl
 from onedsl import testing
@@ -188,14 +188,7 @@ def test_the_gradient_takes_the_batchs_statistics(backend):
         dst = testing.batch_norm(src, inputs.gamma, inputs.beta, epsilon=EPSILON, data_format="NCX")
         return float((dst * inputs.diff_dst).sum())
 
-    src = inputs.src.astype(np.float64)
-    step = 1e-5
-    numeric = np.empty_like(src)
-    for index in np.ndindex(src.shape):
-        ahead, behind = src.copy(), src.copy()
-        ahead[index] += step
-        behind[index] -= step
-        numeric[index] = (loss(ahead) - loss(behind)) / (2 * step)
+    numeric = central_difference(loss, inputs.src.astype(np.float64))
     assert testing.relative_l2(gradients.diff_src, numeric) < 1e-5
 
 

@@ -5,23 +5,12 @@ from __future__ import annotations
 import helpers
 import numpy as np
 import pytest
-from helpers import backends, formats
+from helpers import backends, central_difference, formats
 
 import onedsl
 from onedsl import testing
 
 SPATIAL = {2: (), 3: (3,), 4: (2, 3), 5: (2, 1, 3)}
-
-
-def central_difference(loss, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Differentiate a function of one array, element by element."""
-    gradient = np.empty_like(at)
-    for index in np.ndindex(at.shape):
-        up, down = at.copy(), at.copy()
-        up[index] += step
-        down[index] -= step
-        gradient[index] = (loss(up) - loss(down)) / (2 * step)
-    return gradient
 
 
 @pytest.mark.parametrize("statistics", ["batch", "frozen"])
