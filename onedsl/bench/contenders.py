@@ -11,10 +11,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import BatchNormTrainingBackward, DataFormat, TensorSpec, UnsupportedError
+from .. import BatchNormTrainingBackward, DataFormat, TensorSpec, UnsupportedError, _core
 from .._types import DTYPES
 from ..testing import Problem
-from .machine import cache_bytes
 
 Array = npt.NDArray[Any]
 Call = Callable[[], Any]
@@ -46,7 +45,7 @@ class Rotation(NamedTuple):
 
 def rotation(problem: Problem) -> Rotation:
     """Copy a problem's tensors."""
-    number = math.ceil(2 * cache_bytes() / max(3 * problem.src.nbytes, 1))
+    number = math.ceil(2 * _core.last_cache_bytes() / max(3 * problem.src.nbytes, 1))
     number = min(max(number, 1), MAX_COPIES)
     copies = [
         Tensors(problem.src.copy(), problem.diff_dst.copy(), np.ones_like(problem.src))

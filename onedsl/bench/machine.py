@@ -15,9 +15,6 @@ from .. import _core, capabilities
 Array = npt.NDArray[Any]
 Triad = tuple[Array, Array, Array]
 
-# Servers name hundreds of megabytes, which all their cores share; a few cores do not get more.
-MAX_CACHE_BYTES = 64 << 20
-
 # CPUs that other programs may take: OpenMP's threads wait for the slowest of them.
 TOLERATED_CPUS = 0.25
 
@@ -31,14 +28,9 @@ def machine() -> str:
     )
 
 
-def cache_bytes() -> int:
-    """Give the last cache's size, as far as it counts."""
-    return min(_core.last_cache_bytes(), MAX_CACHE_BYTES)
-
-
 def triad_arrays() -> Triad:
     """Make the triad's vectors, far larger than the last cache and aligned."""
-    size = max(4 * cache_bytes(), 64 << 20)
+    size = max(4 * _core.last_cache_bytes(), 64 << 20)
     out, a, b = (np.ones(size // 4 + 16, np.float32) for _ in range(3))
 
     def aligned(array: Array) -> Array:

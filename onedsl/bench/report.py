@@ -12,7 +12,7 @@ from rich.table import Table
 
 from .. import _core, capabilities
 from .cases import FORMATS
-from .machine import cache_bytes, machine
+from .machine import machine
 from .measure import Row, disturbance, geometric_mean
 from .table import Column, microseconds, ratio, table
 
@@ -66,7 +66,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
         shares = [
             row.triad_share("onedsl")
             for row in rows
-            if row.data_format == data_format and row.bytes > 6 * cache_bytes()
+            if row.data_format == data_format and row.bytes > 6 * _core.last_cache_bytes()
         ]
         if shares:
             lines.append(
