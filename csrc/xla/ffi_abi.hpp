@@ -3,11 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
-// The binary interface of XLA's foreign functions, as far as a handler needs it. XLA promises that
-// versions of the same major number only add to the ends of these structs, whose sizes they carry;
-// this is version 0.1, JAX 0.6's, and the oldest that XLA still takes. It is declared here so that
-// any build of onedsl has its handlers, whether there is a JAX beside it or not, and one build
-// serves many versions of JAX.
+// The binary interface of XLA's foreign functions, as far as a handler needs it. It is declared
+// here so that any build of onedsl has its handlers, whether there is a JAX beside it or not, and
+// one build serves many versions of JAX. By XLA's rules minor versions only add to the ends of
+// these structs, which carry their sizes; what is here is as in version 0.1, that of JAX 0.6.
 namespace onedsl::xla::abi {
 
 enum DataType : int { s64 = 5, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
@@ -22,7 +21,7 @@ struct Extension {
 };
 
 struct Version {
-  static constexpr int written_for_major = 0, written_for_minor = 1;
+  static constexpr int known_major = 0, oldest_minor = 1;
   std::size_t size;
   Extension* extensions;
   int major, minor;

@@ -197,14 +197,16 @@ abi::Error* error(const abi::Api& api, const abi::Code code, const Operation ope
 // No exception may go up into XLA.
 template <Operation operation>
 abi::Error* handle(abi::Call* const call) noexcept {
-  const abi::Api& api = *call->api;
   if (call->extensions != nullptr && call->extensions->type == abi::Extension::metadata) {
-    abi::Metadata& metadata =
-        *reinterpret_cast<abi::MetadataExtension*>(call->extensions)->metadata;
-    metadata.version = {sizeof(abi::Version), nullptr, abi::Version::written_for_major,
-                        abi::Version::written_for_minor};
+    // XLA's own minor version, as all of them are alike here: another one than it takes, now or
+    // when it forgets old ones, would stop JAX from working at all. JAX 0.6 does not give it.
+    const int minor = call->api == nullptr ? abi::Version::oldest_minor : call->api->version.minor;
+    abi::Version& version =
+        reinterpret_cast<abi::MetadataExtension*>(call->extensions)->metadata->version;
+    version = {sizeof version, nullptr, abi::Version::known_major, minor};
     return nullptr;
   }
+  const abi::Api& api = *call->api;
   if (!is_known(*call)) {
     return error(api, abi::internal, operation, "XLA's interface has changed; update onedsl");
   }

@@ -7,6 +7,8 @@ theirs gets the call by way of Python, through `jax.experimental.buffer_callback
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,17 +23,22 @@ from . import _callback
 from ._arguments import Attributes
 
 
-def _register() -> bool:
-    """Offer XLA the handlers, also for programs that were exported; whether it takes them."""
+def _takes_handlers() -> bool:
+    """Whether XLA's interface, as its header says, has the major version of onedsl's handlers.
+
+    JAX registers a handler when it first needs a device, and an unfit one would stop it there.
+    """
     try:
-        for name, handler in _core.xla_handlers().items():
-            jax.ffi.register_ffi_target(name, handler, platform="cpu")
-    except jax.errors.JaxRuntimeError:
+        header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
+    except OSError:
         return False
-    return True
+    return re.search(r"^#define XLA_FFI_API_MAJOR 0$", header, re.MULTILINE) is not None
 
 
-HAS_HANDLERS = _register()
+HAS_HANDLERS = _takes_handlers()
+if HAS_HANDLERS:  # also for programs that were exported elsewhere
+    for _name, _handler in _core.xla_handlers().items():
+        jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
 
 def backward(
