@@ -526,9 +526,11 @@ def test_many_calls_in_flight_do_not_hang(cpus):
     assert child.returncode == 0, child.stderr
 
 
-def test_an_array_split_over_devices_is_one_batch():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    child = helpers.run_script("jax_two_devices.py", environment=flags)
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
+def test_arrays_that_are_split(program, devices):
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    child = helpers.run_script(program, str(devices), environment=flags, timeout=600)
     assert child.returncode == 0, child.stderr
 
 

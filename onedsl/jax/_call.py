@@ -41,6 +41,16 @@ if HAS_HANDLERS:  # also for programs that were exported elsewhere
         jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
 
+try:  # so that programs which give BatchNormGradients can be saved
+    import jax.export
+
+    jax.export.register_namedtuple_serialization(
+        BatchNormGradients, serialized_name="onedsl.BatchNormGradients"
+    )
+except ImportError:  # JAX 0.6 without absl-py exports nothing
+    pass
+
+
 def backward(
     attributes: Attributes,
     src: jax.Array,
