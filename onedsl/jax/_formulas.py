@@ -106,8 +106,8 @@ def layout(attributes: Attributes, src: jax.Array) -> tuple[tuple[int, ...], tup
 def count_of(src: jax.Array, axes: tuple[int, ...], devices: Devices = ()) -> int:
     """Give the elements a channel; 1 where there are none, as their sums are then 0."""
     sizes = [src.shape[axis] for axis in axes]
-    count: int = 1 if 0 in sizes else math.prod(sizes)
-    return over(devices, count)
+    count: int = over(devices, 1 if 0 in sizes else math.prod(sizes))
+    return count
 
 
 def over(devices: Devices, value: Any) -> Any:

@@ -105,18 +105,17 @@ def _backward_of_a_part(
 ) -> BatchNormGradients:
     """Compute the gradients, of elements that other devices have the rest of.
 
-    The sums are onedsl's and the rest is `jax.numpy`'s: five of six passes over memory that an
-    operator of two halves would do, which does not write the diff_src that is thrown away here.
+    The sums are onedsl's, and the rest is `jax.numpy`'s. The diff_src that is thrown away here is
+    one of the six times that memory of a tensor's size is gone through.
     """
     frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
-    statistics = jax.tree.map(_formulas.wide, (mean, variance, gamma))  # no sum in 16 bits
-    part = _call.backward(frozen, src, diff_dst, *statistics)
+    mu, var, scale = jax.tree.map(_formulas.wide, (mean, variance, gamma))  # no sum in 16 bits
+    part = _call.backward(frozen, src, diff_dst, mu, var, scale)
     diff_gamma, diff_beta = jax.lax.psum((part.diff_gamma, part.diff_beta), devices)
     diff_src = part.diff_src
     if attributes != frozen:
-        sums = diff_gamma, diff_beta
         diff_src = _formulas.diff_src(
-            attributes, src, diff_dst, *statistics, *sums, devices=devices
+            attributes, src, diff_dst, mu, var, scale, diff_gamma, diff_beta, devices
         )
     return BatchNormGradients(diff_src, diff_gamma.astype(mean.dtype), diff_beta.astype(mean.dtype))
 
@@ -139,7 +138,7 @@ def _split(attributes: Attributes, whole: _Whole, part: _Part, inputs: tuple[Any
 
 def _partitioned(
     attributes: Attributes, whole: _Whole, part: _Part, inputs: tuple[Any, ...], results: Any
-) -> Callable[..., Any]:
+) -> Any:
     """Give the call, with rules for the compiler and for vmap."""
 
     def infer(_mesh: Any, arguments: Any, results: Any) -> Any:
@@ -161,14 +160,14 @@ def _partitioned(
         sharding_rule=_sharding_rule(attributes, inputs, results),
     )
     # custom_partitioning knows no vmap: a batch of calls is one call, that is not split.
-    batchable = custom_vmap(call)
+    batchable: Any = custom_vmap(call)
 
-    @batchable.def_vmap
-    def _batch(size: int, batched: Any, *arrays: Any) -> Any:
+    def batch(size: int, batched: Any, *arrays: Any) -> Any:
         in_axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
         together = jax.vmap(whole, in_axes, axis_size=size)(*arrays)
         return together, jax.tree.map(lambda _: True, together)
 
+    batchable.def_vmap(batch)
     return batchable
 
 

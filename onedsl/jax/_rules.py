@@ -20,11 +20,11 @@ def _with_jvp(call: Any, formulas: Any) -> Any:
     """Let JAX differentiate the formulas, as often as it likes, in place of a call."""
     differentiable = jax.custom_jvp(call, nondiff_argnums=(0,))
 
-    @differentiable.defjvp
-    def _jvp(attributes: Attributes, primals: Any, tangents: Any) -> Any:
+    def jvp(attributes: Attributes, primals: Any, tangents: Any) -> Any:
         _, tangents_out = jax.jvp(functools.partial(formulas, attributes), primals, tangents)
         return differentiable(attributes, *primals), tangents_out
 
+    differentiable.defjvp(jvp)
     return differentiable
 
 
