@@ -43,6 +43,8 @@ def test_every_example_is_tested():
         "compare_data_formats.py",
         "layer.py",
         "pytorch.py",
+        "jax_data_parallel.py",
+        "jax_equinox.py",
         "jax_training.py",
         "studies/errors.py",
         "studies/frozen_backbone.py",
@@ -102,6 +104,30 @@ def test_jax_training(tmp_path):
     assert losses == sorted(losses, reverse=True)
     assert child.stdout.rstrip().endswith("%")
     assert int(child.stdout.rstrip(" %\n").split()[-1]) > 90
+
+
+def losses_of(child):
+    assert child.returncode == 0, child.stderr
+    losses = [numbers(line)[0] for line in child.stdout.splitlines() if line.startswith("step")]
+    assert len(losses) == 6
+    return losses
+
+
+def test_jax_data_parallel(tmp_path):
+    pytest.importorskip("jax", reason="the example trains with JAX, which is not installed")
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    child = run(tmp_path, "jax_data_parallel.py", environment=flags)
+    losses = losses_of(child)
+    assert losses[-1] < losses[0] / 10
+    assert "a step on 2 devices is that on one" in child.stdout
+
+
+def test_jax_equinox(tmp_path):
+    pytest.importorskip("equinox", reason="the example is a layer for Equinox")
+    child = run(tmp_path, "jax_equinox.py")
+    losses = losses_of(child)
+    assert losses[-1] < losses[0] / 10
+    assert abs(numbers(child.stdout.splitlines()[-1])[0] - losses[-1]) < 0.02
 
 
 def test_compare_data_formats(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import helpers
 import numpy as np
@@ -17,7 +18,7 @@ jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here
 import jax.numpy as jnp  # noqa: E402
 
 import onedsl.jax  # noqa: E402
-from onedsl.jax import _arguments, _callback  # noqa: E402
+from onedsl.jax import _arguments, _call, _callback  # noqa: E402
 
 SIZES = [(), (5,), (4, 3), (2, 3, 2)]
 spatials = pytest.mark.parametrize("spatial", SIZES, ids=lambda s: f"rank_{len(s) + 2}")
@@ -145,13 +146,13 @@ def test_each_result_has_its_gradient(used):
 
 
 def test_unused_statistics_cost_no_pass():
-    """Nothing but the callback is of src's size in the program of the gradient."""
+    """Nothing but the call is of src's size in the program of the gradient."""
     src = jnp.asarray(problem_of().src)
     _, backward = jax.vjp(lambda src: onedsl.jax.batch_norm(src, epsilon=EPSILON)[0], src)
-    program = str(jax.make_jaxpr(backward)(src))
-    assert program.count("buffer_callback[") == 1
-    assert " sub " not in program
-    assert " add" not in program
+    program = jax.jit(backward).lower(src).as_text()
+    assert program.count("stablehlo.custom_call @onedsl_batch_norm_training_backward") == 1
+    assert "stablehlo.add" not in program
+    assert "stablehlo.subtract" not in program
 
 
 @helpers.types
@@ -263,6 +264,36 @@ def test_second_derivatives(mode, with_gamma):
     assert_close(got, wanted, 2e-5)
 
 
+@modes
+def test_third_derivatives(mode):
+    """In reverse and in forward mode, of the layer; the operator's follow from them."""
+    problem = problem_of(spatial=())
+    statistics = (problem.mean, problem.variance)
+
+    def ours(src):
+        if mode == "batch":
+            return onedsl.jax.batch_norm(src, problem.gamma, epsilon=EPSILON)[0]
+        return onedsl.jax.batch_norm_frozen(src, *statistics, problem.gamma, epsilon=EPSILON)
+
+    def theirs(src):
+        given = () if mode == "batch" else statistics
+        return composed(src, problem.gamma, None, *given)[0]
+
+    def thrice(layer):
+        def square(function):
+            return lambda src: (function(src) ** 2).sum()
+
+        first = jax.grad(lambda src: jnp.sin(layer(src)).sum())
+        return lambda src: (
+            jax.grad(square(jax.grad(square(first))))(src),
+            jax.jacfwd(jax.jacfwd(first))(src),
+        )
+
+    assert_close(
+        thrice(ours)(jnp.asarray(problem.src)), in_float64(thrice(theirs), problem.src), 2e-4
+    )
+
+
 def test_forward_mode_is_refused():
     src = jnp.asarray(problem_of().src)
     layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
@@ -370,7 +401,7 @@ def test_another_device(monkeypatch):
         with pytest.raises(ValueError, match=words):
             onedsl.jax.batch_norm(src, epsilon=EPSILON)
     with pytest.raises(ValueError, match=words):
-        _callback._run(None, 2, None, (), Elsewhere())
+        _callback._run(None, 7, 2, None, (), Elsewhere())
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8), (2, 3, 0)])
@@ -386,21 +417,63 @@ def test_empty(shape, wrap):
     assert (np.asarray(mean) == 0).all()
 
 
-def test_nothing_is_copied(monkeypatch):
+def test_nothing_is_copied():
+    """XLA's program is the call alone, on its own parameters and results."""
+    problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
+    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
+    program = jax.jit(call).lower(*problem).compile().as_text()
+    operations = set(re.findall(r"^ .* = .*? ([a-z-]+)\(", program, re.MULTILINE))
+    assert operations - {"get-tuple-element", "tuple"} == {"parameter", "custom-call"}
+
+
+@pytest.fixture
+def through_python(monkeypatch):
+    """Programs are as with a JAX that does not take the handlers, and made anew."""
+    monkeypatch.setattr(_call, "HAS_HANDLERS", False)
+    jax.clear_caches()
+    yield
+    jax.clear_caches()
+
+
+@pytest.mark.usefixtures("through_python")
+def test_nothing_is_copied_through_python(monkeypatch):
     """The core gets the addresses of JAX's own arrays, inputs and results."""
     seen = []
     run = _callback._run
 
-    def spy(operator, rank, context, results, *inputs):
+    def spy(operator, wanted, rank, context, results, *inputs):
         seen.extend(np.asarray(buffer).ctypes.data for buffer in (*inputs, *results))
-        run(operator, rank, context, results, *inputs)
+        run(operator, wanted, rank, context, results, *inputs)
 
     monkeypatch.setattr(_callback, "_run", spy)
     problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
     got = jax.block_until_ready(
-        jax.jit(functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON / 2))(*problem)
+        jax.jit(functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON))(*problem)
     )
     assert seen == [array.unsafe_buffer_pointer() for array in (*problem, *got)]
+
+
+@pytest.mark.usefixtures("through_python")
+def test_through_python():
+    """The same results, bit by bit, of both calls, of gamma or none, and under vmap."""
+    problem = arrays(*problem_of("NCX"))
+    options = {"epsilon": EPSILON, "data_format": "NCX"}
+
+    def results(src, diff_dst, mean, variance, gamma):
+        call = functools.partial(onedsl.jax.batch_norm_backward, **options)
+        arrays = src, diff_dst, mean, variance
+        return (
+            [call(*arrays, gamma, statistics=mode) for mode in ("batch", "frozen")],
+            [call(*arrays), onedsl.jax.batch_norm(src, **options)],
+            [onedsl.jax.batch_norm(src, gamma, **options)],
+            [onedsl.jax.batch_norm(src, gamma, mean, **options)],
+            jax.vmap(call, (0, None, None, None, None))(jnp.stack([src, diff_dst]), *problem[1:]),
+        )
+
+    through_python = jax.jit(results)(*problem)
+    _call.HAS_HANDLERS = True
+    jax.clear_caches()
+    assert_close(jax.jit(results)(*problem), through_python, 0)
 
 
 def test_in_a_scan_and_a_checkpoint():
@@ -453,9 +526,11 @@ def test_many_calls_in_flight_do_not_hang(cpus):
     assert child.returncode == 0, child.stderr
 
 
-def test_an_array_split_over_devices_is_one_batch():
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    child = helpers.run_script("jax_two_devices.py", environment=flags)
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
+def test_arrays_that_are_split(program, devices):
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    child = helpers.run_script(program, str(devices), environment=flags, timeout=600)
     assert child.returncode == 0, child.stderr
 
 

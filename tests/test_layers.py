@@ -18,7 +18,8 @@ BELOW = {
     "native": {"core"},
     "onednn": {"core"},
     "plan": {"core", "native", "onednn"},
-    "python": {"core", "native", "onednn", "plan"},
+    "xla": {"core", "plan"},
+    "python": {"core", "native", "onednn", "plan", "xla"},
 }
 
 

@@ -1,50 +1,50 @@
-"""The call out of XLA's program into onedsl."""
+"""The call out of XLA's program into onedsl by way of Python."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 
-from .. import _core, _refuse
-from ..operators.batch_norm_training_backward import DIALECT, BatchNormGradients
+from .. import _core
+from .._dialect import Dialect
 from ._arguments import Attributes, refuse_platforms
 
 _CPU = 1  # kDLCPU, DLPack's number for it
-_ALL = _refuse.outputs("all", DIALECT)
 
 
-def call_onedsl(
+def call(
+    dialect: Dialect,
     attributes: Attributes,
-    src: jax.Array,
-    diff_dst: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
-) -> BatchNormGradients:
+    results: Sequence[jax.ShapeDtypeStruct],
+    *inputs: jax.Array | None,
+) -> list[jax.Array]:
     """Put the call into the program that JAX traces."""
-    operator = dataclasses.replace(DIALECT, statistics=attributes.statistics).core_operator(
+    operator = dataclasses.replace(dialect, statistics=attributes.statistics).core_operator(
         attributes.epsilon, attributes.data_format.statistics_shape_kind
     )
-    results = BatchNormGradients(
-        jax.ShapeDtypeStruct(src.shape, src.dtype),
-        jax.ShapeDtypeStruct(mean.shape, mean.dtype),
-        jax.ShapeDtypeStruct(mean.shape, mean.dtype),
-    )
     # Under vmap this is one call for all items, on views, where "sequential" would copy each.
-    call = buffer_callback(
-        functools.partial(_run, operator, src.ndim), results, vmap_method="expand_dims"
+    run = functools.partial(_run, operator, dialect.all_outputs, len(results[0].shape))
+    outputs: list[jax.Array] = buffer_callback(run, list(results), vmap_method="expand_dims")(
+        *inputs
     )
-    gradients: BatchNormGradients = call(src, diff_dst, mean, variance, gamma)
-    return gradients
+    return outputs
 
 
-def _run(operator: _core.Operator, rank: int, _context: object, results: Any, *inputs: Any) -> None:
+def _run(
+    operator: _core.Operator,
+    wanted: int,
+    rank: int,
+    _context: object,
+    results: Any,
+    *inputs: Any,
+) -> None:
     """Compute into XLA's buffers, for each item of the axes that vmap has put in front.
 
     No array of JAX is made here: JAX may need this very thread to do so.
@@ -57,7 +57,7 @@ def _run(operator: _core.Operator, rank: int, _context: object, results: Any, *i
     for item in itertools.product(*map(range, batch)):
         ports = tuple(None if array is None else _item(array, item) for array in arrays)
         buffers = tuple(_item(array, item) for array in out)
-        if operator.run(ports, _ALL, buffers, _core.Backend.auto) is None:
+        if operator.run(ports, wanted, buffers, _core.Backend.auto) is None:
             raise AssertionError("the core refused arguments that were checked while JAX traced")
 
 

@@ -1,0 +1,169 @@
+"""The handlers that XLA calls: their interface, what they refuse, programs that are kept."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+
+import onedsl
+from onedsl import _core, testing
+
+jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
+
+import jax.numpy as jnp  # noqa: E402
+
+import onedsl.jax  # noqa: E402
+from onedsl.jax import _call  # noqa: E402
+
+BACKWARD = "onedsl_batch_norm_training_backward"
+FORWARD = "onedsl_batch_norm_forward_training"
+ATTRIBUTES = {
+    "rank": np.int64(3),
+    "data_format": "NXC",
+    "statistics": "batch",
+    "epsilon": np.float64(EPSILON),
+}
+
+
+def test_this_jax_takes_the_handlers():
+    """All tests of onedsl.jax are then of the handlers, too."""
+    assert _call.HAS_HANDLERS
+    assert set(_core.xla_handlers()) == {BACKWARD, FORWARD}
+
+
+def test_the_interface_is_as_in_the_header_of_xla():
+    compiler = shutil.which("c++") or shutil.which("g++")
+    assert compiler, "the README asks for a C++ compiler"
+    source = helpers.TESTS / "programs" / "xla_interface.cpp"
+    done = subprocess.run(
+        [compiler, "-std=c++17", "-fsyntax-only", "-isystem", jax.ffi.include_dir(), source],
+        check=False, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_interface(tmp_path):
+    child = helpers.run_script("jax_other_interface.py", str(tmp_path), timeout=300)
+    assert child.returncode == 0, child.stderr
+
+
+def call(target=BACKWARD, inputs=None, results=None, **changes):
+    """Call a handler as a program from anywhere might."""
+    if inputs is None:
+        inputs = testing.random_problem((4, 3, 8))
+    if results is None:
+        results = [inputs[0], inputs[2], inputs[2]]
+    results = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in results]
+    attributes = ATTRIBUTES | changes
+    attributes = {name: value for name, value in attributes.items() if value is not None}
+    return jax.block_until_ready(
+        jax.jit(lambda *inputs: jax.ffi.ffi_call(target, results)(*inputs, **attributes))(*inputs)
+    )
+
+
+def test_a_plain_call():
+    problem = testing.random_problem((4, 3, 8))
+    for got, wanted in zip(
+        call(inputs=problem), onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True
+    ):
+        np.testing.assert_array_equal(got, wanted)
+
+
+def changed(index, array):
+    inputs = list(testing.random_problem((4, 3, 8)))
+    inputs[index] = array
+    return inputs
+
+
+ZEROS = np.zeros((4, 3, 8), "f4")
+OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": None}, "attribute epsilon must be an f64"),
+        ({"epsilon": np.float32(1)}, "attribute epsilon must be an f64"),
+        ({"epsilon": "1"}, "attribute epsilon must be an f64"),
+        ({"epsilon": np.float64(0)}, "epsilon must be positive and finite"),
+        ({"epsilon": np.float64("nan")}, "epsilon must be positive and finite"),
+        ({"rank": np.int32(3)}, "attribute rank must be an i64"),
+        ({"rank": np.int64(4)}, "rank must be 2 to src's"),
+        ({"rank": np.int64(1)}, "rank must be 2 to src's"),
+        ({"rank": np.int64(-(1 << 63))}, "rank must be 2 to src's"),
+        ({"data_format": "NHWC"}, "attribute data_format must be NXC or NCX"),
+        ({"statistics": np.int64(1)}, "attribute statistics must be a string"),
+        ({"data_format": "NCX"}, "mean must have one value a channel"),
+        ({"inputs": changed(0, ZEROS.astype("i4"))}, "arrays must be f32, bf16 or f16"),
+        ({"inputs": changed(1, ZEROS[:2])}, "diff_dst must have src's shape"),
+        ({"inputs": changed(1, ZEROS.astype("f2"))}, "diff_dst must have src's type"),
+        ({"inputs": changed(1, ZEROS[0])}, "diff_dst has not as many axes as it must"),
+        ({"inputs": changed(2, ZEROS[0, 0].astype("f2"))}, "mean must be f32, or bf16 where"),
+        ({"inputs": changed(3, ZEROS[0, 0].astype("f2"))}, "variance must have mean's type"),
+        ({"inputs": changed(4, ZEROS[0, 0, :7])}, "gamma must have one value a channel"),
+        ({"inputs": changed(4, ZEROS[0, :1])}, "gamma has not as many axes as it must"),
+        ({"inputs": [ZEROS], "results": OUTPUTS}, "there must be an array for each input"),
+        ({"inputs": [], "results": OUTPUTS}, "there must be an array for each input"),
+        ({"results": OUTPUTS[:2]}, "there must be an array for each output"),
+        ({"results": [ZEROS[:2], *OUTPUTS[1:]]}, "diff_src must have src's shape"),
+        ({"results": [*OUTPUTS[:2], ZEROS[0, 0, :3]]}, "diff_beta must have one value a channel"),
+        ({"target": FORWARD}, "there must be an array for each output"),
+    ],
+)  # fmt: skip
+def test_words_of_the_handlers(changes, words):
+    """Nothing but an error comes of a call that is not onedsl's own."""
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=rf"onedsl's handler of BatchNorm.*{words}"
+    ):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "words"),
+    [
+        (1, (3, 4, 3, 8), "diff_dst must have the batch's sizes, or 1"),
+        (4, (0, 8), "gamma must have the batch's sizes, or 1"),
+        (4, (2, 1, 8), "gamma has not as many axes as it must"),
+        (6, (1, 8), "diff_gamma must have the batch's sizes"),
+    ],
+)
+def test_words_for_a_batch(index, shape, words):
+    """Of two items, as under vmap."""
+    arrays = [np.stack([array, array]) for array in testing.random_problem((4, 3, 8))]
+    arrays += [arrays[0], arrays[2], arrays[2]]
+    arrays[index] = np.zeros(shape, "f4")
+    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+        call(inputs=arrays[:5], results=arrays[5:])
+
+
+@pytest.mark.parametrize("shape", ["", "b, 8, 4, 3", "b, 8, h, w", "b, c, h, w"])
+def test_export(shape, tmp_path):
+    """A program with the gradient, the layer's and the operator's, of sizes that are not known."""
+    pytest.importorskip("flatbuffers", reason="JAX saves programs with it, and does not bring it")
+    file = str(tmp_path / "program")
+    for arguments in (["save", file, *([shape] if shape else [])], ["run", file]):
+        child = helpers.run_script("jax_export.py", *arguments)
+        assert child.returncode == 0, child.stderr
+
+
+def test_the_persistent_cache(tmp_path):
+    """Another process finds the program of the gradient there."""
+    for wanted in ("0 1", "1 0"):
+        child = helpers.run_script("jax_cache.py", str(tmp_path))
+        assert child.returncode == 0, child.stderr
+        assert child.stdout.strip() == wanted
+
+
+def test_shapes_that_are_not_known():
+    """They need no value to be checked."""
+    (batch,) = jax.export.symbolic_shape("b")
+    src = jax.ShapeDtypeStruct((batch, 3, 8), "f4")
+    with pytest.raises(ValueError, match=r"gamma must have shape \(8,\), one value"):
+        jax.export.export(jax.jit(lambda s: onedsl.jax.batch_norm(s, jnp.ones(7), epsilon=1e-5)))(
+            src
+        )
