@@ -16,6 +16,7 @@ try:
 except ImportError as _error:
     raise ImportError("onedsl.torch needs PyTorch: pip install torch", name="torch") from _error
 
+from ._aten import disable, enable, enabled
 from ._convert import convert, revert
 from ._layers import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
 from ._op import batch_norm_backward
@@ -27,5 +28,8 @@ __all__ = [
     "batch_norm",
     "batch_norm_backward",
     "convert",
+    "disable",
+    "enable",
+    "enabled",
     "revert",
 ]

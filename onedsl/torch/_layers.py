@@ -7,14 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _core
-from ._op import core_operator, op, run
+from ._op import IN_TRAINING, core_operator, op, run
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-# In training PyTorch saves 1 / sqrt(variance + eps), so one operator serves every eps.
-_IN_TRAINING = core_operator(0.0, "NCX", "batch", spread=_core.Spread.inverse_deviation)
-
 
 class _BatchNorm(torch.autograd.Function):
     """The two passes, as autograd takes them.
@@ -60,7 +55,7 @@ class _BatchNorm(torch.autograd.Function):
             or torch.compiler.is_compiling()
             or torch._C._len_torch_dispatch_stack()
         ):
-            operator = _IN_TRAINING if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
+            operator = IN_TRAINING if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
             gradients = run(operator, src, diff_dst, mean, spread, gamma, sums)
         if gradients is None:
             if ctx.training:

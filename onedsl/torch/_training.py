@@ -1,0 +1,79 @@
+"""The forward pass in training, with what PyTorch keeps of it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .._dialect import Dialect
+
+_AUTO = _core.Backend.auto
+_TYPES = [(data, _core.DataType.f32) for data in _core.DataType]
+
+
+@functools.lru_cache(maxsize=256)
+def operator(dialect: Dialect, epsilon: float, clip: float | None = None) -> _core.Operator:
+    """Make the core's operator, once: PyTorch's shapes, and statistics in f32."""
+    return _core.Operator(
+        dialect.operation,
+        epsilon=epsilon,
+        statistics=dialect.statistics,
+        statistics_shape=_core.StatisticsShape.channel_second,
+        types=_TYPES,
+        ranks=dialect.ranks,
+        keeps_history=True,  # autograd has it: the core is called below it
+        **({} if clip is None else {"clip": clip}),
+    )
+
+
+def is_laid_out(src: Tensor) -> bool:
+    """Tell whether PyTorch, too, would give a result that lies in memory as src does."""
+    return (
+        src.is_contiguous()
+        or (src.ndim == 4 and src.is_contiguous(memory_format=torch.channels_last))
+        or (src.ndim == 5 and src.is_contiguous(memory_format=torch.channels_last_3d))
+    )
+
+
+def normalize(
+    dialect: Dialect,
+    src: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    *more: Any,
+    clip: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Compute dst, the batch's mean and its biased variance, and update the running statistics.
+
+    Nothing is written, and None comes back, where this is not for onedsl: other types than its
+    own, statistics that are not f32, other layouts, less than two values a channel, eps = 0.
+    """
+    if src.ndim < 2 or eps <= 0 or src.numel() <= src.shape[1] or not is_laid_out(src):
+        return None
+    given = (weight, bias, running_mean, running_var)
+    if src.dtype is not torch.float32 and all(t is None for t in given):
+        return None  # PyTorch rounds the statistics to src's type
+    if weight is None:
+        weight = None if bias is None else torch.ones_like(bias)
+    elif bias is None:
+        bias = torch.zeros_like(weight)
+    running: tuple[Tensor | None, Tensor | None] = (running_mean, running_var)
+    if running == (None, None):
+        running = (src.new_zeros(src.shape[1], dtype=torch.float32),) * 2
+    inputs = (src, *running, weight, bias, *more)
+    answer = operator(dialect, eps, clip).run(inputs, dialect.all_outputs, None, _AUTO)
+    if answer is None:
+        return None
+    dst, _, _, mean, variance = answer
+    if running_mean is not None:
+        count = src.numel() // src.shape[1]
+        _core.update_running(running_mean, running_var, mean, variance, momentum, count)
+    return dst, mean, variance
