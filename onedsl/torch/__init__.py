@@ -18,6 +18,15 @@ except ImportError as _error:
 
 from ._aten import disable, enable, enabled
 from ._convert import convert, revert
+from ._fuse import fuse
+from ._fused import (
+    BatchNormAddReLU1d,
+    BatchNormAddReLU2d,
+    BatchNormAddReLU3d,
+    BatchNormReLU1d,
+    BatchNormReLU2d,
+    BatchNormReLU3d,
+)
 from ._layers import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
 from ._op import batch_norm_backward
 
@@ -25,11 +34,18 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "BatchNormAddReLU1d",
+    "BatchNormAddReLU2d",
+    "BatchNormAddReLU3d",
+    "BatchNormReLU1d",
+    "BatchNormReLU2d",
+    "BatchNormReLU3d",
     "batch_norm",
     "batch_norm_backward",
     "convert",
     "disable",
     "enable",
     "enabled",
+    "fuse",
     "revert",
 ]

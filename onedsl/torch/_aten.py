@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ..operators.batch_norm_forward_training import DIALECT
 from ._op import IN_TRAINING, core_operator, run
 from ._training import is_laid_out, normalize
 
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+_FORWARD = _core.Operation.forward_training
 
 Kernel = Callable[..., Any]
 Outputs = tuple[Tensor | None, ...]
@@ -34,7 +35,7 @@ def _forward(
 ) -> Outputs | None:
     if not training:
         return None
-    answer = normalize(DIALECT, src, weight, bias, running_mean, running_var, momentum, eps)
+    answer = normalize(_FORWARD, src, weight, bias, running_mean, running_var, momentum, eps)
     if answer is not None:
         _core.to_inverse_deviation(answer[2], eps)
     return answer

@@ -9,22 +9,26 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .._dialect import Dialect
+from .._types import MAX_RANK
+from ..operators.batch_norm_forward_training import DIALECT as BATCH_NORM_FORWARD
 
 _AUTO = _core.Backend.auto
+_ALL = BATCH_NORM_FORWARD.all_outputs
 _TYPES = [(data, _core.DataType.f32) for data in _core.DataType]
 
 
 @functools.lru_cache(maxsize=256)
-def operator(dialect: Dialect, epsilon: float, clip: float | None = None) -> _core.Operator:
+def operator(
+    operation: _core.Operation, epsilon: float, clip: float | None = None
+) -> _core.Operator:
     """Make the core's operator, once: PyTorch's shapes, and statistics in f32."""
     return _core.Operator(
-        dialect.operation,
+        operation,
         epsilon=epsilon,
-        statistics=dialect.statistics,
+        statistics=_core.Statistics.batch,
         statistics_shape=_core.StatisticsShape.channel_second,
         types=_TYPES,
-        ranks=dialect.ranks,
+        ranks=(2, MAX_RANK),
         keeps_history=True,  # autograd has it: the core is called below it
         **({} if clip is None else {"clip": clip}),
     )
@@ -39,8 +43,15 @@ def is_laid_out(src: Tensor) -> bool:
     )
 
 
+def affine(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Give both or neither, as the core wants them."""
+    if weight is None:
+        return (None if bias is None else torch.ones_like(bias)), bias
+    return weight, (torch.zeros_like(weight) if bias is None else bias)
+
+
 def normalize(
-    dialect: Dialect,
+    operation: _core.Operation,
     src: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -61,15 +72,12 @@ def normalize(
     given = (weight, bias, running_mean, running_var)
     if src.dtype is not torch.float32 and all(t is None for t in given):
         return None  # PyTorch rounds the statistics to src's type
-    if weight is None:
-        weight = None if bias is None else torch.ones_like(bias)
-    elif bias is None:
-        bias = torch.zeros_like(weight)
-    running: tuple[Tensor | None, Tensor | None] = (running_mean, running_var)
-    if running == (None, None):
-        running = (src.new_zeros(src.shape[1], dtype=torch.float32),) * 2
-    inputs = (src, *running, weight, bias, *more)
-    answer = operator(dialect, eps, clip).run(inputs, dialect.all_outputs, None, _AUTO)
+    weight, bias = affine(weight, bias)
+    mean, variance = running_mean, running_var
+    if mean is None and variance is None:
+        mean = variance = src.new_zeros(src.shape[1], dtype=torch.float32)
+    inputs = (src, mean, variance, weight, bias, *more)
+    answer = operator(operation, eps, clip).run(inputs, _ALL, None, _AUTO)
     if answer is None:
         return None
     dst, _, _, mean, variance = answer
