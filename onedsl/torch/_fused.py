@@ -50,6 +50,7 @@ class _BatchNormReLU(torch.autograd.Function):
         src, weight, bias, mean, variance, dst = ctx.saved_tensors
         _, weight_needed, bias_needed, residual_needed, *_ = ctx.needs_input_grad
         gamma, beta = affine(weight, bias)
+        answer: tuple[Any, ...] | None
         if torch.is_grad_enabled():
             answer = _differentiable(
                 src, diff_dst, mean, variance, gamma, beta, dst, ctx.eps, ctx.clip
@@ -140,7 +141,7 @@ class _ReLU(FusedLayer):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         """Compute ``relu(batch_norm(input))``."""
         if isinstance(input, torch.fx.Proxy):
-            return in_fx(self, input)  # type: ignore[no-any-return]
+            return in_fx(self, input)
         return self._run(input)
 
 
@@ -148,7 +149,7 @@ class _AddReLU(FusedLayer):
     def forward(self, input: Tensor, residual: Tensor) -> Tensor:  # noqa: A002
         """Compute ``relu(batch_norm(input) + residual)``."""
         if isinstance(input, torch.fx.Proxy):
-            return in_fx(self, input, residual)  # type: ignore[no-any-return]
+            return in_fx(self, input, residual)
         return self._run(input, residual)
 
 

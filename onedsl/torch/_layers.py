@@ -88,8 +88,8 @@ def batch_norm(
 
     Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device or
     layout, a type other than float32, bfloat16 and float16, an empty input, eps = 0, a trace by
-    torch.jit, torch.export) it is PyTorch's own function that runs. Forward mode, batched gradients and
-    torch.func's transforms are refused by PyTorch.
+    torch.jit or torch.export) it is PyTorch's own function that runs. Forward mode, batched
+    gradients and torch.func's transforms are refused by PyTorch.
     """
     arguments = (input, weight, bias, running_mean, running_var, training)
     if torch.is_grad_enabled() and _is_ours(*arguments, eps):
@@ -155,7 +155,7 @@ def in_fx(layer: nn.Module, *inputs: Any) -> Any:
 class _Layer(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         if isinstance(input, torch.fx.Proxy):
-            return in_fx(self, input)  # type: ignore[no-any-return]
+            return in_fx(self, input)
         self._check_input_dim(input)
         mean, variance, training, momentum = begin_step(self)
         return batch_norm(

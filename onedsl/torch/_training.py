@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -30,13 +31,13 @@ def operator(
         types=_TYPES,
         ranks=(2, MAX_RANK),
         keeps_history=True,  # autograd has it: the core is called below it
-        **({} if clip is None else {"clip": clip}),
+        clip=math.inf if clip is None else clip,
     )
 
 
 def is_laid_out(src: Tensor) -> bool:
     """Tell whether PyTorch, too, would give a result that lies in memory as src does."""
-    return (
+    return bool(
         src.is_contiguous()
         or (src.ndim == 4 and src.is_contiguous(memory_format=torch.channels_last))
         or (src.ndim == 5 and src.is_contiguous(memory_format=torch.channels_last_3d))
