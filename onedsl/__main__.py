@@ -37,13 +37,13 @@ def _run_bench(options: argparse.Namespace) -> None:
 
     out = console()
     out.print(bench.machine())
-    triad = bench.triad_arrays()
     rows = []
-    cases = list(bench.cases(options.workloads, options.dtypes, options.formats))
-    for case in progress(cases, "measuring"):
-        calls = bench.contenders(bench.random_problem(case), case.data_format)
-        rows += bench.measure({case: calls}, options.seconds, triad)
-    out.print(report.rows_table(rows))
+    chosen = options.workloads, options.dtypes, options.formats, options.operations
+    for case in progress(list(bench.cases(*chosen)), "measuring"):
+        calls = bench.contenders(case, bench.random_problem(case))
+        rows += bench.measure({case: calls}, options.seconds)
+    for table in report.rows_tables(rows):
+        out.print(table)
     for line in report.summary(rows):
         out.print(line)
     if options.json:
@@ -64,12 +64,13 @@ def _parser() -> argparse.ArgumentParser:
         "networks.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    for option, kind, known in (
-        ("--workloads", "workload", list(bench.WORKLOADS)),
-        ("--dtypes", "dtype", list(DTYPES)),
-        ("--formats", "format", list(bench.FORMATS)),
+    for option, kind, known, default in (
+        ("--operations", "operation", list(bench.OPERATIONS), "backward,forward"),
+        ("--workloads", "workload", list(bench.WORKLOADS), ""),
+        ("--dtypes", "dtype", list(DTYPES), ""),
+        ("--formats", "format", list(bench.FORMATS), ""),
     ):
-        command.add_argument(option, **arguments.names(kind, known))
+        command.add_argument(option, **arguments.names(kind, known, default))
     command.add_argument(
         "--seconds", type=arguments.positive, default=1.0, metavar="S", help="time for each row"
     )
