@@ -10,16 +10,22 @@ from __future__ import annotations
 import contextlib
 import copy
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import common
-import torch
 from matplotlib.axes import Axes
-from networks import NETWORKS
 from rich.table import Table
+
+try:
+    import torch
+except ImportError:
+    sys.exit("training_step.py needs PyTorch: pip install 'torch>=2.13'")
+
+from networks import NETWORKS
 from torch import Tensor, nn
 
 import onedsl.torch
@@ -91,18 +97,18 @@ def measure(case: Case, batch: int, size: int, rounds: int) -> Result:
     trainers = dict(zip(WAYS, (plain, plain, fused), strict=True))
     samples: dict[str, list[float]] = {way: [] for way in WAYS}
 
-    def run(way: str, call: Callable[[], Any]) -> Any:
+    def run(way: str, take: Callable[[Trainer], Any]) -> Any:
         with contextlib.nullcontext() if way == WAYS[0] else onedsl.torch.enable():
-            return call()
+            return take(trainers[way])
 
-    for way, trainer in trainers.items():
-        run(way, trainer.step)
+    for way in WAYS:
+        run(way, Trainer.step)
     watch = Watch()
     for at in range(rounds):
         # Whoever comes second finds more in the cache, so they swap.
         for way in WAYS[at % len(WAYS) :] + WAYS[: at % len(WAYS)]:
             begin = time.perf_counter()
-            run(way, trainers[way].step)
+            run(way, Trainer.step)
             samples[way].append(time.perf_counter() - begin)
     disturbed = watch.disturbed(torch.get_num_threads())
     ratios = {
@@ -110,7 +116,7 @@ def measure(case: Case, batch: int, size: int, rounds: int) -> Result:
         for way, times in samples.items()
     }
     seconds = {way: statistics.median(times) for way, times in samples.items()}
-    shares = {way: run(way, lambda t=trainer: profile(t)) for way, trainer in trainers.items()}
+    shares = {way: run(way, profile) for way in WAYS}
     return Result(case, seconds, ratios, shares, disturbed)
 
 
@@ -172,9 +178,11 @@ def draw(path: Path, results: Sequence[Result], caption: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print and draw what was measured."""
     parser = common.parser(__doc__)
-    parser.add_argument("--batch", type=int, default=16, help="images of a step")
-    parser.add_argument("--size", type=int, default=224, help="pixels of an image's side")
-    parser.add_argument("--rounds", type=int, default=20, help="steps of each way")
+    parser.add_argument("--batch", type=common.positive, default=16, help="images of a step")
+    parser.add_argument(
+        "--size", type=common.positive, default=224, help="pixels of an image's side"
+    )
+    parser.add_argument("--rounds", type=common.positive, default=20, help="steps of each way")
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--dtypes", nargs="+", choices=("f32", "bf16"), default=("f32", "bf16"))
     parser.add_argument(
