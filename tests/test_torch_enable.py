@@ -321,6 +321,8 @@ def test_compiled_models_are_right(backend, calls):
     exact = copy.deepcopy(model).double()
     torch.compile(model, fullgraph=True, backend=backend)(x).square().sum().backward()
     exact(x.double()).square().sum().backward()
+    # inductor takes batch norm to pieces; aot_eager runs PyTorch's ops, whose kernels are onedsl's.
+    assert (calls["forward"] == 0) == (backend == "inductor")
     for p, q in zip(model.parameters(), exact.parameters(), strict=True):
         assert float((p.grad.double() - q.grad).abs().max()) < 1e-4 * float(q.grad.abs().max() + 1)
 

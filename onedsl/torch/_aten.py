@@ -138,10 +138,14 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     Notes
     -----
-    A call of a layer goes through Python for this, and a layer in evaluation, too.
+    PyTorch calls these kernels through Python, which takes some 10 microseconds more for the
+    forward and backward pass of the smallest layer, and 4 in evaluation. Larger layers win that
+    back many times.
 
-    torch.compile takes batch norm to pieces before these kernels are looked for, so a compiled
-    model is as fast as without. There, `convert` has the gradient, and `fuse` nothing.
+    inductor, torch.compile's compiler, takes batch norm to pieces before any kernel is looked for:
+    a model that it compiled runs as without onedsl. There, `convert` brings the gradient.
+
+    Whole models that are saved know nothing of this: where they are loaded, call it again.
 
     Examples
     --------
