@@ -41,6 +41,9 @@ def fuse(model: ModuleT) -> ModuleT:
     ways through it: forward methods with optional arguments, or with another way in evaluation.
     What is left works as before. Hooks and forward methods that look at a layer's output see that
     of the ReLU.
+
+    Fuse last: tools that put another layer in the place of each batch norm, as
+    torch.nn.SyncBatchNorm.convert_sync_batchnorm does, would lose the ReLU.
     """
     found, left = find(model)
     for change in dict.fromkeys(change for changes in found.values() for change in changes):
