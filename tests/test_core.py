@@ -457,3 +457,18 @@ def test_random_junk_does_not_crash():
     child = helpers.run_child(FUZZ, environment={"PYTHONPATH": str(helpers.TESTS)})
     assert child.returncode == 0, child.stdout + child.stderr
     assert "survived" in child.stdout
+
+
+def test_running_statistics_refuse_what_they_cannot_write():
+    ones = np.ones(3, np.float32)
+    good = [ones.copy(), ones.copy(), ones, ones]
+    for at in range(4):
+        for odd in (None, np.ones(4, np.float32), np.ones(3), np.ones((3, 1), np.float32)):
+            arguments = [*good[:at], odd, *good[at + 1 :]]
+            with pytest.raises(ValueError, match="not a vector of f32"):
+                _core.update_running(*arguments, 0.1, 8.0)
+    locked = ones.copy()
+    locked.flags.writeable = False
+    for odd in (None, np.ones(3), np.ones((3, 1), np.float32), locked):
+        with pytest.raises(ValueError, match="not a vector of f32"):
+            _core.to_inverse_deviation(odd, 1e-5)

@@ -49,6 +49,7 @@ def test_every_example_is_tested():
         "studies/errors.py",
         "studies/frozen_backbone.py",
         "studies/train_cnn.py",
+        "studies/training_step.py",
     }
 
 
@@ -309,6 +310,45 @@ def test_train_cnn_without_torch(tmp_path):
     assert child.returncode == 1
     assert child.stdout == ""
     assert child.stderr == "train_cnn.py needs PyTorch: pip install 'torch>=2.13'\n"
+
+
+def test_training_step(tmp_path):
+    matplotlib = pytest.importorskip(
+        "matplotlib.image", reason="the extra `examples` is not installed"
+    )
+    pytest.importorskip("torch", reason=TORCH)
+    picture = tmp_path / "picture.png"
+    child = run(
+        tmp_path, "studies/training_step.py", "--batch", "2", "--size", "32", "--rounds", "2",
+        "--networks", "ResNet-50", "MobileNetV2", "--plot", str(picture), timeout=300,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stdout + child.stderr
+    rows = [line.replace("│", " ").split() for line in child.stdout.splitlines()]
+    rows = [row for row in rows if row[:1] in (["ResNet-50"], ["MobileNetV2"])]
+    assert [row[0] for row in rows] == ["ResNet-50"] * 4 + ["MobileNetV2"] * 4
+    for row in rows:
+        milliseconds, enable, fused, *shares = (float(word.rstrip("*")) for word in row[3:])
+        assert milliseconds > 1
+        assert 0.2 < enable < 5
+        assert 0.2 < fused < 5
+        assert all(0 < share < 100 for share in shares)
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_training_step_without_torch(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
+    child = run(tmp_path, "studies/training_step.py", environment={"PYTHONPATH": str(tmp_path)})
+    assert child.returncode == 1
+    assert child.stderr == "training_step.py needs PyTorch: pip install 'torch>=2.13'\n"
+
+
+def test_training_step_refuses_in_words(tmp_path):
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    pytest.importorskip("torch", reason=TORCH)
+    child = run(tmp_path, "studies/training_step.py", "--rounds=0", timeout=60)
+    assert child.returncode == 2
+    assert "must be at least 1, not 0" in child.stderr
 
 
 @pytest.mark.parametrize(("option", "word"), [("--threads", "0"), ("--batch", "1401")])

@@ -6,7 +6,7 @@ import copy
 import io
 
 import pytest
-from torch_helpers import OURS, SmallModel, nn, onedsl_torch, torch
+from torch_helpers import OURS, SmallModel, dynamo, nn, onedsl_torch, torch
 
 
 @pytest.fixture
@@ -50,6 +50,65 @@ def test_convert_one_layer_and_leave_others_alone():
 
     for layer in Mine(3), nn.LazyBatchNorm2d(), nn.SyncBatchNorm(3), nn.GroupNorm(1, 3):
         assert type(onedsl_torch.convert(layer)) is type(layer)
+
+
+def test_parametrized_layers_are_converted_and_reverted(model):
+    layer = model.stem[1]
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Softplus())
+    twin = copy.deepcopy(model)  # shares the class that parametrize made
+    x = torch.randn(4, 3, 6, 6)
+    wanted = model(x)
+    onedsl_torch.convert(model)
+    assert isinstance(layer, OURS[2])
+    assert not isinstance(twin.stem[1], OURS[2])
+    model(x).sum().backward()
+    assert layer.parametrizations.weight.original.grad is not None
+    assert onedsl_torch.report(model)[0][:3] == ("stem.1", "ParametrizedBatchNorm2d", "converted")
+    onedsl_torch.revert(model)
+    assert not isinstance(layer, OURS[2])
+    assert torch.equal(model(x), wanted)
+
+
+def test_layers_that_were_parametrized_since_are_reverted(model):
+    onedsl_torch.convert(model)
+    nn.utils.parametrize.register_parametrization(model.stem[1], "weight", nn.Softplus())
+    onedsl_torch.revert(model)
+    assert not isinstance(model.stem[1], OURS[2])
+    nn.utils.parametrize.remove_parametrizations(model.stem[1], "weight")
+    model(torch.randn(4, 3, 6, 6)).sum().backward()
+
+
+@pytest.mark.parametrize("change", [onedsl_torch.convert, onedsl_torch.fuse])
+def test_traces_by_fx(model, change):
+    change(model)
+    graph = torch.fx.symbolic_trace(model)
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_module"]
+    assert {"stem.1", "branch.a.1", "head.1"} <= set(targets)
+    x = torch.randn(4, 3, 6, 6)
+    graph(x).sum().backward()
+    assert torch.equal(graph.eval()(x), model.eval()(x))
+
+
+@dynamo
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("change", [onedsl_torch.convert, onedsl_torch.fuse])
+def test_exported_programs_have_pytorch_s_ops_alone(model, change):
+    program = torch.export.export(change(model), (torch.randn(4, 3, 6, 6),))
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert sum("aten.batch_norm" in target for target in targets) == 3
+    assert not any("onedsl" in target for target in targets)
+
+
+def test_what_was_left_is_logged(model, caplog):
+    model.tail = nn.Sequential(nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3))
+    with caplog.at_level("INFO", "onedsl.torch"):
+        onedsl_torch.convert(model)
+    assert [record.message for record in caplog.records] == [
+        "converted 3 batch-norm layers, left 2",
+        "left tail.0 (LazyBatchNorm1d): it is lazy, and has seen no input yet",
+        "left tail.1 (SyncBatchNorm): SyncBatchNorm is another class than PyTorch's BatchNorm1d to "
+        "3d",
+    ]
 
 
 def test_state_dict_round_trip(model):

@@ -9,6 +9,7 @@ void bind_errors(pybind11::module_& module);
 void bind_types(pybind11::module_& module);
 void bind_dlpack(pybind11::module_& module);
 void bind_operator(pybind11::module_& module);
+void bind_statistics(pybind11::module_& module);
 void bind_capabilities(pybind11::module_& module);
 void bind_xla(pybind11::module_& module);
 

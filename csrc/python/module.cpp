@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   onedsl::bind_types(module);
   onedsl::bind_dlpack(module);
   onedsl::bind_operator(module);
+  onedsl::bind_statistics(module);
   onedsl::bind_capabilities(module);
   onedsl::bind_xla(module);
 }

@@ -38,6 +38,14 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
 
 
+def positive(text: str) -> int:
+    """Take a number of at least 1, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number
+
+
 def new_figure(title: str, subtitle: str) -> Figure:
     """Make a picture of a slide's size."""
     figure = Figure(figsize=(13.3, 7.3), dpi=150)

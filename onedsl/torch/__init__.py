@@ -1,4 +1,7 @@
-"""PyTorch's batch-norm layers with onedsl's gradient.
+"""onedsl in PyTorch's training.
+
+`enable` gives every model of the process onedsl's kernels, where PyTorch's own batch norm would
+run. `fuse` makes one layer of each batch norm of a model and the ReLU behind it.
 
 `BatchNorm1d`, `BatchNorm2d` and `BatchNorm3d` are torch.nn's with another backward pass, `convert`
 puts them into a model that is there already, and `batch_norm` is their function.
@@ -16,16 +19,39 @@ try:
 except ImportError as _error:
     raise ImportError("onedsl.torch needs PyTorch: pip install torch", name="torch") from _error
 
+from ._aten import disable, enable, enabled
 from ._convert import convert, revert
+from ._fuse import fuse
+from ._fused import (
+    BatchNormAddReLU1d,
+    BatchNormAddReLU2d,
+    BatchNormAddReLU3d,
+    BatchNormReLU1d,
+    BatchNormReLU2d,
+    BatchNormReLU3d,
+)
 from ._layers import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
 from ._op import batch_norm_backward
+from ._report import LayerReport, report
 
 __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
+    "BatchNormAddReLU1d",
+    "BatchNormAddReLU2d",
+    "BatchNormAddReLU3d",
+    "BatchNormReLU1d",
+    "BatchNormReLU2d",
+    "BatchNormReLU3d",
+    "LayerReport",
     "batch_norm",
     "batch_norm_backward",
     "convert",
+    "disable",
+    "enable",
+    "enabled",
+    "fuse",
+    "report",
     "revert",
 ]

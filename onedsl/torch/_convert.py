@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import TypeVar
 
 from torch import nn
+from torch.nn.utils import parametrize
 
+from ._batch_norms import is_batch_norm, log_left
+from ._fused import FusedLayer
 from ._layers import BatchNorm1d, BatchNorm2d, BatchNorm3d
 
 _OURS: dict[type[nn.Module], type[nn.Module]] = {
@@ -21,9 +24,14 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def convert(module: ModuleT) -> ModuleT:
     """Give every batch-norm layer of a model onedsl's gradient, in place.
 
+    This is for one model, where `enable` is for the whole process and has the forward pass, too;
+    and for torch.compile, which keeps this gradient.
+
     The layers stay the objects that they are, with their parameters, buffers, hooks and mode; only
-    their class changes. Subclasses of PyTorch's three classes are left alone. A lazy layer is such
-    a subclass until it has seen its first input: convert after that.
+    their class changes. Subclasses of PyTorch's three classes are left alone, unless it is
+    torch.nn.utils.parametrize that made them. A lazy layer is such a subclass until it has seen its
+    first input: convert after that. `report` and the logger ``onedsl.torch`` (level INFO) tell what
+    was left, and why.
 
     Parameters
     ----------
@@ -35,11 +43,16 @@ def convert(module: ModuleT) -> ModuleT:
     torch.nn.Module
         The same object.
     """
-    return _recast(module, _OURS)
+    layers = [layer for layer in module.modules() if is_batch_norm(layer)]
+    for layer in layers:
+        _recast(layer, _OURS)
+    left = {layer: why for layer in layers if (why := why_left(layer))}
+    log_left("converted", len(layers) - len(left), left, module)
+    return module
 
 
 def revert(module: ModuleT) -> ModuleT:
-    """Undo `convert`, for tools that know PyTorch's own layers alone (torch.fx, torch.jit.script).
+    """Undo `convert`, for tools that know PyTorch's own layers alone, as torch.jit.script.
 
     Parameters
     ----------
@@ -51,10 +64,42 @@ def revert(module: ModuleT) -> ModuleT:
     torch.nn.Module
         The same object.
     """
-    return _recast(module, _THEIRS)
-
-
-def _recast(module: ModuleT, classes: dict[type[nn.Module], type[nn.Module]]) -> ModuleT:
     for layer in module.modules():
-        layer.__class__ = classes.get(type(layer), type(layer))
+        _recast(layer, _THEIRS)
     return module
+
+
+def is_converted(layer: nn.Module) -> bool:
+    """Tell whether a layer is what `convert` makes."""
+    return _kind(layer) in _THEIRS
+
+
+def why_left(layer: nn.Module) -> str:
+    """Say why `convert` leaves a batch-norm layer; nothing if it does not."""
+    kind = _kind(layer)
+    if kind in _OURS or kind in _THEIRS:
+        return ""
+    if isinstance(layer, FusedLayer):
+        return "it is fused"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return "it is lazy, and has seen no input yet"
+    return f"{kind.__name__} is another class than PyTorch's BatchNorm1d to 3d"
+
+
+def _kind(layer: nn.Module) -> type[nn.Module]:
+    """Give the class of a layer, below what torch.nn.utils.parametrize puts over it."""
+    kind = type(layer)
+    return kind.__bases__[0] if parametrize.is_parametrized(layer) else kind
+
+
+def _recast(layer: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> None:
+    kind = _kind(layer)
+    if kind not in classes:
+        return
+    made = classes[kind]
+    if parametrize.is_parametrized(layer):
+        # The class over it has a property for each parameter. Copies of the layer share it.
+        over = type(layer)
+        own = {n: v for n, v in vars(over).items() if n not in ("__dict__", "__weakref__")}
+        made = type(f"Parametrized{made.__name__}", (made,), own)
+    layer.__class__ = made

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .. import _core
-from ._op import core_operator, op, run
+from ._op import IN_TRAINING, core_operator, op, run
 
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-# In training PyTorch saves 1 / sqrt(variance + eps), so one operator serves every eps.
-_IN_TRAINING = core_operator(0.0, "NCX", "batch", spread=_core.Spread.inverse_deviation)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -60,7 +56,7 @@ class _BatchNorm(torch.autograd.Function):
             or torch.compiler.is_compiling()
             or torch._C._len_torch_dispatch_stack()
         ):
-            operator = _IN_TRAINING if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
+            operator = IN_TRAINING if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
             gradients = run(operator, src, diff_dst, mean, spread, gamma, sums)
         if gradients is None:
             if ctx.training:
@@ -92,8 +88,8 @@ def batch_norm(
 
     Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device or
     layout, a type other than float32, bfloat16 and float16, an empty input, eps = 0, a trace by
-    torch.jit) it is PyTorch's own function that runs. Forward mode, batched gradients and
-    torch.func's transforms are refused by PyTorch.
+    torch.jit or torch.export) it is PyTorch's own function that runs. Forward mode, batched
+    gradients and torch.func's transforms are refused by PyTorch.
     """
     arguments = (input, weight, bias, running_mean, running_var, training)
     if torch.is_grad_enabled() and _is_ours(*arguments, eps):
@@ -116,7 +112,7 @@ def _is_ours(
     """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and to its words."""
     if not (input.is_cpu and input.layout is torch.strided and input.dtype in _TYPES):
         return False
-    if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing():
+    if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing() or torch.compiler.is_exporting():
         return False
     count = input.shape[1]
     for t in (weight, bias, running_mean, running_var):
@@ -127,19 +123,44 @@ def _is_ours(
     return running_mean is not None and running_var is not None and input.numel() > 0
 
 
+class Step(NamedTuple):
+    """What a layer passes on with its input."""
+
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    training: bool
+    momentum: float
+
+
+def begin_step(layer: nn.modules.batchnorm._BatchNorm) -> Step:
+    """Count a call of a layer in training, and tell which statistics it uses."""
+    tracked = layer.training and layer.track_running_stats
+    momentum = 0.0 if layer.momentum is None else layer.momentum
+    if tracked and layer.num_batches_tracked is not None:
+        layer.num_batches_tracked.add_(1)
+        if layer.momentum is None:
+            momentum = 1.0 / float(layer.num_batches_tracked)
+    running = tracked or not layer.training
+    mean, variance = (layer.running_mean, layer.running_var) if running else (None, None)
+    training = layer.training or (layer.running_mean is None and layer.running_var is None)
+    return Step(mean, variance, training, momentum)
+
+
+def in_fx(layer: nn.Module, *inputs: Any) -> Any:
+    """Be one node in a trace by torch.fx, as PyTorch's own layers are."""
+    tracer = inputs[0].tracer
+    return tracer.create_proxy("call_module", tracer.path_of_module(layer), inputs, {})
+
+
 class _Layer(nn.modules.batchnorm._BatchNorm):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
+        if isinstance(input, torch.fx.Proxy):
+            return in_fx(self, input)
         self._check_input_dim(input)
-        tracked = self.training and self.track_running_stats
-        momentum = 0.0 if self.momentum is None else self.momentum
-        if tracked and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-            if self.momentum is None:
-                momentum = 1.0 / float(self.num_batches_tracked)
-        running = tracked or not self.training
-        mean, variance = (self.running_mean, self.running_var) if running else (None, None)
-        batch = self.training or (self.running_mean is None and self.running_var is None)
-        return batch_norm(input, mean, variance, self.weight, self.bias, batch, momentum, self.eps)
+        mean, variance, training, momentum = begin_step(self)
+        return batch_norm(
+            input, mean, variance, self.weight, self.bias, training, momentum, self.eps
+        )
 
 
 class BatchNorm1d(_Layer, nn.BatchNorm1d):

@@ -27,10 +27,21 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     assert_type(onedsl.torch.convert(model), torch.nn.Sequential)
     assert_type(onedsl.torch.revert(model), torch.nn.Sequential)
+    assert_type(onedsl.torch.fuse(model), torch.nn.Sequential)
+    assert_type(onedsl.torch.report(model), list[onedsl.torch.LayerReport])
+    with onedsl.torch.enable():
+        assert_type(onedsl.torch.enabled(), bool)
+    onedsl.torch.disable()
     for layer in (
         onedsl.torch.BatchNorm1d(3),
         onedsl.torch.BatchNorm2d(3),
         onedsl.torch.BatchNorm3d(3),
+        onedsl.torch.BatchNormReLU1d(3),
+        onedsl.torch.BatchNormReLU2d(3, clip=6.0),
+        onedsl.torch.BatchNormReLU3d(3),
+        onedsl.torch.BatchNormAddReLU1d(3, eps=1e-3),
+        onedsl.torch.BatchNormAddReLU2d(3),
+        onedsl.torch.BatchNormAddReLU3d(3),
     ):
         print(layer.num_features, layer.eps)
 

@@ -1,0 +1,88 @@
+"""The forward pass in training, with what PyTorch keeps of it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core
+from .._types import MAX_RANK
+from ..operators.batch_norm_forward_training import DIALECT as BATCH_NORM_FORWARD
+
+_AUTO = _core.Backend.auto
+_ALL = BATCH_NORM_FORWARD.all_outputs
+_TYPES = [(data, _core.DataType.f32) for data in _core.DataType]
+
+
+@functools.lru_cache(maxsize=256)
+def operator(
+    operation: _core.Operation, epsilon: float, clip: float | None = None
+) -> _core.Operator:
+    """Make the core's operator, once: PyTorch's shapes, and statistics in f32."""
+    return _core.Operator(
+        operation,
+        epsilon=epsilon,
+        statistics=_core.Statistics.batch,
+        statistics_shape=_core.StatisticsShape.channel_second,
+        types=_TYPES,
+        ranks=(2, MAX_RANK),
+        keeps_history=True,  # autograd has it: the core is called below it
+        clip=math.inf if clip is None else clip,
+    )
+
+
+def is_laid_out(src: Tensor) -> bool:
+    """Tell whether PyTorch, too, would give a result that lies in memory as src does."""
+    return bool(
+        src.is_contiguous()
+        or (src.ndim == 4 and src.is_contiguous(memory_format=torch.channels_last))
+        or (src.ndim == 5 and src.is_contiguous(memory_format=torch.channels_last_3d))
+    )
+
+
+def affine(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Give both or neither, as the core wants them."""
+    if weight is None:
+        return (None if bias is None else torch.ones_like(bias)), bias
+    return weight, (torch.zeros_like(weight) if bias is None else bias)
+
+
+def normalize(
+    operation: _core.Operation,
+    src: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    *more: Any,
+    clip: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Compute dst, the batch's mean and its biased variance, and update the running statistics.
+
+    Nothing is written, and None comes back, where this is not for onedsl: other types than its
+    own, statistics that are not f32, other layouts, less than two values a channel, eps = 0.
+    """
+    if src.ndim < 2 or eps <= 0 or src.numel() <= src.shape[1] or not is_laid_out(src):
+        return None
+    given = (weight, bias, running_mean, running_var)
+    if src.dtype is not torch.float32 and all(t is None for t in given):
+        return None  # PyTorch rounds the statistics to src's type
+    weight, bias = affine(weight, bias)
+    mean, variance = running_mean, running_var
+    if mean is None and variance is None:
+        mean = variance = src.new_zeros(src.shape[1], dtype=torch.float32)
+    inputs = (src, mean, variance, weight, bias, *more)
+    answer = operator(operation, eps, clip).run(inputs, _ALL, None, _AUTO)
+    if answer is None:
+        return None
+    dst, _, _, mean, variance = answer
+    if running_mean is not None:
+        count = src.numel() // src.shape[1]
+        _core.update_running(running_mean, running_var, mean, variance, momentum, count)
+    return dst, mean, variance

@@ -1,0 +1,272 @@
+"""The layers with a ReLU in them: PyTorch's two or three layers in float64 are the judge."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from torch_helpers import (
+    LAYERS,
+    SHAPES,
+    dtypes,
+    dynamo,
+    inputs,
+    memories,
+    modes,
+    nn,
+    onedsl_torch,
+    tensors,
+    torch,
+)
+
+from onedsl.torch import _fused
+
+RELU = {n: getattr(onedsl_torch, f"BatchNormReLU{n}d") for n in LAYERS}
+ADD_RELU = {n: getattr(onedsl_torch, f"BatchNormAddReLU{n}d") for n in LAYERS}
+LIMITS = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+
+clips = pytest.mark.parametrize("clip", [None, 1.5])
+residuals = pytest.mark.parametrize("with_residual", [False, True], ids=["relu", "add_relu"])
+
+
+def make(rank, with_residual, clip=None, **kwargs):
+    layer = (ADD_RELU if with_residual else RELU)[rank](SHAPES[rank][1], clip=clip, **kwargs)
+    generator = torch.Generator().manual_seed(5)
+    for t in (*layer.parameters(), *layer.buffers()):
+        if t.is_floating_point():
+            t.data.uniform_(0.5, 1.5, generator=generator)
+    return layer
+
+
+def by_pytorch(layer, rank):
+    """What the layer stands for, as a function and its batch norm in float64."""
+    norm = copy.deepcopy(layer).double()
+    norm.__class__ = LAYERS[rank]
+
+    def run(src, residual=None):
+        dst = norm(src)
+        dst = dst if residual is None else dst + residual
+        return dst.relu() if layer.clip is None else nn.functional.hardtanh(dst, 0, layer.clip)
+
+    return norm, run
+
+
+def off(ours, exact):
+    ours, exact = ours.detach().double(), exact.detach().double()
+    return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The backward passes that are onedsl's."""
+    seen = []
+    backward = _fused._BatchNormReLU.backward
+
+    def count(ctx, diff_dst):
+        seen.append(1)
+        return backward(ctx, diff_dst)
+
+    monkeypatch.setattr(_fused._BatchNormReLU, "backward", staticmethod(count))
+    return seen
+
+
+def check(layer, rank, src, diff_dst, residual=None):
+    """Compare outputs, gradients and buffers."""
+    norm, exact = by_pytorch(layer, rank)
+    ours = [t for t in (src, residual) if t is not None]
+    theirs = [t.double() for t in ours]
+    ours = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in ours]
+    theirs = [t.detach().requires_grad_() for t in theirs]
+    wanted = exact(*theirs)
+    output = layer(*ours)
+    # Where rounding opens or closes the ReLU, the gradient jumps: leave those elements out.
+    limit = LIMITS[src.dtype]
+    bounds = [0.0] if layer.clip is None else [0.0, layer.clip]
+    dst = norm_before_relu(norm, exact, theirs, layer)
+    unsure = sum((dst - bound).abs() < 20 * limit for bound in bounds).bool()
+    diff_dst = diff_dst.masked_fill(unsure, 0)
+    output.backward(diff_dst)
+    wanted.backward(diff_dst.double())
+    assert output.dtype == src.dtype
+    assert output.stride() == src.stride()
+    pairs = [(output, wanted), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]
+    pairs += [(p.grad, q.grad) for p, q in zip(layer.parameters(), norm.parameters(), strict=True)]
+    pairs += list(zip(layer.buffers(), norm.buffers(), strict=True))
+    for a, b in pairs:
+        assert off(a, b) < max(limit, LIMITS[torch.float32] if a.dtype == torch.float32 else limit)
+    return [a.grad for a in ours]
+
+
+def norm_before_relu(norm, exact, theirs, layer):
+    twin = copy.deepcopy(layer).double()
+    twin.__class__ = type(norm)
+    with torch.no_grad():
+        running = norm.training or norm.running_mean is None
+        dst = nn.functional.batch_norm(
+            theirs[0],
+            None if running else norm.running_mean,
+            None if running else norm.running_var,
+            norm.weight,
+            norm.bias,
+            running,
+            0.0,
+            norm.eps,
+        )
+        return dst if len(theirs) == 1 else dst + theirs[1]
+
+
+@dtypes
+@memories
+@modes
+@clips
+@residuals
+def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
+    layer = make(rank, with_residual, clip).train(train)
+    src, diff_dst = inputs(rank, dtype, memory)
+    residual = tensors(SHAPES[rank], dtype, memory=memory)[1].flip(0) if with_residual else None
+    if residual is not None:
+        residual = torch.empty_like(src).copy_(residual)
+    check(layer, rank, src, diff_dst, residual)
+    assert len(calls) == train
+
+
+@residuals
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"affine": False},
+        {"bias": False},
+        {"track_running_stats": False},
+        {"momentum": None},
+        {"eps": 0.1},
+    ],
+    ids="-".join,
+)
+def test_attributes(calls, with_residual, kwargs):
+    src, diff_dst = inputs(2, "f32")
+    check(
+        make(2, with_residual, **kwargs), 2, src, diff_dst, src.flip(0) if with_residual else None
+    )
+    assert len(calls) == 1
+
+
+def test_a_closed_relu_gives_no_gradient():
+    layer, (src, diff_dst) = make(2, True), inputs(2, "f32")
+    residual = torch.randn_like(src).requires_grad_()
+    output = layer(src, residual)
+    output.backward(diff_dst)
+    assert torch.equal(residual.grad, diff_dst.masked_fill(output <= 0, 0))
+
+
+@residuals
+@pytest.mark.parametrize("kind", ["expanded", "strided", "other_order"])
+def test_gradients_that_lie_otherwise(with_residual, kind):
+    layer, (src, diff_dst) = make(2, with_residual), inputs(2, "f32")
+    other = {
+        "expanded": lambda t: t[..., :1, :1].expand_as(src),
+        "strided": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+        "other_order": lambda t: t.to(memory_format=torch.channels_last),
+    }[kind](diff_dst)
+    tensors = [src.clone().requires_grad_() for _ in range(1 + with_residual)]
+    got = torch.autograd.grad(layer(*tensors), tensors, other)
+    wanted = torch.autograd.grad(layer(*tensors), tensors, other.contiguous())
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+@residuals
+def test_second_derivatives(calls, with_residual):
+    layer, (src, diff_dst) = make(2, with_residual), inputs(2, "f32")
+    _, exact = by_pytorch(layer, 2)
+    found = []
+    for run, kind in ((layer, torch.float32), (exact, torch.float64)):
+        given = [t.to(kind).requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
+        first = torch.autograd.grad(run(*given).pow(3).sum(), given, create_graph=True)
+        weighed = sum((g * diff_dst.to(kind)).sum() for g in first)
+        found.append(torch.autograd.grad(weighed, given))
+    for a, b in zip(*found, strict=True):
+        assert off(a, b) < 1e-4
+    assert calls
+
+
+OTHERS = {
+    "float64": lambda src, r: (src.double(), r.double()),
+    "broadcast residual": lambda src, r: (src, r[:1]),
+    "residual of another type": lambda src, r: (src, r.double()),
+    "residual of another layout": lambda src, r: (src, r.to(memory_format=torch.channels_last)),
+    "gaps": lambda src, r: (src.repeat_interleave(2, -1)[..., ::2], r),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_onedsl_has_not_is_pytorch_s(calls, what):
+    src, residual = OTHERS[what](*inputs(2, "f32"))
+    layer = make(2, True).to(src.dtype)
+    _, exact = by_pytorch(layer, 2)
+    given = [src.detach().requires_grad_(), residual.detach().requires_grad_()]
+    twins = [t.double().detach().requires_grad_() for t in given]
+    got = torch.autograd.grad(layer(*given).sum(), given)
+    wanted = torch.autograd.grad(exact(*twins).sum(), twins)
+    for a, b in zip(got, wanted, strict=True):
+        assert torch.allclose(a.double(), b, rtol=1e-4, atol=1e-5)
+    assert not calls
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints(reentrant):
+    model = nn.Sequential(nn.Conv2d(5, 5, 1), make(2, False), nn.Conv2d(5, 3, 1))
+    src, _ = inputs(2, "f32")
+    grads = []
+    for twin, run in (
+        (copy.deepcopy(model), lambda m, x: m(x)),
+        (
+            copy.deepcopy(model),
+            lambda m, x: torch.utils.checkpoint.checkpoint(m, x, use_reentrant=reentrant),
+        ),
+    ):
+        run(twin, src.clone().requires_grad_()).square().sum().backward()
+        grads.append([p.grad for p in twin.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+@residuals
+def test_inputs_changed_in_place_are_found(with_residual):
+    src, diff_dst = inputs(2, "f32")
+    residual = (src.clone(),) if with_residual else ()
+    output = make(2, with_residual)(src, *residual)
+    (output if with_residual else src).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.backward(diff_dst)
+
+
+def test_torch_func():
+    layer, (src, _) = make(2, False, track_running_stats=False), inputs(2, "f32")
+    _, exact = by_pytorch(layer, 2)
+    got = torch.func.grad(lambda x: layer(x).pow(2).sum())(src)
+    wanted = torch.func.grad(lambda x: exact(x).pow(2).sum())(src.double())
+    assert off(got, wanted) < 1e-4
+
+
+@dynamo
+@modes
+@residuals
+def test_compile(train, with_residual):
+    torch._dynamo.reset()
+    layer, (src, diff_dst) = make(2, with_residual).train(train), inputs(2, "f32")
+    run = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    _, exact = by_pytorch(layer, 2)
+    given = [src.clone().requires_grad_() for _ in range(1 + with_residual)]
+    twins = [src.double().requires_grad_() for _ in range(1 + with_residual)]
+    got = torch.autograd.grad(run(*given), given, diff_dst)
+    wanted = torch.autograd.grad(exact(*twins), twins, diff_dst.double())
+    for a, b in zip(got, wanted, strict=True):
+        assert off(a, b) < 1e-5
+
+
+def test_words():
+    layer = onedsl_torch.BatchNormReLU2d(4, eps=1e-3, clip=6)
+    assert repr(layer).startswith("BatchNormReLU2d(4, eps=0.001, momentum=0.1")
+    assert repr(layer).endswith("clip=6.0)")
+    with pytest.raises(ValueError, match="clip must be positive"):
+        onedsl_torch.BatchNormReLU2d(4, clip=0)
+    with pytest.raises(ValueError, match="expected 4D input"):
+        layer(torch.ones(2, 4))
