@@ -31,11 +31,12 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
         _unknown_cap(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
     )
 
-from . import testing
+from . import graph, testing
 from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
 from ._plans import PlanCounts, clear_plans, plan_counts
 from ._spec import DataFormat, TensorSpec
+from ._verbose import verbose
 from .operators._compiled import Compiled
 from .operators.batch_norm_forward_training import (
     BatchNormForward,
@@ -99,8 +100,10 @@ __all__ = [
     "__version__",
     "capabilities",
     "clear_plans",
+    "graph",
     "plan_counts",
     "testing",
+    "verbose",
 ]
 
 if not _TYPE_CHECKING:  # a type checker would take every name for one that there is

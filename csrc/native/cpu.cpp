@@ -126,8 +126,8 @@ const Machine& this_machine() {
   return machine;
 }
 
-const char* isa_name() {
-  switch (this_machine().isa) {
+const char* name_of(const Isa isa) {
+  switch (isa) {
     case Isa::avx512_bf16:
     case Isa::avx512:
       return "avx512";
@@ -138,6 +138,8 @@ const char* isa_name() {
   }
   return "baseline";
 }
+
+const char* isa_name() { return name_of(this_machine().isa); }
 
 std::int64_t last_cache_bytes() { return this_machine().cache.bytes; }
 
