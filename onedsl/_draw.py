@@ -12,7 +12,7 @@ PICTURES = (".png", ".pdf", ".svg")
 # Okabe and Ito's colours, which colour-blind readers tell apart too.
 TENSOR, OP, FRAME = "#e8f1f8", "#fbe6d9", "#0072B2"
 
-WIDTH, LINE, GAP = 12.6, 0.62, 0.5  # inches
+WIDTH, LINE, GAP = 12.6, 0.62, 0.6  # inches
 COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # where each begins and ends
 
 
@@ -30,7 +30,9 @@ def draw(graph: Graph, path: Path) -> None:
     made = {tensor.id for op in graph.ops for tensor in op.outputs}
     taken = {tensor.id for op in graph.ops for tensor in op.inputs}
     sides = {op.id: _outer_ports(op, made, taken) for op in graph.ops}
-    heights = {op: LINE * max(len(ports["in"]), len(ports["out"]), 2) for op, ports in sides.items()}
+    heights = {
+        op: LINE * max(len(ports["in"]), len(ports["out"]), 2) for op, ports in sides.items()
+    }
     height = sum(heights.values()) + GAP * (len(heights) + 1) + 0.4
 
     figure = Figure(figsize=(WIDTH, height))
@@ -49,7 +51,9 @@ def draw(graph: Graph, path: Path) -> None:
         for tensor in op.inputs:
             maker = next((o for o in graph.ops if tensor in o.outputs), None)
             if maker is not None:
-                _draw_link(axes, middles[maker.id], middles[op.id], f"{tensor.id}: {tensor.dtype}")
+                start = middles[maker.id] + heights[maker.id] / 2 - 0.08
+                end = middles[op.id] - heights[op.id] / 2 + 0.08
+                _draw_link(axes, start, end, f"{tensor.id}: {tensor}")
     for part in graph.partitions:
         tops = [middles[i] - heights[i] / 2 for i in part.op_ids]
         bottoms = [middles[i] + heights[i] / 2 for i in part.op_ids]
@@ -97,7 +101,7 @@ def _box(axes: Any, column: str, top: float, height: float, text: str, colour: s
 
 def _draw_link(axes: Any, start: float, end: float, label: str) -> None:
     x = sum(COLUMNS["op"]) / 2
-    axes.annotate("", xy=(x, end), xytext=(x, start), arrowprops={"arrowstyle": "->"}, zorder=0)
+    axes.annotate("", xy=(x, end), xytext=(x, start), arrowprops={"arrowstyle": "->"})
     axes.text(x + 0.1, (start + end) / 2, label, size=8.5, va="center")
 
 

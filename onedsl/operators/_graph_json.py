@@ -98,9 +98,7 @@ def described(graph: Graph) -> Described:
     epsilon, data_format = _attributes_of(op)
     _check_types(op)
     _check_shapes(op, data_format)
-    return Described(
-        epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs
-    )
+    return Described(epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs)
 
 
 def _wrong(place: str, got: str, wanted: str) -> ValueError:
@@ -166,9 +164,7 @@ def _check_shapes(op: GraphOp, data_format: DataFormat) -> None:
             _check_strides(place, name, tensor, wanted)
 
 
-def _check_strides(
-    place: str, name: str, tensor: LogicalTensor, shape: tuple[int, ...]
-) -> None:
+def _check_strides(place: str, name: str, tensor: LogicalTensor, shape: tuple[int, ...]) -> None:
     """See to it that no element is where another is."""
     if tensor.strides is None or 0 in shape:
         return

@@ -303,7 +303,9 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         if spec is not None:
             _refuse.rank(DIALECT, _refuse.spec(spec).shape)
             _refuse.types(DIALECT, spec.dtype, statistics, "stats_dtype")
-        inputs = [p.name for p in DIALECT.inputs if p.name != "gamma" or _refuse.given("gamma", gamma)]
+        inputs = [
+            p.name for p in DIALECT.inputs if p.name != "gamma" or _refuse.given("gamma", gamma)
+        ]
         names = [port.name for i, port in enumerate(DIALECT.outputs) if wanted >> i & 1]
         graph = _graph_json.graph_of(self._attributes(), spec, statistics, inputs, names)
         return graph.to_json()

@@ -139,9 +139,7 @@ def _recognized(
     return _another_batch(given, true, mean_fits)
 
 
-def _is_unbiased(
-    values: Float64, variance: Float64, count: int, tolerance: float
-) -> bool:
+def _is_unbiased(values: Float64, variance: Float64, count: int, tolerance: float) -> bool:
     """Tell by which of the two is nearer by far: with many elements they hardly differ."""
     unbiased = variance * (count / (count - 1))
     from_unbiased = float(np.abs(values - unbiased).sum())
