@@ -53,7 +53,7 @@ def photographs(channels: int, size: int) -> testing.Problem:
     return testing.Problem(src, diff_dst, src.mean((0, 1, 2)), src.var((0, 1, 2)), gamma)
 
 
-def compare(layer: str, dtype: str, wide: testing.Problem, triad: bench.Triad) -> Pair:
+def compare(layer: str, dtype: str, wide: testing.Problem) -> Pair:
     """Verify both formats in both backends, then time them in turns."""
     narrow = DTYPES[dtype]
     nxc = wide._replace(src=wide.src.astype(narrow), diff_dst=wide.diff_dst.astype(narrow))
@@ -63,13 +63,15 @@ def compare(layer: str, dtype: str, wide: testing.Problem, triad: bench.Triad) -
     calls = {}
     for data_format, problem in (("NXC", nxc), ("NCX", ncx)):
         case = bench.Case(layer, src.shape, dtype, data_format)
-        calls[case] = bench.onedsl_calls(problem, data_format, bench.rotation(problem))
-        for who, call in calls[case].items():
+        memory = bench.memory(case, problem)
+        compared = bench.onedsl_calls(case, memory)
+        calls[case] = compared | {bench.TRIAD: bench.triad_call(memory)}
+        for who, call in compared.items():
             gradients = call()
             if data_format == "NCX":
                 gradients = gradients._replace(diff_src=np.moveaxis(gradients.diff_src, 1, -1))
             verify(f"{layer} {dtype} {data_format} {who}", gradients, expected)
-    in_nxc, in_ncx = bench.measure(calls, SECONDS, triad)
+    in_nxc, in_ncx = bench.measure(calls, SECONDS)
     return in_nxc, in_ncx
 
 
@@ -114,7 +116,7 @@ def main() -> None:
     parser.add_argument("--batch", type=arguments.count, default=8, help="of ResNet-50's layers")
     parser.add_argument("--save", **arguments.save("compare_data_formats.png"))
     chosen = parser.parse_args()
-    out, triad = console(), bench.triad_arrays()
+    out = console()
     out.print(bench.machine())
     pairs: list[Pair] = []
     for layer in progress(chosen.layers, "measuring"):
@@ -124,7 +126,7 @@ def main() -> None:
             problem = photographs(channels, size)
         else:
             problem = testing.random_problem((chosen.batch, size, size, channels))
-        pairs += [compare(layer, dtype, problem, triad) for dtype in chosen.dtypes]
+        pairs += [compare(layer, dtype, problem) for dtype in chosen.dtypes]
     labels: list[Column[Pair]] = [
         Column("layer", lambda p: p[0].workload),
         Column("type", lambda p: p[0].dtype),
@@ -138,7 +140,10 @@ def main() -> None:
     if chosen.save:
         shares = {
             (p[0].dtype, p[0].workload): {
-                f"{who} {row.data_format}": row.triad_share(who) for row in p for who in row.seconds
+                f"{who} {row.data_format}": row.triad_share(who)
+                for row in p
+                for who in bench.BACKENDS
+                if row.ran(who)
             }
             for p in pairs
         }

@@ -191,7 +191,8 @@ def members(dialect: Dialect, wanted: int, out: object) -> tuple[object, ...]:
     ports = dialect.outputs
     if not isinstance(out, tuple | list) or len(out) != len(ports):
         names = ", ".join(port.name for port in ports)
-        raise TypeError(f"out must be a tuple ({names}), not {type(out).__name__}")
+        got = f"one of {len(out)}" if isinstance(out, tuple | list) else type(out).__name__
+        raise TypeError(f"out must be a tuple ({names}), not {got}")
     rest = _only_if_asked_for(dialect)
     for port, value in zip(ports, out, strict=True):
         if value is None and port.name not in rest:

@@ -59,6 +59,8 @@ Isa cap_of_environment() {
       .value_or(Isa::avx512_bf16);
 }
 
+constexpr std::int64_t usual_cache_bytes = std::int64_t{32} << 20U;
+
 // The CPU is asked: on some virtual machines sysconf reports many last caches as one.
 Cache find_last_cache() {
   Cache largest;
@@ -77,8 +79,13 @@ Cache find_last_cache() {
       if (bytes > largest.bytes) largest = {bytes, (a >> 14U & 0xfffU) + 1};
     }
   }
-  const Cache usual{std::int64_t{32} << 20U, 8};
-  return largest.bytes > 0 ? largest : usual;
+  return largest.bytes > 0 ? largest : Cache{usual_cache_bytes, 8};
+}
+
+// Of a server's hundreds of megabytes, which its many cores share, few cores are left no more.
+Cache usable(Cache cache) {
+  cache.bytes = std::min(cache.bytes, usual_cache_bytes);
+  return cache;
 }
 
 }  // namespace
@@ -120,7 +127,7 @@ const Machine& this_machine() {
   static const Machine machine = [] {
     Machine found;
     found.isa = std::min(best_isa(), cap_of_environment());
-    found.cache = find_last_cache();
+    found.cache = usable(find_last_cache());
     return found;
   }();
   return machine;

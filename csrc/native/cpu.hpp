@@ -10,7 +10,7 @@ namespace onedsl::native {
 // Those that the kernels are built for, each one more than those before it.
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
-// The last cache, and how many cores share it.
+// The last cache, as far as it counts, and how many cores share it.
 struct Cache {
   std::int64_t bytes = 0;
   std::int64_t cores = 1;
@@ -48,8 +48,8 @@ const char* name_of(Isa isa);
 // Of what the kernels of this process use.
 const char* isa_name();
 
-// The size of the last cache that a core shares with its neighbours, as the CPU itself says: on
-// some virtual machines the system reports many such caches as one.
+// The size of the last cache that a core shares with its neighbours, as the CPU itself says (on some
+// virtual machines the system reports many such caches as one), and as far as it counts.
 std::int64_t last_cache_bytes();
 
 }  // namespace onedsl::native

@@ -31,6 +31,10 @@ constexpr Index most_chunks_of_planes = 256;
 // that is a multiple of the other figure.
 constexpr Index rows_in_chunk_of_planes = 4;
 constexpr Index piece_unit = 256;
+// Handing a sum over to f64 costs as much as some vectors of a plane. So short planes are summed
+// together, up to so many terms of a lane in f32, and as many as memory answers at a time.
+constexpr Index terms_together = 32;
+constexpr Index most_rows_together = 8;
 
 // Of a block that lies at several places.
 constexpr Index most_partials = 64;
@@ -72,7 +76,11 @@ void cut_planes(Order& order) {
   }
   order.row = order.channels * order.piece;
   order.rows = order.outer * order.pieces;
-  order.chunk_rows = divide_up(order.rows, chunks);
+  if (order.pieces == 1) {
+    const Index terms = divide_up(order.inner, order.lanes);
+    order.rows_together = std::clamp<Index>(terms_together / terms, 1, most_rows_together);
+  }
+  order.chunk_rows = round_up(divide_up(order.rows, chunks), order.rows_together);
   order.chunks = divide_up(order.rows, order.chunk_rows);
 }
 

@@ -49,6 +49,7 @@ struct Order {
   Index piece = 0;  // elements
   Index rows = 0;
   bool rows_in_registers = false;  // columns: see ColumnSums::add_tile()
+  Index rows_together = 1;         // planes: see add_pieces()
 
   Index chunk_rows = 0;
   Index chunks = 0;  // of one place

@@ -190,6 +190,34 @@ struct FirstOfVector {
   }
 };
 
+// The last n of a pair of vectors, or of one, whose first elements are another's: the lanes of these
+// are zero, or those of `others`.
+struct LastOfPair {
+  int n;
+
+  template <class T>
+  VecPair read(const T* p) const {
+    return read(p, VecPair{});
+  }
+  template <class T>
+  VecPair read(const T* p, const VecPair& others) const {
+    return select_pair_first<T>(static_cast<int>(pair_lanes) - n, others, load_pair(p));
+  }
+};
+
+struct LastOfVector {
+  int n;
+
+  template <class T>
+  Vec read(const T* p) const {
+    return read(p, Vec{});
+  }
+  template <class T>
+  Vec read(const T* p, const Vec& others) const {
+    return select_first(lanes - n, others, load(p));
+  }
+};
+
 // The lanes of a Vec in f64. Memory holds them as `lanes` doubles in the lanes' order.
 struct DoubleVec {
   Doubles low;

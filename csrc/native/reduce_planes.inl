@@ -15,40 +15,49 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Adds a piece of a plane to the sums of its channel, which are one for each lane.
+// Adds pieces of a channel's planes, `apart` elements from each other, to its sums, which are one for
+// each lane. f32 holds the sums of 32 terms of a lane at most: of eight pairs of vectors, or of what
+// remains of all pieces together (see Order::rows_together).
 template <class Terms_>
-[[gnu::flatten]] void add_piece(const Terms_& all_terms, const Index at, const Index count,
-                                const Coefficients& channel, double* weights, double* products) {
+[[gnu::flatten]] void add_pieces(const Terms_& all_terms, const Index first, const Index pieces,
+                                 const Index apart, const Index count, const Coefficients& channel,
+                                 double* weights, double* products) {
   const Terms_ terms = all_terms;
   const Coefficients k = channel;
   const PairCoefficients both{k, k};
   DoubleVec sum_weights = load_doubles(weights);
   DoubleVec sum_products = load_doubles(products);
-  const auto add = [&](const Sums& few) {
-    sum_weights = sum_weights + widen(few.weights);
-    sum_products = sum_products + widen(few.products);
+  const auto add = [&](const PairSums& few) {
+    const Sums sums = few.a() + few.b();
+    sum_weights = sum_weights + widen(sums.weights);
+    sum_products = sum_products + widen(sums.products);
   };
-  Index i = at;
-  const Index piece_end = at + count;
-  const auto add_pairs_up_to = [&](const Index end) {
-    PairSums few;
+  const auto add_pairs = [&](PairSums& few, Index i, const Index end) {
     // Not unrolled: memory is read in its own order, not in one that suits the compiler.
 #pragma GCC unroll 1
     for (; i < end; i += pair_lanes) few.add(terms.at(i, both, WholePair<>{}));
-    add(few.a() + few.b());
   };
-  constexpr Index tile = Index{terms_in_f32} * lanes;
-  for (Index end = at + tile; end <= piece_end; end += tile) add_pairs_up_to(end);
-  add_pairs_up_to(i + (piece_end - i) / pair_lanes * pair_lanes);
-  Sums last{broadcast(0), broadcast(0)};
-  if (i + lanes <= piece_end) {
-    last = sums_of(terms.at(i, k, WholeVector<>{}));
-    i += lanes;
+  constexpr Index tile = Index{terms_in_f32} * pair_lanes;
+  const Index in_tiles = count / tile * tile;
+  const Index in_pairs = count / pair_lanes * pair_lanes;
+  const int rest = static_cast<int>(count - in_pairs);
+  PairSums remaining;
+  for (Index at = first; at < first + pieces * apart; at += apart) {
+    for (Index i = at; i < at + in_tiles; i += tile) {
+      PairSums few;
+      add_pairs(few, i, i + tile);
+      add(few);
+    }
+    add_pairs(remaining, at + in_tiles, at + in_pairs);
+    const Index end = at + count;
+    if (rest > lanes && in_pairs > 0) {
+      remaining.add(terms.at(end - pair_lanes, both, LastOfPair{rest}));
+    } else {
+      if (rest >= lanes) remaining.add(terms.at(at + in_pairs, k, WholeVector<>{}));
+      if (rest % lanes > 0) remaining.add(terms.at(end - lanes, k, LastOfVector{rest % lanes}));
+    }
   }
-  if (const int rest = static_cast<int>(piece_end - i); rest > 0) {
-    last = last + sums_of(terms.at(i, k, FirstOfVector{rest}));
-  }
-  add(last);
+  add(remaining);
   store_doubles(weights, sum_weights);
   store_doubles(products, sum_products);
 }
@@ -70,12 +79,13 @@ void reduce_planes(const Task& task, const Part& part, const PartialScratch& scr
   std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
 
   const Range rows = rows_of(order, part.chunk);
-  for (Index row = rows.begin; row < rows.end; ++row) {
+  for (Index row = rows.begin; row < rows.end; row += order.rows_together) {
     const Piece piece = piece_of(order, row);
+    const Index together = minimum(order.rows_together, rows.end - row);
     double* sums = scratch.doubles;
     for (Index c = part.channels.begin; c < part.channels.end; ++c, sums += per_channel) {
-      add_piece(terms, piece.begin + c * order.inner, piece.count, channel_coefficients(task, c),
-                sums, sums + lanes);
+      add_pieces(terms, piece.begin + c * order.inner, together, order.row, piece.count,
+                 channel_coefficients(task, c), sums, sums + lanes);
     }
   }
 

@@ -19,9 +19,9 @@
 namespace onedsl::native {
 namespace {
 
-// A cold output costs less when it is not first read, well before the tensors are too large for the
-// last cache: from so much of it on.
-constexpr double streams_from = 0.25;
+// A cold output costs less when it is not first read; but what follows reads it, and had better find
+// it in the last cache. A chain of layers gains where the tensors of one fill so much of it.
+constexpr double streams_from = 0.5;
 // A run of tables that stream has so many elements, where rows are shorter.
 constexpr Index streamed_period = 512;
 // Groups for each thread, from which on no group is shared by threads.

@@ -22,8 +22,6 @@ inline Sums operator+(const Sums& a, const Sums& b) {
   return {a.weights + b.weights, a.products + b.products};
 }
 
-inline Sums sums_of(const Terms& terms) { return {terms.weight, terms.weight * terms.distance}; }
-
 struct PairSums {
   VecPair weights{};
   VecPair products{};
@@ -32,6 +30,10 @@ struct PairSums {
     weights = {weights.a + terms.a.weight, weights.b + terms.b.weight};
     products = {multiply_add(terms.a.weight, terms.a.distance, products.a),
                 multiply_add(terms.b.weight, terms.b.distance, products.b)};
+  }
+  void add(const Terms& terms) {
+    weights.a = weights.a + terms.weight;
+    products.a = multiply_add(terms.weight, terms.distance, products.a);
   }
   Sums a() const { return {weights.a, products.a}; }
   Sums b() const { return {weights.b, products.b}; }

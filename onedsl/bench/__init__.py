@@ -1,25 +1,28 @@
 """The benchmark behind ``python -m onedsl bench`` and ``examples/compare_data_formats.py``.
 
-Cases (a layer in one type and format) become calls, one for each contender; the calls are timed in
-turns and become rows; rows are shown in a table and drawn in a picture. What is claimed are ratios
-of times that were measured in turns.
+Cases (an operation on a layer in one type and format) become calls, one for each contender; the
+calls are timed in turns and become rows; rows are shown in a table and drawn in a picture. What is
+claimed are ratios of times that were measured in turns.
 """
 
 from __future__ import annotations
 
 from .cases import FORMATS, WORKLOADS, Case, cases, random_problem
-from .contenders import BACKENDS, EPSILON, contenders, onedsl_calls, rotation
-from .machine import Triad, Watch, machine, triad_arrays
+from .contenders import BACKENDS, TRIAD, contenders, onedsl_calls, triad_call
+from .machine import Watch, machine
 from .measure import Row, disturbance, geometric_mean, measure
+from .memory import EPSILON, memory
+from .operations import OPERATIONS
 
 __all__ = [
     "BACKENDS",
     "EPSILON",
     "FORMATS",
+    "OPERATIONS",
+    "TRIAD",
     "WORKLOADS",
     "Case",
     "Row",
-    "Triad",
     "Watch",
     "cases",
     "contenders",
@@ -27,8 +30,8 @@ __all__ = [
     "geometric_mean",
     "machine",
     "measure",
+    "memory",
     "onedsl_calls",
     "random_problem",
-    "rotation",
-    "triad_arrays",
+    "triad_call",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 PICTURES = (".png", ".pdf", ".svg")
 
 
-def names(kind: str, known: Collection[str]) -> dict[str, Any]:
+def names(kind: str, known: Collection[str], default: str = "") -> dict[str, Any]:
     """Describe an option that takes some of the known names, by their words before a hyphen too."""
 
     def parse(text: str) -> list[str]:
@@ -28,7 +28,7 @@ def names(kind: str, known: Collection[str]) -> dict[str, Any]:
 
     return {
         "type": parse,
-        "default": ",".join(known),
+        "default": default or ",".join(known),
         "metavar": "NAMES",
         "help": "names or their beginnings, with commas between",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import numpy as np
 
 from .._types import DTYPES
 from ..testing import Problem
+from .operations import OPERATIONS
 
 FORMATS = ("NXC", "NCX")
 
@@ -48,11 +50,31 @@ class Case:
     """(N, C, *spatial), whatever the format."""
     dtype: str
     data_format: str
+    operation: str = "backward"
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Of one tensor of src's shape."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
     def bytes(self) -> int:
-        """Three tensors: src and diff_dst are read, diff_src is written."""
-        return 3 * math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        """Of all large tensors, each once: of the backward pass src, diff_dst and diff_src."""
+        operation = OPERATIONS[self.operation]
+        moved = operation.tensors_moved(summed_from_cache=True)
+        return operation.layers * moved * self.tensor_bytes
+
+    @property
+    def floor_bytes(self) -> int:
+        """What the algorithm must move: in NXC, what is summed is read twice.
+
+        In NCX a group of channels is summed and written while it is in the cache. Every row of NXC
+        has all channels in it, so that the sums are there when all has been read.
+        """
+        operation = OPERATIONS[self.operation]
+        in_planes = self.data_format == "NCX" and len(self.shape) > 2
+        moved = operation.tensors_moved(summed_from_cache=in_planes)
+        return operation.layers * moved * self.tensor_bytes
 
     @property
     def layer(self) -> str:
@@ -61,18 +83,20 @@ class Case:
 
     def __str__(self) -> str:
         """Name the case in one line."""
-        return f"{self.layer} {self.dtype} {self.data_format}"
+        return f"{self.operation} {self.layer} {self.dtype} {self.data_format}"
 
 
 def cases(
-    workloads: Sequence[str], dtypes: Sequence[str], formats: Sequence[str]
+    workloads: Sequence[str],
+    dtypes: Sequence[str],
+    formats: Sequence[str],
+    operations: Sequence[str] = ("backward",),
 ) -> Iterator[Case]:
     """List the cases. A tensor of rank 2 is the same in both formats, and comes once."""
-    for workload in workloads:
-        for shape in WORKLOADS[workload]:
-            for dtype in dtypes:
-                for data_format in formats if len(shape) > 2 else formats[:1]:
-                    yield Case(workload, shape, dtype, data_format)
+    for operation, workload in itertools.product(operations, workloads):
+        for shape, dtype in itertools.product(WORKLOADS[workload], dtypes):
+            for data_format in formats if len(shape) > 2 else formats[:1]:
+                yield Case(workload, shape, dtype, data_format, operation)
 
 
 def random_problem(case: Case) -> Problem:

@@ -1,22 +1,12 @@
-"""What the machine is, what its memory gives, and whether it is busy with something else."""
+"""What the machine is, and whether it is busy with something else."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from .. import _core, capabilities
-
-Array = npt.NDArray[Any]
-Triad = tuple[Array, Array, Array]
-
-# Servers name hundreds of megabytes, which all their cores share; a few cores do not get more.
-MAX_CACHE_BYTES = 64 << 20
+from .. import capabilities
 
 # CPUs that other programs may take: OpenMP's threads wait for the slowest of them.
 TOLERATED_CPUS = 0.25
@@ -29,23 +19,6 @@ def machine() -> str:
         f"onedsl {found.onedsl_version} ({found.native_isa}), oneDNN {found.onednn_version} "
         f"({found.onednn_isa}), {found.num_threads} threads"
     )
-
-
-def cache_bytes() -> int:
-    """Give the last cache's size, as far as it counts."""
-    return min(_core.last_cache_bytes(), MAX_CACHE_BYTES)
-
-
-def triad_arrays() -> Triad:
-    """Make the triad's vectors, far larger than the last cache and aligned."""
-    size = max(4 * cache_bytes(), 64 << 20)
-    out, a, b = (np.ones(size // 4 + 16, np.float32) for _ in range(3))
-
-    def aligned(array: Array) -> Array:
-        skip = -array.ctypes.data % 64 // 4
-        return array[skip : skip + size // 4]
-
-    return aligned(out), aligned(a), aligned(b)
 
 
 class Watch:

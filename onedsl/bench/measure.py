@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,21 +11,20 @@ from typing import Any
 from .. import _core
 from .._interleaved import median_seconds
 from .cases import Case
-from .machine import Triad, Watch
+from .contenders import TRIAD
+from .machine import Watch
 
 # Two OpenMP runtimes in one process (torch brings its own) take the cores from each other while
 # their idle threads still spin; a pause before a contender's turn lets the other's go to sleep.
 PAUSE_SECONDS = 0.004
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row(Case):
     """A case and its times."""
 
     seconds: Mapping[str, float]
     """A call's, by contender: the median of all rounds."""
-    triad_bytes_per_second: float
-    """What the memory gave in the same rounds."""
     disturbed: bool = False
     """Whether other programs wanted CPUs that the timing needed."""
 
@@ -40,43 +38,42 @@ class Row(Case):
         return not self.seconds.keys().isdisjoint(contenders)
 
     @property
-    def triad_seconds(self) -> float:
-        """What moving the case's bytes takes at the triad's rate."""
-        return self.bytes / self.triad_bytes_per_second
+    def bytes_per_second(self) -> float:
+        """What the memory gave in the same rounds, for tensors of this size: the triad's rate."""
+        return 3 * self.tensor_bytes / self.time(TRIAD)
 
     def triad_share(self, *contenders: str) -> float:
         """Give the rate of the fastest of some contenders as a share of the triad's."""
-        return self.triad_seconds / self.time(*contenders)
+        return self.bytes / self.bytes_per_second / self.time(*contenders)
+
+    def floor_share(self, *contenders: str) -> float:
+        """Give the time that the bytes of the algorithm take at the triad's rate, as a share."""
+        return self.floor_bytes / self.bytes_per_second / self.time(*contenders)
 
 
-def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float, triad: Triad) -> list[Row]:
+def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row]:
     """Time all calls of some cases in turns, spending about the given time on them.
 
     Parameters
     ----------
     calls : mapping of Case to calls by contender
     seconds : float
-    triad : arrays
-        As `triad_arrays` makes them.
 
     Returns
     -------
     list of Row
         One for each case.
     """
-    everyone: dict[tuple[Case, str] | None, Any] = {
+    everyone = {
         (case, name): call for case, by_name in calls.items() for name, call in by_name.items()
     }
-    everyone[None] = functools.partial(_core.triad, *triad)
     watch = Watch()
     medians = median_seconds(everyone, seconds=seconds, pause=PAUSE_SECONDS)
     disturbed = watch.disturbed(_core.max_threads())
-    rate = 3 * triad[0].nbytes / medians[None]
     return [
         Row(
             **asdict(case),
             seconds={name: medians[case, name] for name in by_name},
-            triad_bytes_per_second=rate,
             disturbed=disturbed,
         )
         for case, by_name in calls.items()

@@ -80,7 +80,7 @@ def plot(
 
     figure.text(0.012, from_top(0.15), title, va="top", size=18, weight="bold")
     figure.text(0.012, from_top(0.52), subtitle, va="top", size=11.5, color=DARK_GREY)
-    xlabel = "three tensors' bytes over time, as a share of the memory's own rate; more is better"
+    xlabel = "bytes of the tensors, each once, over time, as a share of the memory's own rate"
     figure.text(0.56, 0.5 / height, xlabel, ha="center", va="bottom", size=12)
     handles = [
         Line2D([], [], marker=mark.marker, color=mark.colour, label=mark.label, **DOT)

@@ -26,6 +26,7 @@ void check_rows(const Order& order, const Geometry& geometry) {
     check(order.inner < order.lanes, "columns of ", geometry);
   } else {
     check(order.rows == order.outer * order.pieces && order.rest == 0, "rows of ", geometry);
+    check(order.pieces == 1 || order.rows_together == 1, "pieces are summed singly: ", geometry);
     check((order.pieces - 1) * order.piece < order.inner, "no piece is empty: ", geometry);
     check(order.pieces * order.piece >= order.inner, "pieces cover a plane: ", geometry);
     // A vector may cross from one plane into the next, and not beyond it.

@@ -106,7 +106,7 @@ def sizes(itemsize: int) -> Iterator[tuple[Sizes, Sizes]]:
         yield (33, 24, inner), (33, 24, inner)
 
     # More than stays in the last cache: other stores are used there, and several threads.
-    elements = _core.last_cache_bytes() // 8 // itemsize
+    elements = _core.last_cache_bytes() // 5 // itemsize
     for channels, inner in ((3, 3), (67, 7), (32, 49), (5, 4099)):
         batch = 4099 // (channels * inner) + 1
         repeats = math.ceil(elements / (batch * channels * inner))
