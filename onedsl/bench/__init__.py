@@ -11,7 +11,7 @@ from .cases import FORMATS, WORKLOADS, Case, cases, random_problem
 from .contenders import BACKENDS, TRIAD, contenders, onedsl_calls, triad_call
 from .machine import Watch, machine
 from .measure import Row, disturbance, geometric_mean, measure
-from .memory import EPSILON, memory
+from .memory import EPSILON, Memory, copies_past_the_cache, memory
 from .operations import OPERATIONS
 
 __all__ = [
@@ -22,10 +22,12 @@ __all__ = [
     "TRIAD",
     "WORKLOADS",
     "Case",
+    "Memory",
     "Row",
     "Watch",
     "cases",
     "contenders",
+    "copies_past_the_cache",
     "disturbance",
     "geometric_mean",
     "machine",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from .. import _core
 from .._autotune import ones
 from .._errors import UnsupportedError
 from .._interleaved import median_seconds
 from .._spec import DataFormatLike, TensorSpec
 from .._types import DTYPES, Backend, DType
 from .._verbose import Run, listening
-from ..bench import triad_arrays
+from ..bench import Case, Memory, copies_past_the_cache, triad_call
 from ..bench.table import console
 from ..operators.batch_norm_training_backward import (
     BatchNormTrainingBackward,
@@ -106,7 +107,7 @@ def _memory(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Li
 
 
 def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
-    why = ', as "auto" has it: they are right and fast in every case' if backend == "auto" else ""
+    why = ', which "auto" takes in every case' if backend == "auto" else ""
     yield "runs", compiled.implementation + why
     cut = compiled._core.cut
     if cut is None:
@@ -140,46 +141,68 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
         yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
     runs: list[Run] = []
     with listening(runs.append):
-        _call(compiled)()
+        _call(compiled, _memory_of(compiled))()
     kernels = dict.fromkeys(kernel for run in runs for kernel in run.kernels)
     yield "kernel", ", ".join(kernels) or "none told"
     yield "threads", str(compiled.num_threads)
 
 
-def _call(compiled: CompiledBatchNormTrainingBackward) -> functools.partial[Any]:
-    """Make a call on ones, into memory of its own."""
-    src, diff_dst = ones(compiled.spec), ones(compiled.spec)
-    vectors = [np.ones(compiled.stats_shape, DTYPES[compiled.stats_dtype]) for _ in range(3)]
-    gamma = vectors[2] if compiled.gamma else None
-    inputs = (src, diff_dst, vectors[0], vectors[1], gamma)
-    return functools.partial(compiled, *inputs, out=compiled(*inputs))
+def _memory_of(compiled: CompiledBatchNormTrainingBackward) -> Memory:
+    """Make tensors in whose turns none is found in the cache."""
+    spec = compiled.spec
+    number = copies_past_the_cache(3 * math.prod(spec.shape) * spec.numpy_dtype.itemsize)
+    names = ("src", "diff_dst", "diff_src")
+    copies = [[{name: ones(spec) for name in names}] for _ in range(number)]
+    kind = DTYPES[compiled.stats_dtype]
+    vectors = ("mean", "variance", "gamma", "diff_gamma", "diff_beta")
+    return Memory(
+        copies,
+        {name: np.ones(compiled.stats_shape, kind) for name in vectors},
+        itertools.cycle(range(number)),
+    )
+
+
+def _call(compiled: CompiledBatchNormTrainingBackward, memory: Memory) -> Callable[[], object]:
+    vectors = memory.vectors
+    gamma = vectors["gamma"] if compiled.gamma else None
+    sums = (
+        (vectors["diff_gamma"], vectors["diff_beta"]) if compiled.outputs == "all" else (None, None)
+    )
+
+    def call() -> object:
+        (layer,) = memory.copies[next(memory.turns)]
+        out = (layer["diff_src"], *sums)
+        inputs = layer["src"], layer["diff_dst"], vectors["mean"], vectors["variance"], gamma
+        return compiled(*inputs, out=out)
+
+    return call
 
 
 def _times(compiled: CompiledBatchNormTrainingBackward, seconds: float) -> Lines:
-    triad = triad_arrays()
-    calls: dict[str, Any] = {
-        "call": _call(compiled),
-        "triad": functools.partial(_core.triad, *triad),
-    }
+    seen = compiled._core.geometry
+    case = (
+        Case("", (seen["outer"], seen["channels"]), compiled.spec.dtype, "NXC")
+        if seen["inner"] == 1
+        else Case("", (seen["outer"], seen["channels"], seen["inner"]), compiled.spec.dtype, "NCX")
+    )
+    if not case.bytes:
+        yield "moves", "nothing"
+        return
+    memory = _memory_of(compiled)
+    calls = {"call": _call(compiled, memory), "triad": triad_call(memory)}
     times = median_seconds(calls, seconds=seconds)
-    rate = 3 * triad[0].nbytes / times["triad"]
-    moved, why = bytes_moved(compiled)
-    floor = moved / rate
-    yield "moves", f"{moved / 2**20:,.2f} MiB: {why}"
-    yield "memory gives", f"{rate / 1e9:.1f} GB/s (triad, {compiled.num_threads} threads)"
+    rate = 3 * case.tensor_bytes / times["triad"]
+    floor = case.floor_bytes / rate
+    tensors = case.floor_bytes // case.tensor_bytes
+    why = (
+        "src and diff_dst are read, diff_src is written"
+        if tensors == 3
+        else "src and diff_dst are read twice, diff_src is written"
+    )
+    yield "moves", f"{case.floor_bytes / 2**20:,.2f} MiB, {tensors} tensors: {why}"
+    yield "memory gives", f"{rate / 1e9:.1f} GB/s (a triad on tensors of this size)"
     yield "floor", f"{floor * 1e6:,.1f} us"
-    share = f": the floor is {floor / times['call']:.0%} of it" if moved else ""
-    yield "takes", f"{times['call'] * 1e6:,.1f} us{share}"
-
-
-def bytes_moved(compiled: CompiledBatchNormTrainingBackward) -> tuple[int, str]:
-    """Count the bytes that the algorithm moves at least, with the reason in words."""
-    tensor = int(np.prod(compiled.spec.shape)) * compiled.spec.numpy_dtype.itemsize
-    if compiled._core.geometry["inner"] > 1:
-        return 3 * tensor, "two tensors read, one written; a channel stays cached between passes"
-    if 3 * tensor < _core.last_cache_bytes():
-        return 3 * tensor, "two tensors read, one written; all fit the last cache"
-    return 5 * tensor, "two tensors read twice, one written"
+    yield "takes", f"{times['call'] * 1e6:,.1f} us; share of the floor {floor / times['call']:.0%}"
 
 
 def _findings(path: Path, spec: TensorSpec, data_format: DataFormatLike) -> list[str]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from .. import _core
 from .._capabilities import Support, capabilities
 from .._types import DTYPES
+from ..bench.machine import cpu
 from ..bench.table import console
 from .options import as_usage_errors
 
@@ -54,7 +55,7 @@ def facts() -> dict[str, Any]:
             "threading_library": _threading_library(),
         },
         "cpu": {
-            "name": _cpu_field("model name"),
+            "name": cpu("model name"),
             "instruction_sets": _instruction_sets(),
             "best_native_isa": _core.best_native_isa(),
             "onednn_isa": found.onednn_isa,
@@ -91,14 +92,8 @@ def _threading_library() -> str:
     return ", ".join(dict.fromkeys(names))
 
 
-def _cpu_field(name: str) -> str:
-    text = Path("/proc/cpuinfo").read_text()
-    found = re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE)
-    return found.group(1).strip() if found else ""
-
-
 def _instruction_sets() -> list[str]:
-    has = set(_cpu_field("flags").split())
+    has = set(cpu("flags").split())
     return [flag for flag in FLAGS if flag in has]
 
 
@@ -114,16 +109,16 @@ def _caches() -> list[dict[str, str]]:
 
 
 def _show(found: dict[str, Any]) -> None:
-    onednn, cpu = found["onednn"], found["cpu"]
+    onednn, processor = found["onednn"], found["cpu"]
     capped = ", ".join(f"{name}={value}" for name, value in found["environment"].items())
     rows = {
         "onedsl": found["onedsl"],
         "oneDNN": f"{onednn['version']} ({onednn['hash'][:12]})",
         "threading": f"{onednn['threading']} ({onednn['threading_library']})",
-        "CPU": cpu["name"],
-        "it has": " ".join(cpu["instruction_sets"]),
-        "oneDNN uses": cpu["onednn_isa"],
-        "onedsl uses": f"{cpu['native_isa']} (of {cpu['best_native_isa']})",
+        "CPU": processor["name"],
+        "it has": " ".join(processor["instruction_sets"]),
+        "oneDNN uses": processor["onednn_isa"],
+        "onedsl uses": f"{processor['native_isa']} (of {processor['best_native_isa']})",
         "environment": capped or "no cap",
         "threads": f"{found['num_threads']} of {found['num_cpus']} CPUs",
         "caches": ", ".join(
@@ -132,7 +127,7 @@ def _show(found: dict[str, Any]) -> None:
             if cache["type"] != "Instruction"
         )
         or "not reported",
-        "last cache": f"{found['last_cache_bytes'] >> 10}K as the CPU itself says",
+        "counted": f"{found['last_cache_bytes'] >> 10}K of the last cache",
     }
     out = console()
     grid = Table.grid(padding=(0, 2))
