@@ -8,6 +8,31 @@ threads, and as a rule they are faster. ``backend="onednn"`` asks for oneDNN's G
 `BatchNormTrainingBackprop` and `BatchNormalizationGrad` are the same gradient in the words of two
 other documents. `capabilities` says what this machine's oneDNN runs by itself, and `onedsl.testing`
 has the formulas in float64. `onedsl.torch` and `onedsl.jax` are imported separately.
+
+What runs, and why, is open to look at: `Compiled.graph` and `Compiled.draw` show the graph that
+oneDNN made (`onedsl.graph`), `verbose` has every call logged with its kernel and its time, and
+`onedsl.testing.check_statistics` tells the mistakes that no call can refuse.
+
+The command line (``pip install 'onedsl[cli]'``) has them too: ``onedsl info`` shows what runs here,
+``onedsl explain 32x56x56x64`` what will run for a tensor, why, and how fast, ``onedsl export`` and
+``onedsl run`` write and run oneDNN's graph files, with benchdnn's rewrites, and ``onedsl bench``
+compares with oneDNN and PyTorch, or with an earlier run (``--compare``). The exit status is 0 for
+success, 2 for a mistake, 1 for a verification that failed or a regression:
+
+```text
+$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16
+graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
+backend      output  relative L2  allowed        microseconds
+──────────────────────────────────────────────────────────────
+native     diff_src     1.39e-03  3.9e-03  PASS         1,043
+native   diff_gamma     2.58e-08  1.0e-06  PASS
+native    diff_beta     0.00e+00  1.0e-06  PASS
+
+onednn     diff_src     1.39e-03  3.9e-03  PASS         1,240
+onednn   diff_gamma     2.58e-08  1.0e-06  PASS
+onednn    diff_beta     0.00e+00  1.0e-06  PASS
+PASS
+```
 """
 
 from __future__ import annotations

@@ -371,7 +371,7 @@ def test_explain_own_kernels(data_format):
     assert found["threads"].startswith("1 of ")
     tensors = 5 if data_format == "NXC" else 3
     assert found["moves"].startswith(f"{tensors * 2**15 / 2**20:.2f} MiB, {tensors} tensors: ")
-    assert re.match(r"[\d,.]+ GB/s \(triad", found["memory gives"])
+    assert re.match(r"[\d,.]+ GB/s \(a triad", found["memory gives"])
     assert re.fullmatch(r"[\d,.]+ us", found["floor"])
     floor, takes = (
         float(re.match(r"[\d,.]+", found[key])[0].replace(",", "")) for key in ("floor", "takes")

@@ -133,7 +133,7 @@ const Machine& this_machine() {
   return machine;
 }
 
-const char* name_of(const Isa isa) {
+const char* public_name(const Isa isa) {
   switch (isa) {
     case Isa::avx512_bf16:
     case Isa::avx512:
@@ -146,7 +146,7 @@ const char* name_of(const Isa isa) {
   return "baseline";
 }
 
-const char* isa_name() { return name_of(this_machine().isa); }
+const char* isa_name() { return public_name(this_machine().isa); }
 
 std::int64_t last_cache_bytes() { return this_machine().cache.bytes; }
 

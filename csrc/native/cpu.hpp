@@ -43,7 +43,7 @@ std::optional<std::string> unknown_cap();
 std::string known_caps();
 
 // "avx512", "avx2" or "baseline".
-const char* name_of(Isa isa);
+const char* public_name(Isa isa);
 
 // Of what the kernels of this process use.
 const char* isa_name();
