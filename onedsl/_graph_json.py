@@ -47,6 +47,12 @@ class Place:
         for i in range(len(place.as_a(list, f"a list of {what}"))):
             yield place.at(i)
 
+    def number(self) -> float:
+        try:
+            return float(self.as_a((int, float), "a number"))
+        except OverflowError:
+            raise self.refuse("a number that float32 has") from None
+
     def integers(self) -> tuple[int, ...]:
         values = self.as_a(list, "a list of whole numbers")
         return tuple(self.at(i).as_a(int, "a whole number") for i in range(len(values)))
@@ -81,9 +87,9 @@ def _read_attribute(place: Place) -> Attribute:
     if kind == "s64[]":
         return value.integers()
     if kind == "f32":
-        return float(value.as_a((int, float), "a number"))
+        return value.number()
     count = len(value.as_a(list, "a list of numbers"))
-    return tuple(float(value.at(i).as_a((int, float), "a number")) for i in range(count))
+    return tuple(value.at(i).number() for i in range(count))
 
 
 def _read_tensor(place: Place) -> LogicalTensor:

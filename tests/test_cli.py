@@ -274,6 +274,38 @@ def test_broken_files_are_told(content, message, tmp_path, capsys):
     assert "broken.json" in error
 
 
+@pytest.mark.parametrize("sizes", ["2x3x2", "0x4", "4x0", "1x1"])
+def test_few_elements_and_none(sizes, tmp_path, capsys):
+    file = str(tmp_path / "graph.json")
+    assert main(["export", sizes, "-o", file]) == 0
+    assert main(["run", file, "--seconds", "0.01"]) == 0
+    assert len(rows_of(capsys.readouterr().out)) == 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "message"),
+    [
+        ([1, 16], [2**62, 1], ""),
+        ([2, 16], [2**62, 1], "allocate|too big|dimension|too large"),
+        ([2**40, 2**40], [2**40, 1], "allocate|too big|dimension|too large"),
+        ([1] * 70 + [16], [1] * 71, "dimension"),
+    ],
+)
+def test_sizes_and_strides_that_cannot_be(shape, strides, message, tmp_path, capsys):
+    document = json.loads(
+        onedsl.BatchNormTrainingBackward(1e-5).to_json(onedsl.TensorSpec((2, 16)))
+    )
+    (op,) = document["graph"]
+    for tensor in (*op["inputs"][:2], op["outputs"][0]):
+        tensor.update(shape=shape, stride=strides)
+    for tensor in (*op["inputs"][2:], *op["outputs"][1:]):
+        tensor.update(shape=shape[-1:])
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps(document))
+    assert main(["run", str(file), "--seconds", "0.01"]) == (2 if message else 0)
+    assert re.search(message, capsys.readouterr().err)
+
+
 def test_a_graph_without_sizes_needs_some(tmp_path, capsys):
     file = tmp_path / "graph.json"
     file.write_text(onedsl.BatchNormTrainingBackward(1e-5).to_json())
@@ -434,6 +466,18 @@ def test_explain_needs_all_arrays(arrays, message, tmp_path, capsys):
     np.savez(file, **arrays)
     assert main(["explain", "2x3", "--check", str(file)]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"text", b"npy"])
+def test_explain_refuses_other_files(content, tmp_path, capsys):
+    file = tmp_path / "arrays.npz"
+    if content == b"npy":
+        with file.open("wb") as out:
+            np.save(out, np.ones(3))
+    else:
+        file.write_bytes(content)
+    assert main(["explain", "2x3", "--check", str(file)]) == 2
+    assert "is no .npz file of numbers" in capsys.readouterr().err.replace("\n", " ")
 
 
 @pytest.mark.parametrize(

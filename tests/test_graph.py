@@ -217,6 +217,12 @@ BROKEN = [
     ((*OP, "attrs", "epsilon", "value"), None, r"graph\[0\].attrs.epsilon.value is missing"),
     ((*OP, "attrs", "epsilon", "value"), -1, r"graph\[0\].attrs: epsilon must be positive"),
     ((*OP, "attrs", "epsilon", "value"), "1", r"attrs.epsilon.value is \"1\", and must be a n"),
+    (
+        (*OP, "attrs", "epsilon", "value"),
+        10**400,
+        r"attrs.epsilon.value is 1000.* and must be a nu",
+    ),
+    ((*OP, "attrs", "epsilon", "value"), math.nan, r"graph\[0\].attrs: epsilon must be positive"),
     ((*OP, "attrs", "epsilon", "type"), "f64", r"attrs.epsilon.type is \"f64\", and must be one"),
     ((*OP, "attrs", "data_format", "value"), "NHWC", r"graph\[0\].attrs: data_format must be"),
     ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, r"attrs.momentum is no attribute"),

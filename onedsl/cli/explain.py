@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import click
 import numpy as np
@@ -206,11 +207,15 @@ def _times(compiled: CompiledBatchNormTrainingBackward, seconds: float) -> Lines
 
 
 def _findings(path: Path, spec: TensorSpec, data_format: DataFormatLike) -> list[str]:
-    with np.load(path) as arrays:
-        for name in ("src", "mean", "variance"):
-            if name not in arrays:
-                raise ValueError(f"{path} has no array {name!r}; it has {', '.join(arrays)}")
-        src, mean, variance = (_known_type(arrays[n]) for n in ("src", "mean", "variance"))
+    try:
+        with path.open("rb") as file:  # NumPy leaves its own open where there is no zip file
+            arrays = dict(np.load(file))
+    except (BadZipFile, EOFError, OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is no .npz file of numbers: {error}") from None
+    for name in ("src", "mean", "variance"):
+        if name not in arrays:
+            raise ValueError(f"{path} has no array {name!r}; it has {', '.join(arrays) or 'none'}")
+    src, mean, variance = (_known_type(arrays[name]) for name in ("src", "mean", "variance"))
     if src.shape != spec.shape:
         raise ValueError(f"{path}: src has shape {src.shape}, and SHAPE is {spec.shape}")
     return check_statistics(src, mean, variance, data_format=data_format)

@@ -63,9 +63,11 @@ def empty(tensor: LogicalTensor) -> Array:
     shape = tensor.shape or ()
     if tensor.strides is None or 0 in shape:
         return np.zeros(shape, dtype)
-    extent = 1 + sum((n - 1) * step for n, step in zip(shape, tensor.strides, strict=True))
+    # The stride of an axis of one element may be any, and too large to be counted in bytes.
+    steps = [step if n > 1 else 0 for n, step in zip(shape, tensor.strides, strict=True)]
+    extent = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
     return np.lib.stride_tricks.as_strided(
-        np.zeros(extent, dtype), shape, [step * dtype.itemsize for step in tensor.strides]
+        np.zeros(extent, dtype), shape, [step * dtype.itemsize for step in steps]
     )
 
 

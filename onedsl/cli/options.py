@@ -88,5 +88,5 @@ def as_usage_errors() -> Iterator[None]:
     """Take what the library refuses for a mistake of the user's: status 2 and the words alone."""
     try:
         yield
-    except (OneDNNError, TypeError, ValueError, OSError, MemoryError) as error:
+    except (OneDNNError, TypeError, ValueError, OverflowError, OSError, MemoryError) as error:
         raise click.UsageError(str(error) or type(error).__name__) from error

@@ -138,7 +138,12 @@ def errors_of(
     A NaN where a number is wanted is an error of NaN.
     """
     axis = problem.data_format.channel_axis
-    squares: dict[tuple[str, str], list[float]] = {}
+    squares = {
+        (backend, name): [0.0, 0.0]
+        for backend, result in results.items()
+        for name, got in result._asdict().items()
+        if got is not None
+    }
     for part in blocks(inputs.src, axis):
         tensors = (slice(None),) * (axis % inputs.src.ndim) + (part,)
         expected = batch_norm_backward(
@@ -155,10 +160,9 @@ def errors_of(
                 if got is None:
                     continue
                 computed = got[tensors if name == "diff_src" else part].astype(np.float64)
-                error, norm = squares.setdefault((backend, name), [0.0, 0.0])
-                error += float(((computed - want) ** 2).sum())
-                norm += float((want**2).sum())
-                squares[backend, name] = [error, norm]
+                sums = squares[backend, name]
+                sums[0] += float(((computed - want) ** 2).sum())
+                sums[1] += float((want**2).sum())
     return {key: _relative(error, norm) for key, (error, norm) in squares.items()}
 
 
