@@ -315,6 +315,23 @@ def test_a_graph_without_sizes_needs_some(tmp_path, capsys):
     assert main(["run", str(file), shapes, "--seconds", "0.01"]) == 0
 
 
+def test_the_example_in_the_docstring_is_real(tmp_path, monkeypatch, capsys):
+    """But for the times, and where oneDNN cannot run it."""
+    example = onedsl.__doc__.partition("```text\n$ onedsl ")[2].partition("```")[0]
+    command, _, shown = example.partition("\n")
+    monkeypatch.chdir(tmp_path)
+    for words in command.split(" && onedsl "):
+        assert main([*words.split(), *(["--seconds", "0.01"] if words[:3] == "run" else [])]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == shown.splitlines()[0]
+    ours = {row[:2]: row[2:] for row in rows_of(printed)}
+    for row in rows_of(shown):
+        if row[0] == "native" or helpers.runs("onednn", "bf16"):
+            assert ours[row[:2]][1:] == row[3:]
+            if row[1] == "diff_src":
+                assert float(ours[row[:2]][0]) == pytest.approx(float(row[2]), rel=0.2)
+
+
 # ---- How inputs are made ----
 
 

@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "gil.hpp"
+
 namespace py = pybind11;
 
 namespace onedsl {
@@ -21,7 +23,11 @@ py::list rows_of(const std::vector<onednn::GraphView::Tensor>& tensors) {
 }  // namespace
 
 py::object graph_rows(const Plan& plan) {
-  const std::optional<onednn::GraphView> graph = plan.graph();
+  const std::optional<onednn::GraphView> graph = [&] {
+    // Safe without the GIL: oneDNN touches no Python object, and the plan is kept by its holder.
+    const ReleasedGil released;
+    return plan.graph();
+  }();
   if (!graph) return py::none();
   py::list nodes;
   for (const onednn::GraphView::Node& node : graph->nodes) {

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from .. import _core
-from .._capabilities import Support, capabilities
+from .._capabilities import Capabilities, Support, capabilities
 from .._types import DTYPES
 from ..bench.machine import cpu
 from ..bench.table import console
@@ -66,11 +66,11 @@ def facts() -> dict[str, Any]:
         "num_cpus": len(os.sched_getaffinity(0)),
         "caches": _caches(),
         "last_cache_bytes": _core.last_cache_bytes(),
-        "support": [s._asdict() | {"onedsl_adds": _added(s)} for s in found.support],
+        "support": [s._asdict() | {"onedsl_adds": _added(s, found)} for s in found.support],
     }
 
 
-def _added(support: Support) -> str:
+def _added(support: Support, found: Capabilities) -> str:
     """Say what onedsl does where oneDNN does not run a variant."""
     if support.onednn:
         return ""
@@ -80,7 +80,7 @@ def _added(support: Support) -> str:
     parts = ["shows it as rank 4"] if sees else []
     if not support.gamma:
         parts.append("gives a gamma of ones")
-    if not capabilities().runs_in_onednn(DTYPES[support.dtype]):
+    if not found.runs_in_onednn(DTYPES[support.dtype]):
         parts = ["has kernels of its own"]
     return ", ".join(parts)
 

@@ -204,7 +204,7 @@ def _show(
         Column("relative L2", lambda line: f"{line.error:.2e}"),
         Column("allowed", lambda line: f"{line.tolerance:.1e}"),
         Column("", lambda line: "PASS" if line.passed else "FAIL"),
-        Column("microseconds", lambda line: line.seconds),
+        Column("time, us", lambda line: line.seconds),
     )
     by_backend = [[line for line in lines if line.backend == name] for name in times]
     out.print(table("", "", columns, by_backend))
