@@ -20,16 +20,16 @@ compares with oneDNN and PyTorch, or with an earlier run (``--compare``). The ex
 success, 2 for a mistake, 1 for a verification that failed or a regression:
 
 ```text
-$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16
+$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16 --seconds 3
 graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
-backend      output  relative L2  allowed        microseconds
-──────────────────────────────────────────────────────────────
-native     diff_src     1.39e-03  3.9e-03  PASS         1,043
-native   diff_gamma     2.58e-08  1.0e-06  PASS
+backend      output  relative L2  allowed        time, us
+──────────────────────────────────────────────────────────
+native     diff_src     1.64e-03  3.9e-03  PASS     1,162
+native   diff_gamma     1.96e-09  1.0e-06  PASS
 native    diff_beta     0.00e+00  1.0e-06  PASS
 
-onednn     diff_src     1.39e-03  3.9e-03  PASS         1,240
-onednn   diff_gamma     2.58e-08  1.0e-06  PASS
+onednn     diff_src     1.64e-03  3.9e-03  PASS     5,918
+onednn   diff_gamma     1.96e-09  1.0e-06  PASS
 onednn    diff_beta     0.00e+00  1.0e-06  PASS
 PASS
 ```
