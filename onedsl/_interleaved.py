@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 import timeit
@@ -12,8 +11,9 @@ from typing import TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 MIN_ROUNDS = 5
-# A sample is not shorter than this if the call can be repeated, so that the clock does not count.
-SAMPLE_SECONDS = 5e-4
+# A sample is about this long if the call can be repeated, and so are the calls before it: threads
+# are awake then, and CPUs at their usual clock, as in the middle of a training step.
+SAMPLE_SECONDS = 2e-3
 
 
 def samples_of(
@@ -41,8 +41,7 @@ def samples_of(
     while rounds < MIN_ROUNDS or time.perf_counter() < deadline:
         for name, timer in timers.items():
             time.sleep(pause)
-            once = timer.timeit(1)  # wakes the call's threads, and tells how often to repeat it
-            repeats = max(1, math.ceil(SAMPLE_SECONDS / max(once, 1e-7)))
+            repeats = _repeat(timer, SAMPLE_SECONDS)
             samples[name].append(timer.timeit(repeats) / repeats)
         rounds += 1
     return samples
@@ -55,3 +54,14 @@ def median_seconds(
     return {
         name: statistics.median(times) for name, times in samples_of(calls, seconds=seconds).items()
     }
+
+
+def _repeat(timer: timeit.Timer, seconds: float) -> int:
+    """Call for so long, and once at least; tell how often that was."""
+    total, number, elapsed = 0, 1, 0.0
+    while True:
+        elapsed += timer.timeit(number)
+        total += number
+        if elapsed >= seconds:
+            return total
+        number = total

@@ -41,6 +41,7 @@ def test_every_example_is_tested():
         "quickstart.py",
         "compiled.py",
         "compare_data_formats.py",
+        "layer.py",
         "pytorch.py",
         "jax_training.py",
         "studies/errors.py",
@@ -123,6 +124,20 @@ def test_compare_data_formats(tmp_path):
     assert child.returncode == 0, child.stdout + child.stderr
     for word in ("photos-3x208", "resnet50-512x7", "f32", "bf16", "f16", "NXC", "NCX"):
         assert word in child.stdout, word
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_layer(tmp_path):
+    pytest.importorskip("torch", reason=TORCH)
+    matplotlib = pytest.importorskip("matplotlib.image")
+    picture = tmp_path / "layer.png"
+    small = ("--batch", "1", "--size", "7", "--seconds", "0.01", "--dtypes", "bf16")
+    child = run(tmp_path, "layer.py", *small, "--save", str(picture))
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert "Every result agrees with the float64 reference" in child.stdout
+    lines = [line.split() for line in child.stdout.splitlines() if "backward" in line]
+    assert len([line for line in lines if line[0] == "relu-backward"]) == 4
+    assert len([line for line in lines if line[0] == "add-relu-backward"]) == 2
     assert_is_a_picture(matplotlib.imread(picture))
 
 

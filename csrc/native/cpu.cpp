@@ -62,8 +62,8 @@ Isa cap_of_environment() {
 constexpr std::int64_t usual_cache_bytes = std::int64_t{32} << 20U;
 
 // The CPU is asked: on some virtual machines sysconf reports many last caches as one.
-Cache find_last_cache() {
-  Cache largest;
+Cache find_caches() {
+  Cache found;
   for (const unsigned leaf : {0x4U, 0x8000001dU}) {
     for (unsigned index = 0; index < 8; ++index) {
       unsigned a = 0;
@@ -76,10 +76,14 @@ Cache find_last_cache() {
       const std::int64_t partitions = (b >> 12U & 0x3ffU) + 1;
       const std::int64_t line = (b & 0xfffU) + 1;
       const std::int64_t bytes = ways * partitions * line * (std::int64_t{c} + 1);
-      if (bytes > largest.bytes) largest = {bytes, (a >> 14U & 0xfffU) + 1};
+      if ((a >> 5U & 0x7U) == 2) found.second_bytes = bytes;
+      if (bytes > found.bytes) {
+        found.bytes = bytes;
+        found.cores = (a >> 14U & 0xfffU) + 1;
+      }
     }
   }
-  return largest.bytes > 0 ? largest : Cache{usual_cache_bytes, 8};
+  return found.bytes > 0 ? found : Cache{usual_cache_bytes, 8, 0};
 }
 
 // Of a server's hundreds of megabytes, which its many cores share, few cores are left no more.
@@ -127,7 +131,7 @@ const Machine& this_machine() {
   static const Machine machine = [] {
     Machine found;
     found.isa = std::min(best_isa(), cap_of_environment());
-    found.cache = usable(find_last_cache());
+    found.cache = usable(find_caches());
     return found;
   }();
   return machine;

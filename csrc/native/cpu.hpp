@@ -10,10 +10,11 @@ namespace onedsl::native {
 // Those that the kernels are built for, each one more than those before it.
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
-// The last cache, as far as it counts, and how many cores share it.
+// The last cache, as far as it counts, and how many cores share it; and the second one.
 struct Cache {
   std::int64_t bytes = 0;
   std::int64_t cores = 1;
+  std::int64_t second_bytes = 0;
 };
 
 // What a run depends on, beside the problem and the number of threads. The instruction set alone
@@ -48,8 +49,8 @@ const char* public_name(Isa isa);
 // Of what the kernels of this process use.
 const char* isa_name();
 
-// The size of the last cache that a core shares with its neighbours, as the CPU itself says (on some
-// virtual machines the system reports many such caches as one), and as far as it counts.
+// The size of the last cache that a core shares with its neighbours, as the CPU itself says (on
+// some virtual machines the system reports many such caches as one), and as far as it counts.
 std::int64_t last_cache_bytes();
 
 }  // namespace onedsl::native

@@ -190,8 +190,8 @@ struct FirstOfVector {
   }
 };
 
-// The last n of a pair of vectors, or of one, whose first elements are another's: the lanes of these
-// are zero, or those of `others`.
+// The last n of a pair of vectors, or of one, whose first elements are another's: the lanes of
+// these are zero, or those of `others`.
 struct LastOfPair {
   int n;
 

@@ -15,9 +15,9 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Adds pieces of a channel's planes, `apart` elements from each other, to its sums, which are one for
-// each lane. f32 holds the sums of 32 terms of a lane at most: of eight pairs of vectors, or of what
-// remains of all pieces together (see Order::rows_together).
+// Adds pieces of a channel's planes, `apart` elements from each other, to its sums, which are one
+// for each lane. f32 holds the sums of 32 terms of a lane at most: of eight pairs of vectors, or of
+// what remains of all pieces together (see Order::rows_together).
 template <class Terms_>
 [[gnu::flatten]] void add_pieces(const Terms_& all_terms, const Index first, const Index pieces,
                                  const Index apart, const Index count, const Coefficients& channel,
@@ -33,7 +33,7 @@ template <class Terms_>
     sum_products = sum_products + widen(sums.products);
   };
   const auto add_pairs = [&](PairSums& few, Index i, const Index end) {
-    // Not unrolled: memory is read in its own order, not in one that suits the compiler.
+  // Not unrolled: memory is read in its own order, not in one that suits the compiler.
 #pragma GCC unroll 1
     for (; i < end; i += pair_lanes) few.add(terms.at(i, both, WholePair<>{}));
   };

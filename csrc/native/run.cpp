@@ -19,8 +19,8 @@
 namespace onedsl::native {
 namespace {
 
-// A cold output costs less when it is not first read; but what follows reads it, and had better find
-// it in the last cache. A chain of layers gains where the tensors of one fill so much of it.
+// A cold output costs less when it is not first read; but what follows reads it, and had better
+// find it in the last cache. A chain of layers gains where the tensors of one fill so much of it.
 constexpr double streams_from = 0.5;
 // A run of tables that stream has so many elements, where rows are shorter.
 constexpr Index streamed_period = 512;

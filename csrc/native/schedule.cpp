@@ -24,6 +24,10 @@ constexpr Index least_bytes_in_block = 8192;
 // Shorter stretches of memory than this are too short to be read alone.
 constexpr Index short_stretch = 16384;
 constexpr Index scratch_bytes = 65536;  // a thread's
+// Large second caches come with last caches far away, behind a mesh: what is summed had better stay
+// in the second one until it is written, with room for more.
+constexpr Index large_second_cache = Index{2} << 20;
+constexpr Index parts_of_second_cache = 4;
 // Blocks for each thread at least, where channels are enough.
 constexpr Index blocks_per_thread = 4;
 
@@ -44,6 +48,7 @@ void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
                 const Cache& cache) {
   const auto element_bytes = static_cast<Index>(size_of(traffic.type));
   const bool cached = traffic.cache_filled <= most_filled;
+  const bool by_second_cache = cache.second_bytes >= large_second_cache;
   const Index threads = schedule.threads;
   const Index plane_bytes = order.inner * element_bytes;
   const Index channel_bytes = order.outer * plane_bytes;
@@ -52,9 +57,11 @@ void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
 
   Index block = bytes_in_block / plane_bytes;
   if (!cached) {
-    // A thread's block stays in its part of the last cache until it is written, unless that makes
+    // A thread's block stays in its part of a cache until it is written, unless that makes
     // stretches of memory too short: they matter more.
-    const Index part = cache.bytes / (8 * std::min(threads, cache.cores));
+    const Index part = by_second_cache
+                           ? cache.second_bytes / (parts_of_second_cache * traffic.summed)
+                           : cache.bytes / (8 * std::min(threads, cache.cores));
     block = std::max(least_bytes_in_block / plane_bytes, part / channel_bytes);
   }
   if (order.pieces > 1) block = 1;  // pieces of neighbouring planes do not touch
@@ -67,7 +74,7 @@ void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
   const Index held = cache.bytes / 2 / (traffic.summed * channel_bytes);
   const Index threads_per_chunk = divide_up(threads, order.chunks);
   const bool even = order.chunks * threads_per_chunk % threads == 0;
-  if (!cached && order.pieces == 1 && block * plane_bytes < short_stretch &&
+  if (!cached && !by_second_cache && order.pieces == 1 && block * plane_bytes < short_stretch &&
       held / threads_per_chunk > block && even) {
     schedule.block = std::min(held / threads_per_chunk, most);
     schedule.panel = schedule.block * threads_per_chunk;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .cases import FORMATS, WORKLOADS, Case, cases, random_problem
 from .contenders import BACKENDS, TRIAD, contenders, onedsl_calls, triad_call
+from .expected import expected
 from .machine import Watch, machine
 from .measure import Row, disturbance, geometric_mean, measure
 from .memory import EPSILON, Memory, copies_past_the_cache, memory
@@ -29,6 +30,7 @@ __all__ = [
     "contenders",
     "copies_past_the_cache",
     "disturbance",
+    "expected",
     "geometric_mean",
     "machine",
     "measure",

@@ -114,7 +114,7 @@ struct Run {
 inline Run plain_run(const Isa isa) {
   Run run;
   run.machine.isa = isa;
-  run.machine.cache = {std::int64_t{1} << 25, 8};
+  run.machine.cache = {std::int64_t{1} << 25, 8, std::int64_t{1} << 20};
   return run;
 }
 
@@ -122,7 +122,8 @@ inline Run random_run(Random& random, const Isa isa) {
   constexpr std::array threads = {1, 2, 3, 4, 7, 16};
   Run run;
   run.machine.isa = isa;
-  run.machine.cache = {std::int64_t{1} << random.between(10, 26), random.between(1, 8)};
+  run.machine.cache = {std::int64_t{1} << random.between(10, 26), random.between(1, 8),
+                       std::int64_t{1} << random.between(19, 22)};
   run.machine.elements_per_thread = random.of_any_size(16384);
   run.threads = random.of(threads);
   run.in_place = random.chance(3);

@@ -93,7 +93,8 @@ void test_schedule() {
     if (!whole || whole->channels > 100000) continue;
     const Geometry geometry = native::without_kept_loops(*whole);
     Machine machine;
-    machine.cache = {Index{1} << random.between(12, 28), random.between(1, 64)};
+    machine.cache = {Index{1} << random.between(12, 28), random.between(1, 64),
+                     Index{1} << random.between(17, 23)};
     machine.elements_per_thread = random.chance(2) ? 16384 : random.between(1, 1000);
     const int threads =
         static_cast<int>(random.chance(2) ? random.between(1, 8) : random.between(1, 64));

@@ -21,6 +21,9 @@ def resident() -> int:
 
 
 op = onedsl.BatchNormTrainingBackward(1e-5)
+forward = onedsl.BatchNormForwardTraining(1e-5)
+relu_forward = onedsl.BatchNormReLUForwardTraining(1e-5)
+relu_backward = onedsl.BatchNormReLUTrainingBackward(1e-5, clip=6.0)
 frozen = onedsl.BatchNormalizationGrad(1e-5)
 problems = {dtype: testing.random_problem((64, 24), dtype) for dtype in ("f32", "bf16", "f16")}
 src, diff_dst, *statistics = problems["f32"]
@@ -49,6 +52,11 @@ KINDS = [
     lambda: op(strided, diff_dst, *statistics),
     lambda: frozen(src, diff_dst, *rows),
     lambda: op.compile(onedsl.TensorSpec((64, 24))),
+    lambda: forward(src, *statistics, statistics[0]),
+    lambda: forward(src, *statistics, statistics[0], backend="onednn"),
+    lambda: relu_forward(src, *statistics, statistics[0], diff_dst),
+    lambda: relu_backward(src, diff_dst, *statistics, statistics[0]),
+    lambda: relu_backward(src, diff_dst, *statistics, statistics[0], src, residual=True),
     lambda: onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
     refused,
 ]

@@ -158,8 +158,70 @@ def run_frozen_statistics(dtype: str) -> None:
         run(f"frozen statistics, {dtype}, {shape}, {kept}", op, narrow, wanted, shape)
 
 
-def main(dtype: str, stats: str, data_format: str = "") -> None:
-    if stats == "frozen":
+# The operators of a whole layer: inputs and outputs, what may lie over what, and options.
+VECTORS = ("mean", "variance", "gamma", "beta")
+NORMALIZED = ("dst", "running_mean", "running_variance", "batch_mean", "batch_variance")
+GRADIENTS = ("diff_src", "diff_gamma", "diff_beta", "diff_residual")
+LAYERS = [
+    (onedsl.BatchNormForwardTraining, ("src", *VECTORS), NORMALIZED, "src", {}),
+    (onedsl.BatchNormReLUForwardTraining, ("src", *VECTORS, "residual"), NORMALIZED, "src", {}),
+    (
+        onedsl.BatchNormReLUTrainingBackward,
+        ("src", "diff_dst", *VECTORS),
+        GRADIENTS[:3],
+        "diff_dst",
+        {},
+    ),
+    (
+        onedsl.BatchNormReLUTrainingBackward,
+        ("src", "diff_dst", *VECTORS, "dst"),
+        GRADIENTS,
+        "diff_dst",
+        {"residual": True},
+    ),
+]
+TENSORS_BY_NAME = ("src", "diff_dst", "residual", "dst", "diff_src", "diff_residual")
+
+
+def run_layers(dtype: str, stats: str, data_format: str) -> None:
+    """Run the other operators: guarded arrays must give the bits that ordinary ones do."""
+    memory = {name: Guarded() for name in {*TENSORS_BY_NAME, *VECTORS, *NORMALIZED, *GRADIENTS}}
+    narrow, narrow_stats = helpers.NUMPY[dtype], helpers.NUMPY[stats]
+    rng = np.random.default_rng(0)
+    numbers = rng.uniform(0.5, 1.5, MOST_ELEMENTS)
+    large = 8192 // narrow.itemsize * 1024  # streams, and has several threads
+    shapes = [s for s, _ in sizes(narrow.itemsize) if math.prod(s) <= MOST_ELEMENTS]
+    for batch, channels, inner in [*shapes, (large // (67 * 49), 67, 49), (large // 67, 67, 1)]:
+        shape = helpers.shape_of(data_format, batch, channels, (inner,))
+        for kind, inputs, outputs, over, options in LAYERS:
+            op: Any = kind(EPSILON, data_format=data_format)
+
+            def array(name: str, side: str, shape: Any = shape, channels: int = channels) -> Any:
+                is_tensor = name in TENSORS_BY_NAME
+                where = (shape, narrow) if is_tensor else ((channels,), narrow_stats)
+                made = memory[name].array(*where, side)
+                made.reshape(-1)[...] = np.resize(numbers, made.size)
+                return made
+
+            given = [array(name, "end").copy() for name in inputs]
+            wanted = [a for a in op(*given, **options, backend="native") if a is not None]
+            for side, in_place in itertools.product(("end", "start"), (False, True)):
+                what = f"nothing at the {side}{', in place' if in_place else ''}"
+                print(f"{op}, {dtype}/{stats}, {shape}, {what}", flush=True)
+                guarded = {name: array(name, side) for name in inputs}
+                out = [array(name, side) for name in outputs]
+                if in_place:
+                    out[0] = guarded[over]
+                padding = [None] * (len(GRADIENTS) - len(out) if "diff_src" in outputs else 0)
+                op(*guarded.values(), **options, out=(*out, *padding), backend="native")
+                for got, expected in zip(out, wanted, strict=True):
+                    assert got.tobytes() == expected.tobytes()
+
+
+def main(dtype: str, stats: str, data_format: str = "", what: str = "gradient") -> None:
+    if what == "layers":
+        run_layers(dtype, stats, data_format)
+    elif stats == "frozen":
         run_frozen_statistics(dtype)
     else:
         run_batch_statistics(dtype, stats, data_format)

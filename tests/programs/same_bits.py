@@ -17,6 +17,7 @@ import threadpoolctl
 
 import onedsl
 
+FORWARD = onedsl.BatchNormForwardTraining, onedsl.BatchNormReLUForwardTraining
 THREADS = [1, 2, 3, 4, 7, 16]
 MOST_ELEMENTS = 1 << 19
 OPENMP = threadpoolctl.ThreadpoolController().select(user_api="openmp").lib_controllers
@@ -42,8 +43,32 @@ def random_shape(rng: np.random.Generator) -> tuple[int, ...]:
     return tuple(sizes[i] for i in rng.permutation(len(sizes)))
 
 
+def layer(rng: np.random.Generator) -> tuple[Any, list[np.ndarray]]:
+    """Draw an operator of the forward pass or with a ReLU, and inputs for it: src comes first."""
+    shape = random_shape(rng)
+    data_format = helpers.FORMATS[rng.integers(2)]
+    dtype, stats = helpers.TYPES[rng.integers(len(helpers.TYPES))]
+    channels = (shape[-1 if data_format == "NXC" else 1],)
+    src, diff_dst, other = (some(rng, dtype, shape) for _ in range(3))
+    mean, variance, gamma, beta = (some(rng, stats, channels) for _ in range(4))
+    vectors = [mean, abs(variance), gamma, beta]
+    clip = (None, 1.0)[rng.integers(2)]
+    last = [other][: rng.integers(2)]  # a residual, or the dst that the mask is made of
+    match rng.integers(3):
+        case 0:
+            op: Any = onedsl.BatchNormForwardTraining(1e-3, data_format=data_format)
+            return op, [src, *vectors]
+        case 1:
+            op = onedsl.BatchNormReLUForwardTraining(1e-3, data_format=data_format, clip=clip)
+            return op, [src, *vectors, *last]
+    op = onedsl.BatchNormReLUTrainingBackward(1e-3, data_format=data_format, clip=clip)
+    return op, [src, diff_dst, *vectors, *last]
+
+
 def problem(rng: np.random.Generator) -> tuple[Any, list[np.ndarray]]:
     """Draw an operator, and inputs for it."""
+    if rng.integers(2):
+        return layer(rng)
     shape = random_shape(rng)
     if rng.integers(3) == 0:
         op: Any = onedsl.BatchNormalizationGrad(1e-3)
@@ -71,24 +96,29 @@ def shifted(array: np.ndarray, items: int) -> np.ndarray:
 
 
 def bits(result: Any) -> list[bytes]:
-    return [array.tobytes() for array in result]
+    return [array.tobytes() for array in result if array is not None]
 
 
 def differs(seed: int) -> bool:
     rng = np.random.default_rng(seed)
     op, inputs = problem(rng)
-    wanted = None
+    wanted = results = None
     for threads in THREADS:
         for library in OPENMP:
             library.set_num_threads(threads)
-        src, diff_dst, *statistics = inputs
-        out = None
+        given, out = inputs, None
         if wanted is not None and rng.integers(2):
-            src, diff_dst = (shifted(a, int(rng.integers(64))) for a in (src, diff_dst))
+            tensor = inputs[0].shape
+            items = int(rng.integers(64))
+            given = [shifted(a, items) if a.shape == tensor else a for a in inputs]
             if rng.integers(2):
-                out = (diff_dst, *(np.empty_like(statistics[0]) for _ in range(2)))
-        got = bits(op(src, diff_dst, *statistics, out=out))
+                # The first result lies over the input that it may: src, or backward diff_dst.
+                over = given[0 if isinstance(op, FORWARD) else 1]
+                out = (over, *(None if a is None else np.empty_like(a) for a in results[1:]))
+        results = op(*given, out=out)
+        got = bits(results)
         if wanted not in (None, got):
+            src = inputs[0]
             print(f"seed {seed}: {op}, {src.dtype} {src.shape} by {src.strides}, {threads} threads")
             return True
         wanted = got
