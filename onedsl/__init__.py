@@ -8,6 +8,31 @@ threads, and as a rule they are faster. ``backend="onednn"`` asks for oneDNN's G
 `BatchNormTrainingBackprop` and `BatchNormalizationGrad` are the same gradient in the words of two
 other documents. `capabilities` says what this machine's oneDNN runs by itself, and `onedsl.testing`
 has the formulas in float64. `onedsl.torch` and `onedsl.jax` are imported separately.
+
+What runs, and why, is open to look at: `Compiled.graph` and `Compiled.draw` show the graph that
+oneDNN made (`onedsl.graph`), `verbose` has every call logged with its kernel and its time, and
+`onedsl.testing.check_statistics` tells the mistakes that no call can refuse.
+
+The command line (``pip install 'onedsl[cli]'``) has them too: ``onedsl info`` shows what runs here,
+``onedsl explain 32x56x56x64`` what will run for a tensor, why, and how fast, ``onedsl export`` and
+``onedsl run`` write and run oneDNN's graph files, with benchdnn's rewrites, and ``onedsl bench``
+compares with oneDNN and PyTorch, or with an earlier run (``--compare``). The exit status is 0 for
+success, 2 for a mistake, 1 for a verification that failed or a regression:
+
+```text
+$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16 --seconds 3
+graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
+backend      output  relative L2  allowed        time, us
+──────────────────────────────────────────────────────────
+native     diff_src     1.64e-03  3.9e-03  PASS     1,162
+native   diff_gamma     1.96e-09  1.0e-06  PASS
+native    diff_beta     0.00e+00  1.0e-06  PASS
+
+onednn     diff_src     1.64e-03  3.9e-03  PASS     5,918
+onednn   diff_gamma     1.96e-09  1.0e-06  PASS
+onednn    diff_beta     0.00e+00  1.0e-06  PASS
+PASS
+```
 """
 
 from __future__ import annotations
@@ -31,11 +56,12 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
         _unknown_cap(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
     )
 
-from . import testing
+from . import graph, testing
 from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
 from ._plans import PlanCounts, clear_plans, plan_counts
 from ._spec import DataFormat, TensorSpec
+from ._verbose import verbose
 from .operators._compiled import Compiled
 from .operators.batch_norm_forward_training import (
     BatchNormForward,
@@ -99,8 +125,10 @@ __all__ = [
     "__version__",
     "capabilities",
     "clear_plans",
+    "graph",
     "plan_counts",
     "testing",
+    "verbose",
 ]
 
 if not _TYPE_CHECKING:  # a type checker would take every name for one that there is

@@ -16,9 +16,9 @@ MIN_ROUNDS = 5
 SAMPLE_SECONDS = 2e-3
 
 
-def median_seconds(
+def samples_of(
     calls: Mapping[Name, Callable[[], object]], *, seconds: float = 0.0, pause: float = 0.0
-) -> dict[Name, float]:
+) -> dict[Name, list[float]]:
     """Time calls in turns, so that all meet the same minute of the machine.
 
     Parameters
@@ -32,7 +32,7 @@ def median_seconds(
     Returns
     -------
     dict
-        The median seconds of each call.
+        The seconds of each call in every round.
     """
     timers = {name: timeit.Timer(call, timer=time.perf_counter) for name, call in calls.items()}
     samples: dict[Name, list[float]] = {name: [] for name in calls}
@@ -44,7 +44,16 @@ def median_seconds(
             repeats = _repeat(timer, SAMPLE_SECONDS)
             samples[name].append(timer.timeit(repeats) / repeats)
         rounds += 1
-    return {name: statistics.median(times) for name, times in samples.items()}
+    return samples
+
+
+def median_seconds(
+    calls: Mapping[Name, Callable[[], object]], *, seconds: float = 0.0
+) -> dict[Name, float]:
+    """Time calls as `samples_of` does, and give the median seconds of each."""
+    return {
+        name: statistics.median(times) for name, times in samples_of(calls, seconds=seconds).items()
+    }
 
 
 def _repeat(timer: timeit.Timer, seconds: float) -> int:

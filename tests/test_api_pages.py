@@ -31,7 +31,7 @@ def pages(tmp_path_factory):
 
 
 def test_every_public_name_is_there(pages):
-    for name in set(onedsl.__all__) - {"testing"}:
+    for name in set(onedsl.__all__) - {"graph", "testing"}:
         assert f'id="{name}"' in pages["onedsl"], name
 
 

@@ -1,5 +1,6 @@
 """The benchmark's own machinery, on its smallest workload."""
 
+import dataclasses
 import functools
 import importlib.util
 import io
@@ -7,8 +8,7 @@ import itertools
 import json
 import math
 import re
-import subprocess
-import sys
+import statistics
 import time
 
 import matplotlib as mpl
@@ -19,7 +19,9 @@ from rich.console import Console
 from onedsl import _core, bench, testing
 from onedsl.__main__ import main
 from onedsl._interleaved import MIN_ROUNDS, SAMPLE_SECONDS, median_seconds
-from onedsl.bench import report
+from onedsl.bench import compare, report
+from onedsl.bench.measure import standard_error
+from onedsl.cli.bench import workload
 
 
 def run(*options):
@@ -29,6 +31,7 @@ def run(*options):
 def row(shape=(4, 5), seconds=None, **changes):
     case = {"workload": "w", "shape": shape, "dtype": "f32", "data_format": "NXC"}
     times = {"seconds": {"triad": 0.1} | (seconds or {"onedsl": 1})}
+    times["noise"] = dict.fromkeys(times["seconds"], 0.01)
     return bench.Row(**case | times | changes)
 
 
@@ -40,8 +43,8 @@ def text(table, width):
 
 def test_bench_writes_what_it_shows(tmp_path, capsys):
     figures, picture = tmp_path / "bench.json", tmp_path / "bench.png"
-    chosen = ["--workloads", "small,transformer", "--dtypes", "f16", "--formats", "NCX"]
-    status = run(*chosen, "--json", str(figures), "--plot", str(picture))
+    chosen = ["--dtypes", "f16", "--formats", "NCX"]
+    status = run("small", "transformer", *chosen, "--json", str(figures), "--plot", str(picture))
     assert status == 0
     shown = capsys.readouterr().out
     assert "1x8x4x4" in shown
@@ -52,6 +55,7 @@ def test_bench_writes_what_it_shows(tmp_path, capsys):
     for row in rows:
         assert row["seconds"]["onedsl"] > 0
         assert row["seconds"]["triad"] > 0
+        assert row["noise"].keys() == row["seconds"].keys()
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -108,7 +112,7 @@ def test_every_contender_computes_the_same(dtype, shape, data_format, operation)
 
 
 def test_rank_2_comes_once():
-    rows = list(bench.cases(["transformer"], ["f32"], ["NXC", "NCX"]))
+    rows = list(bench.cases({"w": bench.WORKLOADS["transformer"]}, ["f32"], ["NXC", "NCX"]))
     assert [len(row.shape) for row in rows] == [2, 2, 3, 3, 3, 3]
 
 
@@ -228,21 +232,19 @@ def test_cases_are_measured_together():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--workloads", "resnet", "no workload 'resnet'; there are small, ResNet-50"),
+        ("--operations", "sideways", "no operation 'sideways'; there are backward, chain"),
         ("--dtypes", "f64", "no dtype 'f64'; there are f32, bf16, f16"),
         ("--formats", "NHWC", "no format 'NHWC'; there are NXC, NCX"),
     ],
 )
 def test_wrong_options_are_explained(option, value, message, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["bench", option, value])
+    assert main(["bench", option, value]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
 def test_seconds_must_be_positive_and_finite(value, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["bench", f"--seconds={value}"])
+    assert main(["bench", f"--seconds={value}"]) == 2
     assert f"must be a positive and finite number, not '{value}'" in capsys.readouterr().err
 
 
@@ -261,31 +263,196 @@ def test_outputs_are_checked_before_anything_is_measured(
 ):
     (tmp_path / "folder.png").mkdir()
     monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
-    with pytest.raises(SystemExit, match="2"):
-        main(["bench", option, str(tmp_path / path)])
+    assert main(["bench", option, str(tmp_path / path)]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("missing", "options"), [("rich", []), ("matplotlib", ["--plot", "picture.png"])]
+    ("text", "name", "shapes"),
+    [
+        ("resnet50", "ResNet-50", bench.WORKLOADS["ResNet-50"]),
+        ("ResNet-50", "ResNet-50", bench.WORKLOADS["ResNet-50"]),
+        ("mobilenet", "MobileNetV2", bench.WORKLOADS["MobileNetV2"]),
+        ("transformer", "transformer", bench.WORKLOADS["transformer"]),
+        ("32x56x50x64", "32x56x50x64", ((32, 64, 56, 50),)),
+        ("128x64", "128x64", ((128, 64),)),
+    ],
 )
-def test_extras_are_named_before_anything_is_measured(missing, options, monkeypatch, capsys):
+def test_presets_and_shapes(text, name, shapes):
+    assert workload(text) == (name, shapes)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("vgg", "no preset 'vgg'; there are small, resnet50, mobilenetv2, transformer, images"),
+        ("", "no preset ''"),
+        ("32", "'32' must be sizes with an x between"),
+        ("32x0", "'32x0' has no elements to be timed"),
+        ("32xC", "'32xC' must be sizes with an x between"),
+    ],
+)
+def test_what_is_no_preset(what, message, capsys):
+    assert main(["bench", what]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_one_layer_in_a_row_of_its_own(capsys):
+    assert run("3x5x8", "--dtypes", "f32", "--operations", "forward", "--formats", "NXC") == 0
+    assert "3x8x5" in capsys.readouterr().out
+
+
+# ---- Against an earlier run ----
+
+
+def test_the_error_of_a_median():
+    rng = np.random.default_rng(0)
+    medians = [np.median(rng.normal(10, 1, 101)) for _ in range(2000)]
+    estimates = [standard_error(list(rng.normal(10, 1, 101))) for _ in range(200)]
+    assert statistics.mean(estimates) == pytest.approx(np.std(medians) / 10, rel=0.1)
+    steady = [10.0, 10.1, 9.9, 10.0, 10.0, 10.1, 9.9]
+    assert standard_error([*steady, 1000.0]) < 0.02
+
+
+def compared(old, new, **noise):
+    rows = [
+        dataclasses.replace(row(seconds=seconds), noise={"onedsl": 0.01, "triad": 0.0} | noise)
+        for seconds in (old, new)
+    ]
+    before = compare.Before({}, {compare.key_of(rows[0]): rows[0]})
+    (change,) = compare.changes([rows[1]], before)
+    return change
+
+
+def test_times_are_compared_in_triads():
+    change = compared({"onedsl": 1.0, "triad": 0.5}, {"onedsl": 3.0, "triad": 1.0})
+    assert change.ratio == pytest.approx(1.5)
+    assert change.noise == pytest.approx(1.5 * 0.01 * math.sqrt(2))
+    assert change.is_slower(1.4)
+    assert not change.is_slower(1.6)
+
+
+def test_a_narrow_terminal_shows_changes():
+    change = compared({"onedsl": 1.0}, {"onedsl": 2.5})
+    wide = dataclasses.replace(
+        change,
+        row=dataclasses.replace(
+            change.row, shape=(32, 64, 112, 112), operation="add-relu-backward", dtype="bf16"
+        ),
+    )
+    shown = text(compare.changes_table([change, wide], 1.1), 60)
+    assert max(map(len, shown.splitlines())) <= 60
+    assert shown.count(" 2.50 ") == 2
+    assert shown.count("slower") == 3, "once in the title"
+
+
+def test_noise_is_no_regression():
+    times = {"onedsl": 1.0}, {"onedsl": 1.2}
+    assert compared(*times).is_slower(1.1)
+    assert not compared(*times, onedsl=0.1).is_slower(1.1)
+
+
+def steady(calls, _seconds):
+    """Stand in for `measure` on a machine that nothing disturbs."""
+    return [
+        bench.Row(
+            **dataclasses.asdict(case),
+            seconds=dict.fromkeys(by_name, 1e-3),
+            noise=dict.fromkeys(by_name, 0.01),
+        )
+        for case, by_name in calls.items()
+    ]
+
+
+@pytest.fixture
+def figures(tmp_path, monkeypatch, capsys):
+    """Write what was found for one small layer."""
+    monkeypatch.setattr(bench, "measure", steady)
+    file = tmp_path / "old.json"
+    assert run(*SMALL, "--json", str(file)) == 0
+    capsys.readouterr()
+    return file
+
+
+SMALL = ("64x16", "--dtypes", "f32", "--operations", "backward")
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.2, 0), (1.0, 0), (0.95, 0), (0.8, 1)])
+def test_a_regression_has_status_1(figures, factor, status, capsys):
+    document = json.loads(figures.read_text())
+    document["rows"][0]["seconds"]["onedsl"] *= factor
+    document["machine"]["onedsl"] = "0.0.1"
+    figures.write_text(json.dumps(document))
+    assert run(*SMALL, "--compare", str(figures)) == status
+    shown = capsys.readouterr().out
+    assert f"{status} of 1 rows slower" in shown
+    assert "onedsl: 0.0.1 then, " in shown
+    assert len(re.findall(r"^64x16 .* slower *$", shown, re.MULTILINE)) == status
+
+
+def test_the_threshold_is_the_users(figures, capsys):
+    document = json.loads(figures.read_text())
+    document["rows"][0]["seconds"]["onedsl"] /= 100
+    figures.write_text(json.dumps(document))
+    assert run(*SMALL, "--compare", str(figures), "--threshold", "1e6") == 0
+    assert "slower: 1e+06 and more" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda d: d.clear(), "is no file of `onedsl bench --json`"),
+        (lambda d: d.update(rows=3), "is no file of `onedsl bench --json`"),
+        (lambda d: d["rows"][0].pop("shape"), "rows[0] is no row of the benchmark"),
+        (lambda d: d["rows"][0].pop("noise"), "rows[0] is no row of the benchmark"),
+        (lambda d: d["rows"][0]["seconds"].pop("triad"), "rows[0] is no row of the benchmark"),
+        (lambda d: d["rows"][0]["seconds"].update(onedsl=0), "rows[0] is no row of the benchmark"),
+        (lambda d: d["rows"][0]["seconds"].update(triad="x"), "rows[0] is no row of the benchm"),
+        (lambda d: d["rows"].clear(), "has none of the rows that are to be measured"),
+    ],
+)
+def test_a_file_that_cannot_be_compared(figures, spoil, message, monkeypatch, capsys):
+    document = json.loads(figures.read_text())
+    spoil(document)
+    figures.write_text(json.dumps(document))
+    monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
+    assert run(*SMALL, "--compare", str(figures)) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"3", b"[]"])
+def test_no_json_to_compare_with(content, tmp_path, capsys):
+    file = tmp_path / "old.json"
+    file.write_bytes(content)
+    assert run(*SMALL, "--compare", str(file)) == 2
+    assert "is no file of `onedsl bench --json`" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_picture_has_a_mark_for_each_figure(tmp_path):
+    rows = [
+        row(shape, {"onedsl": 1, "oneDNN": 2, "torch": 3}, dtype=dtype)
+        for shape in ((4, 5), (6, 7))
+        for dtype in ("f32", "bf16")
+    ]
+    picture = tmp_path / "picture.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        report.draw(picture, rows)
+    text = picture.read_text()
+    for colour in ("#0072b2", "#d55e00", "#8a8a8a"):
+        marks = [line for line in text.splitlines() if "<use " in line and colour in line.lower()]
+        assert len(marks) == len(rows) + 1, "one for each row, and the legend's"
+    for words in ("4x5", "6x7", ">f32<", ">bf16<", "Batch normalization"):
+        assert words in text
+
+
+def test_the_extra_is_named_before_anything_is_measured(monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == missing else found(name)
+        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
     )
     monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
-    assert main(["bench", *options]) == 2
-    error = capsys.readouterr().err
-    assert error == f"the benchmark needs {missing}: pip install 'onedsl[examples]'\n"
-
-
-def test_info_in_a_process_of_its_own(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "onedsl", "info"],
-        capture_output=True, text=True, check=True, cwd=tmp_path,
-    )  # fmt: skip
-    assert "what oneDNN runs by itself" in done.stdout
+    assert main(["bench", "--plot", "picture.png"]) == 2
+    assert "--plot needs matplotlib: pip install 'onedsl[cli]'" in capsys.readouterr().err
 
 
 def triad_arrays():

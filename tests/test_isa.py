@@ -10,7 +10,18 @@ import pytest
 from helpers import CAPS, capped
 
 # What starts programs of its own, or needs other libraries, says nothing more on lesser CPUs.
-LEFT_OUT = ["isa", "cpp", "guard_pages", "examples", "bench", "readme", "load", "process", "fuzz"]
+LEFT_OUT = [
+    "isa",
+    "cli",
+    "cpp",
+    "guard_pages",
+    "examples",
+    "bench",
+    "readme",
+    "load",
+    "process",
+    "fuzz",
+]
 LEFT_OUT += [
     "torch*",
     "jax",

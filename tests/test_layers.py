@@ -75,7 +75,7 @@ def test_imports_make_no_circle():
     assert order.index("onedsl.operators._operator") < order.index("onedsl")
 
 
-@pytest.mark.parametrize("room", ["torch", "jax", "bench"])
+@pytest.mark.parametrize("room", ["torch", "jax", "bench", "cli"])
 def test_operators_know_nothing_of_what_uses_them(room):
     below = re.compile(r"onedsl\.(operators\b|_(?!_main__))")
     for name, path in modules().items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
+import helpers
 import numpy as np
 import pytest
 
@@ -83,3 +85,43 @@ def test_cleared_while_others_call(backend):
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@helpers.formats
+@helpers.dtypes
+@pytest.mark.parametrize(
+    "shape", [(4, 64), (8, 32, 40, 40), (2, 7, 3, 3), (64, 512, 7, 7)], ids=str
+)
+def test_how_the_work_is_cut(shape, dtype, data_format):
+    if data_format == "NXC":
+        shape = (shape[0], *shape[2:], shape[1])
+    op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
+    plan = op.compile(onedsl.TensorSpec(shape, dtype))._core
+    geometry, cut = plan.geometry, plan.cut
+    inner = geometry["inner"]
+    assert geometry["outer"] * geometry["channels"] * inner == math.prod(shape)
+    assert geometry["loops"] == []
+    assert cut["groups"] == 1
+    assert 1 <= cut["threads"] <= plan.num_threads
+    assert 1 <= cut["block"] <= cut["panel"] <= geometry["channels"]
+    assert cut["columns"] == (inner < cut["lanes"])
+    if not cut["columns"]:
+        assert cut["rows"] == geometry["outer"] * cut["pieces"]
+    assert 1 <= cut["partials"] <= cut["chunks"] <= cut["rows"]
+    assert (
+        (cut["chunks"] - 1) * cut["chunk_rows"] < cut["rows"] <= cut["chunks"] * cut["chunk_rows"]
+    )
+
+
+def test_how_groups_are_cut():
+    op = onedsl.BatchNormalizationGrad(1e-5)
+    plan = op.compile(onedsl.TensorSpec((64, 5, 32, 32)), (64, 1, 32, 1))._core
+    assert plan.geometry["loops"], "the kept axes are no neighbours"
+    assert plan.cut["groups"] > 1
+    assert 1 <= plan.cut["threads"] <= plan.num_threads
+
+
+def test_what_runs_no_kernel_is_not_cut():
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    assert op.compile(onedsl.TensorSpec((0, 4)))._core.cut is None
+    assert op.compile(onedsl.TensorSpec((4, 4)), backend="onednn")._core.cut is None

@@ -137,8 +137,8 @@ const Machine& this_machine() {
   return machine;
 }
 
-const char* isa_name() {
-  switch (this_machine().isa) {
+const char* public_name(const Isa isa) {
+  switch (isa) {
     case Isa::avx512_bf16:
     case Isa::avx512:
       return "avx512";
@@ -149,6 +149,8 @@ const char* isa_name() {
   }
   return "baseline";
 }
+
+const char* isa_name() { return public_name(this_machine().isa); }
 
 std::int64_t last_cache_bytes() { return this_machine().cache.bytes; }
 

@@ -43,7 +43,10 @@ std::optional<std::string> unknown_cap();
 // What ONEDSL_MAX_CPU_ISA may say: names with a comma between them.
 std::string known_caps();
 
-// "avx512", "avx2" or "baseline": what the kernels of this process use.
+// "avx512", "avx2" or "baseline".
+const char* public_name(Isa isa);
+
+// Of what the kernels of this process use.
 const char* isa_name();
 
 // The size of the last cache that a core shares with its neighbours, as the CPU itself says (on

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <exception>
 
 #include "kernels.hpp"
@@ -136,15 +137,31 @@ void on_threads(const int threads, const Work& work) {
   work(Worker{omp_get_thread_num(), omp_get_num_threads()});
 }
 
+// Of one block.
+Cut cut_block(const Problem& problem, const int num_threads, const Ports& ports,
+              const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
+  Cut cut;
+  cut.order = order_of(problem.geometry, kernels.lanes);
+  cut.schedule = schedule_for(cut.order, traffic, machine, num_threads);
+  cut.streaming = traffic.cache_filled > streams_from && may_stream(problem, ports);
+  return cut;
+}
+
+// Whether every thread takes groups of its own, and none shares a group with another.
+bool groups_apart(const Index groups, const int threads) {
+  return threads > 1 && groups >= many_groups * threads;
+}
+
 void run_block(const Problem& problem, const int num_threads, const Ports& ports,
                const Traffic& traffic, const Machine& machine) {
   const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));
   const Places places(problem.geometry, false);
-  Task task = task_for(problem, ports, order_of(problem.geometry, kernels.lanes), places);
-  task.streaming = traffic.cache_filled > streams_from && may_stream(problem, ports);
+  const Cut cut = cut_block(problem, num_threads, ports, traffic, machine, kernels);
+  Task task = task_for(problem, ports, cut.order, places);
+  task.streaming = cut.streaming;
 
   const Order& order = task.order;
-  const Schedule schedule = schedule_for(order, traffic, machine, num_threads);
+  const Schedule& schedule = cut.schedule;
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
@@ -187,6 +204,31 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
 
 }  // namespace
 
+Cut cut_of(const Problem& problem, const int num_threads, const Machine& machine) {
+  // A run goes by which ports there are, and by where in a cache line they begin.
+  alignas(64) static std::byte input, output;
+  Ports ports;
+  const Signature& signature = signature_of(problem.operation);
+  signature.inputs.for_each([&](const Input port) {
+    if (!signature.optional.has(port) || problem.optional_tensors.has(port)) {
+      ports.in[port] = &input;
+    }
+  });
+  problem.wanted.for_each([&](const Output port) { ports.out[port] = &output; });
+
+  const Traffic traffic = traffic_of(problem, ports, machine.cache);
+  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));
+  const Index groups = Places(problem.geometry, true).count();
+  Problem one = problem;
+  one.geometry = without_kept_loops(problem.geometry);
+  const int threads = threads_for(problem.geometry.elements(), machine, num_threads);
+  const bool apart = groups > 1 && groups_apart(groups, threads);
+  Cut cut = cut_block(one, apart ? 1 : num_threads, ports, traffic, machine, kernels);
+  cut.groups = groups;
+  if (apart) cut.schedule.threads = threads;
+  return cut;
+}
+
 void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
   const Geometry& geometry = problem.geometry;
@@ -204,7 +246,7 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
     run_block(one, threads, begin, traffic, machine);
   };
   const int threads = threads_for(geometry.elements(), machine, num_threads);
-  if (threads == 1 || groups.count() < many_groups * threads) {
+  if (!groups_apart(groups.count(), threads)) {
     for (Index group = 0; group < groups.count(); ++group) run_group(group, num_threads);
     return;
   }

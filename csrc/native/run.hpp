@@ -3,9 +3,22 @@
 #include "../core/ports.hpp"
 #include "../core/problem.hpp"
 #include "cpu.hpp"
+#include "order.hpp"
+#include "schedule.hpp"
 
 // onedsl's own kernels.
 namespace onedsl::native {
+
+// How the work is cut into pieces, for people to look at.
+struct Cut {
+  Index groups = 1;  // of channels with statistics of their own, each a block of this order
+  Order order;
+  Schedule schedule;
+  bool streaming = false;  // results go past the caches
+};
+
+// Of a run whose results are not written over its inputs. The problem has elements.
+Cut cut_of(const Problem& problem, int num_threads, const Machine& machine = this_machine());
 
 // The results are the same bits for any num_threads >= 1: see order.hpp. The problem has elements.
 // May be called by many threads at once. Another machine than this one is for tests: it must not

@@ -163,6 +163,11 @@ void Backend::run(const Ports& ports) {
   op_->execute(all);
 }
 
+std::optional<GraphView> Backend::graph() const {
+  const InsideOneDNN inside;
+  return op_->graph();
+}
+
 std::size_t Backend::bytes() const noexcept {
   constexpr std::size_t onednn_own = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11
   return onednn_own + op_->bytes() +

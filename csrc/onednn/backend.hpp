@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "../core/problem.hpp"
@@ -23,6 +24,8 @@ class Backend {
   // Safe to call from many threads: calls wait for each other, because oneDNN does not promise
   // that one compiled partition may run twice at once (its issue 4381 reports a crash).
   void run(const Ports& ports);
+
+  std::optional<GraphView> graph() const;  // nothing where oneDNN runs a primitive, and no graph
 
   std::size_t bytes() const noexcept;  // about what it holds, oneDNN's part included
 

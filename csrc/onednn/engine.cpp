@@ -22,6 +22,10 @@ std::string cpu_isa() {
   return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
+std::string build_hash() { return dnnl_version()->hash; }
+
+void print_runs(const bool on) { dnnl_set_verbose(on ? 1 : 0); }
+
 // Made at the first use, not at import: a oneDNN whose CPU engine cannot be made (the SYCL build
 // without an OpenCL CPU device) must still let the package be imported.
 const dnnl::engine& cpu_engine() {

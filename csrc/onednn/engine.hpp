@@ -24,6 +24,12 @@ std::string cpu_runtime();
 // The instruction set that oneDNN may use here, as "avx512_core_bf16".
 std::string cpu_isa();
 
+// oneDNN's own build, as "40112196287e8866a7259df35f817229454d0c96".
+std::string build_hash();
+
+// Whether oneDNN prints a line on stdout for each primitive that it runs.
+void print_runs(bool on);
+
 // Throws OneDNNError, saying what to install, where this oneDNN cannot make one.
 const dnnl::engine& cpu_engine();
 

@@ -24,6 +24,57 @@ logical_tensor::data_type dnnl_type(const DataType type) {
   return logical_tensor::data_type::undef;
 }
 
+const char* word(const logical_tensor::data_type type) {
+  switch (type) {
+    case logical_tensor::data_type::f32:
+      return "f32";
+    case logical_tensor::data_type::bf16:
+      return "bf16";
+    case logical_tensor::data_type::f16:
+      return "f16";
+    default:
+      return "undef";
+  }
+}
+
+const char* word(const logical_tensor::layout_type layout) {
+  switch (layout) {
+    case logical_tensor::layout_type::strided:
+      return "strided";
+    case logical_tensor::layout_type::any:
+      return "any";
+    case logical_tensor::layout_type::opaque:
+      return "opaque";
+    default:
+      return "undef";
+  }
+}
+
+const char* word(const logical_tensor::property_type property) {
+  switch (property) {
+    case logical_tensor::property_type::constant:
+      return "constant";
+    case logical_tensor::property_type::variable:
+      return "variable";
+    default:
+      return "undef";
+  }
+}
+
+GraphView::Tensor view_of(const logical_tensor& tensor) {
+  const auto layout = tensor.get_layout_type();
+  GraphView::Tensor view{tensor.get_id(), word(tensor.get_data_type()),    tensor.get_dims(), {},
+                         word(layout),    word(tensor.get_property_type())};
+  if (layout == logical_tensor::layout_type::strided) view.strides = tensor.get_strides();
+  return view;
+}
+
+std::vector<GraphView::Tensor> views_of(const std::vector<logical_tensor>& tensors) {
+  std::vector<GraphView::Tensor> views;
+  for (const logical_tensor& tensor : tensors) views.push_back(view_of(tensor));
+  return views;
+}
+
 // The ids of the logical tensors: inputs first, then outputs, each by its place in the list of
 // ports, then what one op hands on to another.
 std::size_t id_of(const Input port) { return static_cast<std::size_t>(port); }
@@ -51,6 +102,7 @@ class Ops {
   }
 
   const std::vector<op>& all() const { return ops_; }
+  const std::vector<GraphView::Node>& nodes() const { return nodes_; }
 
  private:
   template <class Port>
@@ -68,17 +120,25 @@ class Ops {
             is_data ? dims : channels, logical_tensor::layout_type::strided};
   }
 
-  op& add(const op::kind kind, const std::vector<logical_tensor>& inputs,
-          const std::vector<logical_tensor>& outputs, const char* const name) {
-    return ops_.emplace_back(ops_.size(), kind, inputs, outputs, name);
+  // Named like its kind.
+  void add(const op::kind kind, const std::vector<logical_tensor>& inputs,
+           const std::vector<logical_tensor>& outputs, const char* const name) {
+    nodes_.push_back({ops_.size(), name, name, {}, views_of(inputs), views_of(outputs)});
+    ops_.emplace_back(ops_.size(), kind, inputs, outputs, name);
   }
 
-  op& add_batch_norm(const op::kind kind, const std::vector<logical_tensor>& inputs,
-                     const std::vector<logical_tensor>& outputs, const char* const name) {
-    op& added = add(kind, inputs, outputs, name);
-    added.set_attr<float>(op::attr::epsilon, described_.epsilon);
-    added.set_attr<std::string>(op::attr::data_format, described_.data_format);
-    return added;
+  // Of the op that was added last.
+  template <class T>
+  void set(const op::attr attribute, const char* const name, const T& value) {
+    nodes_.back().attributes.emplace_back(name, value);
+    ops_.back().set_attr<T>(attribute, value);
+  }
+
+  void add_batch_norm(const op::kind kind, const std::vector<logical_tensor>& inputs,
+                      const std::vector<logical_tensor>& outputs, const char* const name) {
+    add(kind, inputs, outputs, name);
+    set(op::attr::epsilon, "epsilon", described_.epsilon);
+    set(op::attr::data_format, "data_format", described_.data_format);
   }
 
   void add_backward(const logical_tensor& diff_dst) {
@@ -99,11 +159,11 @@ class Ops {
     for (const Input port : {Input::gamma, Input::beta}) {
       if (described_.given.has(port)) inputs.push_back(tensor(port));
     }
-    op& added = add_batch_norm(op::kind::BatchNormForwardTraining, inputs,
-                               {dst, tensor(Output::running_mean), tensor(Output::running_variance),
-                                tensor(Output::batch_mean), tensor(Output::batch_variance)},
-                               "BatchNormForwardTraining");
-    added.set_attr<float>(op::attr::momentum, described_.momentum);
+    add_batch_norm(op::kind::BatchNormForwardTraining, inputs,
+                   {dst, tensor(Output::running_mean), tensor(Output::running_variance),
+                    tensor(Output::batch_mean), tensor(Output::batch_variance)},
+                   "BatchNormForwardTraining");
+    set(op::attr::momentum, "momentum", described_.momentum);
   }
 
   void add_relu_forward() {
@@ -116,7 +176,8 @@ class Ops {
     if (std::isinf(described_.clip)) {
       add(op::kind::ReLU, {sum}, {tensor(Output::dst)}, "ReLU");
     } else {
-      set_bounds(add(op::kind::Clamp, {sum}, {tensor(Output::dst)}, "Clamp"));
+      add(op::kind::Clamp, {sum}, {tensor(Output::dst)}, "Clamp");
+      set_bounds();
     }
   }
 
@@ -125,20 +186,21 @@ class Ops {
         described_.wanted.has(Output::diff_residual) ? tensor(Output::diff_residual) : between();
     const std::vector<logical_tensor> inputs = {tensor(Input::dst), tensor(Input::diff_dst)};
     const bool relu = std::isinf(described_.clip);
-    op& added = add(relu ? op::kind::ReLUBackward : op::kind::ClampBackward, inputs, {masked},
-                    relu ? "ReLUBackward" : "ClampBackward");
-    added.set_attr<bool>(op::attr::use_dst, true);
-    if (!relu) set_bounds(added);
+    add(relu ? op::kind::ReLUBackward : op::kind::ClampBackward, inputs, {masked},
+        relu ? "ReLUBackward" : "ClampBackward");
+    set(op::attr::use_dst, "use_dst", true);
+    if (!relu) set_bounds();
     add_backward(masked);
   }
 
-  void set_bounds(op& clamp) const {
-    clamp.set_attr<float>(op::attr::min, 0);
-    clamp.set_attr<float>(op::attr::max, described_.clip);
+  void set_bounds() {
+    set(op::attr::min, "min", 0.0F);
+    set(op::attr::max, "max", described_.clip);
   }
 
   const Op& described_;
   std::vector<op> ops_;
+  std::vector<GraphView::Node> nodes_;
   std::size_t num_between_ = 0;
 };
 
@@ -173,7 +235,7 @@ std::vector<dnnl::graph::partition> in_order(std::vector<dnnl::graph::partition>
 }  // namespace
 
 CompiledGraph::CompiledGraph(const Op& described)
-    : name_(signature_of(described.operation).name), stream_(cpu_engine()) {
+    : op_(described), name_(signature_of(described.operation).name), stream_(cpu_engine()) {
   translate(std::string("building the graph of ") + name_, [&] {
     dnnl::graph::graph graph(dnnl::engine::kind::cpu);
     const Ops ops(described);
@@ -196,6 +258,9 @@ CompiledGraph::Step CompiledGraph::compile_step(const dnnl::graph::partition& pa
   const std::vector<logical_tensor> inputs = partition.get_input_ports();
   const std::vector<logical_tensor> outputs = partition.get_output_ports();
   step.partition = partition.compile(inputs, outputs, cpu_engine());
+  step.view.id = partition.get_id();
+  step.view.nodes = partition.get_ops();
+  step.view.supported = partition.is_supported();
   step.input_ids = ids_of(inputs);
   step.output_ids = ids_of(outputs);
   for (const logical_tensor& input : inputs) {
@@ -227,6 +292,26 @@ void CompiledGraph::execute(const Ports& ports) {
       step.partition.execute(stream_, step.inputs, step.outputs);
     }
     stream_.wait();
+  });
+}
+
+std::optional<GraphView> CompiledGraph::graph() const {
+  return translate(std::string("looking at the graph of ") + name_, [&] {
+    GraphView view;
+    view.nodes = Ops(op_).nodes();
+    for (const Step& step : steps_) {
+      const auto compiled = [&](const std::vector<std::size_t>& ids) {
+        std::vector<GraphView::Tensor> views;
+        for (const std::size_t id : ids) {
+          views.push_back(view_of(step.partition.query_logical_tensor(id)));
+        }
+        return views;
+      };
+      GraphView::Partition& partition = view.partitions.emplace_back(step.view);
+      partition.inputs = compiled(step.input_ids);
+      partition.outputs = compiled(step.output_ids);
+    }
+    return view;
   });
 }
 

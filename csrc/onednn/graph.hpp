@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <oneapi/dnnl/dnnl_graph.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "../core/operation.hpp"
 #include "../core/ports.hpp"
 #include "../core/types.hpp"
+#include "graph_view.hpp"
 
 // oneDNN's Graph API, as it is: ops, their ports, compiled partitions. Nothing here mends what
 // oneDNN lacks (backend.hpp does).
@@ -35,7 +37,8 @@ class Executable {
  public:
   virtual ~Executable() = default;
   virtual void execute(const Ports& ports) = 0;
-  virtual std::size_t bytes() const noexcept { return 0; }  // of tensors that it holds
+  virtual std::size_t bytes() const noexcept { return 0; }       // of tensors that it holds
+  virtual std::optional<GraphView> graph() const { return {}; }  // nothing if it is none
 };
 
 // A graph that holds the operation's ops, finalized, partitioned and compiled. Where oneDNN makes
@@ -45,10 +48,12 @@ class CompiledGraph final : public Executable {
   explicit CompiledGraph(const Op& op);
   void execute(const Ports& ports) override;
   std::size_t bytes() const noexcept override;
+  std::optional<GraphView> graph() const override;
 
  private:
   struct Step {
     dnnl::graph::compiled_partition partition;
+    GraphView::Partition view;  // without tensors
     std::vector<std::size_t> input_ids, output_ids;
     std::vector<dnnl::graph::tensor> inputs, outputs;
   };
@@ -56,6 +61,7 @@ class CompiledGraph final : public Executable {
   Step compile_step(const dnnl::graph::partition& partition);
   void* memory_of(std::size_t id, const Ports& ports);
 
+  Op op_;
   const char* name_;
   dnnl::stream stream_;
   std::vector<Step> steps_;  // in an order in which every one finds its inputs computed

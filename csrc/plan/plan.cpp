@@ -5,7 +5,6 @@
 
 #include "../core/widen.hpp"
 #include "../native/cpu.hpp"
-#include "../native/run.hpp"
 #include "../onednn/backend.hpp"
 #include "../onednn/engine.hpp"
 
@@ -21,6 +20,7 @@ class OneDNNPlan final : public Plan {
            onednn::cpu_isa();
   }
   std::size_t bytes() const noexcept override { return backend_.bytes(); }
+  std::optional<onednn::GraphView> graph() const override { return backend_.graph(); }
 
  private:
   void run(const Ports& ports) const override { backend_.run(ports); }
@@ -36,6 +36,10 @@ class NativePlan final : public Plan {
     return std::string("onedsl two-pass kernel, ") + native::isa_name();
   }
   std::size_t bytes() const noexcept override { return sizeof *this; }
+  std::optional<native::Cut> cut() const override {
+    if (key().problem.geometry.elements() == 0) return {};
+    return native::cut_of(key().problem, key().num_threads);
+  }
 
  private:
   void run(const Ports& ports) const override {

@@ -3,11 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "../core/ports.hpp"
 #include "../core/problem.hpp"
 #include "../core/types.hpp"
+#include "../native/run.hpp"
+#include "../onednn/graph_view.hpp"
 
 namespace onedsl {
 
@@ -40,6 +43,10 @@ class Plan {
   virtual const char* backend() const noexcept = 0;  // "onednn" or "native"
   virtual std::string implementation() const = 0;    // for people to read
   virtual std::size_t bytes() const noexcept = 0;    // about what it holds
+
+  // To look at: oneDNN's graph where it runs one, and how onedsl's kernels cut the work.
+  virtual std::optional<onednn::GraphView> graph() const { return {}; }
+  virtual std::optional<native::Cut> cut() const { return {}; }
 
  private:
   virtual void run(const Ports& ports) const = 0;  // statistics in f32

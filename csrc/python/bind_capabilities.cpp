@@ -39,8 +39,10 @@ void bind_capabilities(py::module_& module) {
     return py::make_tuple(v.major, v.minor, v.patch);
   });
   module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
+  module.def("onednn_build_hash", &onednn::build_hash);
   module.def("onednn_cpu_isa", &onednn::cpu_isa);
   module.def("native_isa", &native::isa_name);
+  module.def("best_native_isa", [] { return native::public_name(native::best_isa()); });
   module.def("known_native_caps", &native::known_caps);
   module.def("unknown_native_cap", &native::unknown_cap);
   module.def("last_cache_bytes", &native::last_cache_bytes);

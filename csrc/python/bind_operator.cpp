@@ -5,6 +5,8 @@
 #include "bind.hpp"
 #include "call.hpp"
 #include "gil.hpp"
+#include "telling.hpp"
+#include "views.hpp"
 
 namespace py = pybind11;
 
@@ -28,6 +30,7 @@ void bind_operator(py::module_& module) {
   module.def("ports", &port_names, py::arg("operation"), py::pos_only());
   module.def("is_dense", &is_dense, py::arg("array"), py::arg("kept"), py::pos_only());
   module.def("clear_plans", &clear_plans);
+  module.def("listen", &listen, py::arg("on"), py::pos_only());
   module.def("plan_counts", [] {
     const PlanCount count = plan_count();
     return py::make_tuple(count.plans, count.bytes);
@@ -75,7 +78,10 @@ void bind_operator(py::module_& module) {
       .def_property_readonly("implementation",
                              [](const Compiled& c) { return c.plan()->implementation(); })
       .def_property_readonly("num_threads",
-                             [](const Compiled& c) { return c.plan()->key().num_threads; });
+                             [](const Compiled& c) { return c.plan()->key().num_threads; })
+      .def_property_readonly("graph", [](const Compiled& c) { return graph_rows(*c.plan()); })
+      .def_property_readonly("geometry", [](const Compiled& c) { return geometry_row(*c.plan()); })
+      .def_property_readonly("cut", [](const Compiled& c) { return cut_row(*c.plan()); });
 }
 
 }  // namespace onedsl

@@ -7,6 +7,7 @@
 #include "../plan/cache.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
+#include "telling.hpp"
 
 namespace py = pybind11;
 
@@ -239,14 +240,16 @@ py::object Operator::run(const py::tuple& inputs, const std::uint32_t wanted_bit
   const std::optional<Call> call = check(inputs, wanted, out);
   if (!call) return py::none();
   Run run = prepare(*call, signature(), wanted, out);
+  Telling telling;
   {
     // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
     // caller's frame and by `run`.
     const ReleasedGil released;
-    find_plan(
-        key(call->geometry, call->src().type, call->mean().type, call->given(), wanted, backend))
-        ->execute(run.ports);
+    const std::shared_ptr<const Plan> plan = find_plan(
+        key(call->geometry, call->src().type, call->mean().type, call->given(), wanted, backend));
+    telling.run(*plan, run.ports);
   }
+  telling.tell();
   return deliver(std::move(run), *call, out, inputs[0]);
 }
 
@@ -325,11 +328,13 @@ py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
   }
   if (!(call->given() == given_)) return py::none();
   Run run = prepare(*call, op_.signature(), wanted_, out);
+  Telling telling;
   {
     // Safe without the GIL: as in Operator::run, and this object is kept alive by its caller.
     const ReleasedGil released;
-    plan()->execute(run.ports);
+    telling.run(*plan(), run.ports);
   }
+  telling.tell();
   return deliver(std::move(run), *call, out, inputs[0]);
 }
 

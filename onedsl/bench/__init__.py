@@ -12,7 +12,7 @@ from .contenders import BACKENDS, TRIAD, contenders, onedsl_calls, triad_call
 from .expected import expected
 from .machine import Watch, machine
 from .measure import Row, disturbance, geometric_mean, measure
-from .memory import EPSILON, memory
+from .memory import EPSILON, Memory, copies_past_the_cache, memory
 from .operations import OPERATIONS
 
 __all__ = [
@@ -23,10 +23,12 @@ __all__ = [
     "TRIAD",
     "WORKLOADS",
     "Case",
+    "Memory",
     "Row",
     "Watch",
     "cases",
     "contenders",
+    "copies_past_the_cache",
     "disturbance",
     "expected",
     "geometric_mean",

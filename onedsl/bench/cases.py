@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,14 +87,17 @@ class Case:
 
 
 def cases(
-    workloads: Sequence[str],
+    workloads: Mapping[str, Sequence[tuple[int, ...]]],
     dtypes: Sequence[str],
     formats: Sequence[str],
     operations: Sequence[str] = ("backward",),
 ) -> Iterator[Case]:
-    """List the cases. A tensor of rank 2 is the same in both formats, and comes once."""
+    """List the cases of some workloads, such as `WORKLOADS` has.
+
+    A tensor of rank 2 is the same in both formats, and comes once.
+    """
     for operation, workload in itertools.product(operations, workloads):
-        for shape, dtype in itertools.product(WORKLOADS[workload], dtypes):
+        for shape, dtype in itertools.product(workloads[workload], dtypes):
             for data_format in formats if len(shape) > 2 else formats[:1]:
                 yield Case(workload, shape, dtype, data_format, operation)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -19,6 +20,13 @@ def machine() -> str:
         f"onedsl {found.onedsl_version} ({found.native_isa}), oneDNN {found.onednn_version} "
         f"({found.onednn_isa}), {found.num_threads} threads"
     )
+
+
+def cpu(field: str) -> str:
+    """Give what the system says of the first CPU, as its model name or flags; empty if nothing."""
+    text = Path("/proc/cpuinfo").read_text()
+    found = re.search(rf"^{field}\s*: (.*)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else ""
 
 
 class Watch:

@@ -49,8 +49,7 @@ def memory(case: Case, problem: Problem) -> Memory:
     if "dst" in names and "dst" not in operation.outputs:
         arrays["dst"] = _relu_dst(problem, vectors["beta"], case.data_format)
     bytes_of_all = operation.layers * len(names) * problem.src.nbytes
-    number = math.ceil(2 * _core.last_cache_bytes() / max(bytes_of_all, 1))
-    number = min(max(number, 1), MAX_COPIES)
+    number = copies_past_the_cache(bytes_of_all)
 
     def layers() -> Iterator[Mapping[str, Array]]:
         written = None
@@ -63,6 +62,12 @@ def memory(case: Case, problem: Problem) -> Memory:
 
     copies = [list(layers()) for _ in range(number)]
     return Memory(copies, vectors, itertools.cycle(range(number)))
+
+
+def copies_past_the_cache(bytes_of_one: int) -> int:
+    """Count the copies that are more than the last cache holds, within reason."""
+    number = math.ceil(2 * _core.last_cache_bytes() / max(bytes_of_one, 1))
+    return min(max(number, 1), MAX_COPIES)
 
 
 def _relu_dst(problem: Problem, beta: Array, data_format: str) -> Array:

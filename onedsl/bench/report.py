@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from .. import _core, capabilities
 from .cases import FORMATS
 from .contenders import TRIAD
-from .machine import machine
+from .machine import cpu, machine
 from .measure import Row, disturbance, geometric_mean
 from .table import Column, microseconds, ratio, table
 
@@ -124,8 +125,15 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
 def write_json(path: Path, rows: Sequence[Row]) -> None:
     """Write the machine, the versions and the rows."""
+    document = {"machine": machine_facts(), "rows": [asdict(r) for r in rows]}
+    path.write_text(json.dumps(document, indent=1))
+
+
+def machine_facts() -> dict[str, Any]:
+    """Collect what times depend on, beside the code."""
     found = capabilities()
-    machine = {
+    return {
+        "cpu": cpu("model name"),
         "onedsl": found.onedsl_version,
         "onednn": found.onednn_version,
         "onednn_isa": found.onednn_isa,
@@ -133,4 +141,3 @@ def write_json(path: Path, rows: Sequence[Row]) -> None:
         "num_threads": found.num_threads,
         "last_cache_bytes": _core.last_cache_bytes(),
     }
-    path.write_text(json.dumps({"machine": machine, "rows": [asdict(r) for r in rows]}, indent=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic
 
 from .. import _attributes, _core, _refuse
@@ -11,6 +12,7 @@ from .._autotune import fastest
 from .._dialect import channel_axis
 from .._spec import TensorSpec
 from .._types import CORE, DTYPES, dtype_name
+from ..graph import Graph, of_core
 from ._operator import Arrays, Operator, Result
 
 
@@ -153,6 +155,42 @@ class Compiled(Generic[Result]):
     def num_threads(self) -> int:
         """OpenMP threads of every call, fixed when this was compiled."""
         return self._core.num_threads
+
+    @property
+    def graph(self) -> Graph:
+        """What oneDNN made of the operator: ops, logical tensors, partitions.
+
+        Its shapes are those that onedsl shows to oneDNN. There is one with ``backend="onednn"``,
+        but for `BatchNormalizationGrad`, which oneDNN has no graph for.
+        """
+        parts = self._core.graph
+        if parts is None:
+            why = (
+                "oneDNN runs it as a primitive"
+                if self.backend == "onednn"
+                else 'onedsl\'s own kernels run it; compile with backend="onednn" for one'
+            )
+            raise AttributeError(f"{self!r} has no graph: {why}")
+        return of_core(parts)
+
+    def draw(self, path: str | Path) -> None:
+        """Draw `graph`; ``print(compiled.graph)`` has it in words.
+
+        Parameters
+        ----------
+        path : str or Path
+            Where the picture goes; .png, .pdf or .svg.
+
+        Raises
+        ------
+        AttributeError
+            If there is no graph.
+        ValueError
+            If the path ends in another way.
+        ImportError
+            If matplotlib is not installed.
+        """
+        self.graph.draw(path)
 
     def _call(self, inputs: Arrays, out: Any) -> Result:
         """Run what a subclass's ``__call__`` was called with; the warning counts on that."""

@@ -8,7 +8,9 @@ from .. import _core, _refuse
 from .._arrays import AnyArray
 from .._dialect import Dialect, Port
 from .._spec import DataFormat, DataFormatLike, TensorSpec
-from .._types import MAX_RANK, STATISTICS, Backend, DType
+from .._types import MAX_RANK, STATISTICS, Backend, DType, dtype_name
+from ..graph import Graph
+from . import _graph_json
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 
@@ -268,3 +270,63 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             backend=backend,
             autotune=autotune,
         )
+
+    def to_json(
+        self,
+        spec: TensorSpec | None = None,
+        *,
+        stats_dtype: DType = "f32",
+        gamma: bool = True,
+        outputs: Literal["all", "diff_src"] = "all",
+    ) -> str:
+        """Write a graph of this op, as oneDNN dumps it and its benchdnn reads it.
+
+        Parameters
+        ----------
+        spec : TensorSpec, optional
+            Of src. Without it, the sizes stand there as oneDNN's number for what is not known.
+        stats_dtype, gamma, outputs
+            As in `compile`.
+
+        Returns
+        -------
+        str
+            JSON.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not as above.
+        """
+        wanted = _refuse.outputs(outputs, DIALECT)
+        statistics = dtype_name(stats_dtype, "stats_dtype")
+        if spec is not None:
+            _refuse.rank(DIALECT, _refuse.spec(spec).shape)
+            _refuse.types(DIALECT, spec.dtype, statistics, "stats_dtype")
+        inputs = [
+            p.name for p in DIALECT.inputs if p.name != "gamma" or _refuse.given("gamma", gamma)
+        ]
+        names = [port.name for i, port in enumerate(DIALECT.outputs) if wanted >> i & 1]
+        graph = _graph_json.graph_of(self._attributes(), spec, statistics, inputs, names)
+        return graph.to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> "BatchNormTrainingBackward":
+        """Read the op from a graph that oneDNN dumped, or `to_json` wrote.
+
+        Parameters
+        ----------
+        text : str
+            Contents of the file. `onedsl.graph.Graph.from_json` reads the tensors, too.
+
+        Returns
+        -------
+        BatchNormTrainingBackward
+
+        Raises
+        ------
+        ValueError
+            If it is no such JSON, or not a graph of this one op. The message names the place.
+        """
+        found = _graph_json.described(Graph.from_json(text))
+        return cls(found.epsilon, found.data_format)

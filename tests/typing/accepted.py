@@ -154,6 +154,22 @@ def capabilities() -> None:
     assert_type(onedsl.plan_counts(), onedsl.PlanCounts)
 
 
+def looking(src: Float32, mean: Float32, variance: Float32) -> None:
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    text = op.to_json(onedsl.TensorSpec.of(src), stats_dtype="f32", gamma=True, outputs="all")
+    assert_type(onedsl.BatchNormTrainingBackward.from_json(text), onedsl.BatchNormTrainingBackward)
+    graph = onedsl.graph.Graph.from_json(text)
+    assert_type(graph.ops[0], onedsl.graph.GraphOp)
+    assert_type(graph.ops[0].inputs[0], onedsl.graph.LogicalTensor)
+    compiled = op.compile(onedsl.TensorSpec.of(src), backend="onednn")
+    assert_type(compiled.graph, onedsl.graph.Graph)
+    assert_type(compiled.graph.partitions[0], onedsl.graph.Partition)
+    print(compiled.graph.to_json() == text)
+    with onedsl.verbose():
+        op(src, src, mean, variance)
+    assert_type(testing.check_statistics(src, mean, variance, data_format="NXC"), list[str])
+
+
 def reference() -> None:
     problem = testing.random_problem((4, 3), "f32", "f32", data_format="NXC", seed=1)
     src, diff_dst, mean, variance, gamma = problem
@@ -184,6 +200,7 @@ def main() -> None:
     direct(x, x, ones, ones)
     forward(x, ones, ones)
     relu(x, x, ones, ones)
+    looking(x, ones, ones)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
         compiled(x, x, ones, ones)

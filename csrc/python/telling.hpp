@@ -1,0 +1,48 @@
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "../core/problem.hpp"
+#include "../plan/plan.hpp"
+
+// What runs, told to Python's onedsl._verbose while somebody listens.
+namespace onedsl {
+
+namespace telling {
+extern std::atomic<bool> wanted;
+}
+
+// From now on, or from now on no more.
+void listen(bool on);
+
+// Runs one plan. While nobody listens, that costs a look at a flag.
+class Telling {
+ public:
+  // Without the GIL.
+  void run(const Plan& plan, const Ports& ports) {
+    if (!telling::wanted.load(std::memory_order_relaxed)) return plan.execute(ports);
+    run_and_watch(plan, ports);
+  }
+
+  // With the GIL, when the results are written.
+  void tell() const {
+    if (story_) tell_python();
+  }
+
+ private:
+  struct Story {
+    PlanKey key;
+    std::string backend, implementation;
+    double seconds = 0;
+    std::string printed;  // by oneDNN
+  };
+
+  void run_and_watch(const Plan& plan, const Ports& ports);
+  void tell_python() const;
+
+  std::optional<Story> story_;
+};
+
+}  // namespace onedsl

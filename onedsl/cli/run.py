@@ -1,0 +1,215 @@
+"""``onedsl run``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import numpy as np
+
+from .._errors import UnsupportedError
+from .._interleaved import median_seconds
+from .._types import Backend
+from ..bench.table import Column, console, microseconds, table
+from ..graph import Graph
+from ..operators._graph_json import Described, described
+from ..operators.batch_norm_training_backward import (
+    BatchNormGradients,
+    BatchNormTrainingBackward,
+)
+from ..testing import SUM_TOLERANCES, TOLERANCES, batch_norm_backward
+from . import overrides
+from .fill import Inputs, blocks, filled
+from .options import SECONDS, as_usage_errors
+
+BACKENDS: dict[str, tuple[Backend, ...]] = {
+    "native": ("native",),
+    "onednn": ("onednn",),
+    "both": ("native", "onednn"),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table: an output that one backend computed."""
+
+    backend: str
+    output: str
+    error: float
+    tolerance: float
+    seconds: str
+    """Shown once for each backend."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the error is tolerated; NaN is not."""
+        return self.error <= self.tolerance
+
+
+@click.command(name="run", short_help="Run a graph that oneDNN dumped.")
+@click.argument(
+    "graph_file", metavar="GRAPH.json", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
+@click.option(
+    "--backend",
+    type=click.Choice(list(BACKENDS)),
+    default="both",
+    show_default=True,
+    help="both: oneDNN is left out, with its reason, where it cannot run.",
+)
+@click.option("--in-shapes", metavar="ID:SHAPE*TAG+...", help="Other inputs, as benchdnn has it.")
+@click.option("--dt", metavar="DT or ID:DT+...", help="Other types, as benchdnn has it.")
+@click.option("--op-attrs", metavar="ID:NAME:VALUE*...+...", help="Other attributes, likewise.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seconds", type=SECONDS, default="0.5", show_default=True, help="Time to spend on timing."
+)
+def run(
+    graph_file: Path,
+    backend: str,
+    in_shapes: str | None,
+    dt: str | None,
+    op_attrs: str | None,
+    seed: int,
+    seconds: float,
+) -> int:
+    """Run the op of a graph that oneDNN dumped, verify it in float64, and time it.
+
+    GRAPH.json is what oneDNN writes with ONEDNN_GRAPH_DUMP, what its benchdnn reads, or what
+    `onedsl export` wrote: a graph of one BatchNormTrainingBackward. Its inputs are filled as
+    benchdnn fills them. PASS or FAIL goes by each output's relative L2 error.
+    """
+    with as_usage_errors():
+        graph = _overridden(_read(graph_file), in_shapes, dt, op_attrs)
+        problem = described(graph)
+        if problem.shape is None:
+            raise ValueError("graph[0].inputs[0].shape (src) is not known: give --in-shapes")
+        op = BatchNormTrainingBackward(problem.epsilon, problem.data_format)
+        inputs = filled(problem, seed)
+        outputs: Literal["all", "diff_src"] = "all" if len(problem.outputs) > 1 else "diff_src"
+        results: dict[str, BatchNormGradients] = {}
+        calls: dict[str, Callable[[], Any]] = {}
+        refusals: dict[str, str] = {}
+        for name in BACKENDS[backend]:
+            call = functools.partial(
+                op, inputs.src, inputs.diff_dst, inputs.mean, inputs.variance, inputs.gamma,
+                outputs=outputs, backend=name,
+            )  # fmt: skip
+            try:
+                results[name] = call()
+            except UnsupportedError as error:
+                if backend != "both":
+                    raise
+                refusals[name] = str(error)
+                continue
+            calls[name] = functools.partial(call, out=results[name])
+        errors = errors_of(problem, inputs, results)
+        times = median_seconds(calls, seconds=seconds)
+    return _show(graph_file, problem, errors, times, refusals)
+
+
+def _read(path: Path) -> Graph:
+    try:
+        return Graph.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _overridden(graph: Graph, in_shapes: str | None, dt: str | None, op_attrs: str | None) -> Graph:
+    for change, text in (
+        (overrides.op_attrs, op_attrs),
+        (overrides.in_shapes, in_shapes),
+        (overrides.dt, dt),
+    ):
+        if text:
+            graph = change(graph, text)
+    return graph
+
+
+def errors_of(
+    problem: Described, inputs: Inputs, results: dict[str, BatchNormGradients]
+) -> dict[tuple[str, str], float]:
+    """Compare every result with float64, some channels at a time: relative L2 by backend, output.
+
+    A NaN where a number is wanted is an error of NaN.
+    """
+    axis = problem.data_format.channel_axis
+    squares = {
+        (backend, name): [0.0, 0.0]
+        for backend, result in results.items()
+        for name, got in result._asdict().items()
+        if got is not None
+    }
+    for part in blocks(inputs.src, axis):
+        tensors = (slice(None),) * (axis % inputs.src.ndim) + (part,)
+        expected = batch_norm_backward(
+            inputs.src[tensors],
+            inputs.diff_dst[tensors],
+            inputs.mean[part],
+            inputs.variance[part],
+            None if inputs.gamma is None else inputs.gamma[part],
+            epsilon=problem.epsilon,
+            data_format=problem.data_format,
+        )
+        for backend, result in results.items():
+            for name, got, want in zip(result._fields, result, expected, strict=True):
+                if got is None:
+                    continue
+                computed = got[tensors if name == "diff_src" else part].astype(np.float64)
+                sums = squares[backend, name]
+                sums[0] += float(((computed - want) ** 2).sum())
+                sums[1] += float((want**2).sum())
+    return {key: _relative(error, norm) for key, (error, norm) in squares.items()}
+
+
+def _relative(error: float, norm: float) -> float:
+    if norm == 0:
+        return 0.0 if error == 0 else float("nan") if np.isnan(error) else float("inf")
+    return float(np.sqrt(error / norm))
+
+
+def _show(
+    path: Path,
+    problem: Described,
+    errors: dict[tuple[str, str], float],
+    times: dict[str, float],
+    refusals: dict[str, str],
+) -> int:
+    shape = "x".join(map(str, problem.shape or ()))
+    out = console()
+    out.print(
+        f"{path.name}: BatchNormTrainingBackward, src {problem.dtype} {shape} "
+        f"{problem.data_format}, statistics {problem.stats_dtype}, epsilon {problem.epsilon:g}",
+        markup=False,
+    )
+    lines = [
+        Line(
+            backend,
+            output,
+            error,
+            TOLERANCES[problem.dtype]
+            if output == "diff_src"
+            else SUM_TOLERANCES[problem.stats_dtype],
+            microseconds(times[backend]) if output == "diff_src" else "",
+        )
+        for (backend, output), error in errors.items()
+    ]
+    columns: tuple[Column[Line], ...] = (
+        Column("backend", lambda line: line.backend),
+        Column("output", lambda line: line.output),
+        Column("relative L2", lambda line: f"{line.error:.2e}"),
+        Column("allowed", lambda line: f"{line.tolerance:.1e}"),
+        Column("", lambda line: "PASS" if line.passed else "FAIL"),
+        Column("time, us", lambda line: line.seconds),
+    )
+    by_backend = [[line for line in lines if line.backend == name] for name in times]
+    out.print(table("", "", columns, by_backend))
+    for backend, why in refusals.items():
+        out.print(f"{backend} cannot run it here: {why}", markup=False)
+    passed = all(line.passed for line in lines)
+    out.print("PASS" if passed else "FAIL")
+    return 0 if passed else 1

@@ -1,0 +1,567 @@
+"""The commands, as a user runs them, and what they print."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import importlib.util
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import helpers
+import numpy as np
+import pytest
+
+import onedsl
+from onedsl import _core, testing
+from onedsl.__main__ import main
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from onedsl.cli import fill, overrides
+from onedsl.graph import Graph, LogicalTensor
+from onedsl.operators._graph_json import described
+
+
+def onedsl_command(*arguments, **options):
+    """Run a command without a terminal."""
+    return helpers.run_python("-m", "onedsl", *arguments, **options)
+
+
+def in_a_terminal(*arguments, columns=80):
+    """Run a command in a terminal; give its status and what stands there."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "onedsl", *arguments],
+        stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL,
+        env=environment | {"TERM": "xterm"}, cwd=os.path.dirname(sys.executable),
+    ) as child:  # fmt: skip
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # Linux's word for the end
+                break
+            shown += part
+        status = child.wait(timeout=120)
+    os.close(ours)
+    return status, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "")
+
+
+# ---- info ----
+
+
+def test_info_as_json():
+    child = onedsl_command("info", "--json")
+    assert child.returncode == 0, child.stderr
+    found = json.loads(child.stdout)
+    assert found["onedsl"] == onedsl.__version__
+    assert found["onednn"]["version"] == ".".join(map(str, _core.onednn_version()))
+    assert re.fullmatch(r"[0-9a-f]{8,40}|N/A", found["onednn"]["hash"])
+    assert re.search(r"gomp|omp|tbb", found["onednn"]["threading_library"])
+    assert found["cpu"]["onednn_isa"] == _core.onednn_cpu_isa()
+    assert found["cpu"]["native_isa"] == _core.native_isa()
+    assert "sse4_1" in found["cpu"]["instruction_sets"]
+    assert found["last_cache_bytes"] > 0
+    expected = [s._asdict() for s in onedsl.capabilities().support]
+    for row, want in zip(found["support"], expected, strict=True):
+        added = row.pop("onedsl_adds")
+        assert row == want
+        assert bool(added) != row["onednn"], "what oneDNN does not run, onedsl does"
+
+
+def test_info_tells_what_caps():
+    environment = {"ONEDNN_MAX_CPU_ISA": "SSE41", "OMP_NUM_THREADS": "1"}
+    child = onedsl_command("info", "--json", environment=environment)
+    found = json.loads(child.stdout)
+    assert found["environment"] == environment | {
+        k: os.environ[k] for k in ("ONEDSL_MAX_CPU_ISA",) if k in os.environ
+    }
+    assert found["cpu"]["onednn_isa"] == "sse41"
+    assert found["cpu"]["best_native_isa"] == _core.best_native_isa()
+    assert found["num_threads"] == 1
+    halves = [row for row in found["support"] if row["dtype"] != "f32"]
+    assert not any(row["onednn"] for row in halves)
+    assert all(row["message"] for row in halves)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_info_in_a_terminal(columns):
+    status, shown = in_a_terminal("info", columns=columns)
+    assert status == 0
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    for word in ("onedsl", "oneDNN", "threading", "CPU", "threads", "caches"):
+        assert any(line.startswith(word) for line in lines), word
+    for row in ("f32/f32", "bf16/f32", "bf16/bf16", "f16/f32"):
+        assert shown.count(row) >= 2
+    assert "why oneDNN does not run the rest:" in shown
+    assert "widens" in shown
+
+
+# ---- export and run ----
+
+
+@pytest.fixture
+def graph_file(tmp_path):
+    """Write a file with the schema of benchdnn's bnorm_bwd.json: NCX, f32, epsilon 0.0625."""
+    op = onedsl.BatchNormTrainingBackward(0.0625, "NCX")
+    file = tmp_path / "graph.json"
+    file.write_text(op.to_json(onedsl.TensorSpec((2, 6, 5, 5))))
+    return file
+
+
+def test_export_writes_what_the_api_does(tmp_path):
+    options = ("--dtype", "bf16", "--stats-dtype", "bf16", "--format", "NCX", "--no-gamma")
+    child = onedsl_command("export", "2x3x4x5", *options, "--epsilon", "1e-3")
+    op = onedsl.BatchNormTrainingBackward(1e-3, "NCX")
+    spec = onedsl.TensorSpec((2, 3, 4, 5), "bf16")
+    assert child.stdout == op.to_json(spec, stats_dtype="bf16", gamma=False)
+    file = tmp_path / "graph.json"
+    again = onedsl_command("export", "2x3x4x5", *options, "--epsilon", "1e-3", "-o", str(file))
+    assert (again.returncode, again.stdout) == (0, "")
+    assert file.read_text() == child.stdout
+
+
+def rows_of(shown):
+    """Read the table of ``onedsl run``."""
+    pattern = r"^(native|onednn) +(\w+) +(\S+) +(\S+) +(PASS|FAIL)"
+    return re.findall(pattern, shown, re.MULTILINE)
+
+
+@helpers.types
+@helpers.formats
+def test_run_verifies_what_export_wrote(dtype, stats, data_format, tmp_path):
+    file = str(tmp_path / "graph.json")
+    options = ("--dtype", dtype, "--stats-dtype", stats, "--format", data_format)
+    assert main(["export", "3x8x5x7", *options, "-o", file]) == 0
+    child = onedsl_command("run", file, "--seconds", "0.01")
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stdout.splitlines()[-1] == "PASS"
+    rows = rows_of(child.stdout)
+    backends = ["native", "onednn"] if helpers.runs("onednn", dtype) else ["native"]
+    assert [row[:2] for row in rows] == [
+        (backend, name) for backend in backends for name in ("diff_src", "diff_gamma", "diff_beta")
+    ]
+    for _, name, error, allowed, _ in rows:
+        tolerance = (testing.TOLERANCES if name == "diff_src" else testing.SUM_TOLERANCES)[
+            dtype if name == "diff_src" else stats
+        ]
+        assert float(allowed) == pytest.approx(tolerance, rel=0.05)
+        assert float(error) <= tolerance
+    if len(backends) == 1:
+        assert f"needs {helpers.missing_isa(dtype)}" in child.stdout.replace("\n", " ")
+
+
+@helpers.dtypes
+@pytest.mark.parametrize(
+    "rewrite",
+    [
+        ("--in-shapes=0:2x7x7x6+1:2x7x7x6", "--op-attrs=0:data_format:NXC"),
+        ("--in-shapes=0:9x5x7x7+1:9x5x7x7+2:5+3:5+4:5", "--op-attrs=0:epsilon:0.5"),
+        ("--in-shapes=0:acdb+1:acdb",),
+        ("--in-shapes=0:2x6x3*cab+1:2x6x3",),
+    ],
+)
+def test_run_takes_benchdnns_rewrites(graph_file, rewrite, dtype, capsys):
+    assert main(["run", str(graph_file), f"--dt={dtype}", *rewrite, "--seconds", "0.01"]) == 0
+    shown = capsys.readouterr().out
+    assert f"src {dtype} " in shown
+    assert all(row[-1] == "PASS" for row in rows_of(shown))
+
+
+def test_run_on_one_backend(graph_file, capsys):
+    assert main(["run", str(graph_file), "--backend", "native", "--seconds", "0.01"]) == 0
+    assert {row[0] for row in rows_of(capsys.readouterr().out)} == {"native"}
+
+
+def test_run_of_diff_src_alone(tmp_path, capsys):
+    file = helpers.TESTS / "graphs" / "dumped_diff_src.json"
+    assert main(["run", str(file), "--seconds", "0.01"]) == 0
+    assert {row[1] for row in rows_of(capsys.readouterr().out)} == {"diff_src"}
+
+
+def test_what_fails_is_told(graph_file, capsys, monkeypatch):
+    def wrong(*arguments, **options):
+        right = testing.batch_norm_backward(*arguments, **options)
+        return right._replace(diff_gamma=right.diff_gamma * 1.001)
+
+    module = importlib.import_module("onedsl.cli.run")
+    monkeypatch.setattr(module, "batch_norm_backward", wrong)
+    assert main(["run", str(graph_file), "--seconds", "0.01"]) == 1
+    shown = capsys.readouterr().out
+    verdicts = {(row[0], row[1]): row[-1] for row in rows_of(shown)}
+    assert verdicts["native", "diff_gamma"] == "FAIL"
+    assert verdicts["native", "diff_src"] == "PASS"
+    assert shown.splitlines()[-1] == "FAIL"
+
+
+def test_no_number_is_no_pass():
+    from onedsl.cli.run import Line, _relative
+
+    assert not Line("native", "diff_src", float("nan"), 1.0, "").passed
+    assert _relative(0.0, 0.0) == 0
+    assert _relative(1.0, 0.0) == float("inf")
+    assert np.isnan(_relative(float("nan"), 0.0))
+    assert np.isnan(_relative(float("nan"), 1.0))
+
+
+def test_onednn_that_cannot_is_a_mistake_only_where_it_is_asked_for(graph_file):
+    capped = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    options = (str(graph_file), "--dt=bf16", "--seconds", "0.01")
+    both = onedsl_command("run", *options, environment=capped)
+    assert both.returncode == 0, both.stderr
+    assert "onednn cannot run it here" in both.stdout
+    assert {row[0] for row in rows_of(both.stdout)} == {"native"}
+    asked = onedsl_command("run", *options, "--backend", "onednn", environment=capped)
+    assert asked.returncode == 2
+    assert "bf16 needs AVX512" in asked.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--in-shapes=9:2x3"], "no input of the graph has the id 9"),
+        (["--in-shapes=0"], "'0' must begin with a tensor's or op's id"),
+        (["--in-shapes=0:2x"], "'2x' must be sizes with an x between"),
+        (["--in-shapes=0:2x6x5x5*"], "must be a shape, a tag, or SHAPE*TAG"),
+        (["--in-shapes=0:abcc"], "the tag 'abcc' must have each of 'abcd' once"),
+        (["--in-shapes=0:abc"], "the tag 'abc' must have each of 'abcd' once"),
+        (["--in-shapes=0:2x7x5x5"], "graph[0].inputs[1].shape (diff_dst) is (2, 6, 5, 5)"),
+        (["--in-shapes=0:-"], "graph[0].inputs[0].shape (src) is ()"),
+        (["--dt=f64"], "no type 'f64'; there are f32, bf16, f16"),
+        (["--dt=9:f16"], "no tensor of the graph has the id 9"),
+        (["--dt=2:bf16"], "graph[0].inputs[3].dtype (variance) is"),
+        (["--op-attrs=1:epsilon:1"], "no op of the graph has the id 1"),
+        (["--op-attrs=0:momentum:1"], "the op 0 has no attribute 'momentum'"),
+        (["--op-attrs=0:epsilon"], "'epsilon' must be NAME:VALUE"),
+        (["--op-attrs=0:epsilon:small"], "epsilon is a float, and 'small' is none"),
+        (["--op-attrs=0:epsilon:-1"], "epsilon must be positive"),
+        (["--seconds=inf"], "must be a positive and finite number"),
+        (["--backend=cuda"], "'cuda' is not one of"),
+        (["--seed=-1"], "-1 is not in the range"),
+    ],
+)
+def test_mistakes_in_overrides_are_told(graph_file, options, message, capsys):
+    assert main(["run", str(graph_file), *options]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not a graph's JSON"),
+        (b"\xff\xfe", "can't decode byte"),
+        (b'{"graph": [{"kind": 3}]}', "graph[0].attrs is missing"),
+    ],
+)
+def test_broken_files_are_told(content, message, tmp_path, capsys):
+    file = tmp_path / "broken.json"
+    file.write_bytes(content)
+    assert main(["run", str(file)]) == 2
+    error = capsys.readouterr().err.replace("\n", " ")
+    assert message in error
+    assert "broken.json" in error
+
+
+@pytest.mark.parametrize("sizes", ["2x3x2", "0x4", "4x0", "1x1"])
+def test_few_elements_and_none(sizes, tmp_path, capsys):
+    file = str(tmp_path / "graph.json")
+    assert main(["export", sizes, "-o", file]) == 0
+    assert main(["run", file, "--seconds", "0.01"]) == 0
+    assert len(rows_of(capsys.readouterr().out)) == 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "message"),
+    [
+        ([1, 16], [2**62, 1], ""),
+        ([2, 16], [2**62, 1], "allocate|too big|dimension|too large"),
+        ([2**40, 2**40], [2**40, 1], "allocate|too big|dimension|too large"),
+        ([1] * 70 + [16], [1] * 71, "dimension"),
+    ],
+)
+def test_sizes_and_strides_that_cannot_be(shape, strides, message, tmp_path, capsys):
+    document = json.loads(
+        onedsl.BatchNormTrainingBackward(1e-5).to_json(onedsl.TensorSpec((2, 16)))
+    )
+    (op,) = document["graph"]
+    for tensor in (*op["inputs"][:2], op["outputs"][0]):
+        tensor.update(shape=shape, stride=strides)
+    for tensor in (*op["inputs"][2:], *op["outputs"][1:]):
+        tensor.update(shape=shape[-1:])
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps(document))
+    assert main(["run", str(file), "--seconds", "0.01"]) == (2 if message else 0)
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_graph_without_sizes_needs_some(tmp_path, capsys):
+    file = tmp_path / "graph.json"
+    file.write_text(onedsl.BatchNormTrainingBackward(1e-5).to_json())
+    assert main(["run", str(file)]) == 2
+    assert "give --in-shapes" in capsys.readouterr().err
+    shapes = "--in-shapes=0:4x5x6+1:4x5x6+2:6+3:6+4:6"
+    assert main(["run", str(file), shapes, "--seconds", "0.01"]) == 0
+
+
+def test_the_example_in_the_docstring_is_real(tmp_path, monkeypatch, capsys):
+    """But for the times, and where oneDNN cannot run it."""
+    example = onedsl.__doc__.partition("```text\n$ onedsl ")[2].partition("```")[0]
+    command, _, shown = example.partition("\n")
+    monkeypatch.chdir(tmp_path)
+    for words in command.split(" && onedsl "):
+        assert main([*words.split(), *(["--seconds", "0.01"] if words[:3] == "run" else [])]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == shown.splitlines()[0]
+    ours = {row[:2]: row[2:] for row in rows_of(printed)}
+    for row in rows_of(shown):
+        if row[0] == "native" or helpers.runs("onednn", "bf16"):
+            assert ours[row[:2]][1:] == row[3:]
+            if row[1] == "diff_src":
+                assert float(ours[row[:2]][0]) == pytest.approx(float(row[2]), rel=0.2)
+
+
+# ---- How inputs are made ----
+
+
+def problem(shape, dtype="f32", data_format="NCX"):
+    op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
+    return described(Graph.from_json(op.to_json(onedsl.TensorSpec(shape, dtype))))
+
+
+@helpers.dtypes
+@pytest.mark.parametrize("shape", [(2, 9, 3, 3), (4, 9, 8), (3, 8, 200, 40), (7, 3)])
+def test_inputs_are_benchdnns(shape, dtype):
+    """Element by element, as its sources have it."""
+    inputs = fill.filled(problem(shape, dtype), 0)
+    digits = {"f32": 24, "bf16": 8, "f16": 11}[dtype]
+    batch, channels, *spatial = shape
+    plane = int(np.prod(spatial))
+    count = batch * plane
+    free = int((digits - int(np.ceil(np.log2(count)))) / 2) - 1
+    exact = free >= 3
+    flexible = min(digits, free) if exact else min(6, digits // 2)
+    density = 1.0 if exact else (1 << (digits - 2 * flexible)) / count
+    got = inputs.src.reshape(batch, channels, plane).astype(np.float64)
+    for c in (0, 1, channels - 1):
+        mean = 0.25 * 2 ** (c % 7) if exact else 0.0
+        assert inputs.mean[c] == mean
+        assert inputs.gamma[c] == 2 ** (c % 7) / 8
+        for n in {0, batch - 1}:
+            for s in {0, plane // 2, plane - 1}:
+                number = n * plane + s + c * 239 * 2
+                value = (number // 2 * 1637) % 2**flexible / 2**flexible
+                value *= 1 if number % 2 == 0 else -1
+                if exact:
+                    value = mean * (1 + value)
+                    if count % 2 and n * plane + s == count - 1:
+                        value = mean
+                elif number // 2 * 257 * 753737 % 1000003 >= density * 1000003:
+                    value = 0
+                assert got[n, c, s] == value
+    axes = tuple(a for a in range(len(shape)) if a != 1)
+    np.testing.assert_allclose(
+        inputs.variance, inputs.src.astype(np.float64).var(axes), rtol=1e-5 if exact else 1
+    )
+    assert set(np.unique(inputs.diff_dst.astype(np.float32))) <= {-2, -1, 0, 1, 2}
+    assert np.any(inputs.diff_dst)
+
+
+def test_inputs_go_by_the_seed_and_not_by_the_format():
+    a, again, b = (fill.filled(problem((2, 6, 5, 5)), seed) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(a.diff_dst, again.diff_dst)
+    assert np.any(a.diff_dst != b.diff_dst)
+    last = fill.filled(problem((2, 5, 5, 6), data_format="NXC"), 3)
+    np.testing.assert_array_equal(np.moveaxis(last.src, -1, 1), a.src)
+    np.testing.assert_array_equal(np.moveaxis(last.diff_dst, -1, 1), a.diff_dst)
+
+
+def test_inputs_made_in_blocks_are_the_same(monkeypatch):
+    whole = fill.filled(problem((2, 6, 5, 5)), 0)
+    monkeypatch.setattr(fill, "BLOCK", 100)
+    cut = fill.filled(problem((2, 6, 5, 5)), 0)
+    for name in ("src", "mean", "variance", "gamma"):
+        np.testing.assert_array_equal(getattr(whole, name), getattr(cut, name))
+
+
+def test_inputs_lie_as_the_graph_says():
+    strided = LogicalTensor(0, "f32", (2, 3, 4), (100, 1, 10))
+    assert fill.empty(strided).strides == (400, 4, 40)
+    assert overrides.dense_strides((1, 32, 4, 4), [0, 2, 3, 1]) == (512, 1, 128, 32)
+    assert overrides.dense_strides((1, 32, 4, 4), overrides.axes_of("acdb", 4))[1] == 1
+
+
+# ---- explain ----
+
+
+def told(shown):
+    return dict(re.findall(r"^(\w+(?: \w+)?)  +(\S.*?) *$", shown, re.MULTILINE))
+
+
+@helpers.formats
+def test_explain_own_kernels(data_format):
+    child = onedsl_command("explain", "4x16x8x16", "--format", data_format, "--seconds", "0.01")
+    assert child.returncode == 0, child.stderr
+    found = told(child.stdout)
+    sizes = "512 x 16 x 1" if data_format == "NXC" else "4 x 16 x 128"
+    assert found["geometry"].startswith(sizes)
+    assert found["runs"].startswith(f"onedsl two-pass kernel, {_core.native_isa()}")
+    assert found["threads"].startswith("1 of ")
+    tensors = 5 if data_format == "NXC" else 3
+    assert found["moves"].startswith(f"{tensors * 2**15 / 2**20:.2f} MiB, {tensors} tensors: ")
+    assert re.match(r"[\d,.]+ GB/s \(a triad", found["memory gives"])
+    assert re.fullmatch(r"[\d,.]+ us", found["floor"])
+    floor, takes = (
+        float(re.match(r"[\d,.]+", found[key])[0].replace(",", "")) for key in ("floor", "takes")
+    )
+    assert int(re.search(r"share of the floor (\d+)%", found["takes"])[1]) == pytest.approx(
+        100 * floor / takes, rel=0.2, abs=2
+    )
+
+
+def test_explain_onednn():
+    child = onedsl_command(
+        "explain", "4x16x8x8", "--format", "NCX", "--tag", "acdb", "--backend", "onednn",
+        "--seconds", "0.01",
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    found = told(child.stdout)
+    assert found["memory"].startswith("acdb, slowest first 4 x 8 x 8 x 16")
+    assert "NXC" in found["shown as"]
+    assert found["partition"].endswith(", supported")
+    assert "bnorm" in found["kernel"]
+    assert "onednn_verbose" not in child.stdout
+
+
+def test_explain_what_onednn_cannot_run():
+    child = onedsl_command(
+        "explain", "4x8", "--dtype", "bf16", "--backend", "onednn",
+        environment={"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    )  # fmt: skip
+    assert child.returncode == 0, child.stderr
+    assert "the partition is not supported" in child.stdout
+    assert "bf16 needs AVX512" in re.sub(r"\s+", " ", child.stdout)
+
+
+def test_explain_in_a_terminal():
+    status, shown = in_a_terminal("explain", "4x8x8x16", "--seconds", "0.01")
+    assert status == 0
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "takes" in shown
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_explain_checks_statistics(right, dtype, tmp_path, capsys):
+    made = testing.random_problem((40, 16), dtype)
+    variance = made.variance if right else np.sqrt(made.variance)
+    file = tmp_path / "arrays.npz"
+    np.savez(file, src=made.src, mean=made.mean, variance=variance)
+    options = ["--dtype", dtype, "--check", str(file), "--seconds", "0.01"]
+    assert main(["explain", "40x16", *options]) == (0 if right else 1)
+    words = "they are src's own" if right else "variance holds standard deviations"
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [({"src": np.ones((2, 3))}, "has no array 'mean'"), ({}, "has no array 'src'")],
+)
+def test_explain_needs_all_arrays(arrays, message, tmp_path, capsys):
+    file = tmp_path / "arrays.npz"
+    np.savez(file, **arrays)
+    assert main(["explain", "2x3", "--check", str(file)]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more", b"text", b"npy"])
+def test_explain_refuses_other_files(content, tmp_path, capsys):
+    file = tmp_path / "arrays.npz"
+    if content == b"npy":
+        with file.open("wb") as out:
+            np.save(out, np.ones(3))
+    else:
+        file.write_bytes(content)
+    assert main(["explain", "2x3", "--check", str(file)]) == 2
+    assert "is no .npz file of numbers" in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "32"], "'32' must be sizes with an x between"),
+        (["explain", "3x-4"], "'3x-4' must be sizes with an x between"),
+        (["explain", "axb"], "'axb' must be sizes with an x between"),
+        (["explain", "2x3", "--tag", "acb"], "the tag 'acb' must have each of 'ab' once"),
+        (["explain", "2x3", "--dtype", "f16", "--stats-dtype", "bf16"], "must be f32 where src"),
+        (["explain", "99999999999x99999999999"], "more than an array can hold"),
+        (["explain", "999999x999999"], "Unable to allocate"),
+        (["export", "2x3", "--epsilon", "nan"], "must be a positive and finite number"),
+        (["export", "2x3", "--epsilon", "1e-60"], "epsilon must be representable in float32"),
+        (["export", "2x3", "-o", "nowhere/graph.json"], "there is no folder"),
+        (["run", "nowhere.json"], "does not exist"),
+        (["run"], "Missing argument"),
+        (["draw"], "No such command 'draw'"),
+        (["info", "--fast"], "No such option"),
+    ],
+)
+def test_mistakes_have_status_2_and_words(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err.replace("\n", " ")
+    assert captured.out == ""
+
+
+# ---- The program ----
+
+
+def test_version_and_help():
+    child = onedsl_command("--version")
+    assert (child.returncode, child.stdout) == (0, f"onedsl, version {onedsl.__version__}\n")
+    shown = onedsl_command("--help").stdout
+    for command in ("info", "run", "export", "explain", "bench"):
+        assert re.search(rf"^  {command} +[A-Z].*\.$", shown, re.MULTILINE), command
+        assert onedsl_command(command, "--help").returncode == 0
+
+
+def test_shells_can_complete():
+    environment = {
+        "_ONEDSL_COMPLETE": "bash_complete",
+        "COMP_WORDS": "onedsl ex",
+        "COMP_CWORD": "1",
+    }
+    child = onedsl_command(environment=environment)
+    assert child.stdout.split() == ["plain,explain", "plain,export"]
+
+
+def test_who_reads_may_stop():
+    child = subprocess.run(
+        f"{sys.executable} -m onedsl info --json | head -1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, check=True,
+        cwd=os.path.dirname(sys.executable),
+    )  # fmt: skip
+    assert child.stdout == "{\n0\n"
+    assert child.stderr == ""
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_the_extra_is_named_where_it_is_absent(missing, monkeypatch, capsys):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else found(name)
+    )
+    assert main(["info"]) == 2
+    assert capsys.readouterr().err == (
+        f"onedsl's command line needs {missing}: pip install 'onedsl[cli]'\n"
+    )

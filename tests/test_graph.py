@@ -1,0 +1,281 @@
+"""oneDNN's graphs: as compiled, drawn, written as JSON and read from oneDNN's own dumps."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+import sys
+
+import helpers
+import numpy as np
+import pytest
+
+import onedsl
+from onedsl.graph import Graph
+
+# What the serializer of oneDNN 3.2, built with its dump on, wrote for the graphs that
+# csrc/onednn/graph.cpp makes of these operators.
+DUMPS = {
+    "dumped_nxc_bf16.json": (onedsl.BatchNormTrainingBackward(1e-5), "bf16", 3),
+    "dumped_ncx_f32_partitioning.json": (
+        onedsl.BatchNormTrainingBackward(0.0625, "NCX"),
+        "f32",
+        3,
+    ),
+    "dumped_diff_src.json": (onedsl.BatchNormTrainingBackward(0.0625), "f32", 1),
+}
+
+COMPILED = {
+    "backward": lambda spec: onedsl.BatchNormTrainingBackward(1e-5).compile(spec, backend="onednn"),
+    "backprop": lambda spec: onedsl.BatchNormTrainingBackprop(1e-5).compile(spec, backend="onednn"),
+    "forward": lambda spec: onedsl.BatchNormForwardTraining(1e-5).compile(spec, backend="onednn"),
+    "forward, residual, clipped": lambda spec: onedsl.BatchNormReLUForwardTraining(
+        1e-5, clip=6.0
+    ).compile(spec, residual=True, backend="onednn"),
+    "ReLU backward": lambda spec: onedsl.BatchNormReLUTrainingBackward(1e-5).compile(
+        spec, dst=True, backend="onednn"
+    ),
+}
+KINDS = {
+    "backward": ["BatchNormTrainingBackward"],
+    "backprop": ["BatchNormTrainingBackward"],
+    "forward": ["BatchNormForwardTraining"],
+    "forward, residual, clipped": ["BatchNormForwardTraining", "Add", "Clamp"],
+    "ReLU backward": ["ReLUBackward", "BatchNormTrainingBackward"],
+}
+
+
+def dumped(name):
+    return (helpers.TESTS / "graphs" / name).read_text()
+
+
+@pytest.mark.parametrize("name", DUMPS)
+def test_onednns_own_dumps_are_read(name):
+    op, dtype, outputs = DUMPS[name]
+    assert onedsl.BatchNormTrainingBackward.from_json(dumped(name)) == op
+    graph = Graph.from_json(dumped(name))
+    assert graph.version == "3.2.0"
+    (node,) = graph.ops
+    assert node.inputs[0].dtype == dtype
+    assert math.prod(node.inputs[0].shape) == 2 * 16 * 24
+    assert len(node.outputs) == outputs
+    assert Graph.from_json(graph.to_json()) == graph
+
+
+def test_a_dump_is_the_graph_that_onednn_has():
+    op, dtype, _ = DUMPS["dumped_ncx_f32_partitioning.json"]
+    compiled = op.compile(onedsl.TensorSpec((2, 24, 4, 4), dtype), backend="onednn")
+    (ours,) = compiled.graph.ops
+    (theirs,) = Graph.from_json(dumped("dumped_ncx_f32_partitioning.json")).ops
+    assert ours.inputs == theirs.inputs
+    assert ours.outputs == theirs.outputs
+    assert (ours.id, ours.name, ours.kind) == (theirs.id, theirs.name, theirs.kind)
+    for name, value in ours.attrs.items():
+        assert theirs.attrs[name] == value
+    assert set(theirs.attrs) - set(ours.attrs) == {"partition_id", "backend"}
+
+
+@helpers.types
+@helpers.formats
+@pytest.mark.parametrize("gamma", [True, False])
+@pytest.mark.parametrize("outputs", ["all", "diff_src"])
+@pytest.mark.parametrize("shape", [None, (3, 4), (2, 3, 5, 4)])
+def test_an_operator_goes_out_and_comes_back(dtype, stats, data_format, gamma, outputs, shape):
+    op = onedsl.BatchNormTrainingBackward(1.5e-4, data_format)
+    spec = None if shape is None else onedsl.TensorSpec(shape, dtype)
+    text = op.to_json(
+        spec, stats_dtype="f32" if spec is None else stats, gamma=gamma, outputs=outputs
+    )
+    assert onedsl.BatchNormTrainingBackward.from_json(text) == op
+    (node,) = json.loads(text)["graph"]
+    assert len(node["inputs"]) == 4 + gamma
+    assert len(node["outputs"]) == (3 if outputs == "all" else 1)
+    sizes = [-(2**63)] if shape is None else list(shape)
+    assert node["inputs"][0]["shape"] == node["outputs"][0]["shape"] == sizes
+    if shape is not None:
+        assert node["inputs"][2]["dtype"] == stats
+        assert node["inputs"][2]["shape"] == [shape[op.data_format.channel_axis]]
+    graph = Graph.from_json(text)
+    assert Graph.from_json(graph.to_json()) == graph
+
+
+def test_strides_go_with_it():
+    spec = onedsl.TensorSpec((2, 3, 4, 5), "f32", (60, 1, 15, 3))
+    text = onedsl.BatchNormTrainingBackward(1e-5, "NCX").to_json(spec)
+    assert Graph.from_json(text).ops[0].inputs[0].strides == (60, 1, 15, 3)
+
+
+def test_what_is_no_call_is_not_written():
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    with pytest.raises(TypeError, match="spec must be a TensorSpec"):
+        op.to_json((3, 4))
+    with pytest.raises(TypeError, match="must be f32 where src is f16"):
+        op.to_json(onedsl.TensorSpec((3, 4), "f16"), stats_dtype="bf16")
+    with pytest.raises(ValueError, match="outputs must be"):
+        op.to_json(outputs="diff_gamma")
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_graphs_hang_together(name):
+    graph = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16))).graph
+    assert [op.kind for op in graph.ops] == KINDS[name]
+    assert sorted(i for part in graph.partitions for i in part.op_ids) == [
+        op.id for op in graph.ops
+    ]
+    tensors = {}
+    for op in graph.ops:
+        for tensor in (*op.inputs, *op.outputs):
+            assert tensors.setdefault(tensor.id, tensor) == tensor
+            assert math.prod(tensor.shape) in (16, 2 * 4 * 4 * 16)
+            assert tensor.dtype == "f32"
+    for part in graph.partitions:
+        assert part.supported
+        assert part.kind.split(" + ") == [graph.ops[i].kind for i in part.op_ids]
+        for tensor in (*part.inputs, *part.outputs):
+            assert tensors[tensor.id].shape == tensor.shape
+            assert tensor.layout_type == "strided"
+    assert str(graph).count("\n") == len(graph.ops) + len(graph.partitions) + sum(
+        len(op.inputs) + len(op.outputs) for op in graph.ops
+    )
+    if KINDS[name] == ["BatchNormTrainingBackward"]:
+        back = onedsl.BatchNormTrainingBackward.from_json(graph.to_json())
+        assert back == onedsl.BatchNormTrainingBackward(1e-5)
+
+
+def test_what_has_no_graph_says_so():
+    compiled = onedsl.BatchNormTrainingBackward(1e-5).compile(onedsl.TensorSpec((4, 8)))
+    with pytest.raises(AttributeError, match='compile with backend="onednn" for one'):
+        compiled.graph  # noqa: B018
+    with pytest.raises(AttributeError, match='compile with backend="onednn" for one'):
+        compiled.draw("graph.svg")
+    frozen = onedsl.BatchNormalizationGrad(1e-5).compile(
+        onedsl.TensorSpec((4, 8)), (1, 8), backend="onednn"
+    )
+    with pytest.raises(AttributeError, match="as a primitive"):
+        frozen.graph  # noqa: B018
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_pictures_name_everything(name, tmp_path):
+    mpl = pytest.importorskip("matplotlib")
+    image = pytest.importorskip("matplotlib.image")
+    compiled = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16)))
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        compiled.draw(tmp_path / "graph.svg")
+    texts = "\n".join(re.findall(r">([^<]+)</", (tmp_path / "graph.svg").read_text()))
+    for op in compiled.graph.ops:
+        assert op.kind in texts
+        for key, value in op.attrs.items():
+            assert f"{key} = {value}" in texts
+        for _, _, tensor in op.ports:
+            assert f"{tensor.id}: " in texts
+    for part in compiled.graph.partitions:
+        assert f"partition {part.id}" in texts
+    compiled.draw(str(tmp_path / "graph.png"))
+    pixels = image.imread(tmp_path / "graph.png")
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
+    assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
+
+
+def test_pictures_need_a_known_ending_and_matplotlib(tmp_path, monkeypatch):
+    graph = Graph.from_json(dumped("dumped_nxc_bf16.json"))
+    with pytest.raises(ValueError, match=r"path must end in .png, .pdf, .svg, not 'a.doc'"):
+        graph.draw(tmp_path / "a.doc")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'onedsl[cli]'")):
+        graph.draw(tmp_path / "a.png")
+
+
+def changed(place, value):
+    """Spoil one place of a right document; None takes it away."""
+    document = copy.deepcopy(json.loads(dumped("dumped_nxc_bf16.json")))
+    *path, last = place
+    at = document
+    for key in path:
+        at = at[key]
+    if value is None:
+        del at[last]
+    else:
+        at[last] = value
+    return json.dumps(document)
+
+
+OP = ("graph", 0)
+BROKEN = [
+    (("graph",), None, "graph is missing"),
+    (("graph",), 3, "graph is 3, and must be a list of ops"),
+    (("graph",), [], "graph has 0 ops"),
+    (("engine_kind",), "gpu", 'engine_kind is "gpu"'),
+    ((*OP, "kind"), "Convolution", r'graph\[0\].kind is "Convolution"; onedsl runs'),
+    ((*OP, "kind"), 3, r"graph\[0\].kind is 3, and must be a string"),
+    ((*OP, "id"), "zero", r"graph\[0\].id is \"zero\", and must be a whole number"),
+    ((*OP, "id"), True, r"graph\[0\].id is true, and must be a whole number"),
+    ((*OP, "attrs"), None, r"graph\[0\].attrs is missing"),
+    ((*OP, "attrs", "epsilon"), None, r"graph\[0\].attrs.epsilon is missing"),
+    ((*OP, "attrs", "epsilon", "value"), None, r"graph\[0\].attrs.epsilon.value is missing"),
+    ((*OP, "attrs", "epsilon", "value"), -1, r"graph\[0\].attrs: epsilon must be positive"),
+    ((*OP, "attrs", "epsilon", "value"), "1", r"attrs.epsilon.value is \"1\", and must be a n"),
+    (
+        (*OP, "attrs", "epsilon", "value"),
+        10**400,
+        r"attrs.epsilon.value is 1000.* and must be a nu",
+    ),
+    ((*OP, "attrs", "epsilon", "value"), math.nan, r"graph\[0\].attrs: epsilon must be positive"),
+    ((*OP, "attrs", "epsilon", "type"), "f64", r"attrs.epsilon.type is \"f64\", and must be one"),
+    ((*OP, "attrs", "data_format", "value"), "NHWC", r"graph\[0\].attrs: data_format must be"),
+    ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, r"attrs.momentum is no attribute"),
+    ((*OP, "inputs", 4), None, ""),
+    ((*OP, "inputs", 0, "dtype"), "s8", r"inputs\[0\].dtype \(src\) is \"s8\", and must be f32"),
+    ((*OP, "inputs", 1, "dtype"), "f32", r"inputs\[1\].dtype \(diff_dst\) is \"f32\", and must"),
+    ((*OP, "outputs", 1, "dtype"), "bf16", r"outputs\[1\].dtype \(diff_gamma\) is \"bf16\""),
+    (
+        (*OP, "inputs", 0),
+        {"id": 0, "dtype": "bf16", "shape": [24], "stride": [1]},
+        r"inputs\[0\].shape \(src\) is \(24,\), and must be of",
+    ),
+    ((*OP, "inputs", 0, "shape"), "24", r"inputs\[0\].shape is \"24\", and must be a list"),
+    ((*OP, "inputs", 0, "shape", 1), -3, r"inputs\[0\].shape is \[2, -3, 16, 24\], and must be s"),
+    ((*OP, "inputs", 0, "shape", 1), 1.5, r"inputs\[0\].shape\[1\] is 1.5, and must be a whole"),
+    (
+        (*OP, "inputs", 2, "shape"),
+        [16],
+        r"inputs\[2\].shape \(mean\) is \(16,\), and must be \(24,",
+    ),
+    ((*OP, "inputs", 1, "shape", 0), 3, r"inputs\[1\].shape \(diff_dst\) is \(3, 1, 16, 24\)"),
+    ((*OP, "outputs", 0, "shape", 0), 3, r"outputs\[0\].shape \(diff_src\) is \(3, 1, 16, 24\)"),
+    ((*OP, "inputs", 0, "stride"), [1], r"inputs\[0\].stride is \[1\], and must be as many numb"),
+    ((*OP, "inputs", 0, "stride", 0), 0, r"inputs\[0\].stride \(src\) is \(0, 384, 24, 1\)"),
+    ((*OP, "inputs", 0, "layout_type"), "opaque", r"inputs\[0\].layout_type \(src\) is \"opaque\""),
+    ((*OP, "outputs", 2), None, r"graph\[0\].outputs has 2 tensors, and must be 1 \(diff_src\)"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "message"), BROKEN, ids=lambda p: str(p)[:40])
+def test_broken_files_are_told_with_the_place(place, value, message):
+    text = changed(place, value)
+    if not message:  # no gamma: right after all
+        onedsl.BatchNormTrainingBackward.from_json(text)
+        return
+    with pytest.raises(ValueError, match=message):
+        onedsl.BatchNormTrainingBackward.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "nonsense", "9" * 5000])
+def test_what_is_no_json(text):
+    with pytest.raises(ValueError, match="not a graph's JSON: "):
+        Graph.from_json(text)
+
+
+@pytest.mark.parametrize("text", ["3", "[]", "null"])
+def test_json_of_something_else(text):
+    with pytest.raises(ValueError, match=r"the document is .*, and must be an object"):
+        Graph.from_json(text)
+
+
+def test_two_ops_are_one_too_many():
+    document = json.loads(dumped("dumped_nxc_bf16.json"))
+    document["graph"] *= 2
+    with pytest.raises(ValueError, match="graph has 2 ops"):
+        onedsl.BatchNormTrainingBackward.from_json(json.dumps(document))
