@@ -1,10 +1,12 @@
 #include "handlers.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <exception>
-#include <limits>
+#include <memory>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "../core/threads.hpp"
@@ -43,7 +45,9 @@ class Checked {
   Checked(const abi::Call& call, const Operation operation) : signature_(signature_of(operation)) {
     set_inputs(call.arguments);
     const abi::Buffer& src = buffer(call.arguments, 0);
-    batch_ = src.rank - integer(call.attributes, "rank");
+    const std::int64_t rank = integer(call.attributes, "rank");
+    if (rank < 2 || rank > src.rank || rank > max_rank) refuse("rank", "must be 2 to src's");
+    batch_ = src.rank - rank;
     const bool last = is_first(call.attributes, "data_format", "NXC", "NCX");
     const bool frozen = is_first(call.attributes, "statistics", "frozen", "batch");
     const double epsilon = number(call.attributes, "epsilon");
@@ -85,7 +89,6 @@ class Checked {
 
   void set_problem(const abi::Buffer& src, const bool channels_last) {
     const std::int64_t rank = src.rank - batch_;
-    if (batch_ < 0 || rank < 2 || rank > max_rank) refuse("rank", "must be 2 to src's");
     const std::int64_t* const sizes = src.sizes + batch_;
     std::array<std::ptrdiff_t, max_rank> strides;
     std::ptrdiff_t stride = 1;
