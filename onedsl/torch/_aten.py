@@ -138,9 +138,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     Notes
     -----
-    PyTorch calls these kernels through Python, which takes some 10 microseconds more for the
-    forward and backward pass of the smallest layer, and 4 in evaluation. Larger layers win that
-    back many times.
+    PyTorch calls these kernels through Python, which takes some 20 microseconds more for the
+    forward and backward pass of the smallest layer, and 4 in evaluation. From some hundred thousand
+    elements on, layers win that back.
 
     inductor, torch.compile's compiler, takes batch norm to pieces before any kernel is looked for:
     a model that it compiled runs as without onedsl. There, `convert` brings the gradient.

@@ -1,6 +1,6 @@
 """What onedsl did with the batch-norm layers of a model, and what it could do."""
 
-from __future__ import annotations
+# No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
 from typing import Literal, NamedTuple
 
