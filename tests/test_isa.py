@@ -24,7 +24,7 @@ LEFT_OUT = [
 ]
 LEFT_OUT += [
     "torch*",
-    "jax",
+    "jax*",
     "dlpack",
     "mixed_out",
     "typing",
