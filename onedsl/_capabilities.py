@@ -78,11 +78,16 @@ class Capabilities:
         for s in self.support:
             row = cells.setdefault((f"{s.dtype}/{s.stats_dtype}", s.data_format), {})
             row.setdefault(s.rank, []).append(s.onednn)
-        words = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
         for (types, data_format), ranks in cells.items():
-            texts = [words.get((r[0], r[1]), "without gamma") for r in ranks.values()]
+            texts = [with_or_without_gamma(runs) for runs in ranks.values()]
             lines.append(f"{types:<12}{data_format:<8}{texts[0]:<12}{texts[1]:<12}{texts[2]}")
         return "\n".join(lines)
+
+
+def with_or_without_gamma(runs: list[bool]) -> str:
+    """Say whether oneDNN runs a variant, with gamma and without."""
+    words = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
+    return words.get((runs[0], runs[1]), "without gamma")
 
 
 def capabilities() -> Capabilities:

@@ -6,19 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from . import _core
+
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
 # The ports of the ops that onedsl builds, as oneDNN's documents name them.
-_NORM = ("src", "mean", "variance", "gamma", "beta")
 _PORTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "BatchNormTrainingBackward": (
-        ("src", "diff_dst", "mean", "variance", "gamma"),
-        ("diff_src", "diff_gamma", "diff_beta"),
-    ),
-    "BatchNormForwardTraining": (
-        _NORM,
-        ("dst", "running_mean", "running_variance", "batch_mean", "batch_variance"),
-    ),
+    "BatchNormTrainingBackward": _core.ports(_core.Operation.training_backward),
+    "BatchNormForwardTraining": _core.ports(_core.Operation.forward_training),
     "Add": (("src_0", "src_1"), ("dst",)),
     "Clamp": (("src",), ("dst",)),
     "ClampBackward": (("dst", "diff_dst"), ("diff_src",)),

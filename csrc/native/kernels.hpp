@@ -72,7 +72,7 @@ struct Tables {
 
 // All that a run writes to, beside the caller's outputs.
 struct Workspace {
-  double* partials = nullptr;  // [partials][2][channels]: the two sums of terms.inl
+  double* partials = nullptr;  // [partials][2][channels]: the two sums of sums.inl
   Tables tables;
 };
 

@@ -10,7 +10,8 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// f32 holds the sums of so many terms, then f64 takes over.
+// f32 holds the sums of so many rows of columns, or pairs of vectors of a long plane, then f64
+// takes over.
 constexpr int terms_in_f32 = 8;
 
 struct Sums {

@@ -14,8 +14,9 @@ from .cases import Case
 from .contenders import TRIAD
 from .machine import Watch
 
-# Two OpenMP runtimes in one process (torch brings its own) take the cores from each other while
-# their idle threads still spin; a pause before a contender's turn lets the other's go to sleep.
+# Two OpenMP runtimes in one process, as where PyTorch has a libgomp under another name, take the
+# cores from each other while their idle threads still spin; a pause before a contender's turn lets
+# the other's go to sleep.
 PAUSE_SECONDS = 0.004
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
+from .. import DataFormat, _core
 from ..testing import Problem
 from .cases import Case
 from .operations import OPERATIONS
@@ -72,8 +72,7 @@ def copies_past_the_cache(bytes_of_one: int) -> int:
 
 def _relu_dst(problem: Problem, beta: Array, data_format: str) -> Array:
     """Give what the forward pass of batch norm with ReLU gave, about."""
-    per_channel = [1] * problem.src.ndim
-    per_channel[-1 if data_format == "NXC" else 1] = -1
+    per_channel = DataFormat(data_format).statistics_shape_beside(problem.src.shape)
     scale = problem.gamma / np.sqrt(problem.variance + np.float32(EPSILON))
     mean, scale, beta = (v.reshape(per_channel) for v in (problem.mean, scale, beta))
     dst = (problem.src.astype(np.float32) - mean) * scale + beta

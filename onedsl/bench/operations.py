@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,30 +12,57 @@ from .. import (
     BatchNormReLUTrainingBackward,
     BatchNormTrainingBackward,
 )
-
-VECTORS = ("mean", "variance", "gamma", "beta")
-FORWARD = ("dst", "running_mean", "running_variance", "batch_mean", "batch_variance")
-BACKWARD = ("diff_src", "diff_gamma", "diff_beta")
+from .._dialect import Dialect, Port
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operator, and the names of its large tensors."""
+    """An operator, and which of its large tensors a call has."""
 
     operator: type[Any]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    """The last are left out where they are not asked for."""
     summed: tuple[str, ...]
     """Inputs that are read to be summed, and then again: the sums must be there first."""
-    large: tuple[str, ...]
-    """All inputs and outputs of src's shape."""
     options: tuple[str, ...] = ()
-    """Of the operator's ``compile``."""
+    """Of the operator's ``compile``: optional tensors that are given, and ``"residual"``."""
     needed_by_others: tuple[str, ...] = ()
     """Large tensors that PyTorch's separate kernels read beside these."""
     layers: int = 1
     """So many calls in a chain: each reads what the one before wrote."""
+
+    @property
+    def _dialect(self) -> Dialect:
+        dialect: Dialect = self.operator._dialect
+        return dialect
+
+    @property
+    def _given(self) -> list[Port]:
+        return [
+            port
+            for port in self._dialect.inputs
+            if port.kind == "statistic" or not port.optional or port.name in self.options
+        ]
+
+    @property
+    def _computed(self) -> list[Port]:
+        first, *others = self._dialect.outputs
+        asked = "residual" in self.options
+        return [first, *(port for port in others if port.kind == "statistic" or asked)]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of what is given."""
+        return tuple(port.name for port in self._given)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what is computed. The operator's last are left out if not asked for."""
+        return tuple(port.name for port in self._computed)
+
+    @property
+    def large(self) -> tuple[str, ...]:
+        """The names of all inputs and outputs of src's shape."""
+        ports = (*self._given, *self._computed)
+        return tuple(port.name for port in ports if port.kind == "tensor")
 
     def tensors_moved(self, *, summed_from_cache: bool) -> int:
         """Count the large tensors that one layer moves.
@@ -45,58 +73,22 @@ class Operation:
         return len(self.large) + (0 if summed_from_cache else len(self.summed))
 
 
+_BACKWARD = Operation(BatchNormTrainingBackward, summed=("src", "diff_dst"))
+
 OPERATIONS = {
-    "backward": Operation(
-        BatchNormTrainingBackward,
-        ("src", "diff_dst", "mean", "variance", "gamma"),
-        BACKWARD,
-        summed=("src", "diff_dst"),
-        large=("src", "diff_dst", "diff_src"),
-    ),
-    "chain": Operation(
-        BatchNormTrainingBackward,
-        ("src", "diff_dst", "mean", "variance", "gamma"),
-        BACKWARD,
-        summed=("src", "diff_dst"),
-        large=("src", "diff_dst", "diff_src"),
-        layers=4,
-    ),
-    "forward": Operation(
-        BatchNormForwardTraining,
-        ("src", *VECTORS),
-        FORWARD,
-        summed=("src",),
-        large=("src", "dst"),
-    ),
-    "relu-forward": Operation(
-        BatchNormReLUForwardTraining,
-        ("src", *VECTORS),
-        FORWARD,
-        summed=("src",),
-        large=("src", "dst"),
-    ),
+    "backward": _BACKWARD,
+    "chain": dataclasses.replace(_BACKWARD, layers=4),
+    "forward": Operation(BatchNormForwardTraining, summed=("src",)),
+    "relu-forward": Operation(BatchNormReLUForwardTraining, summed=("src",)),
     "relu-backward": Operation(
-        BatchNormReLUTrainingBackward,
-        ("src", "diff_dst", *VECTORS),
-        BACKWARD,
-        summed=("src", "diff_dst"),
-        large=("src", "diff_dst", "diff_src"),
-        needed_by_others=("dst",),
+        BatchNormReLUTrainingBackward, summed=("src", "diff_dst"), needed_by_others=("dst",)
     ),
     "add-relu-forward": Operation(
-        BatchNormReLUForwardTraining,
-        ("src", *VECTORS, "residual"),
-        FORWARD,
-        summed=("src",),
-        large=("src", "residual", "dst"),
-        options=("residual",),
+        BatchNormReLUForwardTraining, summed=("src",), options=("residual",)
     ),
     "add-relu-backward": Operation(
         BatchNormReLUTrainingBackward,
-        ("src", "diff_dst", *VECTORS, "dst"),
-        (*BACKWARD, "diff_residual"),
         summed=("src", "diff_dst", "dst"),
-        large=("src", "diff_dst", "dst", "diff_src", "diff_residual"),
         options=("dst", "residual"),
     ),
 }

@@ -13,7 +13,7 @@ from rich import box
 from rich.table import Table
 
 from .. import _core
-from .._capabilities import Capabilities, Support, capabilities
+from .._capabilities import Capabilities, Support, capabilities, with_or_without_gamma
 from .._types import DTYPES
 from ..bench.machine import cpu
 from ..bench.table import console
@@ -158,15 +158,12 @@ def _matrix(support: list[dict[str, Any]]) -> Table:
     table.add_column("onedsl")
     for (types, data_format), variants in rows.items():
         added = dict.fromkeys(p for v in variants for p in v["onedsl_adds"].split(", ") if p)
-        ranks = [_word([v["onednn"] for v in variants if v["rank"] == rank]) for rank in (2, 3, 4)]
+        ranks = [
+            with_or_without_gamma([v["onednn"] for v in variants if v["rank"] == rank])
+            for rank in (2, 3, 4)
+        ]
         table.add_row(types, data_format, *ranks, ", ".join(added))
     return table
-
-
-def _word(runs: list[bool]) -> str:
-    """Say whether oneDNN runs a variant, with gamma and without."""
-    words = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
-    return words.get((runs[0], runs[1]), "without gamma")
 
 
 def _reasons(support: list[dict[str, Any]]) -> list[str]:

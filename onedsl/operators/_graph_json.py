@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _attributes
+from .. import _attributes, _core
 from .._spec import DataFormat, TensorSpec, parse_data_format
 from .._types import DTYPES, STATISTICS
 from ..graph import Graph, GraphOp, LogicalTensor
 
 KIND = "BatchNormTrainingBackward"
 
-INPUTS = ("src", "diff_dst", "mean", "variance", "gamma")
-OUTPUTS = ("diff_src", "diff_gamma", "diff_beta")
+INPUTS, OUTPUTS = _core.ports(_core.Operation.training_backward)
 _TENSORS = ("src", "diff_dst", "diff_src")
 
 # What oneDNN adds where it dumps a graph after it was partitioned.

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import _attributes, _core
+from ..operators.batch_norm_relu_training_backward import DIALECT as BACKWARD
 from ._layers import begin_step, in_fx
 from ._op import op
 from ._training import affine, normalize, operator
 
 _FORWARD = _core.Operation.relu_forward_training
-_BACKWARD = _core.Operation.relu_training_backward
+_BACKWARD = BACKWARD.operation
 _AUTO = _core.Backend.auto
-_ALL, _WITHOUT_RESIDUAL = 0b1111, 0b0111  # diff_src, diff_gamma, diff_beta, diff_residual
+_ALL, _WITHOUT_RESIDUAL = BACKWARD.all_outputs, BACKWARD.always_outputs
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 """dst, the batch's mean and its biased variance."""

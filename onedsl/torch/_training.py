@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -10,12 +11,27 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .._types import MAX_RANK
-from ..operators.batch_norm_forward_training import DIALECT as BATCH_NORM_FORWARD
+from .._dialect import Dialect
+from .._types import DTYPES
+from ..operators import (
+    batch_norm_forward_training,
+    batch_norm_relu_forward_training,
+    batch_norm_relu_training_backward,
+)
 
 _AUTO = _core.Backend.auto
-_ALL = BATCH_NORM_FORWARD.all_outputs
-_TYPES = [(data, _core.DataType.f32) for data in _core.DataType]
+_ALL = batch_norm_forward_training.DIALECT.all_outputs
+# PyTorch's statistics are f32, whatever the tensors are.
+_DIALECTS: dict[_core.Operation, Dialect] = {
+    module.DIALECT.operation: dataclasses.replace(
+        module.DIALECT, types=dict.fromkeys(DTYPES, ("f32",))
+    )
+    for module in (
+        batch_norm_forward_training,
+        batch_norm_relu_forward_training,
+        batch_norm_relu_training_backward,
+    )
+}
 
 
 @functools.lru_cache(maxsize=256)
@@ -23,15 +39,11 @@ def operator(
     operation: _core.Operation, epsilon: float, clip: float | None = None
 ) -> _core.Operator:
     """Make the core's operator, once: PyTorch's shapes, and statistics in f32."""
-    return _core.Operator(
-        operation,
-        epsilon=epsilon,
-        statistics=_core.Statistics.batch,
-        statistics_shape=_core.StatisticsShape.channel_second,
-        types=_TYPES,
-        ranks=(2, MAX_RANK),
+    return _DIALECTS[operation].core_operator(
+        epsilon,
+        _core.StatisticsShape.channel_second,
+        {"clip": math.inf if clip is None else clip},
         keeps_history=True,  # autograd has it: the core is called below it
-        clip=math.inf if clip is None else clip,
     )
 
 
