@@ -136,7 +136,9 @@ def main() -> None:
     out.print(table(title, "", [*labels, *columns("onedsl"), *columns("oneDNN")], sections))
     out.print("Every result agrees with the float64 reference.")
     out.print(f"{finding(pairs)}, in the geometric mean of the table's lines.")
-    out.print(*bench.disturbance(row for pair in pairs for row in pair))
+    warning = bench.disturbance(row for pair in pairs for row in pair)
+    for line in warning:
+        out.print(line)
     if chosen.save:
         shares = {
             (p[0].dtype, p[0].workload): {
@@ -148,7 +150,7 @@ def main() -> None:
             for p in pairs
         }
         subtitle = f"Geometric mean. Layers: channels x height = width. {bench.machine()}"
-        plot(chosen.save, shares, MARKS, finding(pairs), subtitle)
+        plot(chosen.save, shares, MARKS, finding(pairs), "\n".join([subtitle, *warning]))
         out.print(f"Picture: {chosen.save}")
 
 

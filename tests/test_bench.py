@@ -199,6 +199,15 @@ def test_table_and_legend_name_only_what_ran(tmp_path):
     assert "oneDNN" not in legend
 
 
+def test_ticks_can_be_read_where_a_disturbed_triad_makes_shares_large(tmp_path):
+    rows = [row((10, 10), {"onedsl": 1.0, "triad": triad}) for triad in (0.5, 12.0)]
+    picture = tmp_path / "picture.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        report.draw(picture, rows)
+    ticks = re.findall(r"<text[^>]*>(\d+%)</text>", picture.read_text())
+    assert 2 <= len(ticks) <= 8
+
+
 def test_short_calls_are_repeated_and_long_ones_are_not():
     calls = dict.fromkeys(("short", "long"), 0)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MultipleLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#8a8a8a"
@@ -66,7 +66,7 @@ def plot(
         axes.set_title(panel, loc="left", size=14, weight="bold")
         axes.axvline(1, color=DARK_GREY, linewidth=1, linestyle=":")
         axes.set_xlim(0, 1.08 * max(1, largest))
-        axes.xaxis.set_major_locator(MultipleLocator(0.25))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2.5, 5, 10]))
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.grid(axis="x", color=GRID)
         axes.set_axisbelow(True)
