@@ -61,6 +61,7 @@ from ._capabilities import Capabilities, capabilities
 from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
 from ._plans import PlanCounts, clear_plans, plan_counts
 from ._spec import DataFormat, TensorSpec
+from ._sums import BatchNormMoments, BatchNormSums
 from ._verbose import verbose
 from .operators._compiled import Compiled
 from .operators.batch_norm_forward_training import (
@@ -101,9 +102,11 @@ __all__ = [
     "BatchNormForward",
     "BatchNormForwardTraining",
     "BatchNormGradients",
+    "BatchNormMoments",
     "BatchNormReLUForwardTraining",
     "BatchNormReLUGradients",
     "BatchNormReLUTrainingBackward",
+    "BatchNormSums",
     "BatchNormTrainingBackprop",
     "BatchNormTrainingBackward",
     "BatchNormalizationGrad",

@@ -4,6 +4,9 @@ import enum
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
+import numpy.typing as npt
+
 class DataType(enum.Enum):
     f32 = 0
     bf16 = 1
@@ -55,6 +58,15 @@ class Operator:
         wanted: int,
         out: tuple[Any, ...] | None,
         backend: Backend,
+        /,
+    ) -> tuple[Any, ...] | None: ...
+    def reduce(self, inputs: tuple[object, ...], /) -> npt.NDArray[np.float64] | None: ...
+    def apply(
+        self,
+        vector: npt.NDArray[np.float64],
+        inputs: tuple[object, ...],
+        wanted: int,
+        out: tuple[Any, ...] | None,
         /,
     ) -> tuple[Any, ...] | None: ...
 

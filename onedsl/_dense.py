@@ -36,18 +36,14 @@ def _kept_axes(
     dialect: Dialect, statistics_shape: _core.StatisticsShape, arrays: Sequence[Array | None]
 ) -> int:
     """Give the axes that the statistics keep, one bit each."""
-    src, statistic = (
-        next(
-            array
-            for port, array in zip(dialect.inputs, arrays, strict=True)
-            if port.kind == kind and array is not None
-        )
-        for kind in ("tensor", "statistic")
-    )
+    first: dict[str, Array] = {}
+    for port, array in zip(dialect.inputs, arrays, strict=True):
+        if array is not None:
+            first.setdefault(port.kind, array)
     axis = channel_axis(statistics_shape)
     if axis is not None:
-        return 1 << (axis % src.ndim)
-    return sum(1 << axis for axis, size in enumerate(statistic.shape) if size != 1)
+        return 1 << (axis % first["tensor"].ndim)
+    return sum(1 << axis for axis, size in enumerate(first["statistic"].shape) if size != 1)
 
 
 def _usable(name: str, array: Array, kept: int, like: Array | None) -> Array:

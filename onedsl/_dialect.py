@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from . import _core
@@ -57,6 +57,10 @@ class Dialect:
     """The input that the document has ignored where only `always` is asked for."""
     together: tuple[str, ...] = ()
     """Optional inputs that come all or none."""
+
+    def reduction(self, inputs: int) -> Dialect:
+        """Give what takes the first so many inputs, and has no outputs."""
+        return replace(self, inputs=self.inputs[:inputs], outputs=(), together=())
 
     @functools.cached_property
     def all_outputs(self) -> int:

@@ -5,6 +5,7 @@ The core looks at every argument itself and refuses, without a word, what it can
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from . import _core
 from ._arrays import Array, as_numpy, is_contiguous, overlap, same_layout, same_memory
 from ._dialect import Dialect, Port, channel_axis
 from ._spec import TensorSpec
+from ._sums import Totals
 from ._types import dtype_name
 
 
@@ -72,13 +74,16 @@ def arguments(
     ]
     _refuse_torn(dialect, described)
     models = _Models.of(dialect, described)
-    (_, src), (first, statistic) = models.tensor, models.statistic
+    _, src = models.tensor
     rank(dialect, src.shape)
+    tensor_type(dialect, src.dtype)
     for port, array in zip(dialect.inputs, described, strict=True):
-        if port.label == first:
-            types(dialect, src.dtype, statistic.dtype, first)
-            statistic_shape(dialect, statistics_shape, src.shape, first, statistic.shape)
-        elif array is not None:
+        if array is None:
+            continue
+        if (port.label, array) == models.statistic:
+            types(dialect, src.dtype, array.dtype, port.label)
+            statistic_shape(dialect, statistics_shape, src.shape, port.label, array.shape)
+        else:
             models.check(port, port.label, array)
 
 
@@ -99,7 +104,7 @@ class _Models:
     """What the others must be like: the first tensor and the first statistic, with their names."""
 
     tensor: tuple[str, Described]
-    statistic: tuple[str, Described]
+    statistic: tuple[str, Described] | None = None
 
     @classmethod
     def of(cls, dialect: Dialect, described: Sequence[Described | None]) -> _Models:
@@ -124,11 +129,17 @@ class _Models:
         )
 
 
+def tensor_type(dialect: Dialect, data: str) -> None:
+    """Refuse a type that tensors do not have."""
+    if data not in dialect.types:
+        wanted = " or ".join(dialect.types)
+        raise TypeError(f"{dialect.inputs[0].label} must be {wanted}, not {data}")
+
+
 def types(dialect: Dialect, data: str, statistic: str, argument: str) -> None:
     """Refuse a pair of types that is not a row of the type table."""
+    tensor_type(dialect, data)
     src = dialect.inputs[0]
-    if data not in dialect.types:
-        raise TypeError(f"{src.label} must be {' or '.join(dialect.types)}, not {data}")
     if statistic not in dialect.types[data]:
         raise TypeError(
             f"{argument} must be {' or '.join(dialect.types[data])} where {src.name} is {data}, "
@@ -228,11 +239,8 @@ def buffers(
     """
     src, dense_src = dialect.inputs[0].name, dense[0]
     assert dense_src is not None
-    inputs = list(zip(dialect.inputs, arrays, strict=True))
-    models = _Models.of(
-        dialect,
-        [None if array is None else _described(port.label, array) for port, array in inputs],
-    )
+    models = _Models.of(dialect, _all_described(dialect, arrays))
+    inputs = zip(dialect.inputs, arrays, strict=True)
     taken = {port.name: array for port, array in inputs if array is not None}
     for port, array in zip(dialect.outputs, out, strict=True):
         if array is None:
@@ -265,49 +273,42 @@ def _overlap(port: Port, name: str, array: Array, taken: dict[str, Array]) -> No
             raise ValueError(f"{name} {how} {other}; {cure}")
 
 
-# ---- Compiled operators ----
+# ---- Sums of parts ----
 
 
-def not_compiled_for(
-    dialect: Dialect,
-    arrays: Sequence[Array | None],
-    spec: TensorSpec,
-    statistic: TensorSpec,
-    given: int,
-) -> None:
-    """Refuse inputs that are right together, and not those of the compiled plan."""
-    for i, (port, array) in enumerate(zip(dialect.inputs, arrays, strict=True)):
-        name, expected = port.label, bool(given >> i & 1)
-        if (array is not None) != expected:
-            raise TypeError(
-                f"{name} is {'missing' if expected else 'given'}, and this was compiled with "
-                f"{port.name}={expected}"
-            )
-        if array is None:
-            continue
-        wanted, dtype = spec, spec.dtype
-        if port.kind == "statistic":
-            wanted, dtype = statistic, f'stats_dtype="{statistic.dtype}"'
-        got = dtype_name(array.dtype)
-        if got != wanted.dtype:
-            raise TypeError(f"{name} is {got}, and this was compiled for {dtype}")
-        if array.shape != wanted.shape:
-            raise ValueError(
-                f"{name} has shape {array.shape}, and this was compiled for {wanted.shape}"
-            )
-        if port.kind == "tensor":
-            _not_compiled_strides(name, array, wanted.byte_strides)
-
-
-def _not_compiled_strides(name: str, array: Array, wanted: tuple[int, ...]) -> None:
-    steps = zip(array.shape, array.strides, wanted, strict=True)
-    if array.size and any(a != b for size, a, b in steps if size > 1):
-        raise ValueError(
-            f"{name} has strides {array.strides}, and this was compiled for {wanted} (in bytes): "
-            f"compile for TensorSpec.of({name}), or copy {name} into that order"
+def totals(kind: type[Totals], value: object) -> Totals:
+    """Take what reduce gives."""
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{kind._word} must be {kind.__name__}, as reduce gives, not {type(value).__name__}"
         )
-    if not array.flags.aligned:
-        raise ValueError(f"{name} is not aligned to its items; pass {name}.copy()")
+    return value
+
+
+def not_totals_of(dialect: Dialect, given: Totals, arrays: Sequence[Array | None]) -> None:
+    """Refuse totals that have no part like these inputs, which are right together."""
+    models = _Models.of(dialect, _all_described(dialect, arrays))
+    assert models.statistic is not None
+    (src_name, src), (_, statistic) = models.tensor, models.statistic
+    channels = math.prod(statistic.shape)
+    if given.channels != channels:
+        raise ValueError(
+            f"{given._word} must be of {channels} channels, as {src_name} with shape {src.shape} "
+            f"has, not of {given.channels}"
+        )
+    count = math.prod(src.shape) // channels if channels else 0
+    if given.count < count:
+        raise ValueError(
+            f"{given._word} must be those of all parts, added up, {src_name} among them; they are "
+            f"of {given.count} elements a channel, and {src_name} has {count}"
+        )
+
+
+def _all_described(dialect: Dialect, arrays: Sequence[Array | None]) -> list[Described | None]:
+    return [
+        None if array is None else _described(port.label, array)
+        for port, array in zip(dialect.inputs, arrays, strict=True)
+    ]
 
 
 # ---- Lists of names ----

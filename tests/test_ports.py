@@ -15,6 +15,7 @@ from onedsl import (
     _core,
     _dense,
     _refuse,
+    _refuse_compiled,
 )
 from onedsl._dialect import Dialect, Port
 from onedsl._refuse import Described
@@ -141,11 +142,13 @@ class TestAnyPorts:
 
         specs = TensorSpec((4, 3)), TensorSpec((3,))
         inputs = [np.ascontiguousarray(a) for a in arrays()]
-        _refuse.not_compiled_for(FORWARD, inputs, *specs, 0b11111)
+        _refuse_compiled.not_compiled_for(FORWARD, inputs, *specs, 0b11111)
         with pytest.raises(TypeError, match=r"beta \(Shift\) is given, .* with beta=False"):
-            _refuse.not_compiled_for(FORWARD, inputs, *specs, 0b01111)
+            _refuse_compiled.not_compiled_for(FORWARD, inputs, *specs, 0b01111)
         with pytest.raises(TypeError, match=r"gamma is missing, .* with gamma=True"):
-            _refuse.not_compiled_for(FORWARD, [*inputs[:3], None, inputs[4]], *specs, 0b11111)
+            _refuse_compiled.not_compiled_for(
+                FORWARD, [*inputs[:3], None, inputs[4]], *specs, 0b11111
+            )
 
 
 class TestDescribed:

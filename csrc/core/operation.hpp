@@ -27,6 +27,7 @@ struct Signature {
   OutputSet least;         // what may be asked for is this, or all outputs
   Output in_place;         // this output may be written over ...
   Input over;              // ... exactly this input
+  InputSet summed;         // inputs that the sums of its first pass are made of
   InputSet together = {};  // optional inputs that come all or none
 };
 
@@ -38,21 +39,24 @@ constexpr OutputSet gradients(Output::diff_src, Output::diff_gamma, Output::diff
 constexpr InputSet forward_inputs(Input::src, Input::mean, Input::variance, Input::gamma,
                                   Input::beta);
 constexpr InputSet affine(Input::gamma, Input::beta);
+constexpr InputSet gradient_summed(Input::src, Input::diff_dst, Input::mean, Input::variance);
+constexpr InputSet forward_summed(Input::src);
 constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::running_variance,
                                     Output::batch_mean, Output::batch_variance);
 
 // By Operation.
 constexpr std::array all = {
     Signature{"BatchNormTrainingBackward", gradient_inputs, InputSet(Input::gamma), gradients,
-              OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst},
+              OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst, gradient_summed},
     Signature{"BatchNormForwardTraining", forward_inputs, affine, forward_outputs, forward_outputs,
-              Output::dst, Input::src, affine},
+              Output::dst, Input::src, forward_summed, affine},
     Signature{"BatchNormForwardTraining and ReLU", forward_inputs.with(Input::residual),
               affine.with(Input::residual), forward_outputs, forward_outputs, Output::dst,
-              Input::src, affine},
+              Input::src, forward_summed, affine},
     Signature{"ReLUBackward and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
-              gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst},
+              gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
+              gradient_summed.with(Input::gamma).with(Input::beta).with(Input::dst)},
 };
 
 }  // namespace signatures

@@ -99,10 +99,21 @@ class PortSet {
 using InputSet = PortSet<Input>;
 using OutputSet = PortSet<Output>;
 
-// The memory of one run. Null: an optional input is absent, an output is not wanted.
+// What one pass of a run leaves to the other: the elements of a statistic, and for each statistic
+// two numbers. The gradient's are the sums of diff_dst and of diff_dst * xhat; the forward pass's
+// are the mean and the sum of the squared distances from it.
+struct Sums {
+  double* count = nullptr;
+  double* first = nullptr;
+  double* second = nullptr;
+};
+
+// The memory of one run. Null: an optional input is absent, an output is not wanted, or the run is
+// whole.
 struct Ports {
   PerPort<Input, const void*> in;
   PerPort<Output, void*> out;
+  Sums sums;
 };
 
 }  // namespace onedsl

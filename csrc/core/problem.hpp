@@ -31,6 +31,7 @@ struct Problem {
   Attributes attributes;
   InputSet optional_tensors;  // those that are given
   OutputSet wanted;
+  Pass pass = Pass::both;
 };
 
 bool operator==(const Problem& a, const Problem& b) noexcept;

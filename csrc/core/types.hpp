@@ -19,4 +19,8 @@ enum class Statistics : std::uint8_t { batch, frozen };
 // 1 / sqrt(variance + epsilon), where epsilon has no part any more.
 enum class Spread : std::uint8_t { variance, inverse_deviation };
 
+// A run is two passes: one makes sums, and the other makes results of them. Each can run by itself,
+// on parts of a tensor: the sums of all parts are then added up in between.
+enum class Pass : std::uint8_t { both, reduce, apply };
+
 }  // namespace onedsl

@@ -78,23 +78,50 @@ inline ChannelSums add_partials(const Task& task, const Range& channels) {
   return sums;
 }
 
-// Calls finish_channel(c, its sum of weights, its sum of products).
-template <class FinishChannel>
-inline void for_sums(const Task& task, const Range& channels, const FinishChannel& finish_channel) {
+// Calls use(c, its sum of weights, its sum of products).
+template <class Use>
+inline void for_sums(const Task& task, const Range& channels, const Use& use) {
   for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
     const Range some{first, minimum(first + channels_at_a_time, channels.end)};
     const ChannelSums sums = add_partials(task, some);
     for (Index i = 0; i < length(some); ++i) {
-      finish_channel(first + i, sums.weights[i], sums.products[i]);
+      use(first + i, sums.weights[i], sums.products[i]);
     }
   }
+}
+
+// What one pass of a run leaves to the other of a channel, and a whole run goes through as well: of
+// the gradient, the sums of diff_dst and of diff_dst * xhat; of the forward pass, the mean and the
+// sum of the squared distances from it.
+struct Total {
+  double first;
+  double second;
+};
+
+// total_of(c, its sum of weights, its sum of products), and apply(c, that).
+template <class TotalOf, class Apply>
+inline void finish_channels(const Task& task, const Range& channels, const TotalOf& total_of,
+                            const Apply& apply) {
+  const Totals& totals = task.totals;
+  if (task.pass == Pass::apply) {
+    for (Index c = channels.begin; c < channels.end; ++c) {
+      apply(c, Total{totals.first[c], totals.second[c]});
+    }
+    return;
+  }
+  for_sums(task, channels, [&](const Index c, const double weights, const double products) {
+    const Total total = total_of(c, weights, products);
+    if (task.pass == Pass::both) return apply(c, total);
+    totals.first[c] = total.first;
+    totals.second[c] = total.second;
+  });
 }
 
 // ---- The gradient ----
 
 // What is subtracted from src while it is summed: the mean, or a number of few bits near it. In
 // f32, src - mean is rounded alike for all src of one binade, an error that adds up as the number
-// of elements does; with a pivot of few bits the difference is exact. finish_gradient() corrects
+// of elements does; with a pivot of few bits the difference is exact. gradient_total() corrects
 // the sum for the difference between pivot and mean. Few elements are summed about the mean itself,
 // for zeros to be exact.
 constexpr double few_elements = 8192;
@@ -127,27 +154,27 @@ void prepare_masked_gradient(const Task& task, const Range& channels) {
   }
 }
 
+inline Total gradient_total(const Task& task, const Index c, const double sum_diff_dst,
+                            const double sum_product) {
+  const auto mean = static_cast<double>(task.tensors.mean[c]);
+  const double from_pivot_to_mean = static_cast<double>(pivot_near_mean(task, c)) - mean;
+  const double sum_centered = sum_product + from_pivot_to_mean * sum_diff_dst;
+  return {sum_diff_dst,
+          sum_centered * inverse_deviation_of(task.formula, task.tensors.variance[c])};
+}
+
 template <class T>
-void finish_gradient_channel(const Task& task, const Index c, const double sum_diff_dst,
-                             const double sum_product) {
+void apply_gradient(const Task& task, const Index c, const Total& total) {
   const Tensors& tensors = task.tensors;
-  const double mean = static_cast<double>(tensors.mean[c]);
   const double inverse_deviation = inverse_deviation_of(task.formula, tensors.variance[c]);
   const double count = task.formula.per_statistic;
-
-  // Of diff_dst * (src - mean).
-  const double sum_centered =
-      sum_product + (static_cast<double>(pivot_near_mean(task, c)) - mean) * sum_diff_dst;
-  if (tensors.diff_gamma != nullptr) {
-    tensors.diff_gamma[c] = static_cast<float>(sum_centered * inverse_deviation);
-  }
-  if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(sum_diff_dst);
+  if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(total.second);
+  if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(total.first);
 
   const auto scale = static_cast<float>(gamma_of(task, c) * inverse_deviation);
   const bool batch = task.formula.statistics == Statistics::batch;
-  const auto shift = batch ? static_cast<float>(sum_diff_dst / count) : 0;
-  const auto slope =
-      batch ? static_cast<float>(sum_centered * inverse_deviation / count * inverse_deviation) : 0;
+  const auto shift = batch ? static_cast<float>(total.first / count) : 0;
+  const auto slope = batch ? static_cast<float>(total.second / count * inverse_deviation) : 0;
   const Tables& tables = task.workspace.tables;
   for_places_in_table<T>(task, c, [&](const Index place) {
     tables.mean[place] = tensors.mean[c];
@@ -159,9 +186,12 @@ void finish_gradient_channel(const Task& task, const Index c, const double sum_d
 
 template <class T>
 bool finish_gradient(const Task& task, const Range& channels) {
-  for_sums(task, channels, [&](const Index c, const double weights, const double products) {
-    finish_gradient_channel<T>(task, c, weights, products);
-  });
+  finish_channels(
+      task, channels,
+      [&](const Index c, const double weights, const double products) {
+        return gradient_total(task, c, weights, products);
+      },
+      [&](const Index c, const Total& total) { apply_gradient<T>(task, c, total); });
   return true;
 }
 

@@ -38,6 +38,12 @@ struct Tensors {
   float* batch_variance = nullptr;
 };
 
+// In the caller's memory, for a run of one pass.
+struct Totals {
+  double* first = nullptr;
+  double* second = nullptr;
+};
+
 struct Formula {
   double epsilon = 0;
   double momentum = 0;
@@ -83,6 +89,8 @@ struct Task {
   Order order;
   Samples samples;
   Workspace workspace;
+  Pass pass = Pass::both;
+  Totals totals;
   bool streaming = false;  // non-temporal stores
 };
 
@@ -113,8 +121,8 @@ struct Kernels {
   void (*prepare)(const Task&, const Range& channels);
   void (*reduce)(const Task&, const Part&, const PartialScratch&);
   // From the sums to the results of one value a channel, and the tables that the tensors are
-  // written with. False: some sums are of too few digits, and to be made again; it has prepared
-  // that.
+  // written with; or, where a run is one pass, to the totals, or from them. False: some sums are of
+  // too few digits, and to be made again; it has prepared that.
   bool (*finish)(const Task&, const Range& channels);
   void (*write)(const Task&, const Part&);
   void (*fence)();  // after the last write of each thread that streams

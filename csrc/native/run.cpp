@@ -176,7 +176,7 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
     doubles = scratch_per_column * round_up(columns, pair);
     floats = doubles;
   }
-  const Index sums = 2 * order.partials * order.channels;
+  const Index sums = problem.pass == Pass::apply ? 0 : 2 * order.partials * order.channels;
 
   const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
                                  &tables.beta,  &tables.shift, &tables.slope};
@@ -190,16 +190,37 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
   float* const all_floats = memory.take<float>(schedule.threads * floats);
 
   if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
-  if (!makes_statistics(problem)) kernels.prepare(task, {0, order.channels});
+  if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});
   std::atomic<Index> unfinished = 0;
-  const BlockRun block{
-      kernels, task, schedule, places, needs_sums(problem), makes_statistics(problem), unfinished};
+  const BlockRun block{kernels,
+                       task,
+                       schedule,
+                       places,
+                       needs_sums(problem),
+                       is_forward(problem) && needs_sums(problem),
+                       unfinished};
   on_threads(schedule.threads, [&](const Worker& worker) {
     PartialScratch scratch;
     scratch.doubles = all_doubles + worker.index * doubles;
     scratch.floats = all_floats + worker.index * floats;
     block.work(worker, scratch);
   });
+}
+
+// An empty part's second pass, as one that has no tensor to write.
+Problem of_totals_alone(const Problem& problem) {
+  Problem alone = problem;
+  alone.geometry = Geometry{1, problem.geometry.statistics(), 1};
+  return alone;
+}
+
+Ports without_results_of_elements(const Ports& ports) {
+  Ports without = ports;
+  for (std::size_t i = 0; i < num_ports(Output{}); ++i) {
+    const auto port = static_cast<Output>(i);
+    if (is_tensor(port)) without.out[port] = nullptr;
+  }
+  return without;
 }
 
 }  // namespace
@@ -232,6 +253,9 @@ Cut cut_of(const Problem& problem, const int num_threads, const Machine& machine
 void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
   const Geometry& geometry = problem.geometry;
+  if (geometry.elements() == 0) {
+    return run(of_totals_alone(problem), num_threads, without_results_of_elements(ports), machine);
+  }
   const auto element_bytes = static_cast<Index>(size_of(problem.data));
   const Traffic traffic = traffic_of(problem, ports, machine.cache);
   const Places groups(geometry, true);

@@ -20,9 +20,9 @@ struct Cut {
 // Of a run whose results are not written over its inputs. The problem has elements.
 Cut cut_of(const Problem& problem, int num_threads, const Machine& machine = this_machine());
 
-// The results are the same bits for any num_threads >= 1: see order.hpp. The problem has elements.
-// May be called by many threads at once. Another machine than this one is for tests: it must not
-// have more instructions.
+// The results are the same bits for any num_threads >= 1: see order.hpp. The problem has elements,
+// or is the second pass of one that has, and statistics. May be called by many threads at once.
+// Another machine than this one is for tests: it must not have more instructions.
 void run(const Problem& problem, int num_threads, const Ports& ports,
          const Machine& machine = this_machine());
 

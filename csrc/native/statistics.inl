@@ -60,18 +60,30 @@ void prepare_statistics(const Task& task, const Range& channels) {
   }
 }
 
-// Whether the pivot was near enough.
+// And near_enough is false where the pivot was not; another one is put there then.
 template <class T>
-bool finish_statistics_of(const Task& task, const Index c, const double sum_distance,
-                          const double sum_square) {
+Total statistics_total(const Task& task, const Index c, const double sum_distance,
+                       const double sum_square, bool& near_enough) {
   const double count = task.formula.per_statistic;
   const auto pivot =
       static_cast<double>(task.workspace.tables.pivot[first_place_in_table<T>(task, c)]);
   const double off = sum_distance / count;
   const double mean = pivot + off;
-  const double difference = sum_square / count - off * off;
-  const double variance = difference < 0 ? 0 : difference;
+  const double difference = sum_square - off * sum_distance;
+  const double squares = difference < 0 ? 0 : difference;
 
+  const double variance = squares / count;
+  if (off * off > farthest_pivot * variance) {
+    near_enough = false;
+    put_pivot<T>(task, c, pivot_near(mean, std::sqrt(variance)));
+  }
+  return {mean, squares};
+}
+
+template <class T>
+void apply_statistics(const Task& task, const Index c, const Total& total) {
+  const double mean = total.first;
+  const double variance = total.second / task.formula.per_statistic;
   const Tensors& tensors = task.tensors;
   tensors.batch_mean[c] = static_cast<float>(mean);
   tensors.batch_variance[c] = static_cast<float>(variance);
@@ -83,18 +95,17 @@ bool finish_statistics_of(const Task& task, const Index c, const double sum_dist
   tensors.running_variance[c] = running(tensors.variance[c], variance);
   put_normalization<T>(task, c,
                        normalization_of(task, c, tensors.batch_mean[c], tensors.batch_variance[c]));
-
-  const bool near_enough = !(off * off > farthest_pivot * variance);
-  if (!near_enough) put_pivot<T>(task, c, pivot_near(mean, std::sqrt(variance)));
-  return near_enough;
 }
 
 template <class T>
 bool finish_statistics(const Task& task, const Range& channels) {
   bool near_enough = true;
-  for_sums(task, channels, [&](const Index c, const double distances, const double squares) {
-    if (!finish_statistics_of<T>(task, c, distances, squares)) near_enough = false;
-  });
+  finish_channels(
+      task, channels,
+      [&](const Index c, const double distances, const double squares) {
+        return statistics_total<T>(task, c, distances, squares, near_enough);
+      },
+      [&](const Index c, const Total& total) { apply_statistics<T>(task, c, total); });
   return near_enough;
 }
 

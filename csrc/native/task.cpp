@@ -78,10 +78,14 @@ Task task_for(const Problem& problem, const Ports& ports, const Order& order,
   task.formula.momentum = problem.attributes.momentum;
   task.formula.spread = problem.spread;
   task.formula.statistics = problem.statistics;
-  task.formula.per_statistic = static_cast<double>(problem.geometry.per_statistic());
+  task.formula.per_statistic = problem.pass == Pass::apply
+                                   ? *ports.sums.count
+                                   : static_cast<double>(problem.geometry.per_statistic());
+  task.pass = problem.pass;
+  task.totals = {ports.sums.first, ports.sums.second};
   if (has_relu(problem)) task.formula.relu = relu_of(problem.attributes.clip, problem.data);
   task.order = order;
-  if (makes_statistics(problem)) task.samples = samples_of(order, places);
+  if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order, places);
   return task;
 }
 
@@ -101,6 +105,10 @@ Ports advance(const Problem& problem, const Ports& ports, const Index tensor_byt
     void*& memory = further.out[port];
     if (memory != nullptr) memory = static_cast<std::byte*>(memory) + bytes(port);
   });
+  if (problem.pass != Pass::both) {
+    further.sums.first += statistics;
+    further.sums.second += statistics;
+  }
   return further;
 }
 
@@ -135,13 +143,14 @@ bool may_stream(const Problem& problem, const Ports& ports) {
   return other == nullptr || past_line(other) == past_line(ports.out[Output::diff_src]);
 }
 
-bool makes_statistics(const Problem& problem) {
+bool is_forward(const Problem& problem) {
   return problem.operation == Operation::forward_training ||
          problem.operation == Operation::relu_forward_training;
 }
 
 bool needs_sums(const Problem& problem) {
-  return makes_statistics(problem) || problem.statistics == Statistics::batch ||
+  if (problem.pass != Pass::both) return problem.pass == Pass::reduce;
+  return is_forward(problem) || problem.statistics == Statistics::batch ||
          problem.wanted.has(Output::diff_gamma) || problem.wanted.has(Output::diff_beta);
 }
 

@@ -24,8 +24,8 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
 // Whether the results may be written by non-temporal stores.
 bool may_stream(const Problem& problem, const Ports& ports);
 
-// Whether the statistics are results, and not given.
-bool makes_statistics(const Problem& problem);
+// Whether statistics are made of src: the mean that sums need is not known before.
+bool is_forward(const Problem& problem);
 
 bool needs_sums(const Problem& problem);
 

@@ -23,8 +23,9 @@ struct Hash {
           static_cast<std::int64_t>(p.operation), static_cast<std::int64_t>(p.data),
           static_cast<std::int64_t>(p.statistics), static_cast<std::int64_t>(p.spread),
           std::int64_t{p.optional_tensors.bits()}, std::int64_t{p.wanted.bits()},
-          static_cast<std::int64_t>(key.statistics_type), static_cast<std::int64_t>(key.backend),
-          std::int64_t{key.num_threads}, std::int64_t{key.fork_generation}}) {
+          static_cast<std::int64_t>(p.pass), static_cast<std::int64_t>(key.statistics_type),
+          static_cast<std::int64_t>(key.backend), std::int64_t{key.num_threads},
+          std::int64_t{key.fork_generation}}) {
       h = (h ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
       h ^= h >> 32;
     }

@@ -1,5 +1,6 @@
 #include "plan.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <tuple>
 
@@ -58,7 +59,9 @@ bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
 }
 
 // oneDNN leaves the sums of an empty tensor unwritten, or not, from version to version.
-void Plan::write_empty(const Ports& ports, const std::size_t bytes) const {
+void Plan::write_empty(const Ports& ports) const {
+  const auto statistics = static_cast<std::size_t>(key_.problem.geometry.statistics());
+  const std::size_t bytes = statistics * size_of(key_.statistics_type);
   key_.problem.wanted.for_each([&](const Output port) {
     if (is_tensor(port)) return;
     if (port == Output::running_mean) {
@@ -69,15 +72,26 @@ void Plan::write_empty(const Ports& ports, const std::size_t bytes) const {
       std::memset(ports.out[port], 0, bytes);
     }
   });
+  if (key_.problem.pass == Pass::reduce) {
+    for (double* const sums : {ports.sums.first, ports.sums.second}) {
+      std::fill_n(sums, statistics, 0.0);
+    }
+  }
+}
+
+// Whether an empty part has results of what the other parts have.
+bool Plan::of_more(const Ports& ports) const {
+  return key_.problem.pass == Pass::apply && *ports.sums.count > 0 &&
+         key_.problem.geometry.statistics() > 0;
 }
 
 void Plan::execute(const Ports& ports) const {
   const Geometry& geometry = key_.problem.geometry;
   const auto statistics = static_cast<std::size_t>(geometry.statistics());
-  if (geometry.elements() == 0) {
-    write_empty(ports, statistics * size_of(key_.statistics_type));
-    return;
+  if (key_.problem.pass == Pass::reduce) {
+    *ports.sums.count = static_cast<double>(geometry.per_statistic());
   }
+  if (geometry.elements() == 0 && !of_more(ports)) return write_empty(ports);
   if (key_.statistics_type == DataType::f32) return run(ports);
   const WidenedPorts widened(ports, key_.statistics_type, statistics);
   run(widened.ports());

@@ -50,7 +50,8 @@ class Plan {
 
  private:
   virtual void run(const Ports& ports) const = 0;  // statistics in f32
-  void write_empty(const Ports& ports, std::size_t bytes) const;
+  void write_empty(const Ports& ports) const;
+  bool of_more(const Ports& ports) const;
 
   PlanKey key_;
 };

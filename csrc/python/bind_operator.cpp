@@ -56,7 +56,10 @@ void bind_operator(py::module_& module) {
            py::arg("spread") = Spread::variance, py::arg("keeps_history") = false,
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip)
       .def("run", &Operator::run, py::arg("inputs"), py::arg("wanted"), py::arg("out").none(true),
-           py::arg("backend"), py::pos_only());
+           py::arg("backend"), py::pos_only())
+      .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
+      .def("apply", &Operator::apply, py::arg("vector").noconvert(), py::arg("inputs"),
+           py::arg("wanted"), py::arg("out").none(true), py::pos_only());
 
   py::class_<Compiled>(module, "Compiled", py::is_final())
       .def(py::init([](const Operator& op, const DataType data, Compiled::Sizes shape,

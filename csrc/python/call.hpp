@@ -1,5 +1,6 @@
 #pragma once
 
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -45,6 +46,9 @@ struct Call {
   const View& mean() const { return *in[Input::mean]; }
 };
 
+// A count, and behind it the two numbers of each statistic, all first ones first: see Sums.
+using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
+
 // Whether a plan can use an array's memory as it lies, if these axes have statistics.
 bool is_dense(pybind11::handle array, KeptAxes kept);
 
@@ -61,18 +65,26 @@ class Operator {
   pybind11::object run(const pybind11::tuple& inputs, std::uint32_t wanted,
                        const pybind11::object& out, BackendChoice backend) const;
 
+  // The two halves of a run, by onedsl's own kernels. The first takes those inputs that it needs,
+  // and gives a DoubleVector. The second takes the sum of such vectors, and all that run() takes.
+  pybind11::object reduce(const pybind11::tuple& inputs) const;
+  pybind11::object apply(const DoubleVector& vector, const pybind11::tuple& inputs,
+                         std::uint32_t wanted, const pybind11::object& out) const;
+
   // The parts of a call, for Compiled.
   OutputSet outputs_of(std::uint32_t bits) const;
-  std::optional<Geometry> geometry_of(const View& src, const View& mean) const;
-  std::optional<Call> check(const pybind11::tuple& inputs, OutputSet wanted,
+  std::optional<Geometry> geometry_of(const View& src, const View* mean) const;
+  std::optional<Call> check(const pybind11::tuple& inputs, InputSet taken, OutputSet wanted,
                             const pybind11::object& out) const;
   PlanKey key(const Geometry& geometry, DataType data, DataType statistics, InputSet given,
-              OutputSet wanted, BackendChoice backend) const;
+              OutputSet wanted, BackendChoice backend, Pass pass) const;
 
  private:
+  void execute(const Call& call, OutputSet wanted, BackendChoice backend, Pass pass,
+               const Ports& ports) const;
   bool check_outputs(Call& call, OutputSet wanted, const pybind11::object& out) const;
   bool overlaps_inputs(const Call& call, Output port) const;
-  std::optional<KeptAxes> kept_axes(const View& src, const View& mean) const;
+  std::optional<KeptAxes> kept_axes(const View& src, const View* mean) const;
 
   Dialect dialect_;
 };

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
-from .. import _attributes, _core, _refuse
+from .. import _attributes, _core, _refuse, _refuse_compiled
 from .._arrays import Array
 from .._autotune import fastest
 from .._dialect import channel_axis
@@ -205,7 +205,7 @@ class Compiled(Generic[Result]):
         return operator._result(answer, out)
 
     def _refuse_others(self, arrays: Sequence[Array | None]) -> None:
-        _refuse.not_compiled_for(
+        _refuse_compiled.not_compiled_for(
             self._operator._dialect, arrays, self._spec, self._statistics, self._given
         )
 

@@ -11,8 +11,11 @@ from .._arrays import Array, as_numpy, buffers_for, mark_written
 from .._dialect import Dialect
 from .._errors import GammaIgnoredWarning
 from .._spec import DataFormat, parse_data_format
+from .._sums import Totals
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
+
+Kind = TypeVar("Kind", bound=Totals)
 
 Arrays = tuple[Any, ...]
 """One for each port, None where there is none."""
@@ -75,6 +78,35 @@ class Operator(Generic[Result]):
             )
         return self._result(answer, out)
 
+    def _reduce(self, kind: type[Kind], inputs: Arrays) -> Kind:
+        """Sum a part up: of the inputs, what that takes."""
+        vector = self._core.reduce(inputs)
+        if vector is None:
+            _, dense = self._right_and_dense(self._dialect.reduction(len(inputs)), inputs)
+            vector = _taken(self._core.reduce(dense))
+        return kind(vector)
+
+    def _apply(
+        self, kind: type[Totals], totals: object, inputs: Arrays, wanted: int, out: Any
+    ) -> Result:
+        """Do for a part what is done for the whole, whose totals are given; see `_call`."""
+        dialect = self._dialect
+        given = _refuse.totals(kind, totals)
+        vector = given._vector
+        if wanted != dialect.all_outputs and dialect.ignored:
+            inputs = self._without_ignored(inputs)
+        run = self._core.apply
+        answer = run(vector, inputs, wanted, out)
+        if answer is None:
+            answer = self._answer_in_words(
+                lambda inputs, out: run(vector, inputs, wanted, out),
+                inputs,
+                wanted,
+                out,
+                lambda arrays: _refuse.not_totals_of(dialect, given, arrays),
+            )
+        return self._result(answer, out)
+
     def _result(self, answer: Arrays, out: Any) -> Result:
         """Give what the core computed, or wrote to the caller's ``out``, under its names."""
         result = self._dialect.result
@@ -94,7 +126,20 @@ class Operator(Generic[Result]):
 
         `refuse` may refuse more than the operator does of itself.
         """
-        dialect = self._dialect
+        arrays, dense = self._right_and_dense(self._dialect, inputs, refuse)
+        buffers = self._buffers(inputs, arrays, dense, wanted, out)
+        answer = _taken(run(dense, buffers))
+        if isinstance(out, tuple | list):  # the core saw NumPy's views of it
+            mark_written(out)
+        return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in answer)
+
+    def _right_and_dense(
+        self,
+        dialect: Dialect,
+        inputs: Arrays,
+        refuse: Callable[[Sequence[Array | None]], None] | None = None,
+    ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
+        """Give the inputs as arrays, and dense ones, or say what is wrong with them."""
         arrays = [
             None if value is None and port.optional else as_numpy(port.label, value)
             for port, value in zip(dialect.inputs, inputs, strict=True)
@@ -102,16 +147,7 @@ class Operator(Generic[Result]):
         _refuse.arguments(dialect, self._statistics_shape, arrays)
         if refuse is not None:
             refuse(arrays)
-        dense = _dense.inputs(dialect, self._statistics_shape, arrays)
-        buffers = self._buffers(inputs, arrays, dense, wanted, out)
-        answer = run(dense, buffers)
-        if answer is None:
-            raise RuntimeError(
-                "onedsl's core refused arguments that its checks had passed; please report this"
-            )
-        if isinstance(out, tuple | list):  # the core saw NumPy's views of it
-            mark_written(out)
-        return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in answer)
+        return arrays, _dense.inputs(dialect, self._statistics_shape, arrays)
 
     def _buffers(
         self,
@@ -162,6 +198,17 @@ class Operator(Generic[Result]):
             stacklevel=4,
         )
         return (*inputs[:position], None, *inputs[position + 1 :])
+
+
+Answer = TypeVar("Answer")
+
+
+def _taken(answer: Answer | None) -> Answer:
+    if answer is None:
+        raise RuntimeError(
+            "onedsl's core refused arguments that its checks had passed; please report this"
+        )
+    return answer
 
 
 def _made(cls: type[Any], attributes: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from .. import _attributes, _core
 from .._arrays import AnyArray
 from .._dialect import Dialect, Port
 from .._spec import DataFormat, DataFormatLike, TensorSpec
+from .._sums import BatchNormMoments
 from .._types import MAX_RANK, STATISTICS, Backend, DType
 from ._compiled import Compiled
 from ._operator import ChannelOperator
@@ -224,6 +225,60 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         tells so at level INFO.
         """
         return self._call((src, mean, variance, gamma, beta), DIALECT.all_outputs, out, backend)
+
+    def reduce(self, src: AnyArray) -> BatchNormMoments:
+        """Make the moments of a part of the batch: the first of a call's two passes.
+
+        Parameters
+        ----------
+        src : array
+            As in a direct call; a part of the batch, of any size, empty as well.
+
+        Returns
+        -------
+        BatchNormMoments
+            To be added to those of the other parts, and given to `apply`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does.
+        """
+        return self._reduce(BatchNormMoments, (src,))
+
+    def apply(
+        self,
+        moments: BatchNormMoments,
+        src: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormForward:
+        """Normalize a part of the batch: the second of a call's two passes.
+
+        Parameters
+        ----------
+        moments : BatchNormMoments
+            Those of all parts, added up.
+        src, mean, variance, gamma, beta, out
+            As in a direct call; src is a part of the batch, mean and variance are the running ones.
+
+        Returns
+        -------
+        BatchNormForward
+            ``out`` if it was given. dst is the part's; the statistics are those of the whole batch,
+            batch's, and the same of every part.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does, and if the moments are not such. Nothing has been written then.
+        """
+        inputs = (src, mean, variance, gamma, beta)
+        return self._apply(BatchNormMoments, moments, inputs, DIALECT.all_outputs, out)
 
     def compile(
         self,

@@ -8,6 +8,7 @@ from .. import _core, _refuse
 from .._arrays import AnyArray
 from .._dialect import Dialect, Port
 from .._spec import DataFormat, DataFormatLike, TensorSpec
+from .._sums import BatchNormSums
 from .._types import MAX_RANK, STATISTICS, Backend, DType
 from ._compiled import Compiled
 from ._operator import ChannelOperator
@@ -190,6 +191,70 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
         return self._call(inputs, _refuse.outputs(outputs, DIALECT), out, backend)
+
+    def reduce(
+        self, input_forward: AnyArray, output_delta: AnyArray, mean: AnyArray, variance: AnyArray
+    ) -> BatchNormSums:
+        """Make the sums of a part of the batch: the first of a call's two passes.
+
+        Parameters
+        ----------
+        input_forward, output_delta : array
+            As in a direct call; a part of the batch, of any size, empty as well.
+        mean, variance : array
+            As in a direct call: those of the whole batch.
+
+        Returns
+        -------
+        BatchNormSums
+            To be added to those of the other parts, and given to `apply`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does.
+        """
+        return self._reduce(BatchNormSums, (input_forward, output_delta, mean, variance))
+
+    def apply(
+        self,
+        sums: BatchNormSums,
+        input_forward: AnyArray,
+        output_delta: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["all", "input_delta"] = "all",
+        out: Out | None = None,
+    ) -> BatchNormDeltas:
+        """Compute the gradients of a part of the batch: the second of a call's two passes.
+
+        Parameters
+        ----------
+        sums : BatchNormSums
+            Those of all parts, added up.
+        input_forward, output_delta, mean, variance, gamma, outputs, out
+            As in a direct call; input_forward and output_delta are a part of the batch.
+
+        Returns
+        -------
+        BatchNormDeltas
+            ``out`` if it was given. input_delta is the part's; the others are the whole
+            batch's, and the same of every part.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does, and if the sums are not such. Nothing has been written then.
+        """
+        return self._apply(
+            BatchNormSums,
+            sums,
+            (input_forward, output_delta, mean, variance, gamma),
+            _refuse.outputs(outputs, DIALECT),
+            out,
+        )
 
     def compile(
         self,

@@ -2,36 +2,25 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 from .. import _core, _refuse
 from .._arrays import AnyArray
 from .._dialect import Dialect, Port
 from .._spec import DataFormat, DataFormatLike, TensorSpec
+from .._sums import BatchNormSums
 from .._types import MAX_RANK, STATISTICS, Backend, DType, dtype_name
 from ..graph import Graph
 from . import _graph_json
-from ._compiled import Compiled
+from ._gradients import BatchNormGradients, CompiledBatchNormTrainingBackward, Out
 from ._operator import ChannelOperator
 
-Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
-
-
-class BatchNormGradients(NamedTuple):
-    """The outputs of the op. What was not asked for is None.
-
-    Attributes
-    ----------
-    diff_src : array
-        Gradient with respect to src: src's shape, dtype and order in memory.
-    diff_gamma, diff_beta : array or None
-        Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
-    """
-
-    diff_src: Any
-    diff_gamma: Any = None
-    diff_beta: Any = None
-
+__all__ = [
+    "DIALECT",
+    "BatchNormGradients",
+    "BatchNormTrainingBackward",
+    "CompiledBatchNormTrainingBackward",
+]
 
 DIALECT = Dialect(
     _core.Operation.training_backward,
@@ -55,57 +44,6 @@ DIALECT = Dialect(
     ask=('outputs="all"', 'outputs="diff_src"'),
     ignored="gamma",
 )
-
-
-class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
-    """What `BatchNormTrainingBackward.compile` makes."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: AnyArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormGradients:
-        """Compute the gradients.
-
-        Parameters
-        ----------
-        src, diff_dst : array
-            Of the spec's shape, dtype and strides.
-        mean, variance : array
-            Of ``stats_shape`` and ``stats_dtype``.
-        gamma : array, optional
-            Like mean. To be given if and only if this was compiled with ``gamma=True``.
-        out : BatchNormGradients or tuple of three arrays, optional
-            As in a direct call.
-
-        Returns
-        -------
-        BatchNormGradients
-            ``out`` if it was given.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if an argument is not what this was compiled for. Nothing
-            has been written then.
-
-        Warns
-        -----
-        GammaIgnoredWarning
-            If gamma is given where this was compiled for ``outputs="diff_src"``.
-
-        Notes
-        -----
-        src and diff_dst are never copied. Statistics that are not contiguous are.
-        """
-        return self._call((src, diff_dst, mean, variance, gamma), out)
 
 
 class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
@@ -219,6 +157,75 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         """
         wanted = _refuse.outputs(outputs, DIALECT)
         return self._call((src, diff_dst, mean, variance, gamma), wanted, out, backend)
+
+    def reduce(
+        self, src: AnyArray, diff_dst: AnyArray, mean: AnyArray, variance: AnyArray
+    ) -> BatchNormSums:
+        """Make the sums of a part of the batch: the first of a call's two passes.
+
+        Parameters
+        ----------
+        src, diff_dst : array
+            As in a direct call; a part of the batch, of any size, empty as well.
+        mean, variance : array
+            As in a direct call: those of the whole batch.
+
+        Returns
+        -------
+        BatchNormSums
+            To be added to those of the other parts, and given to `apply`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does.
+        """
+        return self._reduce(BatchNormSums, (src, diff_dst, mean, variance))
+
+    def apply(
+        self,
+        sums: BatchNormSums,
+        src: AnyArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["all", "diff_src"] = "all",
+        out: Out | None = None,
+    ) -> BatchNormGradients:
+        """Compute the gradients of a part of the batch: the second of a call's two passes.
+
+        Parameters
+        ----------
+        sums : BatchNormSums
+            Those of all parts, added up.
+        src, diff_dst, mean, variance, gamma, outputs, out
+            As in a direct call; src and diff_dst are a part of the batch.
+
+        Returns
+        -------
+        BatchNormGradients
+            ``out`` if it was given. diff_src is the part's; the others are the whole
+            batch's, and the same of every part.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does, and if the sums are not such. Nothing has been written then.
+
+        Warns
+        -----
+        GammaIgnoredWarning
+            If gamma is given with ``outputs="diff_src"``.
+        """
+        return self._apply(
+            BatchNormSums,
+            sums,
+            (src, diff_dst, mean, variance, gamma),
+            _refuse.outputs(outputs, DIALECT),
+            out,
+        )
 
     def compile(
         self,

@@ -9,6 +9,7 @@ from .. import _core, _refuse
 from .._arrays import AnyArray
 from .._dialect import Dialect, Port
 from .._spec import TensorSpec
+from .._sums import BatchNormSums
 from .._types import Backend
 from ._compiled import Compiled
 from ._operator import Operator
@@ -214,6 +215,74 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             _refuse.outputs(outputs, DIALECT),
             out,
             backend,
+        )
+
+    def reduce(
+        self,
+        input: AnyArray,  # noqa: A002 - the field is InputTensor
+        input_gradient: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+    ) -> BatchNormSums:
+        """Make the sums of a part of the batch: the first of a call's two passes.
+
+        Parameters
+        ----------
+        input, input_gradient : array
+            As in a direct call; a part of the batch, of any size, empty as well.
+        mean, variance : array
+            As in a direct call: those of the whole batch.
+
+        Returns
+        -------
+        BatchNormSums
+            To be added to those of the other parts, and given to `apply`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does.
+        """
+        return self._reduce(BatchNormSums, (input, input_gradient, mean, variance))
+
+    def apply(
+        self,
+        sums: BatchNormSums,
+        input: AnyArray,  # noqa: A002 - the field is InputTensor
+        input_gradient: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        scale: AnyArray,
+        *,
+        outputs: Literal["all", "output_gradient"] = "all",
+        out: Out | None = None,
+    ) -> BatchNormalizationGradients:
+        """Compute the gradients of a part of the batch: the second of a call's two passes.
+
+        Parameters
+        ----------
+        sums : BatchNormSums
+            Those of all parts, added up.
+        input, input_gradient, mean, variance, scale, outputs, out
+            As in a direct call; input and input_gradient are a part of the batch.
+
+        Returns
+        -------
+        BatchNormalizationGradients
+            ``out`` if it was given. output_gradient is the part's; the others are the whole
+            batch's, and the same of every part.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a direct call does, and if the sums are not such. Nothing has been written then.
+        """
+        return self._apply(
+            BatchNormSums,
+            sums,
+            (input, input_gradient, mean, variance, scale),
+            _refuse.outputs(outputs, DIALECT),
+            out,
         )
 
     def compile(

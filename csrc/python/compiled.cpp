@@ -1,0 +1,94 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "../core/threads.hpp"
+#include "../plan/cache.hpp"
+#include "call.hpp"
+#include "run.hpp"
+
+namespace py = pybind11;
+
+namespace onedsl {
+
+View Compiled::Layout::view() const {
+  View result;
+  result.type = type;
+  result.rank = static_cast<py::ssize_t>(shape.size());
+  result.shape = shape.data();
+  result.strides = strides.data();
+  result.item_stride = static_cast<py::ssize_t>(size_of(type));
+  return result;
+}
+
+namespace {
+
+Compiled::Sizes c_strides(const Compiled::Sizes& shape, const DataType type) {
+  Compiled::Sizes strides(shape.size(), static_cast<py::ssize_t>(size_of(type)));
+  for (std::size_t axis = shape.size(); axis-- > 1;) {
+    if (__builtin_mul_overflow(strides[axis], std::max<py::ssize_t>(shape[axis], 1),
+                               &strides[axis - 1])) {
+      throw std::invalid_argument("onedsl._core.Compiled: unchecked arguments");
+    }
+  }
+  return strides;
+}
+
+InputSet inputs_of(const Signature& signature, const std::uint32_t bits) {
+  InputSet given;
+  std::uint32_t bit = 1;
+  signature.inputs.for_each([&](const Input port) {
+    if ((bits & bit) != 0) {
+      given.add(port);
+    } else if (!signature.optional.has(port)) {
+      throw std::invalid_argument("onedsl._core.Compiled: an input must be given");
+    }
+    bit <<= 1;
+  });
+  if (bits >= bit) throw std::invalid_argument("onedsl._core.Compiled: no such input");
+  return given;
+}
+
+}  // namespace
+
+Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes stats_shape,
+                   const std::uint32_t given, const std::uint32_t wanted,
+                   const BackendChoice backend)
+    : op_(std::move(op)),
+      src_(std::move(src)),
+      mean_{statistics, stats_shape, c_strides(stats_shape, statistics)},
+      given_(inputs_of(op_.signature(), given)),
+      wanted_(op_.outputs_of(wanted)) {
+  if (src_.strides.size() != src_.shape.size()) {
+    throw std::invalid_argument("onedsl._core.Compiled: as many strides as sizes");
+  }
+  const View mean = mean_.view();
+  const std::optional<Geometry> geometry = op_.geometry_of(src_.view(), &mean);
+  if (!geometry) {
+    throw std::invalid_argument(
+        "the tensor cannot be used: its memory must be dense, and the axes that have statistics "
+        "must lie in it in their own order");
+  }
+  plan_ =
+      find_plan(op_.key(*geometry, src_.type, mean_.type, given_, wanted_, backend, Pass::both));
+}
+
+// A plan from before a fork would hang: this process has lost its threads.
+std::shared_ptr<const Plan> Compiled::plan() const {
+  if (plan_->key().fork_generation == fork_generation()) return plan_;
+  const PlanKey& old = plan_->key();
+  return find_plan(op_.key(old.problem.geometry, old.problem.data, old.statistics_type, given_,
+                           wanted_, old.backend, Pass::both));
+}
+
+py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
+  const std::optional<Call> call = op_.check(inputs, op_.signature().inputs, wanted_, out);
+  if (!call || !call->src().same_layout(src_.view()) || !call->mean().same_layout(mean_.view())) {
+    return py::none();
+  }
+  if (!(call->given() == given_)) return py::none();
+  Run run = prepare(*call, op_.signature(), wanted_, out);
+  execute([this] { return plan(); }, run.ports);
+  return deliver(std::move(run), *call, out, inputs[0]);
+}
+
+}  // namespace onedsl
