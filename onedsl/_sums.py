@@ -22,7 +22,7 @@ class Totals:
     """What arguments of this class are called."""
 
     def __new__(cls: type[_Totals], vector: npt.ArrayLike) -> _Totals:
-        taken = np.array(vector)
+        taken = np.asarray(vector).copy()
         if taken.dtype != np.float64 or taken.ndim != 1 or taken.size % 2 == 0:
             raise ValueError(
                 "vector must be one of 2 C + 1 float64 numbers, a count and two for each channel, "
