@@ -1,0 +1,358 @@
+#include "kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "../core/listening.hpp"
+#include "../core/pytorch_statistics.hpp"
+#include "../core/threads.hpp"
+#include "../plan/cache.hpp"
+
+namespace onedsl::torch {
+namespace {
+
+const abi::Functions& api() { return *abi::functions(); }
+
+void check(const abi::Error error) {
+  if (error != 0) throw std::runtime_error("onedsl: a function of PyTorch's has failed");
+}
+
+template <class T, class Argument>
+T get(abi::Error (*const function)(Argument*, T*), Argument* const of) {
+  T value{};
+  check(function(of, &value));
+  return value;
+}
+
+struct DeleteTensor {
+  void operator()(abi::Tensor* const tensor) const noexcept { api().delete_tensor(tensor); }
+};
+using Owned = std::unique_ptr<abi::Tensor, DeleteTensor>;
+
+double number(const abi::Value value) {
+  double result = 0;
+  std::memcpy(&result, &value, sizeof result);
+  return result;
+}
+bool flag(const abi::Value value) { return (value & 0xff) != 0; }
+abi::Tensor* tensor(const abi::Value value) { return reinterpret_cast<abi::Tensor*>(value); }
+abi::List* list(const abi::Value value) { return reinterpret_cast<abi::List*>(value); }
+abi::Value* optional(const abi::Value value) { return reinterpret_cast<abi::Value*>(value); }
+
+// Null also for the undefined tensors that autograd passes.
+abi::Tensor* tensor_if_any(const abi::Value value) {
+  if (value == 0) return nullptr;
+  abi::Tensor* const found = tensor(*optional(value));
+  return get(api().is_defined, found) ? found : nullptr;
+}
+
+// A kernel's arguments, which are its own to delete. By their kinds: a tensor, an optional one (?),
+// a list, a plain value (.).
+class Arguments {
+ public:
+  Arguments(const abi::Value* const values, const char* const kinds) : kinds_(kinds) {
+    std::copy_n(values, std::strlen(kinds), values_.begin());
+  }
+  ~Arguments() {
+    for (std::size_t i = 0; kinds_[i] != 0; ++i) {
+      if (kinds_[i] == 'T') api().delete_tensor(tensor(values_[i]));
+      if (kinds_[i] == 'L') api().delete_list(list(values_[i]));
+      if (kinds_[i] == '?' && values_[i] != 0) {
+        api().delete_tensor(tensor(*optional(values_[i])));
+        delete optional(values_[i]);
+      }
+    }
+  }
+  Arguments(const Arguments&) = delete;
+  Arguments& operator=(const Arguments&) = delete;
+
+ private:
+  const char* kinds_;
+  std::array<abi::Value, 10> values_ = {};
+};
+
+// A tensor in the CPU's memory, with a type that onedsl has. PyTorch keeps what it points to.
+struct View {
+  abi::Tensor* handle;
+  DataType type;
+  std::int64_t rank;
+  const std::int64_t* sizes;
+  const std::int64_t* strides;
+  const void* data;
+};
+
+std::optional<DataType> data_type(const std::int32_t type) {
+  if (type == api().f32()) return DataType::f32;
+  if (type == api().bf16()) return DataType::bf16;
+  if (type == api().f16()) return DataType::f16;
+  return std::nullopt;
+}
+
+std::optional<View> view(abi::Tensor* const of) {
+  if (!get(api().is_defined, of) || get(api().device, of) != api().cpu() ||
+      get(api().layout, of) != api().strided()) {
+    return std::nullopt;
+  }
+  const std::optional<DataType> type = data_type(get(api().type, of));
+  if (!type) return std::nullopt;
+  const View v{of,
+               *type,
+               get(api().rank, of),
+               get(api().sizes, of),
+               get(api().strides, of),
+               get(api().data, of)};
+  const bool aligned = reinterpret_cast<std::uintptr_t>(v.data) % size_of(*type) == 0;
+  return aligned ? std::optional(v) : std::nullopt;
+}
+
+// Whether the axes, slowest first, have these places in memory, without gaps.
+template <class Axis>
+bool lies(const View& v, const Axis& axis) {
+  std::int64_t stride = 1;
+  for (std::int64_t i = v.rank; i-- > 0;) {
+    const std::int64_t a = axis(i);
+    if (v.sizes[a] != 1 && v.strides[a] != stride) return false;
+    stride *= v.sizes[a];
+  }
+  return true;
+}
+
+// Contiguous or channels_last: PyTorch, too, would give a result that lies in memory as this does.
+bool is_laid_out(const View& v) {
+  if (lies(v, [](const std::int64_t i) { return i; })) return true;
+  const auto channels_last = [&](const std::int64_t i) {
+    if (i == 0) return i;
+    return i == v.rank - 1 ? std::int64_t{1} : i + 1;
+  };
+  return (v.rank == 4 || v.rank == 5) && lies(v, channels_last);
+}
+
+bool same_layout(const View& a, const View& b) {
+  if (a.type != b.type || a.rank != b.rank) return false;
+  for (std::int64_t i = 0; i < a.rank; ++i) {
+    if (a.sizes[i] != b.sizes[i] || (a.sizes[i] != 1 && a.strides[i] != b.strides[i])) return false;
+  }
+  return true;
+}
+
+// The values of an f32 vector with one for each channel; null if it is something else.
+const float* channels_of(abi::Tensor* const vector, const std::int64_t channels) {
+  const std::optional<View> v = view(vector);
+  if (!v || v->type != DataType::f32 || v->rank != 1 || v->sizes[0] != channels) return nullptr;
+  return channels == 1 || v->strides[0] == 1 ? static_cast<const float*>(v->data) : nullptr;
+}
+
+Owned empty_like(const View& v) {
+  abi::Tensor* made = nullptr;
+  check(api().empty(v.rank, v.sizes, v.strides, get(api().type, v.handle), api().cpu(), 0, &made));
+  return Owned(made);
+}
+
+Owned empty_vector(const std::int64_t length) {
+  abi::Tensor* made = nullptr;
+  const std::int64_t stride = 1;
+  check(api().empty(1, &length, &stride, api().f32(), api().cpu(), 0, &made));
+  return Owned(made);
+}
+
+template <class T = float>
+T* memory_of(const Owned& made) {
+  return static_cast<T*>(get(api().mutable_data, made.get()));
+}
+
+float* mutable_channels(abi::Tensor* const vector) {
+  return static_cast<float*>(get(api().mutable_data, vector));
+}
+
+void give(abi::Value& result, Owned made) {
+  if (!made) {
+    abi::Tensor* undefined = nullptr;
+    check(api().undefined(&undefined));
+    made.reset(undefined);
+  }
+  result = reinterpret_cast<abi::Value>(made.release());
+}
+
+// What both kernels want of src, and how they run on it.
+struct Source {
+  View src;
+  PlanKey key;
+
+  std::int64_t channels() const { return src.sizes[1]; }
+
+  void run(const Ports& ports) { find_plan(key)->execute(ports); }
+};
+
+std::optional<Source> source(abi::Tensor* const argument, const Operation operation,
+                             const double epsilon) {
+  const std::optional<View> src = view(argument);
+  if (!src || src->rank < 2 || src->rank > max_rank || !is_laid_out(*src)) return std::nullopt;
+  if (!(std::isfinite(epsilon) && epsilon > 0)) return std::nullopt;
+  const auto item_size = static_cast<std::ptrdiff_t>(size_of(src->type));
+  const std::optional<Geometry> geometry =
+      dense_geometry(src->rank, src->sizes, src->strides, 1, item_size, KeptAxes{1} << 1);
+  if (!geometry || geometry->elements() <= geometry->statistics()) return std::nullopt;
+  Source result{*src, {}};
+  result.key.problem.operation = operation;
+  result.key.problem.geometry = *geometry;
+  result.key.problem.data = src->type;
+  result.key.problem.attributes.epsilon = epsilon;
+  result.key.problem.wanted = signature_of(operation).outputs;
+  result.key.num_threads = max_threads();
+  result.key.fork_generation = fork_generation();
+  return result;
+}
+
+thread_local std::string failure;
+
+// Gives the call to the op of the same arguments whose kernel is written in Python.
+void hand_on(const char* const op, abi::Value* const values) {
+  failure.clear();
+  const abi::Error error = api().call(op, "", values, abi::version);
+  if (!failure.empty()) throw std::runtime_error(failure);
+  check(error);
+}
+
+// src, weight, bias, running_mean, running_var, training, momentum, eps
+void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
+  const auto hand_on_forward = [&] { hand_on("onedsl::_native_batch_norm", values); };
+  if (listening || !flag(values[5])) return hand_on_forward();
+  const double momentum = number(values[6]);
+  const double epsilon = number(values[7]);
+  std::optional<Source> s = source(tensor(values[0]), Operation::forward_training, epsilon);
+  if (!s) return hand_on_forward();
+  const std::int64_t channels = s->channels();
+  // Weight and bias, and the running statistics: both or none.
+  std::array<const float*, 4> given = {};
+  std::array<abi::Tensor*, 4> tensors = {};
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    tensors[i] = tensor_if_any(values[1 + i]);
+    if (tensors[i] == nullptr) continue;
+    given[i] = channels_of(tensors[i], channels);
+    if (given[i] == nullptr) return hand_on_forward();
+  }
+  const auto [weight, bias, running_mean, running_variance] = given;
+  const bool plain = s->src.type == DataType::f32 || weight != nullptr || running_mean != nullptr;
+  if (!plain || (weight == nullptr) != (bias == nullptr) ||
+      (running_mean == nullptr) != (running_variance == nullptr)) {
+    return hand_on_forward();
+  }
+
+  const Arguments arguments(values, "T????...");
+  Owned dst = empty_like(s->src);
+  Owned mean = empty_vector(channels);
+  Owned spread = empty_vector(channels);
+  float* const batch_mean = memory_of(mean);
+  float* const batch_variance = memory_of(spread);
+  // oneDNN's running statistics are not PyTorch's: nobody looks at these.
+  const auto length = static_cast<std::size_t>(channels);
+  std::vector<float> unused(3 * length);
+  Ports ports;
+  ports.in[Input::src] = s->src.data;
+  ports.in[Input::mean] = ports.in[Input::variance] = unused.data();
+  ports.in[Input::gamma] = weight;
+  ports.in[Input::beta] = bias;
+  ports.out[Output::dst] = memory_of<void>(dst);
+  ports.out[Output::running_mean] = &unused[length];
+  ports.out[Output::running_variance] = &unused[2 * length];
+  ports.out[Output::batch_mean] = batch_mean;
+  ports.out[Output::batch_variance] = batch_variance;
+  s->run(ports);
+  if (running_mean != nullptr) {
+    const auto count = static_cast<double>(s->key.problem.geometry.per_statistic());
+    update_running(mutable_channels(tensors[2]), mutable_channels(tensors[3]), batch_mean,
+                   batch_variance, channels, momentum, count);
+  }
+  to_inverse_deviation(batch_variance, channels, epsilon);
+  give(values[0], std::move(dst));
+  give(values[1], std::move(mean));
+  give(values[2], std::move(spread));
+}
+
+std::array<bool, 3> mask_of(abi::List* const list) {
+  std::array<bool, 3> mask = {};
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    abi::Value value = 0;
+    check(api().list_item(list, i, &value));
+    mask[i] = flag(value);
+  }
+  return mask;
+}
+
+// diff_dst, src, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
+void backward(abi::Value* const values, std::uint64_t, std::uint64_t) {
+  const auto hand_on_backward = [&] { hand_on("onedsl::_native_batch_norm_backward", values); };
+  const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = mask_of(list(values[9]));
+  if (listening || !diff_src_wanted) return hand_on_backward();
+  std::optional<Source> s =
+      source(tensor(values[1]), Operation::training_backward, number(values[8]));
+  const std::optional<View> diff_dst = view(tensor(values[0]));
+  if (!s || !diff_dst || !same_layout(s->src, *diff_dst)) return hand_on_backward();
+  const std::int64_t channels = s->channels();
+  const bool train = flag(values[7]);
+  abi::Tensor* const weight = tensor_if_any(values[2]);
+  abi::Tensor* const mean = tensor_if_any(values[train ? 5 : 3]);
+  abi::Tensor* const spread = tensor_if_any(values[train ? 6 : 4]);
+  if (mean == nullptr || spread == nullptr) return hand_on_backward();
+  Ports ports;
+  ports.in[Input::src] = s->src.data;
+  ports.in[Input::diff_dst] = diff_dst->data;
+  ports.in[Input::mean] = channels_of(mean, channels);
+  ports.in[Input::variance] = channels_of(spread, channels);
+  if (weight != nullptr) ports.in[Input::gamma] = channels_of(weight, channels);
+  if (ports.in[Input::mean] == nullptr || ports.in[Input::variance] == nullptr ||
+      (weight != nullptr && ports.in[Input::gamma] == nullptr)) {
+    return hand_on_backward();
+  }
+
+  const Arguments arguments(values, "TT?????..L");
+  Problem& problem = s->key.problem;
+  if (train) {  // what is saved has epsilon in it
+    problem.spread = Spread::inverse_deviation;
+    problem.attributes.epsilon = 0;
+  } else {
+    problem.statistics = Statistics::frozen;
+  }
+  Owned diff_src = empty_like(s->src);
+  Owned diff_gamma;
+  Owned diff_beta;
+  ports.out[Output::diff_src] = memory_of<void>(diff_src);
+  if (diff_gamma_wanted || diff_beta_wanted) {
+    diff_gamma = empty_vector(channels);
+    diff_beta = empty_vector(channels);
+    ports.out[Output::diff_gamma] = memory_of<void>(diff_gamma);
+    ports.out[Output::diff_beta] = memory_of<void>(diff_beta);
+  } else {
+    problem.wanted = signature_of(problem.operation).least;
+  }
+  s->run(ports);
+  give(values[0], std::move(diff_src));
+  give(values[1], diff_gamma_wanted ? std::move(diff_gamma) : Owned());
+  give(values[2], diff_beta_wanted ? std::move(diff_beta) : Owned());
+}
+
+}  // namespace
+
+void DeleteLibrary::operator()(abi::Library* const library) const noexcept {
+  api().delete_library(library);
+}
+
+Registration register_kernels() {
+  if (abi::functions() == nullptr) return nullptr;
+  abi::Library* made = nullptr;
+  check(api().make_library("aten", "CPU", __FILE__, __LINE__, &made));
+  Registration library(made);
+  check(api().add_kernel(made, "native_batch_norm", &forward, abi::version));
+  check(api().add_kernel(made, "native_batch_norm_backward", &backward, abi::version));
+  return library;
+}
+
+void fail(std::string why) { failure = std::move(why); }
+
+}  // namespace onedsl::torch
