@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <optional>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -13,27 +11,10 @@
 #include "../core/pytorch_statistics.hpp"
 #include "../core/threads.hpp"
 #include "../plan/cache.hpp"
+#include "tensors.hpp"
 
 namespace onedsl::torch {
 namespace {
-
-const abi::Functions& api() { return *abi::functions(); }
-
-void check(const abi::Error error) {
-  if (error != 0) throw std::runtime_error("onedsl: a function of PyTorch's has failed");
-}
-
-template <class T, class Argument>
-T get(abi::Error (*const function)(Argument*, T*), Argument* const of) {
-  T value{};
-  check(function(of, &value));
-  return value;
-}
-
-struct DeleteTensor {
-  void operator()(abi::Tensor* const tensor) const noexcept { api().delete_tensor(tensor); }
-};
-using Owned = std::unique_ptr<abi::Tensor, DeleteTensor>;
 
 double number(const abi::Value value) {
   double result = 0;
@@ -77,106 +58,8 @@ class Arguments {
   std::array<abi::Value, 10> values_ = {};
 };
 
-// A tensor in the CPU's memory, with a type that onedsl has. PyTorch keeps what it points to.
-struct View {
-  abi::Tensor* handle;
-  DataType type;
-  std::int64_t rank;
-  const std::int64_t* sizes;
-  const std::int64_t* strides;
-  const void* data;
-};
-
-std::optional<DataType> data_type(const std::int32_t type) {
-  if (type == api().f32()) return DataType::f32;
-  if (type == api().bf16()) return DataType::bf16;
-  if (type == api().f16()) return DataType::f16;
-  return std::nullopt;
-}
-
-std::optional<View> view(abi::Tensor* const of) {
-  if (!get(api().is_defined, of) || get(api().device, of) != api().cpu() ||
-      get(api().layout, of) != api().strided()) {
-    return std::nullopt;
-  }
-  const std::optional<DataType> type = data_type(get(api().type, of));
-  if (!type) return std::nullopt;
-  const View v{of,
-               *type,
-               get(api().rank, of),
-               get(api().sizes, of),
-               get(api().strides, of),
-               get(api().data, of)};
-  const bool aligned = reinterpret_cast<std::uintptr_t>(v.data) % size_of(*type) == 0;
-  return aligned ? std::optional(v) : std::nullopt;
-}
-
-// Whether the axes, slowest first, have these places in memory, without gaps.
-template <class Axis>
-bool lies(const View& v, const Axis& axis) {
-  std::int64_t stride = 1;
-  for (std::int64_t i = v.rank; i-- > 0;) {
-    const std::int64_t a = axis(i);
-    if (v.sizes[a] != 1 && v.strides[a] != stride) return false;
-    stride *= v.sizes[a];
-  }
-  return true;
-}
-
-// Contiguous or channels_last: PyTorch, too, would give a result that lies in memory as this does.
-bool is_laid_out(const View& v) {
-  if (lies(v, [](const std::int64_t i) { return i; })) return true;
-  const auto channels_last = [&](const std::int64_t i) {
-    if (i == 0) return i;
-    return i == v.rank - 1 ? std::int64_t{1} : i + 1;
-  };
-  return (v.rank == 4 || v.rank == 5) && lies(v, channels_last);
-}
-
-bool same_layout(const View& a, const View& b) {
-  if (a.type != b.type || a.rank != b.rank) return false;
-  for (std::int64_t i = 0; i < a.rank; ++i) {
-    if (a.sizes[i] != b.sizes[i] || (a.sizes[i] != 1 && a.strides[i] != b.strides[i])) return false;
-  }
-  return true;
-}
-
-// The values of an f32 vector with one for each channel; null if it is something else.
-const float* channels_of(abi::Tensor* const vector, const std::int64_t channels) {
-  const std::optional<View> v = view(vector);
-  if (!v || v->type != DataType::f32 || v->rank != 1 || v->sizes[0] != channels) return nullptr;
-  return channels == 1 || v->strides[0] == 1 ? static_cast<const float*>(v->data) : nullptr;
-}
-
-Owned empty_like(const View& v) {
-  abi::Tensor* made = nullptr;
-  check(api().empty(v.rank, v.sizes, v.strides, get(api().type, v.handle), api().cpu(), 0, &made));
-  return Owned(made);
-}
-
-Owned empty_vector(const std::int64_t length) {
-  abi::Tensor* made = nullptr;
-  const std::int64_t stride = 1;
-  check(api().empty(1, &length, &stride, api().f32(), api().cpu(), 0, &made));
-  return Owned(made);
-}
-
-template <class T = float>
-T* memory_of(const Owned& made) {
-  return static_cast<T*>(get(api().mutable_data, made.get()));
-}
-
-float* mutable_channels(abi::Tensor* const vector) {
-  return static_cast<float*>(get(api().mutable_data, vector));
-}
-
-void give(abi::Value& result, Owned made) {
-  if (!made) {
-    abi::Tensor* undefined = nullptr;
-    check(api().undefined(&undefined));
-    made.reset(undefined);
-  }
-  result = reinterpret_cast<abi::Value>(made.release());
+void give(abi::Value& result, Owned tensor) {
+  result = reinterpret_cast<abi::Value>(tensor.release());
 }
 
 // What both kernels want of src, and how they run on it.
@@ -185,8 +68,8 @@ struct Source {
   PlanKey key;
 
   std::int64_t channels() const { return src.sizes[1]; }
-
-  void run(const Ports& ports) { find_plan(key)->execute(ports); }
+  Owned empty_like_src() const { return empty_like(src, key.problem.geometry.elements()); }
+  void run(const Ports& ports) const { find_plan(key)->execute(ports); }
 };
 
 std::optional<Source> source(abi::Tensor* const argument, const Operation operation,
@@ -209,20 +92,20 @@ std::optional<Source> source(abi::Tensor* const argument, const Operation operat
   return result;
 }
 
-thread_local std::string failure;
+thread_local std::optional<std::string> failure;
 
 // Gives the call to the op of the same arguments whose kernel is written in Python.
 void hand_on(const char* const op, abi::Value* const values) {
-  failure.clear();
+  failure.reset();
   const abi::Error error = api().call(op, "", values, abi::version);
-  if (!failure.empty()) throw std::runtime_error(failure);
+  if (failure) throw std::runtime_error(*failure);
   check(error);
 }
 
 // src, weight, bias, running_mean, running_var, training, momentum, eps
 void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   const auto hand_on_forward = [&] { hand_on("onedsl::_native_batch_norm", values); };
-  if (listening || !flag(values[5])) return hand_on_forward();
+  if (listening.load(std::memory_order_relaxed) || !flag(values[5])) return hand_on_forward();
   const double momentum = number(values[6]);
   const double epsilon = number(values[7]);
   std::optional<Source> s = source(tensor(values[0]), Operation::forward_training, epsilon);
@@ -245,11 +128,11 @@ void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   }
 
   const Arguments arguments(values, "T????...");
-  Owned dst = empty_like(s->src);
+  Owned dst = s->empty_like_src();
   Owned mean = empty_vector(channels);
   Owned spread = empty_vector(channels);
-  float* const batch_mean = memory_of(mean);
-  float* const batch_variance = memory_of(spread);
+  float* const batch_mean = memory_of(mean.get());
+  float* const batch_variance = memory_of(spread.get());
   // oneDNN's running statistics are not PyTorch's: nobody looks at these.
   const auto length = static_cast<std::size_t>(channels);
   std::vector<float> unused(3 * length);
@@ -258,7 +141,7 @@ void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   ports.in[Input::mean] = ports.in[Input::variance] = unused.data();
   ports.in[Input::gamma] = weight;
   ports.in[Input::beta] = bias;
-  ports.out[Output::dst] = memory_of<void>(dst);
+  ports.out[Output::dst] = memory_of<void>(dst.get());
   ports.out[Output::running_mean] = &unused[length];
   ports.out[Output::running_variance] = &unused[2 * length];
   ports.out[Output::batch_mean] = batch_mean;
@@ -266,8 +149,8 @@ void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   s->run(ports);
   if (running_mean != nullptr) {
     const auto count = static_cast<double>(s->key.problem.geometry.per_statistic());
-    update_running(mutable_channels(tensors[2]), mutable_channels(tensors[3]), batch_mean,
-                   batch_variance, channels, momentum, count);
+    update_running(memory_of(tensors[2]), memory_of(tensors[3]), batch_mean, batch_variance,
+                   channels, momentum, count);
   }
   to_inverse_deviation(batch_variance, channels, epsilon);
   give(values[0], std::move(dst));
@@ -289,7 +172,7 @@ std::array<bool, 3> mask_of(abi::List* const list) {
 void backward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   const auto hand_on_backward = [&] { hand_on("onedsl::_native_batch_norm_backward", values); };
   const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = mask_of(list(values[9]));
-  if (listening || !diff_src_wanted) return hand_on_backward();
+  if (listening.load(std::memory_order_relaxed) || !diff_src_wanted) return hand_on_backward();
   std::optional<Source> s =
       source(tensor(values[1]), Operation::training_backward, number(values[8]));
   const std::optional<View> diff_dst = view(tensor(values[0]));
@@ -319,22 +202,22 @@ void backward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   } else {
     problem.statistics = Statistics::frozen;
   }
-  Owned diff_src = empty_like(s->src);
+  Owned diff_src = s->empty_like_src();
   Owned diff_gamma;
   Owned diff_beta;
-  ports.out[Output::diff_src] = memory_of<void>(diff_src);
+  ports.out[Output::diff_src] = memory_of<void>(diff_src.get());
   if (diff_gamma_wanted || diff_beta_wanted) {
     diff_gamma = empty_vector(channels);
     diff_beta = empty_vector(channels);
-    ports.out[Output::diff_gamma] = memory_of<void>(diff_gamma);
-    ports.out[Output::diff_beta] = memory_of<void>(diff_beta);
+    ports.out[Output::diff_gamma] = memory_of<void>(diff_gamma.get());
+    ports.out[Output::diff_beta] = memory_of<void>(diff_beta.get());
   } else {
     problem.wanted = signature_of(problem.operation).least;
   }
   s->run(ports);
   give(values[0], std::move(diff_src));
-  give(values[1], diff_gamma_wanted ? std::move(diff_gamma) : Owned());
-  give(values[2], diff_beta_wanted ? std::move(diff_beta) : Owned());
+  give(values[1], diff_gamma_wanted ? std::move(diff_gamma) : undefined());
+  give(values[2], diff_beta_wanted ? std::move(diff_beta) : undefined());
 }
 
 }  // namespace
@@ -346,7 +229,7 @@ void DeleteLibrary::operator()(abi::Library* const library) const noexcept {
 Registration register_kernels() {
   if (abi::functions() == nullptr) return nullptr;
   abi::Library* made = nullptr;
-  check(api().make_library("aten", "CPU", __FILE__, __LINE__, &made));
+  check(api().make_library("aten", "CPU", "onedsl/csrc/torch/kernels.cpp", 0, &made));
   Registration library(made);
   check(api().add_kernel(made, "native_batch_norm", &forward, abi::version));
   check(api().add_kernel(made, "native_batch_norm_backward", &backward, abi::version));

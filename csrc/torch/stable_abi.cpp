@@ -26,6 +26,7 @@ bool find_all(void* const library, Functions& f) {
          find(library, "torch_get_const_data_ptr", f.data) &&
          find(library, "torch_get_mutable_data_ptr", f.mutable_data) &&
          find(library, "aoti_torch_empty_strided", f.empty) &&
+         find(library, "torch_from_blob", f.from_blob) &&
          find(library, "aoti_torch_new_uninitialized_tensor", f.undefined) &&
          find(library, "aoti_torch_delete_tensor_object", f.delete_tensor) &&
          find(library, "torch_list_size", f.list_size) &&

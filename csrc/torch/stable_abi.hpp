@@ -9,7 +9,7 @@
 // version 2.10.
 namespace onedsl::torch::abi {
 
-constexpr std::uint64_t version = (2ULL << 56) | (10ULL << 48);
+constexpr std::uint64_t version = (2ULL << 56) | (11ULL << 48);
 
 using Error = std::int32_t;  // 0 is none
 
@@ -42,6 +42,12 @@ struct Functions {
   Error (*mutable_data)(Tensor*, void**);
   Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                  std::int32_t type, std::int32_t device, std::int32_t device_index, Tensor** made);
+  // The deleter gets the data and its argument.
+  Error (*from_blob)(void* data, std::int64_t rank, const std::int64_t* sizes,
+                     const std::int64_t* strides, std::int64_t offset, std::int32_t type,
+                     std::int32_t device, std::int32_t device_index, Tensor** made,
+                     std::int32_t layout, const std::uint8_t* opaque, std::int64_t opaque_size,
+                     void (*deleter)(void*, void*), void* argument);
   Error (*undefined)(Tensor** made);
   Error (*delete_tensor)(Tensor*);
 
