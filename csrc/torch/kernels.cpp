@@ -16,15 +16,18 @@
 namespace onedsl::torch {
 namespace {
 
-double number(const abi::Value value) {
-  double result = 0;
+template <class T>
+T as(const abi::Value value) {
+  static_assert(sizeof(T) == sizeof value);
+  T result{};
   std::memcpy(&result, &value, sizeof result);
   return result;
 }
+double number(const abi::Value value) { return as<double>(value); }
 bool flag(const abi::Value value) { return (value & 0xff) != 0; }
-abi::Tensor* tensor(const abi::Value value) { return reinterpret_cast<abi::Tensor*>(value); }
-abi::List* list(const abi::Value value) { return reinterpret_cast<abi::List*>(value); }
-abi::Value* optional(const abi::Value value) { return reinterpret_cast<abi::Value*>(value); }
+abi::Tensor* tensor(const abi::Value value) { return as<abi::Tensor*>(value); }
+abi::List* list(const abi::Value value) { return as<abi::List*>(value); }
+abi::Value* optional(const abi::Value value) { return as<abi::Value*>(value); }
 
 // Null also for the undefined tensors that autograd passes.
 abi::Tensor* tensor_if_any(const abi::Value value) {
