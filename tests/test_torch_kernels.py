@@ -113,6 +113,38 @@ def test_forward_pass(passed_on, dtype, rank, memory, absent):
 
 @dtypes
 @memories
+def test_evaluation_is_pytorch_s(passed_on, dtype, rank, memory):
+    src, _ = inputs(rank, dtype, memory)
+    for vectors in state(src.shape[1]), [None, None, *state(src.shape[1])[2:]]:
+        if vectors[0] is None and dtype != "f32":
+            continue  # PyTorch refuses that
+        ours = forward(src, vectors, training=False)
+        assert not passed_on
+        same(ours, by_pytorch(lambda v=vectors: forward(src, v, training=False)))
+        onedsl_torch.enable()
+
+
+@modes
+@pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
+def test_layers_in_pytorch_s_modes(passed_on, train, grad):
+    layer = nn.BatchNorm2d(5).train(train)
+
+    def run():
+        twin, x = copy.deepcopy(layer), SRC.clone().requires_grad_()
+        if grad != "grad":
+            with getattr(torch, grad)():
+                return twin(x), twin(SRC), twin.running_var.clone()
+        y = twin(x)
+        y.square().sum().backward()
+        return y.detach(), x.grad, twin.weight.grad, twin.bias.grad, twin.running_var
+
+    ours = run()
+    assert not passed_on
+    same(ours, in_python(run))
+
+
+@dtypes
+@memories
 @modes
 @pytest.mark.parametrize("mask", [(1, 1, 1), (1, 0, 0), (1, 1, 0), (1, 0, 1)], ids=str)
 def test_gradient(passed_on, dtype, rank, memory, train, mask):
@@ -182,7 +214,7 @@ def test_large_results_ask_for_large_pages(passed_on, rank, memory):
 SRC, _ = inputs(2, "f32")
 FOUR = state(5)
 ODD_FORWARD = {
-    "evaluation": (SRC, FOUR, False),
+    "evaluation without weights in bf16": (SRC.bfloat16(), [None, None, *FOUR[2:]], False),
     "float64": (SRC.double(), [v.double() for v in FOUR]),
     "axes in another order": (torch.randn(6, 4, 7, 5).permute(1, 3, 0, 2), FOUR),
     "gaps": (torch.randn(4, 5, 6, 14)[..., ::2], FOUR),
@@ -276,7 +308,7 @@ def test_what_a_kernel_in_python_raises_is_raised(monkeypatch, error):
     monkeypatch.setitem(_aten._KERNELS, "native_batch_norm", fail)
     kind = "" if type(error) is RuntimeError else "KeyboardInterrupt: "
     with onedsl_torch.enable(), pytest.raises(RuntimeError) as raised:
-        nn.BatchNorm2d(5).eval()(SRC)
+        nn.BatchNorm2d(5).double()(SRC.double())
     assert str(raised.value) == f"{kind}{error}"
 
 

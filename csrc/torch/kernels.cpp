@@ -16,18 +16,15 @@
 namespace onedsl::torch {
 namespace {
 
-template <class T>
-T as(const abi::Value value) {
-  static_assert(sizeof(T) == sizeof value);
-  T result{};
+double number(const abi::Value value) {
+  double result = 0;
   std::memcpy(&result, &value, sizeof result);
   return result;
 }
-double number(const abi::Value value) { return as<double>(value); }
 bool flag(const abi::Value value) { return (value & 0xff) != 0; }
-abi::Tensor* tensor(const abi::Value value) { return as<abi::Tensor*>(value); }
-abi::List* list(const abi::Value value) { return as<abi::List*>(value); }
-abi::Value* optional(const abi::Value value) { return as<abi::Value*>(value); }
+abi::Tensor* tensor(const abi::Value value) { return reinterpret_cast<abi::Tensor*>(value); }
+abi::List* list(const abi::Value value) { return reinterpret_cast<abi::List*>(value); }
+abi::Value* optional(const abi::Value value) { return reinterpret_cast<abi::Value*>(value); }
 
 // Null also for the undefined tensors that autograd passes.
 abi::Tensor* tensor_if_any(const abi::Value value) {
@@ -105,10 +102,22 @@ void hand_on(const char* const op, abi::Value* const values) {
   check(error);
 }
 
+// PyTorch's own kernel, which can be called under this name, on plain arguments.
+void evaluate(abi::Value* const values, const Source& source) {
+  std::array<abi::Value, 11> all = {};
+  std::copy_n(values, 8, all.begin());
+  give(all[8], source.empty_like_src());
+  give(all[9], empty_vector(0));  // save_mean and save_invstd
+  give(all[10], empty_vector(0));
+  check(api().call("aten::native_batch_norm", "out", all.data(), abi::version));
+  std::copy_n(all.begin(), 3, values);
+}
+
 // src, weight, bias, running_mean, running_var, training, momentum, eps
 void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   const auto hand_on_forward = [&] { hand_on("onedsl::_native_batch_norm", values); };
-  if (listening.load(std::memory_order_relaxed) || !flag(values[5])) return hand_on_forward();
+  if (listening.load(std::memory_order_relaxed)) return hand_on_forward();
+  const bool training = flag(values[5]);
   const double momentum = number(values[6]);
   const double epsilon = number(values[7]);
   std::optional<Source> s = source(tensor(values[0]), Operation::forward_training, epsilon);
@@ -128,6 +137,12 @@ void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
   if (!plain || (weight == nullptr) != (bias == nullptr) ||
       (running_mean == nullptr) != (running_variance == nullptr)) {
     return hand_on_forward();
+  }
+  if (!training) {
+    // PyTorch has no mixed types without a weight.
+    const bool known =
+        running_mean != nullptr && (s->src.type == DataType::f32 || weight != nullptr);
+    return known ? evaluate(values, *s) : hand_on_forward();
   }
 
   const Arguments arguments(values, "T????...");
