@@ -414,7 +414,9 @@ def test_threads_train_at_once(passed_on):
     assert not passed_on
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
 @pytest.mark.parametrize("how", ["script", "trace"])
 def test_scripts_and_traces(passed_on, how):
     model = nn.Sequential(nn.Conv2d(5, 5, 1), nn.BatchNorm2d(5))

@@ -102,15 +102,18 @@ void hand_on(const char* const op, abi::Value* const values) {
   check(error);
 }
 
-// PyTorch's own kernel, which can be called under this name, on plain arguments.
+// PyTorch's own kernel, which can be called under this name, on plain arguments. What it gives back
+// are its last arguments, and those must be alive elsewhere: PyTorch drops the arguments first.
 void evaluate(abi::Value* const values, const Source& source) {
+  std::array<Owned, 3> results = {source.empty_like_src(), empty_vector(0), empty_vector(0)};
   std::array<abi::Value, 11> all = {};
   std::copy_n(values, 8, all.begin());
-  give(all[8], source.empty_like_src());
-  give(all[9], empty_vector(0));  // save_mean and save_invstd
-  give(all[10], empty_vector(0));
+  for (std::size_t i = 0; i < 3; ++i) give(all[8 + i], another(results[i].get()));
   check(api().call("aten::native_batch_norm", "out", all.data(), abi::version));
-  std::copy_n(all.begin(), 3, values);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Owned given_back(tensor(all[i]));
+    give(values[i], std::move(results[i]));
+  }
 }
 
 // src, weight, bias, running_mean, running_var, training, momentum, eps

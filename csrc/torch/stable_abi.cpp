@@ -28,6 +28,7 @@ bool find_all(void* const library, Functions& f) {
          find(library, "aoti_torch_empty_strided", f.empty) &&
          find(library, "torch_from_blob", f.from_blob) &&
          find(library, "aoti_torch_new_uninitialized_tensor", f.undefined) &&
+         find(library, "aoti_torch_new_tensor_handle", f.another) &&
          find(library, "aoti_torch_delete_tensor_object", f.delete_tensor) &&
          find(library, "torch_list_size", f.list_size) &&
          find(library, "torch_list_get_item", f.list_item) &&

@@ -49,6 +49,7 @@ struct Functions {
                      std::int32_t layout, const std::uint8_t* opaque, std::int64_t opaque_size,
                      void (*deleter)(void*, void*), void* argument);
   Error (*undefined)(Tensor** made);
+  Error (*another)(Tensor*, Tensor** made);
   Error (*delete_tensor)(Tensor*);
 
   Error (*list_size)(List*, std::size_t*);

@@ -94,4 +94,10 @@ Owned undefined() {
   return Owned(made);
 }
 
+Owned another(abi::Tensor* const reference) {
+  abi::Tensor* made = nullptr;
+  check(api().another(reference, &made));
+  return Owned(made);
+}
+
 }  // namespace onedsl::torch

@@ -58,5 +58,6 @@ const float* channels_of(abi::Tensor* vector, std::int64_t channels);
 Owned empty_vector(std::int64_t length);
 Owned empty_like(const View& dense, std::int64_t elements);
 Owned undefined();
+Owned another(abi::Tensor* reference);
 
 }  // namespace onedsl::torch
