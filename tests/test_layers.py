@@ -18,8 +18,9 @@ BELOW = {
     "native": {"core"},
     "onednn": {"core"},
     "plan": {"core", "native", "onednn"},
+    "torch": {"core", "plan"},
     "xla": {"core", "plan"},
-    "python": {"core", "native", "onednn", "plan", "xla"},
+    "python": {"core", "native", "onednn", "plan", "torch", "xla"},
 }
 
 

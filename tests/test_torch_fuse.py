@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import io
 import logging
-import sys
 
-import helpers
 import pytest
 from torch_helpers import nn, onedsl_torch, torch
 
-STUDIES = helpers.ROOT / "examples" / "studies"
+from onedsl.bench import networks  # it needs PyTorch, as torch_helpers does
 
 
 class Block(nn.Module):
@@ -285,11 +283,7 @@ def test_gradients_under_autocast_and_channels_last(x):
 @pytest.mark.parametrize(
     ("name", "fused"), [("resnet50", 49), ("mobilenet_v2", 35), ("densenet121", 121)]
 )
-def test_networks(monkeypatch, name, fused):
-    monkeypatch.syspath_prepend(str(STUDIES))
-    sys.modules.pop("networks", None)
-    import networks
-
+def test_networks(name, fused):
     torch.manual_seed(0)
     plain = getattr(networks, name)(10)
     ours = onedsl_torch.fuse(copy.deepcopy(plain))

@@ -11,6 +11,7 @@ void bind_dlpack(pybind11::module_& module);
 void bind_operator(pybind11::module_& module);
 void bind_statistics(pybind11::module_& module);
 void bind_capabilities(pybind11::module_& module);
+void bind_torch(pybind11::module_& module);
 void bind_xla(pybind11::module_& module);
 
 }  // namespace onedsl

@@ -1,7 +1,6 @@
 #include <pybind11/pybind11.h>
 
-#include <cmath>
-
+#include "../core/pytorch_statistics.hpp"
 #include "arrays.hpp"
 #include "bind.hpp"
 
@@ -24,41 +23,25 @@ py::ssize_t length_of(const py::handle object) {
   return v && v->rank == 1 ? v->shape[0] : 0;
 }
 
-// PyTorch's convention, which is neither the op's nor oneDNN's: momentum is the share of the new
-// statistics, and the running variance is of the unbiased ones.
-void update_running(const py::handle running_mean, const py::handle running_variance,
-                    const py::handle mean, const py::handle variance, const double momentum,
-                    const double count) {
+void update(const py::handle running_mean, const py::handle running_variance, const py::handle mean,
+            const py::handle variance, const double momentum, const double count) {
   const py::ssize_t length = length_of(mean);
-  float* const old_mean = vector_of(running_mean, length);
-  float* const old_variance = vector_of(running_variance, length);
-  const float* const new_mean = vector_of(mean, length);
-  const float* const new_variance = vector_of(variance, length);
-  const double unbiased = count / (count - 1);
-  const auto mix = [momentum](const float before, const double batch) {
-    return static_cast<float>(momentum * batch + (1 - momentum) * static_cast<double>(before));
-  };
-  for (py::ssize_t c = 0; c < length; ++c) {
-    old_mean[c] = mix(old_mean[c], new_mean[c]);
-    old_variance[c] = mix(old_variance[c], static_cast<double>(new_variance[c]) * unbiased);
-  }
+  update_running(vector_of(running_mean, length), vector_of(running_variance, length),
+                 vector_of(mean, length), vector_of(variance, length), length, momentum, count);
 }
 
-void to_inverse_deviation(const py::handle variance, const double epsilon) {
+void invert(const py::handle variance, const double epsilon) {
   const py::ssize_t length = length_of(variance);
-  float* const values = vector_of(variance, length);
-  for (py::ssize_t c = 0; c < length; ++c) {
-    values[c] = static_cast<float>(1 / std::sqrt(static_cast<double>(values[c]) + epsilon));
-  }
+  to_inverse_deviation(vector_of(variance, length), length, epsilon);
 }
 
 }  // namespace
 
 void bind_statistics(py::module_& module) {
-  module.def("update_running", &update_running, py::arg("running_mean"),
-             py::arg("running_variance"), py::arg("mean"), py::arg("variance"), py::arg("momentum"),
-             py::arg("count"), py::pos_only());
-  module.def("to_inverse_deviation", &to_inverse_deviation, py::arg("variance"), py::arg("epsilon"),
+  module.def("update_running", &update, py::arg("running_mean"), py::arg("running_variance"),
+             py::arg("mean"), py::arg("variance"), py::arg("momentum"), py::arg("count"),
+             py::pos_only());
+  module.def("to_inverse_deviation", &invert, py::arg("variance"), py::arg("epsilon"),
              py::pos_only());
 }
 

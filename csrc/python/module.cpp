@@ -11,5 +11,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   onedsl::bind_operator(module);
   onedsl::bind_statistics(module);
   onedsl::bind_capabilities(module);
+  onedsl::bind_torch(module);
   onedsl::bind_xla(module);
 }

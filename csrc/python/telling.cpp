@@ -20,8 +20,6 @@ namespace py = pybind11;
 
 namespace onedsl {
 
-std::atomic<bool> telling::wanted = false;
-
 namespace {
 
 Immortal<std::mutex>& stdout_mutex() {
@@ -119,7 +117,7 @@ void listen(const bool on) {
                      [] { stdout_mutex()->unlock(); });
   static_cast<void>(registered);
   if (!prints_by_itself()) onednn::print_runs(on);
-  telling::wanted = on;
+  listening = on;
 }
 
 void Telling::run_and_watch(const Plan& plan, const Ports& ports) {

@@ -1,18 +1,14 @@
 #pragma once
 
-#include <atomic>
 #include <optional>
 #include <string>
 
+#include "../core/listening.hpp"
 #include "../core/problem.hpp"
 #include "../plan/plan.hpp"
 
 // What runs, told to Python's onedsl._verbose while somebody listens.
 namespace onedsl {
-
-namespace telling {
-extern std::atomic<bool> wanted;
-}
 
 // From now on, or from now on no more.
 void listen(bool on);
@@ -22,7 +18,7 @@ class Telling {
  public:
   // Without the GIL.
   void run(const Plan& plan, const Ports& ports) {
-    if (!telling::wanted.load(std::memory_order_relaxed)) return plan.execute(ports);
+    if (!listening.load(std::memory_order_relaxed)) return plan.execute(ports);
     run_and_watch(plan, ports);
   }
 

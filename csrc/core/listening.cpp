@@ -1,0 +1,7 @@
+#include "listening.hpp"
+
+namespace onedsl {
+
+std::atomic<bool> listening = false;
+
+}  // namespace onedsl

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+// Statistics as PyTorch keeps them, which is not as oneDNN does.
+namespace onedsl {
+
+// Momentum is the share of the new statistics, and the running variance is of the unbiased ones.
+inline void update_running(float* const running_mean, float* const running_variance,
+                           const float* const mean, const float* const variance,
+                           const std::int64_t channels, const double momentum,
+                           const double count) noexcept {
+  const double unbiased = count / (count - 1);
+  const auto mix = [momentum](const float before, const double batch) {
+    return static_cast<float>(momentum * batch + (1 - momentum) * static_cast<double>(before));
+  };
+  for (std::int64_t c = 0; c < channels; ++c) {
+    running_mean[c] = mix(running_mean[c], mean[c]);
+    running_variance[c] = mix(running_variance[c], static_cast<double>(variance[c]) * unbiased);
+  }
+}
+
+// Of biased variances, in place: what the gradient is to get.
+inline void to_inverse_deviation(float* const variance, const std::int64_t channels,
+                                 const double epsilon) noexcept {
+  for (std::int64_t c = 0; c < channels; ++c) {
+    variance[c] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[c]) + epsilon));
+  }
+}
+
+}  // namespace onedsl
