@@ -41,6 +41,7 @@ def test_every_example_is_tested():
         "quickstart.py",
         "compiled.py",
         "compare_data_formats.py",
+        "distributed.py",
         "layer.py",
         "pytorch.py",
         "jax_data_parallel.py",
@@ -93,6 +94,33 @@ def test_pytorch(tmp_path):
     assert ours[-1] < ours[0]
     later = numbers(lines["more steps, channels_last and bfloat16"])
     assert later[-1] < later[0] < ours[0]
+
+
+def test_distributed(tmp_path):
+    pytest.importorskip("torch", reason=TORCH)
+    matplotlib = pytest.importorskip("matplotlib.image")
+    picture = tmp_path / "distributed.png"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    child = helpers.run_python(
+        *(*launcher, str(EXAMPLES / "distributed.py")),
+        *("--steps", "60", "--seeds", "2", "--save", str(picture)),
+        environment={**PLAIN, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    _, own, synchronized, said = child.stdout.splitlines()
+    assert own.startswith("each process's own statistics")
+    assert synchronized.startswith("synchronized")
+    assert numbers(synchronized)[0] < 0.9 * numbers(own)[0]
+    assert said == f"Picture: {picture}"
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_distributed_without_a_launcher(tmp_path):
+    pytest.importorskip("torch", reason=TORCH)
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    child = run(tmp_path, "distributed.py")
+    assert child.returncode == 1
+    assert child.stderr == "start it with: torchrun --nproc-per-node 2 examples/distributed.py\n"
 
 
 def test_jax_training(tmp_path):

@@ -112,15 +112,15 @@ def _synchronize(layer: nn.Module, group: Group | None) -> None:
     if _kind(layer) is SyncBatchNorm:
         layer.process_group = group
         if kind not in (SyncBatchNorm, nn.SyncBatchNorm):
-            layer.reverts_to = _THEIRS.get(kind, kind)
+            layer._reverts_to = _THEIRS.get(kind, kind)
 
 
 def _desynchronize(layer: nn.Module) -> None:
     if _kind(layer) is SyncBatchNorm:
-        made = layer.reverts_to
+        made = layer._reverts_to
         _recast(layer, {SyncBatchNorm: made})
         if made is not nn.SyncBatchNorm:
-            del layer.reverts_to, layer.process_group
+            del layer._reverts_to, layer.process_group
 
 
 def _recast(layer: nn.Module, classes: dict[type[nn.Module], type[nn.Module]]) -> None:

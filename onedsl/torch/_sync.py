@@ -173,7 +173,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     # Not a subclass of torch.nn.SyncBatchNorm: DistributedDataParallel refuses that one on CPUs.
 
-    reverts_to: type[nn.Module] = nn.SyncBatchNorm
+    _reverts_to: type[nn.Module] = nn.SyncBatchNorm
 
     def __init__(
         self,
