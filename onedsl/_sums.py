@@ -1,8 +1,7 @@
-"""What the two halves of an operator hand over: one vector, for any transport."""
+"""What the two passes of an operator hand over: one vector, for any transport."""
 
 # No annotations from __future__ here: pdoc would not find the types of the fields.
 
-from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -14,15 +13,16 @@ _Totals = TypeVar("_Totals", bound="Totals")
 
 
 class Totals:
-    """A count, and two numbers for each channel, in float64; they add with ``+``."""
+    """A count, and two numbers for each channel, in one vector of float64 that nobody writes to."""
 
     __slots__ = ("_vector",)
 
+    _vector: Vector
     _word: ClassVar[str]
     """What arguments of this class are called."""
 
-    def __init__(self, vector: npt.ArrayLike) -> None:
-        taken = np.asarray(vector)
+    def __new__(cls: type[_Totals], vector: npt.ArrayLike) -> _Totals:
+        taken = np.asarray(vector).copy()
         if taken.dtype != np.float64 or taken.ndim != 1 or taken.size % 2 == 0:
             raise ValueError(
                 "vector must be one of 2 C + 1 float64 numbers, a count and two for each channel, "
@@ -32,34 +32,10 @@ class Totals:
             raise ValueError(
                 f"vector[0] must be a count of elements, as to_vector gives, not {taken[0]}"
             )
-        self._vector = taken.copy()
-        self._vector.flags.writeable = False
-
-    @classmethod
-    def from_vector(cls: type[_Totals], vector: npt.ArrayLike) -> _Totals:
-        """Make it of what `to_vector` gave, here or elsewhere.
-
-        Parameters
-        ----------
-        vector : array, (2 C + 1,), f64
-            It is copied.
-
-        Raises
-        ------
-        ValueError
-            If it is not as above, or does not begin with a count.
-        """
-        return cls(vector)
-
-    def to_vector(self) -> Vector:
-        """Give all numbers in one array of one's own.
-
-        Returns
-        -------
-        numpy.ndarray, (2 C + 1,), f64
-            The count, the C first numbers, and the C second ones, as the class lists them.
-        """
-        return self._vector.copy()
+        taken.flags.writeable = False
+        made = super().__new__(cls)
+        made._vector = taken
+        return made
 
     @property
     def count(self) -> int:
@@ -68,34 +44,25 @@ class Totals:
 
     @property
     def channels(self) -> int:
-        """How many channels it has."""
+        """How many channels there are."""
         return self._vector.size // 2
 
-    @property
-    def _first(self) -> Vector:
-        return self._vector[1 : 1 + self.channels]
+    def _halves(self) -> tuple[Vector, Vector]:
+        first, second = np.split(self._vector[1:], 2)
+        return first, second
 
-    @property
-    def _second(self) -> Vector:
-        return self._vector[1 + self.channels :]
-
-    def _added(self: _Totals, other: _Totals, add: Callable[[Vector, Vector], Vector]) -> _Totals:
-        if self._vector.size != other._vector.size:
+    def _refuse_others(self: _Totals, other: _Totals) -> None:
+        if self.channels != other.channels:
             raise ValueError(
                 f"{self._word} of {self.channels} channels and of {other.channels} cannot be added"
             )
-        return type(self)(add(self._vector, other._vector))
-
-    def __add__(self: _Totals, other: object) -> _Totals:
-        """Put two parts together."""
-        raise NotImplementedError
 
     def __radd__(self: _Totals, other: object) -> _Totals:
         """Take the 0 that `sum` begins with."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
+        if not isinstance(other, type(self)):
             return NotImplemented
         return np.array_equal(self._vector, other._vector, equal_nan=True)
 
@@ -109,76 +76,170 @@ class Totals:
 
 
 class BatchNormSums(Totals):
-    """Sums of the gradient over a part of the batch, for each channel; parts add with ``+``.
+    """The gradient's sums over a part of the batch. Those of two parts add with ``+``.
 
-    `BatchNormTrainingBackward.reduce` makes them, and ``apply`` takes those of all parts. Beside
-    ``count`` there are, in the order of `to_vector`, ``diff_beta`` and ``diff_gamma``. They are one
-    value a statistic, in the statistics' order, where these are no vector.
+    `BatchNormTrainingBackward.reduce` makes them, and ``apply`` takes those of all parts. They are
+    one value a channel; one for each statistic, in C order, where statistics are no vector.
+    ``channels`` says how many there are, and ``count`` how many elements each has, in all parts.
+
+    Parameters
+    ----------
+    vector : array, (2 C + 1,), f64
+        What `to_vector` gives.
 
     Notes
     -----
-    Addition is float64's, number by number: an all-reduce that adds vectors does the same. So the
-    last bit of a sum may depend on how parts are grouped, and with it, rarely, the last bit of a
-    result of float32.
+    Vectors add number by number: an all-reduce that adds them gives the vector of all parts. How
+    parts are grouped has a say in the last bits of float64, as it has with any sum.
+
+    Examples
+    --------
+    >>> op = onedsl.BatchNormTrainingBackward(epsilon=1e-5)
+    >>> src = np.float32([[1], [2], [3], [4]])
+    >>> diff_dst = np.float32([[1], [0], [0], [0]])
+    >>> mean, variance = np.float32([2.5]), np.float32([1.25])
+    >>> parts = [op.reduce(src[i], diff_dst[i], mean, variance) for i in (slice(3), slice(3, 4))]
+    >>> sums = sum(parts)
+    >>> sums, sums.diff_beta
+    (<BatchNormSums: 1 channels, 4 elements each>, array([1.]))
+    >>> op.apply(sums, src[:3], diff_dst[:3], mean, variance).diff_src.ravel().round(3)
+    array([ 0.268, -0.358, -0.089], dtype=float32)
     """
 
     __slots__ = ()
     _word = "sums"
 
+    @classmethod
+    def from_vector(cls, vector: npt.ArrayLike) -> "BatchNormSums":
+        """Make them of what `to_vector` gave, here or in another process.
+
+        Parameters
+        ----------
+        vector : array, (2 C + 1,), f64
+            It is copied.
+
+        Returns
+        -------
+        BatchNormSums
+
+        Raises
+        ------
+        ValueError
+            If it is not as above, or does not begin with a count.
+        """
+        return cls(vector)
+
+    def to_vector(self) -> Vector:
+        """Give all numbers in one new array.
+
+        Returns
+        -------
+        numpy.ndarray, (2 C + 1,), f64
+            count, then the C numbers of diff_beta, then those of diff_gamma.
+        """
+        return self._vector.copy()
+
     @property
     def diff_beta(self) -> Vector:
         """Sum of diff_dst, for each channel: (C,), f64, read-only."""
-        return self._first
+        return self._halves()[0]
 
     @property
     def diff_gamma(self) -> Vector:
         """Sum of diff_dst * xhat, for each channel: (C,), f64, read-only."""
-        return self._second
+        return self._halves()[1]
 
     def __add__(self, other: object) -> "BatchNormSums":
         """Put two parts together."""
-        if type(other) is not BatchNormSums:
+        if not isinstance(other, BatchNormSums):
             return NotImplemented
-        return self._added(other, np.add)
+        self._refuse_others(other)
+        return BatchNormSums(self._vector + other._vector)
 
 
 class BatchNormMoments(Totals):
-    """Moments of a part of the batch, for each channel; parts add with ``+``, by Chan's rule.
+    """The forward pass's moments of a part of the batch. Those of two parts add with ``+``.
 
-    `BatchNormForwardTraining.reduce` makes them, and ``apply`` takes those of all parts. Beside
-    ``count`` there are, in the order of `to_vector`, ``mean`` and ``m2``.
+    `BatchNormForwardTraining.reduce` makes them, and ``apply`` takes those of all parts.
+    ``channels`` says how many there are, and ``count`` how many elements each has, in all parts.
+
+    Parameters
+    ----------
+    vector : array, (2 C + 1,), f64
+        What `to_vector` gives.
 
     Notes
     -----
-    Vectors of moments do not add number by number: gather those of all parts, and add what
-    `from_vector` makes of them.
+    ``+`` is the rule of Chan, Golub and LeVeque [1]_. Vectors do not add number by number: gather
+    those of all parts, and add what `from_vector` makes of them.
+
+    References
+    ----------
+    .. [1] T. F. Chan, G. H. Golub, R. J. LeVeque: Updating formulae and a pairwise algorithm for
+       computing sample variances. COMPSTAT 1982.
+
+    Examples
+    --------
+    >>> op = onedsl.BatchNormForwardTraining(epsilon=1e-5)
+    >>> src = np.float32([[1], [2], [3], [4]])
+    >>> moments = op.reduce(src[:3]) + op.reduce(src[3:])
+    >>> moments.count, moments.mean, moments.m2
+    (4, array([2.5]), array([5.]))
+    >>> op.apply(moments, src[:3], np.float32([0]), np.float32([1])).dst.ravel().round(3)
+    array([-1.342, -0.447,  0.447], dtype=float32)
     """
 
     __slots__ = ()
     _word = "moments"
 
+    @classmethod
+    def from_vector(cls, vector: npt.ArrayLike) -> "BatchNormMoments":
+        """Make them of what `to_vector` gave, here or in another process.
+
+        Parameters
+        ----------
+        vector : array, (2 C + 1,), f64
+            It is copied.
+
+        Returns
+        -------
+        BatchNormMoments
+
+        Raises
+        ------
+        ValueError
+            If it is not as above, or does not begin with a count.
+        """
+        return cls(vector)
+
+    def to_vector(self) -> Vector:
+        """Give all numbers in one new array.
+
+        Returns
+        -------
+        numpy.ndarray, (2 C + 1,), f64
+            count, then the C numbers of mean, then those of m2.
+        """
+        return self._vector.copy()
+
     @property
     def mean(self) -> Vector:
         """Mean of src, for each channel: (C,), f64, read-only."""
-        return self._first
+        return self._halves()[0]
 
     @property
     def m2(self) -> Vector:
         """Sum of (src - mean)^2, for each channel: (C,), f64, read-only."""
-        return self._second
+        return self._halves()[1]
 
     def __add__(self, other: object) -> "BatchNormMoments":
         """Put two parts together."""
-        if type(other) is not BatchNormMoments:
+        if not isinstance(other, BatchNormMoments):
             return NotImplemented
-        return self._added(other, _add_moments)
-
-
-def _add_moments(a: Vector, b: Vector) -> Vector:
-    if a[0] == 0 or b[0] == 0:
-        return b if a[0] == 0 else a
-    count = a[0] + b[0]
-    (mean_a, m2_a), (mean_b, m2_b) = np.split(a[1:], 2), np.split(b[1:], 2)
-    mean = (a[0] * mean_a + b[0] * mean_b) / count
-    m2 = m2_a + m2_b + (mean_b - mean_a) ** 2 * (a[0] * b[0] / count)
-    return np.concatenate([[count], mean, m2])
+        self._refuse_others(other)
+        if self.count == 0 or other.count == 0:
+            return other if self.count == 0 else self
+        count = self.count + other.count
+        mean = (self.count * self.mean + other.count * other.mean) / count
+        apart = (other.mean - self.mean) ** 2 * (self.count * other.count / count)
+        return BatchNormMoments(np.concatenate([[count], mean, self.m2 + other.m2 + apart]))

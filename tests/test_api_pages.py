@@ -38,7 +38,8 @@ def test_every_public_name_is_there(pages):
 @pytest.mark.parametrize("name", [n for n in onedsl.__all__ if n.startswith("BatchNorm")])
 def test_calls_are_there_with_their_parameters(pages, name):
     cls = getattr(onedsl, name)
-    methods = [m for m in ("__call__", "compile") if m in vars(cls)]
+    calls = ("__call__", "compile", "reduce", "apply", "from_vector")
+    methods = [m for m in calls if m in vars(cls)]
     assert methods or issubclass(cls, tuple)
     for method in methods:
         page = pages["onedsl"]

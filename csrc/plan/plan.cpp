@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <tuple>
 
@@ -34,7 +35,9 @@ class NativePlan final : public Plan {
   using Plan::Plan;
   const char* backend() const noexcept override { return "native"; }
   std::string implementation() const override {
-    return std::string("onedsl two-pass kernel, ") + native::isa_name();
+    constexpr std::array kernels = {"two-pass kernel", "first pass", "second pass"};  // by Pass
+    const auto pass = static_cast<std::size_t>(key().problem.pass);
+    return std::string("onedsl ") + kernels[pass] + ", " + native::isa_name();
   }
   std::size_t bytes() const noexcept override { return sizeof *this; }
   std::optional<native::Cut> cut() const override {

@@ -108,6 +108,7 @@ struct Run {
   Machine machine;
   int threads = 1;
   bool in_place = false;
+  bool in_passes = false;
   std::int64_t shift = 0;
 };
 
@@ -127,6 +128,7 @@ inline Run random_run(Random& random, const Isa isa) {
   run.machine.elements_per_thread = random.of_any_size(16384);
   run.threads = random.of(threads);
   run.in_place = random.chance(3);
+  run.in_passes = random.chance(3);
   run.shift = random.chance(2) ? 0 : random.between(1, 15);
   return run;
 }
@@ -135,7 +137,24 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
   return out << name_of(run.machine.isa) << ", " << run.threads << " threads of "
              << run.machine.elements_per_thread << " elements, cache of " << run.machine.cache.bytes
              << " bytes for " << run.machine.cache.cores << " cores"
-             << (run.in_place ? ", in place" : "") << ", shifted by " << run.shift;
+             << (run.in_place ? ", in place" : "") << (run.in_passes ? ", in passes" : "")
+             << ", shifted by " << run.shift;
+}
+
+// The first pass, which has no results, then the second one.
+inline void run_in_passes(Problem problem, const Run& run, Ports ports) {
+  const auto statistics = static_cast<std::size_t>(problem.geometry.statistics());
+  auto count = static_cast<double>(problem.geometry.per_statistic());
+  std::vector<double> first(statistics), second(statistics);
+  Ports inputs;
+  inputs.in = ports.in;
+  inputs.sums = ports.sums = {&count, first.data(), second.data()};
+  Problem reduction = problem;
+  reduction.pass = Pass::reduce;
+  reduction.wanted = {};
+  native::run(reduction, 1, inputs, run.machine);
+  problem.pass = Pass::apply;
+  native::run(problem, run.threads, ports, run.machine);
 }
 
 // Fails if a byte outside of the outputs is written.
@@ -158,7 +177,11 @@ inline Results results_of(const Call& call, const Run& run) {
     results.at(signature.in_place).copy_from(call[signature.over]);
     ports.in[signature.over] = results.at(signature.in_place).data();
   }
-  native::run(problem, run.threads, ports, run.machine);
+  if (run.in_passes) {
+    run_in_passes(problem, run, ports);
+  } else {
+    native::run(problem, run.threads, ports, run.machine);
+  }
   for (const auto& [port, tensor] : results) {
     check(tensor.guards_stand(), "written outside of ", output_names[static_cast<int>(port)], ": ",
           call, " on ", run);

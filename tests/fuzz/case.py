@@ -26,7 +26,8 @@ class Case:
     inputs: list[Any]
     options: dict[str, Any]
     """How outputs are asked for, and by which backend."""
-    compiled: bool
+    way: str
+    """Direct, compiled, or in passes."""
     spoiled: list[str] = field(default_factory=list)
     """What may make it wrong. Then it must be refused in words, or give the right result."""
     out: Any = None
@@ -38,7 +39,7 @@ class Case:
         kinds = ", ".join(_describe(value) for value in self.inputs)
         return (
             f"{self.target.kind.__name__}({self.attributes}) on {kinds}; "
-            f"{self.options}, compiled={self.compiled}, "
+            f"{self.options}, {self.way}, "
             f"out={'in place' if self.in_place else type(self.out).__name__}, "
             f"spoiled: {', '.join(self.spoiled) or 'nothing'}"
         )
@@ -89,7 +90,8 @@ def draw(rng: Rng) -> Case:
         option, every, some = target.asks
         options[option] = choose(rng, [every, every, some])
     inputs = _tensors(rng, target, dtype)
-    case = Case(target, attributes, inputs, options, compiled=chance(rng, 3))
+    ways = ["direct", "compiled", *(["in passes"] if target.summed else ["direct"])]
+    case = Case(target, attributes, inputs, options, way=choose(rng, ways))
     _fit_statistics(rng, case, stats)
     _leave_out(rng, case)
     _place(rng, case)
@@ -157,7 +159,7 @@ def _place(rng: Rng, case: Case) -> None:
     """Move the arrays to places in memory, the tensors mostly to like ones; make some foreign."""
     tensors = [i for i, port in enumerate(case.target.dialect.inputs) if port.kind == "tensor"]
     model = choose(rng, [lambda a: a, lambda a: arrays.dense_like(rng, a)])(case.inputs[0])
-    if not case.compiled and chance(rng, 5):
+    if case.way != "compiled" and chance(rng, 5):
         model = arrays.placed(rng, model)
     for i, value in enumerate(case.inputs):
         if value is None:
@@ -166,7 +168,7 @@ def _place(rng: Rng, case: Case) -> None:
             placed = model if i == tensors[0] else arrays.like(value, model)
             if chance(rng, 3):
                 placed = arrays.shifted(rng, placed)
-            if not case.compiled and chance(rng, 8):
+            if case.way != "compiled" and chance(rng, 8):
                 placed = arrays.placed(rng, value)
         else:
             placed = arrays.placed(rng, value) if chance(rng, 3) else value
@@ -174,7 +176,7 @@ def _place(rng: Rng, case: Case) -> None:
     try:
         case.spec = onedsl.TensorSpec.of(case.inputs[0])
     except ValueError:
-        case.compiled = False
+        case.way = "direct"
     case.inputs = [
         choose(rng, arrays.KINDS)(value) if value is not None and chance(rng, 12) else value
         for value in case.inputs

@@ -39,8 +39,12 @@ def run(case: Case, threads: int = 0) -> Any:
     for library in OPENMP:
         library.set_num_threads(threads or 2)
     op = case.target.kind(**case.attributes)
-    if not case.compiled:
+    if case.way == "direct":
         return op(*case.inputs, **case.options, out=case.out)
+    if case.way == "in passes":
+        options = {name: value for name, value in case.options.items() if name != "backend"}
+        totals = op.reduce(*case.inputs[: case.target.summed])
+        return op.apply(totals, *case.inputs, **options, out=case.out)
     ports = list(zip(case.target.dialect.inputs, case.inputs, strict=True))
     statistic = next((v for p, v in ports if p.kind == "statistic" and v is not None), None)
     statistic = np.zeros(1, "f4") if statistic is None else arrays.numpy_of(statistic)
@@ -80,7 +84,7 @@ def check(seed: int) -> str:
         judge_result(case, result, wanted)
         if case.backend != "onednn" and not case.in_place and not case.spoiled and chance(rng, 4):
             _judge_bits(rng, case, result)
-    return "compiled" if case.compiled else "direct"
+    return case.way
 
 
 def _is_the_objects_own(error: Exception) -> bool:
@@ -227,7 +231,7 @@ def _compare(case: Case, name: str, got: np.ndarray, want: Expected, per_statist
 def _judge_bits(rng: Rng, case: Case, result: Any) -> None:
     """Run again on other threads, on memory elsewhere, in place: the bits must be the same."""
     bits = [_bytes_of(member) for member in result if member is not None]
-    again = dataclasses.replace(case, out=None, walls=None, compiled=False)
+    again = dataclasses.replace(case, out=None, walls=None, way="direct")
     again.inputs = [
         arrays.shifted(rng, v)
         if isinstance(v, np.ndarray) and is_dense(v) and v.flags.aligned

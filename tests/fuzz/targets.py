@@ -144,6 +144,8 @@ class Target:
     """Those beside epsilon and data_format, and good values for each."""
     asks: tuple[str, Any, Any] | None = None
     """The option by which a call asks for outputs; its values for all, and for some."""
+    summed: int = 0
+    """How many of the first inputs its reduce takes; none where it has no reduce."""
     broadcast: bool = False
     """Whether statistics have src's rank, and no data_format says which axis they keep."""
 
@@ -159,19 +161,22 @@ TARGETS = [
         onedsl.BatchNormTrainingBackward,
         gradients(batch=True),
         asks=("outputs", "all", "diff_src"),
+        summed=4,
     ),
     Target(
         onedsl.BatchNormTrainingBackprop,
         gradients(batch=True),
         asks=("outputs", "all", "input_delta"),
+        summed=4,
     ),
     Target(
         onedsl.BatchNormalizationGrad,
         gradients(batch=False),
         asks=("outputs", "all", "output_gradient"),
+        summed=4,
         broadcast=True,
     ),
-    Target(onedsl.BatchNormForwardTraining, forward(relu=False), MOMENTUM),
+    Target(onedsl.BatchNormForwardTraining, forward(relu=False), MOMENTUM, summed=1),
     Target(onedsl.BatchNormReLUForwardTraining, forward(relu=True), {**MOMENTUM, **CLIP}),
     Target(
         onedsl.BatchNormReLUTrainingBackward,

@@ -158,11 +158,36 @@ def run_frozen_statistics(dtype: str) -> None:
         run(f"frozen statistics, {dtype}, {shape}, {kept}", op, narrow, wanted, shape)
 
 
+class InPasses:
+    """An operator whose calls are a reduce, of the first inputs, and an apply."""
+
+    def __init__(self, op: Any, summed: int) -> None:
+        self._op, self._summed = op, summed
+        self._dialect = op._dialect
+
+    def __call__(self, *inputs: Any, out: Any = None, backend: str) -> Any:
+        return self._op.apply(self._op.reduce(*inputs[: self._summed]), *inputs, out=out)
+
+    def __repr__(self) -> str:
+        return f"{self._op} in passes"
+
+
+def gradient_in_passes(epsilon: float, data_format: str) -> InPasses:
+    return InPasses(onedsl.BatchNormTrainingBackward(epsilon, data_format), summed=4)
+
+
+def forward_in_passes(epsilon: float, data_format: str) -> InPasses:
+    op = onedsl.BatchNormForwardTraining(epsilon, data_format=data_format)
+    return InPasses(op, summed=1)
+
+
 # The operators of a whole layer: inputs and outputs, what may lie over what, and options.
 VECTORS = ("mean", "variance", "gamma", "beta")
 NORMALIZED = ("dst", "running_mean", "running_variance", "batch_mean", "batch_variance")
 GRADIENTS = ("diff_src", "diff_gamma", "diff_beta", "diff_residual")
 LAYERS = [
+    (gradient_in_passes, ("src", "diff_dst", *VECTORS[:3]), GRADIENTS[:3], "diff_dst", {}),
+    (forward_in_passes, ("src", *VECTORS), NORMALIZED, "src", {}),
     (onedsl.BatchNormForwardTraining, ("src", *VECTORS), NORMALIZED, "src", {}),
     (onedsl.BatchNormReLUForwardTraining, ("src", *VECTORS, "residual"), NORMALIZED, "src", {}),
     (
@@ -195,6 +220,7 @@ def run_layers(dtype: str, stats: str, data_format: str) -> None:
         shape = helpers.shape_of(data_format, batch, channels, (inner,))
         for kind, inputs, outputs, over, options in LAYERS:
             op: Any = kind(EPSILON, data_format=data_format)
+            padding = [None] * (len(op._dialect.outputs) - len(outputs))
 
             def array(name: str, side: str, shape: Any = shape, channels: int = channels) -> Any:
                 is_tensor = name in TENSORS_BY_NAME
@@ -212,7 +238,6 @@ def run_layers(dtype: str, stats: str, data_format: str) -> None:
                 out = [array(name, side) for name in outputs]
                 if in_place:
                     out[0] = guarded[over]
-                padding = [None] * (len(GRADIENTS) - len(out) if "diff_src" in outputs else 0)
                 op(*guarded.values(), **options, out=(*out, *padding), backend="native")
                 for got, expected in zip(out, wanted, strict=True):
                     assert got.tobytes() == expected.tobytes()
