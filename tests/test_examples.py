@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 
 import helpers
 import numpy as np
@@ -42,7 +46,9 @@ def test_every_example_is_tested():
         "compiled.py",
         "compare_data_formats.py",
         "distributed.py",
+        "larger_than_memory.py",
         "layer.py",
+        "mpi.py",
         "pytorch.py",
         "jax_data_parallel.py",
         "jax_equinox.py",
@@ -194,6 +200,84 @@ def test_layer(tmp_path):
     assert len([line for line in lines if line[0] == "relu-backward"]) == 4
     assert len([line for line in lines if line[0] == "add-relu-backward"]) == 2
     assert_is_a_picture(matplotlib.imread(picture))
+
+
+def peak_of(child):
+    """Give MiB of the tensors, and of the process's peak."""
+    assert child.returncode == 0, child.stderr
+    assert child.stderr == ""
+    tensors, peak, _ = child.stdout.splitlines()
+    return numbers(tensors)[0], numbers(peak)[1]
+
+
+def test_larger_than_memory(tmp_path):
+    """Eight times as much takes no more memory, but for what chance has left of a few parts."""
+    small, large = (
+        peak_of(run(tmp_path, "larger_than_memory.py", "--part", "8", "--folder", ".", *images))
+        for images in (("--images", "24"), ("--images", "192"))
+    )
+    assert 3 * (large[0] - small[0]) > 380
+    assert large[1] < small[1] + 20
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", [1, 3, 8, 100])
+def test_larger_than_memory_has_the_results_of_one_call(tmp_path, part):
+    names = runpy.run_path(str(EXAMPLES / "larger_than_memory.py"))
+    problem = testing.random_problem((8, 5, 7, 3))
+
+    def file(name, values):
+        tensor = names["TensorFile"](tmp_path / name, values.shape, part).create()
+        values.tofile(tmp_path / name)
+        return tensor
+
+    src, diff_dst = file("src", problem.src), file("diff_dst", problem.diff_dst)
+    statistics = names["statistics"](src)
+    for got, wanted in zip(
+        statistics, (problem.src.mean((0, 1, 2)), problem.src.var((0, 1, 2))), strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    diff_src = names["TensorFile"](tmp_path / "diff_src", problem.src.shape, part).create()
+    sums = names["gradient"](src, diff_dst, *problem[2:], diff_src)
+    result = np.fromfile(tmp_path / "diff_src", np.float32).reshape(problem.src.shape)
+    wanted = testing.batch_norm_backward(*problem, epsilon=names["EPSILON"])
+    testing.assert_gradients_close((result, *sums), wanted)
+
+
+@pytest.mark.parametrize(("processes", "images"), [(1, 5), (2, 5), (3, 5), (3, 2)])
+def test_mpi(tmp_path, processes, images):
+    """Uneven shares, and with two images for three processes an empty one."""
+    pytest.importorskip("mpi4py", reason="the example needs MPI, which is not installed")
+    folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    mpiexec = shutil.which("mpiexec", path=folders)
+    assert mpiexec is not None, "mpi4py is installed, and no MPI"
+    child = subprocess.run(
+        [
+            *(mpiexec, "-n", str(processes), sys.executable, str(EXAMPLES / "mpi.py")),
+            *("--images", str(images), "--save", "results.npz"),
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    count = images * 14 * 14
+    assert f"{processes} processes normalized {count} elements a channel as one" in child.stdout
+    results = np.load(tmp_path / "results.npz")
+
+    problem = testing.random_problem((images, 14, 14, 64), seed=0)
+    zeros = np.zeros_like(problem.gamma)
+    forward = onedsl.BatchNormForwardTraining(1e-5, momentum=0.9)
+    alone = forward(problem.src, zeros, zeros + 1, problem.gamma, zeros)
+    inputs = problem.src, problem.diff_dst, alone.batch_mean, alone.batch_variance, problem.gamma
+    gradients = onedsl.BatchNormTrainingBackward(1e-5)(*inputs)
+    for name, wanted in {**alone._asdict(), **gradients._asdict()}.items():
+        assert testing.relative_l2(results[name], wanted.astype("f8")) < 1e-7, name
+    if processes == 1:
+        assert results["diff_src"].tobytes() == gradients.diff_src.tobytes()
 
 
 def assert_is_a_picture(pixels):
