@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import operator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
@@ -93,7 +93,12 @@ def _gathered(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
     mine = torch.from_numpy(moments.to_vector())
     rows = mine.new_empty(distributed.get_world_size(group), len(mine))
     distributed.all_gather(list(rows), mine, group)
-    return functools.reduce(operator.add, map(BatchNormMoments.from_vector, rows.numpy()))
+    # Chan's rule for all parts at once: added two by two, 64 of them would take longer than gloo.
+    counts, means, m2s = np.split(rows.numpy(), [1, 1 + moments.channels], axis=1)
+    count = counts.sum()
+    mean = (counts * means).sum(0) / max(count, 1)
+    m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)
+    return BatchNormMoments.from_vector(np.concatenate([[count], mean, m2]))
 
 
 def _reduced(sums: BatchNormSums, group: Group) -> BatchNormSums:
