@@ -94,7 +94,8 @@ def _gathered(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
     rows = mine.new_empty(distributed.get_world_size(group), len(mine))
     distributed.all_gather(list(rows), mine, group)
     # Chan's rule for all parts at once: added two by two, 64 of them would take longer than gloo.
-    counts, means, m2s = np.split(rows.numpy(), [1, 1 + moments.channels], axis=1)
+    end = 1 + moments.channels
+    counts, means, m2s = (rows.numpy()[:, at] for at in (slice(1), slice(1, end), slice(end, None)))
     count = counts.sum()
     mean = (counts * means).sum(0) / max(count, 1)
     m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)

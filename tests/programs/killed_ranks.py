@@ -16,7 +16,7 @@ from torch_helpers import nn, onedsl_torch, torch
 
 runs, seed = int(sys.argv[1]), int(sys.argv[2])
 WORLD, TIMEOUT, GRACE = 3, 2.0, 10.0
-LATEST = 0.6  # seconds after the start, of which some 0.1 pass before the first step
+LATEST = 1.0  # seconds after the start; the first steps come after some 0.2
 GOT_AN_ERROR = 3
 
 torch.set_num_threads(1)  # so that there are no threads before the forks
