@@ -57,7 +57,7 @@ class Totals:
                 f"{self._word} of {self.channels} channels and of {other.channels} cannot be added"
             )
 
-    def __radd__(self: _Totals, other: object) -> _Totals:
+    def __radd__(self: _Totals, other: int) -> _Totals:
         """Take the 0 that `sum` begins with."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
@@ -149,7 +149,7 @@ class BatchNormSums(Totals):
         """Sum of diff_dst * xhat, for each channel: (C,), f64, read-only."""
         return self._halves()[1]
 
-    def __add__(self, other: object) -> "BatchNormSums":
+    def __add__(self, other: "BatchNormSums") -> "BatchNormSums":
         """Put two parts together."""
         if not isinstance(other, BatchNormSums):
             return NotImplemented
@@ -232,7 +232,7 @@ class BatchNormMoments(Totals):
         """Sum of (src - mean)^2, for each channel: (C,), f64, read-only."""
         return self._halves()[1]
 
-    def __add__(self, other: object) -> "BatchNormMoments":
+    def __add__(self, other: "BatchNormMoments") -> "BatchNormMoments":
         """Put two parts together."""
         if not isinstance(other, BatchNormMoments):
             return NotImplemented

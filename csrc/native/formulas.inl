@@ -82,6 +82,11 @@ class MaskedDiff {
     }
   }
 
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(diff_dst_ + begin, count);
+    if constexpr (by_dst) ONEDSL_ISA::prefetch(dst_ + begin, count);
+  }
+
  private:
   const T* diff_dst_;
   const T* dst_;
@@ -107,6 +112,11 @@ class GradientTerms {
                  stretch.read(diff_dst_ + i));
   }
 
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
+    ONEDSL_ISA::prefetch(diff_dst_ + begin, count);
+  }
+
  private:
   const T* src_;
   const T* diff_dst_;
@@ -126,6 +136,11 @@ class MaskedGradientTerms {
     return apply(gradient_terms, k, x, diff_.at(i, k, stretch, x));
   }
 
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
+    diff_.prefetch(begin, count);
+  }
+
  private:
   const T* src_;
   MaskedDiff<T, by_dst> diff_;
@@ -142,6 +157,10 @@ class MomentTerms {
   template <class K, class Stretch>
   auto at(const Index i, const K& k, const Stretch& stretch) const {
     return apply(moment_terms, k, stretch.read(src_ + i, pivot_of(k)));
+  }
+
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
   }
 
  private:
@@ -170,6 +189,11 @@ class GradientResult {
     } else {
       stretch.write(diff_src_ + i, apply(frozen_gradient, k, d));
     }
+  }
+
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
+    ONEDSL_ISA::prefetch(diff_dst_ + begin, count);
   }
 
  private:
@@ -201,6 +225,11 @@ class MaskedGradientResult {
     stretch.write(diff_src_ + i, apply(batch_gradient, k, x, d));
   }
 
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
+    diff_.prefetch(begin, count);
+  }
+
  private:
   const T* src_;
   MaskedDiff<T, by_dst> diff_;
@@ -222,6 +251,10 @@ class NormalizedResult {
   template <class K, class Stretch>
   void write(const Index i, const K& k, const Stretch& stretch) const {
     stretch.write(dst_ + i, apply(normalized, k, stretch.read(src_ + i)));
+  }
+
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
   }
 
  private:
@@ -258,6 +291,10 @@ class ReluResult {
       };
       stretch.write(dst_ + i, apply(formula, k, x));
     }
+  }
+
+  void prefetch(const Index begin, const Index count) const {
+    ONEDSL_ISA::prefetch(src_ + begin, count);
   }
 
  private:

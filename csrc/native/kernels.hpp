@@ -91,6 +91,7 @@ struct Task {
   Workspace workspace;
   Pass pass = Pass::both;
   Totals totals;
+  bool far = false;        // the tensors are more than the first caches hold
   bool streaming = false;  // non-temporal stores
 };
 
@@ -101,6 +102,7 @@ struct Part {
   Index offset = 0;  // in elements: where the chunk's place begins
   Index partial = 0;
   bool adds_to_partial = false;  // or else sets it
+  Index to_next = 0;  // planes, in elements: from what is written to what is summed after it, or 0
 };
 
 // A thread's own memory while it sums a part.

@@ -17,11 +17,13 @@ namespace {
 
 // Adds pieces of a channel's planes, `apart` elements from each other, to its sums, which are one
 // for each lane. f32 holds the sums of 32 terms of a lane at most: of eight pairs of vectors, or of
-// what remains of all pieces together (see Order::rows_together).
+// what remains of all pieces together (see Order::rows_together). Whether as many more follow,
+// further on, tells what to ask memory for.
 template <class Terms_>
 [[gnu::flatten]] void add_pieces(const Terms_& all_terms, const Index first, const Index pieces,
                                  const Index apart, const Index count, const Coefficients& channel,
-                                 double* weights, double* products) {
+                                 const bool more_follow, double* weights, double* products) {
+  using Element = typename Terms_::Element;
   const Terms_ terms = all_terms;
   const Coefficients k = channel;
   const PairCoefficients both{k, k};
@@ -35,7 +37,10 @@ template <class Terms_>
   const auto add_pairs = [&](PairSums& few, Index i, const Index end) {
   // Not unrolled: memory is read in its own order, not in one that suits the compiler.
 #pragma GCC unroll 1
-    for (; i < end; i += pair_lanes) few.add(terms.at(i, both, WholePair<>{}));
+    for (; i < end; i += pair_lanes) {
+      terms.prefetch(i + elements_ahead<Element>, pair_lanes);
+      few.add(terms.at(i, both, WholePair<>{}));
+    }
   };
   constexpr Index tile = Index{terms_in_f32} * pair_lanes;
   const Index in_tiles = count / tile * tile;
@@ -43,6 +48,9 @@ template <class Terms_>
   const int rest = static_cast<int>(count - in_pairs);
   PairSums remaining;
   for (Index at = first; at < first + pieces * apart; at += apart) {
+    if (more_follow) {
+      terms.prefetch(at + pieces * apart, minimum(count, elements_ahead<Element> / 2));
+    }
     for (Index i = at; i < at + in_tiles; i += tile) {
       PairSums few;
       add_pairs(few, i, i + tile);
@@ -85,7 +93,8 @@ void reduce_planes(const Task& task, const Part& part, const PartialScratch& scr
     double* sums = scratch.doubles;
     for (Index c = part.channels.begin; c < part.channels.end; ++c, sums += per_channel) {
       add_pieces(terms, piece.begin + c * order.inner, together, order.row, piece.count,
-                 channel_coefficients(task, c), sums, sums + lanes);
+                 channel_coefficients(task, c), task.far && row + together < rows.end, sums,
+                 sums + lanes);
     }
   }
 

@@ -62,12 +62,14 @@ struct BlockRun {
     const Range panels = panels_of(schedule, task.order, worker);
     for (Index panel = panels.begin; panel < panels.end; ++panel) {
       const Range channels = channels_of(schedule, task.order, panel);
-      work_on_panel(channels, schedule.own_panels ? Worker{} : worker, scratch);
+      const bool asks = schedule.asks_for_next && panel + 1 < panels.end;
+      const Index to_next = asks ? schedule.panel * task.order.inner : 0;
+      work_on_panel(channels, to_next, schedule.own_panels ? Worker{} : worker, scratch);
     }
     if (task.streaming) kernels.fence();
   }
 
-  void work_on_panel(const Range& panel, const Worker& worker,
+  void work_on_panel(const Range& panel, const Index to_next, const Worker& worker,
                      const PartialScratch& scratch) const {
     const Range units =
         share_of(units_in(schedule, task.order, panel), worker.index, worker.workers);
@@ -83,7 +85,7 @@ struct BlockRun {
     if (task.tensors.result == nullptr) return;
     // Backwards: what was read last is still in the caches.
     for (Index unit = units.end; unit-- > units.begin;) {
-      write(unit_of(schedule, task.order, panel, unit));
+      write(unit_of(schedule, task.order, panel, unit), to_next);
     }
   }
 
@@ -113,10 +115,12 @@ struct BlockRun {
     }
   }
 
-  void write(const Unit& unit) const {
+  void write(const Unit& unit, const Index to_next) const {
     const Range chunks = chunks_of(task.order, unit.partial);
     for (Index chunk = chunks.end; chunk-- > chunks.begin;) {
-      kernels.write(task, part_of(unit, chunk));
+      Part part = part_of(unit, chunk);
+      part.to_next = to_next;
+      kernels.write(task, part);
     }
   }
 
@@ -159,6 +163,7 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
   const Cut cut = cut_block(problem, num_threads, ports, traffic, machine, kernels);
   Task task = task_for(problem, ports, cut.order, places);
   task.streaming = cut.streaming;
+  task.far = traffic.bytes > static_cast<double>(machine.cache.second_bytes);
 
   const Order& order = task.order;
   const Schedule& schedule = cut.schedule;

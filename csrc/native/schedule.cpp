@@ -28,6 +28,8 @@ constexpr Index scratch_bytes = 65536;  // a thread's
 // in the second one until it is written, with room for more.
 constexpr Index large_second_cache = Index{2} << 20;
 constexpr Index parts_of_second_cache = 4;
+// Shorter planes are read no faster for having been asked for while others are written.
+constexpr Index least_plane_to_ask_for = 1024;  // bytes
 // Blocks for each thread at least, where channels are enough.
 constexpr Index blocks_per_thread = 4;
 
@@ -87,6 +89,11 @@ void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
   schedule.own_panels = rounds * threads * 8 <= blocks * 9;
   const Index blocks_held = cache.bytes / 2 / (traffic.summed * channel_bytes * block);
   schedule.panel = schedule.own_panels ? block : block * std::max<Index>(blocks_held, 1);
+
+  const Index panel_bytes = traffic.summed * channel_bytes * block;
+  schedule.asks_for_next = by_second_cache && !cached && schedule.own_panels &&
+                           plane_bytes >= least_plane_to_ask_for &&
+                           3 * panel_bytes <= cache.second_bytes;
 }
 
 }  // namespace

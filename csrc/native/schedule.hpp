@@ -16,6 +16,8 @@ struct Schedule {
   bool own_panels = false;
   Index panel = 0;  // channels
   Index block = 0;  // channels of a unit
+  // While a panel is written, memory is asked for the same thread's next one.
+  bool asks_for_next = false;
 };
 
 // One of the threads that share some work.
@@ -37,7 +39,8 @@ int threads_for(Index elements, const Machine& machine, int num_threads);
 struct Traffic {
   DataType type = DataType::f32;
   Index summed = 0;         // tensors that are read to be summed, and then again
-  double cache_filled = 0;  // how often all tensors together fill the last cache
+  double bytes = 0;         // of all tensors
+  double cache_filled = 0;  // how often they fill the last cache
 };
 
 // A pure function. The tensors may be larger than what the Order sees of them: the traffic tells.

@@ -27,6 +27,19 @@ struct F16 {
   std::uint16_t bits;
 };
 
+// Memory is asked for what is read in a row so many bytes before it is read: the CPU's own
+// prefetching begins anew on every page, and stops at the end of a plane.
+constexpr std::int64_t bytes_ahead = 2048;
+template <class T>
+constexpr std::int64_t elements_ahead = bytes_ahead / static_cast<std::int64_t>(sizeof(T));
+
+// Never fails, wherever the elements are.
+template <class T>
+inline void prefetch(const T* const begin, const std::int64_t count) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(begin + i);
+}
+
 #if defined(__AVX512F__)
 using Vec = __m512;
 #elif defined(__AVX2__)

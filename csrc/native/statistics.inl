@@ -72,10 +72,9 @@ Total statistics_total(const Task& task, const Index c, const double sum_distanc
   const double difference = sum_square - off * sum_distance;
   const double squares = difference < 0 ? 0 : difference;
 
-  const double variance = squares / count;
-  if (off * off > farthest_pivot * variance) {
+  if (off * sum_distance > farthest_pivot * squares) {
     near_enough = false;
-    put_pivot<T>(task, c, pivot_near(mean, std::sqrt(variance)));
+    put_pivot<T>(task, c, pivot_near(mean, std::sqrt(squares / count)));
   }
   return {mean, squares};
 }

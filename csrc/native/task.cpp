@@ -126,9 +126,9 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
   for (const Input port : {Input::src, Input::diff_dst, Input::dst}) {
     if (ports.in[port] != nullptr) ++traffic.summed;
   }
-  const auto bytes = static_cast<double>(tensors * problem.geometry.elements()) *
-                     static_cast<double>(size_of(problem.data));
-  traffic.cache_filled = bytes / static_cast<double>(cache.bytes);
+  traffic.bytes = static_cast<double>(tensors * problem.geometry.elements()) *
+                  static_cast<double>(size_of(problem.data));
+  traffic.cache_filled = traffic.bytes / static_cast<double>(cache.bytes);
   return traffic;
 }
 

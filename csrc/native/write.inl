@@ -47,7 +47,14 @@ class Writer {
 
   void write_planes() const {
     const Range rows = rows_of(order_, part_.chunk);
-    for (Index row = rows.end; row-- > rows.begin;) write_planes_of(piece_of(order_, row));
+    for (Index row = rows.end; row-- > rows.begin;) {
+      const Piece piece = piece_of(order_, row);
+      if (part_.to_next > 0) {
+        write_planes_of<true>(piece);
+      } else {
+        write_planes_of<false>(piece);
+      }
+    }
   }
 
  private:
@@ -55,8 +62,8 @@ class Writer {
   using Tables_ = ColumnTables<Element>;
 
   // `count` pairs of vectors of each of n rows; coefficients(i) are those of the pair that begins
-  // at the i-th element.
-  template <int n = 1, class Of>
+  // at the i-th element. `asks` for what is to be read of these rows.
+  template <int n = 1, bool asks = false, class Of>
   [[gnu::flatten]] void write_pairs(const Index count, const Index at,
                                     const Of& coefficients) const {
     // A copy: *this would be read again after every store.
@@ -66,6 +73,7 @@ class Writer {
     for (Index i = at; i < end; i += pair_lanes) {
       const PairCoefficients k = coefficients(i - at);
       for (Index j = i; j < i + n * stride; j += stride) {
+        if constexpr (asks) result.prefetch(j + elements_ahead<Element>, pair_lanes);
         result.write(j, k, WholePair<streaming>{});
         if constexpr (n == 1) break;
       }
@@ -78,6 +86,7 @@ class Writer {
                                        const PairCoefficients& second) const {
     const Result result = result_;
     for (Index i = at; i < at + count * 2 * pair_lanes; i += 2 * pair_lanes) {
+      result.prefetch(i + elements_ahead<Element>, 2 * pair_lanes);
       result.write(i, first, WholePair<streaming>{});
       result.write(i + pair_lanes, second, WholePair<streaming>{});
     }
@@ -123,7 +132,7 @@ class Writer {
     while (at + pair_lanes <= end) {
       const Index up_to_period = (period - column - 1) / pair_lanes + 1;
       const Index count = minimum((end - at) / pair_lanes, up_to_period);
-      write_pairs(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
+      write_pairs<1, true>(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
       at += count * pair_lanes;
       pass_columns(count * pair_lanes);
     }
@@ -136,7 +145,7 @@ class Writer {
     const Tables_ tables(task_, column);
     const Index at = row * order_.row + column;
     const Index pairs = width / pair_lanes;
-    write_pairs<n>(pairs, at, [tables](Index i) { return tables.at(i); });
+    write_pairs<n, true>(pairs, at, [tables](Index i) { return tables.at(i); });
     const Index done = pairs * pair_lanes;
     if (done == width) return;
     for (Index i = 0; i < n; ++i) {
@@ -147,6 +156,7 @@ class Writer {
 
   // Planes, or pieces of one, that follow each other in memory. Where a vector crosses from one
   // into the next, its lanes take the coefficients of both: a plane is at least a vector long.
+  template <bool asks_for_next>
   [[gnu::flatten]] void write_planes_of(const Piece& piece) const {
     Index at = piece.begin + part_.channels.begin * order_.inner;
     Index plane_end = at + piece.count;
@@ -156,7 +166,7 @@ class Writer {
       at += n;
     }
     for (Index c = part_.channels.begin; c < part_.channels.end; ++c) {
-      at = write_whole_vectors(at, plane_end, k);
+      at = write_whole_vectors<asks_for_next>(at, plane_end, k);
       const int left = static_cast<int>(plane_end - at);
       if (c + 1 < part_.channels.end) {
         const Coefficients next = channel_coefficients(task_, c + 1);
@@ -173,9 +183,23 @@ class Writer {
   }
 
   // As many as there are before `end`. Returns where they end.
+  template <bool asks_for_next>
   Index write_whole_vectors(const Index at, const Index end, const Coefficients& k) const {
     const Index vectors = (end - at) / lanes;
-    write_pairs(vectors / 2, at, [k](Index) { return PairCoefficients{k, k}; });
+    const Index pairs = vectors / 2;
+    const auto coefficients = [k](Index) { return PairCoefficients{k, k}; };
+    if constexpr (asks_for_next) {
+      // By turns, for the processor has only so many requests to memory under way.
+      constexpr Index turn = 16;
+      for (Index done = 0; done < pairs; done += turn) {
+        const Index count = minimum(pairs - done, turn);
+        const Index i = at + done * pair_lanes;
+        result_.prefetch(i + part_.to_next, count * pair_lanes);
+        write_pairs(count, i, coefficients);
+      }
+    } else {
+      write_pairs(pairs, at, coefficients);
+    }
     const Index done = at + vectors * lanes;
     if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector<streaming>{});
     return done;

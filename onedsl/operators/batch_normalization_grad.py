@@ -238,6 +238,11 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         BatchNormSums
             To be added to those of the other parts, and given to `apply`.
 
+        Notes
+        -----
+        The statistics are frozen, so that output_gradient needs no sums: a direct call on each part
+        has it. The sums are for the two other gradients, which are rounded once for all parts.
+
         Raises
         ------
         TypeError, ValueError

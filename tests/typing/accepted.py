@@ -54,6 +54,38 @@ def forward(src: Float32, mean: Float32, variance: Float32) -> None:
     assert_type(plan(src=src, mean=mean, variance=variance, out=result), onedsl.BatchNormForward)
 
 
+def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
+    forward = onedsl.BatchNormForwardTraining(1e-5)
+    moments = forward.reduce(src[:2]) + forward.reduce(src=src[2:])
+    assert_type(moments, onedsl.BatchNormMoments)
+    assert_type(sum([moments], start=moments), onedsl.BatchNormMoments)
+    assert_type(moments.to_vector(), npt.NDArray[np.float64])
+    assert_type(moments.mean, npt.NDArray[np.float64])
+    assert_type(forward.apply(moments, src[:2], mean, variance), onedsl.BatchNormForward)
+
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    sums = op.reduce(src, diff_dst, mean, variance)
+    assert_type(sums, onedsl.BatchNormSums)
+    assert_type(sums.count, int)
+    assert_type(onedsl.BatchNormSums.from_vector(sums.to_vector()), onedsl.BatchNormSums)
+    grads = op.apply(sums, src, diff_dst, mean, variance, gamma=mean, outputs="all")
+    assert_type(grads, onedsl.BatchNormGradients)
+    op.apply(sums=sums, src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads)
+
+    backprop = onedsl.BatchNormTrainingBackprop(1e-5)
+    deltas = backprop.apply(
+        backprop.reduce(input_forward=src, output_delta=diff_dst, mean=mean, variance=variance),
+        *(src, diff_dst, mean, variance),
+        outputs="input_delta",
+    )
+    assert_type(deltas, onedsl.BatchNormDeltas)
+    ones = np.ones((1,) * (src.ndim - 1) + mean.shape, np.float32)
+    grad = onedsl.BatchNormalizationGrad(1e-5)
+    totals = grad.reduce(src, input_gradient=diff_dst, mean=ones, variance=ones)
+    frozen = grad.apply(totals, src, diff_dst, ones, ones, scale=ones)
+    assert_type(frozen, onedsl.BatchNormalizationGradients)
+
+
 def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
     spec = onedsl.TensorSpec.of(src)
     op = onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0)
@@ -199,6 +231,7 @@ def main() -> None:
     x, ones = np.ones((4, 3), np.float32), np.ones(3, np.float32)
     direct(x, x, ones, ones)
     forward(x, ones, ones)
+    parts(x, x, ones, ones)
     relu(x, x, ones, ones)
     looking(x, ones, ones)
     with warnings.catch_warnings():

@@ -9,6 +9,8 @@ spec = onedsl.TensorSpec((4, 3))
 
 op = onedsl.BatchNormTrainingBackward(1e-5)
 backprop = onedsl.BatchNormTrainingBackprop(1e-5)
+forward = onedsl.BatchNormForwardTraining(1e-5)
+sums, moments = op.reduce(x, x, ones, ones), forward.reduce(x)
 grad = onedsl.BatchNormalizationGrad(1e-5)
 
 onedsl.BatchNormTrainingBackward()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -34,6 +36,14 @@ backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[arg-type]  # pyri
 backprop(src=x, diff_dst=x, mean=ones, variance=ones)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 grad(x, x, ones, ones)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 grad(x, x, ones, ones, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+op.reduce(x, x)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+op.apply(moments, x, x, ones, ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+op.apply(sums.to_vector(), x, x, ones, ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+op.apply(sums, x, x, ones, ones, backend="onednn")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+forward.apply(sums, x, ones, ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+sums + moments  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+sums.count = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 op.compile((4, 3))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op.compile(spec, outputs="everything")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
