@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import runpy
@@ -55,6 +56,7 @@ def test_every_example_is_tested():
         "jax_training.py",
         "studies/errors.py",
         "studies/frozen_backbone.py",
+        "studies/scale.py",
         "studies/train_cnn.py",
         "studies/training_step.py",
     }
@@ -445,6 +447,38 @@ def test_training_step(tmp_path):
         assert 0.2 < enable < 5
         assert 0.2 < fused < 5
         assert all(0 < share < 100 for share in shares)
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_scale(tmp_path):
+    matplotlib = pytest.importorskip(
+        "matplotlib.image", reason="the extra `examples` is not installed"
+    )
+    pytest.importorskip("torch", reason=TORCH)
+    picture = tmp_path / "picture.png"
+    child = run(
+        tmp_path, "studies/scale.py", "--batch", "1", "--images", "64", "--rounds", "1",
+        "--cycle", "1", "--save", str(picture),
+    )  # fmt: skip
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stdout.count("Computed: ") == 3
+    rows = [line.replace("│", " ").split() for line in child.stdout.splitlines()]
+    measured = [row for row in rows if len(row) == 8 and row[0].isdecimal()]
+    assert len(measured) == 13  # ResNet-50's, and the smallest one
+    for row in measured:
+        own, synchronized, _, threads, efficiency = map(float, row[3:])
+        assert min(own, synchronized, threads) > 0
+        assert efficiency == pytest.approx(threads / synchronized, abs=0.2)
+    computed = [list(map(float, row)) for row in rows if len(row) == 6 and row[0].isdecimal()]
+    assert [row[0] for row in computed] == [1, 4, 16, 64, 256, 1024] * 3
+    for before, row in itertools.pairwise(computed):
+        processes, computing, exchanging, efficiency, merged, one = row
+        assert efficiency == pytest.approx(computing / (computing + exchanging), abs=0.01)
+        if processes > 1:
+            assert computing < before[1]
+            assert exchanging > before[2]
+            assert one < merged < exchanging
+    assert child.stdout.count("processes on, exchanges take longer than computing") == 3
     assert_is_a_picture(matplotlib.imread(picture))
 
 

@@ -6,9 +6,10 @@ processes the rest is computed, not measured. With N images in all, and C channe
 
     time(P) = compute(N / P) + gather(P, C) + reduce(P, C)
 
-where compute grows with the images, from what a layer without any takes. An exchange is a sequence
-of messages: its first one is measured here, with all that PyTorch and onedsl do for it, and each
-further one takes ``hop + bytes / bandwidth`` of the network. Of V = 8 (2 C + 1) bytes,
+where compute grows with the images, from what a layer without any takes. An exchange takes what two
+processes were measured to take for one of next to no bytes, with all that PyTorch and onedsl do for
+it, and for more processes ``hop + bytes / bandwidth`` of the network for each message. It is one of
+V = 8 (2 C + 1) bytes:
 
     by rings (gloo):  gather is P - 1 messages of V, reduce 2 (P - 1) messages of V / P
     by trees (MPI):   gather is log2(P) messages and (P - 1) V bytes, reduce log2(P) messages of V
@@ -44,7 +45,6 @@ from onedsl.bench import arguments
 from onedsl.bench.table import console
 
 PROCESSES = [1 << k for k in range(11)]
-OUT_OF_CACHE = 128e6  # bytes that a layer's steps go through before they come to the same again
 SMALLEST = (2, 2)  # (C, side) of a layer that computes nothing worth mentioning
 
 
@@ -79,6 +79,16 @@ class Layer(NamedTuple):
     """Seconds with those of both."""
     threads: float
     """Seconds of one process that has both batches and two threads."""
+
+
+class Plan(NamedTuple):
+    """How to measure."""
+
+    batch: int
+    """Images a process."""
+    rounds: int
+    cycle: float
+    """Megabytes that a layer's steps go through before they come to the same ones again."""
 
 
 class Measured(NamedTuple):
@@ -126,9 +136,9 @@ def message_seconds(rank: int, numbers: int, times: int) -> float:
 class Steps:
     """Steps of a layer on inputs that take turns, so that each comes from memory."""
 
-    def __init__(self, layer: nn.Module, images: int, side: int) -> None:
+    def __init__(self, layer: nn.Module, images: int, side: int, cycle: float) -> None:
         shape = (2, images, layer.num_features, side, side)
-        sets = min(64, math.ceil(OUT_OF_CACHE / (4 * math.prod(shape))))
+        sets = min(64, math.ceil(1e6 * cycle / (4 * math.prod(shape))))
         memory = torch.channels_last
         self.layer = layer
         self.sets = [
@@ -144,16 +154,14 @@ class Steps:
         return (time.perf_counter() - begin) / len(self.sets)
 
 
-def measure_layer(
-    rank: int, shape: tuple[int, int], number: int, images: int, rounds: int
-) -> Layer:
+def measure_layer(rank: int, shape: tuple[int, int], number: int, images: int, plan: Plan) -> Layer:
     """Take the three ways in turns, and of each the median."""
     channels, side = shape
-    own = Steps(nn.BatchNorm2d(channels), images, side)
-    synchronized = Steps(onedsl.torch.SyncBatchNorm(channels), images, side)
-    whole = Steps(nn.BatchNorm2d(channels), 2 * images, side)
+    own = Steps(nn.BatchNorm2d(channels), images, side, plan.cycle)
+    synchronized = Steps(onedsl.torch.SyncBatchNorm(channels), images, side, plan.cycle)
+    whole = Steps(nn.BatchNorm2d(channels), 2 * images, side, plan.cycle)
     samples: list[tuple[float, ...]] = []
-    for _ in range(rounds + 1):
+    for _ in range(plan.rounds + 1):
         distributed.barrier()
         seconds = [own.run(), synchronized.run()]
         distributed.barrier()
@@ -168,7 +176,7 @@ def measure_layer(
     return Layer(channels, side, number, megabytes, *medians, *[math.nan] * rank)
 
 
-def work(rank: int, folder: str, images: int, rounds: int) -> None:
+def work(rank: int, folder: str, plan: Plan) -> None:
     """Be one of the two processes, and let the first one leave what was measured."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -180,19 +188,19 @@ def work(rank: int, folder: str, images: int, rounds: int) -> None:
     measured = Measured(
         hop,
         8 * big / (message_seconds(rank, big, 20) - hop),
-        measure_layer(rank, SMALLEST, 0, 1, rounds),
-        [measure_layer(rank, shape, n, images, rounds) for shape, n in shapes().items()],
-        images,
+        measure_layer(rank, SMALLEST, 0, 1, plan),
+        [measure_layer(rank, shape, n, plan.batch, plan) for shape, n in shapes().items()],
+        plan.batch,
     )
     if rank == 0:
         torch.save(tuple(measured), f"{folder}/measured")
     distributed.destroy_process_group()
 
 
-def measure(images: int, rounds: int) -> Measured:
+def measure(plan: Plan) -> Measured:
     """Let two processes measure."""
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(work, (folder, images, rounds), 2)
+        multiprocessing.spawn(work, (folder, plan), 2)
         return Measured(*torch.load(f"{folder}/measured", weights_only=False))
 
 
@@ -207,11 +215,11 @@ def exchange(measured: Measured, network: Network, processes: int, channels: int
     others = processes - 1
     if network.trees:
         rounds = math.ceil(math.log2(processes))
-        messages, sent = 2 * rounds, 1.0 * (others + rounds) * size
+        further, sent = 2 * (rounds - 1), 1.0 * (others + rounds) * size
     else:
-        messages, sent = 3 * others, others * size + 2 * others * size / processes
-    # The first message of each exchange is in what a call was measured to take.
-    return 2 * measured.call + (messages - 2) * network.hop + sent / network.bandwidth
+        further, sent = 3 * (others - 1), others * size + 2 * others * size / processes
+    # What two processes send is in what a call was measured to take.
+    return 2 * measured.call + further * network.hop + sent / network.bandwidth
 
 
 def compute(measured: Measured, layer: Layer, images: float) -> float:
@@ -314,6 +322,17 @@ def draw(
     figure.savefig(path)
 
 
+def finding(network: Network, rows: Sequence[Scaled]) -> str:
+    """Say from where on exchanges take longer than computing, and what merging them would gain."""
+    longer = next((f"from {r.processes}" for r in rows if r.exchanging > r.computing), "on no")
+    last = rows[-1]
+    return (
+        f"{network.name}: {longer} processes on, exchanges take longer than computing. "
+        f"On {last.processes}, merging those of shortcuts and blocks would save "
+        f"{100 * (1 - last.merged / last.exchanging):.0f} % of their time."
+    )
+
+
 def draw_times(axes: Axes, measured: Measured, networks: Sequence[Network], images: int) -> None:
     """Draw the seconds of all layers by the number of processes."""
     rows = [scale(measured, networks[0], p, images) for p in PROCESSES]
@@ -323,6 +342,7 @@ def draw_times(axes: Axes, measured: Measured, networks: Sequence[Network], imag
         times = [1e3 * scale(measured, network, p, images).exchanging for p in PROCESSES[1:]]
         axes.plot(PROCESSES[1:], times, color=color, linewidth=2.5, label=network.name)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:,g}")
     common.decorate(axes, "All 53 layers, ms a step", "y")
     axes.legend(frameon=False, fontsize=9)
     mark_processes(axes)
@@ -341,7 +361,11 @@ def draw_layers(axes: Axes, measured: Measured, networks: Sequence[Network], ima
                 )
             axes.plot(PROCESSES, shares, style, color=color, linewidth=2.5)
         axes.plot(
-            [], [], style, color="black", label=f"{layer.channels} x {layer.side} x {layer.side}"
+            [],
+            [],
+            style,
+            color="black",
+            label=f"{layer.channels} channels of {layer.side} x {layer.side}",
         )
     common.decorate(axes, "Computing, % of a layer's step", "y")
     axes.legend(frameon=False, fontsize=10)
@@ -363,10 +387,16 @@ def main() -> None:
         "--batch", type=arguments.count, default=16, help="images a process, where it is measured"
     )
     parser.add_argument("--rounds", type=arguments.count, default=7, help="of each measurement")
+    parser.add_argument(
+        "--cycle",
+        type=arguments.positive,
+        default=128,
+        help="megabytes that steps go through before they come to the same again: above the cache",
+    )
     parser.add_argument("--save", **arguments.save("scale.png"))
     chosen = parser.parse_args()
     out = console()
-    measured = measure(chosen.batch, chosen.rounds)
+    measured = measure(Plan(chosen.batch, chosen.rounds, chosen.cycle))
     out.print(layers_table(measured))
     loopback = f"gloo, loopback (measured: {1e6 * measured.hop:.0f} us, "
     loopback += f"{measured.bandwidth / 1e9:.1f} GB/s)"
@@ -375,16 +405,14 @@ def main() -> None:
         *(ETHERNET, INFINIBAND),
     )
     for network in networks:
-        out.print(
-            scale_table(
-                network.name, [scale(measured, network, p, chosen.images) for p in PROCESSES[::2]]
-            )
-        )
+        rows = [scale(measured, network, p, chosen.images) for p in PROCESSES]
+        out.print(scale_table(network.name, rows[::2]))
+        out.print(f"{finding(network, rows)}\n")
     if chosen.save:
         caption = (
             f"{chosen.images} images in all, f32, channels_last; computing as measured here on one "
-            f"thread with {chosen.batch} images. An exchange: {1e6 * measured.call:.0f} us and the "
-            "network's further messages."
+            f"thread with {chosen.batch} images.\nAn exchange takes {1e6 * measured.call:.0f} us, "
+            "as between two processes here, and further messages of the network."
         )
         draw(chosen.save, measured, networks, chosen.images, caption)
         out.print(f"Picture: {chosen.save}")

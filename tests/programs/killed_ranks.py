@@ -1,4 +1,4 @@
-"""Kills one of three ranks at a random time while they train: the others must get an error.
+"""Kills one of three ranks at a random time of their training: the others must get an error.
 
 Command line: number of runs, seed.
 """
@@ -10,13 +10,15 @@ import statistics
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import ranks
+import torch._dynamo  # the first step would import it, in each child anew
 from torch_helpers import nn, onedsl_torch, torch
 
 runs, seed = int(sys.argv[1]), int(sys.argv[2])
 WORLD, TIMEOUT, GRACE = 3, 2.0, 10.0
-LATEST = 1.0  # seconds after the start; the first steps come after some 0.2
+LATEST = 0.3  # seconds after the first steps
 GOT_AN_ERROR = 3
 
 torch.set_num_threads(1)  # so that there are no threads before the forks
@@ -33,6 +35,7 @@ def train(rank: int, store: str) -> None:
         optimizer.zero_grad()
         model(torch.randn(2, 4, 9, 9)).square().mean().backward()
         optimizer.step()
+        Path(f"{store}{rank}").touch()
 
 
 def start(rank: int, store: str) -> int:
@@ -64,6 +67,8 @@ waits = []
 for run in range(runs):
     with tempfile.TemporaryDirectory() as folder:
         children = [start(rank, f"{folder}/store") for rank in range(WORLD)]
+        while not all(Path(f"{folder}/store{rank}").exists() for rank in range(WORLD)):
+            time.sleep(0.002)
         time.sleep(numbers.uniform(0, LATEST))
         victim = children.pop(numbers.randrange(WORLD))
         os.kill(victim, signal.SIGKILL)
@@ -75,5 +80,5 @@ for run in range(runs):
     if set(codes) - {None, GOT_AN_ERROR}:
         sys.exit(f"run {run}: the others ended with {codes}")
 print(f"{runs} runs, {hangs} hangs; seconds from the kill to the end of all others:")
-print(f"median {statistics.median(waits):.2f}, most {max(waits):.2f}, timeout {TIMEOUT}")
+print(f"median {statistics.median(waits):.2f}, most {max(waits):.2f}; timeout {TIMEOUT:g}")
 sys.exit(hangs > 0)
