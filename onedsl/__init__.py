@@ -20,9 +20,10 @@ for x, d in parts:
 ```
 
 Over processes it is ``sums.to_vector()`` that is added up, by whatever connects them. The examples
-``larger_than_memory.py`` and ``mpi.py`` do both. Out of the cache the two passes take as long as
-the call where the channels are last. Where they are second, a call keeps some channels in the cache
-from the first pass to the second, and two passes by themselves cannot: 1.2 to 1.4 times as long.
+``larger_than_memory.py`` and ``mpi.py`` do both. Out of the cache the two passes take 1.01 to 1.04
+times as long as the call where the channels are last. Where they are second, a call keeps some
+channels in the cache from the first pass to the second, which passes by themselves cannot: 1.1 to
+1.5 times as long.
 
 What runs, and why, is open to look at: `Compiled.graph` and `Compiled.draw` show the graph that
 oneDNN made (`onedsl.graph`), `verbose` has every call logged with its kernel and its time, and

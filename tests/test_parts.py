@@ -173,9 +173,10 @@ def check_parts(setting: Setting, random: Any, units: float) -> None:
     done = [pair.apply(moments, where) for where in parts]
     dst = put_together(setting, parts, [r.dst for r in done])
     mean, variance = (setting.per_channel(a) for a in normalized[3:])
-    terms = gamma * (np.abs(src - mean) + np.abs(mean)) / np.sqrt(variance + EPSILON)
-    assert_near(dst, normalized.dst, terms + np.abs(setting.per_channel(problem.mean)), units)
     in_mean = np.abs(src).mean(axes)
+    terms = np.abs(src - mean) + setting.per_channel(in_mean)
+    terms = gamma * terms / np.sqrt(variance + EPSILON) + np.abs(setting.per_channel(problem.mean))
+    assert_near(dst, normalized.dst, terms, units)
     old = np.abs(problem.mean.astype("f8"))
     nothing = np.zeros_like(in_mean)
     for result in done:
