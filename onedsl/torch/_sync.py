@@ -179,7 +179,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     # Not a subclass of torch.nn.SyncBatchNorm: DistributedDataParallel refuses that one on CPUs.
 
-    _reverts_to: type[nn.Module] = nn.SyncBatchNorm
+    _reverts_to = nn.SyncBatchNorm  # `revert` makes this of it
 
     def __init__(
         self,
