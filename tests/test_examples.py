@@ -458,7 +458,7 @@ def test_scale(tmp_path):
     picture = tmp_path / "picture.png"
     child = run(
         tmp_path, "studies/scale.py", "--batch", "1", "--images", "64", "--rounds", "1",
-        "--cycle", "1", "--save", str(picture),
+        "--cycle", "1", "--save", str(picture), timeout=300,
     )  # fmt: skip
     assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout.count("Computed: ") == 3

@@ -6,7 +6,7 @@ processes the rest is computed, not measured. With N images in all, and C channe
 
     time(P) = compute(N / P) + gather(P, C) + reduce(P, C)
 
-where compute grows with the images, from what a layer without any takes. An exchange takes what two
+where compute grows with the images, from what the smallest layer takes. An exchange takes what two
 processes were measured to take for one of next to no bytes, with all that PyTorch and onedsl do for
 it, and for more processes ``hop + bytes / bandwidth`` of the network for each message. It is one of
 V = 8 (2 C + 1) bytes:
