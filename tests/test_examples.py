@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import runpy
@@ -45,6 +46,7 @@ def test_every_example_is_tested():
         "quickstart.py",
         "compiled.py",
         "compare_data_formats.py",
+        "distributed.py",
         "larger_than_memory.py",
         "layer.py",
         "mpi.py",
@@ -54,6 +56,7 @@ def test_every_example_is_tested():
         "jax_training.py",
         "studies/errors.py",
         "studies/frozen_backbone.py",
+        "studies/scale.py",
         "studies/train_cnn.py",
         "studies/training_step.py",
     }
@@ -99,6 +102,33 @@ def test_pytorch(tmp_path):
     assert ours[-1] < ours[0]
     later = numbers(lines["more steps, channels_last and bfloat16"])
     assert later[-1] < later[0] < ours[0]
+
+
+def test_distributed(tmp_path):
+    pytest.importorskip("torch", reason=TORCH)
+    matplotlib = pytest.importorskip("matplotlib.image")
+    picture = tmp_path / "distributed.png"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    child = helpers.run_python(
+        *(*launcher, str(EXAMPLES / "distributed.py")),
+        *("--steps", "60", "--seeds", "2", "--save", str(picture)),
+        environment={**PLAIN, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    _, own, synchronized, said = child.stdout.splitlines()
+    assert own.startswith("each process's own statistics")
+    assert synchronized.startswith("synchronized")
+    assert numbers(synchronized)[0] < 0.9 * numbers(own)[0]
+    assert said == f"Picture: {picture}"
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_distributed_without_a_launcher(tmp_path):
+    pytest.importorskip("torch", reason=TORCH)
+    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    child = run(tmp_path, "distributed.py")
+    assert child.returncode == 1
+    assert child.stderr == "start it with: torchrun --nproc-per-node 2 examples/distributed.py\n"
 
 
 def test_jax_training(tmp_path):
@@ -417,6 +447,38 @@ def test_training_step(tmp_path):
         assert 0.2 < enable < 5
         assert 0.2 < fused < 5
         assert all(0 < share < 100 for share in shares)
+    assert_is_a_picture(matplotlib.imread(picture))
+
+
+def test_scale(tmp_path):
+    matplotlib = pytest.importorskip(
+        "matplotlib.image", reason="the extra `examples` is not installed"
+    )
+    pytest.importorskip("torch", reason=TORCH)
+    picture = tmp_path / "picture.png"
+    child = run(
+        tmp_path, "studies/scale.py", "--batch", "1", "--images", "64", "--rounds", "1",
+        "--cycle", "1", "--save", str(picture), timeout=300,
+    )  # fmt: skip
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stdout.count("Computed: ") == 3
+    rows = [line.replace("│", " ").split() for line in child.stdout.splitlines()]
+    measured = [row for row in rows if len(row) == 8 and row[0].isdecimal()]
+    assert len(measured) == 13  # ResNet-50's, and the smallest one
+    for row in measured:
+        own, synchronized, _, threads, efficiency = map(float, row[3:])
+        assert min(own, synchronized, threads) > 0
+        assert efficiency == pytest.approx(threads / synchronized, abs=0.2)
+    computed = [list(map(float, row)) for row in rows if len(row) == 6 and row[0].isdecimal()]
+    assert [row[0] for row in computed] == [1, 4, 16, 64, 256, 1024] * 3
+    for before, row in itertools.pairwise(computed):
+        processes, computing, exchanging, efficiency, merged, one = row
+        assert efficiency == pytest.approx(computing / (computing + exchanging), abs=0.01)
+        if processes > 1:
+            assert computing < before[1]
+            assert exchanging > before[2]
+            assert one < merged < exchanging
+    assert child.stdout.count("processes on, exchanges take longer than computing") == 3
     assert_is_a_picture(matplotlib.imread(picture))
 
 

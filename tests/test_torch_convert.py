@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 
 import pytest
@@ -106,8 +107,7 @@ def test_what_was_left_is_logged(model, caplog):
     assert [record.message for record in caplog.records] == [
         "converted 3 batch-norm layers, left 2",
         "left tail.0 (LazyBatchNorm1d): it is lazy, and has seen no input yet",
-        "left tail.1 (SyncBatchNorm): SyncBatchNorm is another class than PyTorch's BatchNorm1d to "
-        "3d",
+        "left tail.1 (SyncBatchNorm): it is for GPUs: convert takes it with a process_group",
     ]
 
 
@@ -158,3 +158,73 @@ def test_training_follows_pytorch_s(model, memory, dtype):
     assert losses[0][-1] < 0.8 * losses[0][0]
     limit = 1e-3 if dtype == "f32" else 0.05
     assert max(abs(a - b) for a, b in zip(*losses, strict=True)) < limit
+
+
+def new_mixed_model():
+    layers = [nn.SyncBatchNorm(3), nn.BatchNorm1d(3), OURS[2](3), onedsl_torch.SyncBatchNorm(3)]
+    return nn.Sequential(*layers, nn.LazyBatchNorm1d(), onedsl_torch.BatchNormReLU2d(3))
+
+
+def test_convert_with_a_group_and_back():
+    model = new_mixed_model()
+    group = object()
+    layers = list(model)
+    assert onedsl_torch.convert(model, process_group=group) is model
+    assert list(model) == layers
+    assert [type(layer) for layer in model[:4]] == [onedsl_torch.SyncBatchNorm] * 4
+    assert all(layer.process_group is group for layer in model[:4])
+    assert onedsl_torch.convert(model, process_group=None)[0].process_group is None
+    told = [(line.kind, line.state, line.convert) for line in onedsl_torch.report(model)]
+    assert told == [
+        *[("SyncBatchNorm", "converted", "")] * 4,
+        ("LazyBatchNorm1d", "PyTorch's", "it is lazy, and has seen no input yet"),
+        ("BatchNormReLU2d", "fused", "it is fused"),
+    ]
+    onedsl_torch.convert(model)  # changes nothing: they have onedsl's gradient
+    assert [type(layer) for layer in model[:4]] == [onedsl_torch.SyncBatchNorm] * 4
+    onedsl_torch.revert(model)
+    kinds = [nn.SyncBatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm]
+    assert [type(layer) for layer in model[:4]] == kinds
+    assert model[0].process_group is None
+    assert vars(model[1]).keys() == vars(nn.BatchNorm1d(3)).keys()
+
+
+def test_convert_sync_batchnorm_is_pytorch_s_word_for_it(model):
+    assert onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model, "group") is model
+    assert type(model.stem[1]) is onedsl_torch.SyncBatchNorm
+    assert model.head[1].process_group == "group"
+
+
+def test_synchronized_layers_have_pytorch_s_signature_and_state():
+    ours, theirs = onedsl_torch.SyncBatchNorm, nn.SyncBatchNorm
+    parameters = [list(inspect.signature(kind).parameters) for kind in (ours, theirs)]
+    assert parameters[0] == parameters[1]
+    arguments = (3, 1e-3, None, True, True, "group", "cpu", torch.float64)
+    for bias in True, False:
+        a, b = ours(*arguments, bias=bias), theirs(*arguments, bias=bias)
+        assert vars(a).keys() == vars(b).keys()
+        assert repr(a) == repr(b)
+        assert list(a.state_dict()) == list(b.state_dict())
+        a.load_state_dict(b.state_dict())
+        b.load_state_dict(a.state_dict())
+
+
+def test_synchronized_layers_are_saved_copied_traced_and_parametrized(model):
+    ours = onedsl_torch.convert(model, process_group=None)
+    x = torch.randn(4, 3, 6, 6)
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    graph = torch.fx.symbolic_trace(ours)
+    for other in (torch.load(file, weights_only=False), copy.deepcopy(ours), graph):
+        assert torch.equal(other.eval()(x), ours.eval()(x))
+    assert b"onedsl.torch._sync" not in file.getvalue()
+    assert type(onedsl_torch.revert(copy.deepcopy(ours)).head[1]) is nn.BatchNorm1d
+    nn.utils.parametrize.register_parametrization(ours.stem[1], "weight", nn.Softplus())
+    wanted = ours(x)
+    assert onedsl_torch.report(ours)[0][:3] == ("stem.1", "ParametrizedSyncBatchNorm", "converted")
+    onedsl_torch.revert(ours)
+    assert isinstance(ours.stem[1], nn.BatchNorm2d)
+    assert torch.equal(ours(x), wanted)
+    onedsl_torch.convert(ours, process_group=None)
+    assert isinstance(ours.stem[1], onedsl_torch.SyncBatchNorm)

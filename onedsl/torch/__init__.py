@@ -8,6 +8,9 @@ puts them into a model that is there already, and `batch_norm` is their function
 `batch_norm_backward` is the gradient alone, a ``torch.library`` custom op:
 ``torch.ops.onedsl.batch_norm_backward``.
 
+`SyncBatchNorm` is torch.nn's for CPUs: batch norm by the statistics of all processes that train
+together. ``convert(model, process_group=None)`` puts it into a model.
+
 PyTorch is imported here and nowhere else in onedsl: ``import onedsl.torch`` needs
 ``pip install 'onedsl[torch]'``.
 """
@@ -33,6 +36,7 @@ from ._fused import (
 from ._layers import BatchNorm1d, BatchNorm2d, BatchNorm3d, batch_norm
 from ._op import batch_norm_backward
 from ._report import LayerReport, report
+from ._sync import SyncBatchNorm
 
 __all__ = [
     "BatchNorm1d",
@@ -45,6 +49,7 @@ __all__ = [
     "BatchNormReLU2d",
     "BatchNormReLU3d",
     "LayerReport",
+    "SyncBatchNorm",
     "batch_norm",
     "batch_norm_backward",
     "convert",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ._op import IN_TRAINING, core_operator, op, run
 
-_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -110,7 +110,7 @@ def _is_ours(
     eps: float,
 ) -> bool:
     """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and to its words."""
-    if not (input.is_cpu and input.layout is torch.strided and input.dtype in _TYPES):
+    if not (input.is_cpu and input.layout is torch.strided and input.dtype in TYPES):
         return False
     if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing() or torch.compiler.is_exporting():
         return False

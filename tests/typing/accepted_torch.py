@@ -26,6 +26,8 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     assert_type(normalized, torch.Tensor)
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     assert_type(onedsl.torch.convert(model), torch.nn.Sequential)
+    assert_type(onedsl.torch.convert(model, process_group=None), torch.nn.Sequential)
+    assert_type(onedsl.torch.SyncBatchNorm.convert_sync_batchnorm(model), torch.nn.Sequential)
     assert_type(onedsl.torch.revert(model), torch.nn.Sequential)
     assert_type(onedsl.torch.fuse(model), torch.nn.Sequential)
     assert_type(onedsl.torch.report(model), list[onedsl.torch.LayerReport])
@@ -42,6 +44,7 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
         onedsl.torch.BatchNormAddReLU1d(3, eps=1e-3),
         onedsl.torch.BatchNormAddReLU2d(3),
         onedsl.torch.BatchNormAddReLU3d(3),
+        onedsl.torch.SyncBatchNorm(3, process_group=None),
     ):
         print(layer.num_features, layer.eps)
 

@@ -1,0 +1,144 @@
+"""Train on several processes with synchronized batch norm, and with each process's own.
+
+    torchrun --nproc-per-node 2 examples/distributed.py
+
+A small network learns scikit-learn's digits in batches of 4 images a process. Statistics of 4
+images are poor ones: batch norm does better with those of all processes' images. Both trainings
+start from the same weights, and see the same images.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import sklearn.datasets  # type: ignore[import-untyped]
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+from torch import Tensor, distributed, nn
+
+import onedsl.torch
+from onedsl.bench import arguments
+from onedsl.bench.plot import BLUE, DARK_GREY, GRID, VERMILION
+
+BATCH, TEST = 4, 360
+WAYS = {"each process's own statistics": BLUE, "synchronized": VERMILION}
+
+
+def load() -> tuple[Tensor, Tensor]:
+    """Give the digits, of mean 0 and deviation 1, in an order of no meaning, and their classes."""
+    digits = sklearn.datasets.load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    pixels = torch.tensor(digits.images[order], dtype=torch.float32)[:, None]
+    return (pixels - pixels.mean()) / pixels.std(), torch.tensor(digits.target[order])
+
+
+def network() -> nn.Module:
+    """Make four convolutions with batch norms; the last have one pixel an image."""
+    layers: list[nn.Module] = []
+    for channels_in, channels, stride in ((1, 16, 1), (16, 32, 2), (32, 64, 2), (64, 64, 2)):
+        convolution = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
+        layers += [convolution, nn.BatchNorm2d(channels), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10))
+
+
+def train(synchronized: bool, steps: int, seed: int) -> tuple[list[float], float]:
+    """Give the loss of each step, on the images of all processes, and the accuracy at the end."""
+    images, labels = load()
+    torch.manual_seed(seed)
+    model = network()
+    if synchronized:
+        onedsl.torch.convert(model, process_group=None)  # the default group: all processes
+    else:
+        onedsl.torch.convert(model)
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.05, momentum=0.9)
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    picks = torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(steps):
+        # All processes draw the same, and each takes its part.
+        drawn = torch.randperm(len(images) - TEST, generator=picks)[: world * BATCH]
+        mine = TEST + drawn[rank * BATCH : (rank + 1) * BATCH]
+        loss = nn.functional.cross_entropy(parallel(images[mine]), labels[mine])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach() / world
+        distributed.all_reduce(mean)
+        losses.append(mean.item())
+    with torch.no_grad():
+        right = model.eval()(images[:TEST]).argmax(1) == labels[:TEST]
+    return losses, right.float().mean().item()
+
+
+def smooth(losses: list[float], width: int) -> list[float]:
+    """Average over the steps before, more of the near ones."""
+    averages, average, weight = [], 0.0, 0.0
+    for loss in losses:
+        average += (loss - average) / width
+        weight += (1 - weight) / width
+        averages.append(average / weight)
+    return averages
+
+
+Results = dict[str, list[tuple[list[float], float]]]
+
+
+def draw(path: Path, results: Results, title: str) -> None:
+    """Draw the losses of all trainings, and of each way their mean."""
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    axes = figure.subplots()
+    for (way, colour), runs in zip(WAYS.items(), results.values(), strict=True):
+        losses = [smooth(losses, 1 + len(losses) // 25) for losses, _ in runs]
+        axes.plot(np.transpose(losses), color=colour, linewidth=0.8, alpha=0.4)
+        axes.plot(np.exp(np.log(losses).mean(0)), color=colour, linewidth=2.5, label=way)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss, smoothed")
+    axes.legend(frameon=False)
+    axes.grid(color=GRID)
+    axes.tick_params(which="both", length=0, labelcolor=DARK_GREY)
+    axes.spines[:].set_visible(False)
+    figure.suptitle(title, weight="bold", x=0.01, ha="left")
+    figure.savefig(path, dpi=100)
+
+
+def main() -> None:
+    """Train both ways, and let the first process tell and draw."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=arguments.count, default=400, help="of each training")
+    parser.add_argument("--seeds", type=arguments.count, default=3, help="trainings of each way")
+    parser.add_argument("--save", **arguments.save("distributed.png"))
+    chosen = parser.parse_args()
+    if "RANK" not in os.environ:
+        sys.exit("start it with: torchrun --nproc-per-node 2 examples/distributed.py")
+    distributed.init_process_group("gloo")
+    results: Results = {
+        way: [train(way == "synchronized", chosen.steps, seed) for seed in range(chosen.seeds)]
+        for way in WAYS
+    }
+    if distributed.get_rank() == 0:
+        last = max(1, chosen.steps // 10)
+        print(f"{'batch norm with':<30} {'loss of the last tenth':>23} {'test accuracy':>14}")
+        for way, runs in results.items():
+            loss = np.mean([losses[-last:] for losses, _ in runs])
+            accuracy = np.mean([accuracy for _, accuracy in runs])
+            print(f"{way:<30} {loss:23.3f} {accuracy:14.1%}")
+        if chosen.save:
+            world = distributed.get_world_size()
+            title = f"Digits in batches of {BATCH} images a process, on {world} processes"
+            draw(chosen.save, results, title)
+            print(f"Picture: {chosen.save}")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

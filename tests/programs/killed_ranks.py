@@ -1,0 +1,84 @@
+"""Kills one of three ranks at a random time of their training: the others must get an error.
+
+Command line: number of runs, seed.
+"""
+
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ranks
+import torch._dynamo  # the first step would import it, in each child anew
+from torch_helpers import nn, onedsl_torch, torch
+
+runs, seed = int(sys.argv[1]), int(sys.argv[2])
+WORLD, TIMEOUT, GRACE = 3, 2.0, 10.0
+LATEST = 0.3  # seconds after the first steps
+GOT_AN_ERROR = 3
+
+torch.set_num_threads(1)  # so that there are no threads before the forks
+
+
+def train(rank: int, store: str) -> None:
+    """Take steps for ever."""
+    ranks.init(rank, WORLD, store, TIMEOUT)
+    torch.manual_seed(rank)
+    layers = [nn.Sequential(nn.Conv2d(4, 4, 3), onedsl_torch.SyncBatchNorm(4)) for _ in range(3)]
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    while True:
+        optimizer.zero_grad()
+        model(torch.randn(2, 4, 9, 9)).square().mean().backward()
+        optimizer.step()
+        Path(f"{store}{rank}").touch()
+
+
+def start(rank: int, store: str) -> int:
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what gloo says of lost connections
+        try:
+            train(rank, store)
+        except RuntimeError:  # torch.distributed's errors are such
+            sys.exit(GOT_AN_ERROR)
+    return child
+
+
+def wait(child: int, end: float) -> int | None:
+    """Give the exit status of a child, or None if it has none in time."""
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+numbers = random.Random(seed)
+hangs = 0
+waits = []
+for run in range(runs):
+    with tempfile.TemporaryDirectory() as folder:
+        children = [start(rank, f"{folder}/store") for rank in range(WORLD)]
+        while not all(Path(f"{folder}/store{rank}").exists() for rank in range(WORLD)):
+            time.sleep(0.002)
+        time.sleep(numbers.uniform(0, LATEST))
+        victim = children.pop(numbers.randrange(WORLD))
+        os.kill(victim, signal.SIGKILL)
+        killed = time.monotonic()
+        os.waitpid(victim, 0)
+        codes = [wait(child, killed + TIMEOUT + GRACE) for child in children]
+    waits.append(time.monotonic() - killed)
+    hangs += codes.count(None)
+    if set(codes) - {None, GOT_AN_ERROR}:
+        sys.exit(f"run {run}: the others ended with {codes}")
+print(f"{runs} runs, {hangs} hangs; seconds from the kill to the end of all others:")
+print(f"median {statistics.median(waits):.2f}, most {max(waits):.2f}; timeout {TIMEOUT:g}")
+sys.exit(hangs > 0)

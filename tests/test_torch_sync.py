@@ -1,0 +1,226 @@
+"""SyncBatchNorm over processes that talk, against one process on the whole batch, in float64."""
+
+from __future__ import annotations
+
+import helpers
+import numpy as np
+import pytest
+import sync_ranks
+from ranks import Ranks
+from torch_helpers import DTYPES, modes, nn, onedsl_torch, torch
+
+from onedsl import testing
+
+# Of each rank's batch: alone, uneven, with an empty one, even.
+SIZES = [(4,), (1, 4), (2, 0, 3), (1, 1, 1, 1)]
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks() as pool:
+        yield pool
+
+
+def judged(layer, src, diff_dst):
+    """What PyTorch's own batch norm gives on the whole batch, in float64."""
+    twin = nn.BatchNorm2d(
+        layer.num_features,
+        layer.eps,
+        layer.momentum,
+        layer.affine,
+        layer.track_running_stats,
+        bias=not layer.affine or layer.bias is not None,
+    ).double()
+    twin.load_state_dict(layer.state_dict())
+    for ours, theirs in zip(layer.parameters(), twin.parameters(), strict=True):
+        theirs.requires_grad_(ours.requires_grad)
+    return twin, sync_ranks.numpy(sync_ranks.step(twin, src.double(), diff_dst.double()))
+
+
+def whole(results):
+    """Join what the ranks gave: tensors one behind the other, gradients of parameters added."""
+    joined = dict(results[0])
+    for name, first in results[0].items():
+        if name in ("dst", "diff_src"):
+            joined[name] = np.concatenate([r[name] for r in results])
+        elif name.startswith("diff_") and first is not None:
+            joined[name] = np.sum([r[name] for r in results], axis=0)
+    return joined
+
+
+def check(results, wanted, dtype="f32", state="f32"):
+    got = whole(results)
+    for result in results[1:]:
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            assert (name in result) == (name in wanted)
+            if name in result:
+                assert np.array_equal(result[name], got[name]), f"{name} differs from rank to rank"
+    assert got.keys() == wanted.keys()
+    for name, reference in wanted.items():
+        if reference is None or got[name] is None:
+            assert got[name] is reference, name
+            continue
+        tensors = name in ("dst", "diff_src")
+        tolerances = testing.TOLERANCES if tensors else testing.SUM_TOLERANCES
+        allowed = tolerances[dtype if tensors else state]
+        if name in ("diff_weight", "diff_bias"):
+            allowed *= len(results)  # each rank rounds its own
+        assert testing.relative_l2(got[name], reference) <= allowed, name
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
+def test_a_layer_is_that_of_one_process_on_the_whole_batch(ranks, sizes, dtype, memory):
+    shape = (sum(sizes), 19, 5, 6)
+    results = ranks.run(len(sizes), sync_ranks.layer, sizes, shape, dtype, memory)
+    _, wanted = judged(sync_ranks.new_layer(19), *sync_ranks.problem(shape, dtype))
+    check(results, wanted, dtype)
+
+
+KINDS = {
+    "momentum None": ({"momentum": None}, None),
+    "no affine": ({"affine": False}, None),
+    "no bias": ({"bias": False}, None),
+    "no running statistics": ({"track_running_stats": False}, None),
+    "frozen weight": ({}, "weight"),
+    "frozen bias": ({}, "bias"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_kinds_of_layers_in_training_and_evaluation(ranks, name):
+    results = ranks.run(2, sync_ranks.kind, *KINDS[name])
+    _, wanted = judged(sync_ranks.new_kind(*KINDS[name]), *sync_ranks.problem((4, 5, 3, 3)))
+    check(results, wanted)
+
+
+def test_a_model_in_bfloat16(ranks):
+    results = ranks.run(2, sync_ranks.bfloat16)
+    layer = sync_ranks.new_layer(5).bfloat16()
+    _, wanted = judged(layer, *sync_ranks.problem((4, 5, 3, 3), "bf16"))
+    check(results, wanted, "bf16", "bf16")
+
+
+def test_every_rank_computes_the_same_bits(ranks):
+    first, *others = ranks.run(3, sync_ranks.same_part_everywhere)
+    for other in others:
+        for name, value in first.items():
+            assert np.array_equal(other[name], value), name
+
+
+def test_batches_may_be_empty_everywhere(ranks):
+    for result in ranks.run(2, sync_ranks.all_empty):
+        assert result["num_batches_tracked"] == 1
+        assert not result["diff_weight"].any()
+        assert not result["diff_bias"].any()
+
+
+def test_one_value_in_all_is_refused_on_every_rank(ranks):
+    for refusal in ranks.run(3, sync_ranks.one_value):
+        assert refusal == (
+            "ValueError",
+            "input has one value a channel on one process, and none on the others: training wants "
+            "two of all processes together",
+        )
+
+
+def test_one_exchange_in_each_pass_and_none_in_evaluation(ranks):
+    count = 2 * 5 + 1
+    for both, later in ranks.run(2, sync_ranks.exchanges):
+        assert both == [("all_gather", 8 * count), ("all_reduce", 8 * count)]
+        assert later == [("all_gather", 8 * count)] * 2
+
+
+def test_groups_have_their_own_statistics(ranks):
+    results = ranks.run(4, sync_ranks.groups)
+    tensors = sync_ranks.problem((8, 5, 3, 3))
+    for half, rows in ((slice(0, 2), slice(0, 3)), (slice(2, 4), slice(3, 8))):
+        _, wanted = judged(sync_ranks.new_layer(5), *(t[rows] for t in tensors))
+        check(results[half], wanted)
+
+
+def test_what_cannot_be_synchronized_is_refused_in_words(ranks):
+    for said in ranks.run(2, sync_ranks.refusals):
+        kinds, words = zip(*said, strict=True)
+        assert kinds == ("TypeError", *["ValueError"] * 4, "RuntimeError")
+        for got, wanted in zip(
+            words,
+            (
+                "input is torch.float64: it must be float32, bfloat16 or float16",
+                "input is a torch.strided tensor on meta:",
+                "input has 2 channels, and the layer 3",
+                "input has shape (2,): it must be (N, C, ...)",
+                "input is a torch.sparse_coo tensor on cpu:",
+                "trying to differentiate twice",
+            ),
+            strict=True,
+        ):
+            assert wanted in got
+
+
+def test_torch_compile_breaks_its_graph_at_the_layer(ranks):
+    for kind, words in ranks.run(2, sync_ranks.compiled):
+        assert kind == "Unsupported"
+        assert "onedsl.torch._sync" in words
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_autocast(ranks, dtype):
+    results = ranks.run(2, sync_ranks.autocast, dtype)
+    src, diff_dst = sync_ranks.problem((4, 5, 3, 3))
+    model = sync_ranks.small_model().double()
+    model[1].__class__ = nn.BatchNorm2d
+    wanted = sync_ranks.numpy(sync_ranks.step(model, src.double(), diff_dst[:, :4].double()))
+    got = whole(results)
+    for name, reference in wanted.items():
+        assert testing.relative_l2(got[name], reference) < 8 * testing.TOLERANCES[dtype], name
+
+
+def test_a_rank_that_is_late_gives_the_others_an_error(ranks):
+    _, *others = ranks.run(3, sync_ranks.late, 4, seconds=1)
+    for (kind, words), seconds in others:
+        assert kind in ("RuntimeError", "DistBackendError"), words
+        assert seconds < 3.5
+
+
+def test_ranks_that_die_give_the_others_errors_and_no_hang():
+    child = helpers.run_script("killed_ranks.py", "4", "0")
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stdout.startswith("4 runs, 0 hangs")
+
+
+def apart(state, other, begin):
+    """How far two trained networks are from each other, in units of the way that one has come."""
+    names = [name for name in other if "num_batches" not in name]
+    square = [sum(((a[n] - other[n]) ** 2).sum() for n in names) for a in (state, begin)]
+    return (square[0] / square[1]) ** 0.5
+
+
+# After 20 steps, of the way that the parameters and running statistics have come. Rounding to f32
+# gives 5e-7 for one process against float64, and so for several against one.
+BOUND = 3e-6
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_training_together_is_training_alone_on_the_whole_batch(ranks, world):
+    batch = 24
+    begin = sync_ranks.numpy(sync_ranks.resnet().state_dict())
+    alone = sync_ranks.train(onedsl_torch.convert(sync_ranks.resnet()), batch)
+    exact = sync_ranks.train(sync_ranks.resnet().double(), batch)
+    for state in ranks.run(world, sync_ranks.train_together, batch, True):
+        assert apart(state, alone, begin) < BOUND
+        assert apart(state, exact, begin) < BOUND
+    if world > 1:  # each with its own statistics, they go another way
+        for state in ranks.run(world, sync_ranks.train_together, batch, False):
+            assert apart(state, alone, begin) > 0.1
+
+
+@modes
+def test_without_a_group_it_is_plain_batch_norm(train):
+    layer = sync_ranks.new_layer(5).train(train)
+    plain = onedsl_torch.BatchNorm2d(5).train(train)
+    plain.load_state_dict(layer.state_dict())
+    tensors = sync_ranks.problem((4, 5, 3, 3))
+    ours, theirs = sync_ranks.step(layer, *tensors), sync_ranks.step(plain, *tensors)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
