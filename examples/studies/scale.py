@@ -37,11 +37,11 @@ try:
 except ImportError:
     sys.exit("scale.py needs PyTorch: pip install 'torch>=2.13'")
 
-from networks import resnet50
 from torch import distributed, multiprocessing, nn
 
 import onedsl.torch
 from onedsl.bench import arguments
+from onedsl.bench.networks import resnet50
 from onedsl.bench.table import console
 
 PROCESSES = [1 << k for k in range(11)]
