@@ -48,8 +48,8 @@ class Totals:
         return self._vector.size // 2
 
     def _halves(self) -> tuple[Vector, Vector]:
-        first, second = np.split(self._vector[1:], 2)
-        return first, second
+        end = 1 + self.channels
+        return self._vector[1:end], self._vector[end:]
 
     def _refuse_others(self: _Totals, other: _Totals) -> None:
         if self.channels != other.channels:
