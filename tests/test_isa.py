@@ -16,7 +16,7 @@ LEFT_OUT = [
     "cpp",
     "guard_pages",
     "examples",
-    "bench",
+    "bench*",
     "readme",
     "load",
     "process",

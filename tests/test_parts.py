@@ -302,19 +302,6 @@ def test_what_a_call_would_copy_is_copied(make):
     assert bits(strided.apply(strided.reduce())) == bits(pair.call())
 
 
-@pytest.mark.parametrize("make", [gradient, forward])
-def test_other_libraries_arrays(make):
-    torch = pytest.importorskip("torch")
-    pair = make(testing.random_problem((6, 5, 3)), "NXC")
-    foreign = pair._replace(inputs={k: torch.from_numpy(a) for k, a in pair.inputs.items()})
-    totals = foreign.reduce()
-    assert totals == pair.reduce()
-    result = foreign.apply(totals)
-    assert all(isinstance(a, torch.Tensor) for a in result)
-    assert bits(a.numpy() for a in result) == bits(pair.call())
-    assert type(totals).from_vector(torch.from_numpy(totals.to_vector())) == totals
-
-
 class TestTotals:
     """BatchNormSums and BatchNormMoments as objects."""
 

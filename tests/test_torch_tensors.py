@@ -5,6 +5,7 @@ from __future__ import annotations
 import helpers
 import numpy as np
 import pytest
+import test_parts
 from helpers import EPSILON
 from torch_helpers import SHAPES, back, dtypes, memories, nn, tensors, torch
 
@@ -22,6 +23,18 @@ def test_results(dtype, stats, rank, memory):
     assert got.diff_src.dtype == problem[0].dtype
     wanted = helpers.case(SHAPES[rank], dtype, stats, "NCX").with_gamma
     testing.assert_gradients_close(back(got), wanted)
+
+
+@pytest.mark.parametrize("make", [test_parts.gradient, test_parts.forward])
+def test_parts_of_tensors(make):
+    pair = make(testing.random_problem((6, 5, 3)), "NXC")
+    foreign = pair._replace(inputs={k: torch.from_numpy(a) for k, a in pair.inputs.items()})
+    totals = foreign.reduce()
+    assert totals == pair.reduce()
+    result = foreign.apply(totals)
+    assert all(isinstance(a, torch.Tensor) for a in result)
+    assert test_parts.bits(a.numpy() for a in result) == test_parts.bits(pair.call())
+    assert type(totals).from_vector(torch.from_numpy(totals.to_vector())) == totals
 
 
 @pytest.mark.parametrize("at", range(5))
