@@ -101,7 +101,8 @@ def _names(
     is_flag=False,
     flag_value=",".join(NETWORKS),
     metavar="[NETWORKS]",
-    help=f"Whole training steps by PyTorch instead: {', '.join(map(_plain, NETWORKS))}, or all.",
+    help="Whole training steps by PyTorch instead, of all networks or of those named: "
+    f"{', '.join(map(_plain, NETWORKS))}.",
 )
 @click.option(
     "--batch",
