@@ -247,6 +247,11 @@ def wrong(rng: Rng, array: np.ndarray) -> Any:
     """Make what a call must refuse, or may take: for each argument, one like it."""
     if array.dtype not in helpers.NUMPY.values():
         return None  # spoiled before
+
+    def one_more(*axis: Any) -> Any:
+        most = 32  # of every NumPy
+        return array[axis] if array.ndim < most else array.reshape(-1)
+
     ways: list[Callable[[], Any]] = [
         lambda: None,
         lambda: choose(rng, [1, 1.5, "zeros", b"", [], {}, object(), int, print, np.float32(1)]),
@@ -255,10 +260,10 @@ def wrong(rng: Rng, array: np.ndarray) -> Any:
         lambda: array.astype(choose(rng, ["f8", "i4", "u2", "?", "c8", "O"])),
         lambda: array.astype(array.dtype.newbyteorder()),
         lambda: array.astype(choose(rng, list(helpers.NUMPY.values()))),
-        lambda: array.astype(np.float32).view(np.matrix) if array.ndim == 2 else array[None],
+        lambda: array.astype(np.float32).view(np.matrix) if array.ndim == 2 else one_more(None),
         lambda: np.ma.masked_array(array.astype(np.float32)),
-        lambda: array[..., None],
-        lambda: array[None],
+        lambda: one_more(..., None),
+        lambda: one_more(None),
         lambda: array[..., :-1] if array.ndim else array,
         lambda: np.concatenate([array, array], axis=0) if array.ndim else array,
         lambda: array.reshape(-1),
