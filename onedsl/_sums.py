@@ -225,6 +225,16 @@ class BatchNormMoments(Totals):
         """
         return self._vector.copy()
 
+    @classmethod
+    def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> "BatchNormMoments":
+        """Merge any number of parts, a row each: at once, as ``+`` has costs of its own."""
+        end = 1 + vectors.shape[1] // 2
+        counts, means, m2s = vectors[:, :1], vectors[:, 1:end], vectors[:, end:]
+        count = counts.sum()
+        mean = (counts * means).sum(0) / max(count, 1)
+        m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)
+        return cls(np.concatenate([[count], mean, m2]))
+
     @property
     def mean(self) -> Vector:
         """Mean of src, for each channel: (C,), f64, read-only."""

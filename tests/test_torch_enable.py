@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import helpers
 import pytest
@@ -19,6 +18,7 @@ from torch_helpers import (
     nn,
     onedsl_torch,
     torch,
+    train_on_threads,
 )
 
 from onedsl import _core
@@ -336,24 +336,7 @@ def test_compiled_models_are_right(backend, calls):
 
 
 def test_threads_train_at_once(calls):
-    src, diff_dst = inputs(2, "f32")
-
-    def gradient():
-        x = src.clone().requires_grad_()
-        nn.BatchNorm2d(5)(x).backward(diff_dst)
-        return x.grad
-
-    wanted, wrong = gradient(), []
-
-    def work():
-        wrong.extend(i for i in range(20) if not torch.equal(gradient(), wanted))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    train_on_threads(*inputs(2, "f32"), steps=20)
     assert calls["forward"] == 81
 
 

@@ -6,7 +6,6 @@ import copy
 import logging
 import re
 import resource
-import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from torch_helpers import (
     nn,
     onedsl_torch,
     torch,
+    train_on_threads,
 )
 
 import onedsl
@@ -393,24 +393,7 @@ def test_nothing_is_kept(passed_on):
 
 
 def test_threads_train_at_once(passed_on):
-    src, diff_dst = inputs(2, "f32")
-
-    def gradient():
-        x = src.clone().requires_grad_()
-        nn.BatchNorm2d(5)(x).backward(diff_dst)
-        return x.grad
-
-    wanted, wrong = gradient(), []
-
-    def work():
-        wrong.extend(i for i in range(50) if not torch.equal(gradient(), wanted))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    train_on_threads(*inputs(2, "f32"), steps=50)
     assert not passed_on
 
 
