@@ -55,6 +55,12 @@ inline Vec batch_gradient(const Coefficients& k, const Vec x, const Vec d) {
 }
 inline Vec frozen_gradient(const Coefficients& k, const Vec d) { return k.scale * d; }
 
+// Asks memory for what a formula is to read: its `inputs` call a function with each tensor.
+template <Into into = Into::first_cache, class Formula_>
+inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
+  formula.inputs([=](const auto* const tensor) { prefetch<into>(tensor + begin, count); });
+}
+
 // diff_dst where the ReLU's mask is open, else zero. The mask is that of dst; or, the same bits, it
 // is made of what the forward pass rounded to dst.
 template <class T, bool by_dst>
@@ -82,9 +88,10 @@ class MaskedDiff {
     }
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(diff_dst_ + begin, count);
-    if constexpr (by_dst) ONEDSL_ISA::prefetch(dst_ + begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(diff_dst_);
+    if constexpr (by_dst) visit(dst_);
   }
 
  private:
@@ -112,9 +119,10 @@ class GradientTerms {
                  stretch.read(diff_dst_ + i));
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
-    ONEDSL_ISA::prefetch(diff_dst_ + begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
+    visit(diff_dst_);
   }
 
  private:
@@ -136,9 +144,10 @@ class MaskedGradientTerms {
     return apply(gradient_terms, k, x, diff_.at(i, k, stretch, x));
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
-    diff_.prefetch(begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
+    diff_.inputs(visit);
   }
 
  private:
@@ -159,8 +168,9 @@ class MomentTerms {
     return apply(moment_terms, k, stretch.read(src_ + i, pivot_of(k)));
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
   }
 
  private:
@@ -191,9 +201,10 @@ class GradientResult {
     }
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
-    ONEDSL_ISA::prefetch(diff_dst_ + begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
+    visit(diff_dst_);
   }
 
  private:
@@ -225,9 +236,10 @@ class MaskedGradientResult {
     stretch.write(diff_src_ + i, apply(batch_gradient, k, x, d));
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
-    diff_.prefetch(begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
+    diff_.inputs(visit);
   }
 
  private:
@@ -253,8 +265,9 @@ class NormalizedResult {
     stretch.write(dst_ + i, apply(normalized, k, stretch.read(src_ + i)));
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
   }
 
  private:
@@ -293,8 +306,10 @@ class ReluResult {
     }
   }
 
-  void prefetch(const Index begin, const Index count) const {
-    ONEDSL_ISA::prefetch(src_ + begin, count);
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(src_);
+    if (residual_ != nullptr) visit(residual_);
   }
 
  private:

@@ -82,9 +82,7 @@ inline void stream_pair(T* p, const VecPair& pair) {
 template <class T>
 inline VecPair load_pair_first(int n, const T* p) {
   if constexpr (splits_even_odd<T>) {
-    Words bits{};
-    std::memcpy(&bits, p, static_cast<std::size_t>(n) * sizeof(T));
-    return split_bf16(bits);
+    return split_bf16(load_pair_bits_first(n, p));
   } else {
     if (n <= lanes) return {load_first(n, p), Vec{}};
     return {load(p), load_first(n - lanes, p + lanes)};
@@ -93,8 +91,7 @@ inline VecPair load_pair_first(int n, const T* p) {
 template <class T>
 inline void store_pair_first(int n, T* p, const VecPair& pair) {
   if constexpr (splits_even_odd<T>) {
-    const Words bits = join_bf16(pair);
-    std::memcpy(p, &bits, static_cast<std::size_t>(n) * sizeof(T));
+    store_pair_bits_first(n, p, join_bf16(pair));
   } else if (n <= lanes) {
     store_first(n, p, pair.a);
   } else {

@@ -39,7 +39,7 @@ template <int n, class Terms_>
     PairSums sums;
     for (int row = 0; row < n; ++row) {
       const Index i = at + row * stride + j;
-      terms.prefetch(i + elements_ahead<typename Terms_::Element>, pair_lanes);
+      prefetch(terms, i + elements_ahead<typename Terms_::Element>, pair_lanes);
       sums.add(terms.at(i, k, stretch));
     }
     add_to(weights + j, products + j, sums.a());
@@ -58,7 +58,7 @@ template <int pairs, class Terms_, class Stretch>
 #pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) {
       const Index j = first + i * pair_lanes;
-      terms.prefetch(at + j + elements_ahead<typename Terms_::Element>, pair_lanes);
+      prefetch(terms, at + j + elements_ahead<typename Terms_::Element>, pair_lanes);
       sums[i].add(terms.at(at + j, tables.at(j), stretch));
     }
   }

@@ -38,7 +38,7 @@ template <class Terms_>
   // Not unrolled: memory is read in its own order, not in one that suits the compiler.
 #pragma GCC unroll 1
     for (; i < end; i += pair_lanes) {
-      terms.prefetch(i + elements_ahead<Element>, pair_lanes);
+      prefetch(terms, i + elements_ahead<Element>, pair_lanes);
       few.add(terms.at(i, both, WholePair<>{}));
     }
   };
@@ -49,7 +49,8 @@ template <class Terms_>
   PairSums remaining;
   for (Index at = first; at < first + pieces * apart; at += apart) {
     if (more_follow) {
-      terms.prefetch(at + pieces * apart, minimum(count, elements_ahead<Element> / 2));
+      // No more than there is room for beside what is asked for within the piece.
+      prefetch(terms, at + pieces * apart, minimum(count, elements_ahead<Element> / 2));
     }
     for (Index i = at; i < at + in_tiles; i += tile) {
       PairSums few;

@@ -24,12 +24,14 @@ constexpr Index least_bytes_in_block = 8192;
 // Shorter stretches of memory than this are too short to be read alone.
 constexpr Index short_stretch = 16384;
 constexpr Index scratch_bytes = 65536;  // a thread's
-// Large second caches come with last caches far away, behind a mesh: what is summed had better stay
-// in the second one until it is written, with room for more.
+// Large second caches come with last caches far away, behind a mesh, hardly faster than memory:
+// what is summed had better stay in the second one until it is written, with room for more.
 constexpr Index large_second_cache = Index{2} << 20;
 constexpr Index parts_of_second_cache = 4;
 // Shorter planes are read no faster for having been asked for while others are written.
 constexpr Index least_plane_to_ask_for = 1024;  // bytes
+// The second cache then holds the panel that is written, the next one, and what is left of others.
+constexpr Index panels_while_asking = 3;
 // Blocks for each thread at least, where channels are enough.
 constexpr Index blocks_per_thread = 4;
 
@@ -49,10 +51,12 @@ void cut_columns(Schedule& schedule, const Order& order) {
 void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
                 const Cache& cache) {
   const auto element_bytes = static_cast<Index>(size_of(traffic.type));
-  const bool cached = traffic.cache_filled <= most_filled;
-  const bool by_second_cache = cache.second_bytes >= large_second_cache;
   const Index threads = schedule.threads;
+  const bool by_second_cache = cache.second_bytes >= large_second_cache;
   const Index plane_bytes = order.inner * element_bytes;
+  const bool may_ask = by_second_cache && plane_bytes >= least_plane_to_ask_for;
+  const bool cached = may_ask ? traffic.bytes <= static_cast<double>(threads * cache.second_bytes)
+                              : traffic.cache_filled <= most_filled;
   const Index channel_bytes = order.outer * plane_bytes;
   const Index most =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
@@ -91,9 +95,8 @@ void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
   schedule.panel = schedule.own_panels ? block : block * std::max<Index>(blocks_held, 1);
 
   const Index panel_bytes = traffic.summed * channel_bytes * block;
-  schedule.asks_for_next = by_second_cache && !cached && schedule.own_panels &&
-                           plane_bytes >= least_plane_to_ask_for &&
-                           3 * panel_bytes <= cache.second_bytes;
+  schedule.asks_for_next = may_ask && !cached && schedule.own_panels &&
+                           panels_while_asking * panel_bytes <= cache.second_bytes;
 }
 
 }  // namespace

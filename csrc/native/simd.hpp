@@ -33,11 +33,16 @@ constexpr std::int64_t bytes_ahead = 2048;
 template <class T>
 constexpr std::int64_t elements_ahead = bytes_ahead / static_cast<std::int64_t>(sizeof(T));
 
+constexpr std::int64_t line_bytes = 64;
+
+enum class Into { first_cache, second_cache };
+
 // Never fails, wherever the elements are.
-template <class T>
+template <Into into, class T>
 inline void prefetch(const T* const begin, const std::int64_t count) {
-  constexpr std::int64_t line = 64 / sizeof(T);
-  for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(begin + i);
+  constexpr int locality = into == Into::first_cache ? 3 : 2;
+  constexpr auto line = line_bytes / static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(begin + i, 0, locality);
 }
 
 #if defined(__AVX512F__)
@@ -97,6 +102,17 @@ inline Half16 load_bits_first(int n, const void* p) {
 inline void store_bits(void* p, Half16 v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
 inline void stream_bits(void* p, Half16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), v); }
 inline void store_bits_first(int n, void* p, Half16 v) { _mm256_mask_storeu_epi16(p, first(n), v); }
+
+// Of a pair of vectors in 16 bits, whose bits a Vec holds.
+inline __mmask32 first_of_pair(int n) {
+  return static_cast<__mmask32>((std::uint64_t{1} << n) - 1);
+}
+inline Words load_pair_bits_first(int n, const void* p) {
+  return reinterpret<Words>(_mm512_maskz_loadu_epi16(first_of_pair(n), p));
+}
+inline void store_pair_bits_first(int n, void* p, Words bits) {
+  _mm512_mask_storeu_epi16(p, first_of_pair(n), reinterpret<__m512i>(bits));
+}
 
 #elif defined(__AVX2__)
 
@@ -239,6 +255,14 @@ inline Half16 load_bits_first(int n, const void* p) {
 }
 inline void store_bits_first(int n, void* p, Half16 v) {
   std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(Bf16));
+}
+inline Words load_pair_bits_first(int n, const void* p) {
+  Words bits{};
+  std::memcpy(&bits, p, static_cast<std::size_t>(n) * sizeof(Bf16));
+  return bits;
+}
+inline void store_pair_bits_first(int n, void* p, Words bits) {
+  std::memcpy(p, &bits, static_cast<std::size_t>(n) * sizeof(Bf16));
 }
 #endif
 

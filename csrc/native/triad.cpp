@@ -4,14 +4,17 @@
 
 namespace onedsl {
 
-void triad(float* const out, const float* const a, const float* const b, const std::int64_t size,
-           const int num_threads) {
-  const __m128 three = _mm_set1_ps(3.0F);
+void triad(std::int32_t* const out, const std::int32_t* const a, const std::int32_t* const b,
+           const std::int64_t size, const int num_threads) {
+  const auto load = [](const std::int32_t* const p) {
+    return _mm_load_si128(reinterpret_cast<const __m128i*>(p));
+  };
 #pragma omp parallel num_threads(num_threads)
   {
 #pragma omp for schedule(static) nowait
     for (std::int64_t i = 0; i < size; i += 4) {
-      _mm_stream_ps(out + i, _mm_add_ps(_mm_load_ps(a + i), _mm_mul_ps(three, _mm_load_ps(b + i))));
+      const __m128i twice_b = _mm_slli_epi32(load(b + i), 1);
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + i), _mm_add_epi32(load(a + i), twice_b));
     }
     _mm_sfence();
   }

@@ -37,7 +37,7 @@ class Writer {
     } else {
       // Long rows are better read one by one, in memory's order.
       constexpr Index longest_row_bytes = 1024;
-      if (order_.row * static_cast<Index>(sizeof(Element)) <= longest_row_bytes) {
+      if (order_.row * element_bytes <= longest_row_bytes) {
         for (; row + 4 <= rows.end; row += 4) write_rows<4>(row, column, width);
       }
       for (; row < rows.end; ++row) write_rows<1>(row, column, width);
@@ -60,6 +60,10 @@ class Writer {
  private:
   using Element = typename Result::Element;
   using Tables_ = ColumnTables<Element>;
+  static constexpr auto element_bytes = static_cast<Index>(sizeof(Element));
+  static constexpr Index vector_bytes = lanes * element_bytes;
+  // Or a line's: each vector of a pair that begins a line is aligned.
+  static constexpr Index pair_bytes = minimum(2 * vector_bytes, line_bytes);
 
   // `count` pairs of vectors of each of n rows; coefficients(i) are those of the pair that begins
   // at the i-th element. `asks` for what is to be read of these rows.
@@ -73,7 +77,7 @@ class Writer {
     for (Index i = at; i < end; i += pair_lanes) {
       const PairCoefficients k = coefficients(i - at);
       for (Index j = i; j < i + n * stride; j += stride) {
-        if constexpr (asks) result.prefetch(j + elements_ahead<Element>, pair_lanes);
+        if constexpr (asks) prefetch(result, j + elements_ahead<Element>, pair_lanes);
         result.write(j, k, WholePair<streaming>{});
         if constexpr (n == 1) break;
       }
@@ -86,18 +90,18 @@ class Writer {
                                        const PairCoefficients& second) const {
     const Result result = result_;
     for (Index i = at; i < at + count * 2 * pair_lanes; i += 2 * pair_lanes) {
-      result.prefetch(i + elements_ahead<Element>, 2 * pair_lanes);
+      prefetch(result, i + elements_ahead<Element>, 2 * pair_lanes);
       result.write(i, first, WholePair<streaming>{});
       result.write(i + pair_lanes, second, WholePair<streaming>{});
     }
   }
 
-  // Elements from `at` on before one that a non-temporal store can begin with. The tensor's own
-  // type decides its alignment, so that there always is one.
-  Index unaligned_from(const Index at) const {
-    if constexpr (!streaming) return 0;
+  // Elements from `at` on before one where stores of so many bytes are aligned: non-temporal ones
+  // must be, and others are faster. The tensor's own type decides its alignment, so that there
+  // always is one.
+  Index unaligned_from(const Index at, const Index bytes) const {
     const auto address = reinterpret_cast<std::uintptr_t>(result_.begin() + at);
-    return static_cast<Index>((0 - address) % (lanes * sizeof(Element)) / sizeof(Element));
+    return static_cast<Index>((0 - address) % static_cast<std::uintptr_t>(bytes)) / element_bytes;
   }
 
   // The coefficients then repeat every two pairs of vectors.
@@ -115,7 +119,7 @@ class Writer {
       while (column >= period) column -= period;
     };
     Index at = begin;
-    if (const Index n = minimum(unaligned_from(at), end - at); n > 0) {
+    if (const Index n = minimum(unaligned_from(at, pair_bytes), end - at); n > 0) {
       result_.write(at, coefficients().at(0), FirstOfPair{static_cast<int>(n)});
       at += n;
       pass_columns(n);
@@ -142,17 +146,24 @@ class Writer {
   // Columns of n rows, whose coefficients are then loaded once.
   template <int n>
   void write_rows(const Index row, const Index column, const Index width) const {
-    const Tables_ tables(task_, column);
     const Index at = row * order_.row + column;
-    const Index pairs = width / pair_lanes;
-    write_pairs<n, true>(pairs, at, [tables](Index i) { return tables.at(i); });
-    const Index done = pairs * pair_lanes;
-    if (done == width) return;
-    for (Index i = 0; i < n; ++i) {
-      const Index last = at + i * order_.row + done;
-      result_.write(last, tables.at(done), FirstOfPair{static_cast<int>(width - done)});
-    }
+    const auto write_few = [&](const Index first, const Index count) {
+      const PairCoefficients k = Tables_(task_, column + first).at(0);
+      for (Index i = at + first; i < at + first + n * order_.row; i += order_.row) {
+        result_.write(i, k, FirstOfPair{static_cast<int>(count)});
+      }
+    };
+    const Index head = rows_begin_alike() ? minimum(unaligned_from(at, pair_bytes), width) : 0;
+    if (head > 0) write_few(0, head);
+    const Index pairs = (width - head) / pair_lanes;
+    const Tables_ tables(task_, column + head);
+    write_pairs<n, true>(pairs, at + head, [tables](Index i) { return tables.at(i); });
+    const Index done = head + pairs * pair_lanes;
+    if (done < width) write_few(done, width - done);
   }
+
+  // In a line of memory: what is aligned in one row is aligned in all.
+  bool rows_begin_alike() const { return order_.row * element_bytes % line_bytes == 0; }
 
   // Planes, or pieces of one, that follow each other in memory. Where a vector crosses from one
   // into the next, its lanes take the coefficients of both: a plane is at least a vector long.
@@ -161,7 +172,8 @@ class Writer {
     Index at = piece.begin + part_.channels.begin * order_.inner;
     Index plane_end = at + piece.count;
     Coefficients k = channel_coefficients(task_, part_.channels.begin);
-    if (const Index n = minimum(unaligned_from(at), piece.count); n > 0) {
+    const Index n = streaming ? minimum(unaligned_from(at, vector_bytes), piece.count) : 0;
+    if (n > 0) {
       result_.write(at, k, FirstOfVector{static_cast<int>(n)});
       at += n;
     }
@@ -194,7 +206,7 @@ class Writer {
       for (Index done = 0; done < pairs; done += turn) {
         const Index count = minimum(pairs - done, turn);
         const Index i = at + done * pair_lanes;
-        result_.prefetch(i + part_.to_next, count * pair_lanes);
+        prefetch<Into::second_cache>(result_, i + part_.to_next, count * pair_lanes);
         write_pairs(count, i, coefficients);
       }
     } else {

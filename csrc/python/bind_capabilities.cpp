@@ -60,8 +60,9 @@ void bind_capabilities(py::module_& module) {
     if (!to->writeable) throw std::invalid_argument("triad: out is read-only");
     // Safe without the GIL: only memory of arrays that the caller's frame keeps alive is touched.
     const ReleasedGil released;
-    triad(reinterpret_cast<float*>(to->data), reinterpret_cast<const float*>(from_a->data),
-          reinterpret_cast<const float*>(from_b->data), to->size(), max_threads());
+    triad(reinterpret_cast<std::int32_t*>(to->data),
+          reinterpret_cast<const std::int32_t*>(from_a->data),
+          reinterpret_cast<const std::int32_t*>(from_b->data), to->size(), max_threads());
   });
   module.def("make_onednn_engine", [] {
     // Safe without the GIL: oneDNN touches no Python object.
