@@ -25,7 +25,6 @@ PASSES = [
     *(("relu-forward", 64), ("relu-forward", 64), ("add-relu-forward", 256)),
     *(("add-relu-backward", 256), ("relu-backward", 64), ("relu-backward", 64)),
 ]
-TORCH = "torch", "torch out"
 # What PyTorch's kernels beside batch norm's own move: tensors read and written.
 RELU, ADD, MASK = 2, 3, 3
 BESIDE = {
@@ -63,8 +62,7 @@ def measure(case: bench.Case, seconds: float) -> bench.Row:
 
 def time_of(rows: Sequence[bench.Row], who: str) -> float:
     """Add up a block's time."""
-    names = TORCH if who == "PyTorch" else ("onedsl",)
-    return sum(row.time(*names) for row in rows)
+    return sum(row.time("torch" if who == "PyTorch" else who) for row in rows)
 
 
 def bytes_of(rows: Sequence[bench.Row], who: str) -> float:
@@ -123,16 +121,16 @@ def main() -> None:
     ]
     for case in progress(cases, "measuring"):
         row = measure(case, chosen.seconds)
-        if not row.ran(*TORCH):
+        if not row.ran("torch"):
             sys.exit("this example compares with PyTorch, which is not installed")
         blocks.setdefault((case.dtype, case.data_format), []).append(row)
     columns: list[Column[bench.Row]] = [
         Column("pass", lambda row: row.operation),
         Column("layer\n(N, C, X)", lambda row: row.layer),
         Column("type,\nformat", lambda row: f"{row.dtype:<4} {row.data_format}"),
-        Column("PyTorch", lambda row: microseconds(row.time(*TORCH))),
+        Column("PyTorch", lambda row: microseconds(row.time("torch"))),
         Column("onedsl", lambda row: microseconds(row.time("onedsl"))),
-        Column("times\nas fast", lambda row: ratio(row.time(*TORCH) / row.time("onedsl"))),
+        Column("times\nas fast", lambda row: ratio(row.time("torch") / row.time("onedsl"))),
         Column("PyTorch\nMB", lambda row: f"{separate_bytes(row) / 1e6:,.0f}"),
         Column("onedsl\nMB", lambda row: f"{row.floor_bytes / 1e6:,.0f}"),
     ]

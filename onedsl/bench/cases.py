@@ -15,6 +15,9 @@ from .operations import OPERATIONS
 
 FORMATS = ("NXC", "NCX")
 
+NEW = " new"
+"""At the end of a contender's name: the call allocates its results."""
+
 # (N, C, *spatial), as the layers of these networks have them when they are trained.
 WORKLOADS: dict[str, tuple[tuple[int, ...], ...]] = {
     "small": ((1, 8, 4, 4),),

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import TensorSpec, UnsupportedError, _core
 from ..testing import Problem
-from .cases import Case
+from .cases import NEW, Case
 from .memory import EPSILON, Array, Memory, memory
 from .operations import OPERATIONS
 from .torch_calls import torch_calls
@@ -25,15 +25,19 @@ BACKENDS: dict[str, Literal["native", "onednn"]] = {"onedsl": "native", "oneDNN"
 def contenders(case: Case, problem: Problem) -> dict[str, Call]:
     """Make every contender's call, and the triad's, which says what the memory gives.
 
-    onedsl, oneDNN where it can run, and PyTorch where it is installed, with two calls: one
-    allocates its results, and one is given them.
+    onedsl, oneDNN where it can run, and PyTorch where it is installed, with two calls each: one is
+    given its results, which nobody finds in the cache, and one allocates them, often where the last
+    ones were.
     """
     taken = memory(case, problem)
     return onedsl_calls(case, taken) | torch_calls(case, taken) | {TRIAD: triad_call(taken)}
 
 
 def onedsl_calls(case: Case, taken: Memory) -> dict[str, Call]:
-    """Make the calls of onedsl's own kernels, and of oneDNN where it can run the type."""
+    """Make the calls of onedsl's own kernels, and of oneDNN where it can run the type.
+
+    A chain's are given their results, which the next layer reads.
+    """
     operation = OPERATIONS[case.operation]
     op = operation.operator(epsilon=EPSILON, data_format=case.data_format)
     spec = TensorSpec.of(taken.copies[0][0]["src"])
@@ -53,6 +57,10 @@ def onedsl_calls(case: Case, taken: Memory) -> dict[str, Call]:
             results = compiled(*inputs, out=outputs)
         return results
 
+    def call_new(compiled: Any) -> Any:
+        ((inputs, _),) = prepared[next(taken.turns)]
+        return compiled(*inputs)
+
     calls: dict[str, Call] = {}
     for name, backend in BACKENDS.items():
         try:
@@ -60,6 +68,8 @@ def onedsl_calls(case: Case, taken: Memory) -> dict[str, Call]:
         except UnsupportedError:
             continue
         calls[name] = functools.partial(call, compiled)
+        if operation.layers == 1:
+            calls[name + NEW] = functools.partial(call_new, compiled)
     return calls
 
 

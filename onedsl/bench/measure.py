@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import _core
 from .._interleaved import samples_of
-from .cases import Case
+from .cases import NEW, Case
 from .contenders import TRIAD
 from .machine import Watch
 
@@ -31,27 +31,27 @@ class Row(Case):
     disturbed: bool = False
     """Whether other programs wanted CPUs that the timing needed."""
 
-    def time(self, *contenders: str) -> float:
-        """Give the seconds of the fastest of some contenders, NaN where none of them ran."""
-        times = [self.seconds[name] for name in contenders if name in self.seconds]
-        return min(times, default=math.nan)
+    def time(self, who: str) -> float:
+        """Give the seconds of the faster of a contender's calls, NaN where it did not run."""
+        calls = who, who + NEW
+        return min((self.seconds[name] for name in calls if name in self.seconds), default=math.nan)
 
-    def ran(self, *contenders: str) -> bool:
-        """Tell whether any of some contenders did."""
-        return not self.seconds.keys().isdisjoint(contenders)
+    def ran(self, who: str) -> bool:
+        """Tell whether a contender did."""
+        return not math.isnan(self.time(who))
 
     @property
     def bytes_per_second(self) -> float:
         """What the memory gave in the same rounds, for tensors of this size: the triad's rate."""
         return 3 * self.tensor_bytes / self.time(TRIAD)
 
-    def triad_share(self, *contenders: str) -> float:
-        """Give the rate of the fastest of some contenders as a share of the triad's."""
-        return self.bytes / self.bytes_per_second / self.time(*contenders)
+    def triad_share(self, who: str) -> float:
+        """Give a contender's rate as a share of the triad's."""
+        return self.bytes / self.bytes_per_second / self.time(who)
 
-    def floor_share(self, *contenders: str) -> float:
+    def floor_share(self, who: str) -> float:
         """Give the time that the bytes of the algorithm take at the triad's rate, as a share."""
-        return self.floor_bytes / self.bytes_per_second / self.time(*contenders)
+        return self.floor_bytes / self.bytes_per_second / self.time(who)
 
 
 def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row]:

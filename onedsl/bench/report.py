@@ -18,14 +18,13 @@ from .machine import cpu, machine
 from .measure import Row, disturbance, geometric_mean
 from .table import Column, microseconds, ratio, table
 
-TORCH = ("torch", "torch out")
 # Of smaller tensors the call itself is a large part.
 LEAST_BYTES = 1 << 20
 
 
-def times_as_fast(row: Row, *others: str) -> float:
-    """Compare onedsl with the fastest of others; NaN where they did not run."""
-    return row.time(*others) / row.time("onedsl")
+def times_as_fast(row: Row, other: str) -> float:
+    """Compare onedsl with another; NaN where that did not run."""
+    return row.time(other) / row.time("onedsl")
 
 
 COLUMNS: tuple[Column[Row], ...] = (
@@ -33,9 +32,9 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("type,\nformat", lambda row: f"{row.dtype:<4} {row.data_format}"),
     Column("onedsl", lambda row: microseconds(row.time("onedsl"))),
     Column("oneDNN", lambda row: microseconds(row.time("oneDNN"))),
-    Column("torch", lambda row: microseconds(row.time(*TORCH))),
+    Column("torch", lambda row: microseconds(row.time("torch"))),
     Column("than\noneDNN", lambda row: ratio(times_as_fast(row, "oneDNN"))),
-    Column("than\ntorch", lambda row: ratio(times_as_fast(row, *TORCH))),
+    Column("than\ntorch", lambda row: ratio(times_as_fast(row, "torch"))),
     Column("of its\nfloor", lambda row: f"{row.floor_share('onedsl'):.0%}"),
 )
 
@@ -45,8 +44,9 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
     for operation, section in by_operation(rows):
         yield table(
             f"{operation}: microseconds a call (median), and how many times as fast onedsl is",
-            "torch: the faster of its two calls. floor: what the algorithm must move at the rate "
-            "of a triad on tensors of this size in the same rounds",
+            "Each by the faster of two calls: it allocates its results, or is given them. floor: "
+            "what the algorithm must move at the rate of a triad on tensors of this size in the "
+            "same rounds",
             COLUMNS,
             [list(network) for _, network in itertools.groupby(section, lambda r: r.workload)],
         )
@@ -67,11 +67,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
 def _summary_of(rows: Sequence[Row]) -> list[str]:
     """Say it of one operation."""
     lines = []
-    for who, names in (
-        ("torch (the faster of its two calls)", TORCH),
-        ("oneDNN", ("oneDNN",)),
-    ):
-        ratios = [(times_as_fast(row, *names), str(row)) for row in rows if row.ran(*names)]
+    for who in ("torch", "oneDNN"):
+        ratios = [(times_as_fast(row, who), str(row)) for row in rows if row.ran(who)]
         if ratios:
             mean = geometric_mean([ratio for ratio, _ in ratios])
             lowest, where = min(ratios)
@@ -105,14 +102,13 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
         "onedsl": Mark("onedsl", VERMILION, "o"),
     }
     alone = len({row.operation for row in rows}) == 1
-    names = {"torch": TORCH, "oneDNN": ("oneDNN",), "onedsl": ("onedsl",)}
     shares = {
         (row.dtype, f"{'' if alone else row.operation} {row.layer}  {row.data_format}".strip()): {
-            mark: row.triad_share(*names[mark]) for mark in marks if row.ran(*names[mark])
+            mark: row.triad_share(mark) for mark in marks if row.ran(mark)
         }
         for row in rows
     }
-    ratios = [times_as_fast(row, *TORCH) for row in rows if row.ran(*TORCH)]
+    ratios = [times_as_fast(row, "torch") for row in rows if row.ran("torch")]
     gain = f": {geometric_mean(ratios):.1f} times as fast as PyTorch" if ratios else ""
     plot(
         path,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._types import DTYPES
-from .cases import Case
+from .cases import NEW, Case
 from .memory import EPSILON, Array, Memory
 
 MOMENTUM = 0.1
@@ -18,7 +18,7 @@ MOMENTUM = 0.1
 def torch_calls(case: Case, taken: Memory) -> dict[str, Callable[[], Any]]:
     """Make PyTorch's calls on the same memory, in the memory format that it has for it.
 
-    One call allocates its results, and one is given them; both do what they can in place, as
+    One call is given its results, and one allocates them; both do what they can in place, as
     models do. None where PyTorch is not installed.
     """
     try:
@@ -44,13 +44,13 @@ def torch_calls(case: Case, taken: Memory) -> dict[str, Callable[[], Any]]:
     vectors = {name: torch.from_numpy(array) for name, array in taken.vectors.items()}
     run = _Calls(torch, vectors)
     passes = {
-        "backward": (run.backward, run.backward_out),
-        "chain": (None, run.backward_out),  # of no use to the next layer if it is allocated
-        "forward": (run.forward, run.forward_out),
-        "relu-forward": (run.relu_forward, run.relu_forward_out),
-        "relu-backward": (run.relu_backward, run.relu_backward_out),
-        "add-relu-forward": (run.relu_forward, run.relu_forward_out),
-        "add-relu-backward": (run.relu_backward, run.relu_backward_out),
+        "backward": (run.backward_out, run.backward),
+        "chain": (run.backward_out, None),  # of no use to the next layer if it is allocated
+        "forward": (run.forward_out, run.forward),
+        "relu-forward": (run.relu_forward_out, run.relu_forward),
+        "relu-backward": (run.relu_backward_out, run.relu_backward),
+        "add-relu-forward": (run.relu_forward_out, run.relu_forward),
+        "add-relu-backward": (run.relu_backward_out, run.relu_backward),
     }
 
     def call(one_layer: Callable[[Mapping[str, Any]], Any]) -> Any:
@@ -60,7 +60,7 @@ def torch_calls(case: Case, taken: Memory) -> dict[str, Callable[[], Any]]:
 
     return {
         name: functools.partial(call, one_layer)
-        for name, one_layer in zip(("torch", "torch out"), passes[case.operation], strict=True)
+        for name, one_layer in zip(("torch", "torch" + NEW), passes[case.operation], strict=True)
         if one_layer is not None
     }
 
