@@ -35,7 +35,7 @@ constexpr std::int64_t elements_ahead = bytes_ahead / static_cast<std::int64_t>(
 
 constexpr std::int64_t line_bytes = 64;
 
-enum class Into { first_cache, second_cache };
+enum class Into : std::uint8_t { first_cache, second_cache };
 
 // Never fails, wherever the elements are.
 template <Into into, class T>
