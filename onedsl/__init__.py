@@ -3,7 +3,8 @@
 `BatchNormTrainingBackward` is the op of that name in oneDNN's Graph API. What computes it by
 default (``backend="auto"``) is onedsl's own kernels: their sums stay accurate however many elements
 a channel has, they run every type on every x86-64 CPU, they give the same bits on any number of
-threads, and as a rule they are faster. ``backend="onednn"`` asks for oneDNN's Graph API itself.
+threads (a NaN stays one, with any of its bits), and as a rule they are faster.
+``backend="onednn"`` asks for oneDNN's Graph API itself.
 
 `BatchNormTrainingBackprop` and `BatchNormalizationGrad` are the same gradient in the words of two
 other documents. `capabilities` says what this machine's oneDNN runs by itself, and `onedsl.testing`
