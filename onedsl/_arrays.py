@@ -63,7 +63,7 @@ def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | Non
     """
     if isinstance(src, np.ndarray):
         return None
-    return tuple(None if like is None else _aligned(like) for like in likes)
+    return tuple(None if like is None else aligned_like(like) for like in likes)
 
 
 def is_contiguous(array: Array) -> bool:
@@ -113,7 +113,8 @@ def mark_written(out: Sequence[object]) -> None:
                 torch.autograd.graph.increment_version(array)
 
 
-def _aligned(like: Array, line: int = 64) -> Array:
+def aligned_like(like: Array, line: int = 64) -> Array:
+    """Make an array like another, uninitialized, that begins a line of the cache."""
     memory = np.empty(like.nbytes + line, np.uint8)
     start = -memory.ctypes.data % line
     return np.ndarray(like.shape, like.dtype, memory, start, like.strides)

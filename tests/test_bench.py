@@ -59,16 +59,35 @@ def test_bench_writes_what_it_shows(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_onedsl_and_onednn_are_timed_once_each():
+def test_onedsl_and_onednn_have_two_calls_each():
     case = bench.Case("w", (2, 3, 4), "f32", "NCX")
     calls = bench.contenders(case, bench.random_problem(case))
     here = {name: call for name, call in calls.items() if not name.startswith("torch")}
     backends = {name: call.args[0].backend for name, call in here.items() if name != "triad"}
     assert backends == {
-        **{"onedsl": "native", "onedsl new": "native"},
-        **{"oneDNN": "onednn", "oneDNN new": "onednn"},
+        "onedsl": "native",
+        "onedsl new": "native",
+        "oneDNN": "onednn",
+        "oneDNN new": "onednn",
     }
     assert here.keys() - backends.keys() == {"triad"}
+
+
+def test_only_one_of_two_calls_allocates():
+    case = bench.Case("w", (2, 3, 4), "f32", "NCX")
+    memory = bench.memory(case, bench.random_problem(case))
+    given = [layer["diff_src"] for (layer,) in memory.copies]
+    for name, call in bench.onedsl_calls(case, memory).items():
+        result = call().diff_src
+        assert any(result is array for array in given) != name.endswith(" new")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_tensors_begin_a_line_of_the_cache(dtype):
+    case = bench.Case("w", (2, 3, 5), dtype, "NXC")
+    memory = bench.memory(case, bench.random_problem(case))
+    tensors = [array for (layer,) in memory.copies for array in layer.values()]
+    assert not any(array.ctypes.data % 64 for array in tensors)
 
 
 def results_by_name(case, name, results):

@@ -82,7 +82,7 @@ inline void stream_pair(T* p, const VecPair& pair) {
 template <class T>
 inline VecPair load_pair_first(int n, const T* p) {
   if constexpr (splits_even_odd<T>) {
-    return split_bf16(load_pair_bits_first(n, p));
+    return split_bf16(load_bits_first<Words>(n, p));
   } else {
     if (n <= lanes) return {load_first(n, p), Vec{}};
     return {load(p), load_first(n - lanes, p + lanes)};
@@ -91,7 +91,7 @@ inline VecPair load_pair_first(int n, const T* p) {
 template <class T>
 inline void store_pair_first(int n, T* p, const VecPair& pair) {
   if constexpr (splits_even_odd<T>) {
-    store_pair_bits_first(n, p, join_bf16(pair));
+    store_bits_first(n, p, join_bf16(pair));
   } else if (n <= lanes) {
     store_first(n, p, pair.a);
   } else {

@@ -49,7 +49,7 @@ template <class Terms_>
   PairSums remaining;
   for (Index at = first; at < first + pieces * apart; at += apart) {
     if (more_follow) {
-      // No more than there is room for beside what is asked for within the piece.
+      // Their beginnings: what is further on is asked for on the way.
       prefetch(terms, at + pieces * apart, minimum(count, elements_ahead<Element> / 2));
     }
     for (Index i = at; i < at + in_tiles; i += tile) {

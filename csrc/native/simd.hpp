@@ -96,6 +96,9 @@ inline void store_first(int n, float* p, Vec v) { _mm512_mask_storeu_ps(p, first
 inline Half16 load_bits(const void* p) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(p));
 }
+template <class Bits>
+inline Bits load_bits_first(int n, const void* p);  // of n 16-bit elements
+template <>
 inline Half16 load_bits_first(int n, const void* p) {
   return _mm256_maskz_loadu_epi16(first(n), p);
 }
@@ -103,14 +106,15 @@ inline void store_bits(void* p, Half16 v) { _mm256_storeu_si256(static_cast<__m2
 inline void stream_bits(void* p, Half16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), v); }
 inline void store_bits_first(int n, void* p, Half16 v) { _mm256_mask_storeu_epi16(p, first(n), v); }
 
-// Of a pair of vectors in 16 bits, whose bits a Vec holds.
+// Words have the bits of a pair of vectors.
 inline __mmask32 first_of_pair(int n) {
   return static_cast<__mmask32>((std::uint64_t{1} << n) - 1);
 }
-inline Words load_pair_bits_first(int n, const void* p) {
+template <>
+inline Words load_bits_first(int n, const void* p) {
   return reinterpret<Words>(_mm512_maskz_loadu_epi16(first_of_pair(n), p));
 }
-inline void store_pair_bits_first(int n, void* p, Words bits) {
+inline void store_bits_first(int n, void* p, Words bits) {
   _mm512_mask_storeu_epi16(p, first_of_pair(n), reinterpret<__m512i>(bits));
 }
 
@@ -248,20 +252,15 @@ inline Half16 narrow_bf16(Vec v) {
 }
 
 #if !defined(__AVX512F__)
-inline Half16 load_bits_first(int n, const void* p) {
-  Half16 v{};
-  std::memcpy(&v, p, static_cast<std::size_t>(n) * sizeof(Bf16));
-  return v;
-}
-inline void store_bits_first(int n, void* p, Half16 v) {
-  std::memcpy(p, &v, static_cast<std::size_t>(n) * sizeof(Bf16));
-}
-inline Words load_pair_bits_first(int n, const void* p) {
-  Words bits{};
+// Of n 16-bit elements: of a vector, or, in Words, of a pair.
+template <class Bits>
+inline Bits load_bits_first(int n, const void* p) {
+  Bits bits{};
   std::memcpy(&bits, p, static_cast<std::size_t>(n) * sizeof(Bf16));
   return bits;
 }
-inline void store_pair_bits_first(int n, void* p, Words bits) {
+template <class Bits>
+inline void store_bits_first(int n, void* p, Bits bits) {
   std::memcpy(p, &bits, static_cast<std::size_t>(n) * sizeof(Bf16));
 }
 #endif
@@ -269,13 +268,13 @@ inline void store_pair_bits_first(int n, void* p, Words bits) {
 inline Vec load(const Bf16* p) { return widen_bf16(load_bits(p)); }
 inline void store(Bf16* p, Vec v) { store_bits(p, narrow_bf16(v)); }
 inline void stream(Bf16* p, Vec v) { stream_bits(p, narrow_bf16(v)); }
-inline Vec load_first(int n, const Bf16* p) { return widen_bf16(load_bits_first(n, p)); }
+inline Vec load_first(int n, const Bf16* p) { return widen_bf16(load_bits_first<Half16>(n, p)); }
 inline void store_first(int n, Bf16* p, Vec v) { store_bits_first(n, p, narrow_bf16(v)); }
 
 inline Vec load(const F16* p) { return widen_f16(load_bits(p)); }
 inline void store(F16* p, Vec v) { store_bits(p, narrow_f16(v)); }
 inline void stream(F16* p, Vec v) { stream_bits(p, narrow_f16(v)); }
-inline Vec load_first(int n, const F16* p) { return widen_f16(load_bits_first(n, p)); }
+inline Vec load_first(int n, const F16* p) { return widen_f16(load_bits_first<Half16>(n, p)); }
 inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, narrow_f16(v)); }
 
 #if !defined(__AVX512F__)

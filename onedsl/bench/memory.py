@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import DataFormat, _core
+from .._arrays import aligned_like
 from ..testing import Problem
 from .cases import Case
 from .operations import OPERATIONS
@@ -72,10 +73,7 @@ def copies_past_the_cache(bytes_of_one: int) -> int:
 
 def _copy(array: Array) -> Array:
     """Copy to where a line of the cache begins, as tensors of PyTorch and JAX do."""
-    line = 64
-    room = np.empty(array.nbytes + line, np.uint8)
-    begin = -room.ctypes.data % line
-    copy: Array = room[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy = aligned_like(array)
     copy[...] = array
     return copy
 
