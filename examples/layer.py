@@ -56,7 +56,7 @@ def measure(case: bench.Case, seconds: float) -> bench.Row:
         tolerance = allowed[onedsl.TensorSpec.of(got[name]).dtype]
         if not error <= tolerance:
             sys.exit(f"{case}: {name} is off by {error:.2g} (relative L2), over {tolerance:.2g}")
-    (row,) = bench.measure({case: bench.contenders(case, problem)}, seconds)
+    (row,) = bench.measure({case: bench.implementations(case, problem)}, seconds)
     return row
 
 

@@ -60,27 +60,22 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 try:
     import onedsl._core  # so, and not `from .`, for the error to say that there is none
 except ImportError as _error:
-    from ._load import explain as _explain
+    from .runtime.import_errors import explain as _explain
 
     raise ImportError(_explain(_error), name=_error.name, path=_error.path) from _error
 
 if (_cap := onedsl._core.unknown_native_cap()) is not None:
     import warnings as _warnings
 
-    from ._load import unknown_cap as _unknown_cap
+    from .runtime.import_errors import unknown_cap as _unknown_cap
 
     _warnings.warn(
         _unknown_cap(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
     )
 
 from . import graph, testing
-from ._capabilities import Capabilities, capabilities
-from ._errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
-from ._plans import PlanCounts, clear_plans, plan_counts
-from ._spec import DataFormat, TensorSpec
-from ._sums import BatchNormMoments, BatchNormSums
-from ._verbose import verbose
 from .operators._compiled import Compiled
+from .operators._sums import BatchNormMoments, BatchNormSums
 from .operators.batch_norm_forward_training import (
     BatchNormForward,
     BatchNormForwardTraining,
@@ -110,6 +105,11 @@ from .operators.batch_normalization_grad import (
     BatchNormalizationGradients,
     CompiledBatchNormalizationGrad,
 )
+from .runtime.capabilities import Capabilities, capabilities
+from .runtime.errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
+from .runtime.plan_cache import PlanCounts, clear_plans, plan_counts
+from .runtime.run_log import verbose
+from .tensors.spec import DataFormat, TensorSpec
 
 __docformat__ = "numpy"
 __version__ = _version("onedsl")

@@ -16,7 +16,7 @@ from helpers import EPSILON, FORMATS
 
 import onedsl
 from onedsl import testing
-from onedsl._arrays import overlap
+from onedsl.tensors.arrays import overlap
 
 SHAPE = (4, 6, 5, 8)
 STATS = ["mean", "variance", "gamma"]
@@ -721,7 +721,7 @@ class TestTensorSpecLimits:
 
     def test_a_refusal_needs_no_memory(self):
         """Regression: channel buffers of 96 GiB were made before the size was looked at."""
-        child = helpers.run_script("refuse_in_little_memory.py")
+        child = helpers.run_script("reject_in_little_memory.py")
         assert child.returncode == 0, child.stderr
 
     def test_rank(self):

@@ -10,7 +10,8 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import _autotune, _core, testing
+from onedsl import _core, testing
+from onedsl.operators import _autotune
 
 OP = onedsl.BatchNormTrainingBackward(EPSILON)
 

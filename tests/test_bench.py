@@ -18,10 +18,10 @@ from rich.console import Console
 
 from onedsl import _core, bench, testing
 from onedsl.__main__ import main
-from onedsl._interleaved import MIN_ROUNDS, SAMPLE_SECONDS, median_seconds
 from onedsl.bench import compare, report
 from onedsl.bench.measure import standard_error
 from onedsl.cli.bench import workload
+from onedsl.runtime.timing import MIN_ROUNDS, SAMPLE_SECONDS, median_seconds
 
 
 def run(*options):
@@ -61,7 +61,7 @@ def test_bench_writes_what_it_shows(tmp_path, capsys):
 
 def test_onedsl_and_onednn_have_two_calls_each():
     case = bench.Case("w", (2, 3, 4), "f32", "NCX")
-    calls = bench.contenders(case, bench.random_problem(case))
+    calls = bench.implementations(case, bench.random_problem(case))
     here = {name: call for name, call in calls.items() if not name.startswith("torch")}
     backends = {name: call.args[0].backend for name, call in here.items() if name != "triad"}
     assert backends == {
@@ -117,7 +117,7 @@ def test_every_contender_computes_the_same(dtype, shape, data_format, operation)
     case = bench.Case("w", shape, dtype, data_format, operation)
     problem = bench.random_problem(case)
     expected = bench.expected(case, bench.memory(case, problem))
-    calls = bench.contenders(case, problem)
+    calls = bench.implementations(case, problem)
     calls.pop(bench.TRIAD)()
     assert "onedsl" in calls
     for name, call in calls.items():

@@ -27,7 +27,7 @@ pytest.importorskip("rich")
 
 from onedsl.cli import fill, overrides
 from onedsl.graph import Graph, LogicalTensor
-from onedsl.operators._graph_json import described
+from onedsl.operators._single_op_graph import described
 
 
 def onedsl_command(*arguments, **options):

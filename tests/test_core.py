@@ -471,4 +471,4 @@ def test_running_statistics_refuse_what_they_cannot_write():
     locked.flags.writeable = False
     for odd in (None, np.ones(3), np.ones((3, 1), np.float32), locked):
         with pytest.raises(ValueError, match="not a vector of f32"):
-            _core.to_inverse_deviation(odd, 1e-5)
+            _core.to_inverse_stddev(odd, 1e-5)

@@ -19,7 +19,8 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import _capabilities, _core
+from onedsl import _core
+from onedsl.runtime import capabilities as _capabilities
 
 Op = onedsl.BatchNormTrainingBackward
 
@@ -466,12 +467,11 @@ class TestPackage:
             "onedsl.operators.batch_norm_training_backward",
             "onedsl.operators.batch_norm_training_backprop",
             "onedsl.operators.batch_normalization_grad",
-            "onedsl._spec",
-            "onedsl._sums",
-            "onedsl._capabilities",
-            "onedsl._refuse",
-            "onedsl._errors",
-            "onedsl._types",
+            "onedsl.tensors.spec",
+            "onedsl.operators._sums",
+            "onedsl.runtime.capabilities",
+            "onedsl.runtime.errors",
+            "onedsl.tensors.dtypes",
             "onedsl.testing",
         ],
     )
@@ -481,7 +481,7 @@ class TestPackage:
         flags = doctest.NORMALIZE_WHITESPACE
         result = doctest.testmod(source, extraglobs=globs, optionflags=flags)
         assert result.failed == 0
-        if ".operators." in module or module in ("onedsl._spec", "onedsl._sums"):
+        if ".operators." in module or module == "onedsl.tensors.spec":
             assert result.attempted > 0
 
     def test_import_is_silent_and_logs_nowhere(self):

@@ -11,7 +11,8 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import _core, _refuse, testing
+from onedsl import _core, testing
+from onedsl.operators import _validation
 
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
@@ -365,7 +366,7 @@ def test_checks_take_no_array():
         return src
 
     jax.jit(trace)(np.ones((2, 3), "f2"))
-    assert seen == [_refuse.Described((2, 3), "f16")]
+    assert seen == [_validation.ArrayInfo((2, 3), "f16")]
 
 
 def test_words_of_the_operator():

@@ -97,7 +97,7 @@ def test_how_the_work_is_cut(shape, dtype, data_format):
         shape = (shape[0], *shape[2:], shape[1])
     op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
     plan = op.compile(onedsl.TensorSpec(shape, dtype))._core
-    geometry, cut = plan.geometry, plan.cut
+    geometry, cut = plan.geometry, plan.kernel_info
     inner = geometry["inner"]
     assert geometry["outer"] * geometry["channels"] * inner == math.prod(shape)
     assert geometry["loops"] == []
@@ -117,11 +117,11 @@ def test_how_groups_are_cut():
     op = onedsl.BatchNormalizationGrad(1e-5)
     plan = op.compile(onedsl.TensorSpec((64, 5, 32, 32)), (64, 1, 32, 1))._core
     assert plan.geometry["loops"], "the kept axes are no neighbours"
-    assert plan.cut["groups"] > 1
-    assert 1 <= plan.cut["threads"] <= plan.num_threads
+    assert plan.kernel_info["groups"] > 1
+    assert 1 <= plan.kernel_info["threads"] <= plan.num_threads
 
 
 def test_what_runs_no_kernel_is_not_cut():
     op = onedsl.BatchNormTrainingBackward(1e-5)
-    assert op.compile(onedsl.TensorSpec((0, 4)))._core.cut is None
-    assert op.compile(onedsl.TensorSpec((4, 4)), backend="onednn")._core.cut is None
+    assert op.compile(onedsl.TensorSpec((0, 4)))._core.kernel_info is None
+    assert op.compile(onedsl.TensorSpec((4, 4)), backend="onednn")._core.kernel_info is None

@@ -13,12 +13,10 @@ from onedsl import (
     BatchNormTrainingBackprop,
     BatchNormTrainingBackward,
     _core,
-    _dense,
-    _refuse,
-    _refuse_compiled,
 )
-from onedsl._dialect import Dialect, Port
-from onedsl._refuse import Described
+from onedsl.operators import _dense, _validation, _validation_compiled
+from onedsl.operators._schema import OpSchema, Port
+from onedsl.operators._validation import ArrayInfo
 
 LAST = _core.StatisticsShape.channel_last
 BROADCAST = _core.StatisticsShape.broadcast
@@ -34,33 +32,33 @@ CLASSES = [*ONEDNNS, BatchNormTrainingBackprop, BatchNormalizationGrad]
 class TestDialects:
     @pytest.mark.parametrize("cls", CLASSES)
     def test_ports_are_as_many_as_the_operation_has(self, cls):
-        dialect = cls._dialect
-        inputs, outputs = _core.ports(dialect.operation)
-        assert len(dialect.inputs) == len(inputs)
-        assert len(dialect.outputs) == len(outputs)
-        assert dialect.inputs[0].kind == "tensor"
+        schema = cls._schema
+        inputs, outputs = _core.ports(schema.operation)
+        assert len(schema.inputs) == len(inputs)
+        assert len(schema.outputs) == len(outputs)
+        assert schema.inputs[0].kind == "tensor"
 
     @pytest.mark.parametrize("cls", ONEDNNS)
     def test_onednns_own_names(self, cls):
-        dialect = cls._dialect
-        assert _core.ports(dialect.operation) == tuple(
-            tuple(port.name for port in ports) for ports in (dialect.inputs, dialect.outputs)
+        schema = cls._schema
+        assert _core.ports(schema.operation) == tuple(
+            tuple(port.name for port in ports) for ports in (schema.inputs, schema.outputs)
         )
 
     @pytest.mark.parametrize("cls", CLASSES)
     def test_names(self, cls):
-        dialect = cls._dialect
-        inputs = [port.name for port in dialect.inputs]
-        outputs = [port.name for port in dialect.outputs]
+        schema = cls._schema
+        inputs = [port.name for port in schema.inputs]
+        outputs = [port.name for port in schema.outputs]
         assert len({*inputs, *outputs}) == len(inputs) + len(outputs)
-        assert list(dialect.result._fields) == outputs
-        assert set(dialect.always) <= set(outputs)
-        assert dialect.ignored in ("", *inputs)
-        assert {port.over for port in dialect.outputs} <= {"", *inputs}
+        assert list(schema.result._fields) == outputs
+        assert set(schema.always) <= set(outputs)
+        assert schema.ignored in ("", *inputs)
+        assert {port.over for port in schema.outputs} <= {"", *inputs}
 
 
 # Other ports than the gradient has, several optional ones, all outputs.
-FORWARD = Dialect(
+FORWARD = OpSchema(
     _core.Operation.training_backward,
     inputs=(
         Port("src", "tensor"),
@@ -91,7 +89,7 @@ class TestAnyPorts:
     @pytest.mark.parametrize("absent", [(), (3,), (4,), (3, 4)], ids=str)
     def test_right_inputs(self, absent):
         inputs = [None if i in absent else a for i, a in enumerate(arrays())]
-        _refuse.arguments(FORWARD, LAST, inputs)
+        _validation.arguments(FORWARD, LAST, inputs)
         dense = _dense.inputs(FORWARD, LAST, inputs)
         assert [a is None for a in dense] == [i in absent for i in range(5)]
         assert all(a is None or a.flags.c_contiguous for a in dense)
@@ -112,41 +110,41 @@ class TestAnyPorts:
     def test_wrong_inputs(self, position, bad, error, words):
         inputs = [*arrays()[:position], bad, *arrays()[position + 1 :]]
         with pytest.raises(error, match=words):
-            _refuse.arguments(FORWARD, LAST, inputs)
+            _validation.arguments(FORWARD, LAST, inputs)
 
     def test_all_outputs_and_no_other(self):
-        assert FORWARD.all_outputs == _refuse.outputs("all", FORWARD) == 0b111
+        assert FORWARD.all_outputs == _validation.outputs("all", FORWARD) == 0b111
         x, s = np.ones((4, 3), np.float32), np.ones(3, np.float32)
-        assert _refuse.members(FORWARD, 0b111, [x, s, s]) == (x, s, s)
+        assert _validation.members(FORWARD, 0b111, [x, s, s]) == (x, s, s)
         with pytest.raises(ValueError, match=r"out\.running_variance must be an array, not None"):
-            _refuse.members(FORWARD, 0b111, (x, s, None))
+            _validation.members(FORWARD, 0b111, (x, s, None))
         with pytest.raises(
             TypeError, match=r"\(dst, running_mean, running_variance\), not ndarray"
         ):
-            _refuse.members(FORWARD, 0b111, x)
+            _validation.members(FORWARD, 0b111, x)
 
     def test_outputs_may_lie_where_the_list_says(self):
         src, *statistics = (np.ascontiguousarray(a) for a in arrays())
         inputs = [src, *statistics]
         fresh = [np.empty_like(statistics[0]) for _ in range(2)]
-        _refuse.buffers(FORWARD, inputs, inputs, (src, *fresh))
+        _validation.buffers(FORWARD, inputs, inputs, (src, *fresh))
         with pytest.raises(ValueError, match=r"out\.running_mean overlaps mean; give it memory of"):
-            _refuse.buffers(FORWARD, inputs, inputs, (src, statistics[0], fresh[1]))
+            _validation.buffers(FORWARD, inputs, inputs, (src, statistics[0], fresh[1]))
         with pytest.raises(ValueError, match=r"out\.dst overlaps beta; it may be exactly src"):
             over = np.empty_like(src)
             inside = over.reshape(-1)[:3]
-            _refuse.buffers(FORWARD, [*inputs[:4], inside], inputs, (over, *fresh))
+            _validation.buffers(FORWARD, [*inputs[:4], inside], inputs, (over, *fresh))
 
     def test_not_what_was_compiled(self):
         from onedsl import TensorSpec
 
         specs = TensorSpec((4, 3)), TensorSpec((3,))
         inputs = [np.ascontiguousarray(a) for a in arrays()]
-        _refuse_compiled.not_compiled_for(FORWARD, inputs, *specs, 0b11111)
+        _validation_compiled.not_compiled_for(FORWARD, inputs, *specs, 0b11111)
         with pytest.raises(TypeError, match=r"beta \(Shift\) is given, .* with beta=False"):
-            _refuse_compiled.not_compiled_for(FORWARD, inputs, *specs, 0b01111)
+            _validation_compiled.not_compiled_for(FORWARD, inputs, *specs, 0b01111)
         with pytest.raises(TypeError, match=r"gamma is missing, .* with gamma=True"):
-            _refuse_compiled.not_compiled_for(
+            _validation_compiled.not_compiled_for(
                 FORWARD, [*inputs[:3], None, inputs[4]], *specs, 0b11111
             )
 
@@ -154,27 +152,27 @@ class TestAnyPorts:
 class TestDescribed:
     """What has no memory is refused by its shape and type alone."""
 
-    SRC = Described((2**40, 2**30), "f32")
-    STATISTIC = Described((2**30,), "f32")
+    SRC = ArrayInfo((2**40, 2**30), "f32")
+    STATISTIC = ArrayInfo((2**30,), "f32")
 
     def test_right(self):
-        dialect = BatchNormTrainingBackward._dialect
-        _refuse.arguments(dialect, LAST, [self.SRC, self.SRC, *[self.STATISTIC] * 3])
-        _refuse.arguments(dialect, LAST, [self.SRC, self.SRC, *[self.STATISTIC] * 2, None])
+        schema = BatchNormTrainingBackward._schema
+        _validation.arguments(schema, LAST, [self.SRC, self.SRC, *[self.STATISTIC] * 3])
+        _validation.arguments(schema, LAST, [self.SRC, self.SRC, *[self.STATISTIC] * 2, None])
 
     def test_wrong(self):
-        dialect = BatchNormTrainingBackward._dialect
-        short = Described((2**29,), "f32")
+        schema = BatchNormTrainingBackward._schema
+        short = ArrayInfo((2**29,), "f32")
         with pytest.raises(ValueError, match=r"variance must have shape \(1073741824,\)"):
-            _refuse.arguments(
-                dialect, LAST, [self.SRC, self.SRC, self.STATISTIC, short, self.STATISTIC]
+            _validation.arguments(
+                schema, LAST, [self.SRC, self.SRC, self.STATISTIC, short, self.STATISTIC]
             )
         with pytest.raises(TypeError, match="mean must be f32 where src is f32, not bf16"):
-            bf16 = Described((2**30,), "bf16")
-            _refuse.arguments(dialect, LAST, [self.SRC, self.SRC, bf16, bf16, None])
+            bf16 = ArrayInfo((2**30,), "bf16")
+            _validation.arguments(schema, LAST, [self.SRC, self.SRC, bf16, bf16, None])
         with pytest.raises(ValueError, match=r"InputGradientTensor\) must have input"):
-            _refuse.arguments(
-                BatchNormalizationGrad._dialect,
+            _validation.arguments(
+                BatchNormalizationGrad._schema,
                 BROADCAST,
                 [self.SRC, self.STATISTIC, *[self.SRC] * 3],
             )

@@ -29,7 +29,7 @@ def test_forks_among_threads_do_not_hang(backend):
 def test_refusals_do_not_leak(shapes):
     """Regression: oneDNN leaks some 6 KiB whenever it refuses, so it is asked once."""
     child = helpers.run_script(
-        PROGRAMS / "refused_calls.py", "2000", shapes, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}
+        PROGRAMS / "rejected_calls.py", "2000", shapes, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}
     )
     assert child.returncode == 0, child.stderr
     assert int(child.stdout) < 1 << 20

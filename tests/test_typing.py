@@ -13,7 +13,7 @@ import onedsl
 
 PROGRAMS = helpers.TESTS / "typing"
 ACCEPTED = sorted(PROGRAMS.glob("accepted*.py"))
-REFUSED = PROGRAMS / "refused.py"
+REFUSED = PROGRAMS / "rejected.py"
 
 
 def need_library_of(program: Path) -> None:

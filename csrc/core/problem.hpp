@@ -27,7 +27,7 @@ struct Problem {
   Geometry geometry;
   DataType data = DataType::f32;
   Statistics statistics = Statistics::batch;
-  Spread spread = Spread::variance;
+  VarianceKind variance_kind = VarianceKind::variance;
   Attributes attributes;
   InputSet optional_tensors;  // those that are given
   OutputSet wanted;

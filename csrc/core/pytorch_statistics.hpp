@@ -22,7 +22,7 @@ inline void update_running(float* const running_mean, float* const running_varia
 }
 
 // Of biased variances, in place: what the gradient is to get.
-inline void to_inverse_deviation(float* const variance, const std::int64_t channels,
+inline void to_inverse_stddev(float* const variance, const std::int64_t channels,
                                  const double epsilon) noexcept {
   for (std::int64_t c = 0; c < channels; ++c) {
     variance[c] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[c]) + epsilon));

@@ -17,7 +17,7 @@ enum class Statistics : std::uint8_t { batch, frozen };
 
 // What the port `variance` holds: the biased variance, or, as PyTorch's forward pass saves it,
 // 1 / sqrt(variance + epsilon), where epsilon has no part any more.
-enum class Spread : std::uint8_t { variance, inverse_deviation };
+enum class VarianceKind : std::uint8_t { variance, inverse_stddev };
 
 // A run is two passes: one makes sums, and the other makes results of them. Each can run by itself,
 // on parts of a tensor: the sums of all parts are then added up in between.

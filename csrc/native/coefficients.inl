@@ -21,9 +21,9 @@ struct Normalization {
 };
 
 inline double inverse_deviation_of(const Formula& formula, const float variance) {
-  const auto spread = static_cast<double>(variance);
-  return formula.spread == Spread::inverse_deviation ? spread
-                                                     : 1 / std::sqrt(spread + formula.epsilon);
+  const auto variance_kind = static_cast<double>(variance);
+  return formula.variance_kind == VarianceKind::inverse_stddev ? variance_kind
+                                                     : 1 / std::sqrt(variance_kind + formula.epsilon);
 }
 
 inline double gamma_of(const Task& task, const Index c) {
@@ -166,15 +166,15 @@ inline Total gradient_total(const Task& task, const Index c, const double sum_di
 template <class T>
 void apply_gradient(const Task& task, const Index c, const Total& total) {
   const Tensors& tensors = task.tensors;
-  const double inverse_deviation = inverse_deviation_of(task.formula, tensors.variance[c]);
+  const double inverse_stddev = inverse_deviation_of(task.formula, tensors.variance[c]);
   const double count = task.formula.per_statistic;
   if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(total.second);
   if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(total.first);
 
-  const auto scale = static_cast<float>(gamma_of(task, c) * inverse_deviation);
+  const auto scale = static_cast<float>(gamma_of(task, c) * inverse_stddev);
   const bool batch = task.formula.statistics == Statistics::batch;
   const auto shift = batch ? static_cast<float>(total.first / count) : 0;
-  const auto slope = batch ? static_cast<float>(total.second / count * inverse_deviation) : 0;
+  const auto slope = batch ? static_cast<float>(total.second / count * inverse_stddev) : 0;
   const Tables& tables = task.workspace.tables;
   for_places_in_table<T>(task, c, [&](const Index place) {
     tables.mean[place] = tensors.mean[c];

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "../core/types.hpp"
-#include "order.hpp"
+#include "summation_order.hpp"
 #include "relu.hpp"
 
 // What the dispatching code (built for any x86-64) and the kernels (built once per instruction set)
@@ -47,13 +47,13 @@ struct Totals {
 struct Formula {
   double epsilon = 0;
   double momentum = 0;
-  Spread spread = Spread::variance;
+  VarianceKind variance_kind = VarianceKind::variance;
   Statistics statistics = Statistics::batch;
   double per_statistic = 0;  // elements
   Relu relu;
 };
 
-// Some elements of channel 0, spread over the tensor; those of channel c are c * inner further on.
+// Some elements of channel 0, variance_kind over the tensor; those of channel c are c * inner further on.
 struct Samples {
   static constexpr Index most = 8;
   Index at[most] = {};
@@ -86,13 +86,13 @@ struct Workspace {
 struct Task {
   Tensors tensors;
   Formula formula;
-  Order order;
+  SummationOrder order;
   Samples samples;
   Workspace workspace;
   Pass pass = Pass::both;
   Totals totals;
   bool far = false;        // the tensors are more than the first caches hold
-  bool streaming = false;  // non-temporal stores
+  bool non_temporal = false;  // non-temporal stores
 };
 
 // One chunk of the rows, of some neighbouring channels: of a single one if planes are in pieces.

@@ -113,7 +113,7 @@ inline VecPair select_pair_first(int n, const VecPair& a, const VecPair& b) {
 
 // How neighbouring elements are read and written: as a pair of vectors, or the first n of it, or as
 // one vector, or the first n. The lanes past n are zero, or those of `past`.
-template <bool streaming = false>
+template <bool non_temporal = false>
 struct WholePair {
   template <class T>
   VecPair read(const T* p) const {
@@ -125,7 +125,7 @@ struct WholePair {
   }
   template <class T>
   void write(T* p, const VecPair& pair) const {
-    if constexpr (streaming) {
+    if constexpr (non_temporal) {
       stream_pair(p, pair);
     } else {
       store_pair(p, pair);
@@ -150,7 +150,7 @@ struct FirstOfPair {
   }
 };
 
-template <bool streaming = false>
+template <bool non_temporal = false>
 struct WholeVector {
   template <class T>
   Vec read(const T* p) const {
@@ -162,7 +162,7 @@ struct WholeVector {
   }
   template <class T>
   void write(T* p, const Vec v) const {
-    if constexpr (streaming) {
+    if constexpr (non_temporal) {
       stream(p, v);
     } else {
       store(p, v);

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "../core/geometry.hpp"
-#include "order.hpp"
+#include "summation_order.hpp"
 
 namespace onedsl::native {
 

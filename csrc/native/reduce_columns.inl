@@ -157,11 +157,11 @@ class ColumnSums {
   float* few_products_;
 };
 
-// The order in which the rows of a chunk are added up, in every column alike. It goes by the Order
+// The order in which the rows of a chunk are added up, in every column alike. It goes by the SummationOrder
 // and the chunk alone, and is not to learn how many columns the block has, for that depends on the
 // number of threads.
 template <class Terms_>
-void visit_rows(const Order& order, const Index chunk, const ColumnSums<Terms_>& sums) {
+void visit_rows(const SummationOrder& order, const Index chunk, const ColumnSums<Terms_>& sums) {
   const Range rows = rows_of(order, chunk);
   Index row = rows.begin;
   if (order.rows_in_registers) {
@@ -189,7 +189,7 @@ void visit_rows(const Order& order, const Index chunk, const ColumnSums<Terms_>&
 
 // Adds up the columns of each channel: first those of one place in the position, over all positions
 // of a row, then these. The channels' sums go where the first columns' were.
-inline void add_columns_of_channels(const Order& order, const Index channels,
+inline void add_columns_of_channels(const SummationOrder& order, const Index channels,
                                     double* __restrict sums) {
   const Index position = order.channels * order.inner;
   for (Index k = 1; k < order.repeat; ++k) {
@@ -205,7 +205,7 @@ inline void add_columns_of_channels(const Order& order, const Index channels,
 
 template <class Terms_>
 void reduce_columns(const Task& task, const Part& part, const PartialScratch& scratch) {
-  const Order& order = task.order;
+  const SummationOrder& order = task.order;
   const ColumnSums<Terms_> sums(task, part, scratch);
   visit_rows(order, part.chunk, sums);
   double* const partial =

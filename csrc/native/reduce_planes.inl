@@ -17,7 +17,7 @@ namespace {
 
 // Adds pieces of a channel's planes, `apart` elements from each other, to its sums, which are one
 // for each lane. f32 holds the sums of 32 terms of a lane at most: of eight pairs of vectors, or of
-// what remains of all pieces together (see Order::rows_together). Whether as many more follow,
+// what remains of all pieces together (see SummationOrder::rows_together). Whether as many more follow,
 // further on, tells what to ask memory for.
 template <class Terms_>
 [[gnu::flatten]] void add_pieces(const Terms_& all_terms, const Index first, const Index pieces,
@@ -80,7 +80,7 @@ inline double sum_of_lanes(const double* sums) {
 // Each channel by itself: its sums do not depend on which others are in the part.
 template <class Terms_>
 void reduce_planes(const Task& task, const Part& part, const PartialScratch& scratch) {
-  const Order& order = task.order;
+  const SummationOrder& order = task.order;
   const Terms_ terms(task, part.offset);
   // For each channel, the lanes of one sum and then of the other.
   constexpr Index per_channel = scratch_per_plane(lanes);

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "../core/narrow.hpp"
+#include "../core/convert_16bit.hpp"
 
 namespace onedsl::native {
 namespace {
@@ -46,8 +46,8 @@ Relu relu_of_halves(const float clip, const Narrow& narrow, const Widen& widen) 
 Relu relu_of(const double clip, const DataType type) {
   const auto bound = static_cast<float>(clip);
   Relu relu{bound, 0, bound};
-  if (type == DataType::bf16) relu = relu_of_halves(bound, narrow_bf16, widen_bf16);
-  if (type == DataType::f16) relu = relu_of_halves(bound, narrow_f16, widen_f16);
+  if (type == DataType::bf16) relu = relu_of_halves(bound, f32_to_bf16, bf16_to_f32);
+  if (type == DataType::f16) relu = relu_of_halves(bound, f32_to_f16, f16_to_f32);
   if (std::isinf(clip)) relu.clip_from = std::numeric_limits<float>::quiet_NaN();
   return relu;
 }

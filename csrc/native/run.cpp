@@ -9,19 +9,19 @@
 #include <exception>
 
 #include "kernels.hpp"
-#include "order.hpp"
+#include "summation_order.hpp"
 #include "places.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
 #include "task.hpp"
-#include "whole.hpp"
+#include "int_math.hpp"
 
 namespace onedsl::native {
 namespace {
 
 // A cold output costs less when it is not first read; but what follows reads it, and had better
 // find it in the last cache. A chain of layers gains where the tensors of one fill so much of it.
-constexpr double streams_from = 0.5;
+constexpr double non_temporal_from = 0.5;
 // A run of tables that stream has so many elements, where rows are shorter.
 constexpr Index streamed_period = 512;
 // Groups for each thread, from which on no group is shared by threads.
@@ -62,11 +62,11 @@ struct BlockRun {
     const Range panels = panels_of(schedule, task.order, worker);
     for (Index panel = panels.begin; panel < panels.end; ++panel) {
       const Range channels = channels_of(schedule, task.order, panel);
-      const bool asks = schedule.asks_for_next && panel + 1 < panels.end;
+      const bool asks = schedule.prefetch_next_panel && panel + 1 < panels.end;
       const Index to_next = asks ? schedule.panel * task.order.inner : 0;
       work_on_panel(channels, to_next, schedule.own_panels ? Worker{} : worker, scratch);
     }
-    if (task.streaming) kernels.fence();
+    if (task.non_temporal) kernels.fence();
   }
 
   void work_on_panel(const Range& panel, const Index to_next, const Worker& worker,
@@ -142,12 +142,12 @@ void on_threads(const int threads, const Work& work) {
 }
 
 // Of one block.
-Cut cut_block(const Problem& problem, const int num_threads, const Ports& ports,
+KernelInfo cut_block(const Problem& problem, const int num_threads, const Ports& ports,
               const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
-  Cut cut;
+  KernelInfo cut;
   cut.order = order_of(problem.geometry, kernels.lanes);
   cut.schedule = schedule_for(cut.order, traffic, machine, num_threads);
-  cut.streaming = traffic.cache_filled > streams_from && may_stream(problem, ports);
+  cut.non_temporal = traffic.cache_filled > non_temporal_from && may_write_non_temporal(problem, ports);
   return cut;
 }
 
@@ -160,12 +160,12 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
                const Traffic& traffic, const Machine& machine) {
   const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));
   const Places places(problem.geometry, false);
-  const Cut cut = cut_block(problem, num_threads, ports, traffic, machine, kernels);
+  const KernelInfo cut = cut_block(problem, num_threads, ports, traffic, machine, kernels);
   Task task = task_for(problem, ports, cut.order, places);
-  task.streaming = cut.streaming;
+  task.non_temporal = cut.non_temporal;
   task.far = traffic.bytes > static_cast<double>(machine.cache.second_bytes);
 
-  const Order& order = task.order;
+  const SummationOrder& order = task.order;
   const Schedule& schedule = cut.schedule;
 
   Tables& tables = task.workspace.tables;
@@ -175,7 +175,7 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
   Index floats = 0;
   if (order.columns) {
     tables.period =
-        order.row * (task.streaming ? std::max<Index>(streamed_period / order.row, 1) : 1);
+        order.row * (task.non_temporal ? std::max<Index>(streamed_period / order.row, 1) : 1);
     tables.entries = round_up(tables.period + pair, 2);
     const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
     doubles = scratch_per_column * round_up(columns, pair);
@@ -230,7 +230,7 @@ Ports without_results_of_elements(const Ports& ports) {
 
 }  // namespace
 
-Cut cut_of(const Problem& problem, const int num_threads, const Machine& machine) {
+KernelInfo kernel_info(const Problem& problem, const int num_threads, const Machine& machine) {
   // A run goes by which ports there are, and by where in a cache line they begin.
   alignas(64) static std::byte input, output;
   Ports ports;
@@ -249,7 +249,7 @@ Cut cut_of(const Problem& problem, const int num_threads, const Machine& machine
   one.geometry = without_kept_loops(problem.geometry);
   const int threads = threads_for(problem.geometry.elements(), machine, num_threads);
   const bool apart = groups > 1 && groups_apart(groups, threads);
-  Cut cut = cut_block(one, apart ? 1 : num_threads, ports, traffic, machine, kernels);
+  KernelInfo cut = cut_block(one, apart ? 1 : num_threads, ports, traffic, machine, kernels);
   cut.groups = groups;
   if (apart) cut.schedule.threads = threads;
   return cut;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels.hpp"
-#include "whole.hpp"
+#include "int_math.hpp"
 
 namespace onedsl::native {
 namespace {
@@ -35,7 +35,7 @@ constexpr Index panels_while_asking = 3;
 // Blocks for each thread at least, where channels are enough.
 constexpr Index blocks_per_thread = 4;
 
-void cut_columns(Schedule& schedule, const Order& order) {
+void cut_columns(Schedule& schedule, const SummationOrder& order) {
   // The columns of a repeated row belong to all channels.
   if (order.repeat > 1) return;
   Index block = columns_in_block / order.inner;
@@ -48,7 +48,7 @@ void cut_columns(Schedule& schedule, const Order& order) {
   }
 }
 
-void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
+void cut_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
                 const Cache& cache) {
   const auto element_bytes = static_cast<Index>(size_of(traffic.type));
   const Index threads = schedule.threads;
@@ -95,7 +95,7 @@ void cut_planes(Schedule& schedule, const Order& order, const Traffic& traffic,
   schedule.panel = schedule.own_panels ? block : block * std::max<Index>(blocks_held, 1);
 
   const Index panel_bytes = traffic.summed * channel_bytes * block;
-  schedule.asks_for_next = may_ask && !cached && schedule.own_panels &&
+  schedule.prefetch_next_panel = may_ask && !cached && schedule.own_panels &&
                            panels_while_asking * panel_bytes <= cache.second_bytes;
 }
 
@@ -106,7 +106,7 @@ int threads_for(const Index elements, const Machine& machine, const int num_thre
       std::clamp<Index>(elements / machine.elements_per_thread, 1, std::max(num_threads, 1)));
 }
 
-Schedule schedule_for(const Order& order, const Traffic& traffic, const Machine& machine,
+Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       const int num_threads) {
   const Index elements = order.outer * order.channels * order.inner * order.places;
   Schedule schedule;
@@ -121,21 +121,21 @@ Schedule schedule_for(const Order& order, const Traffic& traffic, const Machine&
   return schedule;
 }
 
-Range panels_of(const Schedule& schedule, const Order& order, const Worker& worker) {
+Range panels_of(const Schedule& schedule, const SummationOrder& order, const Worker& worker) {
   const Index panels = divide_up(order.channels, schedule.panel);
   return schedule.own_panels ? share_of(panels, worker.index, worker.workers) : Range{0, panels};
 }
 
-Range channels_of(const Schedule& schedule, const Order& order, const Index panel) {
+Range channels_of(const Schedule& schedule, const SummationOrder& order, const Index panel) {
   const Index first = panel * schedule.panel;
   return {first, std::min(first + schedule.panel, order.channels)};
 }
 
-Index units_in(const Schedule& schedule, const Order& order, const Range& panel) {
+Index units_in(const Schedule& schedule, const SummationOrder& order, const Range& panel) {
   return divide_up(panel.end - panel.begin, schedule.block) * order.partials;
 }
 
-Unit unit_of(const Schedule& schedule, const Order& order, const Range& panel, const Index unit) {
+Unit unit_of(const Schedule& schedule, const SummationOrder& order, const Range& panel, const Index unit) {
   const Index first = panel.begin + unit / order.partials * schedule.block;
   return {{first, std::min(first + schedule.block, panel.end)}, unit % order.partials};
 }

@@ -2,12 +2,12 @@
 
 #include "../core/types.hpp"
 #include "cpu.hpp"
-#include "order.hpp"
+#include "summation_order.hpp"
 
 namespace onedsl::native {
 
 // How the work is shared out among threads, and in which order memory is gone through. It may
-// depend on everything, for it changes no result: every sum has its Order.
+// depend on everything, for it changes no result: every sum has its SummationOrder.
 //
 // A panel of channels is summed, then written. Either every thread has panels of its own, or all
 // threads share the units of one panel after the other.
@@ -17,7 +17,7 @@ struct Schedule {
   Index panel = 0;  // channels
   Index block = 0;  // channels of a unit
   // While a panel is written, memory is asked for the same thread's next one.
-  bool asks_for_next = false;
+  bool prefetch_next_panel = false;
 };
 
 // One of the threads that share some work.
@@ -43,16 +43,16 @@ struct Traffic {
   double cache_filled = 0;  // how often they fill the last cache
 };
 
-// A pure function. The tensors may be larger than what the Order sees of them: the traffic tells.
-Schedule schedule_for(const Order& order, const Traffic& traffic, const Machine& machine,
+// A pure function. The tensors may be larger than what the SummationOrder sees of them: the traffic tells.
+Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       int num_threads);
 
 // The panels that a thread of the whole run takes part in, and a panel's channels.
-Range panels_of(const Schedule& schedule, const Order& order, const Worker& worker);
-Range channels_of(const Schedule& schedule, const Order& order, Index panel);
+Range panels_of(const Schedule& schedule, const SummationOrder& order, const Worker& worker);
+Range channels_of(const Schedule& schedule, const SummationOrder& order, Index panel);
 
 // Units of a panel, by its channels.
-Index units_in(const Schedule& schedule, const Order& order, const Range& panel);
-Unit unit_of(const Schedule& schedule, const Order& order, const Range& panel, Index unit);
+Index units_in(const Schedule& schedule, const SummationOrder& order, const Range& panel);
+Unit unit_of(const Schedule& schedule, const SummationOrder& order, const Range& panel, Index unit);
 
 }  // namespace onedsl::native

@@ -6,7 +6,7 @@
 #include <new>
 #include <type_traits>
 
-#include "order.hpp"
+#include "summation_order.hpp"
 
 namespace onedsl::native {
 

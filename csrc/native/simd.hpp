@@ -82,8 +82,8 @@ inline Words words_of(Half16 v) {
 inline Half16 low_halves(Words w) {
   return _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret<__m512i>(w));
 }
-inline Vec widen_f16(Half16 v) { return _mm512_maskz_cvtph_ps(0xffff, v); }
-inline Half16 narrow_f16(Vec v) {
+inline Vec f16_to_f32(Half16 v) { return _mm512_maskz_cvtph_ps(0xffff, v); }
+inline Half16 f32_to_f16(Vec v) {
   return _mm512_maskz_cvtps_ph(0xffff, v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
@@ -142,8 +142,8 @@ inline Half16 low_halves(Words w) {
   const __m256i bits = reinterpret<__m256i>(w);
   return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
 }
-inline Vec widen_f16(Half16 v) { return _mm256_cvtph_ps(v); }
-inline Half16 narrow_f16(Vec v) {
+inline Vec f16_to_f32(Half16 v) { return _mm256_cvtph_ps(v); }
+inline Half16 f32_to_f16(Vec v) {
   return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
@@ -180,7 +180,7 @@ inline Half16 low_halves(Words w) {
 }
 
 // Baseline x86-64 has no instruction for f16.
-inline Vec widen_f16(Half16 v) {
+inline Vec f16_to_f32(Half16 v) {
   const Words half = words_of(v);
   const Words magnitude = (half & 0x7fff) << 13;
   // 2^112 moves the exponent's bias, and makes subnormals normal.
@@ -188,7 +188,7 @@ inline Vec widen_f16(Half16 v) {
   const Words special = magnitude | 0x7f800000;
   return reinterpret<Vec>((half & 0x8000) << 16 | (magnitude >= 0x0f800000 ? special : finite));
 }
-inline Half16 narrow_f16(Vec v) {
+inline Half16 f32_to_f16(Vec v) {
   const Words bits = reinterpret<Words>(v);
   const Words magnitude = bits & 0x7fffffff;
   const Words normal = (magnitude + (magnitude >> 13 & 1) + (0xfffu - (112u << 23))) >> 13;
@@ -228,7 +228,7 @@ inline void stream_bits(void* p, Half16 v) {
 
 #endif
 
-inline Vec widen_bf16(Half16 v) { return reinterpret<Vec>(words_of(v) << 16); }
+inline Vec bf16_to_f32(Half16 v) { return reinterpret<Vec>(words_of(v) << 16); }
 // The upper 16 bits are the bf16.
 inline Words round_bf16_bits(Vec v) {
   const Words bits = reinterpret<Words>(v);
@@ -244,7 +244,7 @@ inline bool has_subnormal(Vec v) {
   return _mm512_fpclass_ps_mask(v, subnormal) != 0;
 }
 #endif
-inline Half16 narrow_bf16(Vec v) {
+inline Half16 f32_to_bf16(Vec v) {
 #if defined(__AVX512BF16__)
   if (__builtin_expect(!has_subnormal(v), 1)) return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
 #endif
@@ -265,17 +265,17 @@ inline void store_bits_first(int n, void* p, Bits bits) {
 }
 #endif
 
-inline Vec load(const Bf16* p) { return widen_bf16(load_bits(p)); }
-inline void store(Bf16* p, Vec v) { store_bits(p, narrow_bf16(v)); }
-inline void stream(Bf16* p, Vec v) { stream_bits(p, narrow_bf16(v)); }
-inline Vec load_first(int n, const Bf16* p) { return widen_bf16(load_bits_first<Half16>(n, p)); }
-inline void store_first(int n, Bf16* p, Vec v) { store_bits_first(n, p, narrow_bf16(v)); }
+inline Vec load(const Bf16* p) { return bf16_to_f32(load_bits(p)); }
+inline void store(Bf16* p, Vec v) { store_bits(p, f32_to_bf16(v)); }
+inline void stream(Bf16* p, Vec v) { stream_bits(p, f32_to_bf16(v)); }
+inline Vec load_first(int n, const Bf16* p) { return bf16_to_f32(load_bits_first<Half16>(n, p)); }
+inline void store_first(int n, Bf16* p, Vec v) { store_bits_first(n, p, f32_to_bf16(v)); }
 
-inline Vec load(const F16* p) { return widen_f16(load_bits(p)); }
-inline void store(F16* p, Vec v) { store_bits(p, narrow_f16(v)); }
-inline void stream(F16* p, Vec v) { stream_bits(p, narrow_f16(v)); }
-inline Vec load_first(int n, const F16* p) { return widen_f16(load_bits_first<Half16>(n, p)); }
-inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, narrow_f16(v)); }
+inline Vec load(const F16* p) { return f16_to_f32(load_bits(p)); }
+inline void store(F16* p, Vec v) { store_bits(p, f32_to_f16(v)); }
+inline void stream(F16* p, Vec v) { stream_bits(p, f32_to_f16(v)); }
+inline Vec load_first(int n, const F16* p) { return f16_to_f32(load_bits_first<Half16>(n, p)); }
+inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, f32_to_f16(v)); }
 
 #if !defined(__AVX512F__)
 inline Vec where_open(Vec d, Vec y, Vec zero_to, Vec clip_from) {

@@ -13,11 +13,11 @@ constexpr Index minimum(const Index a, const Index b) { return a < b ? a : b; }
 constexpr Index length(const Range& range) { return range.end - range.begin; }
 
 // The rows of a chunk. The last chunk may have fewer, and `rest` as well.
-inline Range rows_of(const Order& order, const Index chunk) {
+inline Range rows_of(const SummationOrder& order, const Index chunk) {
   const Index first = chunk * order.chunk_rows;
   return {minimum(first, order.rows), minimum(first + order.chunk_rows, order.rows)};
 }
-inline Index rest_of(const Order& order, const Index chunk) {
+inline Index rest_of(const SummationOrder& order, const Index chunk) {
   return chunk + 1 == order.chunks ? order.rest : 0;
 }
 
@@ -27,7 +27,7 @@ struct Piece {
   Index count;
 };
 
-inline Piece piece_of(const Order& order, const Index row) {
+inline Piece piece_of(const SummationOrder& order, const Index row) {
   const Index within = row % order.pieces * order.piece;
   return {row / order.pieces * order.channels * order.inner + within,
           minimum(order.piece, order.inner - within)};
@@ -45,7 +45,7 @@ inline Index place_in_table(const Task& task, const Index entry) {
 // Calls set(place) for each place in a table that belongs to channel c.
 template <class T, class Set>
 inline void for_places_in_table(const Task& task, const Index c, const Set& set) {
-  const Order& order = task.order;
+  const SummationOrder& order = task.order;
   if (!order.columns) return set(c);
   const Index position = order.channels * order.inner;
   for (Index k = 0; k < order.repeat; ++k) {

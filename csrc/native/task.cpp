@@ -33,8 +33,8 @@ Tensors tensors_of(const Ports& ports) {
   return tensors;
 }
 
-// Evenly spread over all elements of channel 0.
-Samples samples_of(const Order& order, const Places& places) {
+// Evenly variance_kind over all elements of channel 0.
+Samples samples_of(const SummationOrder& order, const Places& places) {
   const Index plane = order.inner;
   const Index in_place = order.outer * plane;
   const Index elements = in_place * places.count();
@@ -70,13 +70,13 @@ Variant variant_of(const Problem& problem, const Ports& ports) {
   return Variant::gradient;
 }
 
-Task task_for(const Problem& problem, const Ports& ports, const Order& order,
+Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
               const Places& places) {
   Task task;
   task.tensors = tensors_of(ports);
   task.formula.epsilon = problem.attributes.epsilon;
   task.formula.momentum = problem.attributes.momentum;
-  task.formula.spread = problem.spread;
+  task.formula.variance_kind = problem.variance_kind;
   task.formula.statistics = problem.statistics;
   task.formula.per_statistic = problem.pass == Pass::apply
                                    ? *ports.sums.count
@@ -132,7 +132,7 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
   return traffic;
 }
 
-bool may_stream(const Problem& problem, const Ports& ports) {
+bool may_write_non_temporal(const Problem& problem, const Ports& ports) {
   const Signature& signature = signature_of(problem.operation);
   if (ports.out[signature.in_place] == ports.in[signature.over]) return false;
   // Such stores begin where the result is aligned, and so must the other tensor that is written.

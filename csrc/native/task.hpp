@@ -4,7 +4,7 @@
 #include "../core/problem.hpp"
 #include "cpu.hpp"
 #include "kernels.hpp"
-#include "order.hpp"
+#include "summation_order.hpp"
 #include "places.hpp"
 #include "schedule.hpp"
 
@@ -14,7 +14,7 @@ namespace onedsl::native {
 Variant variant_of(const Problem& problem, const Ports& ports);
 
 // Without memory to work in.
-Task task_for(const Problem& problem, const Ports& ports, const Order& order, const Places& places);
+Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order, const Places& places);
 
 // What begins so many bytes of each tensor, and so many statistics, further on.
 Ports advance(const Problem& problem, const Ports& ports, Index tensor_bytes, Index statistics);
@@ -22,7 +22,7 @@ Ports advance(const Problem& problem, const Ports& ports, Index tensor_bytes, In
 Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache);
 
 // Whether the results may be written by non-temporal stores.
-bool may_stream(const Problem& problem, const Ports& ports);
+bool may_write_non_temporal(const Problem& problem, const Ports& ports);
 
 // Whether statistics are made of src: the mean that sums need is not known before.
 bool is_forward(const Problem& problem);

@@ -13,7 +13,7 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-template <class Result, bool streaming>
+template <class Result, bool non_temporal>
 class Writer {
  public:
   Writer(const Task& task, const Part& part)
@@ -23,13 +23,13 @@ class Writer {
     const Range rows = rows_of(order_, part_.chunk);
     const Index rest = rest_of(order_, part_.chunk);
     const bool whole_rows = length(part_.channels) == order_.channels;
-    if (whole_rows && (streaming || four_vectors_hold_whole_positions())) {
+    if (whole_rows && (non_temporal || four_vectors_hold_whole_positions())) {
       return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
     }
     const Index column = part_.channels.begin * order_.inner;
     const Index width = whole_rows ? order_.row : length(part_.channels) * order_.inner;
     Index row = rows.begin;
-    if constexpr (streaming) {
+    if constexpr (non_temporal) {
       for (; row < rows.end; ++row) {
         const Index begin = row * order_.row + column;
         write_span(begin, begin + width, column);
@@ -78,7 +78,7 @@ class Writer {
       const PairCoefficients k = coefficients(i - at);
       for (Index j = i; j < i + n * stride; j += stride) {
         if constexpr (asks) prefetch(result, j + elements_ahead<Element>, pair_lanes);
-        result.write(j, k, WholePair<streaming>{});
+        result.write(j, k, WholePair<non_temporal>{});
         if constexpr (n == 1) break;
       }
     }
@@ -91,8 +91,8 @@ class Writer {
     const Result result = result_;
     for (Index i = at; i < at + count * 2 * pair_lanes; i += 2 * pair_lanes) {
       prefetch(result, i + elements_ahead<Element>, 2 * pair_lanes);
-      result.write(i, first, WholePair<streaming>{});
-      result.write(i + pair_lanes, second, WholePair<streaming>{});
+      result.write(i, first, WholePair<non_temporal>{});
+      result.write(i + pair_lanes, second, WholePair<non_temporal>{});
     }
   }
 
@@ -167,24 +167,24 @@ class Writer {
 
   // Planes, or pieces of one, that follow each other in memory. Where a vector crosses from one
   // into the next, its lanes take the coefficients of both: a plane is at least a vector long.
-  template <bool asks_for_next>
+  template <bool prefetch_next_panel>
   [[gnu::flatten]] void write_planes_of(const Piece& piece) const {
     Index at = piece.begin + part_.channels.begin * order_.inner;
     Index plane_end = at + piece.count;
     Coefficients k = channel_coefficients(task_, part_.channels.begin);
     // Other stores stay where they fall: aligned, they gained in misaligned memory alone.
-    const Index n = streaming ? minimum(unaligned_from(at, vector_bytes), piece.count) : 0;
+    const Index n = non_temporal ? minimum(unaligned_from(at, vector_bytes), piece.count) : 0;
     if (n > 0) {
       result_.write(at, k, FirstOfVector{static_cast<int>(n)});
       at += n;
     }
     for (Index c = part_.channels.begin; c < part_.channels.end; ++c) {
-      at = write_whole_vectors<asks_for_next>(at, plane_end, k);
+      at = write_whole_vectors<prefetch_next_panel>(at, plane_end, k);
       const int left = static_cast<int>(plane_end - at);
       if (c + 1 < part_.channels.end) {
         const Coefficients next = channel_coefficients(task_, c + 1);
         if (left > 0) {
-          result_.write(at, select_first(left, k, next), WholeVector<streaming>{});
+          result_.write(at, select_first(left, k, next), WholeVector<non_temporal>{});
           at += lanes;
         }
         k = next;
@@ -196,12 +196,12 @@ class Writer {
   }
 
   // As many as there are before `end`. Returns where they end.
-  template <bool asks_for_next>
+  template <bool prefetch_next_panel>
   Index write_whole_vectors(const Index at, const Index end, const Coefficients& k) const {
     const Index vectors = (end - at) / lanes;
     const Index pairs = vectors / 2;
     const auto coefficients = [k](Index) { return PairCoefficients{k, k}; };
-    if constexpr (asks_for_next) {
+    if constexpr (prefetch_next_panel) {
       // By turns, for the processor has only so many requests to memory under way.
       constexpr Index turn = 16;
       for (Index done = 0; done < pairs; done += turn) {
@@ -214,19 +214,19 @@ class Writer {
       write_pairs(pairs, at, coefficients);
     }
     const Index done = at + vectors * lanes;
-    if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector<streaming>{});
+    if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector<non_temporal>{});
     return done;
   }
 
   const Task& task_;
-  const Order& order_;
+  const SummationOrder& order_;
   const Part& part_;
   Result result_;
 };
 
-template <class Result, bool streaming>
+template <class Result, bool non_temporal>
 void write_part(const Task& task, const Part& part) {
-  const Writer<Result, streaming> writer(task, part);
+  const Writer<Result, non_temporal> writer(task, part);
   if (task.order.columns) {
     writer.write_columns();
   } else {
@@ -236,7 +236,7 @@ void write_part(const Task& task, const Part& part) {
 
 template <class Result>
 void write(const Task& task, const Part& part) {
-  if (task.streaming) {
+  if (task.non_temporal) {
     write_part<Result, true>(task, part);
   } else {
     write_part<Result, false>(task, part);

@@ -8,11 +8,11 @@
 #include <tuple>
 
 #include "../core/errors.hpp"
-#include "../core/immortal.hpp"
+#include "../core/no_destructor.hpp"
 #include "../core/threads.hpp"
 #include "engine.hpp"
 #include "frozen.hpp"
-#include "guard.hpp"
+#include "fork_guard.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -78,8 +78,8 @@ std::string needed_isa(const DataType data) {
 // size, so it is asked once a type, with the smallest problem.
 void refuse_unsupported(const Problem& problem) {
   using Kind = std::tuple<Operation, Statistics, DataType>;
-  static Immortal<std::mutex> mutex;
-  static Immortal<std::map<Kind, std::optional<UnsupportedError>>> refusals;
+  static NoDestructor<std::mutex> mutex;
+  static NoDestructor<std::map<Kind, std::optional<UnsupportedError>>> refusals;
   const std::lock_guard<std::mutex> lock(*mutex);
   const auto [place, is_new] =
       refusals->try_emplace({problem.operation, problem.statistics, problem.data});
@@ -97,7 +97,7 @@ void refuse_unsupported(const Problem& problem) {
 
 std::unique_ptr<Executable> compile(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
-  if (problem.spread != Spread::variance) {
+  if (problem.variance_kind != VarianceKind::variance) {
     throw UnsupportedError(
         "oneDNN takes a variance, and not an inverse deviation; use backend=\"native\" or \"auto\"",
         "unimplemented");
@@ -120,7 +120,7 @@ std::unique_ptr<Executable> compile(const Problem& problem, const int num_thread
         "backend=\"native\" or \"auto\" for others",
         "unimplemented");
   }
-  const InsideOneDNN inside;
+  const ForkGuard inside;
   const ThreadLimit limit(num_threads);
   try {
     refuse_unsupported(problem);
@@ -145,12 +145,12 @@ Backend::Backend(const Problem& problem, const int num_threads)
 }
 
 Backend::~Backend() {
-  const InsideOneDNN inside;
+  const ForkGuard inside;
   op_.reset();
 }
 
 void Backend::run(const Ports& ports) {
-  const InsideOneDNN inside;
+  const ForkGuard inside;
   const std::lock_guard<std::mutex> lock(mutex_);
   const ThreadLimit limit(num_threads_);
   Ports all = ports;
@@ -164,7 +164,7 @@ void Backend::run(const Ports& ports) {
 }
 
 std::optional<GraphView> Backend::graph() const {
-  const InsideOneDNN inside;
+  const ForkGuard inside;
   return op_->graph();
 }
 

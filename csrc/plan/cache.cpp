@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "../core/immortal.hpp"
+#include "../core/no_destructor.hpp"
 
 namespace onedsl {
 namespace {
@@ -21,7 +21,7 @@ struct Hash {
     for (const std::int64_t part :
          {p.geometry.outer, p.geometry.channels, p.geometry.inner,
           static_cast<std::int64_t>(p.operation), static_cast<std::int64_t>(p.data),
-          static_cast<std::int64_t>(p.statistics), static_cast<std::int64_t>(p.spread),
+          static_cast<std::int64_t>(p.statistics), static_cast<std::int64_t>(p.variance_kind),
           std::int64_t{p.optional_tensors.bits()}, std::int64_t{p.wanted.bits()},
           static_cast<std::int64_t>(p.pass), static_cast<std::int64_t>(key.statistics_type),
           static_cast<std::int64_t>(key.backend), std::int64_t{key.num_threads},
@@ -51,7 +51,7 @@ struct Cache {
 };
 
 Cache& cache() {
-  static Immortal<Cache> made;
+  static NoDestructor<Cache> made;
   return *made;
 }
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "../core/widen.hpp"
+#include "../core/f32_statistics.hpp"
 #include "../native/cpu.hpp"
 #include "../onednn/backend.hpp"
 #include "../onednn/engine.hpp"
@@ -40,9 +40,9 @@ class NativePlan final : public Plan {
     return std::string("onedsl ") + kernels[pass] + ", " + native::isa_name();
   }
   std::size_t bytes() const noexcept override { return sizeof *this; }
-  std::optional<native::Cut> cut() const override {
+  std::optional<native::KernelInfo> cut() const override {
     if (key().problem.geometry.elements() == 0) return {};
-    return native::cut_of(key().problem, key().num_threads);
+    return native::kernel_info(key().problem, key().num_threads);
   }
 
  private:
@@ -96,7 +96,7 @@ void Plan::execute(const Ports& ports) const {
   }
   if (geometry.elements() == 0 && !of_more(ports)) return write_empty(ports);
   if (key_.statistics_type == DataType::f32) return run(ports);
-  const WidenedPorts widened(ports, key_.statistics_type, statistics);
+  const F32Statistics widened(ports, key_.statistics_type, statistics);
   run(widened.ports());
   widened.narrow_results();
 }

@@ -46,7 +46,7 @@ class Plan {
 
   // To look at: oneDNN's graph where it runs one, and how onedsl's kernels cut the work.
   virtual std::optional<onednn::GraphView> graph() const { return {}; }
-  virtual std::optional<native::Cut> cut() const { return {}; }
+  virtual std::optional<native::KernelInfo> cut() const { return {}; }
 
  private:
   virtual void run(const Ports& ports) const = 0;  // statistics in f32

@@ -32,11 +32,11 @@ struct View {
 
 // Whether a tensor of PyTorch's may be part of a graph (requires_grad): only if the caller sees to
 // the graph.
-enum class RequiresGrad { refused, allowed };
+enum class RequiresGrad { rejected, allowed };
 
 // Of a numpy.ndarray, no subclass, or of a tensor that can be borrowed. Nothing for anything else.
 std::optional<View> view(pybind11::handle object,
-                         RequiresGrad requires_grad = RequiresGrad::refused);
+                         RequiresGrad requires_grad = RequiresGrad::rejected);
 
 // The same memory as a NumPy array, which keeps `owner` alive.
 pybind11::array array_over(const View& v, pybind11::handle owner);

@@ -12,7 +12,7 @@
 #include "../native/triad.hpp"
 #include "../onednn/engine.hpp"
 #include "../onednn/graph.hpp"
-#include "../onednn/guard.hpp"
+#include "../onednn/fork_guard.hpp"
 #include "arrays.hpp"
 #include "bind.hpp"
 #include "gil.hpp"
@@ -67,7 +67,7 @@ void bind_capabilities(py::module_& module) {
   module.def("make_onednn_engine", [] {
     // Safe without the GIL: oneDNN touches no Python object.
     const ReleasedGil released;
-    const onednn::InsideOneDNN inside;
+    const onednn::ForkGuard inside;
     onednn::cpu_engine();
   });
   module.def(
@@ -91,7 +91,7 @@ void bind_capabilities(py::module_& module) {
         if (num_outputs > 2) op.wanted.add(Output::diff_beta);
         // Safe without the GIL: oneDNN touches no Python object.
         const ReleasedGil released;
-        const onednn::InsideOneDNN inside;
+        const onednn::ForkGuard inside;
         onednn::CompiledGraph{op};
       },
       py::arg("dims"), py::arg("data_format"), py::arg("data"), py::arg("statistics"),

@@ -5,7 +5,7 @@
 #include "bind.hpp"
 #include "call.hpp"
 #include "gil.hpp"
-#include "telling.hpp"
+#include "run_log.hpp"
 #include "views.hpp"
 
 namespace py = pybind11;
@@ -30,7 +30,7 @@ void bind_operator(py::module_& module) {
   module.def("ports", &port_names, py::arg("operation"), py::pos_only());
   module.def("is_dense", &is_dense, py::arg("array"), py::arg("kept"), py::pos_only());
   module.def("clear_plans", &clear_plans);
-  module.def("listen", &listen, py::arg("on"), py::pos_only());
+  module.def("enable_logging", &enable_logging, py::arg("on"), py::pos_only());
   module.def("plan_counts", [] {
     const PlanCount count = plan_count();
     return py::make_tuple(count.plans, count.bytes);
@@ -40,20 +40,20 @@ void bind_operator(py::module_& module) {
       .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
                        const StatisticsShape statistics_shape,
                        std::vector<std::pair<DataType, DataType>> types,
-                       const std::pair<py::ssize_t, py::ssize_t> ranks, const Spread spread,
-                       const bool keeps_history, const double momentum, const double clip) {
+                       const std::pair<py::ssize_t, py::ssize_t> ranks, const VarianceKind variance_kind,
+                       const bool allow_requires_grad, const double momentum, const double clip) {
              return Operator({operation,
                               {epsilon, momentum, clip},
                               statistics,
-                              spread,
+                              variance_kind,
                               statistics_shape,
                               std::move(types),
                               ranks,
-                              keeps_history ? RequiresGrad::allowed : RequiresGrad::refused});
+                              allow_requires_grad ? RequiresGrad::allowed : RequiresGrad::rejected});
            }),
            py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
            py::arg("statistics_shape"), py::arg("types"), py::arg("ranks"),
-           py::arg("spread") = Spread::variance, py::arg("keeps_history") = false,
+           py::arg("variance_kind") = VarianceKind::variance, py::arg("allow_requires_grad") = false,
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip)
       .def("run", &Operator::run, py::arg("inputs"), py::arg("wanted"), py::arg("out").none(true),
            py::arg("backend"), py::pos_only())
@@ -84,7 +84,7 @@ void bind_operator(py::module_& module) {
                              [](const Compiled& c) { return c.plan()->key().num_threads; })
       .def_property_readonly("graph", [](const Compiled& c) { return graph_rows(*c.plan()); })
       .def_property_readonly("geometry", [](const Compiled& c) { return geometry_row(*c.plan()); })
-      .def_property_readonly("cut", [](const Compiled& c) { return cut_row(*c.plan()); });
+      .def_property_readonly("kernel_info", [](const Compiled& c) { return kernel_info_row(*c.plan()); });
 }
 
 }  // namespace onedsl

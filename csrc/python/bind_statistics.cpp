@@ -32,7 +32,7 @@ void update(const py::handle running_mean, const py::handle running_variance, co
 
 void invert(const py::handle variance, const double epsilon) {
   const py::ssize_t length = length_of(variance);
-  to_inverse_deviation(vector_of(variance, length), length, epsilon);
+  to_inverse_stddev(vector_of(variance, length), length, epsilon);
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ void bind_statistics(py::module_& module) {
   module.def("update_running", &update, py::arg("running_mean"), py::arg("running_variance"),
              py::arg("mean"), py::arg("variance"), py::arg("momentum"), py::arg("count"),
              py::pos_only());
-  module.def("to_inverse_deviation", &invert, py::arg("variance"), py::arg("epsilon"),
+  module.def("to_inverse_stddev", &invert, py::arg("variance"), py::arg("epsilon"),
              py::pos_only());
 }
 

@@ -34,9 +34,9 @@ void bind_types(py::module_& module) {
       .value("channel_last", StatisticsShape::channel_last)
       .value("broadcast", StatisticsShape::broadcast)
       .finalize();
-  py::native_enum<Spread>(module, "Spread", "enum.Enum")
-      .value("variance", Spread::variance)
-      .value("inverse_deviation", Spread::inverse_deviation)
+  py::native_enum<VarianceKind>(module, "VarianceKind", "enum.Enum")
+      .value("variance", VarianceKind::variance)
+      .value("inverse_stddev", VarianceKind::inverse_stddev)
       .finalize();
 }
 

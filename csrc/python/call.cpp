@@ -47,8 +47,8 @@ bool is_dense(const py::handle array, const KeptAxes kept) {
   return v && dense(*v, kept);
 }
 
-Operator::Operator(Dialect dialect) : dialect_(std::move(dialect)) {
-  if (dialect_.ranks.first < 1 || dialect_.ranks.second > max_rank) {
+Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
+  if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must lie between 1 and 64");
   }
 }
@@ -75,9 +75,9 @@ OutputSet Operator::outputs_of(const std::uint32_t bits) const {
 
 // The axes of src that a mean like this one keeps; nothing if it does not fit src.
 std::optional<KeptAxes> Operator::kept_axes(const View& src, const View* const mean) const {
-  if (src.rank < dialect_.ranks.first || src.rank > dialect_.ranks.second) return std::nullopt;
-  if (dialect_.statistics_shape != StatisticsShape::broadcast) {
-    const bool second = dialect_.statistics_shape == StatisticsShape::channel_second;
+  if (src.rank < schema_.ranks.first || src.rank > schema_.ranks.second) return std::nullopt;
+  if (schema_.statistics_shape != StatisticsShape::broadcast) {
+    const bool second = schema_.statistics_shape == StatisticsShape::channel_second;
     const py::ssize_t axis = second ? 1 : src.rank - 1;
     if (axis >= src.rank || (mean != nullptr && !mean->is_vector(src.shape[axis]))) {
       return std::nullopt;
@@ -97,7 +97,7 @@ std::optional<Geometry> Operator::geometry_of(const View& src, const View* const
   const auto fits = [&](const std::pair<DataType, DataType>& row) {
     return row.first == src.type && (mean == nullptr || row.second == mean->type);
   };
-  const auto& types = dialect_.types;
+  const auto& types = schema_.types;
   if (std::none_of(types.begin(), types.end(), fits)) return std::nullopt;
   const std::optional<KeptAxes> kept = kept_axes(src, mean);
   return kept ? dense(src, *kept) : std::nullopt;
@@ -112,7 +112,7 @@ std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet take
   taken.for_each([&](const Input port) {
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
     if (!good || (object.is_none() && signature().optional.has(port))) return;
-    call.in[port] = view(object, dialect_.requires_grad);
+    call.in[port] = view(object, schema_.requires_grad);
     good = call.in[port].has_value();
   });
   if (!good || !come_together(call, signature())) return std::nullopt;
@@ -176,8 +176,8 @@ PlanKey Operator::key(const Geometry& geometry, const DataType data, const DataT
     if (is_tensor(port) && given.has(port)) optional_tensors.add(port);
   });
   PlanKey key;
-  key.problem = {dialect_.operation,  geometry,        data,
-                 dialect_.statistics, dialect_.spread, dialect_.attributes,
+  key.problem = {schema_.operation,  geometry,        data,
+                 schema_.statistics, schema_.variance_kind, schema_.attributes,
                  optional_tensors,    wanted,          pass};
   key.statistics_type = statistics;
   key.backend = backend;

@@ -15,7 +15,7 @@
 #include "arrays.hpp"
 
 // Calls from Python, checked for memory safety: shapes, types, layouts and overlaps fit each other.
-// Nothing here has words for a mistake: Python's onedsl/_refuse.py does.
+// Nothing here has words for a mistake: Python's onedsl/operators/_validation.py does.
 namespace onedsl {
 
 // Whose shape the statistics have. `channel`: one axis (a vector), at index 1 or the last.
@@ -23,15 +23,15 @@ namespace onedsl {
 enum class StatisticsShape : std::uint8_t { channel_second, channel_last, broadcast };
 
 // What Python's dialects say of an operator.
-struct Dialect {
+struct OpSchema {
   Operation operation = Operation::training_backward;
   Attributes attributes;
   Statistics statistics = Statistics::batch;
-  Spread spread = Spread::variance;
+  VarianceKind variance_kind = VarianceKind::variance;
   StatisticsShape statistics_shape = StatisticsShape::channel_last;
   std::vector<std::pair<DataType, DataType>> types;  // of the tensors, and of the statistics
   std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
-  RequiresGrad requires_grad = RequiresGrad::refused;
+  RequiresGrad requires_grad = RequiresGrad::rejected;
 };
 
 // One call's arrays, port by port; nothing where an optional input is absent or an output is not
@@ -54,10 +54,10 @@ bool is_dense(pybind11::handle array, KeptAxes kept);
 
 class Operator {
  public:
-  explicit Operator(Dialect dialect);
+  explicit Operator(OpSchema schema);
 
-  const Dialect& dialect() const noexcept { return dialect_; }
-  const Signature& signature() const noexcept { return signature_of(dialect_.operation); }
+  const OpSchema& schema() const noexcept { return schema_; }
+  const Signature& signature() const noexcept { return signature_of(schema_.operation); }
 
   // Takes a tuple of inputs and one of outputs, or None. Gives a tuple of outputs, or None where
   // any argument is not plainly right. Throws std::invalid_argument for outputs that the op does
@@ -86,7 +86,7 @@ class Operator {
   bool overlaps_inputs(const Call& call, Output port) const;
   std::optional<KeptAxes> kept_axes(const View& src, const View* mean) const;
 
-  Dialect dialect_;
+  OpSchema schema_;
 };
 
 // An operator bound to one src, by shape, strides and type, and to the plan for it.

@@ -42,7 +42,7 @@ const Names& names() {
 
 // PyTorch's tensors may stand for more than their memory: for a graph, or for its negative.
 bool is_more_than_memory(const py::handle object, const RequiresGrad requires_grad) {
-  if (requires_grad == RequiresGrad::refused &&
+  if (requires_grad == RequiresGrad::rejected &&
       py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) {
     return true;
   }
@@ -184,10 +184,10 @@ std::optional<View> borrow(const py::handle object, const RequiresGrad requires_
 std::optional<py::array> import_array(const py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
   return tried([&]() -> std::optional<py::array> {
-    if (const std::optional<View> v = borrow(object, RequiresGrad::refused)) {
+    if (const std::optional<View> v = borrow(object, RequiresGrad::rejected)) {
       return array_over(*v, object);
     }
-    if (is_more_than_memory(object, RequiresGrad::refused)) return std::nullopt;
+    if (is_more_than_memory(object, RequiresGrad::rejected)) return std::nullopt;
     return array_by_capsule(object);
   });
 }

@@ -45,7 +45,7 @@ Run prepare(const Call& call, const Signature& signature, const OutputSet wanted
 py::object deliver(Run run, const Call& call, const py::object& out, const py::handle src) {
   if (!out.is_none()) {
     if (!all_numpy(call.out)) {
-      py::module_::import("onedsl._arrays").attr("mark_written")(out);
+      py::module_::import("onedsl.tensors.arrays").attr("mark_written")(out);
     }
     return std::move(run.results);
   }

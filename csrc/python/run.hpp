@@ -4,7 +4,7 @@
 
 #include "call.hpp"
 #include "gil.hpp"
-#include "telling.hpp"
+#include "run_log.hpp"
 
 // What follows on a call that was found right.
 namespace onedsl {
@@ -21,7 +21,7 @@ Run prepare(const Call& call, const Signature& signature, OutputSet wanted,
 // find() gives the plan.
 template <class Find>
 void execute(const Find& find, const Ports& ports) {
-  Telling telling;
+  RunLog telling;
   {
     // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
     // caller's frame and by its Run.

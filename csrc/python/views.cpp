@@ -58,8 +58,8 @@ py::dict geometry_row(const Plan& plan) {
   return row;
 }
 
-py::object cut_row(const Plan& plan) {
-  const std::optional<native::Cut> cut = plan.cut();
+py::object kernel_info_row(const Plan& plan) {
+  const std::optional<native::KernelInfo> cut = plan.cut();
   if (!cut) return py::none();
   py::dict row;
   row["groups"] = cut->groups;
@@ -75,7 +75,7 @@ py::object cut_row(const Plan& plan) {
   row["own_panels"] = cut->schedule.own_panels;
   row["panel"] = cut->schedule.panel;
   row["block"] = cut->schedule.block;
-  row["streaming"] = cut->streaming;
+  row["non_temporal"] = cut->non_temporal;
   return row;
 }
 

@@ -13,6 +13,6 @@ pybind11::object graph_rows(const Plan& plan);
 pybind11::dict geometry_row(const Plan& plan);
 
 // None where onedsl's kernels do not run.
-pybind11::object cut_row(const Plan& plan);
+pybind11::object kernel_info_row(const Plan& plan);
 
 }  // namespace onedsl

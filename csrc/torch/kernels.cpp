@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "../core/listening.hpp"
+#include "../core/logging_enabled.hpp"
 #include "../core/pytorch_statistics.hpp"
 #include "../core/threads.hpp"
 #include "../plan/cache.hpp"
@@ -95,7 +95,7 @@ std::optional<Source> source(abi::Tensor* const argument, const Operation operat
 thread_local std::optional<std::string> failure;
 
 // Gives the call to the op of the same arguments whose kernel is written in Python.
-void hand_on(const char* const op, abi::Value* const values) {
+void fall_back(const char* const op, abi::Value* const values) {
   failure.reset();
   const abi::Error error = api().call(op, "", values, abi::version);
   if (failure) throw std::runtime_error(*failure);
@@ -118,13 +118,13 @@ void evaluate(abi::Value* const values, const Source& source) {
 
 // src, weight, bias, running_mean, running_var, training, momentum, eps
 void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
-  const auto hand_on_forward = [&] { hand_on("onedsl::_native_batch_norm", values); };
-  if (listening.load(std::memory_order_relaxed)) return hand_on_forward();
+  const auto fall_back_forward = [&] { fall_back("onedsl::_native_batch_norm", values); };
+  if (logging_enabled.load(std::memory_order_relaxed)) return fall_back_forward();
   const bool training = flag(values[5]);
   const double momentum = number(values[6]);
   const double epsilon = number(values[7]);
   std::optional<Source> s = source(tensor(values[0]), Operation::forward_training, epsilon);
-  if (!s) return hand_on_forward();
+  if (!s) return fall_back_forward();
   const std::int64_t channels = s->channels();
   // Weight and bias, and the running statistics: both or none.
   std::array<const float*, 4> given = {};
@@ -133,27 +133,27 @@ void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
     tensors[i] = tensor_if_any(values[1 + i]);
     if (tensors[i] == nullptr) continue;
     given[i] = channels_of(tensors[i], channels);
-    if (given[i] == nullptr) return hand_on_forward();
+    if (given[i] == nullptr) return fall_back_forward();
   }
   const auto [weight, bias, running_mean, running_variance] = given;
   const bool plain = s->src.type == DataType::f32 || weight != nullptr || running_mean != nullptr;
   if (!plain || (weight == nullptr) != (bias == nullptr) ||
       (running_mean == nullptr) != (running_variance == nullptr)) {
-    return hand_on_forward();
+    return fall_back_forward();
   }
   if (!training) {
     // PyTorch has no mixed types without a weight.
     const bool known =
         running_mean != nullptr && (s->src.type == DataType::f32 || weight != nullptr);
-    return known ? evaluate(values, *s) : hand_on_forward();
+    return known ? evaluate(values, *s) : fall_back_forward();
   }
 
   const Arguments arguments(values, "T????...");
   Owned dst = s->empty_like_src();
   Owned mean = empty_vector(channels);
-  Owned spread = empty_vector(channels);
+  Owned variance_kind = empty_vector(channels);
   float* const batch_mean = memory_of(mean.get());
-  float* const batch_variance = memory_of(spread.get());
+  float* const batch_variance = memory_of(variance_kind.get());
   // oneDNN's running statistics are not PyTorch's: nobody looks at these.
   const auto length = static_cast<std::size_t>(channels);
   std::vector<float> unused(3 * length);
@@ -173,10 +173,10 @@ void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
     update_running(memory_of(tensors[2]), memory_of(tensors[3]), batch_mean, batch_variance,
                    channels, momentum, count);
   }
-  to_inverse_deviation(batch_variance, channels, epsilon);
+  to_inverse_stddev(batch_variance, channels, epsilon);
   give(values[0], std::move(dst));
   give(values[1], std::move(mean));
-  give(values[2], std::move(spread));
+  give(values[2], std::move(variance_kind));
 }
 
 std::array<bool, 3> mask_of(abi::List* const list) {
@@ -191,34 +191,34 @@ std::array<bool, 3> mask_of(abi::List* const list) {
 
 // diff_dst, src, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
 void backward(abi::Value* const values, std::uint64_t, std::uint64_t) {
-  const auto hand_on_backward = [&] { hand_on("onedsl::_native_batch_norm_backward", values); };
+  const auto fall_back_backward = [&] { fall_back("onedsl::_native_batch_norm_backward", values); };
   const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = mask_of(list(values[9]));
-  if (listening.load(std::memory_order_relaxed) || !diff_src_wanted) return hand_on_backward();
+  if (logging_enabled.load(std::memory_order_relaxed) || !diff_src_wanted) return fall_back_backward();
   std::optional<Source> s =
       source(tensor(values[1]), Operation::training_backward, number(values[8]));
   const std::optional<View> diff_dst = view(tensor(values[0]));
-  if (!s || !diff_dst || !same_layout(s->src, *diff_dst)) return hand_on_backward();
+  if (!s || !diff_dst || !same_layout(s->src, *diff_dst)) return fall_back_backward();
   const std::int64_t channels = s->channels();
   const bool train = flag(values[7]);
   abi::Tensor* const weight = tensor_if_any(values[2]);
   abi::Tensor* const mean = tensor_if_any(values[train ? 5 : 3]);
-  abi::Tensor* const spread = tensor_if_any(values[train ? 6 : 4]);
-  if (mean == nullptr || spread == nullptr) return hand_on_backward();
+  abi::Tensor* const variance_kind = tensor_if_any(values[train ? 6 : 4]);
+  if (mean == nullptr || variance_kind == nullptr) return fall_back_backward();
   Ports ports;
   ports.in[Input::src] = s->src.data;
   ports.in[Input::diff_dst] = diff_dst->data;
   ports.in[Input::mean] = channels_of(mean, channels);
-  ports.in[Input::variance] = channels_of(spread, channels);
+  ports.in[Input::variance] = channels_of(variance_kind, channels);
   if (weight != nullptr) ports.in[Input::gamma] = channels_of(weight, channels);
   if (ports.in[Input::mean] == nullptr || ports.in[Input::variance] == nullptr ||
       (weight != nullptr && ports.in[Input::gamma] == nullptr)) {
-    return hand_on_backward();
+    return fall_back_backward();
   }
 
   const Arguments arguments(values, "TT?????..L");
   Problem& problem = s->key.problem;
   if (train) {  // what is saved has epsilon in it
-    problem.spread = Spread::inverse_deviation;
+    problem.variance_kind = VarianceKind::inverse_stddev;
     problem.attributes.epsilon = 0;
   } else {
     problem.statistics = Statistics::frozen;

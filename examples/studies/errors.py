@@ -37,7 +37,7 @@ DTYPES = {
 }
 FORMATS = ("NCX", "NXC")
 ORDINARY = "ordinary"
-CONTENDERS = ("native", "onednn", "torch")  # the first is onedsl's default
+IMPLEMENTATIONS = ("native", "onednn", "torch")  # the first is onedsl's default
 
 CHANNELS, FEW_CHANNELS = 16, 2
 
@@ -249,7 +249,7 @@ class Row(NamedTuple):
     def complaints(self) -> Iterator[str]:
         """Say what onedsl claims and does not hold here."""
         where = f"{self.name}, {self.dtype}, {self.data_format}"
-        default, *others = (self.found.get(name) for name in CONTENDERS)
+        default, *others = (self.found.get(name) for name in IMPLEMENTATIONS)
         assert default is not None
         for field in Errors._fields:
             mine, best = getattr(default, field), getattr(self.rounded, field)
@@ -289,10 +289,10 @@ def to_markdown(row: Row) -> str:
     """Write a line of the table: L2 of diff_src, L2 of the sums, units of the sums."""
     cells = [row.name, row.dtype, row.data_format]
     for field, pattern in zip(Errors._fields, ("{:.1e}", "{:.1e}", "{:.2g}"), strict=True):
-        contenders = [row.found.get(name) for name in CONTENDERS]
+        implementations = [row.found.get(name) for name in IMPLEMENTATIONS]
         if field != "ulps":
-            contenders.insert(0, row.rounded)
-        cells += [pattern.format(getattr(e, field)) if e else "-" for e in contenders]
+            implementations.insert(0, row.rounded)
+        cells += [pattern.format(getattr(e, field)) if e else "-" for e in implementations]
     return f"| {' | '.join(cells)} |"
 
 

@@ -8,8 +8,8 @@ claimed are ratios of times that were measured in turns.
 from __future__ import annotations
 
 from .cases import FORMATS, WORKLOADS, Case, cases, random_problem
-from .contenders import BACKENDS, TRIAD, contenders, onedsl_calls, triad_call
 from .expected import expected
+from .implementations import BACKENDS, TRIAD, implementations, onedsl_calls, triad_call
 from .machine import Watch, machine
 from .measure import Row, disturbance, geometric_mean, measure
 from .memory import EPSILON, Memory, copies_past_the_cache, memory
@@ -27,11 +27,11 @@ __all__ = [
     "Row",
     "Watch",
     "cases",
-    "contenders",
     "copies_past_the_cache",
     "disturbance",
     "expected",
     "geometric_mean",
+    "implementations",
     "machine",
     "measure",
     "memory",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._types import DTYPES
+from ..tensors.dtypes import DTYPES
 from ..testing import Problem
 from .operations import OPERATIONS
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from .cases import Case
-from .contenders import TRIAD
+from .implementations import TRIAD
 from .measure import Row, geometric_mean
 from .table import Column, table
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .. import _core
-from .._interleaved import samples_of
+from ..runtime.timing import samples_of
 from .cases import NEW, Case
-from .contenders import TRIAD
+from .implementations import TRIAD
 from .machine import Watch
 
 # Two OpenMP runtimes in one process, as where PyTorch has a libgomp under another name, take the

@@ -1,4 +1,4 @@
-"""What the contenders' calls work on, the same for all of them."""
+"""What the implementations' calls work on, the same for all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import DataFormat, _core
-from .._arrays import aligned_like
+from ..tensors.arrays import aligned_like
 from ..testing import Problem
 from .cases import Case
 from .operations import OPERATIONS

@@ -12,7 +12,7 @@ from .. import (
     BatchNormReLUTrainingBackward,
     BatchNormTrainingBackward,
 )
-from .._dialect import Dialect, Port
+from ..operators._schema import OpSchema, Port
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,21 @@ class Operation:
     """So many calls in a chain: each reads what the one before wrote."""
 
     @property
-    def _dialect(self) -> Dialect:
-        dialect: Dialect = self.operator._dialect
-        return dialect
+    def _schema(self) -> OpSchema:
+        schema: OpSchema = self.operator._schema
+        return schema
 
     @property
     def _given(self) -> list[Port]:
         return [
             port
-            for port in self._dialect.inputs
+            for port in self._schema.inputs
             if port.kind == "statistic" or not port.optional or port.name in self.options
         ]
 
     @property
     def _computed(self) -> list[Port]:
-        first, *others = self._dialect.outputs
+        first, *others = self._schema.outputs
         asked = "residual" in self.options
         return [first, *(port for port in others if port.kind == "statistic" or asked)]
 

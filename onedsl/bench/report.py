@@ -13,7 +13,7 @@ from rich.table import Table
 
 from .. import _core, capabilities
 from .cases import FORMATS
-from .contenders import TRIAD
+from .implementations import TRIAD
 from .machine import cpu, machine
 from .measure import Row, disturbance, geometric_mean
 from .table import Column, microseconds, ratio, table

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._types import DTYPES
+from ..tensors.dtypes import DTYPES
 from .cases import NEW, Case
 from .memory import EPSILON, Array, Memory
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from .. import bench as benchmark
-from .._types import DTYPES
 from ..bench import arguments, compare, report
 from ..bench.table import console, progress
+from ..tensors.dtypes import DTYPES
 from .options import SECONDS, Checked, Command, as_usage_errors, shape
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -175,7 +175,7 @@ def bench(
     rows = []
     for case in progress(cases, "measuring"):
         with as_usage_errors():
-            calls = benchmark.contenders(case, benchmark.random_problem(case))
+            calls = benchmark.implementations(case, benchmark.random_problem(case))
             rows += benchmark.measure({case: calls}, seconds)
     for table in report.rows_tables(rows):
         out.print(table)

@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from .._autotune import ones
-from .._errors import UnsupportedError
-from .._interleaved import median_seconds
-from .._spec import DataFormatLike, TensorSpec
-from .._types import DTYPES, Backend, DType
-from .._verbose import Run, listening
 from ..bench import Case, Memory, copies_past_the_cache, triad_call
 from ..bench.table import console
+from ..operators._autotune import ones
 from ..operators.batch_norm_training_backward import (
     BatchNormTrainingBackward,
     CompiledBatchNormTrainingBackward,
 )
+from ..runtime.errors import UnsupportedError
+from ..runtime.run_log import Run, log_runs_to
+from ..runtime.timing import median_seconds
+from ..tensors.dtypes import DTYPES, Backend, DType
+from ..tensors.spec import DataFormatLike, TensorSpec
 from ..testing import check_statistics
 from .options import SECONDS, SHAPE, as_usage_errors, with_operator_options
 from .overrides import axes_of, dense_strides
@@ -110,25 +110,29 @@ def _memory(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Li
 def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
     why = ', which "auto" takes in every case' if backend == "auto" else ""
     yield "runs", compiled.implementation + why
-    cut = compiled._core.cut
-    if cut is None:
+    info = compiled._core.kernel_info
+    if info is None:
         yield "work", "none: the tensor is empty"
         return
-    yield "threads", f"{cut['threads']} of {compiled.num_threads}"
-    if cut["columns"]:
-        kind = f"rows of {cut['row']} neighbouring elements, vectors of {cut['lanes']} lanes across"
+    yield "threads", f"{info['threads']} of {compiled.num_threads}"
+    if info["columns"]:
+        kind = (
+            f"rows of {info['row']} neighbouring elements, vectors of {info['lanes']} lanes across"
+        )
     else:
-        kind = f"planes, {cut['lanes']} lanes along each"
-        kind += f"; each in {cut['pieces']} pieces" if cut["pieces"] > 1 else ""
-    chunks = f"{cut['rows']:,} rows in {cut['chunks']} chunks, to {cut['partials']} partial sums"
+        kind = f"planes, {info['lanes']} lanes along each"
+        kind += f"; each in {info['pieces']} pieces" if info["pieces"] > 1 else ""
+    chunks = f"{info['rows']:,} rows in {info['chunks']} chunks, to {info['partials']} partial sums"
     yield "summed", f"{kind}; {chunks}"
     sharing = (
-        f"every thread takes panels of {cut['panel']} channels of its own"
-        if cut["own_panels"]
-        else f"the threads share panels of {cut['panel']} channels"
+        f"every thread takes panels of {info['panel']} channels of its own"
+        if info["own_panels"]
+        else f"the threads share panels of {info['panel']} channels"
     )
-    yield "cut", f"{sharing}, in blocks of {cut['block']}"
-    stores = "past the caches (non-temporal stores)" if cut["streaming"] else "through the caches"
+    yield "cut", f"{sharing}, in blocks of {info['block']}"
+    stores = (
+        "past the caches (non-temporal stores)" if info["non_temporal"] else "through the caches"
+    )
     yield "written", stores
 
 
@@ -141,7 +145,7 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     for part in graph.partitions:
         yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
     runs: list[Run] = []
-    with listening(runs.append):
+    with log_runs_to(runs.append):
         _call(compiled, _memory_of(compiled))()
     kernels = dict.fromkeys(kernel for run in runs for kernel in run.kernels)
     yield "kernel", ", ".join(kernels) or "none told"

@@ -7,10 +7,10 @@ from typing import Literal
 
 import click
 
-from .._spec import DataFormatLike, TensorSpec
-from .._types import DType
 from ..bench import arguments
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
+from ..tensors.dtypes import DType
+from ..tensors.spec import DataFormatLike, TensorSpec
 from .options import SHAPE, Checked, as_usage_errors, with_operator_options
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._types import DTYPES
 from ..graph import LogicalTensor
-from ..operators._graph_json import Described
+from ..operators._single_op_graph import ArrayInfo
+from ..tensors.dtypes import DTYPES
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +79,7 @@ def blocks(array: Array, channel_axis: int) -> Iterator[slice]:
         yield slice(first, min(first + step, channels))
 
 
-def filled(described: Described, seed: int) -> Inputs:
+def filled(described: ArrayInfo, seed: int) -> Inputs:
     """Make the inputs that a graph describes, whose shapes must be known."""
     axis = described.data_format.channel_axis
     src = empty(described.inputs["src"])

@@ -13,10 +13,10 @@ from rich import box
 from rich.table import Table
 
 from .. import _core
-from .._capabilities import Capabilities, Support, capabilities, with_or_without_gamma
-from .._types import DTYPES
 from ..bench.machine import cpu
 from ..bench.table import console
+from ..runtime.capabilities import Capabilities, Support, capabilities, with_or_without_gamma
+from ..tensors.dtypes import DTYPES
 from .options import as_usage_errors
 
 # The instruction sets that a kernel here, or in oneDNN, is built for, as the system calls them.

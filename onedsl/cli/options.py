@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from .._errors import OneDNNError
-from .._types import DTYPES
 from ..bench import arguments
+from ..runtime.errors import OneDNNError
+from ..tensors.dtypes import DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from .._graph_parts import Attribute
-from .._types import DTYPES
 from ..graph import Graph, GraphOp, LogicalTensor
+from ..graph._parts import Attribute
+from ..tensors.dtypes import DTYPES
 
 Tensors = tuple[LogicalTensor, ...]
 

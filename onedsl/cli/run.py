@@ -11,16 +11,16 @@ from typing import Any, Literal
 import click
 import numpy as np
 
-from .._errors import UnsupportedError
-from .._interleaved import median_seconds
-from .._types import Backend
 from ..bench.table import Column, console, microseconds, table
 from ..graph import Graph
-from ..operators._graph_json import Described, described
+from ..operators._single_op_graph import ArrayInfo, described
 from ..operators.batch_norm_training_backward import (
     BatchNormGradients,
     BatchNormTrainingBackward,
 )
+from ..runtime.errors import UnsupportedError
+from ..runtime.timing import median_seconds
+from ..tensors.dtypes import Backend
 from ..testing import SUM_TOLERANCES, TOLERANCES, batch_norm_backward
 from . import overrides
 from .fill import Inputs, blocks, filled
@@ -131,7 +131,7 @@ def _overridden(graph: Graph, in_shapes: str | None, dt: str | None, op_attrs: s
 
 
 def errors_of(
-    problem: Described, inputs: Inputs, results: dict[str, BatchNormGradients]
+    problem: ArrayInfo, inputs: Inputs, results: dict[str, BatchNormGradients]
 ) -> dict[tuple[str, str], float]:
     """Compare every result with float64, some channels at a time: relative L2 by backend, output.
 
@@ -174,7 +174,7 @@ def _relative(error: float, norm: float) -> float:
 
 def _show(
     path: Path,
-    problem: Described,
+    problem: ArrayInfo,
     errors: dict[tuple[str, str], float],
     times: dict[str, float],
     refusals: dict[str, str],

@@ -64,8 +64,8 @@ except ImportError as _error:
         "onedsl.jax needs JAX 0.6.1 or newer: pip install 'onedsl[jax]'", name="jax"
     ) from _error
 
-from .._spec import DataFormat, DataFormatLike
-from ..operators.batch_norm_training_backward import DIALECT, BatchNormGradients
+from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..tensors.spec import DataFormat, DataFormatLike
 from . import _rules
 from ._arguments import FROZEN_LAYER, TRAINING_LAYER, check, parse_attributes
 
@@ -129,7 +129,7 @@ def batch_norm_backward(
     .. [2] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
     """
     attributes = parse_attributes(epsilon, data_format, statistics)
-    check(DIALECT, attributes.data_format, src, diff_dst, mean, variance, gamma)
+    check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
     gradients: BatchNormGradients = _rules.gradients(
         attributes, src, diff_dst, mean, variance, gamma
     )

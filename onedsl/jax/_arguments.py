@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from .. import _attributes, _core, _refuse
-from .._dialect import Dialect, Port
-from .._spec import DataFormat, parse_data_format
-from .._types import dtype_name
-from ..operators.batch_norm_training_backward import DIALECT
+from .. import _core
+from ..operators import _attributes, _validation
+from ..operators._schema import OpSchema, Port
+from ..operators.batch_norm_training_backward import SCHEMA
+from ..tensors.dtypes import dtype_name
+from ..tensors.spec import DataFormat, parse_data_format
 
 _SRC = Port("src", "tensor")
 _GAMMA = Port("gamma", "statistic", optional=True)
@@ -23,10 +24,10 @@ _BETA = Port("beta", "statistic", optional=True)
 
 # The layers are no operations of the core, but their arguments are refused as if they were.
 FROZEN_LAYER = dataclasses.replace(
-    DIALECT, inputs=(_SRC, Port("mean", "statistic"), Port("variance", "statistic"), _GAMMA, _BETA)
+    SCHEMA, inputs=(_SRC, Port("mean", "statistic"), Port("variance", "statistic"), _GAMMA, _BETA)
 )
 TRAINING_LAYER = dataclasses.replace(
-    DIALECT, inputs=(_SRC, _GAMMA, _BETA), types=dict.fromkeys(DIALECT.types, ("f32",))
+    SCHEMA, inputs=(_SRC, _GAMMA, _BETA), types=dict.fromkeys(SCHEMA.types, ("f32",))
 )
 
 
@@ -58,19 +59,19 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
     )
 
 
-def check(dialect: Dialect, data_format: DataFormat, src: object, *others: object) -> None:
-    """Refuse arrays whose devices, types or shapes are not what a dialect's inputs must be."""
+def check(schema: OpSchema, data_format: DataFormat, src: object, *others: object) -> None:
+    """Refuse arrays whose devices, types or shapes are not what a schema's inputs must be."""
     tensor = described("src", src)
     rest = [
         None if value is None and port.optional else described(port.name, value)
-        for port, value in zip(dialect.inputs[1:], others, strict=True)
+        for port, value in zip(schema.inputs[1:], others, strict=True)
     ]
     if not any(rest):  # an absent gamma means ones
-        rest[0] = _refuse.Described(tensor.shape[data_format.channel_axis :][:1], "f32")
-    _refuse.arguments(dialect, data_format.statistics_shape_kind, [tensor, *rest])
+        rest[0] = _validation.ArrayInfo(tensor.shape[data_format.channel_axis :][:1], "f32")
+    _validation.arguments(schema, data_format.statistics_shape_kind, [tensor, *rest])
 
 
-def described(name: str, value: object) -> _refuse.Described:
+def described(name: str, value: object) -> _validation.ArrayInfo:
     """Take what there is to be checked of an array, or of a tracer that stands for one."""
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         if value.is_deleted():
@@ -78,7 +79,7 @@ def described(name: str, value: object) -> _refuse.Described:
         refuse_platforms(name, {device.platform for device in value.devices()})
     elif not isinstance(value, jax.Array | np.ndarray):
         raise TypeError(f"{name} must be a JAX or NumPy array, not {type(value).__name__}")
-    return _refuse.Described(value.shape, dtype_name(value.dtype, name))
+    return _validation.ArrayInfo(value.shape, dtype_name(value.dtype, name))
 
 
 def refuse_platforms(name: str, platforms: set[str]) -> None:

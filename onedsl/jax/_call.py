@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
-from .._dialect import Dialect
 from ..operators import batch_norm_forward_training, batch_norm_training_backward
+from ..operators._schema import OpSchema
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from . import _callback
 from ._arguments import Attributes
@@ -60,8 +60,8 @@ def backward(
     gamma: jax.Array | None,
 ) -> BatchNormGradients:
     """Compute the gradients."""
-    dialect = batch_norm_training_backward.DIALECT
-    return BatchNormGradients(*_call(dialect, attributes, src, diff_dst, mean, variance, gamma))
+    schema = batch_norm_training_backward.SCHEMA
+    return BatchNormGradients(*_call(schema, attributes, src, diff_dst, mean, variance, gamma))
 
 
 def forward(
@@ -73,23 +73,23 @@ def forward(
     if gamma is not None or beta is not None:  # the op takes both or none
         gamma = ones if gamma is None else gamma
         beta = zeros if beta is None else beta
-    dialect = batch_norm_forward_training.DIALECT
-    dst, _, _, mean, variance = _call(dialect, attributes, src, zeros, ones, gamma, beta)
+    schema = batch_norm_forward_training.SCHEMA
+    dst, _, _, mean, variance = _call(schema, attributes, src, zeros, ones, gamma, beta)
     return dst, mean, variance
 
 
-def _call(dialect: Dialect, attributes: Attributes, *inputs: jax.Array | None) -> list[jax.Array]:
+def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -> list[jax.Array]:
     """Put the call into the program that JAX traces."""
     of_kind: dict[str, Any] = {}
-    for port, array in zip(dialect.inputs, inputs, strict=True):
+    for port, array in zip(schema.inputs, inputs, strict=True):
         if array is not None:
             of_kind.setdefault(port.kind, jax.ShapeDtypeStruct(array.shape, array.dtype))
-    results = [of_kind[port.kind] for port in dialect.outputs]
+    results = [of_kind[port.kind] for port in schema.outputs]
     src = of_kind["tensor"]
     if HAS_HANDLERS:
         # Under vmap this is one call for all items, where "sequential" would copy each.
         call = jax.ffi.ffi_call(
-            f"onedsl_batch_norm_{dialect.operation.name}", results, vmap_method="expand_dims"
+            f"onedsl_batch_norm_{schema.operation.name}", results, vmap_method="expand_dims"
         )
         outputs: list[jax.Array] = call(
             *(array for array in inputs if array is not None),
@@ -99,4 +99,4 @@ def _call(dialect: Dialect, attributes: Attributes, *inputs: jax.Array | None) -
             epsilon=np.float64(attributes.epsilon),
         )
         return outputs
-    return _callback.call(dialect, attributes, results, *inputs)
+    return _callback.call(schema, attributes, results, *inputs)

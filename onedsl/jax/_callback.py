@@ -13,24 +13,24 @@ import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
 
 from .. import _core
-from .._dialect import Dialect
+from ..operators._schema import OpSchema
 from ._arguments import Attributes, refuse_platforms
 
 _CPU = 1  # kDLCPU, DLPack's number for it
 
 
 def call(
-    dialect: Dialect,
+    schema: OpSchema,
     attributes: Attributes,
     results: Sequence[jax.ShapeDtypeStruct],
     *inputs: jax.Array | None,
 ) -> list[jax.Array]:
     """Put the call into the program that JAX traces."""
-    operator = dataclasses.replace(dialect, statistics=attributes.statistics).core_operator(
+    operator = dataclasses.replace(schema, statistics=attributes.statistics).core_operator(
         attributes.epsilon, attributes.data_format.statistics_shape_kind
     )
     # Under vmap this is one call for all items, on views, where "sequential" would copy each.
-    run = functools.partial(_run, operator, dialect.all_outputs, len(results[0].shape))
+    run = functools.partial(_run, operator, schema.all_outputs, len(results[0].shape))
     outputs: list[jax.Array] = buffer_callback(run, list(results), vmap_method="expand_dims")(
         *inputs
     )

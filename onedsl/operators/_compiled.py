@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
-from .. import _attributes, _core, _refuse, _refuse_compiled
-from .._arrays import Array
-from .._autotune import fastest
-from .._dialect import channel_axis
-from .._spec import TensorSpec
-from .._types import CORE, DTYPES, dtype_name
+from .. import _core
 from ..graph import Graph, of_core
+from ..tensors.arrays import Array
+from ..tensors.dtypes import CORE, DTYPES, dtype_name
+from ..tensors.spec import TensorSpec
+from . import _attributes, _validation, _validation_compiled
+from ._autotune import fastest
 from ._operator import Arrays, Operator, Result
+from ._schema import channel_axis
 
 
 class Compiled(Generic[Result]):
@@ -66,27 +67,27 @@ class Compiled(Generic[Result]):
         backend, autotune
             As in the operators' ``compile``.
         """
-        dialect = operator._dialect
+        schema = operator._schema
         self._operator = operator
-        self._spec = _refuse.spec(spec)
+        self._spec = _validation.spec(spec)
         given = 0
-        for i, port in enumerate(dialect.inputs):
-            passed = not port.optional or _refuse.given(port.name, gives[port.name])
+        for i, port in enumerate(schema.inputs):
+            passed = not port.optional or _validation.given(port.name, gives[port.name])
             given |= passed << i
-        _refuse.rank(dialect, spec.shape)
+        _validation.rank(schema, spec.shape)
         axis = channel_axis(operator._statistics_shape)
         self._statistics = TensorSpec(
             stats_shape if axis is None else (spec.shape[axis],),
             DTYPES[dtype_name(stats_dtype, "stats_dtype")],
         )
-        _refuse.types(dialect, spec.dtype, self._statistics.dtype, "stats_dtype")
-        first = next(port.label for port in dialect.inputs if port.kind == "statistic")
+        _validation.types(schema, spec.dtype, self._statistics.dtype, "stats_dtype")
+        first = next(port.label for port in schema.inputs if port.kind == "statistic")
         shape_kind = operator._statistics_shape
-        _refuse.statistic_shape(dialect, shape_kind, spec.shape, first, self._statistics.shape)
+        _validation.statistic_shape(schema, shape_kind, spec.shape, first, self._statistics.shape)
         self._wanted = wanted
-        self._ignores = dialect.ignored != "" and self._wanted != dialect.all_outputs
+        self._ignores = schema.ignored != "" and self._wanted != schema.all_outputs
         if self._ignores:
-            given &= ~(1 << dialect.ignored_position)  # the plan is made without
+            given &= ~(1 << schema.ignored_position)  # the plan is made without
         self._given = given
 
         def make(choice: _core.Backend) -> _core.Compiled:
@@ -106,8 +107,7 @@ class Compiled(Generic[Result]):
         if autotune and choice is _core.Backend.auto:
             specs = {"tensor": self._spec, "statistic": self._statistics}
             inputs = [
-                specs[port.kind] if given >> i & 1 else None
-                for i, port in enumerate(dialect.inputs)
+                specs[port.kind] if given >> i & 1 else None for i, port in enumerate(schema.inputs)
             ]
             self._core = fastest(make, inputs)
         else:
@@ -132,14 +132,14 @@ class Compiled(Generic[Result]):
     @property
     def gamma(self) -> bool:
         """Whether calls take gamma, whatever the operator calls it."""
-        inputs, _ = _core.ports(self._operator._dialect.operation)
+        inputs, _ = _core.ports(self._operator._schema.operation)
         return bool(self._given >> inputs.index("gamma") & 1)
 
     @property
     def outputs(self) -> str:
         """What calls compute."""
-        dialect = self._operator._dialect
-        return "all" if self._wanted == dialect.all_outputs else ", ".join(dialect.always)
+        schema = self._operator._schema
+        return "all" if self._wanted == schema.all_outputs else ", ".join(schema.always)
 
     @property
     def backend(self) -> str:
@@ -205,14 +205,14 @@ class Compiled(Generic[Result]):
         return operator._result(answer, out)
 
     def _refuse_others(self, arrays: Sequence[Array | None]) -> None:
-        _refuse_compiled.not_compiled_for(
-            self._operator._dialect, arrays, self._spec, self._statistics, self._given
+        _validation_compiled.not_compiled_for(
+            self._operator._schema, arrays, self._spec, self._statistics, self._given
         )
 
     def __repr__(self) -> str:
         passed = "".join(
             f"{port.name}={bool(self._given >> i & 1)}, "
-            for i, port in enumerate(self._operator._dialect.inputs)
+            for i, port in enumerate(self._operator._schema.inputs)
             if port.optional
         )
         return (

@@ -4,7 +4,7 @@
 
 from typing import Any, NamedTuple
 
-from .._arrays import AnyArray
+from ..tensors.arrays import AnyArray
 from ._compiled import Compiled
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]

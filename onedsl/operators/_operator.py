@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from .. import _attributes, _core, _dense, _refuse
-from .._arrays import Array, as_numpy, buffers_for, mark_written
-from .._dialect import Dialect
-from .._errors import GammaIgnoredWarning
-from .._spec import DataFormat, parse_data_format
-from .._sums import Totals
+from .. import _core
+from ..runtime.errors import GammaIgnoredWarning
+from ..tensors.arrays import Array, as_numpy, buffers_for, mark_written
+from ..tensors.spec import DataFormat, parse_data_format
+from . import _attributes, _dense, _validation
+from ._schema import OpSchema
+from ._sums import Totals
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
 
@@ -29,7 +30,7 @@ class Operator(Generic[Result]):
 
     __slots__ = ("_core", "_epsilon", "_statistics_shape")
 
-    _dialect: ClassVar[Dialect]
+    _schema: ClassVar[OpSchema]
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Operator(Generic[Result]):
     ) -> None:
         self._epsilon = _attributes.epsilon(epsilon)
         self._statistics_shape = statistics_shape
-        self._core = self._dialect.core_operator(self._epsilon, statistics_shape, numbers)
+        self._core = self._schema.core_operator(self._epsilon, statistics_shape, numbers)
 
     @property
     def epsilon(self) -> float:
@@ -66,9 +67,9 @@ class Operator(Generic[Result]):
 
     def _call(self, inputs: Arrays, wanted: int, out: Any, backend: str) -> Result:
         """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
-        dialect = self._dialect
+        schema = self._schema
         choice = _attributes.backend(backend)
-        if wanted != dialect.all_outputs and dialect.ignored:
+        if wanted != schema.all_outputs and schema.ignored:
             inputs = self._without_ignored(inputs)
         run = self._core.run
         answer = run(inputs, wanted, out, choice)
@@ -82,7 +83,7 @@ class Operator(Generic[Result]):
         """Sum a part up: of the inputs, what that takes."""
         vector = self._core.reduce(inputs)
         if vector is None:
-            _, dense = self._right_and_dense(self._dialect.reduction(len(inputs)), inputs)
+            _, dense = self._right_and_dense(self._schema.reduction(len(inputs)), inputs)
             vector = _taken(self._core.reduce(dense))
         return kind(vector)
 
@@ -90,10 +91,10 @@ class Operator(Generic[Result]):
         self, kind: type[Totals], totals: object, inputs: Arrays, wanted: int, out: Any
     ) -> Result:
         """Do for a part what is done for the whole, whose totals are given; see `_call`."""
-        dialect = self._dialect
-        given = _refuse.totals(kind, totals)
+        schema = self._schema
+        given = _validation.totals(kind, totals)
         vector = given._vector
-        if wanted != dialect.all_outputs and dialect.ignored:
+        if wanted != schema.all_outputs and schema.ignored:
             inputs = self._without_ignored(inputs)
         run = self._core.apply
         answer = run(vector, inputs, wanted, out)
@@ -103,13 +104,13 @@ class Operator(Generic[Result]):
                 inputs,
                 wanted,
                 out,
-                lambda arrays: _refuse.not_totals_of(dialect, given, arrays),
+                lambda arrays: _validation.not_totals_of(schema, given, arrays),
             )
         return self._result(answer, out)
 
     def _result(self, answer: Arrays, out: Any) -> Result:
         """Give what the core computed, or wrote to the caller's ``out``, under its names."""
-        result = self._dialect.result
+        result = self._schema.result
         if type(out) is result:
             return out  # type: ignore[no-any-return]
         return result._make(answer if out is None else out)  # type: ignore[no-any-return]
@@ -126,7 +127,7 @@ class Operator(Generic[Result]):
 
         `refuse` may refuse more than the operator does of itself.
         """
-        arrays, dense = self._right_and_dense(self._dialect, inputs, refuse)
+        arrays, dense = self._right_and_dense(self._schema, inputs, refuse)
         buffers = self._buffers(inputs, arrays, dense, wanted, out)
         answer = _taken(run(dense, buffers))
         if isinstance(out, tuple | list):  # the core saw NumPy's views of it
@@ -135,19 +136,19 @@ class Operator(Generic[Result]):
 
     def _right_and_dense(
         self,
-        dialect: Dialect,
+        schema: OpSchema,
         inputs: Arrays,
         refuse: Callable[[Sequence[Array | None]], None] | None = None,
     ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
         """Give the inputs as arrays, and dense ones, or say what is wrong with them."""
         arrays = [
             None if value is None and port.optional else as_numpy(port.label, value)
-            for port, value in zip(dialect.inputs, inputs, strict=True)
+            for port, value in zip(schema.inputs, inputs, strict=True)
         ]
-        _refuse.arguments(dialect, self._statistics_shape, arrays)
+        _validation.arguments(schema, self._statistics_shape, arrays)
         if refuse is not None:
             refuse(arrays)
-        return arrays, _dense.inputs(dialect, self._statistics_shape, arrays)
+        return arrays, _dense.inputs(schema, self._statistics_shape, arrays)
 
     def _buffers(
         self,
@@ -158,25 +159,25 @@ class Operator(Generic[Result]):
         out: object,
     ) -> Arrays | None:
         """Take the caller's ``out``, or memory that src's library can take over."""
-        dialect = self._dialect
+        schema = self._schema
         if out is not None:
-            members = _refuse.members(dialect, wanted, out)
+            members = _validation.members(schema, wanted, out)
             taken = tuple(
                 None if value is None else as_numpy(f"out.{port.label}", value)
-                for port, value in zip(dialect.outputs, members, strict=True)
+                for port, value in zip(schema.outputs, members, strict=True)
             )
-            _refuse.buffers(dialect, arrays, dense, taken)
+            _validation.buffers(schema, arrays, dense, taken)
             return taken
         likes = {
             port.kind: array
-            for port, array in reversed(list(zip(dialect.inputs, dense, strict=True)))
+            for port, array in reversed(list(zip(schema.inputs, dense, strict=True)))
             if array is not None
         }
         return buffers_for(
             inputs[0],
             [
                 likes[port.kind] if wanted >> i & 1 else None
-                for i, port in enumerate(dialect.outputs)
+                for i, port in enumerate(schema.outputs)
             ],
         )
 
@@ -185,15 +186,15 @@ class Operator(Generic[Result]):
 
         Called by what a public ``__call__`` calls: the warning is to name the line of its caller.
         """
-        dialect = self._dialect
-        position = dialect.ignored_position
+        schema = self._schema
+        position = schema.ignored_position
         if inputs[position] is None:
             return inputs
-        _refuse.arguments(dialect, self._statistics_shape, inputs)
+        _validation.arguments(schema, self._statistics_shape, inputs)
         warnings.warn(
-            f"{dialect.ignored} is ignored: oneDNN's document says so where "
-            f"{', '.join(dialect.always)} is the only output. Ask for {dialect.ask[0]} to have it "
-            f"used, or leave {dialect.ignored} out.",
+            f"{schema.ignored} is ignored: oneDNN's document says so where "
+            f"{', '.join(schema.always)} is the only output. Ask for {schema.ask[0]} to have it "
+            f"used, or leave {schema.ignored} out.",
             GammaIgnoredWarning,
             stacklevel=4,
         )

@@ -4,14 +4,15 @@
 
 from typing import Any, NamedTuple
 
-from .. import _attributes, _core
-from .._arrays import AnyArray
-from .._dialect import Dialect, Port
-from .._spec import DataFormat, DataFormatLike, TensorSpec
-from .._sums import BatchNormMoments
-from .._types import MAX_RANK, STATISTICS, Backend, DType
+from .. import _core
+from ..tensors.arrays import AnyArray
+from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _attributes
 from ._compiled import Compiled
 from ._operator import ChannelOperator
+from ._schema import OpSchema, Port
+from ._sums import BatchNormMoments
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
 
@@ -37,7 +38,7 @@ class BatchNormForward(NamedTuple):
     batch_variance: Any
 
 
-DIALECT = Dialect(
+SCHEMA = OpSchema(
     _core.Operation.forward_training,
     inputs=(
         Port("src", "tensor"),
@@ -154,7 +155,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
     __slots__ = ("_momentum",)
 
-    _dialect = DIALECT
+    _schema = SCHEMA
 
     def __init__(
         self,
@@ -224,7 +225,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         (slices, negative or zero strides, unaligned items) is copied first; the logger ``onedsl``
         tells so at level INFO.
         """
-        return self._call((src, mean, variance, gamma, beta), DIALECT.all_outputs, out, backend)
+        return self._call((src, mean, variance, gamma, beta), SCHEMA.all_outputs, out, backend)
 
     def reduce(self, src: AnyArray) -> BatchNormMoments:
         """Make the moments of a part of the batch: the first of a call's two passes.
@@ -278,7 +279,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
             As a direct call does, and if the moments are not such. Nothing has been written then.
         """
         inputs = (src, mean, variance, gamma, beta)
-        return self._apply(BatchNormMoments, moments, inputs, DIALECT.all_outputs, out)
+        return self._apply(BatchNormMoments, moments, inputs, SCHEMA.all_outputs, out)
 
     def compile(
         self,
@@ -321,7 +322,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma, "beta": gamma},
-            wanted=DIALECT.all_outputs,
+            wanted=SCHEMA.all_outputs,
             backend=backend,
             autotune=autotune,
         )

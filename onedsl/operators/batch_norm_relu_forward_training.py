@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _attributes, _core
-from .._arrays import AnyArray
-from .._dialect import Dialect, Port
-from .._spec import DataFormat, DataFormatLike, TensorSpec
-from .._types import MAX_RANK, STATISTICS, Backend, DType
+from .. import _core
+from ..tensors.arrays import AnyArray
+from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _attributes
 from ._compiled import Compiled
 from ._operator import ChannelOperator
-from .batch_norm_forward_training import DIALECT as PLAIN
+from ._schema import OpSchema, Port
+from .batch_norm_forward_training import SCHEMA as PLAIN
 from .batch_norm_forward_training import BatchNormForward, Out
 
-DIALECT = Dialect(
+SCHEMA = OpSchema(
     _core.Operation.relu_forward_training,
     inputs=(*PLAIN.inputs, Port("residual", "tensor", optional=True)),
     outputs=PLAIN.outputs,
@@ -114,7 +115,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
     __slots__ = ("_clip", "_momentum")
 
-    _dialect = DIALECT
+    _schema = SCHEMA
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         What is copied and what is not is as with `BatchNormForwardTraining`.
         """
         inputs = (src, mean, variance, gamma, beta, residual)
-        return self._call(inputs, DIALECT.all_outputs, out, backend)
+        return self._call(inputs, SCHEMA.all_outputs, out, backend)
 
     def compile(
         self,
@@ -243,7 +244,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma, "beta": gamma, "residual": residual},
-            wanted=DIALECT.all_outputs,
+            wanted=SCHEMA.all_outputs,
             backend=backend,
             autotune=autotune,
         )

@@ -4,13 +4,14 @@
 
 from typing import Any, NamedTuple
 
-from .. import _attributes, _core, _refuse
-from .._arrays import AnyArray
-from .._dialect import Dialect, Port
-from .._spec import DataFormat, DataFormatLike, TensorSpec
-from .._types import MAX_RANK, STATISTICS, Backend, DType
+from .. import _core
+from ..tensors.arrays import AnyArray
+from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _attributes, _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
+from ._schema import OpSchema, Port
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray | None]
 
@@ -34,7 +35,7 @@ class BatchNormReLUGradients(NamedTuple):
     diff_residual: Any = None
 
 
-DIALECT = Dialect(
+SCHEMA = OpSchema(
     _core.Operation.relu_training_backward,
     inputs=(
         Port("src", "tensor"),
@@ -62,7 +63,7 @@ DIALECT = Dialect(
 
 def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> int:
     """Check that the mask is known, and give the outputs that are wanted."""
-    if _refuse.given("residual", residual) and not dst:
+    if _validation.given("residual", residual) and not dst:
         raise TypeError(
             "dst must be given with residual=True: src alone does not tell where the ReLU was open"
         )
@@ -71,7 +72,7 @@ def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> int:
             "gamma and beta come both or neither where dst is absent: they tell where the ReLU was "
             f"open; {'beta' if gamma else 'gamma'} is missing"
         )
-    return DIALECT.all_outputs if residual else DIALECT.always_outputs
+    return SCHEMA.all_outputs if residual else SCHEMA.always_outputs
 
 
 class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
@@ -167,7 +168,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
     __slots__ = ("_clip",)
 
-    _dialect = DIALECT
+    _schema = SCHEMA
 
     def __init__(
         self,

@@ -4,14 +4,15 @@
 
 from typing import Any, Literal, NamedTuple
 
-from .. import _core, _refuse
-from .._arrays import AnyArray
-from .._dialect import Dialect, Port
-from .._spec import DataFormat, DataFormatLike, TensorSpec
-from .._sums import BatchNormSums
-from .._types import MAX_RANK, STATISTICS, Backend, DType
+from .. import _core
+from ..tensors.arrays import AnyArray
+from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
+from ._schema import OpSchema, Port
+from ._sums import BatchNormSums
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
@@ -32,7 +33,7 @@ class BatchNormDeltas(NamedTuple):
     beta_delta: Any = None
 
 
-DIALECT = Dialect(
+SCHEMA = OpSchema(
     _core.Operation.training_backward,
     inputs=(
         Port("input_forward", "tensor"),
@@ -137,7 +138,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
 
     __slots__ = ()
 
-    _dialect = DIALECT
+    _schema = SCHEMA
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(epsilon, data_format)
@@ -190,7 +191,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         What is copied and what is not is as with `BatchNormTrainingBackward`.
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._call(inputs, _refuse.outputs(outputs, DIALECT), out, backend)
+        return self._call(inputs, _validation.outputs(outputs, SCHEMA), out, backend)
 
     def reduce(
         self, input_forward: AnyArray, output_delta: AnyArray, mean: AnyArray, variance: AnyArray
@@ -252,7 +253,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             BatchNormSums,
             sums,
             (input_forward, output_delta, mean, variance, gamma),
-            _refuse.outputs(outputs, DIALECT),
+            _validation.outputs(outputs, SCHEMA),
             out,
         )
 
@@ -302,7 +303,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma},
-            wanted=_refuse.outputs(outputs, DIALECT),
+            wanted=_validation.outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

@@ -4,25 +4,25 @@
 
 from typing import Literal
 
-from .. import _core, _refuse
-from .._arrays import AnyArray
-from .._dialect import Dialect, Port
-from .._spec import DataFormat, DataFormatLike, TensorSpec
-from .._sums import BatchNormSums
-from .._types import MAX_RANK, STATISTICS, Backend, DType, dtype_name
+from .. import _core
 from ..graph import Graph
-from . import _graph_json
+from ..tensors.arrays import AnyArray
+from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType, dtype_name
+from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _single_op_graph, _validation
 from ._gradients import BatchNormGradients, CompiledBatchNormTrainingBackward, Out
 from ._operator import ChannelOperator
+from ._schema import OpSchema, Port
+from ._sums import BatchNormSums
 
 __all__ = [
-    "DIALECT",
+    "SCHEMA",
     "BatchNormGradients",
     "BatchNormTrainingBackward",
     "CompiledBatchNormTrainingBackward",
 ]
 
-DIALECT = Dialect(
+SCHEMA = OpSchema(
     _core.Operation.training_backward,
     inputs=(
         Port("src", "tensor"),
@@ -92,7 +92,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     __slots__ = ()
 
-    _dialect = DIALECT
+    _schema = SCHEMA
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(epsilon, data_format)
@@ -155,7 +155,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         same strides. Anything else (slices, negative or zero strides, unaligned items, a diff_dst
         in another order) is copied first; the logger ``onedsl`` tells so at level INFO.
         """
-        wanted = _refuse.outputs(outputs, DIALECT)
+        wanted = _validation.outputs(outputs, SCHEMA)
         return self._call((src, diff_dst, mean, variance, gamma), wanted, out, backend)
 
     def reduce(
@@ -223,7 +223,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             BatchNormSums,
             sums,
             (src, diff_dst, mean, variance, gamma),
-            _refuse.outputs(outputs, DIALECT),
+            _validation.outputs(outputs, SCHEMA),
             out,
         )
 
@@ -273,7 +273,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma},
-            wanted=_refuse.outputs(outputs, DIALECT),
+            wanted=_validation.outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )
@@ -305,16 +305,16 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         TypeError, ValueError
             If an argument is not as above.
         """
-        wanted = _refuse.outputs(outputs, DIALECT)
+        wanted = _validation.outputs(outputs, SCHEMA)
         statistics = dtype_name(stats_dtype, "stats_dtype")
         if spec is not None:
-            _refuse.rank(DIALECT, _refuse.spec(spec).shape)
-            _refuse.types(DIALECT, spec.dtype, statistics, "stats_dtype")
+            _validation.rank(SCHEMA, _validation.spec(spec).shape)
+            _validation.types(SCHEMA, spec.dtype, statistics, "stats_dtype")
         inputs = [
-            p.name for p in DIALECT.inputs if p.name != "gamma" or _refuse.given("gamma", gamma)
+            p.name for p in SCHEMA.inputs if p.name != "gamma" or _validation.given("gamma", gamma)
         ]
-        names = [port.name for i, port in enumerate(DIALECT.outputs) if wanted >> i & 1]
-        graph = _graph_json.graph_of(self._attributes(), spec, statistics, inputs, names)
+        names = [port.name for i, port in enumerate(SCHEMA.outputs) if wanted >> i & 1]
+        graph = _single_op_graph.graph_of(self._attributes(), spec, statistics, inputs, names)
         return graph.to_json()
 
     @classmethod
@@ -335,5 +335,5 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         ValueError
             If it is no such JSON, or not a graph of this one op. The message names the place.
         """
-        found = _graph_json.described(Graph.from_json(text))
+        found = _single_op_graph.described(Graph.from_json(text))
         return cls(found.epsilon, found.data_format)

@@ -5,14 +5,15 @@
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from .. import _core, _refuse
-from .._arrays import AnyArray
-from .._dialect import Dialect, Port
-from .._spec import TensorSpec
-from .._sums import BatchNormSums
-from .._types import Backend
+from .. import _core
+from ..tensors.arrays import AnyArray
+from ..tensors.dtypes import Backend
+from ..tensors.spec import TensorSpec
+from . import _validation
 from ._compiled import Compiled
 from ._operator import Operator
+from ._schema import OpSchema, Port
+from ._sums import BatchNormSums
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
@@ -33,7 +34,7 @@ class BatchNormalizationGradients(NamedTuple):
     output_bias_gradient: Any = None
 
 
-DIALECT = Dialect(
+SCHEMA = OpSchema(
     _core.Operation.training_backward,
     inputs=(
         Port("input", "tensor", document="InputTensor"),
@@ -153,7 +154,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     __slots__ = ()
 
-    _dialect = DIALECT
+    _schema = SCHEMA
 
     def __init__(self, epsilon: float) -> None:
         super().__init__(epsilon, _core.StatisticsShape.broadcast)
@@ -212,7 +213,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             raise TypeError("scale (ScaleTensor) must be given: the struct has it not optional")
         return self._call(
             (input, input_gradient, mean, variance, scale),
-            _refuse.outputs(outputs, DIALECT),
+            _validation.outputs(outputs, SCHEMA),
             out,
             backend,
         )
@@ -286,7 +287,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             BatchNormSums,
             sums,
             (input, input_gradient, mean, variance, scale),
-            _refuse.outputs(outputs, DIALECT),
+            _validation.outputs(outputs, SCHEMA),
             out,
         )
 
@@ -329,10 +330,10 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         return CompiledBatchNormalizationGrad(
             self,
             spec,
-            stats_dtype=_refuse.spec(spec).dtype,
+            stats_dtype=_validation.spec(spec).dtype,
             stats_shape=stats_shape,
             gives={},
-            wanted=_refuse.outputs(outputs, DIALECT),
+            wanted=_validation.outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

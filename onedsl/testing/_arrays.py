@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._spec import DataFormatLike, parse_data_format
+from ..tensors.spec import DataFormatLike, parse_data_format
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._types import dtype_name
 from ..operators.batch_norm_training_backward import BatchNormGradients
+from ..tensors.dtypes import dtype_name
 from ._arrays import wide
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}

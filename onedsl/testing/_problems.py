@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._spec import DataFormat, DataFormatLike, parse_data_format
-from .._types import DTYPES, DType, dtype_name
+from ..tensors.dtypes import DTYPES, DType, dtype_name
+from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from ._arrays import Array, layout
 
 

@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import _attributes
-from .._spec import DataFormat, DataFormatLike
+from ..operators import _attributes
 from ..operators.batch_norm_forward_training import BatchNormForward
 from ..operators.batch_norm_relu_training_backward import BatchNormReLUGradients
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..operators.batch_normalization_grad import BatchNormalizationGradients
+from ..tensors.spec import DataFormat, DataFormatLike
 from ._arrays import Float64, layout, wide
 
 Statistics = Literal["batch", "frozen"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._spec import DataFormat, DataFormatLike, parse_data_format
+from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from ._arrays import Float64, layout, wide
 
 

@@ -37,7 +37,7 @@ def _forward(
         return None
     answer = normalize(_FORWARD, src, weight, bias, running_mean, running_var, momentum, eps)
     if answer is not None:
-        _core.to_inverse_deviation(answer[2], eps)
+        _core.to_inverse_stddev(answer[2], eps)
     return answer
 
 

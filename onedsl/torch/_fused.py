@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _attributes, _core
-from ..operators.batch_norm_relu_training_backward import DIALECT as BACKWARD
+from .. import _core
+from ..operators import _attributes
+from ..operators.batch_norm_relu_training_backward import SCHEMA as BACKWARD
 from ._layers import begin_step, in_fx
 from ._op import op
 from ._training import affine, normalize, operator

@@ -30,19 +30,19 @@ class _BatchNorm(torch.autograd.Function):
         momentum: float,
         eps: float,
     ) -> Tensor:
-        dst, mean, inverse_deviation = torch.native_batch_norm(
+        dst, mean, inverse_stddev = torch.native_batch_norm(
             src, weight, bias, running_mean, running_var, training, momentum, eps
         )
         ctx.training, ctx.eps = training, eps
         if training:
-            ctx.save_for_backward(src, mean, inverse_deviation, weight)
+            ctx.save_for_backward(src, mean, inverse_stddev, weight)
         else:
             ctx.save_for_backward(src, running_mean, running_var, weight)
         return dst
 
     @staticmethod
     def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
-        src, mean, spread, weight = ctx.saved_tensors  # spread: as forward saved it
+        src, mean, spread, weight = ctx.saved_tensors  # variance_kind: as forward saved it
         gamma = weight
         if mean.dtype is not torch.float32:
             mean, spread = mean.float(), spread.float()

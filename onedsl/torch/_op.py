@@ -9,13 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from .. import _attributes, _core, _refuse
-from .._dialect import Dialect
-from .._spec import DataFormatLike, parse_data_format
-from ..operators.batch_norm_training_backward import DIALECT, BatchNormGradients
+from .. import _core
+from ..operators import _attributes, _validation
+from ..operators._schema import OpSchema
+from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..tensors.spec import DataFormatLike, parse_data_format
 
 _AUTO = _core.Backend.auto
-_ALL, _DIFF_SRC = (_refuse.outputs(word, DIALECT) for word in ("all", "diff_src"))
+_ALL, _DIFF_SRC = (_validation.outputs(word, SCHEMA) for word in ("all", "diff_src"))
 
 
 def batch_norm_backward(
@@ -78,7 +79,7 @@ def batch_norm_backward(
     than src, diff_dst.
     """
     epsilon = _attributes.epsilon(epsilon)
-    sums = _refuse.outputs(outputs, DIALECT) == _ALL
+    sums = _validation.outputs(outputs, SCHEMA) == _ALL
     gradients = torch.ops.onedsl.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
     )
@@ -94,8 +95,8 @@ op = torch.ops.onedsl.batch_norm_backward.default
 """The custom op: ``sums`` says whether diff_gamma and diff_beta are wanted beside diff_src."""
 
 
-def _dialect(statistics: str) -> Dialect:
-    return dataclasses.replace(DIALECT, statistics=_attributes.statistics(statistics))
+def _schema(statistics: str) -> OpSchema:
+    return dataclasses.replace(SCHEMA, statistics=_attributes.statistics(statistics))
 
 
 @functools.lru_cache(maxsize=256)
@@ -104,19 +105,19 @@ def core_operator(
     data_format: str,
     statistics: str,
     *,
-    spread: _core.Spread = _core.Spread.variance,
+    variance_kind: _core.VarianceKind = _core.VarianceKind.variance,
 ) -> _core.Operator:
     """Make the core's operator for the op's attributes, once."""
-    return _dialect(statistics).core_operator(
+    return _schema(statistics).core_operator(
         epsilon,
         parse_data_format(data_format).statistics_shape_kind,
-        spread=spread,
-        keeps_history=True,  # autograd has it: the core is called below it
+        variance_kind=variance_kind,
+        allow_requires_grad=True,  # autograd has it: the core is called below it
     )
 
 
 # In training PyTorch saves 1 / sqrt(variance + eps), so one operator serves every eps.
-IN_TRAINING = core_operator(0.0, "NCX", "batch", spread=_core.Spread.inverse_deviation)
+IN_TRAINING = core_operator(0.0, "NCX", "batch", variance_kind=_core.VarianceKind.inverse_stddev)
 
 
 def run(
@@ -167,7 +168,7 @@ def _backward(
     if gradients is None:
         tensors = [t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma)]
         shape_kind = parse_data_format(data_format).statistics_shape_kind
-        _refuse.arguments(_dialect(statistics), shape_kind, tensors)
+        _validation.arguments(_schema(statistics), shape_kind, tensors)
         raise AssertionError("the core refused arguments that its checks had passed")
     return gradients
 

@@ -10,7 +10,7 @@ from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
 from .. import _core
-from .._sums import BatchNormMoments, BatchNormSums
+from ..operators._sums import BatchNormMoments, BatchNormSums
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ._layers import TYPES, batch_norm, begin_step, in_fx

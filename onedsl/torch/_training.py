@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from .._dialect import Dialect
-from .._types import DTYPES
 from ..operators import (
     batch_norm_forward_training,
     batch_norm_relu_forward_training,
     batch_norm_relu_training_backward,
 )
+from ..operators._schema import OpSchema
+from ..tensors.dtypes import DTYPES
 
 _AUTO = _core.Backend.auto
-_ALL = batch_norm_forward_training.DIALECT.all_outputs
+_ALL = batch_norm_forward_training.SCHEMA.all_outputs
 # PyTorch's statistics are f32, whatever the tensors are.
-_DIALECTS: dict[_core.Operation, Dialect] = {
-    module.DIALECT.operation: dataclasses.replace(
-        module.DIALECT, types=dict.fromkeys(DTYPES, ("f32",))
+_DIALECTS: dict[_core.Operation, OpSchema] = {
+    module.SCHEMA.operation: dataclasses.replace(
+        module.SCHEMA, types=dict.fromkeys(DTYPES, ("f32",))
     )
     for module in (
         batch_norm_forward_training,
@@ -43,7 +43,7 @@ def operator(
         epsilon,
         _core.StatisticsShape.channel_second,
         {"clip": math.inf if clip is None else clip},
-        keeps_history=True,  # autograd has it: the core is called below it
+        allow_requires_grad=True,  # autograd has it: the core is called below it
     )
 
 

@@ -71,7 +71,7 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   problem.wanted = random.chance(8) ? signature.least : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
     problem.statistics = random.chance(4) ? Statistics::frozen : Statistics::batch;
-    problem.spread = random.chance(4) ? Spread::inverse_deviation : Spread::variance;
+    problem.variance_kind = random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
   signature.inputs.for_each([&](const Input port) {
     if (signature.optional.has(port) && random.chance(4)) return;
@@ -193,7 +193,7 @@ inline Results results_of(const Call& call, const Run& run) {
 inline std::vector<double> inverse_deviations(const Problem& problem, const Tensor& variance) {
   std::vector<double> inverse(variance.count());
   for (std::size_t c = 0; c < inverse.size(); ++c) {
-    inverse[c] = problem.spread == Spread::variance
+    inverse[c] = problem.variance_kind == VarianceKind::variance
                      ? 1 / std::sqrt(variance[c] + problem.attributes.epsilon)
                      : variance[c];
   }

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/narrow.hpp"
+#include "core/convert_16bit.hpp"
 #include "core/types.hpp"
 
 namespace onedsl::test {
@@ -18,7 +18,7 @@ inline double value_of(const DataType type, const std::byte* const at) {
   }
   std::uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof bits);
-  return static_cast<double>(type == DataType::bf16 ? widen_bf16(bits) : widen_f16(bits));
+  return static_cast<double>(type == DataType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits));
 }
 
 inline void put_value(const DataType type, std::byte* const at, const double value) {
@@ -27,7 +27,7 @@ inline void put_value(const DataType type, std::byte* const at, const double val
     std::memcpy(at, &narrow, sizeof narrow);
     return;
   }
-  const std::uint16_t bits = type == DataType::bf16 ? narrow_bf16(narrow) : narrow_f16(narrow);
+  const std::uint16_t bits = type == DataType::bf16 ? f32_to_bf16(narrow) : f32_to_f16(narrow);
   std::memcpy(at, &bits, sizeof bits);
 }
 

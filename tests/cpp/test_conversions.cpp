@@ -7,7 +7,7 @@
 
 #include "check.hpp"
 #include "conversions.hpp"
-#include "core/narrow.hpp"
+#include "core/convert_16bit.hpp"
 #include "isas.hpp"
 #include "tests.hpp"
 
@@ -40,8 +40,8 @@ struct Format {
 };
 
 constexpr std::array formats = {
-    Format{"bf16", DataType::bf16, 7, 127, widen_bf16, narrow_bf16},
-    Format{"f16", DataType::f16, 10, 15, widen_f16, narrow_f16},
+    Format{"bf16", DataType::bf16, 7, 127, bf16_to_f32, f32_to_bf16},
+    Format{"f16", DataType::f16, 10, 15, f16_to_f32, f32_to_f16},
 };
 
 const Conversions& conversions_of(const native::Isa isa) {

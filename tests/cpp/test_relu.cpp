@@ -7,7 +7,7 @@
 
 #include "call.hpp"
 #include "check.hpp"
-#include "core/narrow.hpp"
+#include "core/convert_16bit.hpp"
 #include "layouts.hpp"
 #include "native/relu.hpp"
 #include "tests.hpp"
@@ -20,9 +20,9 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 double rounded(const DataType type, const float value) {
   switch (type) {
     case DataType::bf16:
-      return static_cast<double>(widen_bf16(narrow_bf16(value)));
+      return static_cast<double>(bf16_to_f32(f32_to_bf16(value)));
     case DataType::f16:
-      return static_cast<double>(widen_f16(narrow_f16(value)));
+      return static_cast<double>(f16_to_f32(f32_to_f16(value)));
     case DataType::f32:
       break;
   }
@@ -135,7 +135,7 @@ Training random_training(Random& random, const Layout& layout, const Geometry& g
   backward.problem.data = forward.problem.data;
   backward.problem.attributes = forward.problem.attributes;
   backward.problem.statistics = Statistics::batch;
-  backward.problem.spread = Spread::variance;
+  backward.problem.variance_kind = VarianceKind::variance;
   backward.inputs.clear();
   Tensor diff_dst(forward.problem.data, geometry.elements(), random.between(0, 3));
   for (std::size_t i = 0; i < diff_dst.count(); ++i) diff_dst.set(i, 1.5 + random.real());

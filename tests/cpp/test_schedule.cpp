@@ -5,10 +5,10 @@
 #include "check.hpp"
 #include "layouts.hpp"
 #include "native/kernels.hpp"
-#include "native/order.hpp"
+#include "native/summation_order.hpp"
 #include "native/places.hpp"
 #include "native/schedule.hpp"
-#include "native/whole.hpp"
+#include "native/int_math.hpp"
 #include "tests.hpp"
 
 namespace onedsl::test {
@@ -16,7 +16,7 @@ namespace {
 
 using native::Index;
 using native::Machine;
-using native::Order;
+using native::SummationOrder;
 using native::Range;
 using native::Schedule;
 using native::Worker;
@@ -29,7 +29,7 @@ void check_even(const std::vector<Index>& shares, const Geometry& geometry) {
 }
 
 // What run() does with a Schedule, counted: how often each channel of each partial sum is visited.
-void check_covered_once(const Schedule& schedule, const Order& order, const Geometry& geometry) {
+void check_covered_once(const Schedule& schedule, const SummationOrder& order, const Geometry& geometry) {
   std::vector<int> sums(static_cast<std::size_t>(order.channels * order.partials), 0);
   std::vector<int> finished(static_cast<std::size_t>(order.channels), 0);
   const Index panels = native::divide_up(order.channels, schedule.panel);
@@ -66,7 +66,7 @@ void check_covered_once(const Schedule& schedule, const Order& order, const Geom
   for (const std::vector<Index>& units : units_each) check_even(units, geometry);
 }
 
-void check_what_kernels_rely_on(const Schedule& schedule, const Order& order,
+void check_what_kernels_rely_on(const Schedule& schedule, const SummationOrder& order,
                                 const Geometry& geometry) {
   check(schedule.block >= 1 && schedule.panel >= schedule.block, "blocks of ", geometry);
   if (order.repeat > 1) check(schedule.block == order.channels, "repeated rows of ", geometry);
@@ -98,7 +98,7 @@ void test_schedule() {
     machine.elements_per_thread = random.chance(2) ? 16384 : random.between(1, 1000);
     const int threads =
         static_cast<int>(random.chance(2) ? random.between(1, 8) : random.between(1, 64));
-    const Order order = native::order_of(geometry, 4 << random.between(0, 2));
+    const SummationOrder order = native::order_of(geometry, 4 << random.between(0, 2));
     native::Traffic traffic;
     traffic.type = random.of(types);
     traffic.summed = random.between(1, 3);

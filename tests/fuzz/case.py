@@ -57,11 +57,11 @@ class Case:
     @property
     def wanted(self) -> list[str]:
         """Names of the outputs that are asked for."""
-        names = [port.name for port in self.target.dialect.outputs]
+        names = [port.name for port in self.target.schema.outputs]
         if self.target.asks:
             option, every, _ = self.target.asks
             if self.options[option] != every:
-                return [name for name in names if name in self.target.dialect.always]
+                return [name for name in names if name in self.target.schema.always]
         return names
 
 
@@ -79,8 +79,8 @@ def _describe(value: Any) -> str:
 def draw(rng: Rng) -> Case:
     """Draw a right call, and spoil some."""
     target = choose(rng, TARGETS)
-    dtype = choose(rng, target.dialect.types)
-    stats = choose(rng, target.dialect.types[dtype])
+    dtype = choose(rng, target.schema.types)
+    stats = choose(rng, target.schema.types[dtype])
     attributes = {name: choose(rng, good) for name, good in target.attributes.items()}
     attributes["epsilon"] = float(choose(rng, [1e-5, 1e-3, 1e-2, 1, 0.1, 1e-8]))
     if not target.broadcast:
@@ -102,16 +102,16 @@ def draw(rng: Rng) -> Case:
 
 
 def _tensors(rng: Rng, target: Target, dtype: str) -> list[Any]:
-    shape = arrays.shape(rng, *target.dialect.ranks)
+    shape = arrays.shape(rng, *target.schema.ranks)
     values = list(arrays.values(rng, shape))
     tensors = [
         values.pop(0) if values else np.maximum(0, rng.standard_normal(shape)) * 4
-        for port in target.dialect.inputs
+        for port in target.schema.inputs
         if port.kind == "tensor"
     ]
     return [
         tensors.pop(0).astype(helpers.NUMPY[dtype]) if port.kind == "tensor" else None
-        for port in target.dialect.inputs
+        for port in target.schema.inputs
     ]
 
 
@@ -126,7 +126,7 @@ def _leave_out(rng: Rng, case: Case) -> None:
         without.discard("dst")
     if "gamma" in without:
         without.add("beta")
-    for i, port in enumerate(case.target.dialect.inputs):
+    for i, port in enumerate(case.target.schema.inputs):
         if port.optional and port.name in without:
             case.inputs[i] = None
 
@@ -142,7 +142,7 @@ def _fit_statistics(rng: Rng, case: Case, stats: str) -> None:
     wanted = [src.shape[a] if a in keep else 1 for a in range(src.ndim)]
     shape = wanted if case.target.broadcast else [src.shape[a] for a in keep]
     own = src.size > 0 and chance(rng, 2)
-    for i, port in enumerate(case.target.dialect.inputs):
+    for i, port in enumerate(case.target.schema.inputs):
         if port.kind != "statistic":
             continue
         value = rng.uniform(0.5, 2, wanted) * (
@@ -157,7 +157,7 @@ def _fit_statistics(rng: Rng, case: Case, stats: str) -> None:
 
 def _place(rng: Rng, case: Case) -> None:
     """Move the arrays to places in memory, the tensors mostly to like ones; make some foreign."""
-    tensors = [i for i, port in enumerate(case.target.dialect.inputs) if port.kind == "tensor"]
+    tensors = [i for i, port in enumerate(case.target.schema.inputs) if port.kind == "tensor"]
     model = choose(rng, [lambda a: a, lambda a: arrays.dense_like(rng, a)])(case.inputs[0])
     if case.way != "compiled" and chance(rng, 5):
         model = arrays.placed(rng, model)
@@ -187,29 +187,29 @@ def _give_out(rng: Rng, case: Case) -> None:
     """Give memory to write to, guarded and poisoned; or in place; or none."""
     if chance(rng, 2):
         return
-    dialect = case.target.dialect
+    schema = case.target.schema
     src = next(arrays.numpy_of(v) for v in case.inputs if v is not None)
     if not is_dense(src):
         return
-    ports = zip(dialect.inputs, case.inputs, strict=True)
+    ports = zip(schema.inputs, case.inputs, strict=True)
     statistic = next(arrays.numpy_of(v) for p, v in ports if p.kind == "statistic")
     models = {"tensor": src, "statistic": np.empty(statistic.shape, statistic.dtype)}
     case.walls = helpers.Guarded(
-        *(models[port.kind] for port in dialect.outputs), offset=int(rng.integers(3))
+        *(models[port.kind] for port in schema.outputs), offset=int(rng.integers(3))
     )
     out: list[Any] = list(case.walls.buffers)
-    for i, port in enumerate(dialect.outputs):
+    for i, port in enumerate(schema.outputs):
         if port.name not in case.wanted:
             out[i] = None
         elif port.over and chance(rng, 4):
-            at = [p.name for p in dialect.inputs].index(port.over)
+            at = [p.name for p in schema.inputs].index(port.over)
             over = arrays.numpy_of(case.inputs[at])
             if over.flags.writeable and over.strides == src.strides and over.flags.aligned:
                 out[i] = case.inputs[at]
                 case.in_place = True
         elif chance(rng, 12):
             out[i] = choose(rng, arrays.KINDS)(out[i])
-    case.out = choose(rng, [tuple, lambda members: dialect.result(*members)])(out)
+    case.out = choose(rng, [tuple, lambda members: schema.result(*members)])(out)
 
 
 def is_dense(array: np.ndarray) -> bool:
@@ -243,7 +243,7 @@ def _spoil(rng: Rng, case: Case) -> None:
                 case.spoiled.append("values")
                 arrays.spoil(rng, array)
         else:
-            case.spoiled.append(case.target.dialect.inputs[i].name)
+            case.spoiled.append(case.target.schema.inputs[i].name)
             value = case.inputs[i]
             if isinstance(value, np.ndarray):
                 case.inputs[i] = arrays.wrong(rng, value)

@@ -45,7 +45,7 @@ def run(case: Case, threads: int = 0) -> Any:
         options = {name: value for name, value in case.options.items() if name != "backend"}
         totals = op.reduce(*case.inputs[: case.target.summed])
         return op.apply(totals, *case.inputs, **options, out=case.out)
-    ports = list(zip(case.target.dialect.inputs, case.inputs, strict=True))
+    ports = list(zip(case.target.schema.inputs, case.inputs, strict=True))
     statistic = next((v for p, v in ports if p.kind == "statistic" and v is not None), None)
     statistic = np.zeros(1, "f4") if statistic is None else arrays.numpy_of(statistic)
     if case.target.broadcast:
@@ -100,9 +100,9 @@ def _bytes_of(value: Any) -> bytes | None:
 
 
 def _judge_inputs(case: Case, before: list[bytes | None]) -> None:
-    outputs = case.target.dialect.outputs
+    outputs = case.target.schema.outputs
     over = {port.over for port in outputs} if case.in_place or "out" in case.spoiled else set()
-    for port, value, was in zip(case.target.dialect.inputs, case.inputs, before, strict=True):
+    for port, value, was in zip(case.target.schema.inputs, case.inputs, before, strict=True):
         if was is not None and port.name not in over and _bytes_of(value) != was:
             raise WrongError(f"{port.name} was written to: {case}")
 
@@ -138,7 +138,7 @@ def _is_not_in_the_statistics_order(case: Case, words: str) -> bool:
 
 def expected(case: Case) -> list[Expected] | None:
     """Compute the outputs in float64; None where the inputs do not go together."""
-    ports = case.target.dialect.inputs
+    ports = case.target.schema.inputs
     try:
         raw = [None if v is None else arrays.numpy_of(v) for v in case.inputs]
         shapes = {
@@ -160,9 +160,9 @@ def expected(case: Case) -> list[Expected] | None:
         ):
             return None
         axes = tuple(a for a, n in enumerate(kept) if n == 1)
-        everything = len(case.wanted) == len(case.target.dialect.outputs)
-        ignored = "" if everything else case.target.dialect.ignored
-        names, _ = _core.ports(case.target.dialect.operation)
+        everything = len(case.wanted) == len(case.target.schema.outputs)
+        ignored = "" if everything else case.target.schema.ignored
+        names, _ = _core.ports(case.target.schema.operation)
         values = dict(case.attributes)
         for port, name, value in zip(ports, names, raw, strict=True):
             values[name] = None
@@ -185,11 +185,11 @@ def judge_result(case: Case, result: Any, wanted: list[Expected] | None) -> None
     src = arrays.numpy_of(case.inputs[0])
     statistics = next(
         want.value.size
-        for port, want in zip(case.target.dialect.outputs, wanted, strict=True)
+        for port, want in zip(case.target.schema.outputs, wanted, strict=True)
         if port.kind == "statistic"
     )
     per_statistic = src.size // max(1, statistics)
-    for port, got, want in zip(case.target.dialect.outputs, result, wanted, strict=True):
+    for port, got, want in zip(case.target.schema.outputs, result, wanted, strict=True):
         if got is None:
             if port.name in case.wanted:
                 raise WrongError(f"{port.name} is None: {case}")
@@ -199,7 +199,7 @@ def judge_result(case: Case, result: Any, wanted: list[Expected] | None) -> None
 
 
 def _has_negative_variance(case: Case) -> bool:
-    ports = zip(case.target.dialect.inputs, case.inputs, strict=True)
+    ports = zip(case.target.schema.inputs, case.inputs, strict=True)
     return any(p.name == "variance" and (arrays.numpy_of(v) < 0).any() for p, v in ports)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import onedsl
-from onedsl._dialect import Dialect
+from onedsl.operators._schema import OpSchema
 
 
 class Expected(NamedTuple):
@@ -28,7 +28,7 @@ Values = Mapping[str, Any]
 broadcasts to the tensors, None where absent. With them the attributes by their names."""
 
 Formula = Callable[[Values, tuple[int, ...]], list[Expected]]
-"""From the values and the axes that are summed over to the outputs in the dialect's order."""
+"""From the values and the axes that are summed over to the outputs in the schema's order."""
 
 PIVOT = 2.0**-11  # the kernels' sums go about a number that is so near the mean
 
@@ -150,10 +150,10 @@ class Target:
     """Whether statistics have src's rank, and no data_format says which axis they keep."""
 
     @property
-    def dialect(self) -> Dialect:
+    def schema(self) -> OpSchema:
         """The class's ports, types and ranks."""
-        dialect: Dialect = self.kind._dialect
-        return dialect
+        schema: OpSchema = self.kind._schema
+        return schema
 
 
 TARGETS = [

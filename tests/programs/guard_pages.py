@@ -163,7 +163,7 @@ class InPasses:
 
     def __init__(self, op: Any, summed: int) -> None:
         self._op, self._summed = op, summed
-        self._dialect = op._dialect
+        self._schema = op._schema
 
     def __call__(self, *inputs: Any, out: Any = None, backend: str) -> Any:
         return self._op.apply(self._op.reduce(*inputs[: self._summed]), *inputs, out=out)
@@ -220,7 +220,7 @@ def run_layers(dtype: str, stats: str, data_format: str) -> None:
         shape = helpers.shape_of(data_format, batch, channels, (inner,))
         for kind, inputs, outputs, over, options in LAYERS:
             op: Any = kind(EPSILON, data_format=data_format)
-            padding = [None] * (len(op._dialect.outputs) - len(outputs))
+            padding = [None] * (len(op._schema.outputs) - len(outputs))
 
             def array(name: str, side: str, shape: Any = shape, channels: int = channels) -> Any:
                 is_tensor = name in TENSORS_BY_NAME

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+// Single values of the 16-bit types: statistics, of which there are few.
+namespace onedsl {
+
+inline float bf16_to_f32(const std::uint16_t bits) noexcept {
+  const std::uint32_t wide = std::uint32_t{bits} << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+// Narrowing goes to the nearest, ties to even; a NaN stays one.
+inline std::uint16_t f32_to_bf16(const float value) noexcept {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
+  return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
+}
+
+inline float f16_to_f32(const std::uint16_t bits) noexcept {
+  const std::uint32_t sign = std::uint32_t{bits & 0x8000U} << 16;
+  const std::uint32_t exponent = bits >> 10 & 0x1fU;
+  const std::uint32_t fraction = bits & 0x3ffU;
+  std::uint32_t wide = 0;
+  if (exponent == 0) {
+    // Zero or subnormal: the fraction counts units of 2^-24, which f32 holds exactly.
+    const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
+    std::memcpy(&wide, &magnitude, sizeof wide);
+  } else {
+    wide = (exponent == 0x1fU ? 0x7f800000U : (exponent + 112U) << 23) | fraction << 13;
+  }
+  wide |= sign;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+inline std::uint16_t f32_to_f16(const float value) noexcept {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  const std::uint32_t sign = bits >> 16 & 0x8000U;
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  std::uint32_t narrow = 0;
+  if (magnitude > 0x7f800000U) {
+    narrow = 0x7e00U | (magnitude >> 13 & 0x3ffU);
+  } else if (magnitude >= 0x477ff000U) {
+    narrow = 0x7c00U;  // 65520 and more round to infinity
+  } else if (magnitude < 0x38800000U) {
+    // Subnormal: adding 0.5 leaves units of 2^-24 in the last bits, rounded by the addition.
+    float shifted = 0;
+    std::memcpy(&shifted, &magnitude, sizeof shifted);
+    shifted += 0.5F;
+    std::memcpy(&narrow, &shifted, sizeof narrow);
+    narrow -= 0x3f000000U;
+  } else {
+    narrow = (magnitude - 0x38000000U + 0xfffU + (magnitude >> 13 & 1U)) >> 13;
+  }
+  return static_cast<std::uint16_t>(sign | narrow);
+}
+
+}  // namespace onedsl

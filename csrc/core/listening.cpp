@@ -1,7 +1,0 @@
-#include "listening.hpp"
-
-namespace onedsl {
-
-std::atomic<bool> listening = false;
-
-}  // namespace onedsl

@@ -1,0 +1,1 @@
+"""Capabilities, the plan cache, the run log, timing, and errors."""

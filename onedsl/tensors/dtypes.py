@@ -1,0 +1,69 @@
+"""The names of the data types, and what goes with what."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from .. import _core
+
+MAX_RANK = 64  # NumPy's own
+
+Backend = Literal["auto", "onednn", "native"]
+
+DType = (
+    Literal["f32", "bf16", "f16", "float32", "bfloat16", "float16"]
+    | np.dtype[Any]
+    | type[np.generic]
+)
+"""What is taken for one of the three types."""
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
+}
+
+# The rows of the op's type table: T1 of the tensors, and T2 of the statistics, gamma and its
+# gradient.
+STATISTICS: dict[str, tuple[str, ...]] = {
+    "f32": ("f32",),
+    "bf16": ("f32", "bf16"),
+    "f16": ("f32",),
+}
+
+CORE = {name: _core.DataType[name] for name in DTYPES}
+
+_SPELLINGS = {name: name for name in DTYPES} | {d.name: name for name, d in DTYPES.items()}
+
+
+def dtype_name(dtype: object, argument: str = "dtype") -> str:
+    """Give the short name of a dtype: ``"f32"``, ``"bf16"`` or ``"f16"``.
+
+    Raises
+    ------
+    TypeError
+        If it is none of the three, or of the other byte order.
+    """
+    if isinstance(dtype, str):
+        name = _SPELLINGS.get(dtype)
+    else:
+        try:
+            parsed = np.dtype(dtype)  # type: ignore[call-overload]
+        except (TypeError, ValueError):
+            parsed = None
+        name = next((n for n, d in DTYPES.items() if parsed is not None and d == parsed), None)
+        if parsed is not None and not parsed.isnative:
+            raise TypeError(
+                f"{argument} has the byte order of another machine ({parsed.str}); "
+                f"convert it: {argument}.astype({argument}.dtype.newbyteorder('='))"
+            )
+    if name is None:
+        raise TypeError(f"{argument} must be f32, bf16 or f16, not {_spell(dtype)}")
+    return name
+
+
+def _spell(dtype: object) -> str:
+    return repr(dtype) if isinstance(dtype, str) else str(getattr(dtype, "name", dtype))
