@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
-from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 
 import onedsl
 from onedsl import bench, testing
@@ -39,6 +38,8 @@ MARKS = {
 
 def photographs(channels: int, size: int) -> testing.Problem:
     """Cut photographs into squares, with patches for channels, as a first convolution sees them."""
+    from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
+
     photos = np.stack(load_sample_images().images).astype(np.float32) / 128 - 1
     side = round((channels / 3) ** 0.5)
     step = max(1, side // 2)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import cmake
 import helpers
-import ninja
 import pytest
+
+cmake = pytest.importorskip("cmake", reason="the extra `dev` is not installed")
+ninja = pytest.importorskip("ninja", reason="the extra `dev` is not installed")
+
+pytestmark = pytest.mark.slow  # compiles the kernels a second time
 
 ISAS = ["baseline", "avx2", "avx512", "avx512_bf16"]
 
