@@ -22,8 +22,9 @@ struct Normalization {
 
 inline double inverse_deviation_of(const Formula& formula, const float variance) {
   const auto variance_kind = static_cast<double>(variance);
-  return formula.variance_kind == VarianceKind::inverse_stddev ? variance_kind
-                                                     : 1 / std::sqrt(variance_kind + formula.epsilon);
+  return formula.variance_kind == VarianceKind::inverse_stddev
+             ? variance_kind
+             : 1 / std::sqrt(variance_kind + formula.epsilon);
 }
 
 inline double gamma_of(const Task& task, const Index c) {

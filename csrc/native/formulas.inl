@@ -130,18 +130,33 @@ class GradientTerms {
   const T* diff_dst_;
 };
 
-template <class T, bool by_dst>
+template <class T, bool by_dst, bool may_write_residual = false>
 class MaskedGradientTerms {
  public:
   using Element = T;
 
   MaskedGradientTerms(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset), diff_(task, offset) {}
+      : src_(static_cast<const T*>(task.tensors.src) + offset),
+        diff_(task, offset),
+        diff_residual_(task.reduce_writes_residual
+                           ? static_cast<T*>(task.tensors.diff_residual) + offset
+                           : nullptr),
+        non_temporal_(task.non_temporal && rows_are_aligned(task)) {}
 
   template <class K, class Stretch>
   auto at(const Index i, const K& k, const Stretch& stretch) const {
     const auto x = stretch.read(src_ + i, pivot_of(k));
-    return apply(gradient_terms, k, x, diff_.at(i, k, stretch, x));
+    const auto d = diff_.at(i, k, stretch, x);
+    if constexpr (may_write_residual) {
+      if (diff_residual_ != nullptr) {
+        if (non_temporal_) {
+          stretch.write_non_temporal(diff_residual_ + i, d);
+        } else {
+          stretch.write(diff_residual_ + i, d);
+        }
+      }
+    }
+    return apply(gradient_terms, k, x, d);
   }
 
   template <class Visit>
@@ -151,8 +166,17 @@ class MaskedGradientTerms {
   }
 
  private:
+  // Whether every row begins a line of memory.
+  bool rows_are_aligned(const Task& task) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(diff_residual_);
+    const Index row_bytes = task.order.row * static_cast<Index>(sizeof(T));
+    return begin % line_bytes == 0 && row_bytes % line_bytes == 0;
+  }
+
   const T* src_;
   MaskedDiff<T, by_dst> diff_;
+  T* diff_residual_;
+  bool non_temporal_;
 };
 
 template <class T>
@@ -186,7 +210,9 @@ class GradientResult {
 
   GradientResult(const Task& task, const Index offset)
       : src_(static_cast<const T*>(task.tensors.src) + offset),
-        diff_dst_(static_cast<const T*>(task.tensors.diff_dst) + offset),
+        diff_dst_(static_cast<const T*>(task.reduce_writes_residual ? task.tensors.diff_residual
+                                                                    : task.tensors.diff_dst) +
+                  offset),
         diff_src_(static_cast<T*>(task.tensors.result) + offset) {}
 
   const T* begin() const { return diff_src_; }

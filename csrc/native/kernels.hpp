@@ -1,8 +1,8 @@
 #pragma once
 
 #include "../core/types.hpp"
-#include "summation_order.hpp"
 #include "relu.hpp"
+#include "summation_order.hpp"
 
 // What the dispatching code (built for any x86-64) and the kernels (built once per instruction set)
 // share: plain data and pointers to functions, and no function that both would have a copy of, for
@@ -53,7 +53,8 @@ struct Formula {
   Relu relu;
 };
 
-// Some elements of channel 0, variance_kind over the tensor; those of channel c are c * inner further on.
+// Some elements of channel 0, variance_kind over the tensor; those of channel c are c * inner
+// further on.
 struct Samples {
   static constexpr Index most = 8;
   Index at[most] = {};
@@ -91,8 +92,11 @@ struct Task {
   Workspace workspace;
   Pass pass = Pass::both;
   Totals totals;
-  bool far = false;        // the tensors are more than the first caches hold
+  bool far = false;           // the tensors are more than the first caches hold
   bool non_temporal = false;  // non-temporal stores
+  // diff_residual, which is diff_dst under the ReLU's mask, is written while it is summed, and then
+  // read instead of diff_dst and dst.
+  bool reduce_writes_residual = false;
 };
 
 // One chunk of the rows, of some neighbouring channels: of a single one if planes are in pieces.

@@ -32,11 +32,29 @@ constexpr Kernels gradient{
     fence};
 
 template <class T, bool by_dst>
+void reduce_masked(const Task& task, const Part& part, const PartialScratch& scratch) {
+  if (task.order.columns) {
+    reduce_columns<MaskedGradientTerms<T, by_dst, by_dst>>(task, part, scratch);
+  } else {
+    reduce_planes<MaskedGradientTerms<T, by_dst>>(task, part, scratch);
+  }
+}
+
+template <class T, bool by_dst>
+void write_masked(const Task& task, const Part& part) {
+  if (task.reduce_writes_residual) {
+    write<GradientResult<T, Statistics::batch>>(task, part);
+  } else {
+    write<MaskedGradientResult<T, by_dst>>(task, part);
+  }
+}
+
+template <class T, bool by_dst>
 constexpr Kernels masked_gradient{lanes,
                                   prepare_masked_gradient<T>,
-                                  reduce<MaskedGradientTerms<T, by_dst>>,
+                                  reduce_masked<T, by_dst>,
                                   finish_gradient<T>,
-                                  write<MaskedGradientResult<T, by_dst>>,
+                                  write_masked<T, by_dst>,
                                   fence};
 
 template <class T, class Result>

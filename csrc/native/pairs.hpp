@@ -131,6 +131,10 @@ struct WholePair {
       store_pair(p, pair);
     }
   }
+  template <class T>
+  void write_non_temporal(T* p, const VecPair& pair) const {
+    stream_pair(p, pair);
+  }
 };
 
 struct FirstOfPair {
@@ -147,6 +151,10 @@ struct FirstOfPair {
   template <class T>
   void write(T* p, const VecPair& pair) const {
     store_pair_first(n, p, pair);
+  }
+  template <class T>
+  void write_non_temporal(T* p, const VecPair& pair) const {
+    write(p, pair);
   }
 };
 

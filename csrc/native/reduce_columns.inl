@@ -157,9 +157,9 @@ class ColumnSums {
   float* few_products_;
 };
 
-// The order in which the rows of a chunk are added up, in every column alike. It goes by the SummationOrder
-// and the chunk alone, and is not to learn how many columns the block has, for that depends on the
-// number of threads.
+// The order in which the rows of a chunk are added up, in every column alike. It goes by the
+// SummationOrder and the chunk alone, and is not to learn how many columns the block has, for that
+// depends on the number of threads.
 template <class Terms_>
 void visit_rows(const SummationOrder& order, const Index chunk, const ColumnSums<Terms_>& sums) {
   const Range rows = rows_of(order, chunk);

@@ -17,8 +17,8 @@ namespace {
 
 // Adds pieces of a channel's planes, `apart` elements from each other, to its sums, which are one
 // for each lane. f32 holds the sums of 32 terms of a lane at most: of eight pairs of vectors, or of
-// what remains of all pieces together (see SummationOrder::rows_together). Whether as many more follow,
-// further on, tells what to ask memory for.
+// what remains of all pieces together (see SummationOrder::rows_together). Whether as many more
+// follow, further on, tells what to ask memory for.
 template <class Terms_>
 [[gnu::flatten]] void add_pieces(const Terms_& all_terms, const Index first, const Index pieces,
                                  const Index apart, const Index count, const Coefficients& channel,

@@ -8,13 +8,13 @@
 #include <cstddef>
 #include <exception>
 
+#include "int_math.hpp"
 #include "kernels.hpp"
-#include "summation_order.hpp"
 #include "places.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
+#include "summation_order.hpp"
 #include "task.hpp"
-#include "int_math.hpp"
 
 namespace onedsl::native {
 namespace {
@@ -143,11 +143,12 @@ void on_threads(const int threads, const Work& work) {
 
 // Of one block.
 KernelInfo cut_block(const Problem& problem, const int num_threads, const Ports& ports,
-              const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
+                     const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
   KernelInfo cut;
   cut.order = order_of(problem.geometry, kernels.lanes);
   cut.schedule = schedule_for(cut.order, traffic, machine, num_threads);
-  cut.non_temporal = traffic.cache_filled > non_temporal_from && may_write_non_temporal(problem, ports);
+  cut.non_temporal =
+      traffic.cache_filled > non_temporal_from && may_write_non_temporal(problem, ports, cut.order);
   return cut;
 }
 

@@ -3,8 +3,8 @@
 #include "../core/ports.hpp"
 #include "../core/problem.hpp"
 #include "cpu.hpp"
-#include "summation_order.hpp"
 #include "schedule.hpp"
+#include "summation_order.hpp"
 
 // onedsl's own kernels.
 namespace onedsl::native {
@@ -18,11 +18,12 @@ struct KernelInfo {
 };
 
 // Of a run whose results are not written over its inputs. The problem has elements.
-KernelInfo kernel_info(const Problem& problem, int num_threads, const Machine& machine = this_machine());
+KernelInfo kernel_info(const Problem& problem, int num_threads,
+                       const Machine& machine = this_machine());
 
-// The results are the same bits for any num_threads >= 1: see summation_order.hpp. The problem has elements,
-// or is the second pass of one that has, and statistics. May be called by many threads at once.
-// Another machine than this one is for tests: it must not have more instructions.
+// The results are the same bits for any num_threads >= 1: see summation_order.hpp. The problem has
+// elements, or is the second pass of one that has, and statistics. May be called by many threads at
+// once. Another machine than this one is for tests: it must not have more instructions.
 void run(const Problem& problem, int num_threads, const Ports& ports,
          const Machine& machine = this_machine());
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels.hpp"
 #include "int_math.hpp"
+#include "kernels.hpp"
 
 namespace onedsl::native {
 namespace {
@@ -96,7 +96,7 @@ void cut_planes(Schedule& schedule, const SummationOrder& order, const Traffic& 
 
   const Index panel_bytes = traffic.summed * channel_bytes * block;
   schedule.prefetch_next_panel = may_ask && !cached && schedule.own_panels &&
-                           panels_while_asking * panel_bytes <= cache.second_bytes;
+                                 panels_while_asking * panel_bytes <= cache.second_bytes;
 }
 
 }  // namespace
@@ -135,7 +135,8 @@ Index units_in(const Schedule& schedule, const SummationOrder& order, const Rang
   return divide_up(panel.end - panel.begin, schedule.block) * order.partials;
 }
 
-Unit unit_of(const Schedule& schedule, const SummationOrder& order, const Range& panel, const Index unit) {
+Unit unit_of(const Schedule& schedule, const SummationOrder& order, const Range& panel,
+             const Index unit) {
   const Index first = panel.begin + unit / order.partials * schedule.block;
   return {{first, std::min(first + schedule.block, panel.end)}, unit % order.partials};
 }

@@ -43,7 +43,8 @@ struct Traffic {
   double cache_filled = 0;  // how often they fill the last cache
 };
 
-// A pure function. The tensors may be larger than what the SummationOrder sees of them: the traffic tells.
+// A pure function. The tensors may be larger than what the SummationOrder sees of them: the traffic
+// tells.
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       int num_threads);
 

@@ -20,9 +20,9 @@ namespace {
 // Squares, in variances.
 constexpr double farthest_pivot = 4;
 
-// The value in steps of about an eighth of the variance_kind, a power of two: so that src - pivot is
-// mostly exact, and else not rounded alike for all src of one binade. That of equal values is the
-// value, for their variance to be zero.
+// The value in steps of about an eighth of the variance_kind, a power of two: so that src - pivot
+// is mostly exact, and else not rounded alike for all src of one binade. That of equal values is
+// the value, for their variance to be zero.
 inline float pivot_near(const double value, const double variance_kind) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &variance_kind, sizeof bits);

@@ -21,8 +21,8 @@ struct Range {
 // It is decided here and nowhere else, by the geometry and the lanes of a vector. The number of
 // threads and the caches have no part in it: order_of() is not told them. What depends on them, the
 // Schedule, only says who computes what and when. So the results are the same bits for any number
-// of threads, as long as a kernel that sums chooses its branches by an SummationOrder alone, and never by
-// the block of channels that it was given: see visit_rows() in reduce_columns.inl.
+// of threads, as long as a kernel that sums chooses its branches by an SummationOrder alone, and
+// never by the block of channels that it was given: see visit_rows() in reduce_columns.inl.
 //
 // A tensor is seen as rows, one after the other in memory, in one of two ways:
 //   columns: `inner` is shorter than a vector (1 in NXC memory). A row holds `repeat` positions of

@@ -85,6 +85,7 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
   task.totals = {ports.sums.first, ports.sums.second};
   if (has_relu(problem)) task.formula.relu = relu_of(problem.attributes.clip, problem.data);
   task.order = order;
+  task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
   if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order, places);
   return task;
 }
@@ -132,7 +133,16 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
   return traffic;
 }
 
-bool may_write_non_temporal(const Problem& problem, const Ports& ports) {
+bool reduce_writes_residual(const Problem& problem, const Ports& ports,
+                            const SummationOrder& order) {
+  return order.columns && problem.pass == Pass::both && needs_sums(problem) &&
+         ports.out[Output::diff_residual] != nullptr &&
+         variant_of(problem, ports) == Variant::gradient_by_dst;
+}
+
+bool may_write_non_temporal(const Problem& problem, const Ports& ports,
+                            const SummationOrder& order) {
+  if (reduce_writes_residual(problem, ports, order)) return true;
   const Signature& signature = signature_of(problem.operation);
   if (ports.out[signature.in_place] == ports.in[signature.over]) return false;
   // Such stores begin where the result is aligned, and so must the other tensor that is written.
