@@ -60,18 +60,16 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 try:
     import onedsl._core  # so, and not `from .`, for the error to say that there is none
 except ImportError as _error:
-    from .runtime.import_errors import explain as _explain
+    from .runtime.import_errors import import_error_message as _message
 
-    raise ImportError(_explain(_error), name=_error.name, path=_error.path) from _error
+    raise ImportError(_message(_error), name=_error.name, path=_error.path) from _error
 
 if (_cap := onedsl._core.unknown_native_cap()) is not None:
     import warnings as _warnings
 
-    from .runtime.import_errors import unknown_cap as _unknown_cap
+    from .runtime.import_errors import unknown_isa_cap_message as _message
 
-    _warnings.warn(
-        _unknown_cap(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
-    )
+    _warnings.warn(_message(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2)
 
 from . import graph, testing
 from .operators._compiled import Compiled

@@ -1,9 +1,10 @@
-"""onedsl.jax, against JAX's own differentiation and onedsl's float64 reference."""
+"""onedsl.jax, compared with JAX's derivatives in float64 and with onedsl.testing."""
 
 from __future__ import annotations
 
 import functools
 import re
+import types
 
 import helpers
 import numpy as np
@@ -19,13 +20,27 @@ jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here
 import jax.numpy as jnp  # noqa: E402
 
 import onedsl.jax  # noqa: E402
-from onedsl.jax import _arguments, _call, _callback  # noqa: E402
+from onedsl.jax import _arguments, _call  # noqa: E402
 
-SIZES = [(), (5,), (4, 3), (2, 3, 2)]
-spatials = pytest.mark.parametrize("spatial", SIZES, ids=lambda s: f"rank_{len(s) + 2}")
+
+def eager(function):
+    return function
+
+
 modes = pytest.mark.parametrize("mode", ["batch", "frozen"])
-jits = pytest.mark.parametrize("wrap", [jax.jit, lambda f: f], ids=["jit", "eager"])
+jits = pytest.mark.parametrize("wrap", [jax.jit, eager])
 gammas = pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_gamma"])
+
+
+def variants(*stats_dtypes):
+    """Parametrize over all dtypes at rank 4 with jit, and over all other ranks in f32 without."""
+    rows = [(*row, (4, 3), jax.jit) for row in helpers.TYPES if row[1] in stats_dtypes]
+    rows += [("f32", "f32", spatial, eager) for spatial in [(), (5,), (2, 3, 2)]]
+    return pytest.mark.parametrize(
+        ("dtype", "stats", "spatial", "wrap"),
+        rows,
+        ids=[f"{dtype}_{stats}_rank_{len(spatial) + 2}" for dtype, stats, spatial, _ in rows],
+    )
 
 
 def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
@@ -37,15 +52,11 @@ def arrays(*values):
     return tuple(jnp.asarray(value) for value in values)
 
 
-def layout(src, data_format):
+def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="NXC"):
+    """Compute the layer with jax.numpy in src's dtype; JAX differentiates it."""
     channel = src.ndim - 1 if data_format == "NXC" else 1
     axes = tuple(axis for axis in range(src.ndim) if axis != channel)
-    return axes, tuple(size if axis == channel else 1 for axis, size in enumerate(src.shape))
-
-
-def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="NXC"):
-    """Write the layer in jax.numpy, in src's type, for JAX to differentiate."""
-    axes, shape = layout(src, data_format)
+    shape = tuple(size if axis == channel else 1 for axis, size in enumerate(src.shape))
     if mean is None:
         mean, variance = src.mean(axes), src.var(axes)
     dst = (src - mean.reshape(shape)) / jnp.sqrt(variance + EPSILON).reshape(shape)
@@ -54,10 +65,10 @@ def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="
 
 
 def in_float64(function, *values):
-    """Run a function of arrays in float64, and give NumPy arrays."""
+    """Return the results of a function on float64 arrays, as NumPy arrays."""
     with jax.enable_x64(True):
         wide = [None if v is None else jnp.asarray(np.asarray(v, np.float64)) for v in values]
-        return jax.tree.map(np.asarray, function(*wide))
+        return jax.tree.map(np.asarray, jax.jit(function)(*wide))
 
 
 def assert_close(actual, expected, tolerance):
@@ -67,13 +78,11 @@ def assert_close(actual, expected, tolerance):
         assert testing.relative_l2(a, b) <= tolerance
 
 
-@helpers.types
+@variants("f32", "bf16")
 @helpers.formats
-@spatials
 @modes
 @gammas
-@jits
-def test_backward(dtype, stats, data_format, spatial, mode, with_gamma, wrap):
+def test_backward(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
     problem = problem_of(data_format, spatial, dtype, stats)
     inputs = problem if with_gamma else problem[:4]
     options = {"epsilon": EPSILON, "data_format": data_format}
@@ -86,21 +95,19 @@ def test_backward(dtype, stats, data_format, spatial, mode, with_gamma, wrap):
     testing.assert_gradients_close(got, wanted)
 
 
-def test_backward_is_the_numpy_call_bit_by_bit():
+def test_backward_equals_the_numpy_call_bitwise():
     problem = problem_of()
     got = onedsl.jax.batch_norm_backward(*problem, epsilon=EPSILON)
     for a, b in zip(got, onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-@helpers.dtypes
+@variants("f32")
 @helpers.formats
-@spatials
 @gammas
-@jits
-def test_layer_in_training(dtype, data_format, spatial, with_gamma, wrap):
-    """The gradients and results against float64 autodiff; the loss uses the statistics too."""
-    problem = problem_of(data_format, spatial, dtype)
+def test_training_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
+    """Results and gradients of a loss that also depends on the statistics."""
+    problem = problem_of(data_format, spatial, dtype, stats)
     parameters = (problem.gamma, problem.mean) if with_gamma else ()
 
     def loss(layer, src, *parameters):
@@ -124,7 +131,7 @@ def test_layer_in_training(dtype, data_format, spatial, with_gamma, wrap):
     assert got[0].dtype == problem.src.dtype
     assert_close(results[0], wanted_results[0], tolerance)
     assert_close(results[1:], wanted_results[1:], 1e-6)
-    # Statistics rounded to f32, and where they have a gradient of their own, one more rounding.
+    # The statistics are rounded to f32, and their own gradient adds one rounding.
     assert_close(got[0], wanted[0], 2 * tolerance)
     assert_close(got[1:], wanted[1:], 4e-6)
     assert abs(value - wanted_value) <= 4 * tolerance * abs(wanted_value)
@@ -132,7 +139,7 @@ def test_layer_in_training(dtype, data_format, spatial, with_gamma, wrap):
 
 @pytest.mark.parametrize("used", ["dst", "mean", "variance"])
 def test_each_result_has_its_gradient(used):
-    """Also where the loss depends on one alone: the other cotangents are symbolic zeros then."""
+    """A loss that depends on one result: the other cotangents are symbolic zeros."""
     problem = problem_of()
     index = ["dst", "mean", "variance"].index(used)
 
@@ -146,8 +153,8 @@ def test_each_result_has_its_gradient(used):
     assert_close(got, wanted, 2e-6)
 
 
-def test_unused_statistics_cost_no_pass():
-    """Nothing but the call is of src's size in the program of the gradient."""
+def test_unused_statistics_add_no_pass():
+    """The program of the gradient is the call alone."""
     src = jnp.asarray(problem_of().src)
     _, backward = jax.vjp(lambda src: onedsl.jax.batch_norm(src, epsilon=EPSILON)[0], src)
     program = jax.jit(backward).lower(src).as_text()
@@ -156,13 +163,12 @@ def test_unused_statistics_cost_no_pass():
     assert "stablehlo.subtract" not in program
 
 
-@helpers.types
+@variants("f32", "bf16")
 @helpers.formats
 @gammas
-@jits
-def test_frozen_layer(dtype, stats, data_format, with_gamma, wrap):
-    """All five gradients, those with respect to mean and variance included."""
-    problem = problem_of(data_format, (4, 3), dtype, stats)
+def test_frozen_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
+    """All five gradients, including those of mean and variance."""
+    problem = problem_of(data_format, spatial, dtype, stats)
     statistics = (problem.mean, problem.variance)
     parameters = (problem.gamma, problem.mean) if with_gamma else ()
 
@@ -195,7 +201,7 @@ def test_frozen_layer(dtype, stats, data_format, with_gamma, wrap):
 @modes
 @pytest.mark.parametrize("spatial", [(), (4, 3)], ids=["rank_2", "rank_4"])
 def test_vmap(mode, spatial):
-    """Of all arguments, of some, from another axis than the first, and twice over."""
+    """Over all arguments, over one, over the last axis, and nested."""
     problems = [problem_of("NCX", spatial, seed=seed) for seed in range(4)]
     options = {"epsilon": EPSILON, "data_format": "NCX", "statistics": mode}
     function = functools.partial(onedsl.jax.batch_norm_backward, **options)
@@ -235,7 +241,7 @@ def test_vmap_of_a_gradient():
 @modes
 @gammas
 def test_second_derivatives(mode, with_gamma):
-    """Reverse over reverse, and forward over reverse, of the layer and of the operator."""
+    """Reverse over reverse and forward over reverse mode."""
     problem = problem_of(spatial=())
     gamma = (problem.gamma,) if with_gamma else ()
 
@@ -261,13 +267,13 @@ def test_second_derivatives(mode, with_gamma):
         return lambda *a: (jax.grad(squares, argnums)(*a), jax.jacfwd(first)(*a))
 
     inputs = (problem.src, *gamma)
-    got, wanted = twice(ours)(*arrays(*inputs)), in_float64(twice(theirs), *inputs)
+    got, wanted = jax.jit(twice(ours))(*arrays(*inputs)), in_float64(twice(theirs), *inputs)
     assert_close(got, wanted, 2e-5)
 
 
 @modes
 def test_third_derivatives(mode):
-    """In reverse and in forward mode, of the layer; the operator's follow from them."""
+    """In reverse and in forward mode."""
     problem = problem_of(spatial=())
     statistics = (problem.mean, problem.variance)
 
@@ -290,12 +296,11 @@ def test_third_derivatives(mode):
             jax.jacfwd(jax.jacfwd(first))(src),
         )
 
-    assert_close(
-        thrice(ours)(jnp.asarray(problem.src)), in_float64(thrice(theirs), problem.src), 2e-4
-    )
+    got = jax.jit(thrice(ours))(jnp.asarray(problem.src))
+    assert_close(got, in_float64(thrice(theirs), problem.src), 2e-4)
 
 
-def test_forward_mode_is_refused():
+def test_forward_mode_of_a_layer_raises():
     src = jnp.asarray(problem_of().src)
     layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     with pytest.raises(TypeError, match=r"forward-mode autodiff .* custom_vjp"):
@@ -303,111 +308,95 @@ def test_forward_mode_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "words"),
+    ("changes", "error", "message"),
     [
-        ({"src": [[1.0]]}, TypeError, "src must be a JAX or NumPy array, not list"),
-        ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, not float64"),
-        ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, not int64"),
+        ({"src": [[1.0]]}, TypeError, "src must be a JAX or NumPy array, got list"),
+        ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, .*float64"),
+        ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, .*int64"),
         ({"src": np.ones(8, "f4")}, ValueError, "src must have 2 dimensions or more"),
         ({"gamma": np.ones(3, "f4")}, ValueError, r"gamma must have shape \(8,\), one value"),
         ({"beta": np.ones(3, "f4")}, ValueError, r"beta must have shape \(8,\), one value"),
-        ({"beta": np.ones(8)}, TypeError, "beta must be f32, bf16 or f16, not float64"),
+        ({"beta": np.ones(8)}, TypeError, "beta must be f32, bf16 or f16, .*float64"),
         ({"epsilon": 0.0}, ValueError, "epsilon must be positive"),
-        ({"epsilon": jnp.float32(1)}, TypeError, r"epsilon must be .* pass float\(epsilon\)"),
+        ({"epsilon": jnp.float32(1)}, TypeError, r"epsilon must be .* Pass float\(epsilon\)"),
         ({"data_format": "NHWC"}, ValueError, "data_format must be 'NXC' or 'NCX'"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_words_of_the_layers(changes, error, words):
+def test_layers_reject_invalid_arguments(changes, error, message):
     arguments = {"src": np.ones((2, 8), "f4"), "epsilon": EPSILON} | changes
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         onedsl.jax.batch_norm(**arguments)
     statistics = {name: np.ones(8, "f4") for name in ("mean", "variance")}
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=message):
         onedsl.jax.batch_norm_frozen(**statistics, **arguments)
 
 
 @pytest.mark.parametrize("name", ["gamma", "beta"])
-def test_words_for_the_types_of_the_parameters(name):
-    """They name no mean where none is passed."""
+def test_dtypes_of_the_parameters(name):
+    """The message does not mention mean where the layer has no such argument."""
     src, ones = np.ones((2, 8), "f2"), np.ones(8, "f4")
     half = {name: ones.astype("f2")}
-    with pytest.raises(TypeError, match=f"^{name} must be f32 where src is f16, not f16$"):
+    with pytest.raises(TypeError, match=f"^{name} must be f32 where src is f16, .*f16$"):
         onedsl.jax.batch_norm(src, **half, epsilon=EPSILON)
-    with pytest.raises(TypeError, match=f"^{name} must be f32 as mean is, not f16$"):
+    with pytest.raises(TypeError, match=f"^{name} must be f32 as mean is, .*f16$"):
         onedsl.jax.batch_norm_frozen(src, ones, ones, **half, epsilon=EPSILON)
 
 
 def test_epsilon_is_static():
     src = jnp.asarray(problem_of().src)
-    words = "epsilon must be a Python number, .* static_argnames"
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(TypeError, match=r"epsilon must be a Python number, .* static_argnames"):
         jax.jit(lambda src, e: onedsl.jax.batch_norm(src, epsilon=e))(src, 1e-5)
     call = jax.jit(onedsl.jax.batch_norm, static_argnames="epsilon")
     assert_close(call(src, epsilon=1e-5), onedsl.jax.batch_norm(src, epsilon=1e-5), 0)
 
 
-def test_words_for_deleted_arrays():
+def test_deleted_arrays_are_rejected():
     src, *rest = arrays(*problem_of())
     src.delete()
-    words = "^src has no memory any more: it was deleted"
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"^src must have memory, got a deleted"):
         onedsl.jax.batch_norm(src, epsilon=EPSILON)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"^src .* deleted"):
         onedsl.BatchNormTrainingBackward(EPSILON)(src, *rest)
 
 
-def test_checks_take_no_array():
-    """They go by shape and type, so that they can never read a tracer's memory."""
+def test_validation_of_tracers():
+    """Validation uses shape and dtype only."""
     seen = []
 
     def trace(src):
-        seen.append(_arguments.described("src", src))
+        seen.append(_arguments.array_info("src", src))
         return src
 
     jax.jit(trace)(np.ones((2, 3), "f2"))
     assert seen == [_validation.ArrayInfo((2, 3), "f16")]
 
 
-def test_words_of_the_operator():
+def test_backward_rejects_invalid_arguments():
     problem = problem_of()
     call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
     with pytest.raises(ValueError, match="diff_dst must have src's shape"):
         jax.jit(call)(problem.src, problem.diff_dst[:1], *problem[2:])
-    with pytest.raises(TypeError, match="mean must be f32 where src is f32, not bf16"):
+    with pytest.raises(TypeError, match=r"mean must be f32 where src is f32, .*bf16"):
         call(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
     with pytest.raises(ValueError, match="statistics must be"):
         call(*problem, statistics=True)
-    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, not float64"):
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
         jax.jit(call)(problem.src.astype("f8"), *problem[1:])
 
 
-class Elsewhere:
-    """What JAX shows of an array on another device, or of its buffer in a callback."""
-
-    platform = "cuda"
-
-    def devices(self):
-        return {self}
-
-    def __dlpack_device__(self):
-        return 2, 0
-
-
 def test_another_device(monkeypatch):
-    words = r"src is on .*, and onedsl computes on CPUs: move it with jax.device_put\(src, "
     src = jnp.asarray(problem_of().src)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(src), "devices", Elsewhere.devices.__get__(Elsewhere()))
-        with pytest.raises(ValueError, match=words):
-            onedsl.jax.batch_norm(src, epsilon=EPSILON)
-    with pytest.raises(ValueError, match=words):
-        _callback._run(None, 7, 2, None, (), Elsewhere())
+    gpu = types.SimpleNamespace(platform="cuda")
+    monkeypatch.setattr(type(src), "devices", lambda _: [gpu])
+    message = r"src must be on the CPU, got an array on cuda\. Move it with jax.device_put\(src, "
+    with pytest.raises(ValueError, match=message):
+        onedsl.jax.batch_norm(src, epsilon=EPSILON)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8), (2, 3, 0)])
 @jits
-def test_empty(shape, wrap):
+def test_empty_tensors(shape, wrap):
     problem = testing.random_problem(shape)
     call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
     got = wrap(call)(*arrays(*problem))
@@ -418,63 +407,13 @@ def test_empty(shape, wrap):
     assert (np.asarray(mean) == 0).all()
 
 
-def test_nothing_is_copied():
-    """XLA's program is the call alone, on its own parameters and results."""
+def test_no_tensor_is_copied():
+    """The compiled program consists of the call, its parameters and its results."""
     problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
     call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
     program = jax.jit(call).lower(*problem).compile().as_text()
     operations = set(re.findall(r"^ .* = .*? ([a-z-]+)\(", program, re.MULTILINE))
     assert operations - {"get-tuple-element", "tuple"} == {"parameter", "custom-call"}
-
-
-@pytest.fixture
-def through_python(monkeypatch):
-    """Programs are as with a JAX that does not take the handlers, and made anew."""
-    monkeypatch.setattr(_call, "HAS_HANDLERS", False)
-    jax.clear_caches()
-    yield
-    jax.clear_caches()
-
-
-@pytest.mark.usefixtures("through_python")
-def test_nothing_is_copied_through_python(monkeypatch):
-    """The core gets the addresses of JAX's own arrays, inputs and results."""
-    seen = []
-    run = _callback._run
-
-    def spy(operator, wanted, rank, context, results, *inputs):
-        seen.extend(np.asarray(buffer).ctypes.data for buffer in (*inputs, *results))
-        run(operator, wanted, rank, context, results, *inputs)
-
-    monkeypatch.setattr(_callback, "_run", spy)
-    problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
-    got = jax.block_until_ready(
-        jax.jit(functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON))(*problem)
-    )
-    assert seen == [array.unsafe_buffer_pointer() for array in (*problem, *got)]
-
-
-@pytest.mark.usefixtures("through_python")
-def test_through_python():
-    """The same results, bit by bit, of both calls, of gamma or none, and under vmap."""
-    problem = arrays(*problem_of("NCX"))
-    options = {"epsilon": EPSILON, "data_format": "NCX"}
-
-    def results(src, diff_dst, mean, variance, gamma):
-        call = functools.partial(onedsl.jax.batch_norm_backward, **options)
-        arrays = src, diff_dst, mean, variance
-        return (
-            [call(*arrays, gamma, statistics=mode) for mode in ("batch", "frozen")],
-            [call(*arrays), onedsl.jax.batch_norm(src, **options)],
-            [onedsl.jax.batch_norm(src, gamma, **options)],
-            [onedsl.jax.batch_norm(src, gamma, mean, **options)],
-            jax.vmap(call, (0, None, None, None, None))(jnp.stack([src, diff_dst]), *problem[1:]),
-        )
-
-    through_python = jax.jit(results)(*problem)
-    _call.HAS_HANDLERS = True
-    jax.clear_caches()
-    assert_close(jax.jit(results)(*problem), through_python, 0)
 
 
 def test_in_a_scan_and_a_checkpoint():
@@ -494,7 +433,7 @@ def test_in_a_scan_and_a_checkpoint():
 
 @jits
 def test_training_follows_the_composed_layer(wrap):
-    """Thirty steps of a small network, the same but for the layer."""
+    """Thirty steps of a small network with either layer."""
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((64, 6), dtype=np.float32)
     targets = np.sin(inputs.sum(1, keepdims=True))
@@ -520,16 +459,15 @@ def test_training_follows_the_composed_layer(wrap):
     np.testing.assert_allclose(got, losses(composed), rtol=1e-4)
 
 
-@pytest.mark.parametrize("cpus", [1, 2])
-def test_many_calls_in_flight_do_not_hang(cpus):
-    """Several callbacks in one program, many programs queued, small and large, on few cores."""
-    child = helpers.run_script("jax_many_calls.py", str(cpus), timeout=300)
+def test_many_concurrent_calls():
+    """Several calls in one program and many queued programs on one CPU do not deadlock."""
+    child = helpers.run_script("jax_many_calls.py", "1", timeout=300)
     assert child.returncode == 0, child.stderr
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
-def test_arrays_that_are_split(program, devices):
+def test_sharded_arrays(program, devices):
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     child = helpers.run_script(program, str(devices), environment=flags, timeout=600)
     assert child.returncode == 0, child.stderr
@@ -538,27 +476,49 @@ def test_arrays_that_are_split(program, devices):
 def test_import_without_jax():
     child = helpers.run_child("import sys; sys.modules['jax'] = None; import onedsl.jax")
     assert child.returncode == 1
-    assert "ImportError: onedsl.jax needs JAX 0.6.1 or newer: pip install" in child.stderr
+    assert "ImportError: onedsl.jax needs JAX 0.6.1 or newer. Install it" in child.stderr
 
 
-def test_onedsl_alone_does_not_import_jax():
-    child = helpers.run_child("import sys, onedsl; assert 'jax' not in sys.modules")
-    assert child.returncode == 0, child.stderr
+def test_import_with_another_ffi_version(tmp_path):
+    file = tmp_path / "xla/ffi/api/c_api.h"
+    file.parent.mkdir(parents=True)
+    file.write_text("#define XLA_FFI_API_MAJOR 1\n#define XLA_FFI_API_MINOR 0\n")
+    child = helpers.run_child(
+        f"import jax; jax.ffi.include_dir = lambda: {str(tmp_path)!r}; import onedsl.jax"
+    )
+    assert child.returncode == 1
+    message = rf"ImportError: onedsl\.jax needs a JAX .* got JAX {jax.__version__} with version 1"
+    assert re.search(message, child.stderr), child.stderr
+
+
+def test_unknown_ffi_version(monkeypatch, tmp_path):
+    monkeypatch.setattr(jax.ffi, "include_dir", lambda: str(tmp_path))
+    with pytest.raises(ImportError, match="with version unknown"):
+        _call._check_ffi_version()
 
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
-def test_words_for_a_module_that_was_not_imported(name):
-    child = helpers.run_child(f"import onedsl; onedsl.{name}")
-    assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stderr
-    child = helpers.run_child(f"from onedsl import {name}; {name}.batch_norm")
+def test_attribute_of_a_module_that_was_not_imported(name):
+    """`import onedsl` imports no framework, and the error names the import that is missing."""
+    child = helpers.run_child(
+        "import sys, onedsl\n"
+        f"assert {name!r} not in sys.modules\n"
+        f"try: onedsl.{name}\n"
+        "except AttributeError as error: print(error)\n"
+        f"from onedsl import {name}; {name}.batch_norm"
+    )
+    assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
     assert child.returncode == 0 or "ImportError: onedsl" in child.stderr
+
+
+def test_unknown_attribute():
     with pytest.raises(AttributeError, match=r"'onedsl' has no attribute 'nonsense'$"):
         _ = onedsl.nonsense
 
 
 @helpers.types
-def test_arrays_as_arguments_of_the_operators(dtype, stats):
-    """By DLPack: read where they lie, and results that JAX takes over without a copy."""
+def test_jax_arrays_as_arguments_of_operators(dtype, stats):
+    """Arguments and results are exchanged by DLPack without a copy."""
     problem = problem_of("NCX", (4, 3), dtype, stats)
     op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
     src, *rest = arrays(*problem)
@@ -574,17 +534,17 @@ def test_arrays_as_arguments_of_the_operators(dtype, stats):
     assert _core.export_array(aligned, src).unsafe_buffer_pointer() == aligned.ctypes.data
 
 
-def test_arrays_of_jax_are_never_written_to():
+def test_jax_arrays_are_never_written_to():
     problem = arrays(*problem_of())
     out = tuple(jnp.zeros_like(a) for a in (problem[0], *problem[3:]))
     with pytest.raises(ValueError, match=r"out\.diff_src is read-only"):
         onedsl.BatchNormTrainingBackward(EPSILON)(*problem, out=out)
     assert not any(a.any() for a in out)
-    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, not float64"):
+    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
         onedsl.BatchNormTrainingBackward(EPSILON)(problem[0].astype("f8"), *problem[1:])
 
 
-def test_tracers_are_refused():
+def test_operators_reject_tracers():
     problem = arrays(*problem_of())
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     with pytest.raises(TypeError, match=r"src is a tracer .* use onedsl\.jax"):

@@ -128,7 +128,7 @@ def test_library_without_its_functions(copied):
     other = Path(ml_dtypes._ml_dtypes_ext.__file__)
     shutil.copy(other, library(copied))
     message = check_import_error(run_copied(copied, LD_LIBRARY_PATH=str(library(copied).parent)))
-    assert "cannot use the oneDNN that it finds" in message
+    assert "cannot use the installed oneDNN" in message
     assert PIP in message
 
 
@@ -136,7 +136,7 @@ def test_library_without_its_functions(copied):
 def test_library_that_is_none(copied, content):
     library(copied).write_bytes(content)
     message = check_import_error(run_copied(copied, LD_LIBRARY_PATH=str(library(copied).parent)))
-    assert "cannot use the oneDNN that it finds" in message
+    assert "cannot use the installed oneDNN" in message
     assert PIP in message
 
 
@@ -174,7 +174,7 @@ def test_no_cpu_engine(tmp_path):
 def test_a_cap_that_means_nothing_is_said_at_import(value):
     child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
     assert child.returncode == 0, child.stderr
-    assert "RuntimeWarning: ONEDSL_MAX_CPU_ISA=" in child.stderr
+    assert "RuntimeWarning: ONEDSL_MAX_CPU_ISA must be one of" in child.stderr
     assert value in child.stderr
     assert "avx2" in child.stderr
 

@@ -1,28 +1,26 @@
-"""Batch normalization for JAX on CPUs, with onedsl's kernels.
+"""Batch normalization for JAX on CPUs, computed by onedsl's kernels.
 
-JAX is imported here and nowhere else in onedsl: ``import onedsl.jax`` needs
-``pip install 'onedsl[jax]'``.
+Install with ``pip install 'onedsl[jax]'`` and import with ``import onedsl.jax``: ``import onedsl``
+alone does not import JAX.
 
-The forward pass of training and the gradient are calls out of XLA's program into onedsl, by XLA's
-foreign function interface. XLA calls onedsl's C++ itself, and neither Python nor its GIL has a part
-in it. Next to a JAX whose interface has another major version than that (0.6.1 to 0.10.2 have it),
-the calls go by way of Python, through `jax.experimental.buffer_callback`: slower, and programs
-cannot be exported or cached then.
+The training forward pass and the gradient are custom calls: XLA calls onedsl's C++ through its
+foreign function interface (FFI), without Python and without the GIL. JAX 0.6.1 to 0.10.2 are
+tested.
 
-**What works**
+**Supported**
 
-- `jax.jit`, and no jit; `jax.vmap`; `jax.checkpoint`, `jax.lax.scan` and `jax.lax.cond`.
-- `jax.grad`, as often as one likes: the second and all further derivatives are JAX's own, of the
-  formulas in `jax.numpy`. `batch_norm_backward` has forward mode, too.
-- Arrays that are split over devices, under jit: with the batch split, statistics and sums are those
-  of the whole batch (synchronized batch norm), and the devices send two numbers a channel twice;
-  with the channels split, they send nothing. Results are split as src is. Axes that do not divide
-  evenly are gathered first. This is for meshes with axes of type Auto, and of type Explicit.
-- `jax.shard_map`, with and without ``check_vma``: every device has the statistics of its own part,
-  and `batch_norm_backward` gives the sums of that part. Add them up with `jax.lax.psum`. The
-  gradients of parameters that are the same on all devices come summed, as JAX does it.
-- `jax.export`, also with sizes that are not known yet. It wants to be told that a program may call
-  onedsl, and the process that runs it must have imported onedsl.jax::
+- `jax.jit` and eager execution; `jax.vmap`; `jax.checkpoint`, `jax.lax.scan` and `jax.lax.cond`.
+- `jax.grad` of any order. Second and further derivatives are JAX's own derivatives of the formulas
+  in `jax.numpy`. `batch_norm_backward` also supports forward mode.
+- Sharded arrays under `jax.jit`, on meshes with axes of type Auto or Explicit. If the batch is
+  sharded, statistics and sums are those of the whole batch (synchronized batch norm), and each pass
+  sums two numbers per channel over the devices. If the channels are sharded, nothing is
+  communicated. Results have src's sharding. An axis that is not evenly divisible is gathered first.
+- `jax.shard_map`, with and without ``check_vma``. Each device uses the statistics of its own
+  shard, and `batch_norm_backward` returns the sums of that shard; add them with `jax.lax.psum`. As
+  everywhere in JAX, gradients of replicated parameters are summed over the devices.
+- `jax.export`, also with symbolic shapes. Allow the custom calls as below. The process that runs
+  the exported program must import onedsl.jax first::
 
       calls = "onedsl_batch_norm_forward_training", "onedsl_batch_norm_training_backward"
       allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in calls]
@@ -30,25 +28,25 @@ cannot be exported or cached then.
 
 - The persistent compilation cache.
 
-**What does not**
+**Not supported**
 
-- Other devices than CPUs.
-- Forward mode (`jax.jvp`, `jax.jacfwd`) of the layers themselves; of their gradient it works.
-- To be split under `jax.vmap`, or inside of a `jax.shard_map` over some axes of a mesh alone:
-  results are right there, and every device computes all of them.
-- The export of a program that jit splits over devices; with `jax.shard_map` in it, it works.
+- Devices other than CPUs.
+- Forward mode (`jax.jvp`, `jax.jacfwd`) of the layers. Forward mode of their gradient works.
+- Partitioning under `jax.vmap`, or inside a `jax.shard_map` over only some axes of a mesh. The
+  results are correct, but every device computes all of them.
+- Export of a program that `jax.jit` partitions over devices. Export with `jax.shard_map` works.
 
-**Memory.** onedsl reads and writes XLA's own buffers, and copies none. XLA itself copies where its
-program has a tensor in another order than that of its shape, since it hands over row-major buffers
-alone. Its convolutions are NXC inside, so in a network of NCX tensors that is before and behind
-each call, and fewer copies are left (15 in place of 24, with three convolutions) if calls are NXC::
+**Memory.** onedsl reads and writes XLA's own buffers and copies none. XLA passes row-major buffers
+only, so XLA itself copies a tensor that it stores in another order. XLA stores the tensors around
+convolutions as NXC. In an NCX network, pass NXC tensors to reduce these copies (15 instead of 24
+with three convolutions)::
 
     dst, mean, variance = onedsl.jax.batch_norm(jnp.moveaxis(src, 1, -1), gamma, beta, epsilon=1e-5)
     dst = jnp.moveaxis(dst, -1, 1)
 
-**Threads.** XLA makes a call from whatever thread runs its program: the caller's, or one of its
-own. How many OpenMP threads that uses is each calling thread's own setting: ``OMP_NUM_THREADS`` is
-for all of them, and threadpoolctl for the thread that it is called in.
+**Threads.** XLA runs a call on the caller's thread or on one of its own threads, and OpenMP keeps
+the number of threads separately for each calling thread. ``OMP_NUM_THREADS`` sets it for all of
+them; threadpoolctl sets it only for the thread that calls threadpoolctl.
 """
 
 from __future__ import annotations
@@ -58,10 +56,14 @@ from typing import Any, Literal, TypeAlias
 import numpy.typing as npt
 
 try:
-    import jax.experimental.buffer_callback  # the youngest part of JAX that is used here
+    import jax
+
+    if jax.__version_info__ < (0, 6, 1):
+        raise ImportError(f"got JAX {jax.__version__}")
 except ImportError as _error:
     raise ImportError(
-        "onedsl.jax needs JAX 0.6.1 or newer: pip install 'onedsl[jax]'", name="jax"
+        "onedsl.jax needs JAX 0.6.1 or newer. Install it with: pip install 'onedsl[jax]'",
+        name="jax",
     ) from _error
 
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
@@ -94,34 +96,40 @@ def batch_norm_backward(
     diff_dst : array, src's shape and dtype
         Gradient of the loss with respect to the output of the forward pass.
     mean, variance : array, (C,), f32, or bf16 where src is bf16
-        Those of the forward pass; the variance is the biased one.
+        Statistics that the forward pass normalized by; the variance is the biased one.
     gamma : array, (C,), dtype of mean, optional
-        Scale of the forward pass. Absent means ones.
+        Scale of the forward pass. The default is ones.
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Positive and finite; added to the variance.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Where the channels are in the shape of src.
+        Position of the channels in src's shape: last (NXC) or second (NCX).
     statistics : {"batch", "frozen"}
-        Whether mean and variance are src's own, so that the gradient flows through them [1]_, or
-        constants, so that diff_src = gamma / sqrt(variance + epsilon) * diff_dst [2]_.
+        ``"batch"``: mean and variance are functions of src, and the gradient flows through them
+        [1]_. ``"frozen"``: they are constants [2]_.
 
     Returns
     -------
     BatchNormGradients
-        diff_src, of src's shape and dtype; diff_gamma and diff_beta, (C,), of mean's dtype.
+        diff_src, with src's shape and dtype; diff_gamma and diff_beta, (C,), with mean's dtype.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not as above, or is on another device than a CPU. In a program that is
-        compiled for a GPU, that comes as JAX's own error.
-    ImportError
-        On ``import onedsl.jax``, if JAX is missing or older than 0.6.1.
+        If an argument does not meet the requirements above, was deleted, or is not on a CPU. In a
+        program that is compiled for another device, JAX raises an error of its own.
 
     Notes
     -----
-    This may be differentiated again, in forward and reverse mode, any number of times. The further
-    derivatives are JAX's own, of the formulas in `jax.numpy`.
+    With xhat = (src - mean) / sqrt(variance + epsilon) and M elements per channel:
+
+    - diff_gamma = sum of diff_dst * xhat over the channel
+    - diff_beta = sum of diff_dst over the channel
+    - diff_src = gamma / sqrt(variance + epsilon) * (diff_dst - diff_beta / M - xhat * diff_gamma /
+      M) with batch statistics
+    - diff_src = gamma / sqrt(variance + epsilon) * diff_dst with frozen statistics
+
+    The result is differentiable in forward and reverse mode, to any order. These derivatives are
+    JAX's own derivatives of the formulas in `jax.numpy`.
 
     References
     ----------
@@ -144,45 +152,51 @@ def batch_norm(
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalize by the batch's own statistics, as in training.
+    """Normalize by the batch statistics, as in training.
 
-    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta.
+    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta [1]_ [2]_.
 
     Parameters
     ----------
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
     gamma, beta : array, (C,), f32, optional
-        Scale and shift. Absent means ones, and zeros.
+        Scale and shift. The defaults are ones and zeros.
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Positive and finite; added to the variance.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Where the channels are in the shape of src.
+        Position of the channels in src's shape: last (NXC) or second (NCX).
 
     Returns
     -------
     dst : array, src's shape and dtype
     mean, variance : array, (C,), f32
-        Those of src; the variance is the biased one.
+        Statistics of src; the variance is the biased one.
 
     Raises
     ------
     TypeError, ValueError
-        As `batch_norm_backward` does.
+        As `batch_norm_backward`.
 
     Notes
     -----
-    The gradient with respect to src, gamma and beta is that of `batch_norm_backward`. Where the
-    loss depends on the returned mean and variance too, diff_src has besides
+    The gradient with respect to src, gamma and beta is that of `batch_norm_backward`. If the loss
+    also depends on the returned mean and variance, diff_src has the additional term
 
         diff_mean / M + diff_variance * 2 * (src - mean) / M
 
-    with M elements a channel. This is a `jax.custom_vjp`: JAX has no forward mode (`jax.jvp`,
-    `jax.jacfwd`) for it, and says so in a TypeError. A second derivative is right: `jax.grad` of a
-    gradient, and `jax.hessian`.
+    with M elements per channel. The function is a `jax.custom_vjp`: forward mode (`jax.jvp`,
+    `jax.jacfwd`) raises JAX's TypeError. Second derivatives, as `jax.grad` of a gradient and
+    `jax.hessian`, work.
+
+    References
+    ----------
+    .. [1] S. Ioffe, C. Szegedy: Batch Normalization: Accelerating Deep Network Training by Reducing
+       Internal Covariate Shift, 2015, Algorithm 1.
+    .. [2] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
 
     Examples
     --------
-    A layer that keeps running statistics takes them from the result:
+    Update running statistics with the returned ones:
 
     >>> def layer(params, running, src):
     ...     dst, mean, variance = onedsl.jax.batch_norm(src, *params, epsilon=1e-5)
@@ -207,21 +221,21 @@ def batch_norm_frozen(
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
 ) -> jax.Array:
-    """Normalize by given statistics, as in evaluation.
+    """Normalize by the given statistics, as in evaluation.
 
-    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta.
+    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta [1]_.
 
     Parameters
     ----------
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
     mean, variance : array, (C,), f32, or bf16 where src is bf16
-        Such as the running ones.
+        For example the running statistics.
     gamma, beta : array, (C,), dtype of mean, optional
-        Scale and shift. Absent means ones, and zeros.
+        Scale and shift. The defaults are ones and zeros.
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Positive and finite; added to the variance.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Where the channels are in the shape of src.
+        Position of the channels in src's shape: last (NXC) or second (NCX).
 
     Returns
     -------
@@ -230,17 +244,22 @@ def batch_norm_frozen(
     Raises
     ------
     TypeError, ValueError
-        As `batch_norm_backward` does.
+        As `batch_norm_backward`.
 
     Notes
     -----
     The gradient with respect to src, gamma and beta is that of `batch_norm_backward` with
-    ``statistics="frozen"``. That with respect to mean and variance follows from its sums:
+    ``statistics="frozen"``. The gradients of mean and variance, the derivatives of the formula
+    above, follow from its sums:
 
     - diff_mean = -gamma / sqrt(variance + epsilon) * diff_beta
     - diff_variance = -gamma / (2 * (variance + epsilon)) * diff_gamma
 
-    Forward mode and second derivatives are as with `batch_norm`.
+    Forward mode and second derivatives behave as for `batch_norm`.
+
+    References
+    ----------
+    .. [1] oneDNN developer guide, Graph API, operation BatchNormInference.
     """
     attributes = parse_attributes(epsilon, data_format, "frozen")
     check(FROZEN_LAYER, attributes.data_format, src, mean, variance, gamma, beta)

@@ -1,7 +1,4 @@
-"""The arguments of onedsl.jax: checked where they come in, also while JAX traces.
-
-Shapes and types are known then, and no memory is.
-"""
+"""Argument validation of onedsl.jax, from shapes and dtypes alone, so that tracers pass too."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _SRC = Port("src", "tensor")
 _GAMMA = Port("gamma", "statistic", optional=True)
 _BETA = Port("beta", "statistic", optional=True)
 
-# The layers are no operations of the core, but their arguments are refused as if they were.
+# The layers are not operators of the core; these schemas only describe their arguments.
 FROZEN_LAYER = dataclasses.replace(
     SCHEMA, inputs=(_SRC, Port("mean", "statistic"), Port("variance", "statistic"), _GAMMA, _BETA)
 )
@@ -33,7 +30,7 @@ TRAINING_LAYER = dataclasses.replace(
 
 @dataclass(frozen=True)
 class Attributes:
-    """What is compiled into a program: static for JAX, which compares and hashes it by value."""
+    """Static attributes of a call. JAX compares and hashes them by value."""
 
     epsilon: float
     data_format: DataFormat
@@ -41,17 +38,14 @@ class Attributes:
 
 
 def parse_attributes(epsilon: object, data_format: object, statistics: object) -> Attributes:
-    """Take the attributes, or say what is wrong with them."""
+    """Return the parsed attributes, or raise."""
     if isinstance(epsilon, jax.core.Tracer):
         raise TypeError(
-            "epsilon must be a Python number, which is compiled into the program, and not a value "
-            "that JAX traces: close over it, or name it in jax.jit's static_argnames"
+            "epsilon must be a Python number, got a tracer. Close over it, or name it in "
+            "jax.jit's static_argnames"
         )
     if isinstance(epsilon, jax.Array):
-        raise TypeError(
-            "epsilon must be a Python number, which is compiled into the program, and not a JAX "
-            "array: pass float(epsilon)"
-        )
+        raise TypeError("epsilon must be a Python number, got a JAX array. Pass float(epsilon)")
     return Attributes(
         _attributes.epsilon(epsilon),
         parse_data_format(data_format),
@@ -60,32 +54,28 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
 
 
 def check(schema: OpSchema, data_format: DataFormat, src: object, *others: object) -> None:
-    """Refuse arrays whose devices, types or shapes are not what a schema's inputs must be."""
-    tensor = described("src", src)
+    """Raise if the device, dtype or shape of an input does not fit the schema."""
+    tensor = array_info("src", src)
     rest = [
-        None if value is None and port.optional else described(port.name, value)
+        None if value is None and port.optional else array_info(port.name, value)
         for port, value in zip(schema.inputs[1:], others, strict=True)
     ]
-    if not any(rest):  # an absent gamma means ones
+    if not any(rest):  # the checks below need one statistic: the default gamma, which is ones
         rest[0] = _validation.ArrayInfo(tensor.shape[data_format.channel_axis :][:1], "f32")
     _validation.arguments(schema, data_format.statistics_shape_kind, [tensor, *rest])
 
 
-def described(name: str, value: object) -> _validation.ArrayInfo:
-    """Take what there is to be checked of an array, or of a tracer that stands for one."""
+def array_info(name: str, value: object) -> _validation.ArrayInfo:
+    """Return shape and dtype of an array or a tracer, or raise if it is unusable."""
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         if value.is_deleted():
-            raise ValueError(f"{name} has no memory any more: it was deleted, or donated to a call")
-        refuse_platforms(name, {device.platform for device in value.devices()})
+            raise ValueError(f"{name} must have memory, got a deleted or donated array")
+        platforms = {device.platform for device in value.devices()}
+        if platforms != {"cpu"}:
+            raise ValueError(
+                f"{name} must be on the CPU, got an array on {' and '.join(sorted(platforms))}. "
+                f'Move it with jax.device_put({name}, jax.devices("cpu")[0])'
+            )
     elif not isinstance(value, jax.Array | np.ndarray):
-        raise TypeError(f"{name} must be a JAX or NumPy array, not {type(value).__name__}")
+        raise TypeError(f"{name} must be a JAX or NumPy array, got {type(value).__name__}")
     return _validation.ArrayInfo(value.shape, dtype_name(value.dtype, name))
-
-
-def refuse_platforms(name: str, platforms: set[str]) -> None:
-    """Refuse an array that is anywhere but on the CPU."""
-    if platforms != {"cpu"}:
-        raise ValueError(
-            f"{name} is on {' and '.join(sorted(platforms))}, and onedsl computes on CPUs: move it "
-            f'with jax.device_put({name}, jax.devices("cpu")[0])'
-        )

@@ -1,7 +1,7 @@
-"""The layers and their gradients in `jax.numpy`, for JAX to differentiate and to split.
+"""The layers and their gradients in `jax.numpy`, which JAX can differentiate and partition.
 
-Every function takes the op's attributes first. ``devices`` are the axes of a mesh over which the
-elements of a channel are split, so that sums run over those devices too.
+Every function takes the attributes first. ``mesh_axes`` names the mesh axes over which the elements
+of a channel are sharded: sums include all devices along these axes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .. import _core
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ._arguments import Attributes
 
-Devices = tuple[str, ...]
+MeshAxes = tuple[str, ...]
 
 
 def forward(
@@ -24,14 +24,14 @@ def forward(
     src: jax.Array,
     gamma: jax.Array | None,
     beta: jax.Array | None,
-    devices: Devices = (),
+    mesh_axes: MeshAxes = (),
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalize by the batch's own statistics: dst, mean, variance."""
-    axes, shape = layout(attributes, src)
-    count = count_of(src, axes, devices)
-    x = wide(src)
-    mean = over(devices, x.sum(axes)) / count
-    variance = over(devices, ((x - mean.reshape(shape)) ** 2).sum(axes)) / count
+    """Normalize by the batch statistics; return dst, and mean and variance in f32."""
+    axes, shape = summed_axes_and_shape(attributes, src)
+    count = elements_per_channel(src, axes, mesh_axes)
+    x = to_f32(src)
+    mean = _psum(x.sum(axes), mesh_axes) / count
+    variance = _psum(((x - mean.reshape(shape)) ** 2).sum(axes), mesh_axes) / count
     return normalize(attributes, src, mean, variance, gamma, beta), mean, variance
 
 
@@ -43,14 +43,13 @@ def normalize(
     gamma: jax.Array | None,
     beta: jax.Array | None,
 ) -> jax.Array:
-    """Normalize by given statistics."""
-    _, shape = layout(attributes, src)
-    rstd = 1 / jnp.sqrt(wide(variance) + attributes.epsilon)
-    dst = (wide(src) - wide(mean).reshape(shape)) * rstd.reshape(shape)
+    """Normalize by the given statistics."""
+    _, shape = summed_axes_and_shape(attributes, src)
+    dst, _ = _xhat_and_rstd(attributes, src, mean, variance)
     if gamma is not None:
-        dst = dst * wide(gamma).reshape(shape)
+        dst = dst * to_f32(gamma).reshape(shape)
     if beta is not None:
-        dst = dst + wide(beta).reshape(shape)
+        dst = dst + to_f32(beta).reshape(shape)
     return dst.astype(src.dtype)
 
 
@@ -63,9 +62,9 @@ def backward(
     gamma: jax.Array | None,
 ) -> BatchNormGradients:
     """Compute the gradients."""
-    axes, shape = layout(attributes, src)
-    mu, var, dy = wide(mean), wide(variance), wide(diff_dst)
-    xhat = (wide(src) - mu.reshape(shape)) / jnp.sqrt(var + attributes.epsilon).reshape(shape)
+    axes, _ = summed_axes_and_shape(attributes, src)
+    xhat, _ = _xhat_and_rstd(attributes, src, mean, variance)
+    dy = to_f32(diff_dst)
     diff_gamma, diff_beta = (dy * xhat).sum(axes), dy.sum(axes)
     return BatchNormGradients(
         diff_src(attributes, src, diff_dst, mean, variance, gamma, diff_gamma, diff_beta),
@@ -83,38 +82,50 @@ def diff_src(
     gamma: jax.Array | None,
     diff_gamma: jax.Array,
     diff_beta: jax.Array,
-    devices: Devices = (),
+    mesh_axes: MeshAxes = (),
 ) -> jax.Array:
-    """Compute the gradient of src from the sums, which are f32."""
-    axes, shape = layout(attributes, src)
-    rstd = 1 / jnp.sqrt(wide(variance) + attributes.epsilon)
-    dy = wide(diff_dst)
+    """Compute diff_src from diff_gamma and diff_beta, which are f32."""
+    axes, shape = summed_axes_and_shape(attributes, src)
+    xhat, rstd = _xhat_and_rstd(attributes, src, mean, variance)
+    dy = to_f32(diff_dst)
     if attributes.statistics is _core.Statistics.batch:
-        count = count_of(src, axes, devices)
-        xhat = (wide(src) - wide(mean).reshape(shape)) * rstd.reshape(shape)
+        count = elements_per_channel(src, axes, mesh_axes)
         dy = dy - diff_beta.reshape(shape) / count - xhat * diff_gamma.reshape(shape) / count
-    scale = rstd if gamma is None else wide(gamma) * rstd
+    scale = rstd if gamma is None else to_f32(gamma) * rstd
     return (scale.reshape(shape) * dy).astype(src.dtype)
 
 
-def layout(attributes: Attributes, src: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Give the axes that are summed, and the shape that a (C,) array takes beside src."""
+def _xhat_and_rstd(
+    attributes: Attributes, src: jax.Array, mean: jax.Array, variance: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Compute xhat = (src - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), in f32."""
+    _, shape = summed_axes_and_shape(attributes, src)
+    rstd = 1 / jnp.sqrt(to_f32(variance) + attributes.epsilon)
+    return (to_f32(src) - to_f32(mean).reshape(shape)) * rstd.reshape(shape), rstd
+
+
+def summed_axes_and_shape(
+    attributes: Attributes, src: jax.Array
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the axes that statistics are summed over, and the shape that broadcasts (C,) to src's.
+
+    The shape has size 1 in every summed axis.
+    """
     data_format = attributes.data_format
     return data_format.summed_axes(src.ndim), data_format.statistics_shape_beside(src.shape)
 
 
-def count_of(src: jax.Array, axes: tuple[int, ...], devices: Devices = ()) -> int:
-    """Give the elements a channel; 1 where there are none, as their sums are then 0."""
+def elements_per_channel(src: jax.Array, axes: tuple[int, ...], mesh_axes: MeshAxes = ()) -> int:
+    """Return the number of elements per channel, or 1 if there are none, so that 0 / count is 0."""
     sizes = [src.shape[axis] for axis in axes]
-    count: int = over(devices, 1 if 0 in sizes else math.prod(sizes))
+    count: int = _psum(1 if 0 in sizes else math.prod(sizes), mesh_axes)
     return count
 
 
-def over(devices: Devices, value: Any) -> Any:
-    """Sum over devices."""
-    return jax.lax.psum(value, devices) if devices else value
+def _psum(value: Any, mesh_axes: MeshAxes) -> Any:
+    return jax.lax.psum(value, mesh_axes) if mesh_axes else value
 
 
-def wide(array: jax.Array) -> jax.Array:
-    """Take it in f32."""
+def to_f32(array: jax.Array) -> jax.Array:
+    """Convert to f32."""
     return array.astype(jnp.float32)

@@ -1,9 +1,9 @@
-"""Arrays that are split over the devices of a mesh.
+"""Partitioning of the calls over the devices of a mesh.
 
-Under `jax.jit` the compiler splits a program where its arrays are split. It cannot look into a call
-out of the program, so it is told here how one goes with split arrays: where only channels are
-split, each device calls onedsl for its own; where a channel's elements are, the devices add up
-their sums. Inside of `jax.shard_map`, where a program sees one device's part, so does a call.
+Under `jax.jit` the compiler partitions a program by the shardings of its arrays. It cannot look
+into a custom call, so this module defines the partitioning: if only the channels are sharded, each
+device calls onedsl for its own channels; if the elements of a channel are sharded, the devices add
+up their sums. Inside `jax.shard_map`, a call computes on the arrays of one device.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from .. import _core
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from . import _call, _formulas
 from ._arguments import Attributes
-from ._formulas import Devices
+from ._formulas import MeshAxes
 
-# Takes the op's attributes, and the arrays that devices have.
-_Whole = Callable[..., Any]
-# The same with `devices`, the axes of the mesh over which the elements of a channel are split.
-_Part = Callable[..., Any]
+# Computes from all elements of each channel. Arguments: the attributes, then the arrays.
+_LocalCall = Callable[..., Any]
+# Computes from some elements of each channel, and sums over the devices along the keyword argument
+# `mesh_axes`.
+_SummingCall = Callable[..., Any]
 
 
 def backward(
@@ -42,58 +43,63 @@ def backward(
 ) -> BatchNormGradients:
     """Compute the gradients."""
     inputs = src, diff_dst, mean, variance, gamma
-    gradients: BatchNormGradients = _split(attributes, _call.backward, _backward_of_a_part, inputs)
+    gradients: BatchNormGradients = _partition(
+        attributes, _call.backward, _summing_backward, inputs
+    )
     return gradients
 
 
 def forward(
     attributes: Attributes, src: jax.Array, gamma: jax.Array | None, beta: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalize by the batch's own statistics: dst, mean, variance, the last two in f32."""
-    results: tuple[jax.Array, jax.Array, jax.Array] = _split(
+    """Normalize by the batch statistics; return dst, and mean and variance in f32."""
+    results: tuple[jax.Array, jax.Array, jax.Array] = _partition(
         attributes, _call.forward, _formulas.forward, (src, gamma, beta)
     )
     return results
 
 
-def together(attributes: Attributes, *arrays: Any) -> tuple[Any, ...]:
-    """Let arrays of the op go into it together, in the eyes of JAX's types, src first.
+def match_shardings(attributes: Attributes, *arrays: Any) -> tuple[Any, ...]:
+    """Convert the arrays, src first, to types that JAX accepts in one operation.
 
-    The gradient of what was the same on some devices, and is split here or may differ, is then
-    gathered from them, or summed over them.
+    Explicit shardings are matched to src's, and inside `jax.shard_map` all arrays become varying
+    over the same mesh axes. JAX transposes these conversions, so the gradient of an array that was
+    replicated is summed over the devices.
     """
     sharding = jax.typeof(arrays[0]).sharding
     if _is_explicit(sharding):
-        split = _shardings(attributes, sharding, arrays[0].shape)
-        arrays = tuple(a if a is None else jax.sharding.reshard(a, split(a)) for a in arrays)
-    varying = [frozenset() if a is None else _varying(a) for a in arrays]
+        sharding_of = _shardings(attributes, sharding, arrays[0].shape)
+        arrays = tuple(a if a is None else jax.sharding.reshard(a, sharding_of(a)) for a in arrays)
+    varying = [frozenset() if a is None else _varying_axes(a) for a in arrays]
     all_axes = frozenset[str]().union(*varying)
     return tuple(
-        array if array is None else _vary(array, all_axes - own)
-        for array, own in zip(arrays, varying, strict=True)
+        array if array is None else _make_varying(array, all_axes - axes)
+        for array, axes in zip(arrays, varying, strict=True)
     )
 
 
 def _is_explicit(sharding: Any) -> bool:
-    """Whether arrays' types say how they are split; an experiment until JAX had `reshard`."""
+    """Return whether the mesh has Explicit axes; these were experimental before `reshard`."""
     return AxisType.Explicit in sharding.mesh.axis_types and hasattr(jax.sharding, "reshard")
 
 
-def _varying(array: Any) -> frozenset[str]:
-    of_type: Any = jax.typeof(array)
-    axes: frozenset[str] = of_type.vma if hasattr(of_type, "vma") else of_type.mat.varying
+def _varying_axes(array: Any) -> frozenset[str]:
+    """Return the axes of `jax.shard_map` along which devices may hold different values."""
+    array_type: Any = jax.typeof(array)
+    has_vma = hasattr(array_type, "vma")  # newer versions of JAX name it mat.varying
+    axes: frozenset[str] = array_type.vma if has_vma else array_type.mat.varying
     return axes
 
 
-def _vary(array: jax.Array, axes: frozenset[str]) -> Any:
+def _make_varying(array: jax.Array, axes: frozenset[str]) -> Any:
     if not axes:
         return array
-    if hasattr(jax.lax, "pcast"):  # pvary is its older name
+    if hasattr(jax.lax, "pcast"):  # older versions of JAX name it pvary
         return jax.lax.pcast(array, tuple(axes), to="varying")
     return jax.lax.pvary(array, tuple(axes))
 
 
-def _backward_of_a_part(
+def _summing_backward(
     attributes: Attributes,
     src: jax.Array,
     diff_dst: jax.Array,
@@ -101,45 +107,59 @@ def _backward_of_a_part(
     variance: jax.Array,
     gamma: jax.Array | None,
     *,
-    devices: Devices,
+    mesh_axes: MeshAxes,
 ) -> BatchNormGradients:
-    """Compute the gradients, of elements that other devices have the rest of.
+    """Compute the gradients if other devices hold further elements of each channel.
 
-    The sums are onedsl's, and the rest is `jax.numpy`'s. The diff_src that is thrown away here is
-    one of the six times that memory of a tensor's size is gone through.
+    onedsl computes diff_gamma and diff_beta of this device's elements, and `jax.numpy` computes
+    diff_src from their sums over the devices. For batch statistics this discards the diff_src of
+    the call, which costs one of six passes over memory of src's size.
     """
     frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
-    mu, var, scale = jax.tree.map(_formulas.wide, (mean, variance, gamma))  # no sum in 16 bits
-    part = _call.backward(frozen, src, diff_dst, mu, var, scale)
-    diff_gamma, diff_beta = jax.lax.psum((part.diff_gamma, part.diff_beta), devices)
-    diff_src = part.diff_src
+    # In f32, so that no sum over devices is 16-bit.
+    mu, var, scale = jax.tree.map(_formulas.to_f32, (mean, variance, gamma))
+    local = _call.backward(frozen, src, diff_dst, mu, var, scale)
+    diff_gamma, diff_beta = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)
+    diff_src = local.diff_src
     if attributes != frozen:
         diff_src = _formulas.diff_src(
-            attributes, src, diff_dst, mu, var, scale, diff_gamma, diff_beta, devices
+            attributes, src, diff_dst, mu, var, scale, diff_gamma, diff_beta, mesh_axes
         )
     return BatchNormGradients(diff_src, diff_gamma.astype(mean.dtype), diff_beta.astype(mean.dtype))
 
 
-def _split(attributes: Attributes, whole: _Whole, part: _Part, inputs: tuple[Any, ...]) -> Any:
-    """Call `whole`, in a way that the compiler can split."""
-    whole, part = functools.partial(whole, attributes), functools.partial(part, attributes)
-    if jax.sharding.get_abstract_mesh().manual_axes:
-        varying = _varying(inputs[0])
-        return jax.tree.map(lambda array: _vary(array, varying - _varying(array)), whole(*inputs))
-    results = jax.eval_shape(whole, *inputs)
-    call = _partitioned(attributes, whole, part, inputs, results)
+def _partition(
+    attributes: Attributes,
+    local_call: _LocalCall,
+    summing_call: _SummingCall,
+    inputs: tuple[Any, ...],
+) -> Any:
+    """Compute in a way that the compiler can partition."""
+    local_call = functools.partial(local_call, attributes)
+    summing_call = functools.partial(summing_call, attributes)
+    if jax.sharding.get_abstract_mesh().manual_axes:  # inside jax.shard_map
+        varying = _varying_axes(inputs[0])
+        return jax.tree.map(
+            lambda array: _make_varying(array, varying - _varying_axes(array)), local_call(*inputs)
+        )
+    results = jax.eval_shape(local_call, *inputs)
+    call = _partitioned(attributes, local_call, summing_call, inputs, results)
     sharding = jax.typeof(inputs[0]).sharding
     if not _is_explicit(sharding):
         return call(*inputs)
-    # The compiler splits over the axes of a mesh that are Auto alone.
+    # The compiler partitions only over Auto axes of a mesh.
     shardings = jax.tree.map(_shardings(attributes, sharding, inputs[0].shape), results)
     return jax.sharding.auto_axes(call, out_sharding=shardings)(*inputs)
 
 
 def _partitioned(
-    attributes: Attributes, whole: _Whole, part: _Part, inputs: tuple[Any, ...], results: Any
+    attributes: Attributes,
+    local_call: _LocalCall,
+    summing_call: _SummingCall,
+    inputs: tuple[Any, ...],
+    results: Any,
 ) -> Any:
-    """Give the call, with rules for the compiler and for vmap."""
+    """Return the call with rules for the partitioner and for `jax.vmap`."""
 
     def infer(_mesh: Any, arguments: Any, results: Any) -> Any:
         src = arguments[0]
@@ -147,32 +167,34 @@ def _partitioned(
 
     def partition(_mesh: Any, arguments: Any, results: Any) -> Any:
         src = arguments[0]
-        sharding = _shardings(attributes, src.sharding, src.shape)
-        devices = _summed_over(attributes, sharding(src).spec)
-        local = functools.partial(part, devices=devices) if devices else whole
-        shardings = (jax.tree.map(sharding, arrays) for arrays in (results, arguments))
-        return sharding(src).mesh, local, *shardings
+        sharding_of = _shardings(attributes, src.sharding, src.shape)
+        mesh_axes = _summed_mesh_axes(attributes, sharding_of(src).spec)
+        per_device = (
+            functools.partial(summing_call, mesh_axes=mesh_axes) if mesh_axes else local_call
+        )
+        shardings = (jax.tree.map(sharding_of, arrays) for arrays in (results, arguments))
+        return sharding_of(src).mesh, per_device, *shardings
 
-    call = custom_partitioning(whole)
+    call = custom_partitioning(local_call)
     call.def_partition(
         partition=partition,
         infer_sharding_from_operands=infer,  # for JAX before 0.7
         sharding_rule=_sharding_rule(attributes, inputs, results),
     )
-    # custom_partitioning knows no vmap: a batch of calls is one call, that is not split.
+    # custom_partitioning does not support vmap. A batch becomes one call that is not partitioned.
     batchable: Any = custom_vmap(call)
 
     def batch(size: int, batched: Any, *arrays: Any) -> Any:
         in_axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
-        together = jax.vmap(whole, in_axes, axis_size=size)(*arrays)
-        return together, jax.tree.map(lambda _: True, together)
+        outputs = jax.vmap(local_call, in_axes, axis_size=size)(*arrays)
+        return outputs, jax.tree.map(lambda _: True, outputs)
 
     batchable.def_vmap(batch)
     return batchable
 
 
 def _sharding_rule(attributes: Attributes, inputs: Any, results: Any) -> str:
-    """Say which axes of the arrays are the same, as in ``"n x c, c -> n x c, c"``."""
+    """Return the rule that names corresponding axes, as ``"x0 x1 x2, x2 -> x0 x1 x2, x2"``."""
     rank = inputs[0].ndim
     names = [f"x{axis}" for axis in range(rank)]
     channels = names[attributes.data_format.channel_axis]
@@ -184,31 +206,33 @@ def _sharding_rule(attributes: Attributes, inputs: Any, results: Any) -> str:
 
 
 def _shardings(
-    attributes: Attributes, of_src: Any, shape: tuple[int, ...]
+    attributes: Attributes, src_sharding: Any, shape: tuple[int, ...]
 ) -> Callable[[Any], NamedSharding]:
-    """Give the function that gives the sharding of any array of the op: it follows from src's."""
-    if not isinstance(of_src, NamedSharding):  # there are no names to sum over, so nothing is split
-        of_src = NamedSharding(Mesh(list(of_src.device_set), ("all",)), PartitionSpec())
-    # Uneven parts would be filled up with elements that are nobody's.
+    """Return a function that maps any input or output to the sharding that follows from src's."""
+    if not isinstance(src_sharding, NamedSharding):  # without axis names, replicate everything
+        src_sharding = NamedSharding(Mesh(list(src_sharding.device_set), ("all",)), PartitionSpec())
+    # An axis that is not evenly divisible is gathered: XLA would pad it with arbitrary elements.
     spec = [
-        axes if size % math.prod(of_src.mesh.shape[name] for name in _names(axes)) == 0 else None
-        for size, axes in itertools.zip_longest(shape, of_src.spec)
+        axes
+        if size % math.prod(src_sharding.mesh.shape[name] for name in _mesh_axes(axes)) == 0
+        else None
+        for size, axes in itertools.zip_longest(shape, src_sharding.spec)
     ]
     channels = spec[attributes.data_format.channel_axis]
 
-    def sharding(array: Any) -> NamedSharding:
+    def sharding_of(array: Any) -> NamedSharding:
         axes = spec if len(array.shape) == len(shape) else [channels]
-        return NamedSharding(of_src.mesh, PartitionSpec(*axes))
+        return NamedSharding(src_sharding.mesh, PartitionSpec(*axes))
 
-    return sharding
+    return sharding_of
 
 
-def _summed_over(attributes: Attributes, spec: Any) -> Devices:
-    """Give the axes of the mesh over which the elements of a channel are split."""
+def _summed_mesh_axes(attributes: Attributes, spec: Any) -> MeshAxes:
+    """Return the mesh axes over which the elements of a channel are sharded."""
     summed = attributes.data_format.summed_axes(len(spec))
-    return tuple(name for axis in summed for name in _names(spec[axis]))
+    return tuple(name for axis in summed for name in _mesh_axes(spec[axis]))
 
 
-def _names(axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Take what a PartitionSpec has for an axis of an array."""
-    return (axes,) if isinstance(axes, str) else axes or ()
+def _mesh_axes(entry: str | tuple[str, ...] | None) -> MeshAxes:
+    """Return an entry of a PartitionSpec as a tuple of mesh axes."""
+    return (entry,) if isinstance(entry, str) else entry or ()

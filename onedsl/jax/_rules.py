@@ -1,6 +1,6 @@
-"""How JAX differentiates the layers.
+"""Differentiation rules of the layers and of the operator.
 
-Every function takes the op's attributes first, as a static argument.
+Every function takes the attributes first, as a static argument.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._arguments import Attributes
 
 
 def _with_jvp(call: Any, formulas: Any) -> Any:
-    """Let JAX differentiate the formulas, as often as it likes, in place of a call."""
+    """Return the call with JAX's derivatives, of any order, of the formulas."""
     differentiable = jax.custom_jvp(call, nondiff_argnums=(0,))
 
     def jvp(attributes: Attributes, primals: Any, tangents: Any) -> Any:
@@ -28,34 +28,36 @@ def _with_jvp(call: Any, formulas: Any) -> Any:
     return differentiable
 
 
-_differentiable = _with_jvp(_mesh.backward, _formulas.backward)
-_forward = _with_jvp(_mesh.forward, _formulas.forward)
+_differentiable_backward = _with_jvp(_mesh.backward, _formulas.backward)
+_differentiable_forward = _with_jvp(_mesh.forward, _formulas.forward)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradients(attributes: Attributes, *inputs: Any) -> Any:
     """Compute the gradients."""
-    return _differentiable(attributes, *_mesh.together(attributes, *inputs))
+    return _differentiable_backward(attributes, *_mesh.match_shardings(attributes, *inputs))
 
 
-def _forward_vjp(attributes: Attributes, src: Any, gamma: Any, beta: Any) -> Any:
-    src, gamma, beta = _values((src, gamma, beta))
-    dst, mean, variance = _forward(attributes, src, gamma, beta)
+def _forward_rule(attributes: Attributes, *primals: Any) -> Any:
+    # With symbolic_zeros=True, jax.custom_vjp wraps each argument.
+    src, gamma, beta = jax.tree.map(lambda primal: primal.value, primals)
+    dst, mean, variance = _differentiable_forward(attributes, src, gamma, beta)
     return (dst, mean, variance), (src, mean, variance, gamma, beta)
 
 
-def _backward(attributes: Attributes, residuals: Any, cotangents: Any) -> Any:
+def _backward_rule(attributes: Attributes, residuals: Any, cotangents: Any) -> Any:
     src, mean, variance, gamma, beta = residuals
     diff_dst, diff_mean, diff_variance = cotangents
-    results = gradients(attributes, src, _array(diff_dst), mean, variance, gamma)
+    results = gradients(attributes, src, _instantiate(diff_dst), mean, variance, gamma)
     diff_src = results.diff_src
-    # A pass over the tensor that is done only where the loss depends on the statistics.
+    # This pass over the tensor is needed only if the loss depends on the statistics.
     if not (isinstance(diff_mean, SymbolicZero) and isinstance(diff_variance, SymbolicZero)):
-        axes, shape = _formulas.layout(attributes, src)
-        slope = _array(diff_mean), 2 * _array(diff_variance)
-        constant, linear = ((term / _formulas.count_of(src, axes)).reshape(shape) for term in slope)
-        through = constant + linear * (_formulas.wide(src) - mean.reshape(shape))
-        diff_src = (_formulas.wide(diff_src) + through).astype(src.dtype)
+        axes, shape = _formulas.summed_axes_and_shape(attributes, src)
+        count = _formulas.elements_per_channel(src, axes)
+        constant = (_instantiate(diff_mean) / count).reshape(shape)
+        slope = (2 * _instantiate(diff_variance) / count).reshape(shape)
+        through_statistics = constant + slope * (_formulas.to_f32(src) - mean.reshape(shape))
+        diff_src = (_formulas.to_f32(diff_src) + through_statistics).astype(src.dtype)
     return (
         diff_src,
         None if gamma is None else results.diff_gamma,
@@ -63,28 +65,28 @@ def _backward(attributes: Attributes, residuals: Any, cotangents: Any) -> Any:
     )
 
 
-# Zeros are symbolic, so that the pass above can be left out.
-_with_vjp = jax.custom_vjp(_forward, nondiff_argnums=(0,))
-_with_vjp.defvjp(_forward_vjp, _backward, symbolic_zeros=True)
+# Symbolic zeros show which results the loss does not depend on.
+_training_layer = jax.custom_vjp(_differentiable_forward, nondiff_argnums=(0,))
+_training_layer.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def batch_norm(attributes: Attributes, *inputs: Any) -> Any:
-    """Normalize by the batch's own statistics."""
-    return _with_vjp(attributes, *_mesh.together(attributes, *inputs))
+    """Normalize by the batch statistics."""
+    return _training_layer(attributes, *_mesh.match_shardings(attributes, *inputs))
 
 
-def _frozen_forward_vjp(attributes: Attributes, *arguments: Any) -> Any:
+def _frozen_forward_rule(attributes: Attributes, *arguments: Any) -> Any:
     return _formulas.normalize(attributes, *arguments), arguments
 
 
-def _frozen_backward(attributes: Attributes, residuals: Any, diff_dst: jax.Array) -> Any:
+def _frozen_backward_rule(attributes: Attributes, residuals: Any, diff_dst: jax.Array) -> Any:
     src, mean, variance, gamma, beta = residuals
     results = gradients(attributes, src, diff_dst, mean, variance, gamma)
-    square = 1 / (_formulas.wide(variance) + attributes.epsilon)
-    scale = -1 if gamma is None else -_formulas.wide(gamma)
-    diff_mean = scale * jnp.sqrt(square) * _formulas.wide(results.diff_beta)
-    diff_variance = scale / 2 * square * _formulas.wide(results.diff_gamma)
+    rstd_squared = 1 / (_formulas.to_f32(variance) + attributes.epsilon)
+    scale = -1 if gamma is None else -_formulas.to_f32(gamma)
+    diff_mean = scale * jnp.sqrt(rstd_squared) * _formulas.to_f32(results.diff_beta)
+    diff_variance = scale / 2 * rstd_squared * _formulas.to_f32(results.diff_gamma)
     return (
         results.diff_src,
         diff_mean.astype(mean.dtype),
@@ -94,21 +96,17 @@ def _frozen_backward(attributes: Attributes, residuals: Any, diff_dst: jax.Array
     )
 
 
-_frozen_with_vjp = jax.custom_vjp(_formulas.normalize, nondiff_argnums=(0,))
-_frozen_with_vjp.defvjp(_frozen_forward_vjp, _frozen_backward)
+_frozen_layer = jax.custom_vjp(_formulas.normalize, nondiff_argnums=(0,))
+_frozen_layer.defvjp(_frozen_forward_rule, _frozen_backward_rule)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def batch_norm_frozen(attributes: Attributes, *inputs: Any) -> Any:
-    """Normalize by given statistics."""
-    return _frozen_with_vjp(attributes, *_mesh.together(attributes, *inputs))
+    """Normalize by the given statistics."""
+    return _frozen_layer(attributes, *_mesh.match_shardings(attributes, *inputs))
 
 
-def _array(cotangent: Any) -> jax.Array:
-    zero = isinstance(cotangent, SymbolicZero)
-    return jnp.zeros(cotangent.shape, cotangent.dtype) if zero else cotangent
-
-
-def _values(primals: Any) -> Any:
-    """Take what `jax.custom_vjp` with symbolic zeros wraps."""
-    return jax.tree.map(lambda primal: primal.value, primals)
+def _instantiate(cotangent: Any) -> jax.Array:
+    """Return the cotangent, with zeros for a symbolic zero."""
+    is_zero = isinstance(cotangent, SymbolicZero)
+    return jnp.zeros(cotangent.shape, cotangent.dtype) if is_zero else cotangent

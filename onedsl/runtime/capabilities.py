@@ -1,4 +1,4 @@
-"""What runs how on this machine, found out by trying."""
+"""What oneDNN supports on this machine, determined by compiling each variant of the op."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import OneDNNError
 
 
 class Support(NamedTuple):
-    """Whether oneDNN by itself compiles one variant of the op, three outputs asked for."""
+    """Whether oneDNN alone compiles one variant of the op, with all three outputs."""
 
     dtype: str
     stats_dtype: str
@@ -22,48 +22,60 @@ class Support(NamedTuple):
     rank: int
     gamma: bool
     onednn: bool
-    """onedsl runs every row; False means that it adds what is missing."""
+    """Whether oneDNN alone supports this variant. onedsl supports every variant."""
     message: str
-    """What oneDNN says where it does not."""
+    """oneDNN's error message where it does not, else empty."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Versions, instruction sets, threads, and what oneDNN runs by itself.
+    """Versions, instruction sets, threads, and the variants that oneDNN alone supports.
 
-    Printing it gives a table.
+    `str` returns a table.
     """
 
     onedsl_version: str
     onednn_version: str
     onednn_cpu_runtime: str
-    """``"OpenMP"`` as a rule."""
+    """oneDNN's threading runtime, usually ``"OpenMP"``."""
     onednn_isa: str
-    """Newest instruction set that oneDNN may use here; ONEDNN_MAX_CPU_ISA caps it."""
+    """Newest instruction set that oneDNN uses here; ONEDNN_MAX_CPU_ISA limits it."""
     native_isa: str
-    """That of onedsl's own kernels; ONEDSL_MAX_CPU_ISA, or else ONEDNN_MAX_CPU_ISA, caps it."""
+    """Instruction set of onedsl's own kernels. ONEDSL_MAX_CPU_ISA limits it; if that is unset,
+    ONEDNN_MAX_CPU_ISA does."""
     num_threads: int
-    """OpenMP threads that a plan made now would use."""
+    """Number of OpenMP threads of a plan that is created now."""
     support: tuple[Support, ...]
 
     def runs_in_onednn(self, dtype: DType, stats_dtype: DType = "f32") -> bool:
-        """Tell whether ``backend="onednn"`` can run these types on this CPU.
+        """Return whether ``backend="onednn"`` supports these dtypes on this CPU.
 
         Parameters
         ----------
-        dtype, stats_dtype : str or dtype
-            Of src, and of mean, variance and gamma.
+        dtype : str or dtype
+            Of src.
+        stats_dtype : str or dtype
+            Of mean, variance and gamma.
+
+        Returns
+        -------
+        bool
 
         Raises
         ------
-        TypeError, ValueError
-            If they are no types of the op, or none that go together.
+        TypeError
+            If one is not f32, bf16 or f16.
+        ValueError
+            If the op does not support the combination.
         """
         data, statistics = dtype_name(dtype), dtype_name(stats_dtype, "stats_dtype")
         if statistics not in STATISTICS[data]:
-            raise ValueError(f"{data} with {statistics} statistics is not in the op's type table")
-        widened = "f32"  # onedsl widens narrower statistics for oneDNN
-        return any(s.onednn for s in self.support if (s.dtype, s.stats_dtype) == (data, widened))
+            raise ValueError(
+                f"stats_dtype must be {' or '.join(STATISTICS[data])} where dtype is {data}, "
+                f"got {statistics}"
+            )
+        # For oneDNN, onedsl converts 16-bit statistics to f32.
+        return any(s.onednn for s in self.support if (s.dtype, s.stats_dtype) == (data, "f32"))
 
     def __str__(self) -> str:
         lines = [
@@ -71,7 +83,7 @@ class Capabilities:
             f"({self.onednn_cpu_runtime}), {self.num_threads} threads",
             f"instruction sets: oneDNN {self.onednn_isa}; onedsl's own kernels {self.native_isa}",
             "",
-            "what oneDNN runs by itself, three outputs asked for (onedsl runs all of it):",
+            "variants that oneDNN alone supports, with all outputs (onedsl supports all variants):",
             f"{'types':<12}{'format':<8}{'rank 2':<12}{'rank 3':<12}{'rank 4'}",
         ]
         cells: dict[tuple[str, str], dict[int, list[bool]]] = {}
@@ -85,16 +97,15 @@ class Capabilities:
 
 
 def with_or_without_gamma(runs: list[bool]) -> str:
-    """Say whether oneDNN runs a variant, with gamma and without."""
-    words = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
-    return words.get((runs[0], runs[1]), "without gamma")
+    """Return the table cell for a variant that oneDNN supports (with gamma, without gamma)."""
+    texts = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
+    return texts.get((runs[0], runs[1]), "without gamma")
 
 
 def capabilities() -> Capabilities:
-    """Find out what this oneDNN on this CPU runs by itself, and what onedsl adds.
+    """Return versions, instruction sets, and the variants of the op that oneDNN alone supports.
 
-    oneDNN's part is found out by compiling each variant of the op once, which takes a fraction of
-    a second at the first call.
+    The first call compiles each variant with oneDNN, which takes a fraction of a second.
 
     Returns
     -------
@@ -103,7 +114,7 @@ def capabilities() -> Capabilities:
     Raises
     ------
     OneDNNError
-        If this oneDNN cannot make its CPU engine at all; the message says what to install.
+        If oneDNN cannot create its CPU engine. The message says what to install.
     """
     return Capabilities(
         onedsl_version=version("onedsl"),
@@ -118,10 +129,9 @@ def capabilities() -> Capabilities:
 
 @functools.lru_cache(maxsize=1)
 def _support() -> tuple[Support, ...]:
-    # An engine that cannot be made is no answer about the op: this raises.
-    _core.make_onednn_engine()
+    _core.make_onednn_engine()  # raises if there is no engine, which says nothing about the op
     return tuple(
-        _try(dtype, stats, data_format, rank, gamma)
+        _compile_variant(dtype, stats, data_format, rank, gamma)
         for dtype, all_stats in STATISTICS.items()
         for stats in all_stats
         for data_format in ("NXC", "NCX")
@@ -130,7 +140,7 @@ def _support() -> tuple[Support, ...]:
     )
 
 
-def _try(dtype: str, stats: str, data_format: str, rank: int, gamma: bool) -> Support:
+def _compile_variant(dtype: str, stats: str, data_format: str, rank: int, gamma: bool) -> Support:
     dims = [2] * rank
     dims[DataFormat(data_format).channel_axis] = 16
     try:

@@ -1,15 +1,15 @@
-"""The exceptions and the warning that onedsl raises beside Python's own."""
+"""Exceptions and the warning of onedsl."""
 
 from __future__ import annotations
 
 
 class OneDNNError(RuntimeError):
-    """An error that came out of oneDNN.
+    """An error reported by oneDNN.
 
     Attributes
     ----------
     status : str
-        The name of oneDNN's status: ``"invalid_arguments"``, ``"out_of_memory"``,
+        Name of oneDNN's status: ``"invalid_arguments"``, ``"out_of_memory"``,
         ``"runtime_error"``, ``"unimplemented"`` and so on.
     """
 
@@ -22,13 +22,14 @@ class OneDNNError(RuntimeError):
 
 
 class UnsupportedError(OneDNNError, NotImplementedError):
-    """oneDNN cannot run this on this CPU; the message says what it would need."""
+    """oneDNN cannot run the operation on this CPU; the message names what is missing."""
 
 
 class GammaIgnoredWarning(UserWarning):
-    """gamma was given, and the op's document says that it is ignored.
+    """gamma is ignored because only diff_src is requested.
 
-    That is so where diff_src alone is asked for. Ask for all outputs to have gamma used.
+    The operator's specification defines diff_src without gamma in this case. Request all outputs
+    to use gamma.
     """
 
 

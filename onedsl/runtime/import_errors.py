@@ -1,4 +1,4 @@
-"""Words for an extension that does not load."""
+"""Error messages for a failed import of the extension, and the warning about an unknown ISA cap."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ _INSTALL = (
     "Install one of these:\n"
     "  pip install onednn-cpu-gomp\n"
     "  conda install -c conda-forge onednn\n"
-    "or install onedsl again, so that it is built against the oneDNN of this environment."
+    "or reinstall onedsl, which builds it against the oneDNN of this environment."
 )
 
 
-def explain(error: ImportError) -> str:
-    """Say what to do about an ImportError of ``onedsl._core``."""
+def import_error_message(error: ImportError) -> str:
+    """Return the cause and the remedy of an ImportError of ``onedsl._core``."""
     text = str(error)
     if "libdnnl" in text and "cannot open" in text:
         return (
@@ -20,25 +20,25 @@ def explain(error: ImportError) -> str:
         )
     if "libgomp" in text and "cannot open" in text:
         return (
-            "onedsl and oneDNN run their threads by the system's OpenMP library, libgomp.so.1, "
-            "which is not installed. Install one of these:\n"
+            "onedsl and oneDNN need the system's OpenMP library, libgomp.so.1, which is not "
+            "installed. Install one of these:\n"
             "  apt-get install libgomp1\n"
             "  dnf install libgomp\n"
             "  conda install -c conda-forge libgomp"
         )
     if "dnnl" in text:
         return (
-            "onedsl cannot use the oneDNN that it finds: libdnnl.so.3 is older than 3.2 or was "
-            f"built without the Graph API. {_INSTALL}"
+            "onedsl cannot use the installed oneDNN: libdnnl.so.3 is older than 3.2 or was built "
+            f"without the Graph API. {_INSTALL}"
         )
     if isinstance(error, ModuleNotFoundError):
         return (
-            "onedsl's extension is not built here. If this is a source tree, build it with "
+            "onedsl's extension is not built. In a source tree, build it with "
             "`pip install -e .`, or start Python in another folder to use an installed onedsl."
         )
-    return f"onedsl's extension cannot be loaded ({text}). Installing onedsl again builds it anew."
+    return f"onedsl's extension cannot be loaded ({text}). Reinstall onedsl to rebuild it."
 
 
-def unknown_cap(value: str, known: str) -> str:
-    """Say that the cap of the kernels' instruction set has no effect."""
-    return f"ONEDSL_MAX_CPU_ISA={value!r} has no effect: it must be one of {known}"
+def unknown_isa_cap_message(value: str, known: str) -> str:
+    """Return the warning about an unknown value of ONEDSL_MAX_CPU_ISA."""
+    return f"ONEDSL_MAX_CPU_ISA must be one of {known}, got {value!r}. The value is ignored."

@@ -1,4 +1,4 @@
-"""The plans that onedsl keeps from call to call."""
+"""Statistics and clearing of the plan cache."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from .. import _core
 
 
 class PlanCounts(NamedTuple):
-    """How much is kept."""
+    """Size of the plan cache."""
 
     plans: int
     bytes: int
-    """About what they hold: some 90 KiB each in oneDNN, some hundred bytes in onedsl's kernels."""
+    """Estimated memory of the plans: about 90 KiB for each oneDNN plan, some hundred bytes for
+    each plan of onedsl's own kernels."""
 
 
 def plan_counts() -> PlanCounts:
-    """Count the plans that are kept.
+    """Return the number and the estimated memory of the cached plans.
 
-    A call makes a plan for what it has not seen before: shape, memory order, types, epsilon,
-    outputs, backend, number of threads. It is kept for the next such call. When there are 4096, or
-    they hold 64 MiB, all are forgotten and the count starts anew.
+    A call caches one plan for each new combination of operator, shape, memory order, dtypes,
+    epsilon, outputs, backend and number of threads. The cache is cleared when it reaches 4096
+    plans or 64 MiB.
 
     Returns
     -------
@@ -36,9 +37,9 @@ def plan_counts() -> PlanCounts:
 
 
 def clear_plans() -> None:
-    """Forget the plans that are kept, and give back their memory.
+    """Remove all plans from the cache and free their memory.
 
-    Safe at any time, from any thread: a call that is running keeps its own plan, and so does a
-    compiled operator.
+    This is safe at any time and from any thread: running calls and compiled operators keep the
+    plans that they use.
     """
     _core.clear_plans()

@@ -1,4 +1,4 @@
-"""Timing calls against each other."""
+"""Interleaved timing of several calls."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 MIN_ROUNDS = 5
-# A sample is about this long if the call can be repeated, and so are the calls before it: threads
-# are awake then, and CPUs at their usual clock, as in the middle of a training step.
+# Duration of a sample and of the warm-up before it. The warm-up wakes the threads and lets the
+# clock frequency settle, as in the middle of a training step.
 SAMPLE_SECONDS = 2e-3
 
 
 def samples_of(
     calls: Mapping[Name, Callable[[], object]], *, seconds: float = 0.0, pause: float = 0.0
 ) -> dict[Name, list[float]]:
-    """Time calls in turns, so that all meet the same minute of the machine.
+    """Time several calls in interleaved rounds, so that slow phases of the machine affect all.
 
     Parameters
     ----------
     calls : mapping of name to callable
     seconds : float
-        To spend on all together; no fewer than MIN_ROUNDS rounds are made.
+        Total time for all calls; there are always at least MIN_ROUNDS rounds.
     pause : float
-        Seconds to wait before each call's turn.
+        Seconds to sleep before each sample.
 
     Returns
     -------
     dict
-        The seconds of each call in every round.
+        Seconds per call, one value for each round.
     """
     timers = {name: timeit.Timer(call, timer=time.perf_counter) for name, call in calls.items()}
     samples: dict[Name, list[float]] = {name: [] for name in calls}
@@ -41,7 +41,7 @@ def samples_of(
     while rounds < MIN_ROUNDS or time.perf_counter() < deadline:
         for name, timer in timers.items():
             time.sleep(pause)
-            repeats = _repeat(timer, SAMPLE_SECONDS)
+            repeats = _warm_up(timer, SAMPLE_SECONDS)
             samples[name].append(timer.timeit(repeats) / repeats)
         rounds += 1
     return samples
@@ -50,14 +50,14 @@ def samples_of(
 def median_seconds(
     calls: Mapping[Name, Callable[[], object]], *, seconds: float = 0.0
 ) -> dict[Name, float]:
-    """Time calls as `samples_of` does, and give the median seconds of each."""
+    """Return the median seconds of each call, timed by `samples_of`."""
     return {
         name: statistics.median(times) for name, times in samples_of(calls, seconds=seconds).items()
     }
 
 
-def _repeat(timer: timeit.Timer, seconds: float) -> int:
-    """Call for so long, and once at least; tell how often that was."""
+def _warm_up(timer: timeit.Timer, seconds: float) -> int:
+    """Call at least once and for at least the given time; return the number of calls."""
     total, number, elapsed = 0, 1, 0.0
     while True:
         elapsed += timer.timeit(number)

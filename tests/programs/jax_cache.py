@@ -1,4 +1,4 @@
-"""Compiles with a persistent cache, and prints how often that was hit, and missed."""
+"""Compiles with a persistent cache, and prints the numbers of cache hits and misses."""
 
 import sys
 
@@ -18,12 +18,12 @@ def count(event, **_):
         counts[name] += event == f"/jax/compilation_cache/cache_{name}"
 
 
-jax.monitoring.register_event_listener(count)
 problem = testing.random_problem((4, 3, 8))
+jax.monitoring.register_event_listener(count)
 
 
 def loss(src, gamma):
-    """Use all results."""
+    """Return a loss that depends on all results."""
     dst, mean, variance = onedsl.jax.batch_norm(src, gamma, epsilon=1e-5)
     return (dst**3).sum() + (mean * variance).sum()
 

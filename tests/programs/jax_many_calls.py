@@ -1,4 +1,4 @@
-"""Several callbacks in one program, and many programs queued, on the first few CPUs."""
+"""Runs several calls in one program, and many queued programs, on the first few CPUs."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ def two(src, diff_dst, *rest):
     return [a + b + c for a, b, c in zip(first, second, third, strict=True)]
 
 
-for shape, times in [((1, 8), 500), ((8, 16, 16, 64), 100), ((16, 56, 56, 64), 10)]:
+for shape, times in [((1, 8), 300), ((8, 16, 16, 64), 50), ((16, 56, 56, 64), 3)]:
     problem = testing.random_problem(shape)
     one = two(*problem)
     for many in [two(*problem) for _ in range(times)]:
