@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,17 @@ class VarianceKind(enum.Enum):
     variance = 0
     inverse_stddev = 1
 
+class _Signature(TypedDict):
+    inputs: list[tuple[str, bool, bool]]
+    """Name, whether it is a tensor, whether it is optional."""
+    outputs: list[tuple[str, bool, bool, str | None]]
+    """Name, whether it is a tensor, whether every call computes it, the input whose memory it may
+    use."""
+    all_or_none: tuple[str, ...]
+    """Optional inputs that a call passes together or not at all."""
+    reduce_inputs: tuple[str, ...]
+    """Inputs of the reduce pass."""
+
 @final
 class Operator:
     def __init__(
@@ -55,7 +66,7 @@ class Operator:
     def run(
         self,
         inputs: tuple[object, ...],
-        wanted: int,
+        all_outputs: bool,
         out: tuple[Any, ...] | None,
         backend: Backend,
         /,
@@ -65,7 +76,7 @@ class Operator:
         self,
         vector: npt.NDArray[np.float64],
         inputs: tuple[object, ...],
-        wanted: int,
+        all_outputs: bool,
         out: tuple[Any, ...] | None,
         /,
     ) -> tuple[Any, ...] | None: ...
@@ -82,7 +93,7 @@ class Compiled:
         statistics: DataType,
         stats_shape: Sequence[int],
         given: int,
-        wanted: int,
+        all_outputs: bool,
         backend: Backend,
     ) -> None: ...
     def run(
@@ -141,6 +152,7 @@ def onednn_version() -> tuple[int, int, int]: ...
 def plan_counts() -> tuple[int, int]: ...
 def ports(operation: Operation, /) -> tuple[tuple[str, ...], tuple[str, ...]]: ...
 def register_torch_kernels() -> Any: ...
+def signature(operation: Operation, /) -> _Signature: ...
 def to_inverse_stddev(variance: object, epsilon: float, /) -> None: ...
 def triad(out: object, a: object, b: object, /) -> None: ...
 def unknown_native_cap() -> str | None: ...

@@ -17,18 +17,17 @@ enum class Operation : std::uint8_t {
   relu_training_backward,
 };
 
-// Which ports an operation has. Calls pass them in the order of the list in ports.hpp, which is
-// that of the op's document.
+// The ports of an operation. Calls pass them in the order of the enumerators in ports.hpp.
 struct Signature {
-  const char* name;  // oneDNN's
-  InputSet inputs;
-  InputSet optional;
-  OutputSet outputs;
-  OutputSet least;         // what may be asked for is this, or all outputs
-  Output in_place;         // this output may be written over ...
-  Input over;              // ... exactly this input
-  InputSet summed;         // inputs that the sums of its first pass are made of
-  InputSet together = {};  // optional inputs that come all or none
+  const char* name;           // oneDNN's name of the op or ops
+  InputSet inputs;            // all inputs, the optional ones included
+  InputSet optional;          // inputs that a call may omit
+  OutputSet outputs;          // all outputs
+  OutputSet required;         // a call computes either all outputs or only these
+  Output in_place_output;     // may be the same memory as ...
+  Input in_place_input;       // ... this input; no other output may overlap an input
+  InputSet reduce_inputs;     // inputs of the reduce pass
+  InputSet all_or_none = {};  // optional inputs that a call passes together or not at all
 };
 
 namespace signatures {
@@ -39,24 +38,26 @@ constexpr OutputSet gradients(Output::diff_src, Output::diff_gamma, Output::diff
 constexpr InputSet forward_inputs(Input::src, Input::mean, Input::variance, Input::gamma,
                                   Input::beta);
 constexpr InputSet affine(Input::gamma, Input::beta);
-constexpr InputSet gradient_summed(Input::src, Input::diff_dst, Input::mean, Input::variance);
-constexpr InputSet forward_summed(Input::src);
+constexpr InputSet gradient_reduce_inputs(Input::src, Input::diff_dst, Input::mean,
+                                          Input::variance);
+constexpr InputSet forward_reduce_inputs(Input::src);
 constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::running_variance,
                                     Output::batch_mean, Output::batch_variance);
 
 // By Operation.
 constexpr std::array all = {
     Signature{"BatchNormTrainingBackward", gradient_inputs, InputSet(Input::gamma), gradients,
-              OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst, gradient_summed},
+              OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst,
+              gradient_reduce_inputs},
     Signature{"BatchNormForwardTraining", forward_inputs, affine, forward_outputs, forward_outputs,
-              Output::dst, Input::src, forward_summed, affine},
+              Output::dst, Input::src, forward_reduce_inputs, affine},
     Signature{"BatchNormForwardTraining and ReLU", forward_inputs.with(Input::residual),
               affine.with(Input::residual), forward_outputs, forward_outputs, Output::dst,
-              Input::src, forward_summed, affine},
+              Input::src, forward_reduce_inputs, affine},
     Signature{"ReLUBackward and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
-              gradient_summed.with(Input::gamma).with(Input::beta).with(Input::dst)},
+              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst)},
 };
 
 }  // namespace signatures

@@ -30,7 +30,7 @@ struct Problem {
   VarianceKind variance_kind = VarianceKind::variance;
   Attributes attributes;
   InputSet optional_tensors;  // those that are given
-  OutputSet wanted;
+  OutputSet outputs;
   Pass pass = Pass::both;
 };
 

@@ -241,7 +241,7 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const Mach
       ports.in[port] = &input;
     }
   });
-  problem.wanted.for_each([&](const Output port) { ports.out[port] = &output; });
+  problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
 
   const Traffic traffic = traffic_of(problem, ports, machine.cache);
   const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));

@@ -144,7 +144,7 @@ bool may_write_non_temporal(const Problem& problem, const Ports& ports,
                             const SummationOrder& order) {
   if (reduce_writes_residual(problem, ports, order)) return true;
   const Signature& signature = signature_of(problem.operation);
-  if (ports.out[signature.in_place] == ports.in[signature.over]) return false;
+  if (ports.out[signature.in_place_output] == ports.in[signature.in_place_input]) return false;
   // Such stores begin where the result is aligned, and so must the other tensor that is written.
   const void* const other = ports.out[Output::diff_residual];
   const auto past_line = [](const void* const p) {
@@ -161,7 +161,7 @@ bool is_forward(const Problem& problem) {
 bool needs_sums(const Problem& problem) {
   if (problem.pass != Pass::both) return problem.pass == Pass::reduce;
   return is_forward(problem) || problem.statistics == Statistics::batch ||
-         problem.wanted.has(Output::diff_gamma) || problem.wanted.has(Output::diff_beta);
+         problem.outputs.has(Output::diff_gamma) || problem.outputs.has(Output::diff_beta);
 }
 
 }  // namespace onedsl::native

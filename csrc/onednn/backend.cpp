@@ -37,7 +37,7 @@ std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads
   if (problem.statistics == Statistics::frozen) {
     return std::make_unique<FrozenPrimitive>(dnnl::memory::dims{n, g.channels, spatial, 1},
                                              channels_last, problem.data, epsilon,
-                                             problem.wanted.has(Output::diff_gamma));
+                                             problem.outputs.has(Output::diff_gamma));
   }
   const Signature& signature = signature_of(problem.operation);
   Op op;
@@ -51,10 +51,10 @@ std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads
   // and fails without gamma. So it is given all statistics, and asked for all.
   signature.inputs.for_each([&](const Input port) {
     const bool optional_tensor = is_tensor(port) && signature.optional.has(port);
-    if (!optional_tensor || problem.optional_tensors.has(port)) op.given.add(port);
+    if (!optional_tensor || problem.optional_tensors.has(port)) op.inputs.add(port);
   });
   signature.outputs.for_each([&](const Output port) {
-    if (!is_tensor(port) || problem.wanted.has(port)) op.wanted.add(port);
+    if (!is_tensor(port) || problem.outputs.has(port)) op.outputs.add(port);
   });
   op.data_format = channels_last ? "NXC" : "NCX";
   op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
@@ -141,7 +141,7 @@ Backend::Backend(const Problem& problem, const int num_threads)
   const auto channels = static_cast<std::size_t>(problem.geometry.channels);
   ones_.assign(channels, 1.0F);
   zeros_.assign(channels, 0.0F);
-  if (problem.wanted == OutputSet(Output::diff_src)) unwanted_.resize(2 * channels);
+  if (problem.outputs == OutputSet(Output::diff_src)) unwanted_.resize(2 * channels);
 }
 
 Backend::~Backend() {

@@ -144,10 +144,10 @@ class Ops {
   void add_backward(const logical_tensor& diff_dst) {
     std::vector<logical_tensor> inputs = {tensor(Input::src), diff_dst, tensor(Input::mean),
                                           tensor(Input::variance)};
-    if (described_.given.has(Input::gamma)) inputs.push_back(tensor(Input::gamma));
+    if (described_.inputs.has(Input::gamma)) inputs.push_back(tensor(Input::gamma));
     std::vector<logical_tensor> outputs = {tensor(Output::diff_src)};
     for (const Output sum : {Output::diff_gamma, Output::diff_beta}) {
-      if (described_.wanted.has(sum)) outputs.push_back(tensor(sum));
+      if (described_.outputs.has(sum)) outputs.push_back(tensor(sum));
     }
     add_batch_norm(op::kind::BatchNormTrainingBackward, inputs, outputs,
                    "BatchNormTrainingBackward");
@@ -157,7 +157,7 @@ class Ops {
     std::vector<logical_tensor> inputs = {tensor(Input::src), tensor(Input::mean),
                                           tensor(Input::variance)};
     for (const Input port : {Input::gamma, Input::beta}) {
-      if (described_.given.has(port)) inputs.push_back(tensor(port));
+      if (described_.inputs.has(port)) inputs.push_back(tensor(port));
     }
     add_batch_norm(op::kind::BatchNormForwardTraining, inputs,
                    {dst, tensor(Output::running_mean), tensor(Output::running_variance),
@@ -169,7 +169,7 @@ class Ops {
   void add_relu_forward() {
     logical_tensor sum = between();
     add_forward(sum);
-    if (described_.given.has(Input::residual)) {
+    if (described_.inputs.has(Input::residual)) {
       const logical_tensor normalized = std::exchange(sum, between());
       add(op::kind::Add, {normalized, tensor(Input::residual)}, {sum}, "Add");
     }
@@ -183,7 +183,7 @@ class Ops {
 
   void add_relu_backward() {
     const logical_tensor masked =
-        described_.wanted.has(Output::diff_residual) ? tensor(Output::diff_residual) : between();
+        described_.outputs.has(Output::diff_residual) ? tensor(Output::diff_residual) : between();
     const std::vector<logical_tensor> inputs = {tensor(Input::dst), tensor(Input::diff_dst)};
     const bool relu = std::isinf(described_.clip);
     add(relu ? op::kind::ReLUBackward : op::kind::ClampBackward, inputs, {masked},

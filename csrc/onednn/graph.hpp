@@ -27,8 +27,8 @@ struct Op {
   std::vector<std::int64_t> dims;
   DataType data = DataType::f32;
   DataType statistics = DataType::f32;
-  InputSet given;
-  OutputSet wanted;
+  InputSet inputs;
+  OutputSet outputs;
 };
 
 // Something compiled for the CPU engine and for the thread count that OpenMP had then. Not for two

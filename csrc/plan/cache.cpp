@@ -22,7 +22,7 @@ struct Hash {
          {p.geometry.outer, p.geometry.channels, p.geometry.inner,
           static_cast<std::int64_t>(p.operation), static_cast<std::int64_t>(p.data),
           static_cast<std::int64_t>(p.statistics), static_cast<std::int64_t>(p.variance_kind),
-          std::int64_t{p.optional_tensors.bits()}, std::int64_t{p.wanted.bits()},
+          std::int64_t{p.optional_tensors.bits()}, std::int64_t{p.outputs.bits()},
           static_cast<std::int64_t>(p.pass), static_cast<std::int64_t>(key.statistics_type),
           static_cast<std::int64_t>(key.backend), std::int64_t{key.num_threads},
           std::int64_t{key.fork_generation}}) {

@@ -65,7 +65,7 @@ bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
 void Plan::write_empty(const Ports& ports) const {
   const auto statistics = static_cast<std::size_t>(key_.problem.geometry.statistics());
   const std::size_t bytes = statistics * size_of(key_.statistics_type);
-  key_.problem.wanted.for_each([&](const Output port) {
+  key_.problem.outputs.for_each([&](const Output port) {
     if (is_tensor(port)) return;
     if (port == Output::running_mean) {
       std::memcpy(ports.out[port], ports.in[Input::mean], bytes);

@@ -11,8 +11,8 @@
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
 #include "../onednn/engine.hpp"
-#include "../onednn/graph.hpp"
 #include "../onednn/fork_guard.hpp"
+#include "../onednn/graph.hpp"
 #include "arrays.hpp"
 #include "bind.hpp"
 #include "gil.hpp"
@@ -84,11 +84,11 @@ void bind_capabilities(py::module_& module) {
         op.dims = std::move(dims);
         op.data = data;
         op.statistics = statistics;
-        op.given = InputSet(Input::src, Input::diff_dst, Input::mean, Input::variance);
-        if (gamma) op.given.add(Input::gamma);
-        op.wanted = OutputSet(Output::diff_src);
-        if (num_outputs > 1) op.wanted.add(Output::diff_gamma);
-        if (num_outputs > 2) op.wanted.add(Output::diff_beta);
+        op.inputs = InputSet(Input::src, Input::diff_dst, Input::mean, Input::variance);
+        if (gamma) op.inputs.add(Input::gamma);
+        op.outputs = OutputSet(Output::diff_src);
+        if (num_outputs > 1) op.outputs.add(Output::diff_gamma);
+        if (num_outputs > 2) op.outputs.add(Output::diff_beta);
         // Safe without the GIL: oneDNN touches no Python object.
         const ReleasedGil released;
         const onednn::ForkGuard inside;

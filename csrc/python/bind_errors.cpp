@@ -10,7 +10,8 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-// The classes are Python's (onedsl/runtime/errors.py), where they can inherit twice and be documented.
+// The classes are Python's (onedsl/runtime/errors.py), where they can inherit twice and be
+// documented.
 void raise(const char* const name, const OneDNNError& error) {
   const py::object type = py::module_::import("onedsl.runtime.errors").attr(name);
   PyErr_SetObject(type.ptr(), type(error.what(), error.status()).ptr());

@@ -41,8 +41,7 @@ void bind_statistics(py::module_& module) {
   module.def("update_running", &update, py::arg("running_mean"), py::arg("running_variance"),
              py::arg("mean"), py::arg("variance"), py::arg("momentum"), py::arg("count"),
              py::pos_only());
-  module.def("to_inverse_stddev", &invert, py::arg("variance"), py::arg("epsilon"),
-             py::pos_only());
+  module.def("to_inverse_stddev", &invert, py::arg("variance"), py::arg("epsilon"), py::pos_only());
 }
 
 }  // namespace onedsl

@@ -28,8 +28,8 @@ Sums sums_in(double* const vector, const py::ssize_t statistics) {
 
 bool come_together(const Call& call, const Signature& signature) {
   std::size_t present = 0;
-  signature.together.for_each([&](const Input port) { present += call.in[port] ? 1 : 0; });
-  return present == 0 || present == signature.together.count();
+  signature.all_or_none.for_each([&](const Input port) { present += call.in[port] ? 1 : 0; });
+  return present == 0 || present == signature.all_or_none.count();
 }
 
 }  // namespace
@@ -51,26 +51,6 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
   if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must lie between 1 and 64");
   }
-}
-
-OutputSet Operator::outputs_of(const std::uint32_t bits) const {
-  OutputSet all;
-  OutputSet least;
-  std::uint32_t bit = 1;
-  std::uint32_t all_bits = 0;
-  std::uint32_t least_bits = 0;
-  signature().outputs.for_each([&](const Output port) {
-    all_bits |= bit;
-    all.add(port);
-    if (signature().least.has(port)) {
-      least_bits |= bit;
-      least.add(port);
-    }
-    bit <<= 1;
-  });
-  if (bits == all_bits) return all;
-  if (bits == least_bits) return least;
-  throw std::invalid_argument("onedsl._core: the op has no such set of outputs");
 }
 
 // The axes of src that a mean like this one keeps; nothing if it does not fit src.
@@ -104,7 +84,7 @@ std::optional<Geometry> Operator::geometry_of(const View& src, const View* const
 }
 
 std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet taken,
-                                    const OutputSet wanted, const py::object& out) const {
+                                    const OutputSet outputs, const py::object& out) const {
   if (inputs.size() != taken.count()) return std::nullopt;
   Call call;
   bool good = true;
@@ -125,11 +105,11 @@ std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet take
     if (!v) return;
     good = good && (is_tensor(port) ? v->same_layout(call.src()) : is_statistic(*v, call.mean()));
   });
-  if (!good || (!out.is_none() && !check_outputs(call, wanted, out))) return std::nullopt;
+  if (!good || (!out.is_none() && !check_outputs(call, outputs, out))) return std::nullopt;
   return call;
 }
 
-bool Operator::check_outputs(Call& call, const OutputSet wanted, const py::object& out) const {
+bool Operator::check_outputs(Call& call, const OutputSet outputs, const py::object& out) const {
   if (!PyTuple_Check(out.ptr())) return false;
   if (static_cast<std::size_t>(PyTuple_GET_SIZE(out.ptr())) != signature().outputs.count()) {
     return false;
@@ -140,7 +120,7 @@ bool Operator::check_outputs(Call& call, const OutputSet wanted, const py::objec
   signature().outputs.for_each([&](const Output port) {
     const py::handle object(PyTuple_GET_ITEM(out.ptr(), next++));
     if (!good) return;
-    if (!wanted.has(port)) {
+    if (!outputs.has(port)) {
       good = object.is_none();
       return;
     }
@@ -161,24 +141,30 @@ bool Operator::overlaps_inputs(const Call& call, const Output port) const {
   signature().inputs.for_each([&](const Input input) {
     const std::optional<View>& v = call.in[input];
     if (!v) return;
-    const bool in_place =
-        port == signature().in_place && input == signature().over && output.data == v->data;
+    const bool in_place = port == signature().in_place_output &&
+                          input == signature().in_place_input && output.data == v->data;
     overlaps = overlaps || (!in_place && output.overlaps(*v));
   });
   return overlaps;
 }
 
 PlanKey Operator::key(const Geometry& geometry, const DataType data, const DataType statistics,
-                      const InputSet given, const OutputSet wanted, const BackendChoice backend,
+                      const InputSet given, const OutputSet outputs, const BackendChoice backend,
                       const Pass pass) const {
   InputSet optional_tensors;
   signature().optional.for_each([&](const Input port) {
     if (is_tensor(port) && given.has(port)) optional_tensors.add(port);
   });
   PlanKey key;
-  key.problem = {schema_.operation,  geometry,        data,
-                 schema_.statistics, schema_.variance_kind, schema_.attributes,
-                 optional_tensors,    wanted,          pass};
+  key.problem = {schema_.operation,
+                 geometry,
+                 data,
+                 schema_.statistics,
+                 schema_.variance_kind,
+                 schema_.attributes,
+                 optional_tensors,
+                 outputs,
+                 pass};
   key.statistics_type = statistics;
   key.backend = backend;
   key.num_threads = max_threads();
@@ -186,31 +172,31 @@ PlanKey Operator::key(const Geometry& geometry, const DataType data, const DataT
   return key;
 }
 
-void Operator::execute(const Call& call, const OutputSet wanted, const BackendChoice backend,
+void Operator::execute(const Call& call, const OutputSet outputs, const BackendChoice backend,
                        const Pass pass, const Ports& ports) const {
   const std::optional<View>& mean = call.in[Input::mean];
   const DataType statistics = mean ? mean->type : DataType::f32;
   onedsl::execute(
       [&] {
         return find_plan(
-            key(call.geometry, call.src().type, statistics, call.given(), wanted, backend, pass));
+            key(call.geometry, call.src().type, statistics, call.given(), outputs, backend, pass));
       },
       ports);
 }
 
-py::object Operator::run(const py::tuple& inputs, const std::uint32_t wanted_bits,
-                         const py::object& out, const BackendChoice backend) const {
-  const OutputSet wanted = outputs_of(wanted_bits);
-  const std::optional<Call> call = check(inputs, signature().inputs, wanted, out);
+py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
+                         const BackendChoice backend) const {
+  const OutputSet outputs = this->outputs(all_outputs);
+  const std::optional<Call> call = check(inputs, signature().inputs, outputs, out);
   if (!call) return py::none();
-  Run run = prepare(*call, signature(), wanted, out);
-  execute(*call, wanted, backend, Pass::both, run.ports);
+  Run run = prepare(*call, signature(), outputs, out);
+  execute(*call, outputs, backend, Pass::both, run.ports);
   return deliver(std::move(run), *call, out, inputs[0]);
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
   const OutputSet nothing;
-  const std::optional<Call> call = check(inputs, signature().summed, nothing, py::none());
+  const std::optional<Call> call = check(inputs, signature().reduce_inputs, nothing, py::none());
   if (!call) return py::none();
   const py::ssize_t statistics = call->geometry.statistics();
   DoubleVector vector(1 + 2 * statistics);
@@ -221,18 +207,18 @@ py::object Operator::reduce(const py::tuple& inputs) const {
 }
 
 py::object Operator::apply(const DoubleVector& vector, const py::tuple& inputs,
-                           const std::uint32_t wanted_bits, const py::object& out) const {
-  const OutputSet wanted = outputs_of(wanted_bits);
-  const std::optional<Call> call = check(inputs, signature().inputs, wanted, out);
+                           const bool all_outputs, const py::object& out) const {
+  const OutputSet outputs = this->outputs(all_outputs);
+  const std::optional<Call> call = check(inputs, signature().inputs, outputs, out);
   if (!call) return py::none();
   const py::ssize_t statistics = call->geometry.statistics();
   const auto part = static_cast<double>(call->geometry.per_statistic());
   if (vector.ndim() != 1 || vector.size() != 1 + 2 * statistics || !(vector.data()[0] >= part)) {
     return py::none();
   }
-  Run run = prepare(*call, signature(), wanted, out);
+  Run run = prepare(*call, signature(), outputs, out);
   run.ports.sums = sums_in(const_cast<double*>(vector.data()), statistics);
-  execute(*call, wanted, BackendChoice::automatic, Pass::apply, run.ports);
+  execute(*call, outputs, BackendChoice::automatic, Pass::apply, run.ports);
   return deliver(std::move(run), *call, out, inputs[0]);
 }
 

@@ -60,29 +60,28 @@ class Operator {
   const Signature& signature() const noexcept { return signature_of(schema_.operation); }
 
   // Takes a tuple of inputs and one of outputs, or None. Gives a tuple of outputs, or None where
-  // any argument is not plainly right. Throws std::invalid_argument for outputs that the op does
-  // not have together.
-  pybind11::object run(const pybind11::tuple& inputs, std::uint32_t wanted,
-                       const pybind11::object& out, BackendChoice backend) const;
+  // any argument is not plainly right.
+  pybind11::object run(const pybind11::tuple& inputs, bool all_outputs, const pybind11::object& out,
+                       BackendChoice backend) const;
 
   // The two halves of a run, by onedsl's own kernels. The first takes those inputs that it needs,
   // and gives a DoubleVector. The second takes the sum of such vectors, and all that run() takes.
   pybind11::object reduce(const pybind11::tuple& inputs) const;
   pybind11::object apply(const DoubleVector& vector, const pybind11::tuple& inputs,
-                         std::uint32_t wanted, const pybind11::object& out) const;
+                         bool all_outputs, const pybind11::object& out) const;
 
   // The parts of a call, for Compiled.
-  OutputSet outputs_of(std::uint32_t bits) const;
+  OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
   std::optional<Geometry> geometry_of(const View& src, const View* mean) const;
-  std::optional<Call> check(const pybind11::tuple& inputs, InputSet taken, OutputSet wanted,
+  std::optional<Call> check(const pybind11::tuple& inputs, InputSet taken, OutputSet outputs,
                             const pybind11::object& out) const;
   PlanKey key(const Geometry& geometry, DataType data, DataType statistics, InputSet given,
-              OutputSet wanted, BackendChoice backend, Pass pass) const;
+              OutputSet outputs, BackendChoice backend, Pass pass) const;
 
  private:
-  void execute(const Call& call, OutputSet wanted, BackendChoice backend, Pass pass,
+  void execute(const Call& call, OutputSet outputs, BackendChoice backend, Pass pass,
                const Ports& ports) const;
-  bool check_outputs(Call& call, OutputSet wanted, const pybind11::object& out) const;
+  bool check_outputs(Call& call, OutputSet outputs, const pybind11::object& out) const;
   bool overlaps_inputs(const Call& call, Output port) const;
   std::optional<KeptAxes> kept_axes(const View& src, const View* mean) const;
 
@@ -104,7 +103,7 @@ class Compiled {
 
   // Touches no Python object, and takes oneDNN a millisecond.
   Compiled(Operator op, Layout src, DataType statistics, Sizes stats_shape, std::uint32_t given,
-           std::uint32_t wanted, BackendChoice backend);
+           bool all_outputs, BackendChoice backend);
 
   pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& out) const;
 
@@ -115,7 +114,7 @@ class Compiled {
   Operator op_;
   Layout src_, mean_;
   InputSet given_;
-  OutputSet wanted_;
+  OutputSet outputs_;
   std::shared_ptr<const Plan> plan_;
 };
 

@@ -51,13 +51,12 @@ InputSet inputs_of(const Signature& signature, const std::uint32_t bits) {
 }  // namespace
 
 Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes stats_shape,
-                   const std::uint32_t given, const std::uint32_t wanted,
-                   const BackendChoice backend)
+                   const std::uint32_t given, const bool all_outputs, const BackendChoice backend)
     : op_(std::move(op)),
       src_(std::move(src)),
       mean_{statistics, stats_shape, c_strides(stats_shape, statistics)},
       given_(inputs_of(op_.signature(), given)),
-      wanted_(op_.outputs_of(wanted)) {
+      outputs_(op_.outputs(all_outputs)) {
   if (src_.strides.size() != src_.shape.size()) {
     throw std::invalid_argument("onedsl._core.Compiled: as many strides as sizes");
   }
@@ -69,7 +68,7 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
         "must lie in it in their own order");
   }
   plan_ =
-      find_plan(op_.key(*geometry, src_.type, mean_.type, given_, wanted_, backend, Pass::both));
+      find_plan(op_.key(*geometry, src_.type, mean_.type, given_, outputs_, backend, Pass::both));
 }
 
 // A plan from before a fork would hang: this process has lost its threads.
@@ -77,16 +76,16 @@ std::shared_ptr<const Plan> Compiled::plan() const {
   if (plan_->key().fork_generation == fork_generation()) return plan_;
   const PlanKey& old = plan_->key();
   return find_plan(op_.key(old.problem.geometry, old.problem.data, old.statistics_type, given_,
-                           wanted_, old.backend, Pass::both));
+                           outputs_, old.backend, Pass::both));
 }
 
 py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
-  const std::optional<Call> call = op_.check(inputs, op_.signature().inputs, wanted_, out);
+  const std::optional<Call> call = op_.check(inputs, op_.signature().inputs, outputs_, out);
   if (!call || !call->src().same_layout(src_.view()) || !call->mean().same_layout(mean_.view())) {
     return py::none();
   }
   if (!(call->given() == given_)) return py::none();
-  Run run = prepare(*call, op_.signature(), wanted_, out);
+  Run run = prepare(*call, op_.signature(), outputs_, out);
   execute([this] { return plan(); }, run.ports);
   return deliver(std::move(run), *call, out, inputs[0]);
 }

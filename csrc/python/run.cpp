@@ -17,21 +17,21 @@ bool all_numpy(const PerPort<Output, std::optional<View>>& outputs) {
 
 }  // namespace
 
-Run prepare(const Call& call, const Signature& signature, const OutputSet wanted,
+Run prepare(const Call& call, const Signature& signature, const OutputSet outputs,
             const py::object& out) {
   Run run{{}, out};
   signature.inputs.for_each([&](const Input port) {
     if (call.in[port]) run.ports.in[port] = call.in[port]->data;
   });
   if (!out.is_none()) {
-    wanted.for_each([&](const Output port) { run.ports.out[port] = call.out[port]->data; });
+    outputs.for_each([&](const Output port) { run.ports.out[port] = call.out[port]->data; });
     return run;
   }
   py::tuple results(signature.outputs.count());
   std::size_t next = 0;
   signature.outputs.for_each([&](const Output port) {
     py::object result = py::none();
-    if (wanted.has(port)) {
+    if (outputs.has(port)) {
       py::array array = empty_like(is_tensor(port) ? call.src() : call.mean());
       run.ports.out[port] = array.mutable_data();
       result = std::move(array);

@@ -15,7 +15,7 @@ struct Run {
   pybind11::object results;  // a tuple with an entry for each of the op's outputs
 };
 
-Run prepare(const Call& call, const Signature& signature, OutputSet wanted,
+Run prepare(const Call& call, const Signature& signature, OutputSet outputs,
             const pybind11::object& out);
 
 // find() gives the plan.

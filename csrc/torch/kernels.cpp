@@ -86,7 +86,7 @@ std::optional<Source> source(abi::Tensor* const argument, const Operation operat
   result.key.problem.geometry = *geometry;
   result.key.problem.data = src->type;
   result.key.problem.attributes.epsilon = epsilon;
-  result.key.problem.wanted = signature_of(operation).outputs;
+  result.key.problem.outputs = signature_of(operation).outputs;
   result.key.num_threads = max_threads();
   result.key.fork_generation = fork_generation();
   return result;
@@ -233,7 +233,7 @@ void backward(abi::Value* const values, std::uint64_t, std::uint64_t) {
     ports.out[Output::diff_gamma] = memory_of<void>(diff_gamma.get());
     ports.out[Output::diff_beta] = memory_of<void>(diff_beta.get());
   } else {
-    problem.wanted = signature_of(problem.operation).least;
+    problem.outputs = signature_of(problem.operation).required;
   }
   s->run(ports);
   give(values[0], std::move(diff_src));

@@ -56,7 +56,7 @@ class Checked {
     key_.problem.operation = operation;
     key_.problem.statistics = frozen ? Statistics::frozen : Statistics::batch;
     key_.problem.attributes.epsilon = epsilon;
-    key_.problem.wanted = signature_.outputs;
+    key_.problem.outputs = signature_.outputs;
     key_.num_threads = max_threads();
     key_.fork_generation = fork_generation();
     set_arrays(call, src);

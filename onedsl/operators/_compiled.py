@@ -27,6 +27,7 @@ class Compiled(Generic[Result]):
     """
 
     __slots__ = (
+        "_all_outputs",
         "_core",
         "_given",
         "_ignores",
@@ -34,7 +35,6 @@ class Compiled(Generic[Result]):
         "_run",
         "_spec",
         "_statistics",
-        "_wanted",
     )
 
     def __init__(
@@ -45,7 +45,7 @@ class Compiled(Generic[Result]):
         stats_dtype: object,
         stats_shape: Sequence[int] = (),
         gives: Mapping[str, object],
-        wanted: int,
+        all_outputs: bool,
         backend: str,
         autotune: bool,
     ) -> None:
@@ -62,8 +62,8 @@ class Compiled(Generic[Result]):
             Of the statistics, where that does not follow from the tensors'.
         gives : mapping of str to bool
             For each optional input, whether calls will pass it.
-        wanted : int
-            The outputs, as the core counts them.
+        all_outputs : bool
+            Whether calls compute all outputs, or only those that every call computes.
         backend, autotune
             As in the operators' ``compile``.
         """
@@ -84,8 +84,8 @@ class Compiled(Generic[Result]):
         first = next(port.label for port in schema.inputs if port.kind == "statistic")
         shape_kind = operator._statistics_shape
         _validation.statistic_shape(schema, shape_kind, spec.shape, first, self._statistics.shape)
-        self._wanted = wanted
-        self._ignores = schema.ignored != "" and self._wanted != schema.all_outputs
+        self._all_outputs = all_outputs
+        self._ignores = schema.ignored != "" and not all_outputs
         if self._ignores:
             given &= ~(1 << schema.ignored_position)  # the plan is made without
         self._given = given
@@ -99,7 +99,7 @@ class Compiled(Generic[Result]):
                 statistics=CORE[self._statistics.dtype],
                 stats_shape=self._statistics.shape,
                 given=self._given,
-                wanted=self._wanted,
+                all_outputs=self._all_outputs,
                 backend=choice,
             )
 
@@ -139,7 +139,7 @@ class Compiled(Generic[Result]):
     def outputs(self) -> str:
         """What calls compute."""
         schema = self._operator._schema
-        return "all" if self._wanted == schema.all_outputs else ", ".join(schema.always)
+        return "all" if self._all_outputs else ", ".join(schema.always)
 
     @property
     def backend(self) -> str:
@@ -200,7 +200,7 @@ class Compiled(Generic[Result]):
         answer = self._run(inputs, out)
         if answer is None:
             answer = operator._answer_in_words(
-                self._run, inputs, self._wanted, out, self._refuse_others
+                self._run, inputs, self._all_outputs, out, self._refuse_others
             )
         return operator._result(answer, out)
 

@@ -65,17 +65,17 @@ class Operator(Generic[Result]):
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (type(self), self._attributes())
 
-    def _call(self, inputs: Arrays, wanted: int, out: Any, backend: str) -> Result:
+    def _call(self, inputs: Arrays, all_outputs: bool, out: Any, backend: str) -> Result:
         """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
         schema = self._schema
         choice = _attributes.backend(backend)
-        if wanted != schema.all_outputs and schema.ignored:
+        if schema.ignored and not all_outputs:
             inputs = self._without_ignored(inputs)
         run = self._core.run
-        answer = run(inputs, wanted, out, choice)
+        answer = run(inputs, all_outputs, out, choice)
         if answer is None:
             answer = self._answer_in_words(
-                lambda inputs, out: run(inputs, wanted, out, choice), inputs, wanted, out
+                lambda inputs, out: run(inputs, all_outputs, out, choice), inputs, all_outputs, out
             )
         return self._result(answer, out)
 
@@ -88,21 +88,21 @@ class Operator(Generic[Result]):
         return kind(vector)
 
     def _apply(
-        self, kind: type[Totals], totals: object, inputs: Arrays, wanted: int, out: Any
+        self, kind: type[Totals], totals: object, inputs: Arrays, all_outputs: bool, out: Any
     ) -> Result:
         """Do for a part what is done for the whole, whose totals are given; see `_call`."""
         schema = self._schema
         given = _validation.totals(kind, totals)
         vector = given._vector
-        if wanted != schema.all_outputs and schema.ignored:
+        if schema.ignored and not all_outputs:
             inputs = self._without_ignored(inputs)
         run = self._core.apply
-        answer = run(vector, inputs, wanted, out)
+        answer = run(vector, inputs, all_outputs, out)
         if answer is None:
             answer = self._answer_in_words(
-                lambda inputs, out: run(vector, inputs, wanted, out),
+                lambda inputs, out: run(vector, inputs, all_outputs, out),
                 inputs,
-                wanted,
+                all_outputs,
                 out,
                 lambda arrays: _validation.not_totals_of(schema, given, arrays),
             )
@@ -119,7 +119,7 @@ class Operator(Generic[Result]):
         self,
         run: Run,
         inputs: Arrays,
-        wanted: int,
+        all_outputs: bool,
         out: object,
         refuse: Callable[[Sequence[Array | None]], None] | None = None,
     ) -> Arrays:
@@ -128,7 +128,7 @@ class Operator(Generic[Result]):
         `refuse` may refuse more than the operator does of itself.
         """
         arrays, dense = self._right_and_dense(self._schema, inputs, refuse)
-        buffers = self._buffers(inputs, arrays, dense, wanted, out)
+        buffers = self._buffers(inputs, arrays, dense, all_outputs, out)
         answer = _taken(run(dense, buffers))
         if isinstance(out, tuple | list):  # the core saw NumPy's views of it
             mark_written(out)
@@ -155,13 +155,13 @@ class Operator(Generic[Result]):
         inputs: Arrays,
         arrays: Sequence[Array | None],
         dense: Sequence[Array | None],
-        wanted: int,
+        all_outputs: bool,
         out: object,
     ) -> Arrays | None:
         """Take the caller's ``out``, or memory that src's library can take over."""
         schema = self._schema
         if out is not None:
-            members = _validation.members(schema, wanted, out)
+            members = _validation.members(schema, all_outputs, out)
             taken = tuple(
                 None if value is None else as_numpy(f"out.{port.label}", value)
                 for port, value in zip(schema.outputs, members, strict=True)
@@ -176,8 +176,8 @@ class Operator(Generic[Result]):
         return buffers_for(
             inputs[0],
             [
-                likes[port.kind] if wanted >> i & 1 else None
-                for i, port in enumerate(schema.outputs)
+                likes[port.kind] if all_outputs or port.name in schema.always else None
+                for port in schema.outputs
             ],
         )
 

@@ -63,16 +63,6 @@ class OpSchema:
         return replace(self, inputs=self.inputs[:inputs], outputs=(), together=())
 
     @functools.cached_property
-    def all_outputs(self) -> int:
-        """All outputs, as the core counts them: one bit each."""
-        return (1 << len(self.outputs)) - 1
-
-    @functools.cached_property
-    def always_outputs(self) -> int:
-        """`always`, as the core counts outputs."""
-        return sum(1 << i for i, port in enumerate(self.outputs) if port.name in self.always)
-
-    @functools.cached_property
     def ignored_position(self) -> int:
         """Where calls pass `ignored`."""
         return [port.name for port in self.inputs].index(self.ignored)

@@ -30,13 +30,13 @@ class ArrayInfo:
 # ---- Options ----
 
 
-def outputs(value: object, schema: OpSchema) -> int:
-    """Take the word for which outputs are wanted, as the core counts them: one bit each."""
+def outputs(value: object, schema: OpSchema) -> bool:
+    """Return whether the argument ``outputs`` requests all outputs."""
     if isinstance(value, str):
         if value == "all":
-            return schema.all_outputs
+            return True
         if (value,) == schema.always:
-            return schema.always_outputs
+            return False
     rest = _only_if_asked_for(schema)
     raise ValueError(
         f'outputs must be "all" or "{_listed(schema.always)}", not {value!r}: {_listed(rest)} '
@@ -197,7 +197,7 @@ def _described(name: str, value: object) -> ArrayInfo:
 # ---- Memory to write to ----
 
 
-def members(schema: OpSchema, wanted: int, out: object) -> tuple[object, ...]:
+def members(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object, ...]:
     """Take what is given as ``out``: an array for each output that is wanted."""
     ports = schema.outputs
     if not isinstance(out, tuple | list) or len(out) != len(ports):
@@ -216,10 +216,10 @@ def members(schema: OpSchema, wanted: int, out: object) -> tuple[object, ...]:
             f"out must have {listed} {_together(rest)}: the op has either {len(ports)} outputs or "
             f"{'one' if len(schema.always) == 1 else len(schema.always)}"
         )
-    if rest and not given_rest and wanted == schema.all_outputs:
+    if rest and not given_rest and all_outputs:
         missing = "are None; give arrays" if len(rest) > 1 else "is None; give an array"
         raise ValueError(f"{dotted} {missing}, or ask for {schema.ask[1]}")
-    if given_rest and wanted != schema.all_outputs:
+    if given_rest and not all_outputs:
         raise ValueError(
             f"{dotted} would not be written with {schema.ask[1]}; give None for "
             f"{'both' if len(rest) == 2 else 'it' if len(rest) == 1 else 'all'}"

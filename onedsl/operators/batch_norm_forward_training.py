@@ -225,7 +225,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         (slices, negative or zero strides, unaligned items) is copied first; the logger ``onedsl``
         tells so at level INFO.
         """
-        return self._call((src, mean, variance, gamma, beta), SCHEMA.all_outputs, out, backend)
+        return self._call((src, mean, variance, gamma, beta), True, out, backend)
 
     def reduce(self, src: AnyArray) -> BatchNormMoments:
         """Make the moments of a part of the batch: the first of a call's two passes.
@@ -279,7 +279,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
             As a direct call does, and if the moments are not such. Nothing has been written then.
         """
         inputs = (src, mean, variance, gamma, beta)
-        return self._apply(BatchNormMoments, moments, inputs, SCHEMA.all_outputs, out)
+        return self._apply(BatchNormMoments, moments, inputs, True, out)
 
     def compile(
         self,
@@ -322,7 +322,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma, "beta": gamma},
-            wanted=SCHEMA.all_outputs,
+            all_outputs=True,
             backend=backend,
             autotune=autotune,
         )

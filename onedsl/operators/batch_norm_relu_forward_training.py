@@ -198,7 +198,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         What is copied and what is not is as with `BatchNormForwardTraining`.
         """
         inputs = (src, mean, variance, gamma, beta, residual)
-        return self._call(inputs, SCHEMA.all_outputs, out, backend)
+        return self._call(inputs, True, out, backend)
 
     def compile(
         self,
@@ -244,7 +244,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma, "beta": gamma, "residual": residual},
-            wanted=SCHEMA.all_outputs,
+            all_outputs=True,
             backend=backend,
             autotune=autotune,
         )

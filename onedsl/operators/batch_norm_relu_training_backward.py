@@ -61,8 +61,8 @@ SCHEMA = OpSchema(
 )
 
 
-def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> int:
-    """Check that the mask is known, and give the outputs that are wanted."""
+def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> None:
+    """Check that the mask is known."""
     if _validation.given("residual", residual) and not dst:
         raise TypeError(
             "dst must be given with residual=True: src alone does not tell where the ReLU was open"
@@ -72,7 +72,6 @@ def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> int:
             "gamma and beta come both or neither where dst is absent: they tell where the ReLU was "
             f"open; {'beta' if gamma else 'gamma'} is missing"
         )
-    return SCHEMA.all_outputs if residual else SCHEMA.always_outputs
 
 
 class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
@@ -247,14 +246,14 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         -----
         What is copied and what is not is as with `BatchNormTrainingBackward`.
         """
-        wanted = _check_mask(
+        _check_mask(
             gamma=gamma is not None,
             beta=beta is not None,
             dst=dst is not None,
             residual=residual,
         )
         inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
-        return self._call(inputs, wanted, out, backend)
+        return self._call(inputs, residual, out, backend)
 
     def compile(
         self,
@@ -298,13 +297,13 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         UnsupportedError
             If the backend is ``"onednn"`` and it cannot run this.
         """
-        wanted = _check_mask(gamma=gamma, beta=gamma, dst=dst, residual=residual)
+        _check_mask(gamma=gamma, beta=gamma, dst=dst, residual=residual)
         return CompiledBatchNormReLUTrainingBackward(
             self,
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma, "beta": gamma, "dst": dst},
-            wanted=wanted,
+            all_outputs=residual,
             backend=backend,
             autotune=autotune,
         )

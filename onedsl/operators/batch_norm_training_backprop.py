@@ -303,7 +303,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma},
-            wanted=_validation.outputs(outputs, SCHEMA),
+            all_outputs=_validation.outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

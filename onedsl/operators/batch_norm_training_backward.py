@@ -155,8 +155,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         same strides. Anything else (slices, negative or zero strides, unaligned items, a diff_dst
         in another order) is copied first; the logger ``onedsl`` tells so at level INFO.
         """
-        wanted = _validation.outputs(outputs, SCHEMA)
-        return self._call((src, diff_dst, mean, variance, gamma), wanted, out, backend)
+        all_outputs = _validation.outputs(outputs, SCHEMA)
+        return self._call((src, diff_dst, mean, variance, gamma), all_outputs, out, backend)
 
     def reduce(
         self, src: AnyArray, diff_dst: AnyArray, mean: AnyArray, variance: AnyArray
@@ -273,7 +273,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             spec,
             stats_dtype=stats_dtype,
             gives={"gamma": gamma},
-            wanted=_validation.outputs(outputs, SCHEMA),
+            all_outputs=_validation.outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )
@@ -305,7 +305,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         TypeError, ValueError
             If an argument is not as above.
         """
-        wanted = _validation.outputs(outputs, SCHEMA)
+        all_outputs = _validation.outputs(outputs, SCHEMA)
         statistics = dtype_name(stats_dtype, "stats_dtype")
         if spec is not None:
             _validation.rank(SCHEMA, _validation.spec(spec).shape)
@@ -313,7 +313,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         inputs = [
             p.name for p in SCHEMA.inputs if p.name != "gamma" or _validation.given("gamma", gamma)
         ]
-        names = [port.name for i, port in enumerate(SCHEMA.outputs) if wanted >> i & 1]
+        names = [p.name for p in SCHEMA.outputs if all_outputs or p.name in SCHEMA.always]
         graph = _single_op_graph.graph_of(self._attributes(), spec, statistics, inputs, names)
         return graph.to_json()
 

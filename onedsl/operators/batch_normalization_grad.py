@@ -333,7 +333,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             stats_dtype=_validation.spec(spec).dtype,
             stats_shape=stats_shape,
             gives={},
-            wanted=_validation.outputs(outputs, SCHEMA),
+            all_outputs=_validation.outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

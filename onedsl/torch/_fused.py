@@ -17,7 +17,6 @@ from ._training import affine, normalize, operator
 _FORWARD = _core.Operation.relu_forward_training
 _BACKWARD = BACKWARD.operation
 _AUTO = _core.Backend.auto
-_ALL, _WITHOUT_RESIDUAL = BACKWARD.all_outputs, BACKWARD.always_outputs
 
 Outputs = tuple[Tensor, Tensor, Tensor]
 """dst, the batch's mean and its biased variance."""
@@ -61,8 +60,9 @@ class _BatchNormReLU(torch.autograd.Function):
             if diff_dst.stride() != src.stride():
                 diff_dst = torch.empty_like(src).copy_(diff_dst)
             inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
-            wanted = _ALL if residual_needed else _WITHOUT_RESIDUAL
-            answer = operator(_BACKWARD, ctx.eps, ctx.clip).run(inputs, wanted, None, _AUTO)
+            answer = operator(_BACKWARD, ctx.eps, ctx.clip).run(
+                inputs, residual_needed, None, _AUTO
+            )
             if answer is None:
                 raise AssertionError("the core refused what its forward pass had taken")
         diff_src, diff_weight, diff_bias, diff_residual = answer

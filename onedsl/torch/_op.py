@@ -16,7 +16,6 @@ from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
 from ..tensors.spec import DataFormatLike, parse_data_format
 
 _AUTO = _core.Backend.auto
-_ALL, _DIFF_SRC = (_validation.outputs(word, SCHEMA) for word in ("all", "diff_src"))
 
 
 def batch_norm_backward(
@@ -79,7 +78,7 @@ def batch_norm_backward(
     than src, diff_dst.
     """
     epsilon = _attributes.epsilon(epsilon)
-    sums = _validation.outputs(outputs, SCHEMA) == _ALL
+    sums = _validation.outputs(outputs, SCHEMA)
     gradients = torch.ops.onedsl.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
     )
@@ -131,7 +130,7 @@ def run(
 ) -> list[Tensor] | None:
     """Compute the gradients; None if the core does not take an argument as it is."""
     inputs = (src, diff_dst, mean, variance, gamma)
-    gradients = operator.run(inputs, _ALL if sums else _DIFF_SRC, None, _AUTO)
+    gradients = operator.run(inputs, sums, None, _AUTO)
     if gradients is None:
         return None
     return list(gradients if sums else gradients[:1])
