@@ -1,4 +1,4 @@
-"""An operator that is compiled once and called many times, into memory that is there already."""
+"""Compile an operator once and call it many times, with results in existing arrays."""
 
 import timeit
 
@@ -7,7 +7,7 @@ import numpy as np
 import onedsl
 from onedsl import testing
 
-SHAPE = (4, 8, 8, 32)  # small, so that the cost of the call itself shows
+SHAPE = (4, 8, 8, 32)  # small, so that the overhead of a call is visible
 EPSILON = 1e-5
 CALLS = 2000
 
@@ -15,45 +15,45 @@ src, diff_dst, mean, variance, gamma = testing.random_problem(SHAPE, "bf16")
 expected = testing.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
 op = onedsl.BatchNormTrainingBackward(EPSILON, "NXC")
 
-# Everything that decides how the gradient is computed is known here, and so decided here.
+# compile selects the kernel and the schedule for this shape and these types.
 compiled = op.compile(onedsl.TensorSpec(SHAPE, "bf16"), stats_dtype="f32", gamma=True)
 print(f"{op} for {compiled.spec}")
-print(f"  runs: {compiled.implementation}, threads: {compiled.num_threads}")
+print(f"  runs {compiled.implementation} with {compiled.num_threads} threads")
 
-# out: the results go where you say, and nothing is allocated.
+# out: the results are written to existing arrays, and nothing is allocated.
 out = onedsl.BatchNormGradients(np.empty_like(src), np.empty_like(mean), np.empty_like(mean))
 compiled(src, diff_dst, mean, variance, gamma, out=out)
 testing.assert_gradients_close(out, expected)
-print("into buffers that were there: agrees with the float64 reference")
+print("out=: agrees with the float64 reference")
 
 
 def compare_calls(what: str, out: onedsl.BatchNormGradients | None) -> None:
-    """Time the direct call and the compiled one."""
+    """Time direct and compiled calls."""
     arguments = (src, diff_dst, mean, variance, gamma)
     direct = timeit.timeit(lambda: op(*arguments, out=out), number=CALLS) / CALLS
     reused = timeit.timeit(lambda: compiled(*arguments, out=out), number=CALLS) / CALLS
-    print(f"  {what}: {direct * 1e6:.1f} us a direct call, {reused * 1e6:.1f} us a compiled one")
+    print(f"  {what}: direct call {direct * 1e6:.1f} us, compiled call {reused * 1e6:.1f} us")
 
 
 compare_calls("new arrays", None)
 compare_calls("with out= ", out)
 
-# In place: diff_src may overwrite diff_dst itself, which saves a tensor. No other overlap may be.
+# In place: diff_src may be the array diff_dst, which saves a tensor. No other overlap is allowed.
 in_place = out._replace(diff_src=diff_dst)
 compiled(src, diff_dst, mean, variance, gamma, out=in_place)
 testing.assert_gradients_close(in_place, expected)
-print("diff_src over diff_dst: agrees with the float64 reference")
+print("in place: agrees with the float64 reference")
 try:
     compiled(src, diff_dst, mean, variance, gamma, out=out._replace(diff_src=src))
 except ValueError as error:
-    print(f"diff_src over src is refused: {error}")
+    print(f"ValueError: {error}")
 
-# What it was not compiled for is refused as well, in words, before anything is written.
+# A compiled operator rejects every other shape and type before it writes anything.
 try:
     compiled(src[:2], diff_dst[:2], mean, variance, gamma)
 except ValueError as error:
-    print(f"another shape is refused: {error}")
+    print(f"ValueError: {error}")
 
-# Which kernels are fastest for this shape? autotune times onedsl's and oneDNN's, and keeps one.
+# autotune times onedsl's and oneDNN's kernels for this shape and keeps the faster backend.
 tuned = op.compile(onedsl.TensorSpec(SHAPE, "bf16"), autotune=True)
-print(f"autotune keeps backend={tuned.backend!r}")
+print(f"autotune selects backend={tuned.backend!r}")

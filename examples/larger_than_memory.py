@@ -1,8 +1,7 @@
-"""Batch norm of a tensor that is larger than memory: both passes go over files, part by part.
+"""Batch norm of a tensor that is larger than memory, with both passes over files in parts.
 
-The first pass makes the sums of each part, which add up to those of the whole; the second one has
-them given, and does for each part what is done for the whole. No more than a part of each tensor
-is mapped at a time, so that memory stays bounded whatever the files' size is.
+`reduce` computes the sums of each part, which are added; `apply` computes each part's results from
+the total. At most one part of each tensor is mapped at a time, so the memory use is bounded.
 """
 
 from __future__ import annotations
@@ -27,36 +26,36 @@ EPSILON = 1e-5
 
 
 class TensorFile:
-    """A tensor in a file, of which a part of the batch is mapped at a time."""
+    """A tensor in a file, mapped in parts along the batch axis."""
 
     def __init__(self, path: Path, shape: tuple[int, ...], part: int) -> None:
         self.shape, self._path, self._part = shape, path, part
 
     def parts(self, mode: Literal["r", "r+"] = "r") -> Iterator[Tensor]:
-        """Map one part after the other; a part is unmapped when nobody holds it any more."""
+        """Yield each part as a mapped array; it is unmapped with its last reference."""
         row = 4 * math.prod(self.shape[1:])
         for first in range(0, self.shape[0], self._part):
             shape = (min(self._part, self.shape[0] - first), *self.shape[1:])
             yield np.memmap(self._path, np.float32, mode, first * row, shape)
 
     def create(self) -> TensorFile:
-        """Make the file, of zeros."""
+        """Create the file, filled with zeros."""
         with self._path.open("wb") as file:
             file.truncate(4 * math.prod(self.shape))
         return self
 
     def fill(self, rng: np.random.Generator) -> TensorFile:
-        """Make the file, of random numbers."""
+        """Create the file, filled with random numbers."""
         for part in self.create().parts("r+"):
             part[...] = rng.standard_normal(part.shape, dtype=np.float32)
         return self
 
 
 def statistics(src: TensorFile) -> tuple[Tensor, Tensor]:
-    """Give mean and variance of a whole tensor."""
+    """Compute mean and variance of the whole tensor."""
     op = onedsl.BatchNormForwardTraining(EPSILON)
     moments = sum(op.reduce(part) for part in src.parts())
-    assert isinstance(moments, onedsl.BatchNormMoments), "the tensor has parts"
+    assert isinstance(moments, onedsl.BatchNormMoments)
     return moments.mean.astype(np.float32), (moments.m2 / moments.count).astype(np.float32)
 
 
@@ -68,29 +67,29 @@ def gradient(
     gamma: Tensor,
     diff_src: TensorFile,
 ) -> tuple[Tensor, Tensor]:
-    """Write diff_src, and give diff_gamma and diff_beta."""
+    """Write diff_src to its file, and return diff_gamma and diff_beta."""
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     pairs = zip(src.parts(), diff_dst.parts(), strict=True)
     sums = sum(op.reduce(x, d, mean, variance) for x, d in pairs)
-    assert isinstance(sums, onedsl.BatchNormSums), "the tensors have parts"
-    sums_of_all = np.empty_like(mean), np.empty_like(mean)
+    assert isinstance(sums, onedsl.BatchNormSums)
+    totals = np.empty_like(mean), np.empty_like(mean)
     parts = zip(src.parts(), diff_dst.parts(), diff_src.parts("r+"), strict=True)
     for x, d, result in parts:
-        op.apply(sums, x, d, mean, variance, gamma, out=(result, *sums_of_all))
-    return sums_of_all
+        op.apply(sums, x, d, mean, variance, gamma, out=(result, *totals))
+    return totals
 
 
 def peak_bytes() -> int:
-    """Memory that this process has had at most, mapped files among it."""
+    """Return the largest memory use of this process so far, mapped files included."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main(arguments: Any = None) -> None:
-    """Make the files, go over them, and say how much memory that took."""
+    """Create the files, compute the gradients, and print the memory use."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=512, help="in the batch")
     parser.add_argument("--part", type=int, default=16, help="images at a time")
-    parser.add_argument("--folder", type=Path, help="where the files go (a temporary one)")
+    parser.add_argument("--folder", type=Path, help="folder of the files (a temporary one)")
     options = parser.parse_args(arguments)
     shape = (options.images, 56, 56, 64)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

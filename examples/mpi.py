@@ -1,10 +1,9 @@
-"""Batch norm of a batch that is spread over processes, with MPI: every one holds some images.
+"""Batch norm of a batch that is distributed over MPI processes.
 
     mpiexec -n 2 python examples/mpi.py
 
-Each process makes the sums of its own images, MPI adds them up, and each finishes its images with
-the total. So the batch is normalized as if one process held it all, which the first one, having
-gathered it, checks against a call of its own.
+Each process computes the sums of its images, MPI adds them, and each process computes its results
+from the total. Rank 0 gathers the results and compares them with those of a single call.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ EPSILON = 1e-5
 
 
 def moments_of_all(comm: MPI.Comm, moments: onedsl.BatchNormMoments) -> onedsl.BatchNormMoments:
-    """Add up the moments of all processes: their vectors are gathered, and add by a rule."""
+    """Return the moments of all processes: gather them, because they do not add elementwise."""
     vector = moments.to_vector()
     vectors = np.empty((comm.size, vector.size))
     comm.Allgather(vector, vectors)
     total = sum(map(onedsl.BatchNormMoments.from_vector, vectors))
-    assert isinstance(total, onedsl.BatchNormMoments), "there is a process"
+    assert isinstance(total, onedsl.BatchNormMoments)
     return total
 
 
 def sums_of_all(comm: MPI.Comm, sums: onedsl.BatchNormSums) -> onedsl.BatchNormSums:
-    """Add up the sums of all processes: their vectors add as they are."""
+    """Return the sums of all processes: their vectors add elementwise."""
     vector = sums.to_vector()
     comm.Allreduce(MPI.IN_PLACE, vector)
     return onedsl.BatchNormSums.from_vector(vector)
 
 
 def main() -> None:
-    """Run the layer forward and backward on all processes."""
+    """Run the forward and backward pass on all processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=33, help="in the batch")
-    parser.add_argument("--save", type=Path, help="where the first process writes the results")
+    parser.add_argument("--save", type=Path, help="file for the results, written by rank 0")
     options = parser.parse_args()
 
     comm = MPI.COMM_WORLD
-    # Every process makes the whole batch, for the example's sake, and keeps its share.
+    # For simplicity, every process creates the whole batch and keeps its part.
     whole = testing.random_problem((options.images, 14, 14, 64), seed=0)
     mine = np.array_split(np.arange(options.images), comm.size)[comm.rank]
     src, diff_dst, gamma = whole.src[mine], whole.diff_dst[mine], whole.gamma
@@ -71,10 +70,10 @@ def main() -> None:
         expected = {**alone._asdict(), **backward(*inputs)._asdict()}
         for name, result in results.items():
             error = testing.relative_l2(result, expected[name].astype(np.float64))
-            print(f"{name:>16}: {error:.1e} (relative L2) from one process's")
+            print(f"{name:>16}: {error:.1e} relative L2 difference to a single call")
         if options.save is not None:
             np.savez(options.save, **results)
-        print(f"{comm.size} processes normalized {moments.count} elements a channel as one")
+        print(f"{comm.size} processes, {moments.count} elements per channel")
 
 
 if __name__ == "__main__":

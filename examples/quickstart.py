@@ -1,30 +1,30 @@
-"""The gradients of one batch-norm layer, checked against the float64 reference."""
+"""Compute the gradients of one batch-norm layer and check them against the float64 reference."""
 
 import numpy as np
 
 import onedsl
 
-# What a layer's forward pass had: images (N, H, W, C), and the mean and variance of each channel.
+# Saved by the layer's forward pass: the input (N, H, W, C), and mean and variance per channel.
 rng = np.random.default_rng(0)
 src = rng.normal(0.5, 1.5, (8, 14, 14, 64)).astype(np.float32)
 mean, variance = src.mean((0, 1, 2)), src.var((0, 1, 2))
 gamma = np.ones(64, np.float32)  # the layer's scale
 
-# What the backward pass brings: the loss's gradient with respect to the layer's output.
+# The gradient of the loss with respect to the layer's output.
 diff_dst = rng.normal(0.25, 1, src.shape).astype(np.float32)
 
-# NXC: the channels are the last axis. With (N, C, H, W) it would be "NCX".
+# NXC: the channels are the last axis. For (N, C, H, W) it is "NCX".
 op = onedsl.BatchNormTrainingBackward(epsilon=1e-5, data_format="NXC")
 grads = op(src, diff_dst, mean, variance, gamma)
-print(f"{op} gives")
+print(f"{op} returns")
 for name, gradient in grads._asdict().items():
     print(f"  {name}: shape {gradient.shape}, {gradient.dtype}")
 
 expected = onedsl.testing.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=1e-5)
 onedsl.testing.assert_gradients_close(grads, expected)
-print("All three agree with the float64 reference.")
+print("All gradients agree with the float64 reference.")
 
-# By default onedsl's own kernels run. oneDNN's run on request, where they can on this CPU.
+# onedsl's native kernels run by default; oneDNN's run on request, if this CPU supports the type.
 for dtype in ("f32", "bf16", "f16"):
     spec = onedsl.TensorSpec(src.shape, dtype)
     for backend in ("auto", "onednn"):

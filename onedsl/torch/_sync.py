@@ -164,7 +164,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     Nothing of a layer can be computed while an exchange is under way, so that a step takes the time
     of two exchanges more: 2.3 ms over gloo between two processes of a virtual machine with two
-    cores, where a step of 10 MB a process takes 5 ms. ``examples/studies/scale.py`` measures that,
+    cores, where a step of 10 MB a process takes 5 ms. ``examples/scale.py`` measures that,
     and computes it for up to 1,024 processes.
 
     torch.compile breaks its graph at this layer, and the gradient cannot be differentiated again.
