@@ -60,9 +60,9 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 try:
     import onedsl._core  # so, and not `from .`, for the error to say that there is none
 except ImportError as _error:
-    from .runtime.import_errors import import_error_message as _message
+    from .runtime.import_errors import import_error_message as _import_error_message
 
-    raise ImportError(_message(_error), name=_error.name, path=_error.path) from _error
+    raise ImportError(_import_error_message(_error), name=_error.name, path=_error.path) from _error
 
 if (_cap := onedsl._core.unknown_native_cap()) is not None:
     import warnings as _warnings

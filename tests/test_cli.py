@@ -260,7 +260,7 @@ def test_mistakes_in_overrides_are_told(graph_file, options, message, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "not a graph's JSON"),
+        (b"{", "graph must be valid JSON"),
         (b"\xff\xfe", "can't decode byte"),
         (b'{"graph": [{"kind": 3}]}', "graph[0].attrs is missing"),
     ],

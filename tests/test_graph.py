@@ -1,4 +1,4 @@
-"""oneDNN's graphs: as compiled, drawn, written as JSON and read from oneDNN's own dumps."""
+"""onedsl.graph: graphs of compiled operators, drawing, and JSON."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import re
 import sys
 
 import helpers
-import numpy as np
 import pytest
 
 import onedsl
 from onedsl.graph import Graph
 
-# What the serializer of oneDNN 3.2, built with its dump on, wrote for the graphs that
-# csrc/onednn/graph.cpp makes of these operators.
+# Dumps by oneDNN 3.2 of the graphs that csrc/onednn/graph.cpp builds for these operators.
 DUMPS = {
     "dumped_nxc_bf16.json": (onedsl.BatchNormTrainingBackward(1e-5), "bf16", 3),
     "dumped_ncx_f32_partitioning.json": (
@@ -52,7 +50,7 @@ def dumped(name):
 
 
 @pytest.mark.parametrize("name", DUMPS)
-def test_onednns_own_dumps_are_read(name):
+def test_dumps_of_onednn_are_parsed(name):
     op, dtype, outputs = DUMPS[name]
     assert onedsl.BatchNormTrainingBackward.from_json(dumped(name)) == op
     graph = Graph.from_json(dumped(name))
@@ -64,7 +62,7 @@ def test_onednns_own_dumps_are_read(name):
     assert Graph.from_json(graph.to_json()) == graph
 
 
-def test_a_dump_is_the_graph_that_onednn_has():
+def test_compiled_graph_equals_the_dump():
     op, dtype, _ = DUMPS["dumped_ncx_f32_partitioning.json"]
     compiled = op.compile(onedsl.TensorSpec((2, 24, 4, 4), dtype), backend="onednn")
     (ours,) = compiled.graph.ops
@@ -82,7 +80,7 @@ def test_a_dump_is_the_graph_that_onednn_has():
 @pytest.mark.parametrize("gamma", [True, False])
 @pytest.mark.parametrize("outputs", ["all", "diff_src"])
 @pytest.mark.parametrize("shape", [None, (3, 4), (2, 3, 5, 4)])
-def test_an_operator_goes_out_and_comes_back(dtype, stats, data_format, gamma, outputs, shape):
+def test_json_round_trip_of_an_operator(dtype, stats, data_format, gamma, outputs, shape):
     op = onedsl.BatchNormTrainingBackward(1.5e-4, data_format)
     spec = None if shape is None else onedsl.TensorSpec(shape, dtype)
     text = op.to_json(
@@ -101,13 +99,13 @@ def test_an_operator_goes_out_and_comes_back(dtype, stats, data_format, gamma, o
     assert Graph.from_json(graph.to_json()) == graph
 
 
-def test_strides_go_with_it():
+def test_json_contains_strides():
     spec = onedsl.TensorSpec((2, 3, 4, 5), "f32", (60, 1, 15, 3))
     text = onedsl.BatchNormTrainingBackward(1e-5, "NCX").to_json(spec)
     assert Graph.from_json(text).ops[0].inputs[0].strides == (60, 1, 15, 3)
 
 
-def test_what_is_no_call_is_not_written():
+def test_to_json_rejects_invalid_arguments():
     op = onedsl.BatchNormTrainingBackward(1e-5)
     with pytest.raises(TypeError, match="spec must be a TensorSpec"):
         op.to_json((3, 4))
@@ -118,7 +116,7 @@ def test_what_is_no_call_is_not_written():
 
 
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiled_graphs_hang_together(name):
+def test_compiled_graphs_are_consistent(name):
     graph = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16))).graph
     assert [op.kind for op in graph.ops] == KINDS[name]
     assert sorted(i for part in graph.partitions for i in part.op_ids) == [
@@ -144,11 +142,11 @@ def test_compiled_graphs_hang_together(name):
         assert back == onedsl.BatchNormTrainingBackward(1e-5)
 
 
-def test_what_has_no_graph_says_so():
+def test_operators_without_a_graph():
     compiled = onedsl.BatchNormTrainingBackward(1e-5).compile(onedsl.TensorSpec((4, 8)))
-    with pytest.raises(AttributeError, match='compile with backend="onednn" for one'):
+    with pytest.raises(AttributeError, match=r'[Cc]ompile with backend="onednn"'):
         compiled.graph  # noqa: B018
-    with pytest.raises(AttributeError, match='compile with backend="onednn" for one'):
+    with pytest.raises(AttributeError, match=r'[Cc]ompile with backend="onednn"'):
         compiled.draw("graph.svg")
     frozen = onedsl.BatchNormalizationGrad(1e-5).compile(
         onedsl.TensorSpec((4, 8)), (1, 8), backend="onednn"
@@ -157,10 +155,10 @@ def test_what_has_no_graph_says_so():
         frozen.graph  # noqa: B018
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_pictures_name_everything(name, tmp_path):
+@pytest.mark.parametrize("name", ["backward", "forward, residual, clipped"])
+def test_drawings_label_everything(name, tmp_path):
+    """A graph of one op, and a graph of several ops with tensors between them."""
     mpl = pytest.importorskip("matplotlib")
-    image = pytest.importorskip("matplotlib.image")
     compiled = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16)))
     with mpl.rc_context({"svg.fonttype": "none"}):
         compiled.draw(tmp_path / "graph.svg")
@@ -173,15 +171,18 @@ def test_pictures_name_everything(name, tmp_path):
             assert f"{tensor.id}: " in texts
     for part in compiled.graph.partitions:
         assert f"partition {part.id}" in texts
-    compiled.draw(str(tmp_path / "graph.png"))
+
+
+def test_drawing_as_png(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(str(tmp_path / "graph.png"))
     pixels = image.imread(tmp_path / "graph.png")
-    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
     assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
 
 
-def test_pictures_need_a_known_ending_and_matplotlib(tmp_path, monkeypatch):
+def test_drawing_needs_a_known_suffix_and_matplotlib(tmp_path, monkeypatch):
     graph = Graph.from_json(dumped("dumped_nxc_bf16.json"))
-    with pytest.raises(ValueError, match=r"path must end in .png, .pdf, .svg, not 'a.doc'"):
+    with pytest.raises(ValueError, match=r"path must end in .png, .pdf, .svg, got 'a.doc'"):
         graph.draw(tmp_path / "a.doc")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=re.escape("pip install 'onedsl[cli]'")):
@@ -189,7 +190,7 @@ def test_pictures_need_a_known_ending_and_matplotlib(tmp_path, monkeypatch):
 
 
 def changed(place, value):
-    """Spoil one place of a right document; None takes it away."""
+    """Return a valid document with one value replaced, or removed if it is None."""
     document = copy.deepcopy(json.loads(dumped("dumped_nxc_bf16.json")))
     *path, last = place
     at = document
@@ -205,25 +206,29 @@ def changed(place, value):
 OP = ("graph", 0)
 BROKEN = [
     (("graph",), None, "graph is missing"),
-    (("graph",), 3, "graph is 3, and must be a list of ops"),
+    (("graph",), 3, "graph must be a list of ops, got 3"),
     (("graph",), [], "graph has 0 ops"),
     (("engine_kind",), "gpu", 'engine_kind is "gpu"'),
     ((*OP, "kind"), "Convolution", r'graph\[0\].kind is "Convolution"; onedsl runs'),
-    ((*OP, "kind"), 3, r"graph\[0\].kind is 3, and must be a string"),
-    ((*OP, "id"), "zero", r"graph\[0\].id is \"zero\", and must be a whole number"),
-    ((*OP, "id"), True, r"graph\[0\].id is true, and must be a whole number"),
+    ((*OP, "kind"), 3, r"graph\[0\].kind must be a string, got 3"),
+    ((*OP, "id"), "zero", r"graph\[0\].id must be an integer, got \"zero\""),
+    ((*OP, "id"), True, r"graph\[0\].id must be an integer, got true"),
     ((*OP, "attrs"), None, r"graph\[0\].attrs is missing"),
     ((*OP, "attrs", "epsilon"), None, r"graph\[0\].attrs.epsilon is missing"),
     ((*OP, "attrs", "epsilon", "value"), None, r"graph\[0\].attrs.epsilon.value is missing"),
     ((*OP, "attrs", "epsilon", "value"), -1, r"graph\[0\].attrs: epsilon must be positive"),
-    ((*OP, "attrs", "epsilon", "value"), "1", r"attrs.epsilon.value is \"1\", and must be a n"),
+    ((*OP, "attrs", "epsilon", "value"), "1", r"attrs.epsilon.value must be a number, got \"1\""),
     (
         (*OP, "attrs", "epsilon", "value"),
         10**400,
-        r"attrs.epsilon.value is 1000.* and must be a nu",
+        r"attrs.epsilon.value must be a number in .*, got 1000",
     ),
     ((*OP, "attrs", "epsilon", "value"), math.nan, r"graph\[0\].attrs: epsilon must be positive"),
-    ((*OP, "attrs", "epsilon", "type"), "f64", r"attrs.epsilon.type is \"f64\", and must be one"),
+    (
+        (*OP, "attrs", "epsilon", "type"),
+        "f64",
+        r"epsilon.type must be one of .*, got \"f64\"",
+    ),
     ((*OP, "attrs", "data_format", "value"), "NHWC", r"graph\[0\].attrs: data_format must be"),
     ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, r"attrs.momentum is no attribute"),
     ((*OP, "inputs", 4), None, ""),
@@ -235,9 +240,9 @@ BROKEN = [
         {"id": 0, "dtype": "bf16", "shape": [24], "stride": [1]},
         r"inputs\[0\].shape \(src\) is \(24,\), and must be of",
     ),
-    ((*OP, "inputs", 0, "shape"), "24", r"inputs\[0\].shape is \"24\", and must be a list"),
-    ((*OP, "inputs", 0, "shape", 1), -3, r"inputs\[0\].shape is \[2, -3, 16, 24\], and must be s"),
-    ((*OP, "inputs", 0, "shape", 1), 1.5, r"inputs\[0\].shape\[1\] is 1.5, and must be a whole"),
+    ((*OP, "inputs", 0, "shape"), "24", r"inputs\[0\].shape must be a list .*, got \"24\""),
+    ((*OP, "inputs", 0, "shape", 1), -3, r"inputs\[0\].shape must be non-negative sizes, got \["),
+    ((*OP, "inputs", 0, "shape", 1), 1.5, r"inputs\[0\].shape\[1\] must be an integer, got 1.5"),
     (
         (*OP, "inputs", 2, "shape"),
         [16],
@@ -245,7 +250,7 @@ BROKEN = [
     ),
     ((*OP, "inputs", 1, "shape", 0), 3, r"inputs\[1\].shape \(diff_dst\) is \(3, 1, 16, 24\)"),
     ((*OP, "outputs", 0, "shape", 0), 3, r"outputs\[0\].shape \(diff_src\) is \(3, 1, 16, 24\)"),
-    ((*OP, "inputs", 0, "stride"), [1], r"inputs\[0\].stride is \[1\], and must be as many numb"),
+    ((*OP, "inputs", 0, "stride"), [1], r"inputs\[0\].stride must be a list of 4 integers"),
     ((*OP, "inputs", 0, "stride", 0), 0, r"inputs\[0\].stride \(src\) is \(0, 384, 24, 1\)"),
     ((*OP, "inputs", 0, "layout_type"), "opaque", r"inputs\[0\].layout_type \(src\) is \"opaque\""),
     ((*OP, "outputs", 2), None, r"graph\[0\].outputs has 2 tensors, and must be 1 \(diff_src\)"),
@@ -253,9 +258,9 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("place", "value", "message"), BROKEN, ids=lambda p: str(p)[:40])
-def test_broken_files_are_told_with_the_place(place, value, message):
+def test_errors_name_the_place(place, value, message):
     text = changed(place, value)
-    if not message:  # no gamma: right after all
+    if not message:  # a graph without gamma is valid
         onedsl.BatchNormTrainingBackward.from_json(text)
         return
     with pytest.raises(ValueError, match=message):
@@ -263,18 +268,18 @@ def test_broken_files_are_told_with_the_place(place, value, message):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "nonsense", "9" * 5000])
-def test_what_is_no_json(text):
-    with pytest.raises(ValueError, match="not a graph's JSON: "):
+def test_invalid_json(text):
+    with pytest.raises(ValueError, match="graph must be valid JSON: "):
         Graph.from_json(text)
 
 
 @pytest.mark.parametrize("text", ["3", "[]", "null"])
-def test_json_of_something_else(text):
-    with pytest.raises(ValueError, match=r"the document is .*, and must be an object"):
+def test_json_without_a_graph(text):
+    with pytest.raises(ValueError, match=r"the document must be an object, got "):
         Graph.from_json(text)
 
 
-def test_two_ops_are_one_too_many():
+def test_an_operator_from_a_graph_of_two_ops():
     document = json.loads(dumped("dumped_nxc_bf16.json"))
     document["graph"] *= 2
     with pytest.raises(ValueError, match="graph has 2 ops"):

@@ -1,37 +1,39 @@
-"""Pictures of graphs: inputs on the left, ops in the middle, outputs on the right."""
+"""Drawing of graphs: inputs on the left, ops in the middle, outputs on the right."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import Graph, GraphOp
+from ._parts import GraphOp, Partition
 
-PICTURES = (".png", ".pdf", ".svg")
+SUFFIXES = (".png", ".pdf", ".svg")
 
-# Okabe and Ito's colours, which colour-blind readers tell apart too.
+# Colors that color-blind readers can distinguish (Okabe and Ito).
 TENSOR, OP, FRAME = "#e8f1f8", "#fbe6d9", "#0072B2"
 
-WIDTH, LINE, GAP = 12.6, 0.62, 0.6  # inches
-COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # where each begins and ends
+WIDTH, ROW_HEIGHT, GAP = 12.6, 0.62, 0.6  # inches
+COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges
 
 
-def draw(graph: Graph, path: Path) -> None:
-    """Draw a graph into a file."""
-    if path.suffix not in PICTURES:
-        raise ValueError(f"path must end in {', '.join(PICTURES)}, not {path.name!r}")
+def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Partition]) -> None:
+    """Draw the ops and partitions to a file."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path.name!r}")
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "drawing needs matplotlib: pip install 'onedsl[cli]'", name=error.name
+            "matplotlib must be installed to draw a graph: pip install 'onedsl[cli]'",
+            name=error.name,
         ) from error
 
-    made = {tensor.id for op in graph.ops for tensor in op.outputs}
-    taken = {tensor.id for op in graph.ops for tensor in op.inputs}
-    sides = {op.id: _outer_ports(op, made, taken) for op in graph.ops}
+    produced = {tensor.id for op in ops for tensor in op.outputs}
+    consumed = {tensor.id for op in ops for tensor in op.inputs}
+    ports = {op.id: _external_ports(op, produced, consumed) for op in ops}
     heights = {
-        op: LINE * max(len(ports["in"]), len(ports["out"]), 2) for op, ports in sides.items()
+        op: ROW_HEIGHT * max(len(sides["in"]), len(sides["out"]), 2) for op, sides in ports.items()
     }
     height = sum(heights.values()) + GAP * (len(heights) + 1) + 0.4
 
@@ -39,34 +41,34 @@ def draw(graph: Graph, path: Path) -> None:
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
-    axes.text(0.2, 0.3, f"oneDNN {graph.version}, {graph.engine_kind}", size=12, weight="bold")
+    axes.text(0.2, 0.3, title, size=12, weight="bold")
 
     middles: dict[int, float] = {}
     top = 0.4 + GAP
-    for op in graph.ops:
+    for op in ops:
         middles[op.id] = top + heights[op.id] / 2
-        _draw_op(axes, op, sides[op.id], top, heights[op.id])
+        _draw_op(axes, op, ports[op.id], top, heights[op.id])
         top += heights[op.id] + GAP
-    for op in graph.ops:
+    for op in ops:
         for tensor in op.inputs:
-            maker = next((o for o in graph.ops if tensor in o.outputs), None)
-            if maker is not None:
-                start = middles[maker.id] + heights[maker.id] / 2 - 0.08
+            producer = next((other for other in ops if tensor in other.outputs), None)
+            if producer is not None:
+                start = middles[producer.id] + heights[producer.id] / 2 - 0.08
                 end = middles[op.id] - heights[op.id] / 2 + 0.08
                 _draw_link(axes, start, end, f"{tensor.id}: {tensor}")
-    for part in graph.partitions:
+    for part in partitions:
         tops = [middles[i] - heights[i] / 2 for i in part.op_ids]
         bottoms = [middles[i] + heights[i] / 2 for i in part.op_ids]
         _draw_frame(axes, min(tops), max(bottoms), f"partition {part.id}")
     figure.savefig(path, dpi=110)
 
 
-def _outer_ports(op: GraphOp, made: set[int], taken: set[int]) -> dict[str, list[str]]:
-    """Describe the tensors that come from outside of the graph, and those that leave it."""
-    inner = {"in": made, "out": taken}
+def _external_ports(op: GraphOp, produced: set[int], consumed: set[int]) -> dict[str, list[str]]:
+    """Return the labels of the tensors that enter and leave the graph at this op."""
+    internal = {"in": produced, "out": consumed}
     ports: dict[str, list[str]] = {"in": [], "out": []}
     for side, name, tensor in op.ports:
-        if tensor.id not in inner[side]:
+        if tensor.id not in internal[side]:
             ports[side].append(f"{tensor.id}: {name}\n{tensor}")
     return ports
 
@@ -90,11 +92,11 @@ def _draw_op(
             )
 
 
-def _box(axes: Any, column: str, top: float, height: float, text: str, colour: str) -> None:
+def _box(axes: Any, column: str, top: float, height: float, text: str, color: str) -> None:
     from matplotlib.patches import Rectangle
 
     left, right = COLUMNS[column]
-    box = Rectangle((left, top), right - left, height, facecolor=colour, edgecolor="#555555")
+    box = Rectangle((left, top), right - left, height, facecolor=color, edgecolor="#555555")
     axes.add_patch(box)
     axes.text((left + right) / 2, top + height / 2, text, ha="center", va="center", size=8.5)
 

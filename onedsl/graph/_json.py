@@ -1,4 +1,4 @@
-"""oneDNN's JSON of graphs, read with words for what is wrong and where."""
+"""Parsing of oneDNN's JSON format for graphs. Error messages name the place in the document."""
 
 from __future__ import annotations
 
@@ -9,103 +9,116 @@ from typing import Any
 from ._parts import UNKNOWN_SIZE, Attribute, GraphOp, LogicalTensor
 
 _ATTRIBUTE_TYPES = ("string", "bool", "s64", "s64[]", "f32", "f32[]")
+_ROOT = "the document"
 
 
-class Place:
-    """A value of a JSON document, and the way to it."""
+class JsonValue:
+    """A value in a JSON document with its path, such as ``graph[0].inputs[2].shape``."""
 
-    def __init__(self, value: Any, path: str) -> None:
+    def __init__(self, value: Any, path: str = _ROOT) -> None:
         self.value, self.path = value, path
 
-    def refuse(self, wanted: str) -> ValueError:
+    @classmethod
+    def parse(cls, text: str) -> JsonValue:
+        """Parse a document, or raise ValueError."""
+        try:
+            return cls(json.loads(text))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"graph must be valid JSON: {error}") from None
+
+    def error(self, requirement: str) -> ValueError:
+        """Return the exception for a value that does not meet the requirement."""
         text = json.dumps(self.value)
         shown = text if len(text) < 60 else f"{text[:60]}..."
-        return ValueError(f"{self.path} is {shown}, and must be {wanted}")
+        return ValueError(f"{self.path} must be {requirement}, got {shown}")
 
-    def as_a(self, kind: type | tuple[type, ...], wanted: str) -> Any:
+    def as_type(self, kind: type | tuple[type, ...], requirement: str) -> Any:
+        """Return the value if it has the type; bool does not count as a number."""
         if not isinstance(self.value, kind) or (isinstance(self.value, bool) and kind is not bool):
-            raise self.refuse(wanted)
+            raise self.error(requirement)
         return self.value
 
-    def at(self, key: str | int) -> Place:
+    def at(self, key: str | int) -> JsonValue:
+        """Return a member of an object or an element of a list."""
         if isinstance(key, int):
-            return Place(self.value[key], f"{self.path}[{key}]")
-        members = self.as_a(dict, "an object")
-        path = key if self.path == "the document" else f"{self.path}.{key}"
+            return JsonValue(self.value[key], f"{self.path}[{key}]")
+        members = self.as_type(dict, "an object")
+        path = key if self.path == _ROOT else f"{self.path}.{key}"
         if key not in members:
             raise ValueError(f"{path} is missing")
-        return Place(members[key], path)
+        return JsonValue(members[key], path)
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
-        members = self.as_a(dict, "an object")
+        """Return a string or an integer that is a member of an object."""
+        members = self.as_type(dict, "an object")
         if default is not None and key not in members:
             return default
-        return self.at(key).as_a(kind, {str: "a string", int: "a whole number"}[kind])
+        return self.at(key).as_type(kind, {str: "a string", int: "an integer"}[kind])
 
-    def items_of(self, key: str, what: str) -> Iterator[Place]:
-        place = self.at(key)
-        for i in range(len(place.as_a(list, f"a list of {what}"))):
-            yield place.at(i)
+    def items(self, what: str) -> Iterator[JsonValue]:
+        """Iterate over the elements of a list."""
+        for i in range(len(self.as_type(list, f"a list of {what}"))):
+            yield self.at(i)
 
     def number(self) -> float:
+        """Return a number as float."""
         try:
-            return float(self.as_a((int, float), "a number"))
+            return float(self.as_type((int, float), "a number"))
         except OverflowError:
-            raise self.refuse("a number that float32 has") from None
+            raise self.error("a number in the range of float32") from None
 
     def integers(self) -> tuple[int, ...]:
-        values = self.as_a(list, "a list of whole numbers")
-        return tuple(self.at(i).as_a(int, "a whole number") for i in range(len(values)))
+        """Return a list of integers as tuple."""
+        return tuple(item.as_type(int, "an integer") for item in self.items("integers"))
 
 
-def read_op(place: Place) -> GraphOp:
-    attrs = place.at("attrs")
+def parse_op(op: JsonValue) -> GraphOp:
+    """Return the op that an object describes."""
+    attrs = op.at("attrs")
     return GraphOp(
-        place.get("id", int),
-        place.get("name", str, ""),
-        place.get("kind", str),
-        {name: _read_attribute(attrs.at(name)) for name in attrs.as_a(dict, "an object")},
-        tuple(_read_tensor(tensor) for tensor in place.items_of("inputs", "tensors")),
-        tuple(_read_tensor(tensor) for tensor in place.items_of("outputs", "tensors")),
+        op.get("id", int),
+        op.get("name", str, ""),
+        op.get("kind", str),
+        {name: _parse_attribute(attrs.at(name)) for name in attrs.as_type(dict, "an object")},
+        tuple(_parse_tensor(tensor) for tensor in op.at("inputs").items("tensors")),
+        tuple(_parse_tensor(tensor) for tensor in op.at("outputs").items("tensors")),
     )
 
 
-def _read_attribute(place: Place) -> Attribute:
-    kind = place.get("type", str)
+def _parse_attribute(attribute: JsonValue) -> Attribute:
+    kind = attribute.get("type", str)
     if kind not in _ATTRIBUTE_TYPES:
-        raise place.at("type").refuse(f"one of {', '.join(_ATTRIBUTE_TYPES)}")
-    value = place.at("value")
+        raise attribute.at("type").error(f"one of {', '.join(_ATTRIBUTE_TYPES)}")
+    value = attribute.at("value")
     if kind == "string":
-        return str(value.as_a(str, "a string"))
+        return str(value.as_type(str, "a string"))
     if kind == "bool":
-        # oneDNN's own writer has 1 and 0.
-        if value.value not in (0, 1):
-            raise value.refuse("true or false")
+        if value.value not in (0, 1):  # oneDNN writes 0 and 1
+            raise value.error("true or false")
         return bool(value.value)
     if kind == "s64":
-        return int(value.as_a(int, "a whole number"))
+        return int(value.as_type(int, "an integer"))
     if kind == "s64[]":
         return value.integers()
     if kind == "f32":
         return value.number()
-    count = len(value.as_a(list, "a list of numbers"))
-    return tuple(value.at(i).number() for i in range(count))
+    return tuple(item.number() for item in value.items("numbers"))
 
 
-def _read_tensor(place: Place) -> LogicalTensor:
-    shape = place.at("shape").integers()
-    strides = place.at("stride").integers()
-    known = UNKNOWN_SIZE not in shape
-    if known and any(size < 0 for size in shape):
-        raise place.at("shape").refuse("sizes of 0 and more")
-    steps_known = UNKNOWN_SIZE not in strides
-    if known and steps_known and len(strides) != len(shape):
-        raise place.at("stride").refuse(f"as many numbers as shape has: {len(shape)}")
+def _parse_tensor(tensor: JsonValue) -> LogicalTensor:
+    shape = tensor.at("shape").integers()
+    strides = tensor.at("stride").integers()
+    is_shape_known = UNKNOWN_SIZE not in shape
+    are_strides_known = UNKNOWN_SIZE not in strides
+    if is_shape_known and any(size < 0 for size in shape):
+        raise tensor.at("shape").error("non-negative sizes")
+    if is_shape_known and are_strides_known and len(strides) != len(shape):
+        raise tensor.at("stride").error(f"a list of {len(shape)} integers, as shape")
     return LogicalTensor(
-        place.get("id", int),
-        place.get("dtype", str),
-        shape if known else None,
-        strides if steps_known else None,
-        place.get("layout_type", str, "strided"),
-        place.get("property_type", str, "undef"),
+        tensor.get("id", int),
+        tensor.get("dtype", str),
+        shape if is_shape_known else None,
+        strides if are_strides_known else None,
+        tensor.get("layout_type", str, "strided"),
+        tensor.get("property_type", str, "undef"),
     )

@@ -1,4 +1,4 @@
-"""What graphs are made of."""
+"""The parts of a graph: logical tensors, ops and partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .. import _core
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
-# The ports of the ops that onedsl builds, as oneDNN's documents name them.
+# Inputs and outputs of the ops that onedsl builds, by the names in oneDNN's documentation.
 _PORTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "BatchNormTrainingBackward": _core.ports(_core.Operation.training_backward),
     "BatchNormForwardTraining": _core.ports(_core.Operation.forward_training),
@@ -31,15 +31,17 @@ class LogicalTensor:
     Attributes
     ----------
     id : int
-        Ports of one id are one tensor.
+        Ports with the same id share a tensor.
     dtype : str
-        ``"f32"``, ``"bf16"``, ``"f16"``, or another of oneDNN's.
+        ``"f32"``, ``"bf16"``, ``"f16"`` or another data type of oneDNN.
     shape : tuple of int or None
-        None where it is not known.
+        None if unknown.
     strides : tuple of int or None
-        In elements. None where they are not known.
-    layout_type, property_type : str
-        ``"strided"`` and ``"undef"`` as a rule.
+        In elements. None if unknown.
+    layout_type : str
+        Usually ``"strided"``.
+    property_type : str
+        Usually ``"undef"``.
     """
 
     id: int
@@ -50,7 +52,7 @@ class LogicalTensor:
     property_type: str = "undef"
 
     def __str__(self) -> str:
-        """Write type, sizes, layout and strides."""
+        """Return dtype, shape, layout and strides."""
         shape = _sizes(self.shape)
         return f"{self.dtype} {shape}, {self.layout_type} {_sizes(self.strides)}"
 
@@ -75,7 +77,7 @@ class GraphOp:
     id : int
     name : str
     kind : str
-        oneDNN's name of what it computes, as ``"BatchNormTrainingBackward"``.
+        oneDNN's name of the operation, such as ``"BatchNormTrainingBackward"``.
     attrs : mapping of str to bool, int, float, str or tuple
     inputs, outputs : tuple of LogicalTensor
     """
@@ -91,7 +93,8 @@ class GraphOp:
     def ports(self) -> list[tuple[str, str, LogicalTensor]]:
         """Side (``"in"`` or ``"out"``), name and tensor of each port.
 
-        The names are those of oneDNN's document; empty for an op that onedsl has none for.
+        The names are those of oneDNN's documentation, and empty for ops that onedsl does not
+        build.
         """
         names = _PORTS.get(self.kind, ((), ()))
         return [
@@ -113,18 +116,18 @@ class GraphOp:
 
 @dataclass(frozen=True)
 class Partition:
-    """A part of a graph that oneDNN compiles and runs as one.
+    """A subset of ops that oneDNN compiles and runs together.
 
     Attributes
     ----------
     id : int
     kind : str
-        The kinds of its ops, with a plus between those that are fused.
+        The kinds of its ops, joined by `` + ``.
     op_ids : tuple of int
     supported : bool
-        Whether oneDNN runs it on this CPU.
+        Whether oneDNN supports it on this CPU.
     inputs, outputs : tuple of LogicalTensor
-        As compiled.
+        The tensors of the compiled partition.
     """
 
     id: int
