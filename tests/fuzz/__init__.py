@@ -1,1 +1,1 @@
-"""A fuzzer of the operators; `python tests/fuzz --help` says more."""
+"""A fuzzer of the operators: `python tests/fuzz --help`."""

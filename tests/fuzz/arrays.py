@@ -1,4 +1,4 @@
-"""Arrays of every kind: values, places in memory, kinds of object, and objects that are none."""
+"""Random arrays: shapes, values, memory layouts, array types, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -11,102 +11,90 @@ import numpy as np
 
 Rng = np.random.Generator
 
-MOST_ELEMENTS = 3000
-LARGE = 60_000
+MAX_ELEMENTS, MAX_LARGE_ELEMENTS = 3000, 60_000
+SIZES = [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130, 511]
 
 
 def choose(rng: Rng, options: Any) -> Any:
-    """Choose one, without NumPy making an array of them."""
+    """Return a random option (`rng.choice` would convert the options to an array)."""
     options = list(options)
     return options[rng.integers(len(options))]
 
 
-def chance(rng: Rng, one_in: int) -> bool:
-    """Say yes once in so many times."""
-    return bool(rng.integers(one_in) == 0)
+def one_in(rng: Rng, n: int) -> bool:
+    """Return True with a probability of 1 / n."""
+    return bool(rng.integers(n) == 0)
 
 
-# ---- Shapes ----
-
-
-def shape(rng: Rng, least: int, most: int) -> tuple[int, ...]:
-    """Draw a shape: mostly of rank 2 to 5 and some thousand elements, sometimes of neither."""
-    rank = int(rng.integers(least, min(most, 5) + 1))
-    if chance(rng, 12):
-        rank = int(rng.integers(least, min(most, 10) + 1))
-    left = LARGE if chance(rng, 50) else MOST_ELEMENTS
+def random_shape(rng: Rng, min_rank: int, max_rank: int) -> tuple[int, ...]:
+    """Return a shape, mostly of rank 2 to 5 with up to some thousand elements."""
+    rank = int(rng.integers(min_rank, min(max_rank, 10 if one_in(rng, 12) else 5) + 1))
+    left = MAX_LARGE_ELEMENTS if one_in(rng, 50) else MAX_ELEMENTS
     sizes = []
     for _ in range(rank):
-        size = int(choose(rng, [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130, 511]))
+        size = int(rng.integers(1, left + 1)) if one_in(rng, 10) else int(choose(rng, SIZES))
         size = min(size, left)
-        if chance(rng, 10):
-            size = int(rng.integers(1, left + 1))
         left //= size
-        sizes.append(0 if chance(rng, 60) else size)
-    order = rng.permutation(rank)
-    return tuple(sizes[i] for i in order)
+        sizes.append(0 if one_in(rng, 60) else size)
+    return tuple(sizes[i] for i in rng.permutation(rank))
 
 
-# ---- Values ----
-
-
-def values(rng: Rng, sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Draw two tensors, in float64: src, and a gradient that leans on it or not."""
-    src = rng.standard_normal(sizes) * 1.5 + 0.5
-    diff_dst = rng.standard_normal(sizes) + 0.25 + 0.5 * src
+def random_values(rng: Rng, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Return src and diff_dst in float64, with easy or difficult values."""
+    src = rng.standard_normal(shape) * 1.5 + 0.5
+    diff_dst = rng.standard_normal(shape) + 0.25 + 0.5 * src
     match int(rng.integers(12)):
         case 0:
             src = src * 0.01 + 100
         case 1:
             src = np.round(src)
         case 2:
-            src, diff_dst = np.full(sizes, 1.25), np.ones(sizes)
+            src, diff_dst = np.full(shape, 1.25), np.ones(shape)
         case 3:
-            diff_dst = np.zeros(sizes)
+            diff_dst = np.zeros(shape)
         case 4:
             src, diff_dst = src * 1e-3, diff_dst * 1e3
         case 5:
-            spread = 10.0 ** rng.uniform(-4, 4, sizes)
-            diff_dst = diff_dst * spread
+            diff_dst = diff_dst * 10.0 ** rng.uniform(-4, 4, shape)
     return src, diff_dst
 
 
-def spoil(rng: Rng, array: np.ndarray) -> None:
-    """Put what is no number among the items, in place."""
+def insert_special_values(rng: Rng, array: np.ndarray) -> None:
+    """Overwrite some items with NaN, infinities, and very large or small numbers."""
     for _ in range(int(rng.integers(1, 4)) if array.size else 0):
         at = np.unravel_index(int(rng.integers(array.size)), array.shape)
         with np.errstate(over="ignore"):
             array[at] = choose(rng, [np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-45])
 
 
-# ---- Places in memory ----
+# ---- Memory layouts ----
 
 
-def dense_like(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Copy an array, its axes in some order in memory."""
+def permuted_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
+    """Return a dense copy with a random order of axes in memory."""
     order = rng.permutation(array.ndim)
     return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
 
 
-def like(array: np.ndarray, model: np.ndarray) -> np.ndarray:
-    """Copy an array into the order in memory that another of its shape has."""
+def copy_with_layout(array: np.ndarray, model: np.ndarray) -> np.ndarray:
+    """Return a copy with the order of axes in memory of another array."""
     copy = np.empty_like(model, array.dtype, order="K")
     copy[...] = array
     return copy
 
 
-def shifted(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Copy an array to where no wide alignment is; its strides stay, if it is dense."""
+def shifted_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
+    """Return a copy at an address without SIMD alignment; strides of dense arrays are kept."""
     copy = np.empty_like(array, order="K")
     memory = np.empty(copy.nbytes + 256, np.uint8)
     start = int(rng.integers(64)) * array.itemsize
-    moved = np.ndarray(copy.shape, copy.dtype, memory, start, copy.strides)
-    moved[...] = array
-    return moved
+    shifted = np.ndarray(copy.shape, copy.dtype, memory, start, copy.strides)
+    shifted[...] = array
+    return shifted
 
 
-def strided(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Copy an array to memory with gaps, backwards steps, or items between the places of items."""
+def strided_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
+    """Return a copy with gaps, negative strides, odd addresses, a record's field, or broadcasts."""
     if not array.ndim:
         return array.copy()
     match int(rng.integers(5)):
@@ -124,8 +112,8 @@ def strided(rng: Rng, array: np.ndarray) -> np.ndarray:
             record["item"] = array
             return record["item"]
         case _:
-            at = int(rng.integers(array.ndim))
-            first = np.take(array, [0], axis=at) if array.shape[at] else array
+            axis = int(rng.integers(array.ndim))
+            first = np.take(array, [0], axis=axis) if array.shape[axis] else array
             return np.broadcast_to(first, array.shape)
     whole = np.zeros([n * abs(s) for n, s in zip(array.shape, steps, strict=True)], array.dtype)
     view = whole[tuple(slice(None, None, s) for s in steps)]
@@ -133,8 +121,8 @@ def strided(rng: Rng, array: np.ndarray) -> np.ndarray:
     return view
 
 
-def odd_strides(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Give axes that are never walked any stride."""
+def with_arbitrary_unit_strides(rng: Rng, array: np.ndarray) -> np.ndarray:
+    """Return a view with arbitrary strides for axes of size 1."""
     strides = [
         int(choose(rng, [0, 7, -4096, 2**61, -(2**62), 2**63 - 1])) if size == 1 else step
         for size, step in zip(array.shape, array.strides, strict=True)
@@ -142,31 +130,35 @@ def odd_strides(rng: Rng, array: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
 
 
-def placed(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Copy an array to some place or other."""
+def random_layout(rng: Rng, array: np.ndarray) -> np.ndarray:
+    """Return a copy with a random memory layout."""
     match int(rng.integers(10)):
         case 0:
-            return strided(rng, array)
+            return strided_copy(rng, array)
         case 1:
-            return odd_strides(rng, array.copy())
+            return with_arbitrary_unit_strides(rng, array.copy())
         case 2:
-            return dense_like(rng, array)
+            return permuted_copy(rng, array)
         case 3:
-            frozen = array.copy()
-            frozen.flags.writeable = False
-            return frozen
+            read_only = array.copy()
+            read_only.flags.writeable = False
+            return read_only
         case 4:
-            return shifted(rng, array)
+            return shifted_copy(rng, array)
     return array.copy()
 
 
-# ---- Kinds of object ----
+# ---- Array types. Each function returns the array itself if the type cannot represent it. ----
 
 
-def _torch(array: np.ndarray) -> Any:
+def _has_item_strides(array: np.ndarray) -> bool:
+    return all(step % array.itemsize == 0 for step in array.strides)
+
+
+def _to_torch(array: np.ndarray) -> Any:
     import torch
 
-    if any(step < 0 or step % array.itemsize for step in array.strides) or array.size == 0:
+    if not _has_item_strides(array) or min(array.strides, default=0) < 0 or array.size == 0:
         return array
     bits = {2: np.int16, 4: np.int32}[array.itemsize]
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -175,36 +167,36 @@ def _torch(array: np.ndarray) -> Any:
     return torch.from_numpy(array.view(bits)).view(dtype[array.dtype.name])
 
 
-def _foreign(array: np.ndarray) -> Any:
-    if any(step % array.itemsize for step in array.strides):
+def _to_dlpack(array: np.ndarray) -> Any:
+    if not _has_item_strides(array):
         return array
     return dlpack.Foreign(array, flags=0 if array.flags.writeable else dlpack.READ_ONLY)
 
 
-def _borrowed(array: np.ndarray) -> Any:
-    if any(step % array.itemsize for step in array.strides) or not array.flags.writeable:
+def _to_exchange_api(array: np.ndarray) -> Any:
+    if not _has_item_strides(array) or not array.flags.writeable:
         return array
-    return _Borrowed(array)
+    return _ExchangeApiArray(array)
 
 
-_Borrowed = dlpack.with_exchange_api(dlpack.ExchangeApi.of(borrow_object=dlpack.borrow))
+_ExchangeApiArray = dlpack.with_exchange_api(dlpack.ExchangeApi.of(borrow_object=dlpack.borrow))
 
-KINDS: list[Callable[[np.ndarray], Any]] = [_foreign, _borrowed]
+ARRAY_TYPES: list[Callable[[np.ndarray], Any]] = [_to_dlpack, _to_exchange_api]
 
 
 def use_torch() -> None:
-    """Fuzz PyTorch's tensors as well."""
-    KINDS.append(_torch)
+    """Also use PyTorch tensors."""
+    ARRAY_TYPES.append(_to_torch)
 
 
-def numpy_of(value: Any) -> np.ndarray:
-    """See what was made of an array as an array again."""
+def to_numpy(value: Any) -> np.ndarray:
+    """Return a NumPy view of an array of any of the types; raise AttributeError for others."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     if isinstance(value, dlpack.Foreign | dlpack.Taken):
         return value.array
     if not hasattr(value, "element_size"):
-        raise AttributeError(f"no array: {value!r}")
+        raise AttributeError(f"not an array: {value!r}")
     import torch
 
     bits = {2: torch.int16, 4: torch.int32}[value.element_size()]
@@ -212,47 +204,47 @@ def numpy_of(value: Any) -> np.ndarray:
     return value.detach().view(bits).numpy().view(helpers.NUMPY[names[value.dtype]])
 
 
-# ---- What is no argument ----
+# ---- Invalid arguments ----
 
 
-def _liar(rng: Rng, array: np.ndarray) -> Any:
-    """Make a producer whose sizes are no sizes. What is said of memory is believed, so not that."""
-    kind = choose(rng, [dlpack.Foreign, _Borrowed])
-    foreign = kind(np.array(array, helpers.NUMPY["f32"]), versioned=bool(rng.integers(2)))
-    tensor = foreign._managed.tensor
-    lie = int(rng.integers(8))
-    if lie == 0:
-        tensor.ndim = int(choose(rng, [-1, -(2**31), 65, 2**31 - 1]))
-    elif lie == 1 and tensor.ndim:
-        tensor.shape = None
-    elif lie == 2:
-        tensor.data = None
-        for axis in range(tensor.ndim):
-            tensor.shape[axis] = max(1, tensor.shape[axis])
-    elif lie == 3:
-        tensor.device_type = int(choose(rng, [0, 2, 7, -1, 2**31 - 1]))
-    elif lie == 4:
-        tensor.code, tensor.bits, tensor.lanes = (int(n) for n in rng.integers(0, 200, 3))
-        tensor.lanes += 2
-    else:
-        for axis in range(tensor.ndim):
-            size = choose(rng, [-1, -(2**63), 2**62, 2**63 - 1])
-            tensor.shape[axis] = size if axis == 0 or chance(rng, 2) else tensor.shape[axis]
-        if not tensor.ndim:
-            tensor.ndim = -5
-    return foreign
+def _invalid_producer(rng: Rng, array: np.ndarray) -> Any:
+    """Return a DLPack producer with invalid fields that onedsl can detect."""
+    kind = choose(rng, [dlpack.Foreign, _ExchangeApiArray])
+    producer = kind(np.array(array, helpers.NUMPY["f32"]), versioned=bool(rng.integers(2)))
+    tensor = producer._managed.tensor
+    match int(rng.integers(8)):
+        case 0:
+            tensor.ndim = int(choose(rng, [-1, -(2**31), 65, 2**31 - 1]))
+        case 1 if tensor.ndim:
+            tensor.shape = None
+        case 2:
+            tensor.data = None
+            for axis in range(tensor.ndim):
+                tensor.shape[axis] = max(1, tensor.shape[axis])
+        case 3:
+            tensor.device_type = int(choose(rng, [0, 2, 7, -1, 2**31 - 1]))
+        case 4:
+            tensor.code, tensor.bits, tensor.lanes = (int(n) for n in rng.integers(0, 200, 3))
+            tensor.lanes += 2
+        case _:
+            for axis in range(tensor.ndim):
+                if axis == 0 or one_in(rng, 2):
+                    tensor.shape[axis] = choose(rng, [-1, -(2**63), 2**62, 2**63 - 1])
+            if not tensor.ndim:
+                tensor.ndim = -5
+    return producer
 
 
-def wrong(rng: Rng, array: np.ndarray) -> Any:
-    """Make what a call must refuse, or may take: for each argument, one like it."""
+def mutated(rng: Rng, array: np.ndarray) -> Any:
+    """Return a variant of an array that is probably invalid as the same argument."""
     if array.dtype not in helpers.NUMPY.values():
-        return None  # spoiled before
+        return None  # mutated before
 
-    def one_more(*axis: Any) -> Any:
-        most = 32  # of every NumPy
-        return array[axis] if array.ndim < most else array.reshape(-1)
+    def with_new_axis(*index: Any) -> Any:
+        max_rank = 32  # of NumPy 1
+        return array[index] if array.ndim < max_rank else array.reshape(-1)
 
-    ways: list[Callable[[], Any]] = [
+    variants: list[Callable[[], Any]] = [
         lambda: None,
         lambda: choose(rng, [1, 1.5, "zeros", b"", [], {}, object(), int, print, np.float32(1)]),
         array.tolist,
@@ -260,10 +252,10 @@ def wrong(rng: Rng, array: np.ndarray) -> Any:
         lambda: array.astype(choose(rng, ["f8", "i4", "u2", "?", "c8", "O"])),
         lambda: array.astype(array.dtype.newbyteorder()),
         lambda: array.astype(choose(rng, list(helpers.NUMPY.values()))),
-        lambda: array.astype(np.float32).view(np.matrix) if array.ndim == 2 else one_more(None),
+        lambda: array.astype("f4").view(np.matrix) if array.ndim == 2 else with_new_axis(None),
         lambda: np.ma.masked_array(array.astype(np.float32)),
-        lambda: one_more(..., None),
-        lambda: one_more(None),
+        lambda: with_new_axis(..., None),
+        lambda: with_new_axis(None),
         lambda: array[..., :-1] if array.ndim else array,
         lambda: np.concatenate([array, array], axis=0) if array.ndim else array,
         lambda: array.reshape(-1),
@@ -271,8 +263,8 @@ def wrong(rng: Rng, array: np.ndarray) -> Any:
         lambda: np.array(3, array.dtype),
         lambda: np.zeros((0,) * array.ndim, array.dtype),
         lambda: np.zeros([1] * int(rng.integers(0, 65)), array.dtype),
-        lambda: _liar(rng, array),
-        lambda: _liar(rng, array),
+        lambda: _invalid_producer(rng, array),
+        lambda: _invalid_producer(rng, array),
     ]
     with np.errstate(all="ignore"):
-        return choose(rng, ways)()
+        return choose(rng, variants)()

@@ -1,4 +1,4 @@
-"""A call is run and judged."""
+"""Runs a random call and checks its result or its error."""
 
 from __future__ import annotations
 
@@ -12,233 +12,234 @@ import threadpoolctl
 
 import onedsl
 from fuzz import arrays
-from fuzz.arrays import Rng, chance, choose
-from fuzz.case import Case, draw, is_dense
+from fuzz.arrays import Rng, choose, one_in
+from fuzz.case import Case, is_dense, random_case
 from fuzz.targets import PIVOT, Expected
 from onedsl import _core
 
-NARROW = {"f32": 2.0**-22, "bf16": 2.0**-8, "f16": 2.0**-10}
-"""Error allowed to a tensor's items, by its type, relative to the item."""
+ITEM_TOLERANCES = {"f32": 2.0**-22, "bf16": 2.0**-8, "f16": 2.0**-10}
+"""Allowed rounding error, relative to the item, by the output's type."""
 
-SUMS = 1e-6
-"""Error allowed to sums, relative to the magnitude of their terms, before they are rounded."""
+SUM_TOLERANCE = 1e-6
+"""Allowed error of sums, relative to the magnitude of their terms, before they are rounded."""
 
 OPENMP = threadpoolctl.ThreadpoolController().select(user_api="openmp").lib_controllers
 THREADS = [1, 2, 3, 4, 7, 16]
 
-REFUSALS = (TypeError, ValueError, onedsl.OneDNNError)
-NO_WORDS = ["incompatible constructor", "incompatible function", "please report", "unchecked"]
+REJECTIONS = (TypeError, ValueError, onedsl.OneDNNError)
+INTERNAL_MESSAGES = (
+    *("incompatible constructor", "incompatible function"),  # pybind11's
+    *("please report", "unchecked"),
+)
 
 
-class WrongError(AssertionError):
-    """What a call did and must not do."""
+class Violation(AssertionError):  # noqa: N818
+    """A wrong result or a wrong reaction to an invalid call."""
 
 
-def run(case: Case, threads: int = 0) -> Any:
-    """Make the call."""
+def set_threads(number: int) -> None:
+    """Set the number of OpenMP threads."""
     for library in OPENMP:
-        library.set_num_threads(threads or 2)
-    op = case.target.kind(**case.attributes)
-    if case.way == "direct":
+        library.set_num_threads(number)
+
+
+def run(case: Case, threads: int = 2) -> Any:
+    """Make the call and return its result."""
+    set_threads(threads)
+    op = case.target.cls(**case.attributes)
+    if case.mode == "direct":
         return op(*case.inputs, **case.options, out=case.out)
-    if case.way == "in passes":
+    if case.mode == "in passes":
         options = {name: value for name, value in case.options.items() if name != "backend"}
-        totals = op.reduce(*case.inputs[: case.target.summed])
-        return op.apply(totals, *case.inputs, **options, out=case.out)
+        sums = op.reduce(*case.inputs[: case.target.reduce_inputs])
+        return op.apply(sums, *case.inputs, **options, out=case.out)
     ports = list(zip(case.target.schema.inputs, case.inputs, strict=True))
     statistic = next((v for p, v in ports if p.kind == "statistic" and v is not None), None)
-    statistic = np.zeros(1, "f4") if statistic is None else arrays.numpy_of(statistic)
+    statistic = np.zeros(1, "f4") if statistic is None else arrays.to_numpy(statistic)
     if case.target.broadcast:
         compiled = op.compile(case.spec, statistic.shape, **case.options)
     else:
-        # gamma is said for beta too.
+        # compile has no parameter for beta: it comes with gamma.
         given = {p.name: v is not None for p, v in ports if p.optional and p.name != "beta"}
         compiled = op.compile(case.spec, stats_dtype=statistic.dtype, **{**given, **case.options})
     return compiled(*case.inputs, out=case.out)
 
 
 def check(seed: int) -> str:
-    """Draw, run and judge one call. Gives a word for what came of it."""
+    """Make and check the call of a seed; return its outcome: its mode or the kind of error.
+
+    Raises Violation if the outcome is wrong.
+    """
     rng = np.random.default_rng(seed)
-    case = draw(rng)
+    case = random_case(rng)
     before = [_bytes_of(value) for value in case.inputs]
-    wanted = expected(case)
-    refusal = result = None
+    expected = compute_expected(case)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
         try:
             result = run(case)
-        except REFUSALS as error:
-            refusal = error
-        except RecursionError as error:
-            raise WrongError(f"{error!r}: {case}") from error
         except Exception as error:
-            if not _is_the_objects_own(error):
-                raise WrongError(f"{error!r} came out: {case}") from error
-            refusal = error
-        if refusal is not None:
-            return _judge_refusal(case, refusal, before)
-        _judge_inputs(case, before)
-        if case.walls is not None:
-            case.walls.check_walls()
-        judge_result(case, result, wanted)
-        if case.backend != "onednn" and not case.in_place and not case.spoiled and chance(rng, 4):
-            _judge_bits(rng, case, result)
-    return case.way
+            if not isinstance(error, REJECTIONS) and not _is_raised_by_argument(error):
+                raise Violation(f"{error!r} was raised: {case}") from error
+            return _check_error(case, error, before)
+        _check_inputs(case, before)
+        if case.guard is not None:
+            case.guard.check_walls()
+        check_result(case, result, expected)
+        if case.backend != "onednn" and not case.in_place and not case.mutations and one_in(rng, 4):
+            _check_bits(rng, case, result)
+    return case.mode
 
 
-def _is_the_objects_own(error: Exception) -> bool:
-    """Tell whether something that is no array raised this of itself, as a mask or a record does."""
+def _is_raised_by_argument(error: Exception) -> bool:
+    """Return whether an argument that is not a plain array raised the error itself."""
     return isinstance(error, AttributeError | IndexError) and "onedsl" not in str(error)
 
 
 def _bytes_of(value: Any) -> bytes | None:
     try:
-        return arrays.numpy_of(value).tobytes()
+        return arrays.to_numpy(value).tobytes()
     except Exception:
         return None
 
 
-def _judge_inputs(case: Case, before: list[bytes | None]) -> None:
+def _check_inputs(case: Case, before: list[bytes | None]) -> None:
+    """Raise if an input changed that is not also an output."""
     outputs = case.target.schema.outputs
-    over = {port.over for port in outputs} if case.in_place or "out" in case.spoiled else set()
-    for port, value, was in zip(case.target.schema.inputs, case.inputs, before, strict=True):
-        if was is not None and port.name not in over and _bytes_of(value) != was:
-            raise WrongError(f"{port.name} was written to: {case}")
+    written = {port.over for port in outputs} if case.in_place or "out" in case.mutations else set()
+    for port, value, old in zip(case.target.schema.inputs, case.inputs, before, strict=True):
+        if old is not None and port.name not in written and _bytes_of(value) != old:
+            raise Violation(f"{port.name} was written to: {case}")
 
 
-def _judge_refusal(case: Case, refusal: Exception, before: list[bytes | None]) -> str:
-    words = str(refusal)
-    if isinstance(refusal, onedsl.UnsupportedError):
+def _check_error(case: Case, error: Exception, before: list[bytes | None]) -> str:
+    """Return the kind of an error; raise if the call is valid or the error is not acceptable."""
+    message = str(error)
+    if isinstance(error, onedsl.UnsupportedError):
         if case.backend != "onednn":
-            raise WrongError(f"unsupported, by {case.backend}: {words}: {case}")
+            raise Violation(f"{case.backend} does not support: {message}: {case}")
         return "unsupported"
-    if not case.spoiled and not _is_not_in_the_statistics_order(case, words):
-        raise WrongError(f"refused: {words!r}: {case}")
-    if not words or any(word in words for word in NO_WORDS):
-        raise WrongError(f"refused in no words: {words!r}: {case}")
-    if case.walls is not None:
-        case.walls.check_untouched()
-    if any(
-        was is not None and _bytes_of(v) != was for v, was in zip(case.inputs, before, strict=True)
-    ):
-        raise WrongError(f"written to before the refusal {words!r}: {case}")
-    return "refused"
+    if not case.mutations and not _needs_dense_copy(case):
+        raise Violation(f"a valid call was rejected: {message!r}: {case}")
+    if not message or any(text in message for text in INTERNAL_MESSAGES):
+        raise Violation(f"rejected with an internal message: {message!r}: {case}")
+    if case.guard is not None:
+        case.guard.check_untouched()
+    for value, old in zip(case.inputs, before, strict=True):
+        if old is not None and _bytes_of(value) != old:
+            raise Violation(f"written to before the error {message!r}: {case}")
+    return "rejected"
 
 
-def _is_not_in_the_statistics_order(case: Case, words: str) -> bool:
-    """Tell whether src must be copied, since its kept axes lie in memory in another order.
+def _needs_dense_copy(case: Case) -> bool:
+    """Return whether src must be copied because its kept axes are permuted in memory.
 
-    Then a compiled operator has no plan for it, and outputs lie as the copy does.
+    A compiled operator has no plan for such a src, and outputs must have the strides of the copy.
     """
-    return case.target.broadcast and (
-        "in their own order" in words or "must lie in memory" in words
-    )
+    if not case.target.broadcast or (case.mode != "compiled" and case.out is None):
+        return False
+    src, _, mean, *_ = (arrays.to_numpy(v) for v in case.inputs if v is not None)
+    kept = [
+        abs(s) for s, n, m in zip(src.strides, src.shape, mean.shape, strict=True) if n == m > 1
+    ]
+    return kept != sorted(kept, reverse=True)
 
 
-def expected(case: Case) -> list[Expected] | None:
-    """Compute the outputs in float64; None where the inputs do not go together."""
+def compute_expected(case: Case) -> list[Expected] | None:
+    """Compute the outputs in float64; return None if the inputs do not fit together."""
     ports = case.target.schema.inputs
     try:
-        raw = [None if v is None else arrays.numpy_of(v) for v in case.inputs]
-        shapes = {
-            kind: {
-                v.shape for p, v in zip(ports, raw, strict=True) if v is not None and p.kind == kind
-            }
-            for kind in ("tensor", "statistic")
-        }
-        (whole,), (kept,) = shapes.values()
+        inputs = [None if v is None else arrays.to_numpy(v) for v in case.inputs]
+        shapes: dict[str, set[tuple[int, ...]]] = {"tensor": set(), "statistic": set()}
+        for port, array in zip(ports, inputs, strict=True):
+            if array is not None:
+                shapes[port.kind].add(array.shape)
+        (shape,), (stats_shape,) = shapes.values()
         if not case.target.broadcast:
-            beside = [1] * len(whole)
-            axis = case.channel_axis
-            beside[axis] = whole[axis]
-            if kept != (whole[axis],):
+            axis = case.channel_axis % len(shape)
+            if stats_shape != (shape[axis],):
                 return None
-            kept = tuple(beside)
-        if len(kept) != len(whole) or any(
-            n not in (1, m) for n, m in zip(kept, whole, strict=True)
-        ):
+            stats_shape = tuple(n if i == axis else 1 for i, n in enumerate(shape))
+        if any(n not in (1, m) for n, m in zip(stats_shape, shape, strict=True)):
             return None
-        axes = tuple(a for a, n in enumerate(kept) if n == 1)
-        everything = len(case.wanted) == len(case.target.schema.outputs)
-        ignored = "" if everything else case.target.schema.ignored
-        names, _ = _core.ports(case.target.schema.operation)
+        axes = tuple(axis for axis, n in enumerate(stats_shape) if n == 1)
+        schema = case.target.schema
+        ignored = "" if len(case.requested) == len(schema.outputs) else schema.ignored
+        names, _ = _core.ports(schema.operation)
         values = dict(case.attributes)
-        for port, name, value in zip(ports, names, raw, strict=True):
+        for port, name, array in zip(ports, names, inputs, strict=True):
             values[name] = None
-            if value is not None and port.name != ignored:
-                shape = whole if port.kind == "tensor" else kept
-                values[name] = value.astype(np.float64).reshape(shape)
+            if array is not None and port.name != ignored:
+                keepdims = shape if port.kind == "tensor" else stats_shape
+                values[name] = array.astype(np.float64).reshape(keepdims)
         with np.errstate(all="ignore"):
             return case.target.formula(values, axes)
     except Exception:
-        return None
+        if case.mutations:
+            return None
+        raise
 
 
-def judge_result(case: Case, result: Any, wanted: list[Expected] | None) -> None:
-    if wanted is None:
-        raise WrongError(f"taken, and nobody knows what for: {case}")
-    if "values" in case.spoiled:
-        return  # what comes of inf and NaN is judged by the bits alone
+def check_result(case: Case, result: Any, expected: list[Expected] | None) -> None:
+    """Compare a result with the expected one."""
+    if expected is None:
+        raise Violation(f"an invalid call was accepted: {case}")
+    if "values" in case.mutations:
+        return  # the float64 formulas do not define the effect of inf and NaN
     if case.backend == "onednn" and _has_negative_variance(case):
-        return  # what f32 leaves of variance + epsilon there is little
-    src = arrays.numpy_of(case.inputs[0])
-    statistics = next(
-        want.value.size
-        for port, want in zip(case.target.schema.outputs, wanted, strict=True)
-        if port.kind == "statistic"
+        return  # variance + epsilon cancels in f32
+    outputs = case.target.schema.outputs
+    src = arrays.to_numpy(case.inputs[0])
+    channels = next(
+        e.value.size for p, e in zip(outputs, expected, strict=True) if p.kind == "statistic"
     )
-    per_statistic = src.size // max(1, statistics)
-    for port, got, want in zip(case.target.schema.outputs, result, wanted, strict=True):
-        if got is None:
-            if port.name in case.wanted:
-                raise WrongError(f"{port.name} is None: {case}")
-            continue
-        array = arrays.numpy_of(got)
-        _compare(case, port.name, array, want, per_statistic)
+    per_channel = src.size // max(1, channels)
+    for port, array, values in zip(outputs, result, expected, strict=True):
+        if array is not None:
+            _compare(case, port.name, arrays.to_numpy(array), values, per_channel)
+        elif port.name in case.requested:
+            raise Violation(f"{port.name} is None: {case}")
 
 
 def _has_negative_variance(case: Case) -> bool:
     ports = zip(case.target.schema.inputs, case.inputs, strict=True)
-    return any(p.name == "variance" and (arrays.numpy_of(v) < 0).any() for p, v in ports)
+    return any(p.name == "variance" and (arrays.to_numpy(v) < 0).any() for p, v in ports)
 
 
-def _compare(case: Case, name: str, got: np.ndarray, want: Expected, per_statistic: int) -> None:
+def _compare(case: Case, name: str, got: np.ndarray, expected: Expected, per_channel: int) -> None:
+    """Compare an output elementwise, with tolerances that follow from its terms."""
     dtype = next(n for n, d in helpers.NUMPY.items() if d == got.dtype)
     value, magnitude, slack = (
-        np.broadcast_to(a, np.shape(want.value)).reshape(got.shape) for a in want
+        np.broadcast_to(a, np.shape(expected.value)).reshape(got.shape) for a in expected
     )
-    sums = SUMS if case.backend != "onednn" else SUMS + per_statistic * 2.0**-24
-    info = np.finfo(np.float32) if dtype != "f16" else np.finfo(np.float16)
-    # oneDNN rounds between two ops.
-    rounded = np.abs(value) + slack + (magnitude if case.backend == "onednn" else 0)
-    allowed = NARROW[dtype] * rounded + (sums + 2.0**-21) * magnitude
-    allowed += slack + float(info.smallest_subnormal)
-    if case.backend == "onednn" and name.endswith("variance"):
-        # The square of what its f32 sum leaves of the mean: of equal values too.
-        allowed += (sums / PIVOT) ** 2 * magnitude
-    fits = np.abs(value) + allowed < float(info.max)
+    onednn = case.backend == "onednn"
+    info = np.finfo(np.float16 if dtype == "f16" else np.float32)
+    # oneDNN adds in f32, and rounds the result of each op.
+    sums = SUM_TOLERANCE + per_channel * 2.0**-24 * onednn
+    allowed = ITEM_TOLERANCES[dtype] * (np.abs(value) + slack + magnitude * onednn)
+    allowed += (sums + 2.0**-21) * magnitude + slack + float(info.smallest_subnormal)
+    if onednn and name.endswith("variance"):
+        allowed += (sums / PIVOT) ** 2 * magnitude  # the square of the mean's error
+    representable = np.abs(value) + allowed < float(info.max)
     with np.errstate(all="ignore"):
-        off = np.abs(got.astype(np.float64) - value)
-    bad = fits & ~(off <= allowed)
-    if bad.any():
-        at = tuple(int(i[0]) for i in np.nonzero(bad))
-        raise WrongError(
+        error = np.abs(got.astype(np.float64) - value)
+    wrong = np.argwhere(representable & ~(error <= allowed))
+    if len(wrong):
+        at = tuple(wrong[0].tolist())
+        raise Violation(
             f"{name}{list(at)} is {got[at]}, not {value[at]} (allowed {allowed[at]:.3g}): {case}"
         )
 
 
-def _judge_bits(rng: Rng, case: Case, result: Any) -> None:
-    """Run again on other threads, on memory elsewhere, in place: the bits must be the same."""
-    bits = [_bytes_of(member) for member in result if member is not None]
-    again = dataclasses.replace(case, out=None, walls=None, way="direct")
+def _check_bits(rng: Rng, case: Case, result: Any) -> None:
+    """Repeat the call with other threads, at other addresses: the bits must be the same."""
+    again = dataclasses.replace(case, out=None, guard=None, mode="direct")
     again.inputs = [
-        arrays.shifted(rng, v)
+        arrays.shifted_copy(rng, v)
         if isinstance(v, np.ndarray) and is_dense(v) and v.flags.aligned
         else v
         for v in case.inputs
     ]
     threads = int(choose(rng, THREADS))
-    got = [_bytes_of(member) for member in run(again, threads) if member is not None]
-    if got != bits:
-        raise WrongError(f"other bits on {threads} threads: {case}")
+    if list(map(_bytes_of, run(again, threads))) != list(map(_bytes_of, result)):
+        raise Violation(f"different bits with {threads} threads: {case}")

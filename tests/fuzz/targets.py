@@ -1,4 +1,4 @@
-"""What is fuzzed: the operator classes. A new class is a new row of TARGETS."""
+"""The operator classes under test and their formulas. A new class is a new row of TARGETS."""
 
 from __future__ import annotations
 
@@ -13,55 +13,57 @@ from onedsl.operators._schema import OpSchema
 
 
 class Expected(NamedTuple):
-    """An output in float64, the magnitude of its terms, which its error is measured by, and slack.
-
-    The last is what it may be off by for another reason: a ReLU that rounding may open or close.
-    """
+    """An output in float64 with what its tolerance is computed from."""
 
     value: np.ndarray
     magnitude: np.ndarray
+    """The sum of the absolute values of the terms of value."""
     slack: np.ndarray | float = 0.0
+    """An additional absolute tolerance, where rounding decides whether a ReLU is open."""
 
 
 Values = Mapping[str, Any]
-"""The inputs by their names in oneDNN's documents, in float64: statistics in a shape that
-broadcasts to the tensors, None where absent. With them the attributes by their names."""
+"""Inputs in float64 by their names in oneDNN's documentation, and attributes by their names.
+
+Statistics have a shape that broadcasts to the tensors; absent inputs are None."""
 
 Formula = Callable[[Values, tuple[int, ...]], list[Expected]]
-"""From the values and the axes that are summed over to the outputs in the schema's order."""
+"""Computes the outputs from the values and the summed axes."""
 
-PIVOT = 2.0**-11  # the kernels' sums go about a number that is so near the mean
+PIVOT = 2.0**-11
+"""The kernels' pivot of sums differs from the mean by at most this factor of it."""
 
 
 def total(terms: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Sum what a statistic is summed over."""
+    """Return the sums per channel, with kept dimensions."""
     return np.sum(terms, axis=axes, keepdims=True)
 
 
-def gradients(*, batch: bool) -> Formula:
-    """Write the gradient's formulas down once more, beside the magnitudes of their terms."""
+def training_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
+    """Compute the gradients for statistics of the batch."""
+    return _gradients(v, axes, v["diff_dst"], np.zeros_like(v["diff_dst"]))
 
-    def formula(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-        return _gradients(v, axes, v["diff_dst"], np.zeros_like(v["diff_dst"]), batch)
 
-    return formula
+def frozen_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
+    """Compute the gradients for constant statistics."""
+    return _gradients(v, axes, v["diff_dst"], np.zeros_like(v["diff_dst"]), frozen=True)
 
 
 def _gradients(
-    v: Values, axes: tuple[int, ...], d: np.ndarray, unsure: np.ndarray, batch: bool
+    v: Values, axes: tuple[int, ...], d: np.ndarray, d_slack: np.ndarray, frozen: bool = False
 ) -> list[Expected]:
-    """Take the gradient d, and by how much of it each item may be off."""
+    """Compute the gradients from diff_dst after the ReLU, which has a slack per item."""
     x, mean = v["src"], v["mean"]
     gamma = np.ones_like(mean) if v["gamma"] is None else v["gamma"]
     r = 1 / np.sqrt(v["variance"] + v["epsilon"])
     xhat = (x - mean) * r
-    near = np.abs(xhat) + PIVOT * np.abs(mean) * r
-    beta = Expected(total(d, axes), total(np.abs(d), axes), total(unsure, axes))
+    factor = np.abs(xhat) + PIVOT * np.abs(mean) * r
+    beta = Expected(total(d, axes), total(np.abs(d), axes), total(d_slack, axes))
     product = Expected(
-        total(d * xhat, axes), total(np.abs(d) * near, axes), total(unsure * near, axes)
+        total(d * xhat, axes), total(np.abs(d) * factor, axes), total(d_slack * factor, axes)
     )
-    value, magnitude, slack = d, np.abs(d), unsure
-    if batch and x.size:
+    value, magnitude, slack = d, np.abs(d), d_slack
+    if not frozen and x.size:
         count = x.size // mean.size
         value = d - beta.value / count - xhat * product.value / count
         magnitude = magnitude + (beta.magnitude + np.abs(xhat) * product.magnitude) / count
@@ -71,117 +73,112 @@ def _gradients(
 
 
 def relu_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Write down the gradient of normalization and ReLU."""
+    """Compute the gradients of batch norm and ReLU."""
     d, bound = v["diff_dst"], np.inf if v["clip"] is None else v["clip"]
-    dst, unsure = v["dst"], np.zeros_like(d)
-    if dst is None:  # where it is rounded to 0 or to the bound nobody here can know
-        dst = _dst(v, v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"]))
-        near = (np.abs(dst.value) + dst.magnitude) * 2.0**-7 + 2.0**-24
-        at_the_edge = (np.abs(dst.value) <= near) | (np.abs(dst.value - bound) <= near)
-        unsure, dst = np.where(at_the_edge, np.abs(d), 0), dst.value
+    dst, slack = v["dst"], np.zeros_like(d)
+    if dst is None:  # the rounding of dst may decide on which side of 0 or the bound it is
+        computed = _dst(v, v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"]))
+        dst = computed.value
+        margin = (np.abs(dst) + computed.magnitude) * 2.0**-7 + 2.0**-24
+        undecided = (np.abs(dst) <= margin) | (np.abs(dst - bound) <= margin)
+        slack = np.where(undecided, np.abs(d), 0)
     d = np.where((dst <= 0) | (dst >= bound), 0, d)
-    return [*_gradients(v, axes, d, unsure, batch=True), Expected(d, np.abs(d), unsure)]
+    return [*_gradients(v, axes, d, slack), Expected(d, np.abs(d), slack)]
 
 
-def _dst(v: Values, mean: np.ndarray, r: np.ndarray, spread: np.ndarray | float = 1.0) -> Expected:
-    """Normalize; `spread` is the magnitude of the variance's terms over the variance."""
+def _dst(
+    v: Values, mean: np.ndarray, r: np.ndarray, condition: np.ndarray | float = 1.0
+) -> Expected:
+    """Normalize; `condition` is the magnitude of the variance's terms divided by the variance."""
     gamma = np.ones_like(mean) if v["gamma"] is None else v["gamma"]
     beta = np.zeros_like(mean) if v["beta"] is None else v["beta"]
     residual = np.zeros_like(v["src"]) if v.get("residual") is None else v["residual"]
     xhat = (v["src"] - mean) * r
-    magnitude = np.abs(gamma) * (np.abs(xhat) * (1 + spread) + np.abs(mean) * r)
+    magnitude = np.abs(gamma) * (np.abs(xhat) * (1 + condition) + np.abs(mean) * r)
     return Expected(gamma * xhat + beta + residual, magnitude + np.abs(beta) + np.abs(residual))
 
 
-def forward(*, relu: bool) -> Formula:
-    """Write the forward pass down once more."""
-
-    def formula(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-        x, old = v["src"], [v["mean"], v["variance"]]
-        if not x.size:
-            nothing = Expected(np.zeros_like(old[0]), np.zeros_like(old[0]))
-            kept = [Expected(a, np.abs(a)) for a in old]
-            return [Expected(x, x), *kept, nothing, nothing]
-        count = x.size // old[0].size
-        mean = Expected(total(x, axes) / count, total(np.abs(x), axes) / count)
-        off = np.abs(x - mean.value)
-        variance = Expected(
-            total(off**2, axes) / count,
-            total((off + PIVOT * mean.magnitude) ** 2, axes) / count,
+def forward(v: Values, axes: tuple[int, ...]) -> list[Expected]:
+    """Compute the forward pass, with a ReLU if the operator has the attribute clip."""
+    x, old = v["src"], [v["mean"], v["variance"]]
+    if not x.size:
+        zeros = Expected(np.zeros_like(old[0]), np.zeros_like(old[0]))
+        return [Expected(x, x), *(Expected(a, np.abs(a)) for a in old), zeros, zeros]
+    count = x.size // old[0].size
+    mean = Expected(total(x, axes) / count, total(np.abs(x), axes) / count)
+    deviation = np.abs(x - mean.value)
+    variance = Expected(
+        total(deviation**2, axes) / count,
+        total((deviation + PIVOT * mean.magnitude) ** 2, axes) / count,
+    )
+    sum_ = variance.value + v["epsilon"]
+    dst = _dst(v, mean.value, 1 / np.sqrt(sum_), (variance.magnitude + v["epsilon"]) / sum_)
+    gamma = 1 if v["gamma"] is None else np.abs(v["gamma"])
+    dst = dst._replace(magnitude=dst.magnitude + gamma * mean.magnitude / np.sqrt(sum_))
+    if "clip" in v:
+        dst = dst._replace(value=np.clip(dst.value, 0, v["clip"]))
+    momentum = 0.5 if v["momentum"] is None else v["momentum"]
+    running = [
+        Expected(
+            momentum * a + (1 - momentum) * batch.value,
+            momentum * np.abs(a) + (1 - momentum) * batch.magnitude,
         )
-        whole = variance.value + v["epsilon"]
-        dst = _dst(v, mean.value, 1 / np.sqrt(whole), (variance.magnitude + v["epsilon"]) / whole)
-        edge = mean.magnitude / np.sqrt(whole)
-        dst = dst._replace(
-            magnitude=dst.magnitude + edge * (1 if v["gamma"] is None else np.abs(v["gamma"]))
-        )
-        if relu:
-            dst = dst._replace(value=np.clip(dst.value, 0, v["clip"]))
-        share = 0.5 if v["momentum"] is None else v["momentum"]
-        running = [
-            Expected(
-                share * a + (1 - share) * batch.value,
-                share * np.abs(a) + (1 - share) * batch.magnitude,
-            )
-            for a, batch in zip(old, (mean, variance), strict=True)
-        ]
-        return [dst, *running, mean, variance]
+        for a, batch in zip(old, (mean, variance), strict=True)
+    ]
+    return [dst, *running, mean, variance]
 
-    return formula
+
+@dataclass(frozen=True)
+class Target:
+    """An operator class and its formula."""
+
+    cls: type[Any]
+    formula: Formula
+    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
+    """Attributes other than epsilon and data_format, and valid values of each."""
+    option: tuple[str, Any, Any] | None = None
+    """The option that requests outputs: its name, the value for all outputs, one for some."""
+    reduce_inputs: int = 0
+    """The number of inputs of `reduce`; 0 if the class has none."""
+    broadcast: bool = False
+    """Whether statistics have the rank of src and broadcast to it; no data_format then."""
+
+    @property
+    def schema(self) -> OpSchema:
+        """The schema of the class."""
+        schema: OpSchema = self.cls._schema
+        return schema
 
 
 MOMENTUM = {"momentum": [None, 0.0, 0.1, 0.9, 1.0]}
 CLIP = {"clip": [None, None, 6.0, 0.5]}
 
-
-@dataclass(frozen=True)
-class Target:
-    """An operator class, and the formulas that it must follow."""
-
-    kind: type[Any]
-    formula: Formula
-    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Those beside epsilon and data_format, and good values for each."""
-    asks: tuple[str, Any, Any] | None = None
-    """The option by which a call asks for outputs; its values for all, and for some."""
-    summed: int = 0
-    """How many of the first inputs its reduce takes; none where it has no reduce."""
-    broadcast: bool = False
-    """Whether statistics have src's rank, and no data_format says which axis they keep."""
-
-    @property
-    def schema(self) -> OpSchema:
-        """The class's ports, types and ranks."""
-        schema: OpSchema = self.kind._schema
-        return schema
-
-
 TARGETS = [
     Target(
         onedsl.BatchNormTrainingBackward,
-        gradients(batch=True),
-        asks=("outputs", "all", "diff_src"),
-        summed=4,
+        training_gradients,
+        option=("outputs", "all", "diff_src"),
+        reduce_inputs=4,
     ),
     Target(
         onedsl.BatchNormTrainingBackprop,
-        gradients(batch=True),
-        asks=("outputs", "all", "input_delta"),
-        summed=4,
+        training_gradients,
+        option=("outputs", "all", "input_delta"),
+        reduce_inputs=4,
     ),
     Target(
         onedsl.BatchNormalizationGrad,
-        gradients(batch=False),
-        asks=("outputs", "all", "output_gradient"),
-        summed=4,
+        frozen_gradients,
+        option=("outputs", "all", "output_gradient"),
+        reduce_inputs=4,
         broadcast=True,
     ),
-    Target(onedsl.BatchNormForwardTraining, forward(relu=False), MOMENTUM, summed=1),
-    Target(onedsl.BatchNormReLUForwardTraining, forward(relu=True), {**MOMENTUM, **CLIP}),
+    Target(onedsl.BatchNormForwardTraining, forward, MOMENTUM, reduce_inputs=1),
+    Target(onedsl.BatchNormReLUForwardTraining, forward, {**MOMENTUM, **CLIP}),
     Target(
         onedsl.BatchNormReLUTrainingBackward,
         relu_gradients,
         CLIP,
-        asks=("residual", True, False),
+        option=("residual", True, False),
     ),
 ]

@@ -1,4 +1,4 @@
-"""Children that make the calls and may die of them, and who looks after them."""
+"""Child processes that make the calls and may crash, and threads that supervise them."""
 
 from __future__ import annotations
 
@@ -12,49 +12,48 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 CORPUS = (-1, 1)
-"""A range of seeds that stands for the past faults."""
+"""A range of seeds that stands for the corpus."""
 
 
 def make_calls(first: int, count: int) -> None:
-    """Make calls, and say before each which it is: nobody else could, if it kills this process."""
-    from fuzz import judge
-    from fuzz.corpus import FAULTS
+    """Make calls, and print the name of each before it, because it may kill this process."""
+    from fuzz import corpus, judge
 
     if (first, count) == CORPUS:
-        for fault in FAULTS:
-            _make(fault.__name__, lambda fault=fault: fault() or "corpus")
+        for function in corpus.CORPUS:
+            _make_call(function.__name__, lambda function=function: function() or "corpus")
         return
     for seed in range(first, first + count):
-        _make(str(seed), lambda seed=seed: judge.check(seed))
+        _make_call(str(seed), lambda seed=seed: judge.check(seed))
 
 
-def _make(name: str, call: Callable[[], str]) -> None:
-    print("at", name, flush=True)
+def _make_call(name: str, call: Callable[[], str]) -> None:
+    print("start", name, flush=True)
     try:
-        word = call()
+        outcome = call()
     except Exception as error:
-        print("found", f"{name}: {' '.join(repr(error).split())[:1500]}", flush=True)
-        word = "wrong"
-    print("did", word, flush=True)
+        print("violation", f"{name}: {' '.join(repr(error).split())[:1500]}", flush=True)
+        outcome = "wrong"
+    print("done", outcome, flush=True)
 
 
 class Worker(threading.Thread):
-    """Takes ranges of seeds and has a child run each, another one from where one has died."""
+    """Runs ranges of seeds in child processes; after a crash, a new child runs the rest."""
 
     def __init__(
         self,
         ranges: queue.SimpleQueue[tuple[int, int]],
         command: Sequence[str],
-        seconds_a_call: float = 120,
+        timeout: float = 120,
     ) -> None:
-        """Take the command of a child, which is given a range's first seed and count."""
+        """Store the command of a child, to which a range's first seed and count are added."""
         super().__init__()
-        self._ranges, self._command, self._seconds = ranges, command, seconds_a_call
-        self.words: collections.Counter[str] = collections.Counter()
-        self.found: list[str] = []
+        self._ranges, self._command, self._timeout = ranges, command, timeout
+        self.outcomes: collections.Counter[str] = collections.Counter()
+        self.violations: list[str] = []
 
     def run(self) -> None:
-        """Go on until there are no ranges left."""
+        """Run ranges until there are none left."""
         while True:
             try:
                 first, count = self._ranges.get_nowait()
@@ -65,48 +64,49 @@ class Worker(threading.Thread):
                 first = self._run_child(first, end - first)
 
     def _run_child(self, first: int, count: int) -> int:
-        """Run one child, and give the seed to go on from."""
+        """Run one child, and return the seed to continue with."""
         with (
-            tempfile.TemporaryFile() as errors,
+            tempfile.TemporaryFile() as stderr,
             subprocess.Popen(
                 [*self._command, str(first), str(count)],
                 stdout=subprocess.PIPE,
-                stderr=errors,
-                # With more threads than cores, waiting ones are not to keep the others from work.
+                stderr=stderr,
+                # There are more threads than cores, so waiting threads must not spin.
                 env=os.environ | {"OMP_WAIT_POLICY": "passive", "PYTHONFAULTHANDLER": "1"},
             ) as child,
         ):
-            at, how = "the start", ""
+            name, failure = "startup", ""
             for line in self._lines(child):
                 kind, _, text = line.partition(" ")
-                if kind == "at":
-                    at = text
-                elif kind == "did":
-                    self.words[text] += 1
-                elif kind == "found":
+                if kind == "start":
+                    name = text
+                elif kind == "done":
+                    self.outcomes[text] += 1
+                elif kind == "violation":
                     self._report(text)
                 else:
-                    how = "a hang"
-            how = how or (f"death with {child.wait()}" if child.wait() else "")
-            if not how:
+                    failure = "timeout"
+            status = child.wait()
+            if not failure and not status:
                 return first + count
-            errors.seek(0)
-            self._report(f"{at}: {how}\n{errors.read()[:3000].decode()}")
-            return int(at) + 1 if at.isdigit() else first + count
+            stderr.seek(0)
+            failure = failure or f"exit status {status}"
+            self._report(f"{name}: {failure}\n{stderr.read()[:3000].decode()}")
+            return int(name) + 1 if name.isdigit() else first + count
 
     def _lines(self, child: subprocess.Popen[bytes]) -> Iterator[str]:
-        """Give what a child says; it is killed when it says nothing for too long."""
+        """Yield the lines of a child; after a timeout, kill it and yield "timeout"."""
         assert child.stdout is not None
         pending = b""
-        while select.select([child.stdout], [], [], self._seconds)[0]:
+        while select.select([child.stdout], [], [], self._timeout)[0]:
             data = os.read(child.stdout.fileno(), 1 << 16)
             if not data:
                 return
             *lines, pending = (pending + data).split(b"\n")
             yield from (line.decode() for line in lines)
         child.kill()
-        yield "hung"
+        yield "timeout"
 
     def _report(self, text: str) -> None:
-        self.found.append(text)
+        self.violations.append(text)
         print(text, flush=True)
