@@ -1,8 +1,9 @@
-"""enable: PyTorch's own ops run on onedsl's kernels, and give what PyTorch's give."""
+"""enable: switching it on and off, and whole models under it."""
 
 from __future__ import annotations
 
 import copy
+import threading
 
 import helpers
 import pytest
@@ -13,7 +14,6 @@ from torch_helpers import (
     dtypes,
     dynamo,
     inputs,
-    memories,
     modes,
     nn,
     onedsl_torch,
@@ -21,258 +21,38 @@ from torch_helpers import (
     train_on_threads,
 )
 
-from onedsl import _core
-from onedsl.torch import _aten
+import onedsl
 
-aten = torch.ops.aten
-EPS, MOMENTUM = 1e-3, 0.25
 LIMITS = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
-def without_cpp(monkeypatch):
-    """Let Python's kernels compute all: what is in C++ has its tests in test_torch_kernels.py."""
-    monkeypatch.setattr(_core, "register_torch_kernels", lambda: None)
-
-
 @pytest.fixture
-def calls(monkeypatch):
-    """The passes that onedsl computed, in Python."""
-    without_cpp(monkeypatch)
-    counts = {"forward": 0, "backward": 0}
-
-    def counting(name, function):
-        def count(*args, **kwargs):
-            answer = function(*args, **kwargs)
-            counts[name] += answer is not None
-            return answer
-
-        return count
-
-    monkeypatch.setattr(_aten, "normalize", counting("forward", _aten.normalize))
-    monkeypatch.setattr(_aten, "run", counting("backward", _aten.run))
+def enabled():
     with onedsl_torch.enable():
-        yield counts
+        yield
     assert not onedsl_torch.enabled()
 
 
-def state(channels, dtype=torch.float32):
-    """Weight, bias, running mean and running variance."""
-    generator = torch.Generator().manual_seed(3)
-    return [torch.rand(channels, generator=generator).add(0.5).to(dtype) for _ in range(4)]
+@pytest.fixture
+def forward_runs(enabled, monkeypatch):
+    """The forward passes that onedsl ran."""
+    runs = []
+
+    def append(operation, *_):
+        if operation == "BatchNormForwardTraining":
+            runs.append(operation)
+
+    with onedsl.verbose():
+        monkeypatch.setattr(onedsl.runtime.run_log, "tell", append)
+        yield runs
 
 
-def off(ours, exact):
+def relative_l2(ours, exact):
     ours, exact = ours.detach().double(), exact.detach().double()
     return float((ours - exact).norm() / exact.norm())
 
 
-def check_op(op, src, *arguments):
-    """Compare an op's outputs, and what it writes to, with those in float64."""
-    ours = [copy.deepcopy(a) for a in (src, *arguments)]
-    exact = [a.double() if isinstance(a, torch.Tensor) else copy.deepcopy(a) for a in ours]
-    with torch.no_grad():
-        got, wanted = op(*ours), op(*exact)
-    for a, b in zip(got, wanted, strict=True):
-        assert a.shape == b.shape
-        if a.numel():
-            assert off(a, b) < LIMITS[a.dtype]
-    for a, b in zip(ours, exact, strict=True):
-        if isinstance(a, torch.Tensor):
-            assert off(a, b) < LIMITS[a.dtype]
-    assert got[0].stride() == src.stride()
-    return got
-
-
-FORWARD = {
-    "native_batch_norm": lambda w, b, m, v: (w, b, m, v, True, MOMENTUM, EPS),
-    "_native_batch_norm_legit": lambda w, b, m, v: (w, b, m, v, True, MOMENTUM, EPS),
-    "_native_batch_norm_legit.no_stats": lambda w, b, _m, _v: (w, b, True, MOMENTUM, EPS),
-    "_native_batch_norm_legit_functional": lambda w, b, m, v: (w, b, m, v, True, MOMENTUM, EPS),
-    "_batch_norm_with_update": lambda w, b, m, v: (w, b, m, v, MOMENTUM, EPS),
-    "_batch_norm_with_update_functional": lambda w, b, m, v: (w, b, m, v, MOMENTUM, EPS),
-}
-
-
-def overload(name):
-    packet, _, which = name.partition(".")
-    return getattr(getattr(aten, packet), which or "default")
-
-
-@dtypes
-@memories
-@pytest.mark.parametrize("name", FORWARD)
-def test_forward_ops(calls, name, dtype, rank, memory):
-    src, _ = inputs(rank, dtype, memory)
-    check_op(overload(name), src, *FORWARD[name](*state(src.shape[1])))
-    assert calls["forward"] == 1
-
-
-@dtypes
-@memories
-@modes
-@pytest.mark.parametrize("name", ["native_batch_norm_backward", "batch_norm_backward"])
-@pytest.mark.parametrize("mask", [(1, 1, 1), (1, 0, 0), (1, 1, 0), (1, 0, 1)])
-def test_backward_ops(calls, name, dtype, rank, memory, train, mask):
-    src, diff_dst = inputs(rank, dtype, memory)
-    weight, _, mean, variance = state(src.shape[1])
-    arguments = (
-        src,
-        weight,
-        mean,
-        variance,
-        mean,
-        variance.rsqrt(),
-        train,
-        EPS,
-        [*map(bool, mask)],
-    )
-    reserve = () if name.startswith("native") else (torch.empty(0, dtype=torch.uint8),)
-    gradients = getattr(aten, name)(diff_dst, *arguments, *reserve)
-    exact = [a.double() if isinstance(a, torch.Tensor) else a for a in arguments]
-    wanted = getattr(aten, name)(diff_dst.double(), *exact, *reserve)
-    for ours, theirs, asked in zip(gradients, wanted, mask, strict=True):
-        assert (ours is None) == (not asked)
-        if asked:
-            assert off(ours, theirs) < LIMITS[ours.dtype]
-    assert gradients[0].stride() == src.stride()
-    assert calls["backward"] == 1
-
-
-@pytest.mark.parametrize("absent", [(0,), (1,), (0, 1), (2, 3), (0, 1, 2, 3)])
-def test_absent_arguments(calls, absent):
-    src, diff_dst = inputs(2, "f32")
-    given = [None if i in absent else t for i, t in enumerate(state(src.shape[1]))]
-    _, mean, spread = check_op(aten.native_batch_norm, src, *given, True, MOMENTUM, EPS)
-    flags = True, EPS, [True, given[0] is not None, given[1] is not None]
-    check = (src, given[0], given[2], given[3], mean, spread, *flags)
-    got = aten.native_batch_norm_backward(diff_dst, *check)
-    exact = [t.double() if isinstance(t, torch.Tensor) else t for t in check]
-    wanted = aten.native_batch_norm_backward(diff_dst.double(), *exact)
-    for ours, theirs in zip(got, wanted, strict=True):
-        assert (ours is None) == (theirs is None)
-        assert ours is None or off(ours, theirs) < 2e-6
-    assert calls == {"forward": 1, "backward": 1}
-
-
-def theirs_and_ours(layer, src):
-    """Outputs, gradients and buffers of a layer, by PyTorch and under enable()."""
-    results = []
-    for way in "theirs", "ours":
-        twin, x = copy.deepcopy(layer), src.detach().requires_grad_()
-        if way == "ours":
-            with onedsl_torch.enable():
-                y = twin(x)
-                y.square().sum().backward()
-        else:
-            y = twin(x)
-            y.square().sum().backward()
-        grads = [p.grad for p in twin.parameters()]
-        results.append([y.detach(), x.grad, *grads, *twin.buffers()])
-    return results
-
-
-OTHERS = {
-    "float64": lambda: (nn.BatchNorm2d(5).double(), torch.randn(4, 5, 6, 7).double()),
-    "parameters of bf16": lambda: (
-        nn.BatchNorm2d(5).bfloat16(),
-        torch.randn(4, 5, 6).bfloat16()[..., None],
-    ),
-    "no parameters, bf16": lambda: (
-        nn.BatchNorm2d(5, affine=False, track_running_stats=False),
-        torch.randn(4, 5, 6, 7).bfloat16(),
-    ),
-    "axes in another order": lambda: (
-        nn.BatchNorm2d(5),
-        torch.randn(6, 4, 7, 5).permute(1, 3, 0, 2),
-    ),
-    "gaps": lambda: (nn.BatchNorm2d(5), torch.randn(4, 5, 6, 14)[..., ::2]),
-    "empty": lambda: (nn.BatchNorm2d(5), torch.randn(0, 5, 6, 7)),
-}
-
-
-@pytest.mark.parametrize("what", OTHERS)
-def test_what_onedsl_has_not_is_pytorch_s_to_the_bit(what):
-    layer, src = OTHERS[what]()
-    for a, b in zip(*theirs_and_ours(layer, src), strict=True):
-        assert a.dtype == b.dtype
-        assert torch.equal(a, b)
-
-
-def test_evaluation_is_pytorch_s_forward_pass(calls):
-    layer, src = nn.BatchNorm2d(5).eval(), inputs(2, "f32")[0]
-    output = layer(src)
-    assert calls["forward"] == 0
-    onedsl_torch.disable()
-    assert torch.equal(output, layer(src))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"running_mean": None},
-        {"weight": torch.ones(4)},
-        {"running_var": torch.ones(4)},
-        {"input": torch.ones(1, 5, 1, 1)},
-        {"input": torch.ones(5)},
-        {"running_mean": torch.ones(5).double()},
-    ],
-    ids=str,
-)
-def test_mistakes_have_pytorch_s_words(monkeypatch, arguments):
-    without_cpp(monkeypatch)
-    given = {
-        "input": torch.ones(4, 5, 6, 7),
-        **dict(zip(("weight", "bias", "running_mean", "running_var"), state(5), strict=True)),
-        **arguments,
-    }
-    results = []
-    for way in "theirs", "ours":
-        if way == "ours":
-            onedsl_torch.enable()
-        try:
-            results.append(nn.functional.batch_norm(**given, training=True).sum().item())
-        except (RuntimeError, ValueError, IndexError) as error:
-            results.append((type(error), str(error)))
-        finally:
-            onedsl_torch.disable()
-    assert str(results[0]) == str(results[1])
-
-
-@pytest.mark.parametrize("kind", ["expanded", "strided", "other_order"])
-@modes
-def test_gradients_that_lie_otherwise(calls, kind, train):
-    src, diff_dst = inputs(2, "f32")
-    diff_dst = {
-        "expanded": lambda t: t[..., :1, :1].expand_as(src),
-        "strided": lambda t: t.repeat_interleave(2, -1)[..., ::2],
-        "other_order": lambda t: t.to(memory_format=torch.channels_last),
-    }[kind](diff_dst)
-    layer = nn.BatchNorm2d(5, eps=EPS).train(train)
-    exact = copy.deepcopy(layer).double()
-    a, b = src.clone().requires_grad_(), src.double().requires_grad_()
-    layer(a).backward(diff_dst)
-    exact(b).backward(diff_dst.double())
-    assert off(a.grad, b.grad) < 2e-6
-    assert calls["backward"] == 1
-
-
-def test_autograd_stays_pytorch_s(calls):
-    src = inputs(2, "f32")[0].requires_grad_()
-    assert type(nn.BatchNorm2d(5)(src).grad_fn).__name__ == "NativeBatchNormBackward0"
-    assert calls["forward"] == 1
-
-
-@modes
-def test_second_derivatives(calls, train):
-    layer, (src, diff_dst) = nn.BatchNorm2d(5, eps=EPS).train(train), inputs(2, "f32")
-    found = []
-    for kind in torch.float32, torch.float64:
-        x = src.to(kind).requires_grad_()
-        y = copy.deepcopy(layer).to(kind)(x)
-        (first,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
-        found.append(torch.autograd.grad((first * diff_dst.to(kind)).sum(), x)[0])
-    assert off(*found) < 1e-5
-    assert calls["backward"] > 0
+# Switching
 
 
 def test_switching():
@@ -282,13 +62,47 @@ def test_switching():
     assert onedsl_torch.enabled()
     with onedsl_torch.enable():
         pass
-    assert onedsl_torch.enabled(), "the inner block leaves what it found"
+    assert onedsl_torch.enabled(), "the inner block ends its own use only"
     with outer:
         pass
     assert not onedsl_torch.enabled()
+    with outer:
+        assert not onedsl_torch.enabled(), "an object is one use"
+    with onedsl_torch.enable():
+        onedsl_torch.disable()
+        assert not onedsl_torch.enabled()
+        inner = onedsl_torch.enable()
+    assert onedsl_torch.enabled(), "disable ended the outer use"
+    inner.__exit__(None, None, None)
+    assert not onedsl_torch.enabled()
 
 
-def test_disable_brings_pytorch_s_bits_back():
+def test_overlapping_blocks_on_two_threads():
+    """Regression: the end of the first block disabled the second one."""
+    begun, end = threading.Event(), threading.Event()
+
+    def other():
+        with onedsl_torch.enable():
+            begun.set()
+            end.wait()
+
+    thread = threading.Thread(target=other)
+    with onedsl_torch.enable():
+        thread.start()
+        begun.wait()
+    assert onedsl_torch.enabled()
+    end.set()
+    thread.join()
+    assert not onedsl_torch.enabled()
+
+
+def test_switching_while_other_threads_train():
+    """Regression: an internal assert of PyTorch failed."""
+    child = helpers.run_script("torch_switching.py")
+    assert (child.returncode, child.stdout, child.stderr) == (0, "trained\n", "")
+
+
+def test_disable_restores_pytorchs_bits():
     layer, src = nn.BatchNorm2d(5), torch.randn(64, 5, 20, 20)
     before = layer(src)
     with onedsl_torch.enable():
@@ -303,47 +117,84 @@ def test_an_error_ends_the_block():
     assert not onedsl_torch.enabled()
 
 
+# Layers and models
+
+
+@modes
+@pytest.mark.parametrize("grad", ["grad", "no_grad", "inference_mode"])
+def test_layers_in_pytorchs_modes(forward_runs, train, grad):
+    src = inputs(2, "f32")[0]
+
+    def run(dtype):
+        layer = nn.BatchNorm2d(5).train(train).to(dtype)
+        x = src.to(dtype, copy=True).requires_grad_()
+        if grad != "grad":
+            with getattr(torch, grad)():
+                return layer(x), layer(src.to(dtype)), layer.running_var.clone()
+        y = layer(x)
+        assert type(y.grad_fn).__name__ == "NativeBatchNormBackward0"
+        y.pow(3).sum().backward()
+        return y, x.grad, layer.weight.grad, layer.bias.grad, layer.running_var
+
+    for ours, exact in zip(run(torch.float32), run(torch.float64), strict=True):
+        assert relative_l2(ours, exact) < 1e-5
+    assert len(forward_runs) == (0 if not train else 1 if grad == "grad" else 2)
+
+
+@modes
+@pytest.mark.usefixtures("enabled")
+def test_second_derivatives(train):
+    layer, (src, diff_dst) = nn.BatchNorm2d(5, eps=1e-3).train(train), inputs(2, "f32")
+    found = []
+    for dtype in torch.float32, torch.float64:
+        x = src.to(dtype).requires_grad_()
+        y = copy.deepcopy(layer).to(dtype)(x)
+        (first,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad((first * diff_dst.to(dtype)).sum(), x)[0])
+    assert relative_l2(*found) < 1e-5
+
+
 @dynamo
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("how", ["script", "trace", "export"])
-def test_scripts_traces_and_exported_programs_run_onedsl(how, calls):
+def test_scripts_traces_and_exported_programs_run_onedsl(how, forward_runs):
     model, x = SmallModel(), torch.randn(4, 3, 6, 6)
-    theirs = copy.deepcopy(model).double()
+    exact = copy.deepcopy(model).double()
     if how == "script":
         run = torch.jit.script(model)
     elif how == "trace":
         run = torch.jit.trace(model, x)
     else:
         run = torch.export.export(model, (x,)).run_decompositions({}).module()
-    calls["forward"] = 0
+    forward_runs.clear()
     output = run(x)
-    assert calls["forward"] == 3
-    assert off(output, theirs(x.double())) < 1e-5
+    assert len(forward_runs) == 3
+    assert relative_l2(output, exact(x.double())) < 1e-5
 
 
 @dynamo
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled_models_are_right(backend, calls):
+def test_compiled_models_are_right(backend, forward_runs):
     torch._dynamo.reset()
     model, x = SmallModel(), torch.randn(4, 3, 6, 6)
     exact = copy.deepcopy(model).double()
     torch.compile(model, fullgraph=True, backend=backend)(x).square().sum().backward()
     exact(x.double()).square().sum().backward()
-    # inductor takes batch norm to pieces; aot_eager runs PyTorch's ops, whose kernels are onedsl's.
-    assert (calls["forward"] == 0) == (backend == "inductor")
+    # inductor decomposes batch norm; aot_eager calls PyTorch's ops, whose kernels are onedsl's.
+    assert (not forward_runs) == (backend == "inductor")
     for p, q in zip(model.parameters(), exact.parameters(), strict=True):
         assert float((p.grad.double() - q.grad).abs().max()) < 1e-4 * float(q.grad.abs().max() + 1)
 
 
-def test_threads_train_at_once(calls):
-    train_on_threads(*inputs(2, "f32"), steps=20)
-    assert calls["forward"] == 81
+@pytest.mark.usefixtures("enabled")
+def test_threads_train_at_once():
+    train_on_threads(*inputs(2, "f32"), steps=50)
 
 
 @pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("way", ["enable", "fuse"])
-def test_losses_of_20_steps_follow_pytorch_s(dtype, memory, way):
+def test_losses_of_20_steps_follow_pytorch(dtype, memory, way):
     torch.manual_seed(0)
     model = SmallModel()
     generator = torch.Generator().manual_seed(1)
@@ -373,21 +224,13 @@ def test_losses_of_20_steps_follow_pytorch_s(dtype, memory, way):
     assert max(abs(a - b) for a, b in zip(theirs, ours, strict=True)) < limit
 
 
-def test_a_process_of_every_day():
-    """No word on stderr, with DDP, DataLoader's workers and the profiler, and no warning."""
-    child = helpers.run_script(helpers.TESTS / "programs" / "torch_enabled.py")
+def test_a_usual_training_program():
+    """DDP, DataLoader's workers and autocast, without a warning or output on stderr."""
+    child = helpers.run_script("torch_enabled.py")
     assert (child.returncode, child.stdout, child.stderr) == (0, "trained\n", "")
 
 
 # PyTorch's own samples
-
-
-@pytest.fixture(params=["C++", "Python"])
-def kernels(request, monkeypatch):
-    if request.param == "Python":
-        without_cpp(monkeypatch)
-    with onedsl_torch.enable():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -407,50 +250,45 @@ OPS = (
 )
 
 
-def flat(values):
+def floating_tensors(values):
     values = values if isinstance(values, (tuple, list)) else [values]
     return [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
 
 
+def in_double(t):
+    if not isinstance(t, torch.Tensor):
+        return t
+    return t.detach().double().requires_grad_(t.requires_grad)
+
+
+def outputs_and_gradients(op, sample):
+    outputs = floating_tensors(op(sample.input, *sample.args, **sample.kwargs))
+    wrt = floating_tensors([sample.input, *sample.args, *sample.kwargs.values()])
+    wrt = [t for t in wrt if t.requires_grad]
+    grads = torch.autograd.grad(outputs[0].square().sum(), wrt, allow_unused=True)
+    return [*outputs, *(g for g in grads if g is not None)]
+
+
 @pytest.mark.parametrize("name", OPS)
 @dtypes
-@pytest.mark.usefixtures("kernels")
-def test_samples_of_pytorch_s_ops(databases, name, dtype):
+@pytest.mark.usefixtures("enabled")
+def test_samples_of_pytorchs_ops(databases, name, dtype):
     compared = 0
     for info in (info for info in databases[0] if info.name == name):
         for sample in info.sample_inputs("cpu", DTYPES[dtype], requires_grad=True):
-            exact = sample.transform(
-                lambda t: (
-                    t.detach().double().requires_grad_(t.requires_grad)
-                    if isinstance(t, torch.Tensor)
-                    else t
-                )
-            )
-            outputs = []
-            for s in sample, exact:
-                output = flat(info.op(s.input, *s.args, **s.kwargs))
-                wrt = [
-                    t
-                    for t in (s.input, *s.args, *s.kwargs.values())
-                    if isinstance(t, torch.Tensor) and t.requires_grad
-                ]
-                grads = torch.autograd.grad(output[0].square().sum(), wrt, allow_unused=True)
-                outputs.append([*output, *(g for g in grads if g is not None)])
-            for a, b in zip(*outputs, strict=True):
+            exact = outputs_and_gradients(info.op, sample.transform(in_double))
+            for a, b in zip(outputs_and_gradients(info.op, sample), exact, strict=True):
+                limit = LIMITS[a.dtype]
                 assert torch.allclose(
-                    a.double(),
-                    b,
-                    rtol=300 * LIMITS[a.dtype],
-                    atol=1000 * LIMITS[a.dtype],
-                    equal_nan=True,
+                    a.double(), b, rtol=300 * limit, atol=1000 * limit, equal_nan=True
                 )
                 compared += 1
     assert compared > 10
 
 
 @pytest.mark.parametrize("rank", LAYERS)
-@pytest.mark.usefixtures("kernels")
-def test_samples_of_pytorch_s_layers(databases, rank):
+@pytest.mark.usefixtures("enabled")
+def test_samples_of_pytorchs_layers(databases, rank):
     infos = [info for info in databases[1] if info.module_cls is LAYERS[rank]]
     compared = 0
     for sample in infos[0].module_inputs_func(

@@ -2,21 +2,35 @@
 
 #include "../torch/kernels.hpp"
 #include "bind.hpp"
+#include "run_log.hpp"
 
 namespace py = pybind11;
 
 namespace onedsl {
+namespace {
+
+// PyTorch calls this without the GIL. An exception must not reach PyTorch, which has its own
+// pybind11: KeyboardInterrupt is raised again after the kernel, others are reported as unraisable.
+void run_logged(const Plan& plan, const Ports& ports) {
+  RunLog log;
+  log.run(plan, ports);
+  const py::gil_scoped_acquire gil;
+  try {
+    log.tell();
+  } catch (py::error_already_set& error) {
+    if (error.matches(PyExc_KeyboardInterrupt)) {
+      PyErr_SetInterrupt();
+    } else {
+      error.discard_as_unraisable("onedsl's run log");
+    }
+  }
+}
+
+}  // namespace
 
 void bind_torch(py::module_& module) {
-  // A capsule that takes the kernels with it, or None.
-  module.def("register_torch_kernels", []() -> py::object {
-    torch::Registration kernels = torch::register_kernels();
-    if (!kernels) return py::none();
-    return py::capsule(kernels.release(), [](void* const library) {
-      torch::DeleteLibrary()(static_cast<torch::abi::Library*>(library));
-    });
-  });
-  module.def("fail_torch_kernel", &torch::fail, py::arg("why"), py::pos_only());
+  module.def("register_torch_kernels", [] { torch::register_kernels(&run_logged); });
+  module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
 }
 
 }  // namespace onedsl

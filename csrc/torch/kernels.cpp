@@ -1,7 +1,7 @@
 #include "kernels.hpp"
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -16,247 +16,345 @@
 namespace onedsl::torch {
 namespace {
 
-double number(const abi::Value value) {
-  double result = 0;
-  std::memcpy(&result, &value, sizeof result);
-  return result;
-}
-bool flag(const abi::Value value) { return (value & 0xff) != 0; }
-abi::Tensor* tensor(const abi::Value value) { return reinterpret_cast<abi::Tensor*>(value); }
-abi::List* list(const abi::Value value) { return reinterpret_cast<abi::List*>(value); }
-abi::Value* optional(const abi::Value value) { return reinterpret_cast<abi::Value*>(value); }
+std::atomic<bool> in_use = false;
+LoggedRun logged_run = nullptr;
 
-// Null also for the undefined tensors that autograd passes.
-abi::Tensor* tensor_if_any(const abi::Value value) {
-  if (value == 0) return nullptr;
-  abi::Tensor* const found = tensor(*optional(value));
-  return get(api().is_defined, found) ? found : nullptr;
-}
+// An argument of an op, which the kernel owns, by the parameter type of PyTorch's own kernel.
+template <class Parameter>
+class Argument;
 
-// A kernel's arguments, which are its own to delete. By their kinds: a tensor, an optional one (?),
-// a list, a plain value (.).
-class Arguments {
+class TensorArgument {
  public:
-  Arguments(const abi::Value* const values, const char* const kinds) : kinds_(kinds) {
-    std::copy_n(values, std::strlen(kinds), values_.begin());
-  }
-  ~Arguments() {
-    for (std::size_t i = 0; kinds_[i] != 0; ++i) {
-      if (kinds_[i] == 'T') api().delete_tensor(tensor(values_[i]));
-      if (kinds_[i] == 'L') api().delete_list(list(values_[i]));
-      if (kinds_[i] == '?' && values_[i] != 0) {
-        api().delete_tensor(tensor(*optional(values_[i])));
-        delete optional(values_[i]);
-      }
-    }
-  }
-  Arguments(const Arguments&) = delete;
-  Arguments& operator=(const Arguments&) = delete;
+  explicit TensorArgument(const Value value) noexcept : handle_(reinterpret_cast<Tensor*>(value)) {}
+  Tensor& get() const noexcept { return *handle_; }
 
  private:
-  const char* kinds_;
-  std::array<abi::Value, 10> values_ = {};
+  OwnedTensor handle_;
 };
 
-void give(abi::Value& result, Owned tensor) {
-  result = reinterpret_cast<abi::Value>(tensor.release());
+template <>
+class Argument<const Tensor&> : public TensorArgument {
+  using TensorArgument::TensorArgument;
+};
+
+template <>
+class Argument<Tensor&> : public TensorArgument {
+  using TensorArgument::TensorArgument;
+};
+
+template <>
+class Argument<const OptionalTensor&> {
+ public:
+  explicit Argument(const Value value) noexcept : pointer_(reinterpret_cast<Value*>(value)) {
+    if (!pointer_) return;
+    handle_.reset(reinterpret_cast<Tensor*>(*pointer_));
+    tensor_.emplace(*handle_);
+  }
+  const OptionalTensor& get() const noexcept { return tensor_; }
+
+ private:
+  std::unique_ptr<Value> pointer_;
+  OwnedTensor handle_;
+  OptionalTensor tensor_;
+};
+
+template <>
+class Argument<bool> {
+ public:
+  explicit Argument(const Value value) noexcept : value_((value & 0xff) != 0) {}
+  bool get() const noexcept { return value_; }
+
+ private:
+  bool value_;
+};
+
+template <>
+class Argument<double> {
+ public:
+  explicit Argument(const Value value) noexcept { std::memcpy(&value_, &value, sizeof value_); }
+  double get() const noexcept { return value_; }
+
+ private:
+  double value_ = 0;
+};
+
+struct DeleteList {
+  void operator()(List* const list) const noexcept { api.delete_list(list); }
+};
+
+template <>
+class Argument<std::array<bool, 3>> {
+ public:
+  explicit Argument(const Value value) noexcept : handle_(reinterpret_cast<List*>(value)) {}
+  std::array<bool, 3> get() const {
+    std::array<bool, 3> flags = {};
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      Value item = 0;
+      check(api.list_item(handle_.get(), i, &item));
+      flags[i] = Argument<bool>(item).get();
+    }
+    return flags;
+  }
+
+ private:
+  std::unique_ptr<List, DeleteList> handle_;
+};
+
+template <std::size_t count>
+using Results = std::array<OwnedTensor, count>;
+
+// Calls a kernel of PyTorch and moves its results into handles, which are allocated before the call
+// so that nothing can fail after it.
+template <class... Outputs, class... Parameters, class... Arguments>
+Results<sizeof...(Outputs)> call(std::tuple<Outputs...> (*const kernel)(Parameters...),
+                                 const Arguments&... arguments) {
+  Results<sizeof...(Outputs)> handles;
+  for (OwnedTensor& handle : handles) handle = undefined();
+  const std::tuple<Outputs...> tensors = kernel(arguments.get()...);
+  OwnedTensor* next = handles.data();
+  std::apply([&](const auto&... tensor) { (((*next++)->impl = tensor.impl), ...); }, tensors);
+  return handles;
 }
 
-// What both kernels want of src, and how they run on it.
-struct Source {
-  View src;
-  PlanKey key;
+template <class Ours, class... Outputs, class... Parameters, std::size_t... index>
+void run(Value* const values, std::tuple<Outputs...> (*const pytorch)(Parameters...),
+         const Ours& ours, std::index_sequence<index...>) {
+  const std::tuple<Argument<Parameters>...> arguments(values[index]...);
+  std::optional<Results<sizeof...(Outputs)>> results;
+  if (in_use.load(std::memory_order_relaxed)) results = ours(std::get<index>(arguments).get()...);
+  if (!results) results = call(pytorch, std::get<index>(arguments)...);
+  for (std::size_t i = 0; i < results->size(); ++i) {
+    values[i] = reinterpret_cast<Value>((*results)[i].release());
+  }
+}
 
-  std::int64_t channels() const { return src.sizes[1]; }
-  Owned empty_like_src() const { return empty_like(src, key.problem.geometry.elements()); }
-  void run(const Ports& ports) const { find_plan(key)->execute(ports); }
+template <class... Outputs, class... Parameters, class Ours>
+void run(Value* const values, std::tuple<Outputs...> (*const pytorch)(Parameters...),
+         const Ours& ours) {
+  run(values, pytorch, ours, std::index_sequence_for<Parameters...>());
+}
+
+// The kernel that is registered for an op: `ours`, or PyTorch's own where that returns nothing.
+template <auto pytorch, auto ours>
+void kernel(Value* const values, std::uint64_t, std::uint64_t) {
+  run(values, cpu_kernels.*pytorch, ours);
+}
+
+// A vector of f32, one element per channel, which may be absent.
+class Vector {
+ public:
+  Vector(const OptionalTensor& tensor, const std::int64_t channels) {
+    // Autograd passes undefined tensors for absent ones.
+    if (!tensor || !get(api.is_defined, &*tensor)) return;
+    tensor_ = &*tensor;
+    data_ = f32_vector(*tensor, channels);
+  }
+  bool is_supported() const { return tensor_ == nullptr || data_ != nullptr; }
+  const float* data() const { return data_; }
+  float* mutable_data() const { return memory_of(*tensor_); }
+
+ private:
+  const Tensor* tensor_ = nullptr;
+  const float* data_ = nullptr;
 };
 
-std::optional<Source> source(abi::Tensor* const argument, const Operation operation,
-                             const double epsilon) {
-  const std::optional<View> src = view(argument);
-  if (!src || src->rank < 2 || src->rank > max_rank || !is_laid_out(*src)) return std::nullopt;
-  if (!(std::isfinite(epsilon) && epsilon > 0)) return std::nullopt;
-  const auto item_size = static_cast<std::ptrdiff_t>(size_of(src->type));
+std::optional<PlanKey> plan_key(const View& src, const Operation operation, const double epsilon) {
+  if (src.rank < 2 || src.rank > max_rank || !is_contiguous_or_channels_last(src) ||
+      !std::isfinite(epsilon) || epsilon <= 0) {
+    return std::nullopt;
+  }
+  const auto item_size = static_cast<std::ptrdiff_t>(size_of(src.type));
   const std::optional<Geometry> geometry =
-      dense_geometry(src->rank, src->sizes, src->strides, 1, item_size, KeptAxes{1} << 1);
+      dense_geometry(src.rank, src.sizes, src.strides, 1, item_size, KeptAxes{1} << 1);
   if (!geometry || geometry->elements() <= geometry->statistics()) return std::nullopt;
-  Source result{*src, {}};
-  result.key.problem.operation = operation;
-  result.key.problem.geometry = *geometry;
-  result.key.problem.data = src->type;
-  result.key.problem.attributes.epsilon = epsilon;
-  result.key.problem.outputs = signature_of(operation).outputs;
-  result.key.num_threads = max_threads();
-  result.key.fork_generation = fork_generation();
-  return result;
+  PlanKey key;
+  key.problem.operation = operation;
+  key.problem.geometry = *geometry;
+  key.problem.data = src.type;
+  key.problem.attributes.epsilon = epsilon;
+  key.problem.outputs = signature_of(operation).outputs;
+  key.num_threads = max_threads();
+  key.fork_generation = fork_generation();
+  return key;
 }
 
-thread_local std::optional<std::string> failure;
-
-// Gives the call to the op of the same arguments whose kernel is written in Python.
-void fall_back(const char* const op, abi::Value* const values) {
-  failure.reset();
-  const abi::Error error = api().call(op, "", values, abi::version);
-  if (failure) throw std::runtime_error(*failure);
-  check(error);
+void execute(const PlanKey& key, const Ports& ports) {
+  const std::shared_ptr<const Plan> plan = find_plan(key);
+  if (logging_enabled.load(std::memory_order_relaxed)) return logged_run(*plan, ports);
+  plan->execute(ports);
 }
 
-// PyTorch's own kernel, which can be called under this name, on plain arguments. What it gives back
-// are its last arguments, and those must be alive elsewhere: PyTorch drops the arguments first.
-void evaluate(abi::Value* const values, const Source& source) {
-  std::array<Owned, 3> results = {source.empty_like_src(), empty_vector(0), empty_vector(0)};
-  std::array<abi::Value, 11> all = {};
-  std::copy_n(values, 8, all.begin());
-  for (std::size_t i = 0; i < 3; ++i) give(all[8 + i], another(results[i].get()));
-  check(api().call("aten::native_batch_norm", "out", all.data(), abi::version));
-  for (std::size_t i = 0; i < 3; ++i) {
-    const Owned given_back(tensor(all[i]));
-    give(values[i], std::move(results[i]));
-  }
-}
-
-// src, weight, bias, running_mean, running_var, training, momentum, eps
-void forward(abi::Value* const values, std::uint64_t, std::uint64_t) {
-  const auto fall_back_forward = [&] { fall_back("onedsl::_native_batch_norm", values); };
-  if (logging_enabled.load(std::memory_order_relaxed)) return fall_back_forward();
-  const bool training = flag(values[5]);
-  const double momentum = number(values[6]);
-  const double epsilon = number(values[7]);
-  std::optional<Source> s = source(tensor(values[0]), Operation::forward_training, epsilon);
-  if (!s) return fall_back_forward();
-  const std::int64_t channels = s->channels();
-  // Weight and bias, and the running statistics: both or none.
-  std::array<const float*, 4> given = {};
-  std::array<abi::Tensor*, 4> tensors = {};
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    tensors[i] = tensor_if_any(values[1 + i]);
-    if (tensors[i] == nullptr) continue;
-    given[i] = channels_of(tensors[i], channels);
-    if (given[i] == nullptr) return fall_back_forward();
-  }
-  const auto [weight, bias, running_mean, running_variance] = given;
-  const bool plain = s->src.type == DataType::f32 || weight != nullptr || running_mean != nullptr;
-  if (!plain || (weight == nullptr) != (bias == nullptr) ||
-      (running_mean == nullptr) != (running_variance == nullptr)) {
-    return fall_back_forward();
-  }
-  if (!training) {
-    // PyTorch has no mixed types without a weight.
-    const bool known =
-        running_mean != nullptr && (s->src.type == DataType::f32 || weight != nullptr);
-    return known ? evaluate(values, *s) : fall_back_forward();
+std::optional<Results<3>> forward(const Tensor& src_tensor, const OptionalTensor& weight_tensor,
+                                  const OptionalTensor& bias_tensor,
+                                  const OptionalTensor& running_mean_tensor,
+                                  const OptionalTensor& running_var_tensor, const bool training,
+                                  const double momentum, const double epsilon) {
+  if (!training) return std::nullopt;
+  const std::optional<View> src = view(src_tensor);
+  if (!src) return std::nullopt;
+  const std::optional<PlanKey> key = plan_key(*src, Operation::forward_training, epsilon);
+  if (!key) return std::nullopt;
+  const std::int64_t channels = src->sizes[1];
+  const Vector weight(weight_tensor, channels);
+  const Vector bias(bias_tensor, channels);
+  const Vector running_mean(running_mean_tensor, channels);
+  const Vector running_var(running_var_tensor, channels);
+  const bool any_vector = weight.data() != nullptr || bias.data() != nullptr ||
+                          running_mean.data() != nullptr || running_var.data() != nullptr;
+  // Without any f32 vector, PyTorch's statistics have the type of src.
+  if (!(weight.is_supported() && bias.is_supported() && running_mean.is_supported() &&
+        running_var.is_supported() && (src->type == DataType::f32 || any_vector)) ||
+      (running_mean.data() == nullptr) != (running_var.data() == nullptr)) {
+    return std::nullopt;
   }
 
-  const Arguments arguments(values, "T????...");
-  Owned dst = s->empty_like_src();
-  Owned mean = empty_vector(channels);
-  Owned variance_kind = empty_vector(channels);
-  float* const batch_mean = memory_of(mean.get());
-  float* const batch_variance = memory_of(variance_kind.get());
-  // oneDNN's running statistics are not PyTorch's: nobody looks at these.
+  Results<3> results = {empty_like(*src), empty_vector(channels), empty_vector(channels)};
+  const auto& [dst, mean, inverse_stddev] = results;
+  auto* const batch_mean = memory_of(*mean);
+  auto* const batch_variance = memory_of(*inverse_stddev);
   const auto length = static_cast<std::size_t>(channels);
-  std::vector<float> unused(3 * length);
+  const bool affine = weight.data() != nullptr || bias.data() != nullptr;
+  // Zeros, ones, and the running statistics of oneDNN's formula, which PyTorch does not use.
+  std::vector<float> scratch(4 * length);
+  float* const zeros = scratch.data();
+  float* const ones = zeros + length;
+  if (affine && weight.data() == nullptr) std::fill_n(ones, length, 1.0F);
   Ports ports;
-  ports.in[Input::src] = s->src.data;
-  ports.in[Input::mean] = ports.in[Input::variance] = unused.data();
-  ports.in[Input::gamma] = weight;
-  ports.in[Input::beta] = bias;
-  ports.out[Output::dst] = memory_of<void>(dst.get());
-  ports.out[Output::running_mean] = &unused[length];
-  ports.out[Output::running_variance] = &unused[2 * length];
+  ports.in[Input::src] = src->data;
+  ports.in[Input::mean] = ports.in[Input::variance] = zeros;
+  if (affine) {  // the op requires both or neither
+    ports.in[Input::gamma] = weight.data() != nullptr ? weight.data() : ones;
+    ports.in[Input::beta] = bias.data() != nullptr ? bias.data() : zeros;
+  }
+  ports.out[Output::dst] = memory_of<void>(*dst);
+  ports.out[Output::running_mean] = zeros + 2 * length;
+  ports.out[Output::running_variance] = zeros + 3 * length;
   ports.out[Output::batch_mean] = batch_mean;
   ports.out[Output::batch_variance] = batch_variance;
-  s->run(ports);
-  if (running_mean != nullptr) {
-    const auto count = static_cast<double>(s->key.problem.geometry.per_statistic());
-    update_running(memory_of(tensors[2]), memory_of(tensors[3]), batch_mean, batch_variance,
-                   channels, momentum, count);
+  execute(*key, ports);
+  if (running_mean.data() != nullptr) {
+    update_running(running_mean.mutable_data(), running_var.mutable_data(), batch_mean,
+                   batch_variance, channels, momentum,
+                   static_cast<double>(key->problem.geometry.per_statistic()));
   }
   to_inverse_stddev(batch_variance, channels, epsilon);
-  give(values[0], std::move(dst));
-  give(values[1], std::move(mean));
-  give(values[2], std::move(variance_kind));
+  return results;
 }
 
-std::array<bool, 3> mask_of(abi::List* const list) {
-  std::array<bool, 3> mask = {};
-  for (std::size_t i = 0; i < mask.size(); ++i) {
-    abi::Value value = 0;
-    check(api().list_item(list, i, &value));
-    mask[i] = flag(value);
-  }
-  return mask;
+std::optional<Results<3>> forward_legit(const Tensor& src, const OptionalTensor& weight,
+                                        const OptionalTensor& bias, const Tensor& running_mean,
+                                        const Tensor& running_var, const bool training,
+                                        const double momentum, const double epsilon) {
+  return forward(src, weight, bias, OptionalTensor(running_mean), OptionalTensor(running_var),
+                 training, momentum, epsilon);
 }
 
-// diff_dst, src, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask
-void backward(abi::Value* const values, std::uint64_t, std::uint64_t) {
-  const auto fall_back_backward = [&] { fall_back("onedsl::_native_batch_norm_backward", values); };
-  const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = mask_of(list(values[9]));
-  if (logging_enabled.load(std::memory_order_relaxed) || !diff_src_wanted) return fall_back_backward();
-  std::optional<Source> s =
-      source(tensor(values[1]), Operation::training_backward, number(values[8]));
-  const std::optional<View> diff_dst = view(tensor(values[0]));
-  if (!s || !diff_dst || !same_layout(s->src, *diff_dst)) return fall_back_backward();
-  const std::int64_t channels = s->channels();
-  const bool train = flag(values[7]);
-  abi::Tensor* const weight = tensor_if_any(values[2]);
-  abi::Tensor* const mean = tensor_if_any(values[train ? 5 : 3]);
-  abi::Tensor* const variance_kind = tensor_if_any(values[train ? 6 : 4]);
-  if (mean == nullptr || variance_kind == nullptr) return fall_back_backward();
-  Ports ports;
-  ports.in[Input::src] = s->src.data;
-  ports.in[Input::diff_dst] = diff_dst->data;
-  ports.in[Input::mean] = channels_of(mean, channels);
-  ports.in[Input::variance] = channels_of(variance_kind, channels);
-  if (weight != nullptr) ports.in[Input::gamma] = channels_of(weight, channels);
-  if (ports.in[Input::mean] == nullptr || ports.in[Input::variance] == nullptr ||
-      (weight != nullptr && ports.in[Input::gamma] == nullptr)) {
-    return fall_back_backward();
+std::optional<Results<3>> forward_no_stats(const Tensor& src, const OptionalTensor& weight,
+                                           const OptionalTensor& bias, const bool training,
+                                           const double momentum, const double epsilon) {
+  return forward(src, weight, bias, {}, {}, training, momentum, epsilon);
+}
+
+std::optional<Results<4>> forward_with_update(const Tensor& src, const OptionalTensor& weight,
+                                              const OptionalTensor& bias,
+                                              const Tensor& running_mean, const Tensor& running_var,
+                                              const double momentum, const double epsilon) {
+  OwnedTensor reserve = empty_bytes();
+  std::optional<Results<3>> three =
+      forward_legit(src, weight, bias, running_mean, running_var, true, momentum, epsilon);
+  if (!three) return std::nullopt;
+  auto& [dst, mean, inverse_stddev] = *three;
+  return Results<4>{std::move(dst), std::move(mean), std::move(inverse_stddev), std::move(reserve)};
+}
+
+std::optional<Results<3>> backward(const Tensor& diff_dst_tensor, const Tensor& src_tensor,
+                                   const OptionalTensor& weight_tensor,
+                                   const OptionalTensor& running_mean,
+                                   const OptionalTensor& running_var,
+                                   const OptionalTensor& save_mean,
+                                   const OptionalTensor& save_invstd, const bool train,
+                                   const double epsilon, const std::array<bool, 3> output_mask) {
+  const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = output_mask;
+  const std::optional<View> src = view(src_tensor);
+  const std::optional<View> diff_dst = view(diff_dst_tensor);
+  if (!diff_src_wanted || !src || !diff_dst || !same_shape_and_type(*src, *diff_dst)) {
+    return std::nullopt;
+  }
+  std::optional<PlanKey> key = plan_key(*src, Operation::training_backward, epsilon);
+  if (!key) return std::nullopt;
+  const std::int64_t channels = src->sizes[1];
+  const Vector weight(weight_tensor, channels);
+  const Vector mean(train ? save_mean : running_mean, channels);
+  const Vector variance(train ? save_invstd : running_var, channels);
+  if (!weight.is_supported() || mean.data() == nullptr || variance.data() == nullptr) {
+    return std::nullopt;
   }
 
-  const Arguments arguments(values, "TT?????..L");
-  Problem& problem = s->key.problem;
-  if (train) {  // what is saved has epsilon in it
+  Problem& problem = key->problem;
+  if (train) {  // the saved value contains epsilon
     problem.variance_kind = VarianceKind::inverse_stddev;
     problem.attributes.epsilon = 0;
   } else {
     problem.statistics = Statistics::frozen;
   }
-  Owned diff_src = s->empty_like_src();
-  Owned diff_gamma;
-  Owned diff_beta;
-  ports.out[Output::diff_src] = memory_of<void>(diff_src.get());
+  OwnedTensor copy_of_diff_dst;
+  Ports ports;
+  ports.in[Input::src] = src->data;
+  ports.in[Input::diff_dst] = diff_dst->data;
+  if (!same_strides(*src, *diff_dst)) {
+    copy_of_diff_dst = empty_like(*src);
+    check(api.copy(copy_of_diff_dst.get(), &diff_dst_tensor, 0));
+    ports.in[Input::diff_dst] = memory_of<void>(*copy_of_diff_dst);
+  }
+  ports.in[Input::mean] = mean.data();
+  ports.in[Input::variance] = variance.data();
+  ports.in[Input::gamma] = weight.data();
+  Results<3> results = {empty_like(*src), undefined(), undefined()};
+  auto& [diff_src, diff_gamma, diff_beta] = results;
+  ports.out[Output::diff_src] = memory_of<void>(*diff_src);
   if (diff_gamma_wanted || diff_beta_wanted) {
     diff_gamma = empty_vector(channels);
     diff_beta = empty_vector(channels);
-    ports.out[Output::diff_gamma] = memory_of<void>(diff_gamma.get());
-    ports.out[Output::diff_beta] = memory_of<void>(diff_beta.get());
+    ports.out[Output::diff_gamma] = memory_of(*diff_gamma);
+    ports.out[Output::diff_beta] = memory_of(*diff_beta);
   } else {
     problem.outputs = signature_of(problem.operation).required;
   }
-  s->run(ports);
-  give(values[0], std::move(diff_src));
-  give(values[1], diff_gamma_wanted ? std::move(diff_gamma) : undefined());
-  give(values[2], diff_beta_wanted ? std::move(diff_beta) : undefined());
+  execute(*key, ports);
+  if (!diff_gamma_wanted) diff_gamma = undefined();
+  if (!diff_beta_wanted) diff_beta = undefined();
+  return results;
+}
+
+std::optional<Results<3>> backward_with_reserve(
+    const Tensor& diff_dst, const Tensor& src, const Tensor& weight,
+    const OptionalTensor& running_mean, const OptionalTensor& running_var,
+    const OptionalTensor& save_mean, const OptionalTensor& save_invstd, const bool train,
+    const double epsilon, const std::array<bool, 3> output_mask, const Tensor&) {
+  return backward(diff_dst, src, OptionalTensor(weight), running_mean, running_var, save_mean,
+                  save_invstd, train, epsilon, output_mask);
 }
 
 }  // namespace
 
-void DeleteLibrary::operator()(abi::Library* const library) const noexcept {
-  api().delete_library(library);
+void register_kernels(const LoggedRun run) {
+  load();
+  logged_run = run;
+  // The library is never deleted: PyTorch's dispatcher cannot remove a kernel safely while other
+  // threads call it.
+  Library* library = nullptr;
+  check(api.make_library("aten", "CPU", "onedsl/csrc/torch/kernels.cpp", 0, &library));
+  const auto add = [&](const char* const op, Kernel* const kernel) {
+    check(api.add_kernel(library, op, kernel, oldest_version));
+  };
+  add("native_batch_norm", &kernel<&CpuKernels::native_batch_norm, &forward>);
+  add("_native_batch_norm_legit", &kernel<&CpuKernels::legit, &forward_legit>);
+  add("_native_batch_norm_legit.no_stats", &kernel<&CpuKernels::legit_no_stats, &forward_no_stats>);
+  add("_batch_norm_with_update", &kernel<&CpuKernels::with_update, &forward_with_update>);
+  add("native_batch_norm_backward", &kernel<&CpuKernels::native_batch_norm_backward, &backward>);
+  add("batch_norm_backward", &kernel<&CpuKernels::batch_norm_backward, &backward_with_reserve>);
 }
 
-Registration register_kernels() {
-  if (abi::functions() == nullptr) return nullptr;
-  abi::Library* made = nullptr;
-  check(api().make_library("aten", "CPU", "onedsl/csrc/torch/kernels.cpp", 0, &made));
-  Registration library(made);
-  check(api().add_kernel(made, "native_batch_norm", &forward, abi::version));
-  check(api().add_kernel(made, "native_batch_norm_backward", &backward, abi::version));
-  return library;
-}
-
-void fail(std::string why) { failure = std::move(why); }
+void use_kernels(const bool use) noexcept { in_use.store(use, std::memory_order_relaxed); }
 
 }  // namespace onedsl::torch

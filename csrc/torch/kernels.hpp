@@ -1,26 +1,23 @@
 #pragma once
 
-#include <memory>
-#include <string>
+#include "../core/ports.hpp"
+#include "../plan/plan.hpp"
 
-#include "stable_abi.hpp"
-
-// PyTorch's batch norm in training, and its gradient, where a call is plain: dense float tensors
-// and f32 statistics, as nearly all calls of a training are. Any other call goes to an op of
-// onedsl's with the arguments of PyTorch's own, whose kernel is written in Python.
+// CPU kernels of PyTorch's batch-norm ops.
+//
+// They compute the forward pass in training and the gradient of contiguous and channels_last
+// tensors in a supported type with f32 parameters. Every other call goes to PyTorch's own kernel.
 namespace onedsl::torch {
 
-struct DeleteLibrary {
-  void operator()(abi::Library* library) const noexcept;
-};
-using Registration = std::unique_ptr<abi::Library, DeleteLibrary>;
+// Executes a plan and writes it to the run log.
+using LoggedRun = void (*)(const Plan& plan, const Ports& ports);
 
-// Puts the kernels into PyTorch's dispatcher, for as long as the registration lives. Null if this
-// PyTorch does not have the interface.
-Registration register_kernels();
+// Overrides PyTorch's kernels for the rest of the process. Until use_kernels(true), the new kernels
+// call PyTorch's own. Must be called once. Throws std::runtime_error if this PyTorch is
+// unsupported.
+void register_kernels(LoggedRun run);
 
-// To be called by a kernel in Python, which may not raise: why it has no results. PyTorch would
-// keep no word of an exception between that kernel and this one.
-void fail(std::string why);
+// Thread-safe at any time. A kernel that is already running is not affected.
+void use_kernels(bool use) noexcept;
 
 }  // namespace onedsl::torch

@@ -1,24 +1,39 @@
 #include "tensors.hpp"
 
-#include <cstdlib>
+#include <sys/mman.h>
 
-#include "../core/large_memory.hpp"
+#include <algorithm>
+#include <cstddef>
 
 namespace onedsl::torch {
 namespace {
 
-constexpr std::int32_t no_index = -1;  // the CPU has none
+constexpr std::size_t page = 4096;
+constexpr std::size_t large_memory = std::size_t{4} << 20;
 
 std::optional<DataType> data_type(const std::int32_t type) {
-  if (type == api().f32()) return DataType::f32;
-  if (type == api().bf16()) return DataType::bf16;
-  if (type == api().f16()) return DataType::f16;
+  if (type == api.f32()) return DataType::f32;
+  if (type == api.bf16()) return DataType::bf16;
+  if (type == api.f16()) return DataType::f16;
   return std::nullopt;
 }
 
-// Whether the axes, slowest first, have these places in memory, without gaps.
+std::int32_t pytorch_type(const DataType type) {
+  if (type == DataType::f32) return api.f32();
+  return type == DataType::bf16 ? api.bf16() : api.f16();
+}
+
+OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
+                  const std::int64_t* const strides, const std::int32_t type) {
+  constexpr std::int32_t no_index = -1;
+  Tensor* made = nullptr;
+  check(api.empty(rank, sizes, strides, type, api.cpu(), no_index, &made));
+  return OwnedTensor(made);
+}
+
+// Whether the elements are contiguous in memory when `axis(0)` is the slowest axis, then `axis(1)`.
 template <class Axis>
-bool lies(const View& v, const Axis& axis) {
+bool is_contiguous(const View& v, const Axis& axis) {
   std::int64_t stride = 1;
   for (std::int64_t i = v.rank; i-- > 0;) {
     const std::int64_t a = axis(i);
@@ -28,76 +43,79 @@ bool lies(const View& v, const Axis& axis) {
   return true;
 }
 
-}  // namespace
-
-std::optional<View> view(abi::Tensor* const of) {
-  if (!get(api().is_defined, of) || get(api().device, of) != api().cpu() ||
-      get(api().layout, of) != api().strided()) {
-    return std::nullopt;
-  }
-  const std::optional<DataType> type = data_type(get(api().type, of));
-  if (!type) return std::nullopt;
-  const void* data = nullptr;
-  if (api().data(of, &data) != 0) return std::nullopt;  // one of those that have no memory
-  if (reinterpret_cast<std::uintptr_t>(data) % size_of(*type) != 0) return std::nullopt;
-  return View{of, *type, get(api().rank, of), get(api().sizes, of), get(api().strides, of), data};
+// Without huge pages, page faults of new memory take longer than the kernel that writes it.
+void use_huge_pages(std::byte* const begin, const std::size_t bytes) {
+  if (bytes < large_memory) return;
+  const std::size_t before_page = (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page;
+  // A system without huge pages returns an error; ordinary pages remain.
+  static_cast<void>(madvise(begin + before_page, bytes - before_page, MADV_HUGEPAGE));
 }
 
-bool is_laid_out(const View& v) {
-  if (lies(v, [](const std::int64_t i) { return i; })) return true;
+}  // namespace
+
+std::optional<View> view(const Tensor& tensor) {
+  if (!get(api.is_defined, &tensor) || get(api.device, &tensor) != api.cpu() ||
+      get(api.layout, &tensor) != api.strided()) {
+    return std::nullopt;
+  }
+  const std::optional<DataType> type = data_type(get(api.type, &tensor));
+  if (!type) return std::nullopt;
+  const void* data = nullptr;
+  if (api.data(&tensor, &data) != 0) return std::nullopt;
+  if (reinterpret_cast<std::uintptr_t>(data) % size_of(*type) != 0) return std::nullopt;
+  return View{*type, get(api.rank, &tensor), get(api.sizes, &tensor), get(api.strides, &tensor),
+              data};
+}
+
+bool is_contiguous_or_channels_last(const View& v) {
+  if (is_contiguous(v, [](const std::int64_t i) { return i; })) return true;
   const auto channels_last = [&](const std::int64_t i) {
     if (i == 0) return i;
     return i == v.rank - 1 ? std::int64_t{1} : i + 1;
   };
-  return (v.rank == 4 || v.rank == 5) && lies(v, channels_last);
+  return (v.rank == 4 || v.rank == 5) && is_contiguous(v, channels_last);
 }
 
-bool same_layout(const View& a, const View& b) {
-  if (a.type != b.type || a.rank != b.rank) return false;
+bool same_shape_and_type(const View& a, const View& b) {
+  return a.type == b.type && a.rank == b.rank && std::equal(a.sizes, a.sizes + a.rank, b.sizes);
+}
+
+bool same_strides(const View& a, const View& b) {
   for (std::int64_t i = 0; i < a.rank; ++i) {
-    if (a.sizes[i] != b.sizes[i] || (a.sizes[i] != 1 && a.strides[i] != b.strides[i])) return false;
+    if (a.sizes[i] != 1 && a.strides[i] != b.strides[i]) return false;
   }
   return true;
 }
 
-const float* channels_of(abi::Tensor* const vector, const std::int64_t channels) {
-  const std::optional<View> v = view(vector);
-  if (!v || v->type != DataType::f32 || v->rank != 1 || v->sizes[0] != channels) return nullptr;
-  return channels == 1 || v->strides[0] == 1 ? static_cast<const float*>(v->data) : nullptr;
+const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
+  const std::optional<View> v = view(tensor);
+  if (!v || v->type != DataType::f32 || v->rank != 1 || v->sizes[0] != length) return nullptr;
+  return length == 1 || v->strides[0] == 1 ? static_cast<const float*>(v->data) : nullptr;
 }
 
-Owned empty_vector(const std::int64_t length) {
-  abi::Tensor* made = nullptr;
+OwnedTensor empty_vector(const std::int64_t length) {
   const std::int64_t stride = 1;
-  check(api().empty(1, &length, &stride, api().f32(), api().cpu(), no_index, &made));
-  return Owned(made);
+  return empty(1, &length, &stride, api.f32());
 }
 
-Owned empty_like(const View& dense, const std::int64_t elements) {
-  abi::Tensor* made = nullptr;
-  const std::int32_t type = get(api().type, dense.handle);
-  const std::size_t bytes = static_cast<std::size_t>(elements) * size_of(dense.type);
-  if (bytes < large_memory) {
-    check(api().empty(dense.rank, dense.sizes, dense.strides, type, api().cpu(), no_index, &made));
-    return Owned(made);
-  }
-  const LargeMemory memory = allocate_large(bytes);
-  const auto give_back = [](void*, void* const to_free) { std::free(to_free); };
-  check(api().from_blob(memory.begin, dense.rank, dense.sizes, dense.strides, 0, type, api().cpu(),
-                        no_index, &made, api().strided(), nullptr, 0, give_back, memory.to_free));
-  return Owned(made);
+OwnedTensor empty_like(const View& dense) {
+  OwnedTensor made = empty(dense.rank, dense.sizes, dense.strides, pytorch_type(dense.type));
+  std::size_t bytes = size_of(dense.type);
+  for (std::int64_t i = 0; i < dense.rank; ++i) bytes *= static_cast<std::size_t>(dense.sizes[i]);
+  use_huge_pages(memory_of<std::byte>(*made), bytes);
+  return made;
 }
 
-Owned undefined() {
-  abi::Tensor* made = nullptr;
-  check(api().undefined(&made));
-  return Owned(made);
+OwnedTensor empty_bytes() {
+  const std::int64_t length = 0;
+  const std::int64_t stride = 1;
+  return empty(1, &length, &stride, api.u8());
 }
 
-Owned another(abi::Tensor* const reference) {
-  abi::Tensor* made = nullptr;
-  check(api().another(reference, &made));
-  return Owned(made);
+OwnedTensor undefined() {
+  Tensor* made = nullptr;
+  check(api.undefined(&made));
+  return OwnedTensor(made);
 }
 
 }  // namespace onedsl::torch

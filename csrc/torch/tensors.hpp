@@ -6,38 +6,34 @@
 #include <stdexcept>
 
 #include "../core/types.hpp"
-#include "stable_abi.hpp"
+#include "pytorch.hpp"
 
-// PyTorch's tensors, as the kernels take and make them.
+// Access to PyTorch's tensors through its stable C interface.
 namespace onedsl::torch {
 
-// Where there are kernels there is the interface.
-inline const abi::Functions& api() { return *abi::functions(); }
-
-inline void check(const abi::Error error) {
-  if (error != 0) throw std::runtime_error("onedsl: a function of PyTorch's has failed");
+inline void check(const Error error) {
+  if (error != 0) throw std::runtime_error("onedsl: a function of PyTorch failed");
 }
 
 template <class T, class Argument>
-T get(abi::Error (*const function)(Argument*, T*), Argument* const of) {
+T get(Error (*const function)(Argument*, T*), Argument* const of) {
   T value{};
   check(function(of, &value));
   return value;
 }
 
 struct DeleteTensor {
-  void operator()(abi::Tensor* const tensor) const noexcept { api().delete_tensor(tensor); }
+  void operator()(Tensor* const tensor) const noexcept { api.delete_tensor(tensor); }
 };
-using Owned = std::unique_ptr<abi::Tensor, DeleteTensor>;
+using OwnedTensor = std::unique_ptr<Tensor, DeleteTensor>;
 
 template <class T = float>
-T* memory_of(abi::Tensor* const tensor) {
-  return static_cast<T*>(get(api().mutable_data, tensor));
+T* memory_of(const Tensor& tensor) {
+  return static_cast<T*>(get(api.mutable_data, &tensor));
 }
 
-// A tensor in the CPU's memory, with a type that onedsl has. PyTorch keeps what it points to.
+// A dense or strided CPU tensor of a supported type. Valid as long as the tensor.
 struct View {
-  abi::Tensor* handle;
   DataType type;
   std::int64_t rank;
   const std::int64_t* sizes;
@@ -45,19 +41,22 @@ struct View {
   const void* data;
 };
 
-// Nothing if it is another tensor, or none.
-std::optional<View> view(abi::Tensor* of);
+// Returns nothing if the tensor is undefined, has no memory, has unaligned elements, or is not a
+// strided CPU tensor of a supported type.
+std::optional<View> view(const Tensor& tensor);
 
-// Contiguous or channels_last: PyTorch, too, would give a result that lies in memory as this does.
-bool is_laid_out(const View& v);
-bool same_layout(const View& a, const View& b);
+// PyTorch's batch norm keeps these two layouts in its results.
+bool is_contiguous_or_channels_last(const View& v);
 
-// The values of an f32 vector with one for each channel; null if it is something else.
-const float* channels_of(abi::Tensor* vector, std::int64_t channels);
+bool same_shape_and_type(const View& a, const View& b);
+bool same_strides(const View& a, const View& b);  // of views of the same shape
 
-Owned empty_vector(std::int64_t length);
-Owned empty_like(const View& dense, std::int64_t elements);
-Owned undefined();
-Owned another(abi::Tensor* reference);
+// Returns the elements of a contiguous f32 vector of `length` elements, else null.
+const float* f32_vector(const Tensor& tensor, std::int64_t length);
+
+OwnedTensor empty_vector(std::int64_t length);
+OwnedTensor empty_like(const View& dense);
+OwnedTensor empty_bytes();  // a uint8 tensor without elements
+OwnedTensor undefined();
 
 }  // namespace onedsl::torch

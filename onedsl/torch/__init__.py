@@ -22,8 +22,8 @@ try:
 except ImportError as _error:
     raise ImportError("onedsl.torch needs PyTorch: pip install torch", name="torch") from _error
 
-from ._aten import disable, enable, enabled
 from ._convert import convert, revert
+from ._enable import disable, enable, enabled
 from ._fuse import fuse
 from ._fused import (
     BatchNormAddReLU1d,

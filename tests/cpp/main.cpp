@@ -16,7 +16,6 @@ int main(const int argc, const char* const* const argv) {
       Test{"conversions", test_conversions},
       Test{"cpu", test_cpu},
       Test{"geometry", test_geometry},
-      Test{"large_memory", test_large_memory},
       Test{"order", test_order},
       Test{"schedule", test_schedule},
       Test{"accuracy", test_accuracy},

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <tuple>
+
+// The parts of PyTorch that the kernels use: its stable C interface, and its own CPU kernels.
+//
+// They are declared here and looked up in the PyTorch that the process has loaded, so that one
+// build of onedsl serves many versions of PyTorch.
+namespace onedsl::torch {
+
+// The oldest supported PyTorch, 2.11, as aoti_torch_abi_version() writes it.
+constexpr std::uint64_t oldest_version = (2ULL << 56) | (11ULL << 48);
+
+// at::Tensor: one pointer to a reference-counted object. The C interface calls a pointer to it a
+// handle. This class does not manage the reference. Its destructor is user-provided because
+// at::Tensor's is, and the calling convention depends on it.
+struct Tensor {
+  explicit Tensor(void* const pointer) noexcept : impl(pointer) {}
+  Tensor(const Tensor& other) noexcept : impl(other.impl) {}
+  ~Tensor() {}  // NOLINT(modernize-use-equals-default)
+
+  void* impl;
+};
+using OptionalTensor = std::optional<Tensor>;
+
+struct List;     // of Values
+struct Library;  // registered kernels
+
+// An argument or a result of an op, 8 bytes: a double, a bool in the lowest byte, or an owned
+// Tensor* or List*. An optional tensor is 0, or an owned Value* that holds a Tensor*.
+using Value = std::uint64_t;
+
+// Reads and owns the arguments in `values`, and writes the results there.
+using Kernel = void(Value* values, std::uint64_t num_arguments, std::uint64_t num_results);
+
+using Error = std::int32_t;  // 0 is success
+
+// The stable C interface. Tensors that a function returns through `made` are owned by the caller.
+struct StableInterface {
+  Error (*make_library)(const char* ops, const char* key, const char* file, std::uint32_t line,
+                        Library** made);
+  Error (*add_kernel)(Library*, const char* op, Kernel*, std::uint64_t version);
+
+  Error (*is_defined)(const Tensor*, bool*);
+  Error (*device)(const Tensor*, std::int32_t*);
+  Error (*layout)(const Tensor*, std::int32_t*);
+  Error (*type)(const Tensor*, std::int32_t*);
+  Error (*rank)(const Tensor*, std::int64_t*);
+  Error (*sizes)(const Tensor*, std::int64_t**);
+  Error (*strides)(const Tensor*, std::int64_t**);
+  Error (*data)(const Tensor*, const void**);
+  Error (*mutable_data)(const Tensor*, void**);
+  Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
+                 std::int32_t type, std::int32_t device, std::int32_t device_index, Tensor** made);
+  Error (*undefined)(Tensor** made);
+  Error (*copy)(Tensor* to, const Tensor* from, std::int32_t non_blocking);
+  Error (*delete_tensor)(Tensor*);
+
+  Error (*list_item)(List*, std::size_t index, Value*);
+  Error (*delete_list)(List*);
+
+  std::int32_t (*cpu)();
+  std::int32_t (*strided)();
+  std::int32_t (*f32)();
+  std::int32_t (*bf16)();
+  std::int32_t (*f16)();
+  std::int32_t (*u8)();
+};
+
+// PyTorch's own CPU kernels: the functions of these names in ATen/CPUFunctions.h, which do not go
+// through the dispatcher. The stable C interface has no way to call a kernel that another one
+// overrides. These are C++ functions, so exceptions of PyTorch pass through unchanged. The
+// looked-up names contain the parameter types; the result types and the layout of Tensor are
+// assumed. The returned tensors are owned by the caller.
+struct CpuKernels {
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+  using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+  Three (*native_batch_norm)(const Tensor& src, const OptionalTensor& weight,
+                             const OptionalTensor& bias, const OptionalTensor& running_mean,
+                             const OptionalTensor& running_var, bool training, double momentum,
+                             double eps);
+  Three (*legit)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                 Tensor& running_mean, Tensor& running_var, bool training, double momentum,
+                 double eps);
+  Three (*legit_no_stats)(const Tensor& src, const OptionalTensor& weight,
+                          const OptionalTensor& bias, bool training, double momentum, double eps);
+  Four (*with_update)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                      Tensor& running_mean, Tensor& running_var, double momentum, double eps);
+  Three (*native_batch_norm_backward)(const Tensor& diff_dst, const Tensor& src,
+                                      const OptionalTensor& weight,
+                                      const OptionalTensor& running_mean,
+                                      const OptionalTensor& running_var,
+                                      const OptionalTensor& save_mean,
+                                      const OptionalTensor& save_invstd, bool train, double eps,
+                                      std::array<bool, 3> output_mask);
+  Three (*batch_norm_backward)(const Tensor& diff_dst, const Tensor& src, const Tensor& weight,
+                               const OptionalTensor& running_mean,
+                               const OptionalTensor& running_var, const OptionalTensor& save_mean,
+                               const OptionalTensor& save_invstd, bool train, double eps,
+                               std::array<bool, 3> output_mask, const Tensor& reserve);
+};
+
+// Valid after load().
+extern StableInterface api;
+extern CpuKernels cpu_kernels;
+
+// Looks up all functions. Throws std::runtime_error if the process has not loaded PyTorch, or one
+// that is older than oldest_version or lacks a function.
+void load();
+
+}  // namespace onedsl::torch

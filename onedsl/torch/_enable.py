@@ -1,0 +1,128 @@
+"""Replaces PyTorch's batch-norm kernels by onedsl's in the whole process."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from types import TracebackType
+
+import torch
+
+from .. import _core
+
+
+class _Switch:
+    """Counts the uses of `enable`. The kernels are in use while there is one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registered = False
+        self._uses = 0
+        self._generation = 0  # `clear` ends all uses of earlier generations
+
+    def begin(self) -> int:
+        with self._lock:
+            if not self._registered:
+                _register()
+                self._registered = True
+            self._uses += 1
+            _core.use_torch_kernels(True)
+            return self._generation
+
+    def end(self, generation: int) -> None:
+        with self._lock:
+            if generation == self._generation:
+                self._uses -= 1
+                _core.use_torch_kernels(self._uses > 0)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._uses = 0
+            self._generation += 1
+            _core.use_torch_kernels(False)
+
+    def is_on(self) -> bool:
+        return self._uses > 0
+
+
+_switch = _Switch()
+
+
+def _register() -> None:
+    def register(element: float) -> float:
+        _core.register_torch_kernels()
+        return element
+
+    # PyTorch warns when a kernel is overridden. It prints the warning to stderr unless one of its
+    # Python functions is running, hence `apply_`.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        torch.zeros(1).apply_(register)
+
+
+class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
+    """Train every model of this process with onedsl's batch normalization.
+
+    Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
+    PyTorch's dispatcher. This affects every layer and function that calls these ops, of any class.
+    PyTorch's own kernels still compute evaluation, dtypes other than float32, bfloat16 and float16,
+    parameters that are not float32, layouts other than contiguous and channels_last, and every call
+    that PyTorch rejects. Autograd is unchanged.
+
+    Takes effect at once. It may be used as a context manager: the kernels stay in use until the
+    last of several ``with`` blocks ends, on any thread. Enabling and disabling are safe while other
+    threads train.
+
+    Raises
+    ------
+    RuntimeError
+        If this version of PyTorch lacks a function that the kernels need.
+
+    Notes
+    -----
+    The kernels are C++ and call PyTorch's own kernels directly, so errors are PyTorch's own. A call
+    costs less than PyTorch's for the smallest layers; a call that PyTorch's own kernel computes
+    costs about a microsecond more, also after `disable`.
+
+    inductor, torch.compile's compiler, decomposes batch norm before kernels are selected: enable
+    has no effect on a model that it compiled. Use `convert` there for onedsl's gradient.
+
+    A saved model does not contain this setting. Call enable again where the model is loaded.
+
+    Examples
+    --------
+    >>> onedsl.torch.enable()  # doctest: +SKIP
+    >>> with onedsl.torch.enable():  # doctest: +SKIP
+    ...     train(model)
+    """
+
+    def __init__(self) -> None:
+        self._generation: int | None = _switch.begin()
+
+    def __enter__(self) -> enable:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._generation is not None:
+            _switch.end(self._generation)
+            self._generation = None
+
+
+def disable() -> None:
+    """Use PyTorch's own kernels again, whatever number of `enable` calls came before."""
+    _switch.clear()
+
+
+def enabled() -> bool:
+    """Return whether `enable` is in effect.
+
+    Returns
+    -------
+    bool
+    """
+    return _switch.is_on()
