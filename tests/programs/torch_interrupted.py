@@ -16,7 +16,7 @@ f32, f64 = torch.randn(2, 3, 4), torch.randn(2, 3, 4, dtype=torch.float64)
 
 for log in contextlib.nullcontext, onedsl.verbose:
     with onedsl.torch.enable(), log():
-        for i in range(150):
+        for i in range(100):
             with contextlib.suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 1e-3 + i * 1e-6)
                 while True:

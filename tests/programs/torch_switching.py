@@ -30,7 +30,7 @@ threads = [threading.Thread(target=train) for _ in range(4)]
 for thread in threads:
     thread.start()
 started.wait()
-for _ in range(2000):
+for _ in range(500):
     onedsl.torch.enable()
     onedsl.torch.disable()
     with onedsl.torch.enable():
