@@ -1,4 +1,4 @@
-"""The layers inside of jax.shard_map; XLA_FLAGS of the caller makes the devices."""
+"""Checks the layers inside jax.shard_map. XLA_FLAGS sets the number of devices."""
 
 import functools
 import sys
@@ -16,27 +16,26 @@ from onedsl import testing
 EPSILON = 1e-5
 DEVICES = int(sys.argv[1])
 assert len(jax.devices()) == DEVICES
-SIZES = {1: (1, 1), 2: (2, 1), 4: (2, 2)}[DEVICES]
-mesh = jax.make_mesh(SIZES, ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+mesh = jax.make_mesh({1: (1, 1), 4: (2, 2)}[DEVICES], ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 problem = testing.random_problem((8, 4, 6, 8))
 src, diff_dst, mean, variance, gamma = problem
 AXES = (0, 1, 2)
 
 
-def frozen(src, gamma, beta, mean, variance):
+def composed_frozen(src, gamma, beta, mean, variance):
     return gamma * (src - mean) / jnp.sqrt(variance + EPSILON) + beta
 
 
 def composed(src, gamma, beta):
     mean, variance = src.mean(AXES), src.var(AXES)
-    return frozen(src, gamma, beta, mean, variance), mean, variance
+    return composed_frozen(src, gamma, beta, mean, variance), mean, variance
 
 
-def ours_frozen(src, gamma, beta, mean, variance):
+def onedsl_frozen(src, gamma, beta, mean, variance):
     return onedsl.jax.batch_norm_frozen(src, mean, variance, gamma, beta, epsilon=EPSILON)
 
 
-ours = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+onedsl_layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
 
 
 def sharded(function, in_specs, out_specs, **options):
@@ -45,8 +44,8 @@ def sharded(function, in_specs, out_specs, **options):
     )
 
 
-def gradients_of(layer, split, parameters, count, uses="dst", **options):
-    """Differentiate a layer on each device's part, with respect to src and all parameters."""
+def gradients_of(layer, spec, parameter_spec, parameters, uses, **options):
+    """Return a function that differentiates a layer on each shard, by src and all parameters."""
 
     def local(src, diff_dst, *rest):
         def loss(src, *rest):
@@ -55,14 +54,14 @@ def gradients_of(layer, split, parameters, count, uses="dst", **options):
             of_statistics = (mean * variance**2).sum() if uses != "dst" else 0
             return ((dst * diff_dst).sum() if uses != "statistics" else 0) + of_statistics
 
-        return jax.grad(loss, tuple(range(1 + count)))(src, *rest)
+        return jax.grad(loss, tuple(range(1 + parameters)))(src, *rest)
 
-    in_specs = (split, split, *[parameters] * count)
-    return sharded(local, in_specs, (split, *[parameters] * count), **options)
+    in_specs = (spec, spec, *[parameter_spec] * parameters)
+    return sharded(local, in_specs, (spec, *[parameter_spec] * parameters), **options)
 
 
-def same(got, wanted, tolerance):
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+def assert_close(got, expected, tolerance):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert testing.relative_l2(a, b) <= tolerance, testing.relative_l2(a, b)
 
 
@@ -72,62 +71,74 @@ def in_float64(function, *arguments):
         return jax.tree.map(np.asarray, function(*wide))
 
 
-for split, parameters in [
-    (P(), P()),
-    (P("a"), P()),
-    (P(("a", "b")), P()),
-    (P(None, None, None, "a"), P("a")),
-    (P("a", None, None, "b"), P("b")),
-]:
-    for options in ({}, {"check_vma": False}):
-        for uses in ("dst", "statistics", "both"):
-            of = [gradients_of(f, split, parameters, 2, uses, **options) for f in (ours, composed)]
-            arguments = src, diff_dst, gamma, mean
-            if uses == "statistics":  # on which gamma and beta have no bearing
-                got, wanted = of[0](*arguments)[0], in_float64(of[1], *arguments)[0]
-                same(got, wanted, 4e-6)
-            else:
-                same(of[0](*arguments), in_float64(of[1], *arguments), 4e-6)
-        of = [gradients_of(f, split, parameters, 4, **options) for f in (ours_frozen, frozen)]
-        arguments = src, diff_dst, gamma, mean, mean, variance
-        same(of[0](*arguments), in_float64(of[1], *arguments), 4e-6)
+def check_gradients(ours, theirs, arguments, *specs_and_uses, **options):
+    parameters = len(arguments) - 2
+    spec, parameter_spec, uses = specs_and_uses
+    got, expected = (
+        gradients_of(layer, spec, parameter_spec, parameters, uses, **options)
+        for layer in (ours, theirs)
+    )
+    results, wide = got(*arguments), in_float64(expected, *arguments)
+    if uses == "statistics":  # the gradients of gamma and beta are 0
+        results, wide = results[0], wide[0]
+    assert_close(results, wide, 4e-6)
+
+
+ROWS, CHANNELS = P(("a", "b")), P("a", None, None, "b")
+unchecked = {"check_vma": False}
+for *specs_and_uses, options in [
+    (P(), P(), "both", {}),
+    (P("a"), P(), "both", {}),
+    (ROWS, P(), "dst", {}),
+    (ROWS, P(), "statistics", {}),
+    (ROWS, P(), "both", unchecked),
+    (P(None, None, None, "a"), P("a"), "both", {}),
+    (CHANNELS, P("b"), "both", {}),
+    (CHANNELS, P("b"), "both", unchecked),
+][:: 1 if DEVICES > 1 else 4]:
+    arguments = src, diff_dst, gamma, mean
+    check_gradients(onedsl_layer, composed, arguments, *specs_and_uses, **options)
+for spec, parameter_spec, options in [(ROWS, P(), {}), (CHANNELS, P("b"), unchecked)]:
+    arguments = src, diff_dst, gamma, mean, mean, variance
+    specs_and_uses = spec, parameter_spec, "dst"
+    check_gradients(onedsl_frozen, composed_frozen, arguments, *specs_and_uses, **options)
 
 
 def backward(*arguments):
     return onedsl.jax.batch_norm_backward(*arguments, epsilon=EPSILON)
 
 
-rows = P(("a", "b"))
-inputs = (rows, rows, P(), P(), P())
-
-# The sum of one device's part is not that of all.
+inputs = (ROWS, ROWS, P(), P(), P())
 if DEVICES > 1:
-    local = sharded(lambda *a: backward(*a).diff_beta, inputs, rows)(*problem)
+    # Each device returns the sum of its own shard, and JAX knows that these sums differ.
+    local = sharded(lambda *a: backward(*a).diff_beta, inputs, ROWS)(*problem)
     assert local.shape == (8 * DEVICES,)
     for call in (backward, lambda *a: jax.vmap(backward)(*(x[None] for x in a))):
         with pytest.raises(ValueError, match="require replication"):
             sharded(lambda *a, call=call: call(*a).diff_beta, inputs, P())(*problem)
 
 summed = sharded(lambda *a: jax.lax.psum(backward(*a)[1:], ("a", "b")), inputs, P())(*problem)
-wanted = testing.batch_norm_backward(*problem, epsilon=EPSILON)
-same(summed, wanted[1:], 1e-6)
+expected = testing.batch_norm_backward(*problem, epsilon=EPSILON)
+assert_close(summed, expected[1:], 1e-6)
 
-# Twice differentiable there, under vmap, and without jit.
+# Second derivatives, vmap, and a call without jit.
 
 
-def squares(layer, src):
+def sum_of_squares(layer, src):
     return (jax.grad(lambda src: jnp.sin(layer(src, gamma, mean)[0]).sum())(src) ** 2).sum()
 
 
-def second(layer):
-    return sharded(jax.grad(functools.partial(squares, layer)), rows, rows)
+def second_derivative(layer):
+    return sharded(jax.grad(functools.partial(sum_of_squares, layer)), ROWS, ROWS)
 
 
-same(second(ours)(src), in_float64(second(composed), src), 2e-5)
+got = second_derivative(onedsl_layer)(src)
+assert_close(got, in_float64(second_derivative(composed), src), 2e-5)
 batch = np.stack([src, diff_dst])
-stacked = P(None, *rows)
-of_items = jax.vmap(backward, (0, 0, None, None, None))
-each = sharded(lambda *a: of_items(*a).diff_src, (stacked, stacked, P(), P(), P()), stacked)
+batch_spec = P(None, *ROWS)
+batched = jax.vmap(backward, (0, 0, None, None, None))
+in_specs = (batch_spec, batch_spec, P(), P(), P())
+each = sharded(lambda *a: batched(*a).diff_src, in_specs, batch_spec)
 assert each(batch, batch, *problem[2:]).shape == batch.shape
-eager = jax.shard_map(backward, mesh=mesh, in_specs=inputs, out_specs=rows)(*problem)
-same(eager, sharded(backward, inputs, rows)(*problem), 0)
+eager = jax.shard_map(backward, mesh=mesh, in_specs=inputs, out_specs=ROWS)(*problem)
+assert_close(eager, sharded(backward, inputs, ROWS)(*problem), 0)
