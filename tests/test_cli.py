@@ -470,7 +470,7 @@ def test_explain_checks_statistics(right, dtype, tmp_path, capsys):
     np.savez(file, src=made.src, mean=made.mean, variance=variance)
     options = ["--dtype", dtype, "--check", str(file), "--seconds", "0.01"]
     assert main(["explain", "40x16", *options]) == (0 if right else 1)
-    words = "they are src's own" if right else "variance holds standard deviations"
+    words = "they are src's own" if right else "variance contains standard deviations"
     assert words in capsys.readouterr().out
 
 

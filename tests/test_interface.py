@@ -406,7 +406,7 @@ class TestCapabilities:
             _capabilities._support.cache_clear()
 
     def test_pairs_outside_the_table(self):
-        with pytest.raises(ValueError, match="f32 with bf16 statistics is not in"):
+        with pytest.raises(ValueError, match="stats_dtype must be f32 where dtype is f32"):
             onedsl.capabilities().runs_in_onednn("f32", "bf16")
 
     def test_prints_a_table(self):

@@ -18,6 +18,7 @@ from onedsl.operators import _validation
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
+from jax_helpers import enable_x64, in_float64  # noqa: E402
 
 import onedsl.jax  # noqa: E402
 from onedsl.jax import _arguments, _call  # noqa: E402
@@ -62,13 +63,6 @@ def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="
     dst = (src - mean.reshape(shape)) / jnp.sqrt(variance + EPSILON).reshape(shape)
     dst = dst if gamma is None else dst * gamma.reshape(shape)
     return (dst if beta is None else dst + beta.reshape(shape)), mean, variance
-
-
-def in_float64(function, *values):
-    """Return the results of a function on float64 arrays, as NumPy arrays."""
-    with jax.enable_x64(True):
-        wide = [None if v is None else jnp.asarray(np.asarray(v, np.float64)) for v in values]
-        return jax.tree.map(np.asarray, jax.jit(function)(*wide))
 
 
 def assert_close(actual, expected, tolerance):
@@ -381,7 +375,7 @@ def test_backward_rejects_invalid_arguments():
         call(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
     with pytest.raises(ValueError, match="statistics must be"):
         call(*problem, statistics=True)
-    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
+    with enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
         jax.jit(call)(problem.src.astype("f8"), *problem[1:])
 
 
@@ -540,7 +534,7 @@ def test_jax_arrays_are_never_written_to():
     with pytest.raises(ValueError, match=r"out\.diff_src is read-only"):
         onedsl.BatchNormTrainingBackward(EPSILON)(*problem, out=out)
     assert not any(a.any() for a in out)
-    with jax.enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
+    with enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
         onedsl.BatchNormTrainingBackward(EPSILON)(problem[0].astype("f8"), *problem[1:])
 
 

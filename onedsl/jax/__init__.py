@@ -32,6 +32,7 @@ tested.
 
 - Devices other than CPUs.
 - Forward mode (`jax.jvp`, `jax.jacfwd`) of the layers. Forward mode of their gradient works.
+- Second derivatives inside `jax.shard_map` before JAX 0.8.
 - Partitioning under `jax.vmap`, or inside a `jax.shard_map` over only some axes of a mesh. The
   results are correct, but every device computes all of them.
 - Export of a program that `jax.jit` partitions over devices. Export with `jax.shard_map` works.

@@ -1,6 +1,6 @@
-"""The formulas in float64, and helpers to compare with them, for users' own tests.
+"""Float64 reference implementations and comparison helpers, for users' own tests.
 
-Nothing here calls oneDNN or onedsl's kernels: it is NumPy, to be judged by.
+The reference implementations use NumPy only. They call neither oneDNN nor onedsl's kernels.
 """
 
 from ._compare import SUM_TOLERANCES, TOLERANCES, assert_close, assert_gradients_close, relative_l2

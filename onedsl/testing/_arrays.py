@@ -1,4 +1,4 @@
-"""Arrays in float64, and how statistics lie beside them."""
+"""Conversion to float64, and the shapes of statistics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
 
 
-def wide(array: npt.ArrayLike) -> Float64:
+def to_float64(array: npt.ArrayLike) -> Float64:
     return np.asarray(array).astype(np.float64)
 
 
-def layout(
+def prepare(
     src: npt.ArrayLike, data_format: DataFormatLike
 ) -> tuple[Float64, tuple[int, ...], tuple[int, ...]]:
-    """Give src in float64, the axes that are summed, and the shape that a (C,) array takes."""
-    x, parsed = wide(src), parse_data_format(data_format)
+    """Return src in float64, the summed axes, and the shape that broadcasts (C,) to src's shape."""
+    x, parsed = to_float64(src), parse_data_format(data_format)
     return x, parsed.summed_axes(x.ndim), parsed.statistics_shape_beside(x.shape)

@@ -1,4 +1,4 @@
-"""Comparing with a reference."""
+"""Comparison with a reference."""
 
 from __future__ import annotations
 
@@ -9,24 +9,37 @@ import numpy.typing as npt
 
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..tensors.dtypes import dtype_name
-from ._arrays import wide
+from ._arrays import to_float64
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
-"""Relative L2 error allowed to tensors (diff_src, dst), by their dtype."""
+"""Maximum relative L2 error of tensors (diff_src, diff_residual, dst), by dtype."""
 
 SUM_TOLERANCES: dict[str, float] = {"f32": 1e-6, "bf16": 2.0**-8, "f16": 2.0**-11}
-"""Relative L2 error allowed to diff_gamma, diff_beta and statistics, by their dtype."""
+"""Maximum relative L2 error of diff_gamma, diff_beta and statistics, by dtype."""
 
 
 def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
-    """Give the error norm ``|actual - expected| / |expected|``, in float64.
+    """Return the relative error ``|actual - expected| / |expected|`` in L2 norms, in float64.
 
-    0 where both are zero everywhere or empty, inf where only expected is, NaN where actual holds
-    a NaN.
+    Parameters
+    ----------
+    actual, expected : array_like
+        Arrays of the same shape.
+
+    Returns
+    -------
+    float
+        0 if both arrays are zero or empty, inf if only expected is zero, NaN if actual contains
+        NaN.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
     """
-    a, e = wide(actual), wide(expected)
+    a, e = to_float64(actual), to_float64(expected)
     if a.shape != e.shape:
-        raise ValueError(f"shapes differ: {a.shape} and {e.shape}")
+        raise ValueError(f"actual must have expected's shape {e.shape}, got {a.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
     if norm == 0 and error > 0:
         return float("inf")
@@ -36,21 +49,25 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
 def assert_close(
     actual: tuple[Any, ...], expected: tuple[Any, ...], *, factor: float = 1.0
 ) -> None:
-    """Compare an operator's results with a reference, at onedsl's own tolerances.
+    """Raise if an operator's results differ from a reference by more than onedsl's tolerances.
+
+    The error of each array is its `relative_l2`. `TOLERANCES` apply to tensors, `SUM_TOLERANCES`
+    to the other arrays.
 
     Parameters
     ----------
     actual : BatchNormGradients, BatchNormForward or another operator's results
-        What was computed; its dtypes choose the tolerances. None members are not compared.
+        The results to check. Members that are None are skipped. The dtype of each member selects
+        its tolerance.
     expected : tuple
-        As this module's formulas give them.
+        The results of a reference implementation of this module.
     factor : float
-        Multiplies the tolerances.
+        Multiplies all tolerances.
 
     Raises
     ------
     AssertionError
-        Naming the member, its error and the tolerance.
+        If an error is too large or NaN. The message names the member, its error and its tolerance.
     """
     names = getattr(actual, "_fields", BatchNormGradients._fields)
     for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
@@ -61,13 +78,13 @@ def assert_close(
         error = relative_l2(got, want)
         if not error <= tolerance:
             raise AssertionError(
-                f"{name} is off by {error:.3g} (relative L2), more than {tolerance:.3g}; "
-                f"{got.dtype.name}, shape {got.shape}"
+                f"{name} must be within {tolerance:.3g} (relative L2) of the reference, got "
+                f"{error:.3g} ({got.dtype.name}, shape {got.shape})"
             )
 
 
 def assert_gradients_close(
     actual: tuple[Any, ...], expected: tuple[Any, ...], *, factor: float = 1.0
 ) -> None:
-    """Compare gradients with a reference: `assert_close`, by its older name."""
+    """Call `assert_close`, the preferred name of this function."""
     assert_close(actual, expected, factor=factor)

@@ -1,6 +1,6 @@
-"""Inputs to test with."""
+"""Random inputs for tests."""
 
-# No annotations from __future__ here: pdoc would not find the types of a NamedTuple's fields.
+# Without `from __future__ import annotations`: pdoc could not resolve the types of the fields.
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ import numpy as np
 
 from ..tensors.dtypes import DTYPES, DType, dtype_name
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
-from ._arrays import Array, layout
+from ._arrays import Array, prepare
 
 
 class Problem(NamedTuple):
-    """Inputs of one call, in the operator's own order."""
+    """Inputs of one call, in the order of `BatchNormTrainingBackward`'s arguments."""
 
     src: Array
     diff_dst: Array
@@ -30,28 +30,34 @@ def random_problem(
     data_format: DataFormatLike = DataFormat.NXC,
     seed: int = 0,
 ) -> Problem:
-    """Make inputs whose mean and variance are those of src, rounded to their dtype.
+    """Return random inputs. mean and variance are src's, rounded to their dtype.
 
-    diff_dst leans on src, as it does in training. If it did not, diff_gamma would be what is left
-    when M terms cancel, and its relative error would grow as the root of M in any arithmetic.
+    diff_dst is correlated with src, as in training. Otherwise the terms of diff_gamma would cancel,
+    and its relative error would grow with the square root of the number of elements per channel,
+    whatever the implementation.
 
     Parameters
     ----------
     shape : sequence of int
-        Of src, in the order of data_format.
-    dtype, stats_dtype : str or dtype
+        Shape of src, in the order of data_format.
+    dtype : str or dtype
+        Of src and diff_dst.
+    stats_dtype : str or dtype
+        Of mean, variance and gamma.
     data_format : {"NXC", "NCX"} or DataFormat
     seed : int
+        Seed of the random generator; the same seed returns the same inputs.
 
     Returns
     -------
     Problem
+        For an empty src, mean is 0 and variance is 1.
     """
-    narrow, stats = DTYPES[dtype_name(dtype)], DTYPES[dtype_name(stats_dtype)]
+    tensor, stats = DTYPES[dtype_name(dtype)], DTYPES[dtype_name(stats_dtype)]
     rng = np.random.default_rng(seed)
-    src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(narrow)
-    diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(narrow)
-    x, axes, per_channel = layout(src, data_format)
+    src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(tensor)
+    diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(tensor)
+    x, axes, per_channel = prepare(src, data_format)
     channels = x.shape[parse_data_format(data_format).channel_axis]
     mean: Array = np.zeros(channels)
     variance: Array = np.ones(channels)

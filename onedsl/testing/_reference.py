@@ -1,4 +1,4 @@
-"""The formulas in float64."""
+"""Float64 reference implementations. Each docstring cites the source of its formulas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..operators.batch_norm_relu_training_backward import BatchNormReLUGradients
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..operators.batch_normalization_grad import BatchNormalizationGradients
 from ..tensors.spec import DataFormat, DataFormatLike
-from ._arrays import Float64, layout, wide
+from ._arrays import Float64, prepare, to_float64
 
 Statistics = Literal["batch", "frozen"]
 
@@ -28,30 +28,41 @@ def batch_norm(
     mean: npt.ArrayLike | None = None,
     variance: npt.ArrayLike | None = None,
 ) -> Float64:
-    """Compute the forward pass in float64.
-
-    ``gamma * (src - mean) / sqrt(variance + epsilon) + beta``, with src's own mean and biased
-    variance where they are not given (batch statistics), and the given ones else (frozen).
+    """Compute batch normalization in float64.
 
     Parameters
     ----------
     src : array_like, (N, ..., C) or (N, C, ...)
-    gamma, beta, mean, variance : array_like, (C,), optional
+    gamma, beta : array_like, (C,), optional
+        Scale and shift. The defaults are ones and zeros.
     epsilon : float
     data_format : {"NXC", "NCX"} or DataFormat
+    mean, variance : array_like, (C,), optional
+        The statistics to normalize by. The defaults are src's mean and biased variance.
 
     Returns
     -------
     ndarray of float64, src's shape
+
+    Notes
+    -----
+    ``dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta`` for each channel: Algorithm 1
+    of [1]_ with the default mean and variance, oneDNN's BatchNormInference [2]_ otherwise.
+
+    References
+    ----------
+    .. [1] S. Ioffe, C. Szegedy: Batch Normalization: Accelerating Deep Network Training by Reducing
+       Internal Covariate Shift, 2015.
+    .. [2] oneDNN developer guide, Graph API, operation BatchNormInference.
     """
-    x, axes, shape = layout(src, data_format)
-    mu = x.mean(axes) if mean is None else wide(mean)
-    var = ((x - mu.reshape(shape)) ** 2).mean(axes) if variance is None else wide(variance)
+    x, axes, shape = prepare(src, data_format)
+    mu = x.mean(axes) if mean is None else to_float64(mean)
+    var = ((x - mu.reshape(shape)) ** 2).mean(axes) if variance is None else to_float64(variance)
     result = (x - mu.reshape(shape)) / np.sqrt(var + epsilon).reshape(shape)
     if gamma is not None:
-        result = result * wide(gamma).reshape(shape)
+        result = result * to_float64(gamma).reshape(shape)
     if beta is not None:
-        result = result + wide(beta).reshape(shape)
+        result = result + to_float64(beta).reshape(shape)
     return result
 
 
@@ -66,34 +77,56 @@ def batch_norm_backward(
     data_format: DataFormatLike = DataFormat.NXC,
     statistics: Statistics = "batch",
 ) -> BatchNormGradients:
-    """Compute the gradients in float64, formula by formula.
+    """Compute the gradients of batch normalization in float64.
 
     Parameters
     ----------
-    src, diff_dst : array_like, (N, ..., C) or (N, C, ...)
+    src : array_like, (N, ..., C) or (N, C, ...)
+        Input of the forward pass.
+    diff_dst : array_like, src's shape
+        Gradient of the loss with respect to the output.
     mean, variance : array_like, (C,)
-        The biased variance.
+        Statistics of the forward pass; the variance is the biased one.
     gamma : array_like, (C,), optional
-        Absent means ones.
+        Scale of the forward pass. The default is ones.
     epsilon : float
     data_format : {"NXC", "NCX"} or DataFormat
     statistics : {"batch", "frozen"}
-        Whether mean and variance are src's, so that the gradient flows through them, or constants.
+        ``"batch"``: mean and variance are functions of src, and the gradient flows through them.
+        ``"frozen"``: they are constants.
 
     Returns
     -------
     BatchNormGradients
-        Of float64 arrays.
+        Float64 arrays. For an empty src, diff_gamma and diff_beta are zeros.
+
+    Notes
+    -----
+    With ``xhat = (src - mean) / sqrt(variance + epsilon)`` and sums over the M elements of a
+    channel:
+
+    - ``diff_beta = sum(diff_dst)``
+    - ``diff_gamma = sum(diff_dst * xhat)``
+    - batch statistics [1]_ [2]_: ``diff_src = gamma / sqrt(variance + epsilon) * (diff_dst -
+      diff_beta / M - xhat * diff_gamma / M)``
+    - frozen statistics [3]_: ``diff_src = gamma / sqrt(variance + epsilon) * diff_dst``
+
+    References
+    ----------
+    .. [1] oneDNN developer guide, Graph API, operation BatchNormTrainingBackward.
+    .. [2] S. Ioffe, C. Szegedy: Batch Normalization: Accelerating Deep Network Training by Reducing
+       Internal Covariate Shift, 2015, Section 3, simplified.
+    .. [3] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
     """
-    x, axes, shape = layout(src, data_format)
+    x, axes, shape = prepare(src, data_format)
     if gamma is None:
-        gamma = np.ones_like(wide(variance))
+        gamma = np.ones_like(to_float64(variance))
     diff_src, diff_gamma, diff_beta = _gradients(
         x,
-        wide(diff_dst),
-        wide(mean).reshape(shape),
-        wide(variance).reshape(shape),
-        wide(gamma).reshape(shape),
+        to_float64(diff_dst),
+        to_float64(mean).reshape(shape),
+        to_float64(variance).reshape(shape),
+        to_float64(gamma).reshape(shape),
         epsilon=epsilon,
         axes=axes,
         statistics=statistics,
@@ -110,31 +143,46 @@ def batch_normalization_grad(
     *,
     epsilon: float,
 ) -> BatchNormalizationGradients:
-    """Compute DirectML's gradient, for frozen statistics, in float64.
+    """Compute DirectML's gradients for frozen statistics in float64.
 
     Parameters
     ----------
-    input, input_gradient : array_like
-        Of one shape.
+    input : array_like
+        Input of the forward pass.
+    input_gradient : array_like, input's shape
+        Gradient of the loss with respect to the output.
     mean, variance, scale : array_like
-        Of input's rank, each size input's or 1: the sums go over the latter.
+        Arrays of one shape, with as many dimensions as input. Each size is input's or 1.
     epsilon : float
 
     Returns
     -------
     BatchNormalizationGradients
-        Of float64 arrays.
+        Float64 arrays.
+
+    Notes
+    -----
+    With ``xhat = (input - mean) / sqrt(variance + epsilon)`` and sums over the axes in which the
+    statistics have size 1 [1]_:
+
+    - ``output_gradient = scale / sqrt(variance + epsilon) * input_gradient``
+    - ``output_scale_gradient = sum(input_gradient * xhat)``
+    - ``output_bias_gradient = sum(input_gradient)``
+
+    References
+    ----------
+    .. [1] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
     """
-    x = wide(input)
-    mu = wide(mean)
+    x = to_float64(input)
+    mu = to_float64(mean)
     sizes = zip(mu.shape, x.shape, strict=True)
-    axes = tuple(axis for axis, (size, whole) in enumerate(sizes) if size == 1 != whole)
+    axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size == 1 != full)
     gradients = _gradients(
         x,
-        wide(input_gradient),
+        to_float64(input_gradient),
         mu,
-        wide(variance),
-        wide(scale),
+        to_float64(variance),
+        to_float64(scale),
         epsilon=epsilon,
         axes=axes,
         statistics="frozen",
@@ -153,7 +201,7 @@ def _gradients(
     axes: tuple[int, ...],
     statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
-    """Write the formulas down, for statistics that broadcast to x and sums that go over axes."""
+    """Compute the gradients, for mean, variance and gamma in shapes that broadcast to x's."""
     _attributes.statistics(statistics)
     rstd = 1 / np.sqrt(variance + epsilon)
     xhat = (x - mean) * rstd
@@ -180,41 +228,58 @@ def batch_norm_forward_training(
     relu: bool = False,
     clip: float | None = None,
 ) -> BatchNormForward:
-    """Compute the forward pass in training in float64, with the ReLU behind it if asked for.
+    """Compute the forward pass of training in float64, optionally with a residual and ReLU.
 
     Parameters
     ----------
-    src, residual : array_like, (N, ..., C) or (N, C, ...)
+    src : array_like, (N, ..., C) or (N, C, ...)
     mean, variance : array_like, (C,)
-        The running statistics.
+        The running statistics before this batch.
     gamma, beta : array_like, (C,), optional
+        Scale and shift. The defaults are ones and zeros.
+    residual : array_like, src's shape, optional
+        Added to the normalized tensor, before the ReLU.
     epsilon : float
     momentum : float, optional
-        Absent means oneDNN's 0.5.
+        Weight of the old running statistics. The default is oneDNN's, 0.5.
     data_format : {"NXC", "NCX"} or DataFormat
     relu : bool
-        Whether dst is cut off below 0, and above `clip` if that is given.
+        Whether to apply ReLU.
     clip : float, optional
+        Upper bound of the ReLU; 6.0 is ReLU6. The default is no bound.
 
     Returns
     -------
     BatchNormForward
-        Of float64 arrays.
+        Float64 arrays. For an empty src the running statistics are unchanged and the batch
+        statistics are zeros.
+
+    Notes
+    -----
+    With src's mean and biased variance as batch_mean and batch_variance [1]_:
+
+    - ``dst = gamma * (src - batch_mean) / sqrt(batch_variance + epsilon) + beta``
+    - ``running_mean = momentum * mean + (1 - momentum) * batch_mean``
+    - ``running_variance = momentum * variance + (1 - momentum) * batch_variance``
+
+    References
+    ----------
+    .. [1] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
     """
-    x, axes, shape = layout(src, data_format)
-    share = 0.5 if momentum is None else momentum
-    batch_mean, batch_variance = wide(mean) * 0, wide(variance) * 0
-    running_mean, running_variance = wide(mean), wide(variance)
+    x, axes, shape = prepare(src, data_format)
+    keep = 0.5 if momentum is None else momentum
+    batch_mean, batch_variance = to_float64(mean) * 0, to_float64(variance) * 0
+    running_mean, running_variance = to_float64(mean), to_float64(variance)
     if x.size:
         batch_mean = x.mean(axes)
         batch_variance = ((x - batch_mean.reshape(shape)) ** 2).mean(axes)
-        running_mean = share * running_mean + (1 - share) * batch_mean
-        running_variance = share * running_variance + (1 - share) * batch_variance
+        running_mean = keep * running_mean + (1 - keep) * batch_mean
+        running_variance = keep * running_variance + (1 - keep) * batch_variance
     dst = batch_norm(src, gamma, beta, epsilon=epsilon, data_format=data_format) if x.size else x
     if residual is not None:
-        dst = dst + wide(residual)
+        dst = dst + to_float64(residual)
     if relu:
-        dst = np.clip(dst, 0, clip)  # a NaN stays one
+        dst = np.clip(dst, 0, clip)  # propagates NaN
     return BatchNormForward(dst, running_mean, running_variance, batch_mean, batch_variance)
 
 
@@ -230,28 +295,37 @@ def batch_norm_relu_backward(
     data_format: DataFormatLike = DataFormat.NXC,
     clip: float | None = None,
 ) -> BatchNormReLUGradients:
-    """Compute the gradients of batch normalization and ReLU in float64.
+    """Compute the gradients of batch normalization followed by ReLU in float64.
 
     Parameters
     ----------
     src, diff_dst, mean, variance, gamma
-        As in `batch_norm_backward`.
+        As in `batch_norm_backward`. gamma may be None.
     dst : array_like, src's shape
-        Output of the ReLU, as rounded to its type: it was open where ``not (dst <= 0 or
-        dst >= clip)``.
+        Output of the ReLU, rounded to its dtype.
     epsilon : float
     data_format : {"NXC", "NCX"} or DataFormat
     clip : float, optional
+        Upper bound of the ReLU. The default is no bound.
 
     Returns
     -------
     BatchNormReLUGradients
-        Of float64 arrays.
+        Float64 arrays.
+
+    Notes
+    -----
+    ``diff_residual`` is the gradient of the ReLU [1]_: diff_dst where ``0 < dst < clip`` or dst is
+    NaN, and 0 elsewhere. The other members are `batch_norm_backward` of diff_residual.
+
+    References
+    ----------
+    .. [1] oneDNN developer guide, Graph API, operations ReLUBackward and ClampBackward.
     """
-    output = wide(dst)
-    closed = (output <= 0) | (output >= (np.inf if clip is None else clip))
-    masked = np.where(closed, 0, wide(diff_dst))
+    output = to_float64(dst)
+    is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
+    diff_residual = np.where(is_zero, 0, to_float64(diff_dst))
     gradients = batch_norm_backward(
-        src, masked, mean, variance, gamma, epsilon=epsilon, data_format=data_format
+        src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
-    return BatchNormReLUGradients(*gradients, masked)
+    return BatchNormReLUGradients(*gradients, diff_residual)

@@ -1,4 +1,4 @@
-"""Mistakes in statistics that no call can refuse."""
+"""Detection of wrong statistics, which calls cannot detect themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
-from ._arrays import Float64, layout, wide
+from ._arrays import Float64, prepare, to_float64
 
 
 class _Statistics(NamedTuple):
@@ -23,28 +23,29 @@ def check_statistics(
     *,
     data_format: DataFormatLike = DataFormat.NXC,
 ) -> list[str]:
-    """Tell in words what is wrong with statistics that are said to be src's own.
+    """Return what is wrong with statistics that should be src's mean and variance.
 
-    The gradient takes any mean and any variance of the right shape and type, for it cannot know
-    them; wrong ones give a wrong gradient and no error. This computes src's own in float64, which
-    is slow, and compares: for a test, or a look when a training run does not converge.
+    The gradient accepts any mean and variance of the right shape and dtype; wrong values silently
+    give a wrong gradient. This function computes src's own statistics in float64 and compares. It
+    is slow: use it in tests, or to find out why a training run does not converge.
 
-    It recognizes a standard deviation and its inverse in place of the variance, the unbiased
-    variance, the mean of squares, mean and variance swapped, the statistics of the other format,
-    negative and non-finite values. Anything else that is off by more than a thousandth of the
-    standard deviation, or than the statistics' own type rounds, is said to be another batch's.
+    It recognizes negative and non-finite values, standard deviations and inverse standard
+    deviations instead of variances, the unbiased variance, means of squares, swapped mean and
+    variance, and the statistics of the other data format. Any other deviation of more than
+    0.001 standard deviations, or twice the rounding error of the statistics' dtype, is reported as
+    the statistics of another batch.
 
     Parameters
     ----------
     src : array_like, (N, ..., C) or (N, C, ...)
     mean, variance : array_like, (C,)
-        As they would be given to an operator.
+        The statistics that are passed to an operator.
     data_format : {"NXC", "NCX"} or DataFormat
 
     Returns
     -------
     list of str
-        A sentence for each finding; empty where all is well.
+        One sentence for each problem; empty if there is none.
 
     Examples
     --------
@@ -52,26 +53,26 @@ def check_statistics(
     >>> onedsl.testing.check_statistics(src, src.mean(0), src.var(0))
     []
     >>> onedsl.testing.check_statistics(src, src.mean(0), src.std(0))
-    ['variance holds standard deviations: pass their squares']
+    ['variance contains standard deviations. Pass their squares']
     """
     parsed = parse_data_format(data_format)
-    x, _, _ = layout(src, parsed)
-    given = _Statistics(wide(mean), wide(variance))
-    findings = _wrong_shapes(x, given, parsed)
-    if findings or x.size == 0:
-        return findings
+    x, _, _ = prepare(src, parsed)
+    given = _Statistics(to_float64(mean), to_float64(variance))
+    problems = _wrong_shapes(x, given, parsed)
+    if problems or x.size == 0:
+        return problems
     for name, values in zip(given._fields, given, strict=True):
         if not np.isfinite(values).all():
-            findings.append(f"{name} is not finite {_where(~np.isfinite(values), values)}")
+            problems.append(f"{name} must be finite, got {_first(~np.isfinite(values), values)}")
     negative = given.variance < 0
     if negative.any():
-        findings.append(f"variance is negative {_where(negative, given.variance)}")
-    if findings:
-        return findings
-    # How far values are off that their type has rounded.
+        problems.append(f"variance must not be negative, got {_first(negative, given.variance)}")
+    if problems:
+        return problems
+    # The tolerance of each statistic, from the rounding error of its dtype.
     roundings = [max(1e-3, 2.0 * float(_precision(values))) for values in (mean, variance)]
-    finding = _recognized(x, given, parsed, max(roundings))
-    return [finding] if finding else []
+    problem = _recognized(x, given, parsed, max(roundings))
+    return [problem] if problem else []
 
 
 def _precision(values: npt.ArrayLike) -> float:
@@ -82,17 +83,17 @@ def _precision(values: npt.ArrayLike) -> float:
 def _wrong_shapes(x: Float64, given: _Statistics, data_format: DataFormat) -> list[str]:
     channels = x.shape[data_format.channel_axis]
     others = x.shape[_other(data_format).channel_axis]
-    findings = []
+    problems = []
     for name, values in zip(given._fields, given, strict=True):
         if values.shape != (channels,):
             hint = ""
             if values.shape == (others,):
-                hint = f"; it is that of the format {_other(data_format)}"
-            findings.append(
-                f"{name} has shape {values.shape}, and src {x.shape} in the format {data_format} "
-                f"needs ({channels},){hint}"
+                hint = f", the shape for the format {_other(data_format)}"
+            problems.append(
+                f"{name} must have shape ({channels},) for src {x.shape} in the format "
+                f"{data_format}, got {values.shape}{hint}"
             )
-    return findings
+    return problems
 
 
 def _recognized(
@@ -106,41 +107,41 @@ def _recognized(
         scale = np.sqrt(of.variance) + np.abs(of.mean)
         return bool((np.abs(values - of.mean) <= tolerance * scale).all())
 
-    def is_spread(values: Float64, expected: Float64) -> bool:
+    def is_close(values: Float64, expected: Float64) -> bool:
         return bool((np.abs(values - expected) <= tolerance * np.abs(expected)).all())
 
-    mean_fits, variance_fits = is_mean(given.mean), is_spread(given.variance, true.variance)
+    mean_fits, variance_fits = is_mean(given.mean), is_close(given.variance, true.variance)
     if mean_fits:
         if count > 1 and _is_unbiased(given.variance, true.variance, count, tolerance):
             return (
-                f"variance is the unbiased one, of a sum over {count - 1}: pass the biased one, "
-                f"{count - 1}/{count} of it"
+                f"variance is the unbiased one, with divisor {count - 1}. Pass the biased one: "
+                f"multiply it by {count - 1}/{count}"
             )
         if variance_fits:
             return None
-        if is_spread(given.variance, deviation):
-            return "variance holds standard deviations: pass their squares"
+        if is_close(given.variance, deviation):
+            return "variance contains standard deviations. Pass their squares"
         if _is_inverse_deviation(given.variance, true.variance, tolerance):
             return (
-                "variance holds inverse standard deviations, 1 / sqrt(variance + epsilon): pass "
-                "the variance itself"
+                "variance contains inverse standard deviations, 1 / sqrt(variance + epsilon). Pass "
+                "the variance"
             )
-        if is_spread(given.variance, true.variance + true.mean**2):
-            return "variance holds means of squares: subtract the squares of the means"
-    if is_mean(given.variance) and is_spread(given.mean, true.variance):
+        if is_close(given.variance, true.variance + true.mean**2):
+            return "variance contains means of squares. Subtract the squares of the means"
+    if is_mean(given.variance) and is_close(given.mean, true.variance):
         return "mean and variance are swapped"
     if x.ndim > 2 and x.shape[1] == x.shape[-1]:
         other = _statistics(x, _other(data_format))
-        if is_mean(given.mean, other) and is_spread(given.variance, other.variance):
+        if is_mean(given.mean, other) and is_close(given.variance, other.variance):
             return (
-                f"mean and variance are those of the format {_other(data_format)}, and "
-                f"data_format says {data_format}"
+                f"mean and variance are those of the format {_other(data_format)}, but "
+                f"data_format is {data_format}"
             )
-    return _another_batch(given, true, mean_fits)
+    return _other_statistics(given, true, mean_fits)
 
 
 def _is_unbiased(values: Float64, variance: Float64, count: int, tolerance: float) -> bool:
-    """Tell by which of the two is nearer by far: with many elements they hardly differ."""
+    """Return whether the unbiased variance is much closer, as both are close for many elements."""
     unbiased = variance * (count / (count - 1))
     from_unbiased = float(np.abs(values - unbiased).sum())
     from_biased = float(np.abs(values - variance).sum())
@@ -151,37 +152,37 @@ def _is_unbiased(values: Float64, variance: Float64, count: int, tolerance: floa
 def _is_inverse_deviation(values: Float64, variance: Float64, tolerance: float) -> bool:
     if not (values > 0).all():
         return False
-    widened = values**-2.0  # variance + epsilon
-    least = int(variance.argmin())  # where rounding hides least of it
-    epsilon = max(0.0, float(widened[least] - variance[least]))
+    sums = values**-2.0  # variance + epsilon
+    least = int(variance.argmin())  # where epsilon is the largest part of the sum
+    epsilon = max(0.0, float(sums[least] - variance[least]))
     if epsilon > 0.1:
         return False
-    return bool((np.abs(widened - variance - epsilon) <= 2 * tolerance * widened).all())
+    return bool((np.abs(sums - variance - epsilon) <= 2 * tolerance * sums).all())
 
 
-def _another_batch(given: _Statistics, true: _Statistics, mean_fits: bool) -> str:
+def _other_statistics(given: _Statistics, true: _Statistics, mean_fits: bool) -> str:
     name = "variance" if mean_fits else "mean"
     values, expected = (getattr(statistics, name) for statistics in (given, true))
     scale = true.variance if mean_fits else np.sqrt(true.variance)
     off = np.abs(values - expected) / np.where(scale > 0, scale, 1)
     worst = int(off.argmax())
     return (
-        f"{name} is not src's: {values[worst]:.6g} in channel {worst}, where src has "
-        f"{expected[worst]:.6g}. Are they another batch's, or running statistics?"
+        f"{name} must be src's, {expected[worst]:.6g} in channel {worst}, got {values[worst]:.6g}. "
+        "Are these the statistics of another batch, or running statistics?"
     )
 
 
 def _statistics(x: Float64, data_format: DataFormat) -> _Statistics:
     axes = data_format.summed_axes(x.ndim)
     mean = x.mean(axes)
-    beside = mean.reshape(data_format.statistics_shape_beside(x.shape))
-    return _Statistics(mean, ((x - beside) ** 2).mean(axes))
+    broadcast = mean.reshape(data_format.statistics_shape_beside(x.shape))
+    return _Statistics(mean, ((x - broadcast) ** 2).mean(axes))
 
 
 def _other(data_format: DataFormat) -> DataFormat:
     return DataFormat.NCX if data_format is DataFormat.NXC else DataFormat.NXC
 
 
-def _where(wrong: npt.NDArray[np.bool_], values: Float64) -> str:
+def _first(wrong: npt.NDArray[np.bool_], values: Float64) -> str:
     first = int(wrong.argmax())
-    return f"in {int(wrong.sum())} of {wrong.size} channels (channel {first}: {values[first]:.6g})"
+    return f"{values[first]:.6g} in channel {first} ({int(wrong.sum())} of {wrong.size} channels)"

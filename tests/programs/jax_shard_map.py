@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
+from jax_helpers import in_float64
 
 import onedsl.jax
 from onedsl import testing
@@ -63,12 +64,6 @@ def gradients_of(layer, spec, parameter_spec, parameters, uses, **options):
 def assert_close(got, expected, tolerance):
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         assert testing.relative_l2(a, b) <= tolerance, testing.relative_l2(a, b)
-
-
-def in_float64(function, *arguments):
-    with jax.enable_x64(True):
-        wide = [np.asarray(a, np.float64) for a in arguments]
-        return jax.tree.map(np.asarray, function(*wide))
 
 
 def check_gradients(ours, theirs, arguments, *specs_and_uses, **options):
@@ -132,8 +127,9 @@ def second_derivative(layer):
     return sharded(jax.grad(functools.partial(sum_of_squares, layer)), ROWS, ROWS)
 
 
-got = second_derivative(onedsl_layer)(src)
-assert_close(got, in_float64(second_derivative(composed), src), 2e-5)
+if jax.__version_info__ >= (0, 8):  # before, JAX gives ffi_call's results another sharding type
+    got = second_derivative(onedsl_layer)(src)
+    assert_close(got, in_float64(second_derivative(composed), src), 2e-5)
 batch = np.stack([src, diff_dst])
 batch_spec = P(None, *ROWS)
 batched = jax.vmap(backward, (0, 0, None, None, None))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax_helpers import in_float64
 
 import onedsl.jax
 from onedsl import testing
@@ -89,9 +90,7 @@ def check(mesh, data_format, spec, dtype="f32", stats="f32", statistics="batch")
     reference = gradients_of(functools.partial(composed, axes=axes))
     ours, theirs = (jax.jit(f).lower(*arguments).compile() for f in (layer, reference))
     got = ours(*arguments)
-    with jax.enable_x64(True):
-        wide = [np.asarray(a, np.float64) for a in arguments]
-        expected = jax.tree.map(np.asarray, jax.jit(reference)(*wide))
+    expected = in_float64(reference, *arguments)
     assert testing.relative_l2(got[0], expected[0]) <= 2 * testing.TOLERANCES[dtype]
     for a, b in zip(got[1:], expected[1:], strict=True):
         assert testing.relative_l2(a, b) <= 4e-6
