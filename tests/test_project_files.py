@@ -1,4 +1,4 @@
-"""What stands in several files of the project says the same in each."""
+"""Facts that several project files repeat are the same in each."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def test_one_version(path, pattern):
     assert re.findall(pattern, text(path), re.MULTILINE) == [onedsl.__version__]
 
 
-def test_the_recipe_needs_what_the_package_needs():
-    """The wheel's own list, but for oneDNN's wheel."""
+def test_the_recipe_has_the_dependencies_of_the_package():
+    """The conda recipe lists those of the wheel, except oneDNN's wheel."""
     (always,) = re.findall(r"^always = \[(.*)\]$", text("pyproject.toml"), re.MULTILINE)
-    needed = set(re.findall(r'"(\w+)(>=[\d.]+)"', always))
+    required = set(re.findall(r'"(\w+)(>=[\d.]+)"', always))
     run = text(".conda/recipe.yaml").partition("\n  run:\n")[2].partition("\n\n")[0]
     found = set(re.findall(r"- (\w+) (>=[\d.]+)", run))
-    assert found == needed
-    assert len(needed) == 2
+    assert found == required
+    assert len(required) == 2
 
 
-def test_the_files_that_are_named_exist():
+def test_every_file_in_recipes_and_workflows_exists():
     workflows = sorted((helpers.ROOT / ".github" / "workflows").glob("*.yml"))
     assert workflows
     named = [".conda/recipe.yaml", *(str(path.relative_to(helpers.ROOT)) for path in workflows)]
