@@ -1,6 +1,6 @@
-"""Data-parallel training with JAX: the batch split over devices, by one line for each array.
+"""Data-parallel training with JAX: each device holds a part of the batch.
 
-On a machine without several devices, XLA makes some of the CPU:
+On a machine with one device, XLA can split the CPU into several:
 
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/jax_data_parallel.py
 """
@@ -31,7 +31,7 @@ params: Tree = {
 
 
 def loss(params: Tree, images: jax.Array, targets: jax.Array) -> jax.Array:
-    """Normalize by the statistics of the whole batch, wherever its parts are."""
+    """Return the loss of a network that normalizes by the statistics of the whole batch."""
     hidden = jax.lax.conv_general_dilated(
         images, params["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
@@ -41,26 +41,26 @@ def loss(params: Tree, images: jax.Array, targets: jax.Array) -> jax.Array:
 
 @jax.jit
 def step(params: Tree, images: jax.Array, targets: jax.Array) -> tuple[Tree, jax.Array]:
-    """Go down the gradient."""
+    """Take one step of gradient descent."""
     value, grads = jax.value_and_grad(loss)(params, images, targets)
     return jax.tree.map(lambda p, g: p - RATE * g, params, grads), value
 
 
 mesh = Mesh(np.array(jax.devices()), ("batch",), axis_types=(AxisType.Auto,))
-split, everywhere = (
+sharded, replicated = (
     NamedSharding(mesh, PartitionSpec("batch")),
     NamedSharding(mesh, PartitionSpec()),
 )
-parts = jax.device_put((images, targets), split)
-copies = jax.device_put(params, everywhere)
+sharded_batch = jax.device_put((images, targets), sharded)
+replicated_params = jax.device_put(params, replicated)
 
-alone = step(params, images, targets)[0]
-together = step(copies, *parts)[0]
+on_one_device = step(params, images, targets)[0]
+on_all_devices = step(replicated_params, *sharded_batch)[0]
 for name in params:
-    np.testing.assert_allclose(together[name], alone[name], rtol=1e-4, atol=1e-6)
-print(f"a step on {len(jax.devices())} devices is that on one")
+    np.testing.assert_allclose(on_all_devices[name], on_one_device[name], rtol=1e-4, atol=1e-6)
+print(f"a step on {len(jax.devices())} devices equals a step on one device")
 
 for number in range(101):
-    copies, value = step(copies, *parts)
+    replicated_params, value = step(replicated_params, *sharded_batch)
     if number % 20 == 0:
         print(f"step {number:3}: loss {value:.5f}")

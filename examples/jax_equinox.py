@@ -1,4 +1,4 @@
-"""A layer for Equinox, with onedsl's batch norm: parameters, and running statistics as state."""
+"""An Equinox layer with onedsl's batch norm. The running statistics are Equinox state."""
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ import onedsl.jax
 
 
 class BatchNorm(eqx.Module):
-    """Takes a whole batch with its channels last, and needs no vmap and no axis_name."""
+    """Batch normalization of a whole batch with channels last, without vmap and axis_name."""
 
     gamma: jax.Array
     beta: jax.Array
@@ -19,13 +19,13 @@ class BatchNorm(eqx.Module):
     inference: bool
 
     def __init__(self, channels: int, epsilon: float = 1e-5, momentum: float = 0.9) -> None:
-        """Start from no scale and no shift."""
+        """Create a layer with scale 1 and shift 0."""
         self.gamma, self.beta = jnp.ones(channels), jnp.zeros(channels)
         self.running = eqx.nn.StateIndex((jnp.zeros(channels), jnp.ones(channels)))
         self.epsilon, self.momentum, self.inference = epsilon, momentum, False
 
     def __call__(self, src: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
-        """Normalize by the batch's statistics in training, and by the running ones in use."""
+        """Normalize by the batch statistics in training, and by the running ones in inference."""
         running = state.get(self.running)
         mean, variance = running
         if self.inference:
@@ -47,14 +47,14 @@ class Network(eqx.Module):
     last: jax.Array
 
     def __init__(self, key: jax.Array) -> None:
-        """Draw the weights."""
+        """Create a network with random weights."""
         one, two = jax.random.split(key)
         self.first = jax.random.normal(one, (2, 32))
         self.norm = BatchNorm(32)
         self.last = jax.random.normal(two, (32,)) / 32**0.5
 
     def __call__(self, points: jax.Array, state: eqx.nn.State) -> tuple[jax.Array, eqx.nn.State]:
-        """Give a number for each point."""
+        """Return a number for each point."""
         hidden, state = self.norm(points @ self.first, state)
         return jax.nn.relu(hidden) @ self.last, state
 
@@ -62,7 +62,7 @@ class Network(eqx.Module):
 def loss(
     network: Network, state: eqx.nn.State, points: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, eqx.nn.State]:
-    """Give the mean square, and the state after the batch."""
+    """Return the mean squared error and the updated state."""
     results, state = network(points, state)
     return ((results - targets) ** 2).mean(), state
 
@@ -71,7 +71,7 @@ def loss(
 def step(
     network: Network, state: eqx.nn.State, points: jax.Array, targets: jax.Array
 ) -> tuple[Network, eqx.nn.State, jax.Array]:
-    """Go down the gradient."""
+    """Take one step of gradient descent."""
     differentiate = eqx.filter_value_and_grad(loss, has_aux=True)
     (value, state), grads = differentiate(network, state, points, targets)
     changes = jax.tree.map(lambda gradient: -0.1 * gradient, grads)
@@ -88,5 +88,5 @@ for number in range(101):
 
 mean, _ = state.get(network.norm.running)
 np.testing.assert_allclose(mean, (points @ network.first).mean(0), rtol=0.2, atol=0.05)
-in_use = eqx.nn.inference_mode(network)
-print(f"with the running statistics: {loss(in_use, state, points, targets)[0]:.4f}")
+in_inference = eqx.nn.inference_mode(network)
+print(f"with the running statistics: {loss(in_inference, state, points, targets)[0]:.4f}")

@@ -1,4 +1,4 @@
-"""JAX with onedsl's gradient: a small network, trained by value_and_grad under jit."""
+"""Training of a small network with JAX and onedsl's batch norm, under jit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ running: Tree = {"mean": jnp.zeros(CHANNELS), "variance": jnp.ones(CHANNELS)}
 
 
 def loss(params: Tree, batch_norm: BatchNorm = onedsl.jax.batch_norm) -> tuple[jax.Array, Tree]:
-    """Normalize by the batch, as in training; give the loss, and the batch's statistics."""
+    """Return the training loss and the batch statistics."""
     hidden, mean, variance = batch_norm(
         points @ params["first"], params["gamma"], params["beta"], epsilon=EPSILON
     )
@@ -39,7 +39,7 @@ def loss(params: Tree, batch_norm: BatchNorm = onedsl.jax.batch_norm) -> tuple[j
 
 @jax.jit
 def step(params: Tree, running: Tree) -> tuple[Tree, Tree, jax.Array]:
-    """Go down the gradient, and move the running statistics towards the batch's."""
+    """Take one step of gradient descent, and update the running statistics."""
     (value, batch), grads = jax.value_and_grad(loss, has_aux=True)(params)
     params = jax.tree.map(lambda p, g: p - RATE * g, params, grads)
     running = jax.tree.map(lambda old, new: old + TRACKING * (new - old), running, batch)
@@ -48,7 +48,7 @@ def step(params: Tree, running: Tree) -> tuple[Tree, Tree, jax.Array]:
 
 @jax.jit
 def accuracy(params: Tree, running: Tree) -> jax.Array:
-    """Normalize by the running statistics, as in use: they are constants ("frozen")."""
+    """Return the accuracy in inference, which normalizes by the running statistics."""
     hidden = onedsl.jax.batch_norm_frozen(
         points @ params["first"], running["mean"], running["variance"],
         params["gamma"], params["beta"], epsilon=EPSILON,
@@ -57,7 +57,7 @@ def accuracy(params: Tree, running: Tree) -> jax.Array:
 
 
 def plain(src: Any, gamma: Any, beta: Any, *, epsilon: float) -> tuple[Any, Any, Any]:
-    """Write batch norm in jax.numpy, for JAX to differentiate by itself."""
+    """Compute batch norm with jax.numpy, which JAX differentiates itself."""
     mean, variance = src.mean(0), src.var(0)
     return gamma * (src - mean) / jnp.sqrt(variance + epsilon) + beta, mean, variance
 
@@ -66,7 +66,7 @@ ours = jax.grad(loss, has_aux=True)(params)[0]
 theirs = jax.grad(lambda tree: loss(tree, plain)[0])(params)
 for name in params:
     np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-3, atol=1e-5)
-print("onedsl's gradients of", ", ".join(params), "are those that JAX derives by itself")
+print("onedsl's gradients of", ", ".join(params), "equal those of jax.numpy")
 
 for number in range(101):
     params, running, value = step(params, running)

@@ -11,7 +11,7 @@ import pytest
 import onedsl
 from onedsl import _core
 
-pytest.register_assert_rewrite("helpers", "torch_helpers")
+pytest.register_assert_rewrite("helpers", "jax_helpers", "torch_helpers")
 
 hypothesis.settings.register_profile("local", deadline=None, max_examples=60)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
