@@ -1,43 +1,44 @@
-"""Show what a data format costs: NXC (channels last) against NCX (channels second).
+"""Compare the time of batch norm's gradient in the data formats NXC and NCX.
 
-The layers are ResNet-50's, and some on photographs, in every data type. Each result is checked
-against the float64 reference first; then onedsl's kernels and oneDNN's are timed in both formats.
+NXC stores the channels last, NCX second. The layers are those of ResNet-50 and some on photographs,
+in every data type. Every result is compared with the float64 reference first. Then onedsl's and
+oneDNN's kernels are timed in both formats.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-import ml_dtypes
+import click
 import numpy as np
 
 import onedsl
 from onedsl import bench, testing
-from onedsl.bench import arguments
 from onedsl.bench.plot import BLUE, VERMILION, Mark, plot
 from onedsl.bench.table import Column, console, microseconds, progress, ratio, table
+from onedsl.cli.options import COUNT, names_option, save_option
+from onedsl.tensors.dtypes import DTYPES
 
 Gradients = onedsl.BatchNormGradients
-Pair = tuple[bench.Row, bench.Row]  # one layer in one type: in NXC, and in NCX
+Pair = tuple[bench.Row, bench.Row]  # one layer and type in NXC and in NCX
 PHOTOS, RESNET50 = "photos", "resnet50"
-SHAPES = {  # channels, then height and width
+SHAPES = {  # channels x height, which equals the width
     PHOTOS: "3x208 12x104 48x104",
     RESNET50: "64x112 64x56 256x56 128x56 128x28 512x28 256x28 256x14 1024x14 512x14 512x7 2048x7",
 }
 LAYERS = [f"{kind}-{shape}" for kind, shapes in SHAPES.items() for shape in shapes.split()]
-DTYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
-SECONDS = 0.3  # of timing for each layer and type
+SECONDS = 0.3  # for each layer and type
 MARKS = {
-    f"{who} {data_format}": Mark(f"{who}, {data_format}", colour, shape, offset)
-    for who, shape, offset in (("onedsl", "o", -0.17), ("oneDNN", "D", 0.17))
-    for data_format, colour in (("NXC", BLUE), ("NCX", VERMILION))
+    f"{name} {data_format}": Mark(f"{name}, {data_format}", color, marker, offset)
+    for name, marker, offset in (("onedsl", "o", -0.17), ("oneDNN", "D", 0.17))
+    for data_format, color in (("NXC", BLUE), ("NCX", VERMILION))
 }
 
 
 def photographs(channels: int, size: int) -> testing.Problem:
-    """Cut photographs into squares, with patches for channels, as a first convolution sees them."""
+    """Return squares of photographs, with patches of pixels as channels."""
     from sklearn.datasets import load_sample_images  # type: ignore[import-untyped]
 
     photos = np.stack(load_sample_images().images).astype(np.float32) / 128 - 1
@@ -50,110 +51,123 @@ def photographs(channels: int, size: int) -> testing.Problem:
     src = np.concatenate(squares).reshape(-1, size, size, channels)
     gamma = np.linspace(0.5, 1.5, channels, dtype=np.float32)
     dst = testing.batch_norm(src, gamma, epsilon=bench.EPSILON)
-    diff_dst = np.maximum(dst, 0).astype(np.float32)  # of the loss sum(relu(dst) ** 2) / 2
+    diff_dst = np.maximum(dst, 0).astype(np.float32)  # gradient of sum(relu(dst) ** 2) / 2
     return testing.Problem(src, diff_dst, src.mean((0, 1, 2)), src.var((0, 1, 2)), gamma)
 
 
-def compare(layer: str, dtype: str, wide: testing.Problem) -> Pair:
-    """Verify both formats in both backends, then time them in turns."""
-    narrow = DTYPES[dtype]
-    nxc = wide._replace(src=wide.src.astype(narrow), diff_dst=wide.diff_dst.astype(narrow))
+def compare(layer: str, dtype: str, problem: testing.Problem) -> Pair:
+    """Verify both formats in both backends, then time them interleaved."""
+    src, diff_dst = (array.astype(DTYPES[dtype]) for array in problem[:2])
+    nxc = problem._replace(src=src, diff_dst=diff_dst)
     src, diff_dst = (np.moveaxis(array, -1, 1).copy() for array in nxc[:2])
     ncx = nxc._replace(src=src, diff_dst=diff_dst)
     expected = testing.batch_norm_backward(*nxc, epsilon=bench.EPSILON)
     calls = {}
-    for data_format, problem in (("NXC", nxc), ("NCX", ncx)):
+    for data_format, inputs in (("NXC", nxc), ("NCX", ncx)):
         case = bench.Case(layer, src.shape, dtype, data_format)
-        memory = bench.memory(case, problem)
-        every_call = bench.onedsl_calls(case, memory)
-        compared = {who: every_call[who] for who in bench.BACKENDS if who in every_call}
-        calls[case] = compared | {bench.TRIAD: bench.triad_call(memory)}
-        for who, call in compared.items():
+        all_calls = bench.implementations(case, inputs)
+        compared = {name: all_calls[name] for name in bench.BACKENDS if name in all_calls}
+        calls[case] = compared | {bench.TRIAD: all_calls[bench.TRIAD]}
+        for name, call in compared.items():
             gradients = call()
             if data_format == "NCX":
                 gradients = gradients._replace(diff_src=np.moveaxis(gradients.diff_src, 1, -1))
-            verify(f"{layer} {dtype} {data_format} {who}", gradients, expected)
+            verify(f"{layer} {dtype} {data_format} {name}", gradients, expected)
     in_nxc, in_ncx = bench.measure(calls, SECONDS)
     return in_nxc, in_ncx
 
 
-def verify(what: str, gradients: Gradients, expected: Gradients) -> None:
-    """Stop if a gradient is wrong; oneDNN gets more, because it adds long sums in float32."""
+def verify(label: str, gradients: Gradients, expected: Gradients) -> None:
+    """Exit if a gradient is wrong. oneDNN has a larger tolerance, because it sums in float32."""
     terms = gradients.diff_src.size // gradients.diff_beta.size
-    rounding = min(terms * 2.0**-24, 2.0**-8) if what.endswith("oneDNN") else 0
-    for name, got, wanted in zip(gradients._fields, gradients, expected, strict=True):
-        allowed = testing.TOLERANCES if name == "diff_src" else testing.SUM_TOLERANCES
-        tolerance = max(allowed[onedsl.TensorSpec.of(got).dtype], rounding)
-        error = testing.relative_l2(got, wanted)
+    rounding = min(terms * 2.0**-24, 2.0**-8) if label.endswith("oneDNN") else 0
+    for name, result, reference in zip(gradients._fields, gradients, expected, strict=True):
+        tolerances = testing.TOLERANCES if name == "diff_src" else testing.SUM_TOLERANCES
+        tolerance = max(tolerances[onedsl.TensorSpec.of(result).dtype], rounding)
+        error = testing.relative_l2(result, reference)
         if not error <= tolerance:
-            sys.exit(f"{what}: {name} is off by {error:.2g} (relative L2), over {tolerance:.2g}")
+            sys.exit(f"{label}: {name} has a relative L2 error of {error:.2g} > {tolerance:.2g}")
 
 
-def cost(pair: Pair, who: str) -> float:
-    """Give NCX's time over NXC's."""
-    return pair[1].time(who) / pair[0].time(who)
+def ncx_over_nxc(pair: Pair, name: str) -> float:
+    """Return an implementation's time in NCX over its time in NXC."""
+    return pair[1].time(name) / pair[0].time(name)
 
 
-def finding(pairs: Sequence[Pair]) -> str:
-    """Put into one sentence what NCX costs."""
-    costs = {who: [cost(p, who) for p in pairs if p[0].ran(who)] for who in bench.BACKENDS}
-    parts = [f"{bench.geometric_mean(c):.1f} ({who})" for who, c in costs.items() if c]
-    return f"NCX takes {' and '.join(parts)} times NXC's time"
+def conclusion(pairs: Sequence[Pair]) -> str:
+    """Return the mean ratios of the times in one sentence."""
+    parts = []
+    for name in bench.BACKENDS:
+        ratios = [ncx_over_nxc(pair, name) for pair in pairs if pair[0].ran(name)]
+        if ratios:
+            parts.append(f"{bench.geometric_mean(ratios):.1f} times as long as NXC in {name}")
+    return f"NCX takes {' and '.join(parts)}"
 
 
-def columns(who: str) -> list[Column[Pair]]:
-    """Show what a contender took."""
+def columns(name: str) -> list[Column[Pair]]:
+    """Return the columns of one implementation."""
     return [
-        Column(f"{who}\nNXC", lambda pair: microseconds(pair[0].time(who))),
-        Column(f"{who}\nNCX", lambda pair: microseconds(pair[1].time(who))),
-        Column("NCX\n/NXC", lambda pair: ratio(cost(pair, who))),
+        Column(f"{name}\nNXC", lambda pair: microseconds(pair[0].time(name))),
+        Column(f"{name}\nNCX", lambda pair: microseconds(pair[1].time(name))),
+        Column("NCX\n/NXC", lambda pair: ratio(ncx_over_nxc(pair, name))),
     ]
 
 
-def main() -> None:
-    """Run the comparison, and print and draw what came out."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", **arguments.names("layer", LAYERS))
-    parser.add_argument("--dtypes", **arguments.names("dtype", list(DTYPES)))
-    parser.add_argument("--batch", type=arguments.count, default=8, help="of ResNet-50's layers")
-    parser.add_argument("--save", **arguments.save("compare_data_formats.png"))
-    chosen = parser.parse_args()
+@click.command(help=__doc__)
+@names_option("--layers", LAYERS)
+@names_option("--dtypes", DTYPES)
+@click.option(
+    "--batch", type=COUNT, default=8, show_default=True, help="Images of ResNet-50's layers."
+)
+@save_option("compare_data_formats.png")
+def main(layers: list[str], dtypes: list[str], batch: int, save: Path | None) -> None:
+    """Run the comparison, print a table and draw a picture."""
     out = console()
-    out.print(bench.machine())
+    out.print(bench.describe_machine())
     pairs: list[Pair] = []
-    for layer in progress(chosen.layers, "measuring"):
+    for layer in progress(layers, "measuring"):
         kind, shape = layer.split("-")
         channels, size = map(int, shape.split("x"))
         if kind == PHOTOS:
             problem = photographs(channels, size)
         else:
-            problem = testing.random_problem((chosen.batch, size, size, channels))
-        pairs += [compare(layer, dtype, problem) for dtype in chosen.dtypes]
+            problem = testing.random_problem((batch, size, size, channels))
+        pairs += [compare(layer, dtype, problem) for dtype in dtypes]
     labels: list[Column[Pair]] = [
-        Column("layer", lambda p: p[0].workload),
-        Column("type", lambda p: p[0].dtype),
+        Column("layer\n(channels x height)", lambda pair: pair[0].workload),
+        Column("type", lambda pair: pair[0].dtype),
     ]
     sections = [[p for p in pairs if p[0].workload.startswith(kind)] for kind in SHAPES]
-    title = "microseconds a call (median), and NCX's time over NXC's"
+    title = "Batch norm's gradient: median time per call (µs), and time in NCX over time in NXC"
     out.print(table(title, "", [*labels, *columns("onedsl"), *columns("oneDNN")], sections))
     out.print("Every result agrees with the float64 reference.")
-    out.print(f"{finding(pairs)}, in the geometric mean of the table's lines.")
-    warning = bench.disturbance(row for pair in pairs for row in pair)
+    out.print(f"{conclusion(pairs)} (geometric mean of all rows).")
+    warning = bench.noise_warning(row for pair in pairs for row in pair)
     for line in warning:
         out.print(line)
-    if chosen.save:
+    if save:
         shares = {
-            (p[0].dtype, p[0].workload): {
-                f"{who} {row.data_format}": row.triad_share(who)
-                for row in p
-                for who in bench.BACKENDS
-                if row.ran(who)
+            (pair[0].dtype, pair[0].workload): {
+                f"{name} {row.data_format}": row.bandwidth_share(name)
+                for row in pair
+                for name in bench.BACKENDS
+                if row.ran(name)
             }
-            for p in pairs
+            for pair in pairs
         }
-        subtitle = f"Geometric mean. Layers: channels x height = width. {bench.machine()}"
-        plot(chosen.save, shares, MARKS, finding(pairs), "\n".join([subtitle, *warning]))
-        out.print(f"Picture: {chosen.save}")
+        subtitle = (
+            "Batch norm's gradient with the channels last (NXC) or second (NCX), geometric mean. "
+            f"{bench.describe_machine()}"
+        )
+        plot(
+            save,
+            shares,
+            MARKS,
+            conclusion(pairs),
+            "\n".join([subtitle, *warning]),
+            "layer, channels x height (= width)",
+        )
+        out.print(f"Picture: {save}")
 
 
 if __name__ == "__main__":

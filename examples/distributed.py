@@ -20,7 +20,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor, distributed, nn
 
 import onedsl.torch
-from onedsl.bench import arguments
 from onedsl.bench.plot import BLUE, DARK_GREY, GRID, VERMILION
 
 BATCH, TEST = 4, 360
@@ -114,9 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=arguments.count, default=400, help="of each training")
-    parser.add_argument("--seeds", type=arguments.count, default=3, help="trainings of each way")
-    parser.add_argument("--save", **arguments.save("distributed.png"))
+    parser.add_argument("--steps", type=int, default=400, help="of each training")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each way")
+    parser.add_argument("--save", default="distributed.png", help="the picture; '' for none")
     chosen = parser.parse_args()
     if "RANK" not in os.environ:
         sys.exit("start it with: torchrun --nproc-per-node 2 examples/distributed.py")
@@ -135,7 +134,7 @@ def main() -> None:
         if chosen.save:
             world = distributed.get_world_size()
             title = f"Digits in batches of {BATCH} images a process, on {world} processes"
-            draw(chosen.save, results, title)
+            draw(Path(chosen.save), results, title)
             print(f"Picture: {chosen.save}")
     distributed.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""``onedsl``, or ``python -m onedsl``: the command line, which needs an extra."""
+"""The program ``onedsl``, or ``python -m onedsl``: the command line, an optional extra."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv : sequence of str, optional
-        Without the program's name. The default is the process's own.
+        Arguments without the program's name. The default is those of the process.
 
     Returns
     -------
     int
-        The exit status: 0 for success, 2 for a mistake of the user's, 1 for a verification that
-        failed or a regression that was found.
+        The exit status: 0 for success, 2 for invalid arguments, 1 if a verification failed or a
+        benchmark found a regression.
     """
     missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
     if missing:

@@ -4,11 +4,12 @@
 
 namespace onedsl {
 
-// out = a + 2 * b with non-temporal stores: the machine's own rate for two tensors read and one
-// written, the least traffic that the op can have. In integers, for floating point is slow where
-// the halves of two 16-bit numbers happen to be a subnormal one. Pointers are aligned to 16 bytes
-// and size is a multiple of 4.
+// Computes out = a + 2 * b, which reads two tensors and writes one: the memory bandwidth that
+// benchmarks compare with. Non-temporal stores bypass the caches; ordinary stores read each cache
+// line of `out` first. Adds integers, because floating-point addition is slow for subnormal
+// numbers, which pairs of 16-bit numbers may happen to be. Pointers must be aligned to 16 bytes and
+// size must be a multiple of 4.
 void triad(std::int32_t* out, const std::int32_t* a, const std::int32_t* b, std::int64_t size,
-           int num_threads);
+           bool non_temporal, int num_threads);
 
 }  // namespace onedsl

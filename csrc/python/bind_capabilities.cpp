@@ -47,22 +47,26 @@ void bind_capabilities(py::module_& module) {
   module.def("unknown_native_cap", &native::unknown_cap);
   module.def("last_cache_bytes", &native::last_cache_bytes);
   module.def("max_threads", &max_threads);
-  module.def("triad", [](const py::object& out, const py::object& a, const py::object& b) {
+  module.def("triad", [](const py::object& out, const py::object& a, const py::object& b,
+                         const bool non_temporal) {
     const std::optional<View> to = view(out);
     const std::optional<View> from_a = view(a);
     const std::optional<View> from_b = view(b);
     for (const std::optional<View>& v : {to, from_a, from_b}) {
       if (!v || v->type != DataType::f32 || !v->is_vector(to->size()) || v->size() % 4 != 0 ||
           reinterpret_cast<std::uintptr_t>(v->data) % 16 != 0) {
-        throw std::invalid_argument("triad: needs aligned f32 vectors of one length");
+        throw std::invalid_argument(
+            "triad: out, a and b must be f32 vectors of one length, a multiple of 4, aligned to 16 "
+            "bytes");
       }
     }
-    if (!to->writeable) throw std::invalid_argument("triad: out is read-only");
+    if (!to->writeable) throw std::invalid_argument("triad: out must be writeable");
     // Safe without the GIL: only memory of arrays that the caller's frame keeps alive is touched.
     const ReleasedGil released;
     triad(reinterpret_cast<std::int32_t*>(to->data),
           reinterpret_cast<const std::int32_t*>(from_a->data),
-          reinterpret_cast<const std::int32_t*>(from_b->data), to->size(), max_threads());
+          reinterpret_cast<const std::int32_t*>(from_b->data), to->size(), non_temporal,
+          max_threads());
   });
   module.def("make_onednn_engine", [] {
     // Safe without the GIL: oneDNN touches no Python object.

@@ -1,19 +1,19 @@
-"""The benchmark behind ``python -m onedsl bench`` and ``examples/compare_data_formats.py``.
+"""Benchmark of onedsl, oneDNN and PyTorch, used by ``onedsl bench`` and the examples.
 
-Cases (an operation on a layer in one type and format) become calls, one for each contender; the
-calls are timed in turns and become rows; rows are shown in a table and drawn in a picture. What is
-claimed are ratios of times that were measured in turns.
+A `Case` is an operation on one layer in one type and data format. `implementations` returns the
+calls to time for a case, `measure` times them interleaved and returns a `Row` for each case, and
+the modules `report`, `compare` and `plot` present rows. `steps` times whole training steps.
+
+Calls are timed interleaved, so that only ratios of times from the same rounds are reported.
 """
 
 from __future__ import annotations
 
-from .cases import FORMATS, WORKLOADS, Case, cases, random_problem
-from .expected import expected
+from .cases import FORMATS, OPERATIONS, WORKLOADS, Case, cases
 from .implementations import BACKENDS, TRIAD, implementations, onedsl_calls, triad_call
-from .machine import Watch, machine
-from .measure import Row, disturbance, geometric_mean, measure
-from .memory import EPSILON, Memory, copies_past_the_cache, memory
-from .operations import OPERATIONS
+from .machine import describe_machine, machine_facts
+from .measure import NoiseMonitor, Row, geometric_mean, measure, noise_warning
+from .memory import EPSILON, Memory, copies_beyond_cache, expected, memory, random_problem
 
 __all__ = [
     "BACKENDS",
@@ -24,17 +24,18 @@ __all__ = [
     "WORKLOADS",
     "Case",
     "Memory",
+    "NoiseMonitor",
     "Row",
-    "Watch",
     "cases",
-    "copies_past_the_cache",
-    "disturbance",
+    "copies_beyond_cache",
+    "describe_machine",
     "expected",
     "geometric_mean",
     "implementations",
-    "machine",
+    "machine_facts",
     "measure",
     "memory",
+    "noise_warning",
     "onedsl_calls",
     "random_problem",
     "triad_call",

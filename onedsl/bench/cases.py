@@ -1,24 +1,26 @@
-"""What is timed: the batch-norm layers of common networks."""
+"""Benchmark cases: batch-norm layers of common networks, and the operations timed on them."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
+from .. import (
+    BatchNormForwardTraining,
+    BatchNormReLUForwardTraining,
+    BatchNormReLUTrainingBackward,
+    BatchNormTrainingBackward,
+)
+from ..operators._schema import OpSchema, Port
 from ..tensors.dtypes import DTYPES
-from ..testing import Problem
-from .operations import OPERATIONS
 
 FORMATS = ("NXC", "NCX")
 
-NEW = " new"
-"""At the end of a contender's name: the call allocates its results."""
-
-# (N, C, *spatial), as the layers of these networks have them when they are trained.
+# Shapes (N, C, *spatial) of the networks' layers in training.
 WORKLOADS: dict[str, tuple[tuple[int, ...], ...]] = {
     "small": ((1, 8, 4, 4),),
     "ResNet-50": (
@@ -45,47 +47,152 @@ WORKLOADS: dict[str, tuple[tuple[int, ...], ...]] = {
 
 
 @dataclass(frozen=True)
+class Operation:
+    """An operator, its optional arguments, and the large tensors that it reads and writes.
+
+    Attributes
+    ----------
+    operator : type
+    both_passes : tuple of str
+        Large tensors that the `reduce` pass and the `apply` pass both access.
+    options : tuple of str
+        Optional arguments of the operator's ``compile`` that are set.
+    only_pytorch : tuple of str
+        Large tensors that only PyTorch's separate kernels read.
+    layers : int
+        Number of calls in a chain. Each reads what the previous one wrote.
+    """
+
+    operator: type[Any]
+    both_passes: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    only_pytorch: tuple[str, ...] = ()
+    layers: int = 1
+
+    @property
+    def _input_ports(self) -> list[Port]:
+        schema: OpSchema = self.operator._schema
+        return [
+            port
+            for port in schema.inputs
+            if port.kind == "statistic" or not port.optional or port.name in self.options
+        ]
+
+    @property
+    def _output_ports(self) -> list[Port]:
+        first, *others = self.operator._schema.outputs
+        residual = "residual" in self.options
+        return [first, *(port for port in others if port.kind == "statistic" or residual)]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs of a call."""
+        return tuple(port.name for port in self._input_ports)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs of a call."""
+        return tuple(port.name for port in self._output_ports)
+
+    @property
+    def large(self) -> tuple[str, ...]:
+        """Names of the inputs and outputs of src's shape."""
+        ports = (*self._input_ports, *self._output_ports)
+        return tuple(port.name for port in ports if port.kind == "tensor")
+
+    @property
+    def large_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs of src's shape."""
+        return tuple(name for name in self.outputs if name in self.large)
+
+
+_BACKWARD = Operation(BatchNormTrainingBackward, both_passes=("src", "diff_dst"))
+
+OPERATIONS = {
+    "backward": _BACKWARD,
+    "chain": dataclasses.replace(_BACKWARD, layers=4),
+    "forward": Operation(BatchNormForwardTraining, both_passes=("src",)),
+    "relu-forward": Operation(BatchNormReLUForwardTraining, both_passes=("src",)),
+    "relu-backward": Operation(
+        BatchNormReLUTrainingBackward, both_passes=("src", "diff_dst"), only_pytorch=("dst",)
+    ),
+    "add-relu-forward": Operation(
+        BatchNormReLUForwardTraining, both_passes=("src",), options=("residual",)
+    ),
+    "add-relu-backward": Operation(
+        BatchNormReLUTrainingBackward,
+        both_passes=("src", "diff_residual"),
+        options=("dst", "residual"),
+    ),
+}
+
+
+@dataclass(frozen=True)
 class Case:
-    """One layer in one type and format."""
+    """An operation on one layer in one type and data format.
+
+    Attributes
+    ----------
+    workload : str
+        Name of the network or of the shape.
+    shape : tuple of int
+        N, C and the spatial sizes, in either data format.
+    dtype, data_format, operation : str
+    """
 
     workload: str
     shape: tuple[int, ...]
-    """(N, C, *spatial), whatever the format."""
     dtype: str
     data_format: str
     operation: str = "backward"
 
     @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Shape of src in the data format."""
+        number, channels, *spatial = self.shape
+        return (number, *spatial, channels) if self.data_format == "NXC" else self.shape
+
+    @property
     def tensor_bytes(self) -> int:
-        """Of one tensor of src's shape."""
+        """Size of a tensor of src's shape."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
     def bytes(self) -> int:
-        """Of all large tensors, each once: of the backward pass src, diff_dst and diff_src."""
+        """Size of all large tensors, each counted once."""
         operation = OPERATIONS[self.operation]
-        moved = operation.tensors_moved(summed_from_cache=True)
-        return operation.layers * moved * self.tensor_bytes
+        return operation.layers * len(operation.large) * self.tensor_bytes
 
     @property
     def floor_bytes(self) -> int:
-        """What the algorithm must move: in NXC, what is summed is read twice.
+        """Least number of bytes that the algorithm moves between memory and the CPU.
 
-        In NCX a group of channels is summed and written while it is in the cache. Every row of NXC
-        has all channels in it, so that the sums are there when all has been read.
+        In NCX, a group of channels stays in cache between the `reduce` and the `apply` pass. In
+        NXC, each row holds all channels, so that tensors that both passes access count twice.
         """
         operation = OPERATIONS[self.operation]
-        in_planes = self.data_format == "NCX" and len(self.shape) > 2
-        moved = operation.tensors_moved(summed_from_cache=in_planes)
-        return operation.layers * moved * self.tensor_bytes
+        in_cache = self.data_format == "NCX" and len(self.shape) > 2
+        again = 0 if in_cache else operation.layers * len(operation.both_passes) * self.tensor_bytes
+        return self.bytes + again
+
+    def floor_in_triads(self, non_temporal: bool) -> float:
+        """Return the least time of the algorithm, in units of the time of a triad.
+
+        The triad reads two tensors of src's size and writes one, with the same kind of stores. An
+        ordinary store first reads the cache line, so that a written tensor counts twice.
+        """
+        operation = OPERATIONS[self.operation]
+        tensors = self.floor_bytes / self.tensor_bytes
+        if non_temporal:
+            return tensors / 3
+        return (tensors + operation.layers * len(operation.large_outputs)) / 4
 
     @property
     def layer(self) -> str:
-        """The shape in words."""
+        """The shape as text, such as ``32x64x56x56``."""
         return "x".join(map(str, self.shape))
 
     def __str__(self) -> str:
-        """Name the case in one line."""
         return f"{self.operation} {self.layer} {self.dtype} {self.data_format}"
 
 
@@ -95,21 +202,11 @@ def cases(
     formats: Sequence[str],
     operations: Sequence[str] = ("backward",),
 ) -> Iterator[Case]:
-    """List the cases of some workloads, such as `WORKLOADS` has.
+    """Return the cases of workloads such as `WORKLOADS`.
 
-    A tensor of rank 2 is the same in both formats, and comes once.
+    Tensors of rank 2 are the same in both formats and come once.
     """
     for operation, workload in itertools.product(operations, workloads):
         for shape, dtype in itertools.product(workloads[workload], dtypes):
             for data_format in formats if len(shape) > 2 else formats[:1]:
                 yield Case(workload, shape, dtype, data_format, operation)
-
-
-def random_problem(case: Case) -> Problem:
-    """Make a case's inputs, for timing alone: the statistics are not those of src."""
-    number, channels, *spatial = case.shape
-    shape = (number, *spatial, channels) if case.data_format == "NXC" else case.shape
-    rng = np.random.default_rng(0)
-    src = rng.standard_normal(shape, dtype=np.float32).astype(DTYPES[case.dtype])
-    mean, variance, gamma = rng.uniform(0.5, 1.5, (3, channels)).astype(np.float32)
-    return Problem(src, src[::-1].copy(), mean, variance, gamma)

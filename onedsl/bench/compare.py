@@ -1,4 +1,4 @@
-"""Today's rows beside those of a file that the benchmark wrote before."""
+"""Comparison of rows with those of an earlier run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
-class Before:
-    """What a file has of an earlier run."""
+class EarlierRun:
+    """Contents of a file that ``onedsl bench --json`` wrote."""
 
     machine: Mapping[str, Any]
     rows: Mapping[Key, Row]
@@ -29,111 +29,120 @@ class Before:
 
 @dataclass(frozen=True)
 class Change:
-    """A row, and how its time has changed."""
+    """The change of a row's time.
+
+    Attributes
+    ----------
+    row : Row
+        The new row.
+    ratio : float
+        New time over old time.
+    noise : float
+        Standard error of the ratio.
+    """
 
     row: Row
     ratio: float
-    """New time over old, each in triads of its own rounds."""
     noise: float
-    """Standard error of the ratio."""
 
     def is_slower(self, threshold: float) -> bool:
-        """Tell whether it is past a threshold, and not by its noise alone: two standard errors."""
+        """Return whether the ratio exceeds the threshold, and exceeds 1 by two standard errors."""
         return self.ratio > threshold and self.ratio - 2 * self.noise > 1
 
 
-def read(path: Path) -> Before:
-    """Read a file of the benchmark.
+def read(path: Path) -> EarlierRun:
+    """Read a file that ``onedsl bench --json`` wrote.
 
     Raises
     ------
     ValueError
-        If it is none. The message names the file, and the row.
+        If it is another file. The message names the file and the row.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         machine, rows = dict(document["machine"]), list(document["rows"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no file of `onedsl bench --json`: {error!r}") from None
+        raise ValueError(
+            f"{path} must be a file that `onedsl bench --json` wrote: {error!r}"
+        ) from None
     found = {}
     for i, members in enumerate(rows):
         try:
             row = _row(members)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path}: rows[{i}] is no row of the benchmark: {error}") from None
+            raise ValueError(f"{path}: rows[{i}] is invalid: {error}") from None
         found[key_of(row)] = row
-    return Before(machine, found)
+    return EarlierRun(machine, found)
 
 
 def _row(members: Mapping[str, Any]) -> Row:
     known = {field.name for field in fields(Row)}
     row = Row(**{name: value for name, value in members.items() if name in known})
-    for times in (row.seconds, row.noise):
-        for name in ("onedsl", TRIAD):
-            if not 0 <= float(times[name]) < math.inf:
-                raise ValueError(f"{name} has {times[name]}")
-    if not (row.seconds["onedsl"] > 0 and row.seconds[TRIAD] > 0):
-        raise ValueError("a time of 0")
+    for name in ("onedsl", TRIAD):
+        if not 0 < float(row.seconds[name]) < math.inf:
+            raise ValueError(f"seconds[{name!r}] must be positive, got {row.seconds[name]}")
+        if not 0 <= float(row.noise[name]) < math.inf:
+            raise ValueError(f"noise[{name!r}] must not be negative, got {row.noise[name]}")
     return row
 
 
 def key_of(case: Case) -> Key:
-    """Give what makes two rows the same, on whichever day."""
+    """Return what identifies a row in different runs."""
     return case.operation, tuple(case.shape), case.dtype, case.data_format
 
 
-def changes(rows: Sequence[Row], before: Before) -> list[Change]:
-    """Compare the rows that the file has, too.
+def changes(rows: Sequence[Row], earlier: EarlierRun) -> list[Change]:
+    """Compare the rows that an earlier run has as well.
 
-    Times are compared in units of the triad of their own rounds: what the memory gave that day
-    cancels out.
+    Times are compared in units of the triad's time in the same rounds, so that differences of
+    memory bandwidth between the runs cancel out. If the triads used different stores, times are
+    compared in seconds.
     """
     found = []
     for row in rows:
-        old = before.rows.get(key_of(row))
-        if old is not None:
-            ratio = _in_triads(row) / _in_triads(old)
-            shares = [one.noise[name] for one in (row, old) for name in ("onedsl", TRIAD)]
-            found.append(Change(row, ratio, ratio * math.hypot(*shares)))
+        old = earlier.rows.get(key_of(row))
+        if old is None:
+            continue
+        ratio = row.seconds["onedsl"] / old.seconds["onedsl"]
+        names = ["onedsl"]
+        if row.non_temporal == old.non_temporal:
+            ratio *= old.seconds[TRIAD] / row.seconds[TRIAD]
+            names.append(TRIAD)
+        errors = [one.noise[name] for one in (row, old) for name in names]
+        found.append(Change(row, ratio, ratio * math.hypot(*errors)))
     return found
 
 
-def _in_triads(row: Row) -> float:
-    return row.seconds["onedsl"] / row.seconds[TRIAD]
-
-
-def differences(machine: Mapping[str, Any], before: Before) -> list[str]:
-    """Say what else has changed: versions, CPU, threads."""
+def differences(machine: Mapping[str, Any], earlier: EarlierRun) -> list[str]:
+    """List what else differs between the runs: versions, CPU, threads."""
     return [
-        f"{name}: {before.machine.get(name)} then, {now} now"
+        f"{name}: {earlier.machine.get(name)} before, {now} now"
         for name, now in machine.items()
-        if before.machine.get(name) != now
+        if earlier.machine.get(name) != now
     ]
 
 
 def changes_table(found: Sequence[Change], threshold: float) -> Table:
-    """Lay the changes out."""
+    """Build a table of changes."""
     columns: tuple[Column[Change], ...] = (
         Column("layer\n(N, C, X)", lambda c: c.row.layer),
-        Column("", lambda c: c.row.operation),
+        Column("operation", lambda c: c.row.operation),
         Column("type,\nformat", lambda c: f"{c.row.dtype:<4} {c.row.data_format}"),
-        Column("times\nas long", lambda c: f"{c.ratio:.2f}"),
-        Column("noise", lambda c: f"{c.noise:.2f}"),
+        Column("new/old\ntime", lambda c: f"{c.ratio:.2f}"),
+        Column("±", lambda c: f"{c.noise:.2f}"),
         Column("", lambda c: "slower" if c.is_slower(threshold) else ""),
     )
     return table(
-        f"onedsl's time against the file's, in triads of the same rounds; slower: {threshold:g} "
-        "and more, and 1 by two standard errors",
-        "",
+        "onedsl's time, new over old",
+        f"Relative to the triad of the same run. Slower: a ratio above {threshold:g}, and above 1 "
+        "by two standard errors (±).",
         columns,
         [found],
     )
 
 
 def verdict(found: Sequence[Change], threshold: float) -> str:
-    """Say it in a line."""
+    """Return the number of slower rows and the mean ratio in one line."""
     slower = sum(change.is_slower(threshold) for change in found)
     mean = geometric_mean([change.ratio for change in found])
-    return (
-        f"{slower} of {len(found)} rows slower; {mean:.2f} times as long as before (geometric mean)"
-    )
+    return f"{slower} of {len(found)} rows slower; new/old time {mean:.2f} (geometric mean)"

@@ -1,20 +1,16 @@
-"""What the machine is, and whether it is busy with something else."""
+"""Description of the machine and of the versions in use."""
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from pathlib import Path
+from typing import Any
 
-from .. import capabilities
-
-# CPUs that other programs may take: OpenMP's threads wait for the slowest of them.
-TOLERATED_CPUS = 0.25
+from .. import _core, capabilities
 
 
-def machine() -> str:
-    """Name versions, instruction sets and threads in one line."""
+def describe_machine() -> str:
+    """Return versions, instruction sets and threads in one line."""
     found = capabilities()
     return (
         f"onedsl {found.onedsl_version} ({found.native_isa}), oneDNN {found.onednn_version} "
@@ -22,26 +18,22 @@ def machine() -> str:
     )
 
 
-def cpu(field: str) -> str:
-    """Give what the system says of the first CPU, as its model name or flags; empty if nothing."""
+def machine_facts() -> dict[str, Any]:
+    """Return what times depend on: CPU, versions, instruction sets, threads and cache."""
+    found = capabilities()
+    return {
+        "cpu": cpu_field("model name"),
+        "onedsl": found.onedsl_version,
+        "onednn": found.onednn_version,
+        "onednn_isa": found.onednn_isa,
+        "native_isa": found.native_isa,
+        "num_threads": found.num_threads,
+        "last_cache_bytes": _core.last_cache_bytes(),
+    }
+
+
+def cpu_field(name: str) -> str:
+    """Return a field of the first CPU in /proc/cpuinfo, or an empty string."""
     text = Path("/proc/cpuinfo").read_text()
-    found = re.search(rf"^{field}\s*: (.*)$", text, re.MULTILINE)
+    found = re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE)
     return found.group(1).strip() if found else ""
-
-
-class Watch:
-    """Sees whether other programs take CPUs from the moment it is made."""
-
-    def __init__(self) -> None:
-        self._begin, self._others = time.perf_counter(), _cpu_seconds_of_others()
-
-    def disturbed(self, num_threads: int) -> bool:
-        """Tell whether they left fewer than the number of threads."""
-        elapsed = time.perf_counter() - self._begin
-        taken = (_cpu_seconds_of_others() - self._others) / elapsed
-        return num_threads + taken > (os.cpu_count() or 1) + TOLERATED_CPUS
-
-
-def _cpu_seconds_of_others() -> float:
-    user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - time.process_time()

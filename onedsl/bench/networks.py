@@ -1,4 +1,4 @@
-"""Three networks that are trained everywhere, in the words of their papers, a page each."""
+"""ResNet-50, MobileNetV2 and DenseNet-121, with the names that their papers use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def convolution(channels_in: int, channels: int, size: int, **kwargs: int) -> nn.Conv2d:
-    """Make a convolution that keeps the size, but for its stride."""
+    """Return a convolution whose padding keeps the image size if its stride is 1."""
     return nn.Conv2d(channels_in, channels, size, padding=size // 2, bias=False, **kwargs)
 
 
@@ -15,7 +15,7 @@ def convolution(channels_in: int, channels: int, size: int, **kwargs: int) -> nn
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions and a shortcut around them."""
+    """Three convolutions and a shortcut connection."""
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Bottleneck(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block."""
+        """Compute the block."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
@@ -42,7 +42,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(classes: int = 1000) -> nn.Module:
-    """Make ResNet-50, with the stride at the 3x3 convolutions."""
+    """Return ResNet-50 with the strides in the 3x3 convolutions."""
     layers: list[nn.Module] = [
         nn.Conv2d(3, 64, 7, 2, 3, bias=False),
         nn.BatchNorm2d(64),
@@ -64,7 +64,7 @@ def resnet50(classes: int = 1000) -> nn.Module:
 
 
 def normalized(channels_in: int, channels: int, size: int, **kwargs: int) -> list[nn.Module]:
-    """Make a convolution, its batch norm and its ReLU6."""
+    """Return a convolution, batch norm and ReLU6."""
     return [
         convolution(channels_in, channels, size, **kwargs),
         nn.BatchNorm2d(channels),
@@ -73,7 +73,7 @@ def normalized(channels_in: int, channels: int, size: int, **kwargs: int) -> lis
 
 
 class InvertedResidual(nn.Module):
-    """A wide convolution of each channel by itself between two narrow ones of all."""
+    """A depthwise convolution between two pointwise ones."""
 
     def __init__(self, channels_in: int, channels: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ class InvertedResidual(nn.Module):
         self.has_shortcut = stride == 1 and channels_in == channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block."""
+        """Compute the block."""
         y: Tensor = self.layers(x)
         return x + y if self.has_shortcut else y
 
 
 def mobilenet_v2(classes: int = 1000) -> nn.Module:
-    """Make MobileNetV2 of width 1, without its dropout."""
+    """Return MobileNetV2 of width 1, without dropout."""
     layers = normalized(3, 32, 3, stride=2)
     channels_in = 32
     for expansion, channels, blocks, stride in (
@@ -118,7 +118,7 @@ def mobilenet_v2(classes: int = 1000) -> nn.Module:
 
 
 class DenseLayer(nn.Module):
-    """New channels beside those that are there."""
+    """A layer that concatenates its new channels to its input."""
 
     def __init__(self, channels_in: int, growth: int) -> None:
         super().__init__()
@@ -132,12 +132,12 @@ class DenseLayer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer."""
+        """Compute the layer."""
         return torch.cat((x, self.layers(x)), 1)
 
 
 def densenet121(classes: int = 1000) -> nn.Module:
-    """Make DenseNet-121, of growth 32."""
+    """Return DenseNet-121 with growth rate 32."""
     channels, growth = 64, 32
     layers: list[nn.Module] = [
         nn.Conv2d(3, channels, 7, 2, 3, bias=False),

@@ -1,4 +1,4 @@
-"""Pictures of rates: a panel for each type, a line for each layer."""
+"""Picture of effective memory bandwidths: a panel for each type, a line for each layer."""
 
 from __future__ import annotations
 
@@ -11,22 +11,29 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-# Okabe and Ito's colours, told apart by colour-blind readers too.
+# Okabe and Ito's colors, which color-blind readers can distinguish.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#8a8a8a"
 DARK_GREY, GRID, STRIPE = "#555555", "#dcdcdc", "#f3f3f3"
 
-DOT: dict[str, Any] = {"linestyle": "", "markersize": 8}
-WIDTH, HEAD, FOOT, LINE, LEAST = 13.3, 1.15, 1.2, 0.33, 2.2  # inches; the width is a slide's
+MARKER: dict[str, Any] = {"linestyle": "", "markersize": 8}
+# Inches. The width is that of a slide.
+WIDTH, HEADER, FOOTER, LINE, LEAST = 13.3, 1.15, 1.2, 0.33, 2.2
 
 
 class Mark(NamedTuple):
-    """How a contender is drawn."""
+    """How an implementation is drawn.
+
+    Attributes
+    ----------
+    label, color, marker : str
+    offset : float
+        Distance below the middle of the line. Marks of one offset are joined.
+    """
 
     label: str
-    colour: str
+    color: str
     marker: str
     offset: float = 0.0
-    """How far below the middle of its line. Marks at one place are joined."""
 
 
 def plot(
@@ -35,17 +42,18 @@ def plot(
     marks: Mapping[str, Mark],
     title: str,
     subtitle: str,
+    ylabel: str = "",
 ) -> None:
-    """Draw rates as shares of the memory's own.
+    """Draw effective memory bandwidths as fractions of the triad's.
 
     Parameters
     ----------
     path : Path
-        Where the picture goes.
-    shares : mapping of (panel, label of the line) to shares by mark
+        File to write: .png, .pdf or .svg.
+    shares : mapping of (panel, label of the line) to mapping of mark to fraction
     marks : mapping
-        Those that occur nowhere are left out of the legend.
-    title, subtitle : str
+        Marks that do not occur are left out of the legend.
+    title, subtitle, ylabel : str
     """
     panels = list(dict.fromkeys(panel for panel, _ in shares))
     labels = list(dict.fromkeys(label for _, label in shares))
@@ -53,11 +61,11 @@ def plot(
     largest = max(share for line in shares.values() for share in line.values())
     marks = {name: mark for name, mark in marks.items() if name in drawn}
 
-    height = HEAD + FOOT + max(LINE * len(labels), LEAST)
+    height = HEADER + FOOTER + max(LINE * len(labels), LEAST)
     figure = Figure(figsize=(WIDTH, height))
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    left = (0.3 + 0.085 * max(map(len, labels))) / WIDTH
-    figure.subplots_adjust(left, FOOT / height, 0.985, 1 - HEAD / height, wspace=0.08)
+    left = ((0.6 if ylabel else 0.3) + 0.085 * max(map(len, labels))) / WIDTH
+    figure.subplots_adjust(left, FOOTER / height, 0.985, 1 - HEADER / height, wspace=0.08)
     for axes, panel in zip(all_axes, panels, strict=True):
         for y, label in enumerate(labels):
             if y % 2 == 0:
@@ -74,16 +82,17 @@ def plot(
         axes.spines[:].set_visible(False)
     all_axes[0].set_yticks(range(len(labels)), labels)
     all_axes[0].set_ylim(len(labels) - 0.5, -0.5)
+    all_axes[0].set_ylabel(ylabel, size=12)
 
     def from_top(inches: float) -> float:
         return 1 - inches / height
 
     figure.text(0.012, from_top(0.15), title, va="top", size=18, weight="bold")
     figure.text(0.012, from_top(0.52), subtitle, va="top", size=11.5, color=DARK_GREY)
-    xlabel = "bytes of the tensors, each once, over time, as a share of the memory's own rate"
+    xlabel = "effective memory bandwidth, % of this machine's triad (each tensor counted once)"
     figure.text(0.56, 0.5 / height, xlabel, ha="center", va="bottom", size=12)
     handles = [
-        Line2D([], [], marker=mark.marker, color=mark.colour, label=mark.label, **DOT)
+        Line2D([], [], marker=mark.marker, color=mark.color, label=mark.label, **MARKER)
         for mark in marks.values()
     ]
     figure.legend(handles=handles, loc="lower center", ncols=len(marks), frameon=False, fontsize=12)
@@ -96,4 +105,4 @@ def _draw_line(axes: Axes, y: int, shares: Mapping[str, float], marks: Mapping[s
         axes.plot(joined, [y + offset] * len(joined), color=GRID, linewidth=2, zorder=1)
     for name, share in shares.items():
         mark = marks[name]
-        axes.plot(share, y + mark.offset, mark.marker, color=mark.colour, **DOT)
+        axes.plot(share, y + mark.offset, mark.marker, color=mark.color, **MARKER)

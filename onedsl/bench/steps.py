@@ -1,10 +1,8 @@
-"""Whole training steps of networks, by PyTorch alone and with onedsl.
+"""Whole training steps of networks in PyTorch, without and with onedsl.
 
-Each step is a forward and a backward pass and the optimizer's, of one batch of random images. The
-steps of PyTorch, of PyTorch under ``onedsl.torch.enable()`` and of the network after
-``onedsl.torch.fuse()``, under ``enable()`` as well, are taken in turns.
-
-It needs PyTorch, and is imported only where it is asked for.
+A step is the forward pass, the backward pass and the optimizer's update for one batch of random
+images. The steps of all variants are interleaved. This module needs PyTorch, and is imported only
+where it is used.
 """
 
 from __future__ import annotations
@@ -12,92 +10,135 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import json
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from rich.table import Table
 from torch import Tensor, nn
 
 from ..torch import enable, fuse
-from .machine import Watch
+from .machine import machine_facts
+from .measure import NoiseMonitor
 from .networks import NETWORKS
+from .table import Column, table
 
-WAYS = ("PyTorch", "enable", "enable and fuse")
-PARTS = ("convolutions", "batch norm", "ReLU and sums", "others")
-DTYPES = ("f32", "bf16")
-MEMORIES = ("contiguous", "channels_last")
 CLASSES = 100
 
-# Parts of a step by the names of PyTorch's ops, and of onedsl's functions.
-_OPS = {
-    "batch norm": ("batch_norm", "_BatchNormReLU"),
+# Parts of a step, by substrings of the names of PyTorch's ops and onedsl's autograd functions.
+PARTS = {
     "convolutions": ("convolution", "addmm", "aten::mm", "aten::bmm"),
-    "ReLU and sums": ("relu", "threshold", "hardtanh", "aten::add", "aten::cat"),
+    "batch norm": ("batch_norm", "BatchNorm"),
+    "ReLU and additions": ("relu", "threshold", "hardtanh", "aten::add", "aten::cat"),
+    "others": ("",),
 }
+_SEARCH_ORDER = ("batch norm", "convolutions", "ReLU and additions", "others")
+
+
+class Variant(NamedTuple):
+    """A way to train: how the model is prepared, and the context manager that steps run in."""
+
+    name: str
+    prepare: Callable[[nn.Module], nn.Module]
+    context: Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+# The first is what the others are compared with.
+VARIANTS = (
+    Variant("PyTorch", lambda model: model, contextlib.nullcontext),
+    Variant("enable", lambda model: model, enable),
+    Variant("enable + fuse", fuse, enable),
+)
 
 
 class Case(NamedTuple):
-    """A network, a type to compute in, and where the channels lie in memory."""
+    """A network, the type it computes in (f32 or bf16), and PyTorch's memory format."""
 
     network: str
     dtype: str
-    """f32 or bf16."""
-    memory: str
-    """contiguous or channels_last."""
-
-
-def cases(networks: Iterable[str], dtypes: Iterable[str], memories: Iterable[str]) -> list[Case]:
-    """List all cases of some networks, types and places of the channels."""
-    return list(itertools.starmap(Case, itertools.product(networks, dtypes, memories)))
+    memory_format: str
 
 
 class Result(NamedTuple):
-    """What a case took."""
+    """Times of a case, by variant.
+
+    Attributes
+    ----------
+    case : Case
+    seconds : dict of str to float
+        Median seconds of a step.
+    ratios : dict of str to float
+        Median over all rounds of the first variant's time over the variant's.
+    shares : dict of str to dict of str to float
+        Seconds of each part of a step under torch.profiler.
+    noisy : bool
+        Whether other programs used CPUs that the steps needed.
+    """
 
     case: Case
     seconds: dict[str, float]
-    """Median seconds of a step, by way."""
     ratios: dict[str, float]
-    """Median of PyTorch's seconds over the way's, in the same round."""
     shares: dict[str, dict[str, float]]
-    """Seconds of a step's parts under torch.profiler, by way."""
-    disturbed: bool
-    """Whether other programs wanted CPUs that the timings needed."""
+    noisy: bool
+
+
+def cases(
+    networks: Iterable[str], dtypes: Iterable[str], memory_formats: Iterable[str]
+) -> list[Case]:
+    """Return all cases of some networks, types and memory formats."""
+    return list(itertools.starmap(Case, itertools.product(networks, dtypes, memory_formats)))
 
 
 class _Trainer:
-    """A network that learns one batch."""
+    """A variant of a case, which trains on one batch."""
 
-    def __init__(self, case: Case, model: nn.Module, images: Tensor, labels: Tensor) -> None:
-        last = case.memory == "channels_last"
-        memory = torch.channels_last if last else torch.contiguous_format
+    def __init__(
+        self, case: Case, variant: Variant, model: nn.Module, images: Tensor, labels: Tensor
+    ) -> None:
+        memory_format: torch.memory_format = getattr(
+            torch, case.memory_format.replace("contiguous", "contiguous_format")
+        )
+        self.variant = variant
         self.autocast = case.dtype == "bf16"
-        self.model = model.to(memory_format=memory)
-        self.images, self.labels = images.contiguous(memory_format=memory), labels
-        self.optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+        self.model = variant.prepare(copy.deepcopy(model)).to(memory_format=memory_format)
+        self.images, self.labels = images.contiguous(memory_format=memory_format), labels
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.01, 0.9)
 
     def step(self) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
-            loss = nn.functional.cross_entropy(self.model(self.images).float(), self.labels)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
+        with self.variant.context():
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+                loss = nn.functional.cross_entropy(self.model(self.images).float(), self.labels)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def profile(self) -> dict[str, float]:
+        """Return the seconds of each part of a step."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            self.step()
+        parts = dict.fromkeys(PARTS, 0.0)
+        for event in profiler.key_averages():
+            part = next(p for p in _SEARCH_ORDER if any(op in event.key for op in PARTS[p]))
+            parts[part] += event.self_cpu_time_total / 1e6
+        return parts
 
 
 def measure(case: Case, batch: int, size: int, rounds: int) -> Result:
-    """Take the ways' steps in turns.
+    """Time the steps of all variants interleaved.
 
     Parameters
     ----------
     case : Case
     batch : int
-        Images of a step.
+        Number of images.
     size : int
-        Pixels of an image's side; 32 or more.
+        Height and width of the images in pixels, at least 32.
     rounds : int
-        Steps of each way that count.
+        Number of timed steps of each variant.
 
     Returns
     -------
@@ -106,53 +147,139 @@ def measure(case: Case, batch: int, size: int, rounds: int) -> Result:
     Raises
     ------
     ValueError
-        If a layer has but one value a channel, as with one image of 32 x 32.
+        If a layer has one value per channel, for example with one image of 32 x 32.
+    MemoryError
+        If PyTorch cannot allocate a tensor.
     """
+    try:
+        return _measure(case, batch, size, rounds)
+    except RuntimeError as error:
+        if "allocate memory" in str(error):
+            raise MemoryError(
+                f"not enough memory for {batch} images of {size} x {size} pixels"
+            ) from error
+        raise
+
+
+def _measure(case: Case, batch: int, size: int, rounds: int) -> Result:
     torch.manual_seed(0)
-    model = NETWORKS[case.network](CLASSES)
     data = torch.randn(batch, 3, size, size), torch.randint(CLASSES, (batch,))
-    plain = _Trainer(case, model, *data)
-    fused = _Trainer(case, fuse(copy.deepcopy(model)), *data)
-    trainers = dict(zip(WAYS, (plain, plain, fused), strict=True))
-    samples: dict[str, list[float]] = {way: [] for way in WAYS}
-
-    def run(way: str, take: Callable[[_Trainer], Any]) -> Any:
-        with contextlib.nullcontext() if way == WAYS[0] else enable():
-            return take(trainers[way])
-
-    for way in WAYS:
-        run(way, _Trainer.step)
-    watch = Watch()
-    for at in range(rounds):
-        # Whoever comes second finds more in the cache, so they swap.
-        for way in WAYS[at % len(WAYS) :] + WAYS[: at % len(WAYS)]:
-            begin = time.perf_counter()
-            run(way, _Trainer.step)
-            samples[way].append(time.perf_counter() - begin)
-    disturbed = watch.disturbed(torch.get_num_threads())
-    ratios = {
-        way: statistics.median(a / b for a, b in zip(samples[WAYS[0]], times, strict=True))
-        for way, times in samples.items()
-    }
-    seconds = {way: statistics.median(times) for way, times in samples.items()}
-    shares = {way: run(way, _profile) for way in WAYS}
-    return Result(case, seconds, ratios, shares, disturbed)
-
-
-def _profile(trainer: _Trainer) -> dict[str, float]:
-    """Tell what the parts of a step take, in seconds, by torch.profiler."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+    model = NETWORKS[case.network](CLASSES)
+    trainers = [_Trainer(case, variant, model, *data) for variant in VARIANTS]
+    for trainer in trainers:
         trainer.step()
-    parts = dict.fromkeys(PARTS, 0.0)
-    for event in profiler.key_averages():
-        part = next((p for p, ops in _OPS.items() if any(op in event.key for op in ops)), "others")
-        parts[part] += event.self_cpu_time_total / 1e6
-    return parts
+    samples: dict[str, list[float]] = {variant.name: [] for variant in VARIANTS}
+    monitor = NoiseMonitor()
+    for i in range(rounds):
+        # Rotate the order, because a step finds in cache what the previous one left there.
+        first = i % len(trainers)
+        for trainer in trainers[first:] + trainers[:first]:
+            begin = time.perf_counter()
+            trainer.step()
+            samples[trainer.variant.name].append(time.perf_counter() - begin)
+    noisy = monitor.is_noisy(torch.get_num_threads())
+    baseline = samples[VARIANTS[0].name]
+    return Result(
+        case,
+        {name: statistics.median(times) for name, times in samples.items()},
+        {
+            name: statistics.median(a / b for a, b in zip(baseline, times, strict=True))
+            for name, times in samples.items()
+        },
+        {trainer.variant.name: trainer.profile() for trainer in trainers},
+        noisy,
+    )
 
 
 def conditions(batch: int, size: int) -> str:
-    """Say in a sentence what the steps were taken with."""
+    """Return batch, image size, threads and PyTorch's version in a sentence."""
     return (
         f"{batch} images of {size} x {size}, {torch.get_num_threads()} threads, "
         f"PyTorch {torch.__version__}."
     )
+
+
+def _speedup_column(name: str) -> Column[Result]:
+    return Column(
+        "speedup\n" + name.replace(" + ", "\n+ "), lambda result: f"{result.ratios[name]:.2f}"
+    )
+
+
+def _share_column(name: str) -> Column[Result]:
+    def cell(result: Result) -> str:
+        parts = result.shares[name]
+        return f"{parts['batch norm'] / sum(parts.values()):.0%}"
+
+    return Column("BN share\n" + name.replace(" + ", "\n+ "), cell)
+
+
+def results_table(results: Sequence[Result], conditions: str) -> Table:
+    """Build a table of times, speedups and batch norm's share of the step."""
+    baseline, *others = (variant.name for variant in VARIANTS)
+    columns: list[Column[Result]] = [
+        Column("network", lambda result: result.case.network),
+        Column("type", lambda result: result.case.dtype),
+        Column("memory format", lambda result: result.case.memory_format),
+        Column(
+            f"{baseline}\nms",
+            lambda result: f"{1e3 * result.seconds[baseline]:.0f}{'*' if result.noisy else ''}",
+        ),
+        *map(_speedup_column, others),
+        *map(_share_column, (baseline, *others)),
+    ]
+    caption = (
+        f"{conditions} Speedup: {baseline}'s time over the variant's. BN share: batch norm's part "
+        "of the step's time."
+    )
+    if any(result.noisy for result in results):
+        caption += " *: noisy, because other programs used the CPUs."
+    return table("Time of a training step", caption, columns, [results])
+
+
+HEADER, ROW, FOOTER = 1.5, 0.6, 0.75  # inches
+COLORS = ("#8a8a8a", "#0b6e99", "#c8dce6", "#e8e8e8")
+
+
+def draw(path: Path, results: Sequence[Result], conditions: str) -> None:
+    """Draw the time of the steps' parts, relative to PyTorch's step."""
+    from matplotlib.figure import Figure  # matplotlib is optional
+
+    from .plot import DARK_GREY, GRID, WIDTH
+
+    inches = HEADER + ROW * len(results) + FOOTER
+    figure = Figure(figsize=(WIDTH, inches), dpi=150)
+    axes = figure.add_axes((0.25, FOOTER / inches, 0.73, ROW * len(results) / inches))
+    height = 0.8 / len(VARIANTS)
+    for row, result in enumerate(results):
+        for i, variant in enumerate(VARIANTS):
+            parts = result.shares[variant.name]
+            scale = 1 / result.ratios[variant.name] / sum(parts.values())
+            left = 0.0
+            for part, color in zip(PARTS, COLORS, strict=True):
+                label = part if row == i == 0 else None
+                width = parts[part] * scale
+                axes.barh(row + i * height, width, 0.9 * height, left, color=color, label=label)
+                left += width
+    middle = height * (len(VARIANTS) - 1) / 2
+    axes.set_yticks(
+        [row + middle for row in range(len(results))], [" ".join(r.case) for r in results]
+    )
+    axes.set_ylim(len(results) - 0.3, -0.3)
+    axes.set_xlabel(f"time of a step, relative to {VARIANTS[0].name}", size=12)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(PARTS), frameon=False)
+    axes.grid(axis="x", color=GRID)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0, labelsize=12.5)
+    axes.spines[:].set_visible(False)
+    names = ", ".join(variant.name for variant in VARIANTS)
+    subtitle = f"Bars from top to bottom: {names}. {conditions}"
+    figure.text(0.012, 1 - 0.15 / inches, "Time of a training step", va="top", size=16, weight=700)
+    figure.text(0.012, 1 - 0.5 / inches, subtitle, va="top", size=12, color=DARK_GREY)
+    figure.savefig(path)
+
+
+def write_json(path: Path, results: Sequence[Result], conditions: str) -> None:
+    """Write the machine, the conditions and the results."""
+    steps = [{**r._asdict(), "case": r.case._asdict()} for r in results]
+    document = {"machine": machine_facts(), "conditions": conditions, "steps": steps}
+    path.write_text(json.dumps(document, indent=1))

@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""Tables and progress bars for a terminal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rich.table import Table
 Line = TypeVar("Line")
 Item = TypeVar("Item")
 
-NOTHING = "-"
-WIDTH = 110  # where there is no terminal to ask
+EMPTY = "-"
+WIDTH = 110  # without a terminal
 
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """What a table shows of each of its lines."""
+    """A column's title, and the function that returns its cell for a line."""
 
     title: str
     cell: Callable[[Line], str]
@@ -35,16 +35,16 @@ def table(
     columns: Sequence[Column[Line]],
     sections: Iterable[Sequence[Line]],
 ) -> Table:
-    """Lay lines out, with a gap between the sections.
+    """Build a table with a gap between sections, without its empty columns.
 
-    The first column has labels, and is folded where a terminal is narrow; the others have figures,
-    which are never cut. Columns in which nothing stands are left out.
+    The first column holds labels, which wrap in a narrow terminal. The other columns hold figures,
+    which are never cut.
     """
     sections = [section for section in sections if section]
     columns = [
         column
         for column in columns
-        if any(column.cell(line) != NOTHING for section in sections for line in section)
+        if any(column.cell(line) != EMPTY for section in sections for line in section)
     ]
     result = Table(
         title=title, caption=caption, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
@@ -65,24 +65,24 @@ def table(
 
 
 def microseconds(seconds: float) -> str:
-    """Write a time."""
+    """Format a time in microseconds."""
     if math.isnan(seconds):
-        return NOTHING
+        return EMPTY
     return f"{seconds * 1e6:,.{1 if seconds < 1e-5 else 0}f}"
 
 
 def ratio(value: float) -> str:
-    """Write a ratio."""
-    return NOTHING if math.isnan(value) else f"{value:.2f}"
+    """Format a ratio."""
+    return EMPTY if math.isnan(value) else f"{value:.2f}"
 
 
 def console() -> Console:
-    """Make a console for results, wide enough for a table where there is no terminal to ask."""
-    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if asked else WIDTH)
+    """Return a console for results, wide enough for a table if there is no terminal."""
+    width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(highlight=False, width=None if width_is_known else WIDTH)
 
 
-def progress(items: Sequence[Item], what: str) -> Iterable[Item]:
-    """Go through items, and show how far it is where a person looks on."""
-    watcher = Console(stderr=True)
-    return track(items, what, console=watcher, disable=not watcher.is_terminal)
+def progress(items: Sequence[Item], description: str) -> Iterable[Item]:
+    """Iterate over items, with a progress bar on stderr if that is a terminal."""
+    stderr = Console(stderr=True)
+    return track(items, description, console=stderr, disable=not stderr.is_terminal)

@@ -1,4 +1,4 @@
-"""The commands of ``onedsl``: one file each."""
+"""The command-line interface: one file for each command of ``onedsl``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ __all__ = ["main"]
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
-Shell completion: put one of these into your shell's start-up file.
+Shell completion: add the line for your shell to its startup file.
   eval "$(_ONEDSL_COMPLETE=bash_source onedsl)"
   eval "$(_ONEDSL_COMPLETE=zsh_source onedsl)"
 """,
 )
 @click.version_option(__version__, prog_name="onedsl")
 def commands() -> None:
-    """Batch normalization's gradient on CPUs: what runs how on this machine, and how fast.
+    """Batch-normalization training on CPUs: inspect, verify and benchmark onedsl and oneDNN.
 
-    The exit status is 0 for success, 2 for a mistake in what was asked for, and 1 for a
-    verification that failed or a regression that was found.
+    The exit status is 0 for success, 2 for invalid arguments, and 1 if a verification failed or a
+    benchmark found a regression.
     """
 
 
@@ -40,7 +40,7 @@ for _command in (info, run, export, explain, bench):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, and give its exit status."""
+    """Run a command and return its exit status."""
     try:
         status = commands.main(argv, prog_name="onedsl", standalone_mode=False)
         sys.stdout.flush()
@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except click.Abort:
-        return 130  # as shells have it for an interrupt
-    except BrokenPipeError:  # who reads has seen enough; nothing more can be written
+        return 130  # the shells' exit status for Ctrl-C
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status or 0

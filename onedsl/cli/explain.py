@@ -1,4 +1,4 @@
-"""``onedsl explain``."""
+"""The command ``onedsl explain``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from ..bench import Case, Memory, copies_past_the_cache, triad_call
+from ..bench import Case, Memory, copies_beyond_cache, triad_call
 from ..bench.table import console
 from ..operators._autotune import ones
 from ..operators.batch_norm_training_backward import (
@@ -28,35 +28,38 @@ from ..runtime.timing import median_seconds
 from ..tensors.dtypes import DTYPES, Backend, DType
 from ..tensors.spec import DataFormatLike, TensorSpec
 from ..testing import check_statistics
-from .options import SECONDS, SHAPE, as_usage_errors, with_operator_options
+from .options import POSITIVE, SHAPE, as_usage_errors, with_operator_options
 from .overrides import axes_of, dense_strides
 
 Array = npt.NDArray[Any]
 Lines = Iterator[tuple[str, str]]
-"""What is said: of what, and what."""
+"""Lines of output: a label and a text."""
 
 
-@click.command(short_help="Tell what will run for a tensor, and why.")
+@click.command(short_help="Show what runs for a tensor, why, and how fast.")
 @click.argument("shape", type=SHAPE)
 @with_operator_options
 @click.option(
     "--tag",
-    help="The axes from the slowest in memory to the fastest, a the first: acdb is an NCX tensor "
-    "in PyTorch's channels_last. The default is C order.",
+    help="Axes in memory order, the slowest first; a is the first axis of SHAPE. acdb is an NCX "
+    "tensor in PyTorch's channels_last format. The default is C order.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["auto", "onednn", "native"]),
     default="auto",
     show_default=True,
+    help="As in the Python call.",
 )
 @click.option(
     "--check",
     metavar="FILE.npz",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Arrays src (of SHAPE), mean and variance: are the statistics src's own?",
+    help="Check that the arrays mean and variance in the file are those of src, which has SHAPE.",
 )
-@click.option("--seconds", type=SECONDS, default="0.5", show_default=True, help="Time to measure.")
+@click.option(
+    "--seconds", type=POSITIVE, default="0.5", show_default=True, help="Time spent on timing."
+)
 def explain(
     shape: tuple[int, ...],
     dtype: DType,
@@ -70,70 +73,67 @@ def explain(
     check: Path | None,
     seconds: float,
 ) -> int:
-    """Tell what will run for a tensor of this SHAPE, why, and how fast.
+    """Show what runs for a tensor of this SHAPE, why, and how fast.
 
-    SHAPE is src's, as --format has it. The floor is the time in which this machine's memory moves
-    the bytes that the algorithm must move, measured by a triad in turns with the calls.
+    SHAPE is the shape of src in the data format of --format. The floor is the least time of the
+    algorithm at the machine's memory bandwidth, measured by a triad that is timed interleaved with
+    the call.
     """
     with as_usage_errors():
         order = list(range(len(shape))) if tag is None else axes_of(tag, len(shape))
         spec = TensorSpec(shape, dtype, dense_strides(shape, order))
         op = BatchNormTrainingBackward(epsilon, data_format)
-        findings = None if check is None else _findings(check, spec, data_format)
+        findings = None if check is None else _check_statistics(check, spec, data_format)
         compile_for = functools.partial(
             op.compile, spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs
         )
-        lines = list(_memory(compile_for(backend="native"), order))
+        native = compile_for(backend="native")
+        lines = list(_layout(native, order))
         try:
             compiled = compile_for(backend=backend)
         except UnsupportedError as error:
-            lines.append(("runs", f"nothing, the partition is not supported: {error}"))
+            lines.append(("runs", f"nothing, oneDNN does not support the partition: {error}"))
         else:
             lines += _onednn(compiled) if backend == "onednn" else _native(compiled, backend)
-            lines += _times(compiled, seconds)
+            lines += _times(compiled, native, seconds)
     _show(op, lines, findings)
     return 1 if findings else 0
 
 
-def _memory(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Lines:
+def _layout(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Lines:
     shape = compiled.spec.shape
-    words = "C order" if order == sorted(order) else "".join(chr(ord("a") + a) for a in order)
+    name = "C order" if order == sorted(order) else "".join(chr(ord("a") + a) for a in order)
     sizes = " x ".join(str(shape[axis]) for axis in order)
-    yield "memory", f"{words}, slowest first {sizes}; strides {compiled.spec.strides}"
-    seen = compiled._core.geometry
-    outer, channels, inner = seen["outer"], seen["channels"], seen["inner"]
-    kind = "the channels lie last" if inner == 1 else "each channel lies in planes"
+    yield "memory layout", f"{name}: {sizes}, slowest first; strides {compiled.spec.strides}"
+    geometry = compiled._core.geometry
+    outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
+    kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
     yield "geometry", f"{outer} x {channels} x {inner} (outer x channels x inner): {kind}"
-    yield "a channel", f"{outer * inner:,} elements"
+    yield "channel size", f"{outer * inner:,} elements"
 
 
 def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
-    why = ', which "auto" takes in every case' if backend == "auto" else ""
-    yield "runs", compiled.implementation + why
+    reason = ' ("auto" always uses it)' if backend == "auto" else ""
+    yield "runs", compiled.implementation + reason
     info = compiled._core.kernel_info
     if info is None:
-        yield "work", "none: the tensor is empty"
+        yield "work", "none, the tensor is empty"
         return
     yield "threads", f"{info['threads']} of {compiled.num_threads}"
     if info["columns"]:
-        kind = (
-            f"rows of {info['row']} neighbouring elements, vectors of {info['lanes']} lanes across"
-        )
+        kind = f"rows of {info['row']} contiguous elements, with vectors of {info['lanes']} lanes"
     else:
-        kind = f"planes, {info['lanes']} lanes along each"
-        kind += f"; each in {info['pieces']} pieces" if info["pieces"] > 1 else ""
-    chunks = f"{info['rows']:,} rows in {info['chunks']} chunks, to {info['partials']} partial sums"
-    yield "summed", f"{kind}; {chunks}"
+        kind = f"planes, with vectors of {info['lanes']} lanes"
+        kind += f", each in {info['pieces']} pieces" if info["pieces"] > 1 else ""
+    chunks = f"{info['rows']:,} rows in {info['chunks']} chunks, {info['partials']} partial sums"
+    yield "summation", f"{kind}; {chunks}"
     sharing = (
-        f"every thread takes panels of {info['panel']} channels of its own"
+        f"each thread has its own panels of {info['panel']} channels"
         if info["own_panels"]
-        else f"the threads share panels of {info['panel']} channels"
+        else f"all threads share each panel of {info['panel']} channels"
     )
-    yield "cut", f"{sharing}, in blocks of {info['block']}"
-    stores = (
-        "past the caches (non-temporal stores)" if info["non_temporal"] else "through the caches"
-    )
-    yield "written", stores
+    yield "schedule", f"{sharing}, in blocks of {info['block']}"
+    yield "stores", "non-temporal" if info["non_temporal"] else "ordinary"
 
 
 def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
@@ -141,30 +141,28 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     graph = compiled.graph
     for op in graph.ops:
         yield "op", f"{op.kind} {dict(op.attrs)}"
-        yield "shown as", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
+        yield "src as passed", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
     for part in graph.partitions:
         yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
     runs: list[Run] = []
     with log_runs_to(runs.append):
         _call(compiled, _memory_of(compiled))()
     kernels = dict.fromkeys(kernel for run in runs for kernel in run.kernels)
-    yield "kernel", ", ".join(kernels) or "none told"
+    yield "kernel", ", ".join(kernels) or "not reported"
     yield "threads", str(compiled.num_threads)
 
 
 def _memory_of(compiled: CompiledBatchNormTrainingBackward) -> Memory:
-    """Make tensors in whose turns none is found in the cache."""
+    """Return copies of a call's tensors that together exceed the last-level cache."""
     spec = compiled.spec
-    number = copies_past_the_cache(3 * math.prod(spec.shape) * spec.numpy_dtype.itemsize)
+    number = copies_beyond_cache(3 * math.prod(spec.shape) * spec.numpy_dtype.itemsize)
     names = ("src", "diff_dst", "diff_src")
     copies = [[{name: ones(spec) for name in names}] for _ in range(number)]
-    kind = DTYPES[compiled.stats_dtype]
-    vectors = ("mean", "variance", "gamma", "diff_gamma", "diff_beta")
-    return Memory(
-        copies,
-        {name: np.ones(compiled.stats_shape, kind) for name in vectors},
-        itertools.cycle(range(number)),
-    )
+    vectors = {
+        name: np.ones(compiled.stats_shape, DTYPES[compiled.stats_dtype])
+        for name in ("mean", "variance", "gamma", "diff_gamma", "diff_beta")
+    }
+    return Memory(copies, vectors, itertools.cycle(range(number)))
 
 
 def _call(compiled: CompiledBatchNormTrainingBackward, memory: Memory) -> Callable[[], object]:
@@ -175,7 +173,7 @@ def _call(compiled: CompiledBatchNormTrainingBackward, memory: Memory) -> Callab
     )
 
     def call() -> object:
-        (layer,) = memory.copies[next(memory.turns)]
+        (layer,) = memory.copies[next(memory.next_copy)]
         out = (layer["diff_src"], *sums)
         inputs = layer["src"], layer["diff_dst"], vectors["mean"], vectors["variance"], gamma
         return compiled(*inputs, out=out)
@@ -183,50 +181,56 @@ def _call(compiled: CompiledBatchNormTrainingBackward, memory: Memory) -> Callab
     return call
 
 
-def _times(compiled: CompiledBatchNormTrainingBackward, seconds: float) -> Lines:
-    seen = compiled._core.geometry
-    case = (
-        Case("", (seen["outer"], seen["channels"]), compiled.spec.dtype, "NXC")
-        if seen["inner"] == 1
-        else Case("", (seen["outer"], seen["channels"], seen["inner"]), compiled.spec.dtype, "NCX")
-    )
+def _times(
+    compiled: CompiledBatchNormTrainingBackward,
+    native: CompiledBatchNormTrainingBackward,
+    seconds: float,
+) -> Lines:
+    geometry = native._core.geometry
+    outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
+    if inner == 1:
+        case = Case("", (outer, channels), compiled.spec.dtype, "NXC")
+    else:
+        case = Case("", (outer, channels, inner), compiled.spec.dtype, "NCX")
     if not case.bytes:
-        yield "moves", "nothing"
+        yield "memory traffic", "none"
         return
     memory = _memory_of(compiled)
-    calls = {"call": _call(compiled, memory), "triad": triad_call(memory)}
+    info = native._core.kernel_info
+    non_temporal = info is not None and bool(info["non_temporal"])
+    calls = {"call": _call(compiled, memory), "triad": triad_call(memory, non_temporal)}
     times = median_seconds(calls, seconds=seconds)
-    rate = 3 * case.tensor_bytes / times["triad"]
-    floor = case.floor_bytes / rate
+    bandwidth = 3 * case.tensor_bytes / times["triad"]
+    floor = case.floor_in_triads(non_temporal) * times["triad"]
     tensors = case.floor_bytes // case.tensor_bytes
-    why = (
-        "src and diff_dst are read, diff_src is written"
-        if tensors == 3
-        else "src and diff_dst are read twice, diff_src is written"
-    )
-    yield "moves", f"{case.floor_bytes / 2**20:,.2f} MiB, {tensors} tensors: {why}"
-    yield "memory gives", f"{rate / 1e9:.1f} GB/s (a triad on tensors of this size)"
-    yield "floor", f"{floor * 1e6:,.1f} us"
-    yield "takes", f"{times['call'] * 1e6:,.1f} us; share of the floor {floor / times['call']:.0%}"
+    size = f"{case.floor_bytes / 2**20:,.2f} MiB"
+    reads = "reads src and diff_dst" + (" twice" if tensors == 5 else "")
+    yield "memory traffic", f"{size} ({tensors} tensors): {reads}, writes diff_src"
+    triad = f"triad on such tensors, {'non-temporal' if non_temporal else 'ordinary'} stores"
+    yield "bandwidth", f"{bandwidth / 1e9:.1f} GB/s ({triad})"
+    yield "floor", f"{floor * 1e6:,.1f} µs, {floor / times['call']:.0%} of the time"
+    yield "time", f"{times['call'] * 1e6:,.1f} µs"
 
 
-def _findings(path: Path, spec: TensorSpec, data_format: DataFormatLike) -> list[str]:
+def _check_statistics(path: Path, spec: TensorSpec, data_format: DataFormatLike) -> list[str]:
     try:
-        with path.open("rb") as file:  # NumPy leaves its own open where there is no zip file
+        with path.open("rb") as file:  # np.load(path) leaves the file open if it is not a zip file
             arrays = dict(np.load(file))
     except (BadZipFile, EOFError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is no .npz file of numbers: {error}") from None
+        raise ValueError(f"{path} must be an .npz file of numbers: {error}") from None
     for name in ("src", "mean", "variance"):
         if name not in arrays:
-            raise ValueError(f"{path} has no array {name!r}; it has {', '.join(arrays) or 'none'}")
+            raise ValueError(
+                f"{path} must have an array {name!r}, got {', '.join(arrays) or 'none'}"
+            )
     src, mean, variance = (_known_type(arrays[name]) for name in ("src", "mean", "variance"))
     if src.shape != spec.shape:
-        raise ValueError(f"{path}: src has shape {src.shape}, and SHAPE is {spec.shape}")
+        raise ValueError(f"{path}: src must have the shape {spec.shape}, got {src.shape}")
     return check_statistics(src, mean, variance, data_format=data_format)
 
 
 def _known_type(array: Array) -> Array:
-    """NumPy's files keep of bfloat16 that it has two bytes."""
+    """Restore bfloat16, which .npz files store as 2-byte void."""
     return array.view(DTYPES["bf16"]) if array.dtype == np.dtype("V2") else array
 
 
@@ -236,9 +240,9 @@ def _show(
     out = console()
     out.print(repr(op), markup=False)
     grid = Table.grid(padding=(0, 2))
-    for what, words in lines:
-        grid.add_row(what, words)
+    for label, text in lines:
+        grid.add_row(label, text)
     if findings is not None:
-        for finding in findings or ["they are src's own"]:
+        for finding in findings or ["mean and variance are those of src"]:
             grid.add_row("statistics", finding)
     out.print(grid, markup=False)

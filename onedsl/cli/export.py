@@ -1,4 +1,4 @@
-"""``onedsl export``."""
+"""The command ``onedsl export``."""
 
 from __future__ import annotations
 
@@ -7,22 +7,16 @@ from typing import Literal
 
 import click
 
-from ..bench import arguments
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..tensors.dtypes import DType
 from ..tensors.spec import DataFormatLike, TensorSpec
-from .options import SHAPE, Checked, as_usage_errors, with_operator_options
+from .options import OUTPUT_FILE, SHAPE, as_usage_errors, with_operator_options
 
 
-@click.command(short_help="Write a graph as oneDNN's JSON.")
+@click.command(short_help="Write a graph in oneDNN's JSON format.")
 @click.argument("shape", type=SHAPE)
 @with_operator_options
-@click.option(
-    "-o",
-    "--output",
-    type=Checked("file", arguments.output),
-    help="Where the file goes, in place of stdout.",
-)
+@click.option("-o", "--output", type=OUTPUT_FILE, help="File to write. The default is stdout.")
 def export(
     shape: tuple[int, ...],
     dtype: DType,
@@ -33,9 +27,10 @@ def export(
     gamma: bool,
     output: Path | None,
 ) -> None:
-    """Write a graph of one op as oneDNN's JSON, for `onedsl run` and for benchdnn.
+    """Write a graph of one BatchNormTrainingBackward op in oneDNN's JSON format.
 
-    SHAPE is src's, as --format has it: 32x56x56x64 is batch, height, width and channels in NXC.
+    `onedsl run` and oneDNN's benchdnn read it. SHAPE is the shape of src in the data format of
+    --format: in NXC, 32x56x56x64 is batch, height, width and channels.
     """
     with as_usage_errors():
         op = BatchNormTrainingBackward(epsilon, data_format)

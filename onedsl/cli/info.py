@@ -1,4 +1,4 @@
-"""``onedsl info``."""
+"""The command ``onedsl info``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rich import box
 from rich.table import Table
 
 from .. import _core
-from ..bench.machine import cpu
+from ..bench.machine import cpu_field
 from ..bench.table import console
 from ..runtime.capabilities import Capabilities, Support, capabilities, with_or_without_gamma
 from ..tensors.dtypes import DTYPES
 from .options import as_usage_errors
 
-# The instruction sets that a kernel here, or in oneDNN, is built for, as the system calls them.
+# Linux's names of the instruction sets that onedsl's or oneDNN's kernels are built for.
 FLAGS = (
     "sse4_1", "avx", "avx2", "fma", "f16c", "avx_vnni",
     "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
@@ -31,10 +31,10 @@ CAPS = ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA", "OMP_NUM_THREADS")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
-@click.command(short_help="Show versions, CPU, and what oneDNN runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.command(short_help="Show versions, the CPU, and what oneDNN supports.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def info(as_json: bool) -> None:
-    """Show versions, instruction sets, threads, caches, and what oneDNN runs by itself."""
+    """Show versions, instruction sets, threads, caches, and what oneDNN supports on this CPU."""
     with as_usage_errors():
         found = facts()
     if as_json:
@@ -44,7 +44,7 @@ def info(as_json: bool) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Collect what is shown, as plain objects."""
+    """Return what the command shows, as objects that JSON can represent."""
     found = capabilities()
     return {
         "onedsl": found.onedsl_version,
@@ -55,7 +55,7 @@ def facts() -> dict[str, Any]:
             "threading_library": _threading_library(),
         },
         "cpu": {
-            "name": cpu("model name"),
+            "name": cpu_field("model name"),
             "instruction_sets": _instruction_sets(),
             "best_native_isa": _core.best_native_isa(),
             "onednn_isa": found.onednn_isa,
@@ -71,34 +71,33 @@ def facts() -> dict[str, Any]:
 
 
 def _added(support: Support, found: Capabilities) -> str:
-    """Say what onedsl does where oneDNN does not run a variant."""
+    """Return how onedsl runs a variant that oneDNN does not support."""
     if support.onednn:
         return ""
     if support.stats_dtype != "f32":
-        return "widens the statistics to f32"
-    sees = support.data_format == "NXC" and support.rank < 4
-    parts = ["shows it as rank 4"] if sees else []
-    if not support.gamma:
-        parts.append("gives a gamma of ones")
+        return "converts statistics to f32"
     if not found.runs_in_onednn(DTYPES[support.dtype]):
-        parts = ["has kernels of its own"]
+        return "uses its own kernels"
+    parts = ["reshapes to rank 4"] if support.data_format == "NXC" and support.rank < 4 else []
+    if not support.gamma:
+        parts.append("passes gamma = 1")
     return ", ".join(parts)
 
 
 def _threading_library() -> str:
-    """Find the OpenMP library that is loaded; libgomp and its likes."""
+    """Return the names of the loaded OpenMP or TBB libraries."""
     maps = Path("/proc/self/maps").read_text()
     names = re.findall(r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", maps, re.MULTILINE)
     return ", ".join(dict.fromkeys(names))
 
 
 def _instruction_sets() -> list[str]:
-    has = set(cpu("flags").split())
+    has = set(cpu_field("flags").split())
     return [flag for flag in FLAGS if flag in has]
 
 
 def _caches() -> list[dict[str, str]]:
-    """Read the first CPU's caches as the system reports them."""
+    """Return the first CPU's caches as Linux reports them."""
     return [
         {
             part: (index / part).read_text().strip()
@@ -110,16 +109,16 @@ def _caches() -> list[dict[str, str]]:
 
 def _show(found: dict[str, Any]) -> None:
     onednn, processor = found["onednn"], found["cpu"]
-    capped = ", ".join(f"{name}={value}" for name, value in found["environment"].items())
+    caps = ", ".join(f"{name}={value}" for name, value in found["environment"].items())
     rows = {
         "onedsl": found["onedsl"],
         "oneDNN": f"{onednn['version']} ({onednn['hash'][:12]})",
         "threading": f"{onednn['threading']} ({onednn['threading_library']})",
         "CPU": processor["name"],
-        "it has": " ".join(processor["instruction_sets"]),
+        "instruction sets": " ".join(processor["instruction_sets"]),
         "oneDNN uses": processor["onednn_isa"],
         "onedsl uses": f"{processor['native_isa']} (of {processor['best_native_isa']})",
-        "environment": capped or "no cap",
+        "environment": caps or "no limits",
         "threads": f"{found['num_threads']} of {found['num_cpus']} CPUs",
         "caches": ", ".join(
             f"L{cache['level']} {cache['type'].lower()} {cache['size']}"
@@ -127,7 +126,7 @@ def _show(found: dict[str, Any]) -> None:
             if cache["type"] != "Instruction"
         )
         or "not reported",
-        "counted": f"{found['last_cache_bytes'] >> 10}K of the last cache",
+        "last-level cache": f"{found['last_cache_bytes'] >> 10}K assumed for this process",
     }
     out = console()
     grid = Table.grid(padding=(0, 2))
@@ -136,7 +135,7 @@ def _show(found: dict[str, Any]) -> None:
     out.print(grid, markup=False)
     out.print()
     out.print(_matrix(found["support"]))
-    out.print("why oneDNN does not run the rest:")
+    out.print("why oneDNN does not support the rest:")
     for line in _reasons(found["support"]):
         out.print(f"  {line}", markup=False)
 
@@ -148,7 +147,7 @@ def _matrix(support: list[dict[str, Any]]) -> Table:
             row
         )
     table = Table(
-        title="what oneDNN runs by itself, and what onedsl adds",
+        title="what oneDNN supports, and what onedsl does for the rest",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
@@ -167,31 +166,31 @@ def _matrix(support: list[dict[str, Any]]) -> Table:
 
 
 def _reasons(support: list[dict[str, Any]]) -> list[str]:
-    """Say oneDNN's words once each, with the variants that they are for."""
-    by_words: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    """Return each message of oneDNN's with the variants that it applies to."""
+    by_message: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for types in dict.fromkeys((r["dtype"], r["stats_dtype"]) for r in support):
         of_types = [r for r in support if (r["dtype"], r["stats_dtype"]) == types]
         for message in dict.fromkeys(r["message"] for r in of_types if not r["onednn"]):
             variants = _variants([r for r in of_types if r["message"] == message], of_types)
-            by_words.setdefault((message, variants), []).append("/".join(types))
+            by_message.setdefault((message, variants), []).append("/".join(types))
     return [
         f"{', '.join(types)}, {', '.join(variants)}: {message.rpartition(': ')[2]}"
-        for (message, variants), types in by_words.items()
+        for (message, variants), types in by_message.items()
     ]
 
 
-def _variants(refused: list[dict[str, Any]], all_of: list[dict[str, Any]]) -> tuple[str, ...]:
-    if len(refused) == len(all_of):
-        return ("in every format and rank",)
-    words = []
+def _variants(unsupported: list[dict[str, Any]], all_of: list[dict[str, Any]]) -> tuple[str, ...]:
+    if len(unsupported) == len(all_of):
+        return ("every format and rank",)
+    variants = []
     for data_format in ("NXC", "NCX"):
         ranks: dict[bool, list[str]] = {True: [], False: []}
-        for row in refused:
+        for row in unsupported:
             if row["data_format"] == data_format:
                 ranks[row["gamma"]].append(str(row["rank"]))
         if ranks[True]:
-            words.append(f"{data_format} rank {' and '.join(ranks[True])}")
+            variants.append(f"{data_format} rank {' and '.join(ranks[True])}")
         rest = [rank for rank in ranks[False] if rank not in ranks[True]]
         if rest:
-            words.append(f"{data_format} rank {' and '.join(rest)} without gamma")
-    return tuple(words)
+            variants.append(f"{data_format} rank {' and '.join(rest)} without gamma")
+    return tuple(variants)

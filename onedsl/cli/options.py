@@ -1,60 +1,134 @@
-"""Options that several commands have, and their checks."""
+"""Options and parameter types that several commands and examples share."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ..bench import arguments
 from ..runtime.errors import OneDNNError
 from ..tensors.dtypes import DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+PICTURES = (".png", ".pdf", ".svg")
 
-# Generic in newer versions of click, and not to be subscripted in older ones.
-class Checked(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A value that a function takes, or refuses in words."""
+
+# click.ParamType is generic in newer versions of click and cannot be subscripted in older ones.
+class Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A parameter type whose function parses the text, or raises ValueError."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self._parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Call the function, unless it has been called."""
+        """Parse the value, unless it was parsed before."""
         if not isinstance(value, str):
             return value
         try:
             return self._parse(value)
-        except (argparse.ArgumentTypeError, ValueError) as error:
+        except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def shape(text: str) -> tuple[int, ...]:
-    """Take sizes with an x between, as 32x56x56x64."""
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Parse sizes such as ``32x56x56x64``."""
     sizes = text.split("x")
     if len(sizes) < 2 or not all(size.isdecimal() for size in sizes):
-        raise ValueError(f"{text!r} must be sizes with an x between, as 32x56x56x64")
+        raise ValueError(f"must be at least two sizes such as 32x56x56x64, got {text!r}")
     return tuple(map(int, sizes))
 
 
-SHAPE = Checked("shape", shape)
-SECONDS = Checked("seconds", arguments.positive)
+def parse_positive(text: str) -> float:
+    """Parse a positive, finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"must be a positive, finite number, got {text!r}")
+    return number
+
+
+def parse_output_file(text: str) -> Path:
+    """Parse the path of a file that can be written."""
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise ValueError(f"must be in an existing directory, got {text!r}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"must be a writable file, got {text!r}")
+    return path
+
+
+def parse_picture_file(text: str) -> Path:
+    """Parse the path of a picture that can be written."""
+    if Path(text).suffix not in PICTURES:
+        raise ValueError(f"must end in {', '.join(PICTURES)}, got {text!r}")
+    return parse_output_file(text)
+
+
+COUNT = click.IntRange(min=1)
+OUTPUT_FILE = Parsed("file", parse_output_file)
+PICTURE_FILE = Parsed("file", parse_picture_file)
+POSITIVE = Parsed("number", parse_positive)
+SHAPE = Parsed("shape", parse_shape)
+
+
+def names_option(
+    flag: str, known: Collection[str], default: str = ""
+) -> Callable[[Command], Command]:
+    """Return an option for comma-separated names, or their first words before a hyphen."""
+
+    def parse(text: str) -> list[str]:
+        chosen: set[str] = set()
+        for word in text.split(","):
+            found = {name for name in known if name == word or name.startswith(f"{word}-")}
+            if not found:
+                raise ValueError(f"must be among {', '.join(known)}, got {word!r}")
+            chosen |= found
+        return [name for name in known if name in chosen]
+
+    return click.option(
+        flag,
+        type=Parsed("names", parse),
+        default=default or ",".join(known),
+        show_default=True,
+        help="Comma-separated names, or their first words.",
+    )
+
+
+def save_option(default: str) -> Callable[[Command], Command]:
+    """Return an option for the path of a picture."""
+    return click.option(
+        "--save",
+        type=Parsed("file", lambda text: parse_picture_file(text) if text else None),
+        default=default,
+        show_default=True,
+        help=f"Picture to write ({', '.join(PICTURES)}), or '' for none.",
+    )
 
 
 def with_operator_options(command: Command) -> Command:
-    """Add the options that describe one operator, which `export` and `explain` have."""
+    """Add the options that describe an operator's call, which `export` and `explain` share."""
     options = (
-        click.option("--dtype", type=click.Choice(list(DTYPES)), default="f32", show_default=True),
+        click.option(
+            "--dtype",
+            type=click.Choice(list(DTYPES)),
+            default="f32",
+            show_default=True,
+            help="Type of src.",
+        ),
         click.option(
             "--stats-dtype",
             type=click.Choice(["f32", "bf16"]),
             default="f32",
             show_default=True,
-            help="Of mean, variance and gamma.",
+            help="Type of mean, variance and gamma.",
         ),
         click.option(
             "--format",
@@ -62,21 +136,19 @@ def with_operator_options(command: Command) -> Command:
             type=click.Choice(["NXC", "NCX"]),
             default="NXC",
             show_default=True,
-            help="Where the channels are in SHAPE.",
+            help="Position of the channels in SHAPE: last or second.",
         ),
-        click.option(
-            "--epsilon",
-            type=Checked("number", arguments.positive),
-            default="1e-5",
-            show_default=True,
-        ),
+        click.option("--epsilon", type=POSITIVE, default="1e-5", show_default=True),
         click.option(
             "--outputs",
             type=click.Choice(["all", "diff_src"]),
             default="all",
             show_default=True,
+            help="Gradients to compute.",
         ),
-        click.option("--gamma/--no-gamma", default=True, show_default=True),
+        click.option(
+            "--gamma/--no-gamma", default=True, show_default=True, help="Whether gamma is given."
+        ),
     )
     for option in reversed(options):
         command = option(command)
@@ -85,7 +157,7 @@ def with_operator_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def as_usage_errors() -> Iterator[None]:
-    """Take what the library refuses for a mistake of the user's: status 2 and the words alone."""
+    """Convert errors that the library raises to usage errors: exit status 2, only the message."""
     try:
         yield
     except (OneDNNError, TypeError, ValueError, OverflowError, OSError, MemoryError) as error:

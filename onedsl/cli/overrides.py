@@ -13,22 +13,23 @@ Tensors = tuple[LogicalTensor, ...]
 
 
 def in_shapes(graph: Graph, text: str) -> Graph:
-    """Change inputs: ``ID:SHAPE``, ``ID:TAG`` or ``ID:SHAPE*TAG``, with plus signs between.
+    """Change inputs: ``ID:SHAPE``, ``ID:TAG`` or ``ID:SHAPE*TAG``, joined by ``+``.
 
-    A tag names the axes, a the first, from the slowest in memory to the fastest. Without one, the
-    order in memory stays, where the rank does. The outputs' shapes are left to be inferred.
+    A tag lists the axes from the slowest in memory to the fastest; ``a`` is the first axis. Without
+    a tag, the order of the axes in memory stays if the rank does. The outputs' shapes become
+    unknown, to be inferred.
     """
-    made = {tensor.id for op in graph.ops for tensor in op.outputs}
-    wanted = dict(_by_id("--in-shapes", text))
-    known = {tensor.id for op in graph.ops for tensor in op.inputs} - made
-    for number in wanted:
-        if number not in known:
-            raise ValueError(f"--in-shapes: no input of the graph has the id {number}")
+    changes = dict(_by_id("--in-shapes", text))
+    computed = {tensor.id for op in graph.ops for tensor in op.outputs}
+    inputs = {tensor.id for op in graph.ops for tensor in op.inputs} - computed
+    for number in changes:
+        if number not in inputs:
+            raise ValueError(f"--in-shapes: ID must be the id of an input, got {number}")
 
     def change(tensor: LogicalTensor) -> LogicalTensor:
-        if tensor.id not in wanted:
+        if tensor.id not in changes:
             return tensor
-        return _reshaped(tensor, wanted[tensor.id])
+        return _reshaped(tensor, changes[tensor.id])
 
     return _with_ops(
         graph,
@@ -41,9 +42,9 @@ def in_shapes(graph: Graph, text: str) -> Graph:
 
 
 def dt(graph: Graph, text: str) -> Graph:
-    """Change types: one for src and its like, or ``ID:DT`` with plus signs between.
+    """Change types: ``DT`` for src, diff_dst and diff_src, or ``ID:DT`` joined by ``+``.
 
-    As benchdnn has it, the first form leaves the statistics as they are.
+    As in benchdnn, the first form does not change the statistics.
     """
     if text == "undef":
         return graph
@@ -59,14 +60,14 @@ def dt(graph: Graph, text: str) -> Graph:
 
         return _with_ops(graph, change_tensors)
 
-    wanted = {number: _dtype(word) for number, word in _by_id("--dt", text)}
+    changes = {number: _dtype(word) for number, word in _by_id("--dt", text)}
     known = {tensor.id for op in graph.ops for tensor in (*op.inputs, *op.outputs)}
-    for number in wanted:
+    for number in changes:
         if number not in known:
-            raise ValueError(f"--dt: no tensor of the graph has the id {number}")
+            raise ValueError(f"--dt: ID must be the id of a tensor, got {number}")
 
     def change(tensors: Tensors) -> Tensors:
-        return tuple(replace(t, dtype=wanted.get(t.id, t.dtype)) for t in tensors)
+        return tuple(replace(t, dtype=changes.get(t.id, t.dtype)) for t in tensors)
 
     return _with_ops(
         graph, lambda op: replace(op, inputs=change(op.inputs), outputs=change(op.outputs))
@@ -74,24 +75,24 @@ def dt(graph: Graph, text: str) -> Graph:
 
 
 def op_attrs(graph: Graph, text: str) -> Graph:
-    """Change attributes that there are: ``ID:NAME:VALUE*NAME:VALUE``, with plus signs between."""
-    wanted = dict(_by_id("--op-attrs", text))
-    for number in wanted:
+    """Change existing attributes: ``ID:NAME:VALUE*NAME:VALUE``, joined by ``+``."""
+    changes = dict(_by_id("--op-attrs", text))
+    for number in changes:
         if number not in {op.id for op in graph.ops}:
-            raise ValueError(f"--op-attrs: no op of the graph has the id {number}")
+            raise ValueError(f"--op-attrs: ID must be the id of an op, got {number}")
 
     def change(op: GraphOp) -> GraphOp:
-        if op.id not in wanted:
+        if op.id not in changes:
             return op
         attrs = dict(op.attrs)
-        for pair in wanted[op.id].split("*"):
+        for pair in changes[op.id].split("*"):
             name, colon, value = pair.partition(":")
             if not colon:
-                raise ValueError(f"--op-attrs: {pair!r} must be NAME:VALUE")
+                raise ValueError(f"--op-attrs: must be NAME:VALUE, got {pair!r}")
             if name not in attrs:
+                known = ", ".join(attrs) or "none"
                 raise ValueError(
-                    f"--op-attrs: the op {op.id} has no attribute {name!r}; it has "
-                    f"{', '.join(attrs) or 'none'}"
+                    f"--op-attrs: NAME must be an attribute of op {op.id} ({known}), got {name!r}"
                 )
             attrs[name] = _parsed(name, value, attrs[name])
         outputs = tuple(replace(tensor, shape=None, strides=None) for tensor in op.outputs)
@@ -108,13 +109,13 @@ def _by_id(option: str, text: str) -> Iterator[tuple[int, str]]:
     for part in text.split("+"):
         number, colon, rest = part.partition(":")
         if not colon or not number.isdecimal() or not rest:
-            raise ValueError(f"{option}: {part!r} must begin with a tensor's or op's id, as 0:...")
+            raise ValueError(f"{option}: must begin with an id such as 0:, got {part!r}")
         yield int(number), rest
 
 
 def _dtype(word: str) -> str:
     if word not in DTYPES:
-        raise ValueError(f"--dt: no type {word!r}; there are {', '.join(DTYPES)}")
+        raise ValueError(f"--dt: DT must be one of {', '.join(DTYPES)}, got {word!r}")
     return word
 
 
@@ -122,59 +123,59 @@ def _retyped(tensors: Tensors, count: int, dtype: str) -> Tensors:
     return tuple(replace(t, dtype=dtype) if i < count else t for i, t in enumerate(tensors))
 
 
-def _parsed(name: str, value: str, like: Attribute) -> Attribute:
+def _parsed(name: str, value: str, old: Attribute) -> Attribute:
     try:
-        if isinstance(like, bool):
+        if isinstance(old, bool):
             return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
-        if isinstance(like, tuple):
+        if isinstance(old, tuple):
             return tuple(int(item) for item in value.split("x"))
-        return type(like)(value)
+        return type(old)(value)
     except (KeyError, ValueError):
-        kind = type(like).__name__
-        raise ValueError(f"--op-attrs: {name} is a {kind}, and {value!r} is none") from None
+        kind = type(old).__name__
+        raise ValueError(f"--op-attrs: {name} must be a {kind}, got {value!r}") from None
 
 
 def _reshaped(tensor: LogicalTensor, text: str) -> LogicalTensor:
     first, star, second = text.partition("*")
     sizes, tag = (first, second) if star else ("", first) if first.isalpha() else (first, "")
     if star and not (sizes and tag):
-        raise ValueError(f"--in-shapes: {text!r} must be a shape, a tag, or SHAPE*TAG")
+        raise ValueError(f"--in-shapes: must be SHAPE, TAG or SHAPE*TAG, got {text!r}")
     shape = tensor.shape
     if sizes == "-":
         shape = ()
     elif sizes:
         if not all(size.isdecimal() for size in sizes.split("x")):
-            raise ValueError(f"--in-shapes: {sizes!r} must be sizes with an x between")
+            raise ValueError(f"--in-shapes: SHAPE must be sizes such as 2x3x4, got {sizes!r}")
         shape = tuple(map(int, sizes.split("x")))
     if shape is None:
-        raise ValueError(f"--in-shapes: the shape of {tensor.id} is not known; give it")
+        raise ValueError(f"--in-shapes: needs a SHAPE, since that of tensor {tensor.id} is unknown")
     if tag:
         order = axes_of(tag, len(shape))
     elif tensor.strides is not None and len(tensor.strides) == len(shape):
-        steps = tensor.strides
-        order = sorted(range(len(shape)), key=lambda axis: -steps[axis])
+        strides = tensor.strides
+        order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
     else:
         order = list(range(len(shape)))
     return replace(tensor, shape=shape, strides=dense_strides(shape, order))
 
 
 def axes_of(tag: str, rank: int) -> list[int]:
-    """Read a tag: the axes from the slowest in memory to the fastest.
+    """Parse a tag: the axes from the slowest in memory to the fastest.
 
     Raises
     ------
     ValueError
-        If it does not name each axis once.
+        If it does not contain each axis once.
     """
     order = [ord(letter) - ord("a") for letter in tag]
     if sorted(order) != list(range(rank)):
         letters = "".join(chr(ord("a") + axis) for axis in range(min(rank, 26)))
-        raise ValueError(f"the tag {tag!r} must have each of {letters!r} once")
+        raise ValueError(f"the tag must contain each of {letters!r} once, got {tag!r}")
     return order
 
 
 def dense_strides(shape: tuple[int, ...], order: list[int]) -> tuple[int, ...]:
-    """Give the strides in elements of a tensor without gaps, its axes in such an order."""
+    """Return the strides, in elements, of a dense tensor with its axes in the given order."""
     strides = [1] * len(shape)
     step = 1
     for axis in reversed(order):

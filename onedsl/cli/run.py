@@ -1,4 +1,4 @@
-"""``onedsl run``."""
+"""The command ``onedsl run``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..tensors.dtypes import Backend
 from ..testing import SUM_TOLERANCES, TOLERANCES, batch_norm_backward
 from . import overrides
 from .fill import Inputs, blocks, filled
-from .options import SECONDS, as_usage_errors
+from .options import POSITIVE, as_usage_errors
 
 BACKENDS: dict[str, tuple[Backend, ...]] = {
     "native": ("native",),
@@ -32,25 +32,34 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "both": ("native", "onednn"),
 }
 
+MAX_FILE_BYTES = 1 << 20  # parsed JSON takes many times the memory
+
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: an output that one backend computed."""
+    """A line of the table: one output of one backend.
+
+    Attributes
+    ----------
+    backend, output : str
+    error, tolerance : float
+    time : str
+        Empty except in each backend's first line.
+    """
 
     backend: str
     output: str
     error: float
     tolerance: float
-    seconds: str
-    """Shown once for each backend."""
+    time: str
 
     @property
     def passed(self) -> bool:
-        """Whether the error is tolerated; NaN is not."""
+        """Whether the error is within the tolerance. NaN is not."""
         return self.error <= self.tolerance
 
 
-@click.command(name="run", short_help="Run a graph that oneDNN dumped.")
+@click.command(name="run", short_help="Run, verify and time a graph file.")
 @click.argument(
     "graph_file", metavar="GRAPH.json", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
@@ -59,14 +68,18 @@ class Line:
     type=click.Choice(list(BACKENDS)),
     default="both",
     show_default=True,
-    help="both: oneDNN is left out, with its reason, where it cannot run.",
+    help="With both, oneDNN is skipped if it does not support the graph.",
 )
-@click.option("--in-shapes", metavar="ID:SHAPE*TAG+...", help="Other inputs, as benchdnn has it.")
-@click.option("--dt", metavar="DT or ID:DT+...", help="Other types, as benchdnn has it.")
-@click.option("--op-attrs", metavar="ID:NAME:VALUE*...+...", help="Other attributes, likewise.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--in-shapes", metavar="ID:SHAPE*TAG+...", help="Change inputs, as in benchdnn.")
+@click.option("--dt", metavar="DT or ID:DT+...", help="Change types, as in benchdnn.")
 @click.option(
-    "--seconds", type=SECONDS, default="0.5", show_default=True, help="Time to spend on timing."
+    "--op-attrs", metavar="ID:NAME:VALUE*...+...", help="Change attributes, as in benchdnn."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random inputs."
+)
+@click.option(
+    "--seconds", type=POSITIVE, default="0.5", show_default=True, help="Time spent on timing."
 )
 def run(
     graph_file: Path,
@@ -77,23 +90,23 @@ def run(
     seed: int,
     seconds: float,
 ) -> int:
-    """Run the op of a graph that oneDNN dumped, verify it in float64, and time it.
+    """Run a graph of one op, verify the results in float64, and time it.
 
-    GRAPH.json is what oneDNN writes with ONEDNN_GRAPH_DUMP, what its benchdnn reads, or what
-    `onedsl export` wrote: a graph of one BatchNormTrainingBackward. Its inputs are filled as
-    benchdnn fills them. PASS or FAIL goes by each output's relative L2 error.
+    GRAPH.json is a graph of one BatchNormTrainingBackward op, written by oneDNN with
+    ONEDNN_GRAPH_DUMP, by `onedsl export`, or for oneDNN's benchdnn. Inputs are filled as in
+    benchdnn. An output passes if its relative L2 error is within the tolerance.
     """
     with as_usage_errors():
         graph = _overridden(_read(graph_file), in_shapes, dt, op_attrs)
         problem = described(graph)
         if problem.shape is None:
-            raise ValueError("graph[0].inputs[0].shape (src) is not known: give --in-shapes")
+            raise ValueError("graph[0].inputs[0].shape (src) is unknown: set it with --in-shapes")
         op = BatchNormTrainingBackward(problem.epsilon, problem.data_format)
         inputs = filled(problem, seed)
         outputs: Literal["all", "diff_src"] = "all" if len(problem.outputs) > 1 else "diff_src"
         results: dict[str, BatchNormGradients] = {}
         calls: dict[str, Callable[[], Any]] = {}
-        refusals: dict[str, str] = {}
+        unsupported: dict[str, str] = {}
         for name in BACKENDS[backend]:
             call = functools.partial(
                 op, inputs.src, inputs.diff_dst, inputs.mean, inputs.variance, inputs.gamma,
@@ -104,17 +117,24 @@ def run(
             except UnsupportedError as error:
                 if backend != "both":
                     raise
-                refusals[name] = str(error)
+                unsupported[name] = str(error)
                 continue
             calls[name] = functools.partial(call, out=results[name])
-        errors = errors_of(problem, inputs, results)
+        errors = relative_errors(problem, inputs, results)
         times = median_seconds(calls, seconds=seconds)
-    return _show(graph_file, problem, errors, times, refusals)
+    return _show(graph_file, problem, errors, times, unsupported)
 
 
 def _read(path: Path) -> Graph:
+    with path.open("rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(
+            f"{path} must have at most {MAX_FILE_BYTES >> 20} MiB: a graph of one op has a few "
+            "kilobytes"
+        )
     try:
-        return Graph.from_json(path.read_text(encoding="utf-8"))
+        return Graph.from_json(content.decode())
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -130,12 +150,12 @@ def _overridden(graph: Graph, in_shapes: str | None, dt: str | None, op_attrs: s
     return graph
 
 
-def errors_of(
+def relative_errors(
     problem: ArrayInfo, inputs: Inputs, results: dict[str, BatchNormGradients]
 ) -> dict[tuple[str, str], float]:
-    """Compare every result with float64, some channels at a time: relative L2 by backend, output.
+    """Return the relative L2 error of each backend's outputs, by backend and output.
 
-    A NaN where a number is wanted is an error of NaN.
+    The float64 reference is computed for blocks of channels. Unexpected NaNs give an error of NaN.
     """
     axis = problem.data_format.channel_axis
     squares = {
@@ -156,13 +176,13 @@ def errors_of(
             data_format=problem.data_format,
         )
         for backend, result in results.items():
-            for name, got, want in zip(result._fields, result, expected, strict=True):
+            for name, got, reference in zip(result._fields, result, expected, strict=True):
                 if got is None:
                     continue
                 computed = got[tensors if name == "diff_src" else part].astype(np.float64)
                 sums = squares[backend, name]
-                sums[0] += float(((computed - want) ** 2).sum())
-                sums[1] += float((want**2).sum())
+                sums[0] += float(((computed - reference) ** 2).sum())
+                sums[1] += float((reference**2).sum())
     return {key: _relative(error, norm) for key, (error, norm) in squares.items()}
 
 
@@ -177,7 +197,7 @@ def _show(
     problem: ArrayInfo,
     errors: dict[tuple[str, str], float],
     times: dict[str, float],
-    refusals: dict[str, str],
+    unsupported: dict[str, str],
 ) -> int:
     shape = "x".join(map(str, problem.shape or ()))
     out = console()
@@ -201,15 +221,15 @@ def _show(
     columns: tuple[Column[Line], ...] = (
         Column("backend", lambda line: line.backend),
         Column("output", lambda line: line.output),
-        Column("relative L2", lambda line: f"{line.error:.2e}"),
-        Column("allowed", lambda line: f"{line.tolerance:.1e}"),
-        Column("", lambda line: "PASS" if line.passed else "FAIL"),
-        Column("time, us", lambda line: line.seconds),
+        Column("relative L2 error", lambda line: f"{line.error:.2e}"),
+        Column("tolerance", lambda line: f"{line.tolerance:.1e}"),
+        Column("result", lambda line: "PASS" if line.passed else "FAIL"),
+        Column("time (µs)", lambda line: line.time),
     )
     by_backend = [[line for line in lines if line.backend == name] for name in times]
     out.print(table("", "", columns, by_backend))
-    for backend, why in refusals.items():
-        out.print(f"{backend} cannot run it here: {why}", markup=False)
+    for backend, reason in unsupported.items():
+        out.print(f"{backend} does not support this graph: {reason}", markup=False)
     passed = all(line.passed for line in lines)
     out.print("PASS" if passed else "FAIL")
     return 0 if passed else 1
