@@ -1,4 +1,4 @@
-"""onedsl bench --step: whole training steps, of tiny images."""
+"""The benchmark of whole training steps: ``onedsl bench --step``."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ import json
 import pytest
 
 from onedsl.__main__ import main
-from onedsl.cli.bench import NETWORKS, networks
+from onedsl.cli.bench import NETWORKS, parse_networks
 
 
 def steps():
-    """Give the module, which needs PyTorch."""
+    """Import the module, which needs PyTorch."""
     pytest.importorskip("torch", reason="--step trains with PyTorch, which is not installed")
     return pytest.importorskip("onedsl.bench.steps")
 
 
-def run(words, *more):
-    return main(["bench", *words.split(), *more])
+def tiny(classes):
+    """Return a network that trains in a moment."""
+    nn = steps().nn
+    layers = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, classes))
 
 
-def test_step_writes_what_it_shows(tmp_path, capsys):
+def run(options, *more):
+    return main(["bench", *options.split(), *more])
+
+
+def test_step_writes_a_table_json_and_a_picture(tmp_path, monkeypatch, capsys):
     found = steps()
+    monkeypatch.setitem(found.NETWORKS, "MobileNetV2", tiny)
     figures, picture = tmp_path / "steps.json", tmp_path / "steps.png"
-    tiny = "--step mobilenetv2 --batch 2 --size 32 --rounds 3 --formats NXC"
-    assert run(tiny, "--json", str(figures), "--plot", str(picture)) == 0
+    options = "--step mobilenetv2 --batch 2 --size 32 --rounds 2 --formats NXC"
+    assert run(options, "--json", str(figures), "--plot", str(picture)) == 0
     shown = capsys.readouterr().out
     document = json.loads(figures.read_text())
     assert document["machine"]["onedsl"]
@@ -33,44 +41,48 @@ def test_step_writes_what_it_shows(tmp_path, capsys):
     lines = [line.split() for line in shown.splitlines() if line.startswith("MobileNetV2")]
     assert len(lines) == len(document["steps"]) == 2
     for line, step in zip(lines, document["steps"], strict=True):
-        assert step["case"] == dict(zip(("network", "dtype", "memory"), line, strict=False))
-        assert step["case"]["memory"] == "channels_last"
-        assert set(step["seconds"]) == set(found.WAYS)
+        assert step["case"] == dict(zip(("network", "dtype", "memory_format"), line, strict=False))
+        assert step["case"]["memory_format"] == "channels_last"
+        assert list(step["seconds"]) == [variant.name for variant in found.VARIANTS]
         assert step["ratios"]["PyTorch"] == 1
-        ratio = step["ratios"]["enable"]
-        assert f"{ratio:.2f}" == line[4]
-        assert 0.1 < ratio < 10
+        assert f"{step['ratios']['enable']:.2f}" == line[4]
         for parts in step["shares"].values():
             assert min(parts.values()) > 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_enable_and_fuse_are_what_is_measured(monkeypatch):
-    """PyTorch's steps run its own kernels, and the others onedsl's."""
+def test_variants_are_interleaved(monkeypatch):
+    """Only the first variant runs without `enable`, and only the last one is fused."""
     found = steps()
     import onedsl.torch
 
-    seen = []
-    step = found._Trainer.step
+    prepared, forwards = [], []
 
-    def noting(trainer):
-        fused = any(
-            "ReLU" in type(m).__name__ for m in trainer.model.modules() if hasattr(m, "eps")
-        )
-        seen.append((onedsl.torch.enabled(), fused))
-        step(trainer)
+    def watched(classes):
+        model = tiny(classes)
+        model[0].register_forward_hook(lambda *_: forwards.append(onedsl.torch.enabled()))
+        return model
 
-    monkeypatch.setattr(found._Trainer, "step", noting)
-    result = found.measure(found.Case("MobileNetV2", "bf16", "contiguous"), 2, 32, 2)
-    plain, enabled, fused = (False, False), (True, False), (True, True)
-    warm = timed = profiled = [plain, enabled, fused]
-    assert seen == [*warm, *timed, *[enabled, fused, plain], *profiled]
+    def preparing(variant):
+        def prepare(model):
+            prepared.append(variant.name)
+            return variant.prepare(model)
+
+        return variant._replace(prepare=prepare)
+
+    assert found.VARIANTS[-1].prepare is onedsl.torch.fuse
+    monkeypatch.setitem(found.NETWORKS, "watched", watched)
+    monkeypatch.setattr(found, "VARIANTS", tuple(map(preparing, found.VARIANTS)))
+    result = found.measure(found.Case("watched", "bf16", "contiguous"), 2, 32, 2)
+    plain, enabled, fused = False, True, True
+    warm_up = first = profile = [plain, enabled, fused]
+    assert forwards == [*warm_up, *first, *[enabled, fused, plain], *profile]
     assert not onedsl.torch.enabled()
-    assert result.seconds.keys() == result.shares.keys() == set(found.WAYS)
+    names = [variant.name for variant in found.VARIANTS]
+    assert prepared == list(result.seconds) == list(result.shares) == names
 
 
-def test_the_command_line_knows_the_networks():
-    """By name, as it can do without PyTorch."""
+def test_the_command_has_the_names_of_all_networks():
     steps()
     from onedsl.bench.networks import NETWORKS as ALL
 
@@ -86,35 +98,44 @@ def test_the_command_line_knows_the_networks():
     ],
 )
 def test_names_of_networks(text, chosen):
-    assert networks(text) == chosen
+    assert parse_networks(text) == chosen
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--step vgg", "no network 'vgg'; there are resnet50, mobilenetv2, densenet121"),
-        ("--step resnet50,", "no network ''"),
-        ("--step --batch 0", "must be a whole number from 1 up, not '0'"),
-        ("--step --size 31", "--size must be at least 32, not 31"),
-        ("--step --rounds many", "must be a whole number from 1 up, not 'many'"),
-        ("--step --dtypes f16", "--step has the types f32 and bf16"),
-        ("--step --seconds 2", "--step does not go with --seconds"),
-        ("--step --operations chain", "--step does not go with --operations"),
-        ("--step resnet50 small", "--step does not go with WHAT"),
-        ("small --batch 3", "--batch goes with --step"),
-        ("--rounds 3", "--rounds goes with --step"),
+        ("--step vgg", "must be among resnet50, mobilenetv2, densenet121, got 'vgg'"),
+        ("--step resnet50,", "got ''"),
+        ("--step --batch 0", "'--batch': 0 is not in the range"),
+        ("--step --size 31", "'--size': 31 is not in the range 32<=x<=4096"),
+        ("--step --size 100000000", "'--size': 100000000 is not in the range"),
+        ("--step --rounds many", "'many' is not a valid integer"),
+        ("--step --dtypes f16", "--dtypes must be among f32, bf16 with --step, got 'f16'"),
+        ("--step --seconds 2", "--seconds cannot be combined with --step"),
+        ("--step --operations chain", "--operations cannot be combined with --step"),
+        ("--step resnet50 small", "WHAT cannot be combined with --step"),
+        ("small --batch 3", "--batch needs --step"),
+        ("--rounds 3", "--rounds needs --step"),
         ("--step --plot steps.gif", "must end in .png, .pdf, .svg"),
     ],
 )
-def test_mistakes_are_explained(arguments, message, capsys):
+def test_invalid_options_are_rejected(arguments, message, capsys):
     assert run(arguments) == 2
     captured = capsys.readouterr()
     assert message in " ".join(captured.err.split())
     assert captured.out == ""
 
 
-def test_one_value_a_channel_is_pytorch_s_to_refuse(capsys):
+def test_images_beyond_memory(capsys):
     steps()
+    assert run("--step resnet50 --batch 65536 --size 4096 --rounds 1") == 2
+    assert "not enough memory for 65536 images of 4096 x 4096" in capsys.readouterr().err
+
+
+def test_one_value_per_channel(monkeypatch, capsys):
+    found = steps()
+    model = found.nn.Sequential(found.nn.AdaptiveAvgPool2d(1), found.nn.BatchNorm2d(3))
+    monkeypatch.setitem(found.NETWORKS, "ResNet-50", lambda _: model)
     assert run("--step resnet50 --batch 1 --size 32 --rounds 1") == 2
     assert "Expected more than 1 value per channel" in capsys.readouterr().err
 

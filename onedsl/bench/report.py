@@ -33,9 +33,9 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("onedsl\nµs", lambda row: microseconds(row.time("onedsl"))),
     Column("oneDNN\nµs", lambda row: microseconds(row.time("oneDNN"))),
     Column("PyTorch\nµs", lambda row: microseconds(row.time("PyTorch"))),
-    Column("speedup\n(oneDNN)", lambda row: ratio(speedup(row, "oneDNN"))),
-    Column("speedup\n(PyTorch)", lambda row: ratio(speedup(row, "PyTorch"))),
-    Column("% of\nfloor", lambda row: f"{row.floor_share('onedsl'):.0%}"),
+    Column("speedup\nvs.\noneDNN", lambda row: ratio(speedup(row, "oneDNN"))),
+    Column("speedup\nvs.\nPyTorch", lambda row: ratio(speedup(row, "PyTorch"))),
+    Column("floor\n/time", lambda row: f"{row.floor_share('onedsl'):.0%}"),
 )
 
 
@@ -45,8 +45,8 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
         yield table(
             f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
             "Times are of the faster of two calls: one allocates its results, one writes to given "
-            "memory. % of floor: the least time of the algorithm, from the memory bandwidth of a "
-            "triad on tensors of this size, over onedsl's time.",
+            "memory. floor: the least time of the algorithm, at the memory bandwidth of a triad on "
+            "tensors of this size.",
             COLUMNS,
             [list(network) for _, network in itertools.groupby(section, lambda r: r.workload)],
         )
@@ -60,7 +60,11 @@ def by_operation(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Return mean and lowest ratios of each operation, and a warning about noisy rows."""
-    lines = [line for _, section in by_operation(rows) for line in _operation_summary(section)]
+    lines = [
+        f"{operation}: {line}"
+        for operation, section in by_operation(rows)
+        for line in _operation_summary(section)
+    ]
     return lines + noise_warning(rows)
 
 
@@ -76,7 +80,7 @@ def _operation_summary(rows: Sequence[Row]) -> Iterator[str]:
     for name in OTHERS:
         ratios = [(speedup(row, name), str(row)) for row in rows if row.ran(name)]
         if ratios:
-            yield line(f"speedup over {name}:", ratios, ".2f")
+            yield line(f"speedup over {name}", ratios, ".2f")
     for data_format in FORMATS:
         ratios = [
             (row.floor_share("onedsl"), str(row))
@@ -84,7 +88,7 @@ def _operation_summary(rows: Sequence[Row]) -> Iterator[str]:
             if row.data_format == data_format and row.tensor_bytes >= LEAST_BYTES and row.ran(TRIAD)
         ]
         if ratios:
-            yield line(f"% of floor, {data_format}:", ratios, ".0%")
+            yield line(f"floor over time, {data_format}", ratios, ".0%")
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:

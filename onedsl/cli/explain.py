@@ -141,7 +141,7 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     graph = compiled.graph
     for op in graph.ops:
         yield "op", f"{op.kind} {dict(op.attrs)}"
-        yield "src as passed", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
+        yield "oneDNN input", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
     for part in graph.partitions:
         yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
     runs: list[Run] = []

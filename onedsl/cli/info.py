@@ -152,7 +152,7 @@ def _matrix(support: list[dict[str, Any]]) -> Table:
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for title in ("types", "format", "rank 2", "rank 3", "rank 4"):
+    for title in ("src/stats", "format", "rank 2", "rank 3", "rank 4"):
         table.add_column(title, no_wrap=True)
     table.add_column("onedsl")
     for (types, data_format), variants in rows.items():

@@ -93,12 +93,13 @@ def names_option(
             chosen |= found
         return [name for name in known if name in chosen]
 
+    some = f" Known: {', '.join(known)}." if default else ""
     return click.option(
         flag,
         type=Parsed("names", parse),
         default=default or ",".join(known),
         show_default=True,
-        help="Comma-separated names, or their first words.",
+        help=f"Comma-separated names, or their first words.{some}",
     )
 
 

@@ -10,6 +10,20 @@ from ._parts import UNKNOWN_SIZE, Attribute, GraphOp, LogicalTensor
 
 _ATTRIBUTE_TYPES = ("string", "bool", "s64", "s64[]", "f32", "f32[]")
 _ROOT = "the document"
+_MAX_DEPTH = 16  # a graph has 6 levels
+
+
+def _is_deeper(document: Any, levels: int) -> bool:
+    """Return whether a document has more levels. Does not recurse."""
+    values = [document]
+    for _ in range(levels):
+        values = [
+            item
+            for value in values
+            if isinstance(value, (dict, list))
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    return bool(values)
 
 
 class JsonValue:
@@ -22,9 +36,14 @@ class JsonValue:
     def parse(cls, text: str) -> JsonValue:
         """Parse a document, or raise ValueError."""
         try:
-            return cls(json.loads(text))
-        except (ValueError, RecursionError) as error:
+            document = json.loads(text)
+            if not _is_deeper(document, _MAX_DEPTH):
+                return cls(document)
+        except RecursionError:
+            pass
+        except ValueError as error:
             raise ValueError(f"graph must be valid JSON: {error}") from None
+        raise ValueError(f"graph must be JSON of at most {_MAX_DEPTH} levels")
 
     def error(self, requirement: str) -> ValueError:
         """Return the exception for a value that does not meet the requirement."""
