@@ -43,7 +43,7 @@ class JsonValue:
             pass
         except ValueError as error:
             raise ValueError(f"graph must be valid JSON: {error}") from None
-        raise ValueError(f"graph must be JSON of at most {_MAX_DEPTH} levels")
+        raise ValueError(f"graph must be valid JSON: at most {_MAX_DEPTH} levels are supported")
 
     def error(self, requirement: str) -> ValueError:
         """Return the exception for a value that does not meet the requirement."""
