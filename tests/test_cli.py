@@ -25,6 +25,7 @@ from onedsl.__main__ import main
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
+from onedsl import cli
 from onedsl.cli import fill, overrides
 from onedsl.graph import Graph, LogicalTensor
 from onedsl.operators._single_op_graph import described
@@ -324,7 +325,7 @@ def test_run_of_a_graph_without_shapes(tmp_path, capsys):
 
 def test_example_in_the_docstring(tmp_path, monkeypatch, capsys):
     """All figures except times, and oneDNN's only if it supports bf16."""
-    example = onedsl.__doc__.partition("```text\n$ onedsl ")[2].partition("```")[0]
+    example = cli.__doc__.partition("```text\n$ onedsl ")[2].partition("```")[0]
     command, _, shown = example.partition("\n")
     monkeypatch.chdir(tmp_path)
     for words in command.split(" && onedsl "):

@@ -1,4 +1,20 @@
-"""The command-line interface: one file for each command of ``onedsl``."""
+"""The command-line interface: one file for each command of ``onedsl``.
+
+```text
+$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16 --seconds 3
+graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
+backend      output  relative L2 error  tolerance  result  time (µs)
+─────────────────────────────────────────────────────────────────────
+native     diff_src           1.64e-03    3.9e-03    PASS      1,162
+native   diff_gamma           1.96e-09    1.0e-06    PASS
+native    diff_beta           0.00e+00    1.0e-06    PASS
+
+onednn     diff_src           1.64e-03    3.9e-03    PASS      5,918
+onednn   diff_gamma           1.96e-09    1.0e-06    PASS
+onednn    diff_beta           0.00e+00    1.0e-06    PASS
+PASS
+```
+"""
 
 from __future__ import annotations
 
