@@ -1,7 +1,7 @@
-"""Processes that train together: four that stay, and form groups over gloo as tests ask for them.
+"""A pool of processes that run distributed tests over gloo.
 
-What they run is a function of a module that they can import, called with their rank. A process is
-one rank because it waits for the others: none is free for a second task before all have come.
+The processes import the functions that they run, so these are module-level functions. Each process
+runs one rank, because it is busy until all ranks have joined.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from torch_helpers import torch
 
-MOST = 4
+MAX_RANKS = 4
 SECONDS = 60.0
 
 
@@ -27,7 +27,7 @@ class Ranks:
         self._folder = tempfile.TemporaryDirectory()
         self._names = itertools.count()
         self._pool = concurrent.futures.ProcessPoolExecutor(
-            MOST, multiprocessing.get_context("spawn"), _begin
+            MAX_RANKS, multiprocessing.get_context("spawn"), _start_process
         )
         return self
 
@@ -36,9 +36,9 @@ class Ranks:
         self._folder.cleanup()
 
     def run(self, world, function, *arguments, seconds=SECONDS):
-        """Call a function on each rank of a group, and give what they give, or raise.
+        """Call a function on each rank of a new group and return the list of results.
 
-        Exceptions that are expected come back as values: see `caught`.
+        Exceptions are raised here. Use `caught` for expected ones.
         """
         store = Path(self._folder.name) / str(next(self._names))
         tasks = [
@@ -49,7 +49,7 @@ class Ranks:
 
 
 def caught(call, *arguments):
-    """Give the type and the words of what a call raises."""
+    """Return the type and message of the exception that a call raises, or None."""
     try:
         call(*arguments)
     except Exception as error:
@@ -58,7 +58,7 @@ def caught(call, *arguments):
 
 
 def init(rank, world, store, seconds):
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # a machine's own name need not have an address
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the host name may not resolve
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{store}",
@@ -68,7 +68,7 @@ def init(rank, world, store, seconds):
     )
 
 
-def _begin():
+def _start_process():
     torch.set_num_threads(1)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of SyncBatchNorm run on each rank."""
+"""Functions that the tests of SyncBatchNorm run on each rank."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def random(*shape, seed):
 
 
 def problem(shape, dtype="f32", memory="contiguous"):
-    """Make the whole batch: its input, and the gradient of its output."""
+    """Return the input of the whole batch and the gradient of its output."""
     made = (random(*shape, seed=0) * 2 + 3, random(*shape, seed=1))
     form = torch.channels_last if memory == "channels_last" else torch.contiguous_format
     return [t.to(DTYPES[dtype]).contiguous(memory_format=form) for t in made]
 
 
 def part(rank, sizes, *tensors):
-    """Give a rank's part of the batch; its memory is its own, in the order of the whole."""
+    """Return copies of a rank's part of the batch, in the same memory format."""
     begin = sum(sizes[:rank])
     return [
         t[begin : begin + sizes[rank]].clone(memory_format=torch.preserve_format) for t in tensors
@@ -39,7 +39,7 @@ def new_layer(channels, **kwargs):
 
 
 def step(layer, src, diff_dst):
-    """Run both passes, and give all that they give."""
+    """Run both passes and return all results."""
     src = src.detach().requires_grad_()
     dst = layer(src)
     dst.backward(diff_dst)
@@ -52,7 +52,7 @@ def step(layer, src, diff_dst):
 
 
 def numpy(tensors):
-    """As float64 and integers in NumPy's arrays, which pass between processes without handles."""
+    """Convert tensors to NumPy arrays of float64 or integers, which pickle without file handles."""
     return {
         name: None if t is None else (t.double() if t.is_floating_point() else t).numpy()
         for name, t in tensors.items()
@@ -76,7 +76,7 @@ def new_kind(kwargs, frozen):
 
 
 def kind(rank, kwargs, frozen):
-    """Of a layer of some kind, a step of training; in evaluation it is plain batch norm."""
+    """Run a training step; in evaluation, compare with plain batch norm."""
     made = new_kind(kwargs, frozen)
     tensors = part(rank, (1, 3), *problem((4, 5, 3, 3)))
     results = numpy(step(made, *tensors))
@@ -111,17 +111,24 @@ def all_empty(_rank):
     return numpy(results)
 
 
+def different_channels(rank):
+    """All ranks raise, and the group remains usable."""
+    raised = ranks.caught(new_layer(3 + rank), torch.ones(2, 3 + rank, 2, 2))
+    assert not ranks.caught(new_layer(3), torch.ones(2, 3, 2, 2))
+    return raised
+
+
 def one_value(rank):
-    """One value in all is refused everywhere, and the group goes on."""
+    """All ranks raise, and the group remains usable."""
     sizes = (0, 1, 0)
     made = new_layer(3)
-    refusal = ranks.caught(step, made, *part(rank, sizes, *problem((1, 3, 1, 1))))
+    raised = ranks.caught(step, made, *part(rank, sizes, *problem((1, 3, 1, 1))))
     assert not ranks.caught(step, made, *part(rank, (1, 1, 0), *problem((2, 3, 1, 1))))
-    return refusal
+    return raised
 
 
 def exchanges(rank):
-    """Count what is sent: bytes of each exchange, by its name."""
+    """Return the name and bytes of each exchange, of a full step and of later calls."""
     seen = []
     for name, index in (("all_gather", 1), ("all_reduce", 0)):
         call = getattr(distributed, name)
@@ -135,7 +142,7 @@ def exchanges(rank):
     made = new_layer(5)
     step(made, src, diff_dst)
     both = list(seen)
-    made(src).backward(diff_dst)  # nobody wants the gradient of src
+    made(src).backward(diff_dst)  # the gradient of src is not needed
     with torch.no_grad():
         made(src)
     made.eval()(src.requires_grad_()).backward(diff_dst)
@@ -143,7 +150,7 @@ def exchanges(rank):
 
 
 def groups(rank):
-    """Two groups of two, each with its own statistics."""
+    """Use two groups of two ranks, each with its own statistics."""
     pairs = [distributed.new_group(pair) for pair in ((0, 1), (2, 3))]
     mine, others = pairs[rank // 2], pairs[1 - rank // 2]
     tensors = part(rank, (1, 2, 3, 2), *problem((8, 5, 3, 3)))
@@ -156,18 +163,18 @@ def groups(rank):
     return numpy(step(made, *tensors))
 
 
-def refusals(_rank):
+def invalid_inputs(_rank):
     made = new_layer(3)
     src, diff_dst = problem((2, 3, 2, 2))
-    said = [
-        ranks.caught(made, wrong)
-        for wrong in (src.double(), src.to("meta"), src[:, :2], src[0, 0, 0], src.to_sparse())
+    raised = [
+        ranks.caught(made, invalid)
+        for invalid in (src.double(), src.to("meta"), src[:, :2], src[0, 0, 0], src.to_sparse())
     ]
     assert made.num_batches_tracked == 0
     x = src.requires_grad_()
     (diff_src,) = torch.autograd.grad(made(x), x, diff_dst.requires_grad_(), create_graph=True)
-    said.append(ranks.caught(diff_src.sum().backward))
-    return said
+    raised.append(ranks.caught(diff_src.sum().backward))
+    return raised
 
 
 def small_model():
@@ -176,7 +183,7 @@ def small_model():
 
 
 def compiled(rank):
-    """A model that was compiled does what it did before, in more than one graph."""
+    """Check that a compiled model computes the same, in more than one graph."""
     eager = small_model()
     twin = copy.deepcopy(eager)
     src, diff_dst = part(rank, (1, 3), *problem((4, 5, 3, 3)))
@@ -197,7 +204,7 @@ def autocast(rank, dtype):
 
 
 def late(rank, seconds):
-    """Give the seconds after which a rank that waits for another, which sleeps, gets an error."""
+    """Return the error of a rank that waits for rank 0, and the seconds until it came."""
     src, _ = problem((2, 3, 2, 2))
     if rank == 0:
         time.sleep(seconds)
@@ -207,7 +214,7 @@ def late(rank, seconds):
 
 
 silu = nn.functional.silu
-"""Smooth: at a ReLU, one rounding that turns a sign sends a training elsewhere in a few steps."""
+"""Smooth: with a ReLU, one rounding error that changes a sign changes the training."""
 
 
 class Block(nn.Module):
@@ -236,7 +243,7 @@ def resnet():
 
 
 def train(model, batch, share=slice(None), steps=20):
-    """Take steps with a share of each batch, and give the network's weights and statistics."""
+    """Train on a slice of each batch and return the weights and statistics."""
     optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
     dtype = next(model.parameters()).dtype
     for at in range(steps):

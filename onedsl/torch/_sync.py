@@ -1,8 +1,9 @@
-"""Batch norm by the statistics of all the processes that train together."""
+"""Batch norm with statistics of the batches of all processes that train together."""
 
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any, TypeVar
 
 import torch
@@ -18,7 +19,12 @@ from ._training import affine, is_laid_out
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Group = Any
-"""torch.distributed's ProcessGroup, which a PyTorch without torch.distributed has not."""
+"""torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
+
+_checked_groups: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Group]] = (
+    weakref.WeakKeyDictionary()
+)
+"""The group for which `_check_channels` passed, by layer."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -30,7 +36,7 @@ def _operators(eps: float) -> tuple[BatchNormForwardTraining, BatchNormTrainingB
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """The two passes, each with one exchange between its reading and its writing."""
+    """Forward and backward pass, each with one exchange between its reduce and apply passes."""
 
     @staticmethod
     def forward(
@@ -47,18 +53,18 @@ class _SyncBatchNorm(torch.autograd.Function):
         if not is_laid_out(src):
             src = src.contiguous()
         forward, _ = _operators(eps)
-        read = src.detach()
-        moments = _gathered(forward.reduce(read), group)
+        detached = src.detach()
+        moments = _gather(forward.reduce(detached), group)
         if moments.count == 1:
             raise ValueError(
-                "input has one value a channel on one process, and none on the others: training "
-                "wants two of all processes together"
+                "the inputs of all processes together must have more than 1 value per channel "
+                "when training, got 1"
             )
         gamma, beta = affine(_f32(weight), _f32(bias))
         zeros = src.new_zeros(src.shape[1], dtype=torch.float32)
-        dst, _, _, mean, variance = forward.apply(moments, read, zeros, zeros, gamma, beta)
+        dst, _, _, mean, variance = forward.apply(moments, detached, zeros, zeros, gamma, beta)
         if running_mean is not None and running_var is not None and moments.count > 0:
-            _renew(running_mean, running_var, mean, variance, momentum, moments.count)
+            _update_running(running_mean, running_var, mean, variance, momentum, moments.count)
         ctx.save_for_backward(src, weight, bias, mean, variance)
         ctx.eps, ctx.group = eps, group
         return dst
@@ -75,10 +81,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         sums = backward.reduce(*inputs)
         diff_src = None
         if src_needed:
-            total = _reduced(sums, ctx.group)
+            total = _all_reduce(sums, ctx.group)
             diff_src = backward.apply(total, *inputs, _f32(weight)).diff_src
-        # Those of this process's batch, as torch.nn.SyncBatchNorm's: DistributedDataParallel
-        # averages them, with the gradients of all other parameters.
+        # The sums of this process's batch, as in torch.nn.SyncBatchNorm: DistributedDataParallel
+        # averages the gradients of all parameters.
         diff_weight = diff_bias = None
         if weight_needed:
             diff_weight = torch.tensor(sums.diff_gamma, dtype=weight.dtype)
@@ -87,28 +93,28 @@ class _SyncBatchNorm(torch.autograd.Function):
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 
 
-def _gathered(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
-    """Merge the moments of all processes, in the order of their ranks: to the same bits on each."""
+def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
+    """Merge the moments of all processes, in the order of ranks, for the same bits on each."""
     mine = torch.from_numpy(moments.to_vector())
     rows = mine.new_empty(distributed.get_world_size(group), len(mine))
     distributed.all_gather(list(rows), mine, group)
-    # Added two by two, the moments of 64 processes would take longer than gloo.
+    # One by one, adding the moments of 64 processes would take longer than gloo.
     return BatchNormMoments._of_parts(rows.numpy())
 
 
-def _reduced(sums: BatchNormSums, group: Group) -> BatchNormSums:
-    """Add up the sums of all processes."""
+def _all_reduce(sums: BatchNormSums, group: Group) -> BatchNormSums:
+    """Add the sums of all processes."""
     vector = torch.from_numpy(sums.to_vector())
     distributed.all_reduce(vector, group=group)
     return BatchNormSums.from_vector(vector.numpy())
 
 
 def _f32(channels: Tensor | None) -> Tensor | None:
-    """Give a parameter as the kernels take it: models in bfloat16 have theirs in bfloat16."""
+    """Convert a parameter for the kernels: a model in bfloat16 has parameters in bfloat16."""
     return None if channels is None else channels.detach().float().contiguous()
 
 
-def _renew(
+def _update_running(
     running_mean: Tensor,
     running_var: Tensor,
     mean: Tensor,
@@ -116,7 +122,7 @@ def _renew(
     momentum: float,
     count: int,
 ) -> None:
-    """Update the running statistics, whatever their type and strides are."""
+    """Update the running statistics, of any dtype and strides."""
     new_mean, new_var = (t.float().contiguous() for t in (running_mean, running_var))
     _core.update_running(new_mean, new_var, mean, variance, momentum, count)
     for running, new in ((running_mean, new_mean), (running_var, new_var)):
@@ -124,61 +130,90 @@ def _renew(
             running.copy_(new)
 
 
-# Outside of torch.compile's graphs. torch.compiler.disable would import the compiler here, which
-# takes as long as PyTorch itself; this imports it at the first call, as torch.optim does.
+# Both functions are outside of torch.compile's graphs. torch.compiler.disable would import the
+# compiler with this module, which takes as long as importing PyTorch.
 @torch._disable_dynamo
 def _synchronized(*arguments: Any) -> Tensor:
     output: Tensor = _SyncBatchNorm.apply(*arguments)
     return output
 
 
+@torch._disable_dynamo
+def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
+    """Raise ValueError on every process if the numbers of channels differ.
+
+    gloo aborts the process if the vectors of an exchange differ in length. The check is an exchange
+    itself, so it runs at the first call of a layer in a group only.
+    """
+    checked = _checked_groups.get(layer)
+    if checked is not None and checked() is group:
+        return
+    mine = torch.tensor([channels])
+    rows = mine.new_empty(distributed.get_world_size(group), 1)
+    distributed.all_gather(list(rows), mine, group)
+    if (rows != mine).any():
+        raise ValueError(
+            "num_features must be the same on all processes that call a layer together, got "
+            f"{rows.flatten().tolist()}"
+        )
+    _checked_groups[layer] = weakref.ref(group)
+
+
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """torch.nn.SyncBatchNorm for CPUs: batch norm by the statistics of all processes' batches.
+    """torch.nn.SyncBatchNorm for CPUs: batch norm with statistics of all processes' batches.
 
     Parameters
     ----------
     num_features : int
-        Channels, C.
+        Number of channels, C.
     eps, momentum, affine, track_running_stats, device, dtype, bias
         As for torch.nn.SyncBatchNorm.
     process_group : torch.distributed.ProcessGroup, optional
-        The processes that share their statistics. Absent means the default group: all of them.
+        The processes that share their statistics. Default: all processes.
+
+    Raises
+    ------
+    TypeError
+        If the input is not float32, bfloat16 or float16.
+    ValueError
+        If the input is not a strided CPU tensor of shape ``(N, C, ...)``, if the processes' layers
+        differ in the number of channels, or if all inputs together have one value per channel.
+    RuntimeError
+        If another process fails: from torch.distributed, at the latest after the group's timeout.
 
     Notes
     -----
-    PyTorch's own refuses CPU tensors where there is a process group. This one takes float32,
-    bfloat16 and float16, ``(N, C, ...)``, over any backend that exchanges CPU tensors (gloo, MPI).
-    Its state_dict is the other's, and so is what it does where nothing is to be synchronized:
-    in evaluation, without a process group and in a group of one process, it is plain batch norm.
+    torch.nn.SyncBatchNorm does not support CPU tensors. This layer works with every backend of
+    torch.distributed that exchanges CPU tensors (gloo, MPI). It has the same state_dict. In
+    evaluation, without a process group and in a group of one process, it is plain batch norm.
 
-    In training, each process sends 2 C + 1 numbers of float64 in the forward pass (count, mean and
-    sum of squared deviations, gathered and merged in the order of the ranks, so that statistics and
-    running statistics have the same bits everywhere), and 2 C + 1 in the backward pass (one
-    all-reduce). The gradient of the input is that of the whole batch. Those of weight and bias are
-    of the process's own batch, as PyTorch's are: DistributedDataParallel averages them. Batches may
-    differ in size, and be empty on some processes or on all.
+    In training, each process sends 2 C + 1 numbers of float64 in the forward pass: count, mean and
+    sum of squared deviations, which are gathered and merged in the order of ranks, so that all
+    processes compute the same bits. It sends 2 C + 1 numbers in the backward pass, in one
+    all-reduce. At its first call in a group, a layer also compares the number of channels. The
+    gradient of the input is that of the whole batch. The gradients of weight and bias are those of
+    the process's own batch, as in PyTorch: DistributedDataParallel averages them. Batches may
+    differ in size, and may be empty.
 
-    All processes call the same layers in the same order, with the same number of channels, and
-    either all or none of them want the gradient of the input. Where one dies or raises an error,
-    the others get a RuntimeError of torch.distributed's, at the latest after the group's timeout.
+    All processes must call the same layers in the same order, and either all or none of them must
+    need the gradient of the input.
 
-    Nothing of a layer can be computed while an exchange is under way, so that a step takes the time
-    of two exchanges more: 2.3 ms over gloo between two processes of a virtual machine with two
-    cores, where a step of 10 MB a process takes 5 ms. ``examples/scale.py`` measures that,
-    and computes it for up to 1,024 processes.
+    A layer cannot compute during an exchange, so a step takes longer by two exchanges: 2.3 ms with
+    gloo between two processes of a virtual machine with two cores, where a step of 10 MB per
+    process takes 5 ms. ``examples/scale.py`` measures this and models up to 1,024 processes.
 
-    torch.compile breaks its graph at this layer, and the gradient cannot be differentiated again.
+    torch.compile breaks its graph at this layer. The gradient cannot be differentiated again.
 
     Examples
     --------
     >>> layer = onedsl.torch.SyncBatchNorm(8)
-    >>> layer(torch.randn(4, 8, 6, 6)).shape  # plain batch norm: there is no process group
+    >>> layer(torch.randn(4, 8, 6, 6)).shape  # plain batch norm without a process group
     torch.Size([4, 8, 6, 6])
     """
 
-    # Not a subclass of torch.nn.SyncBatchNorm: DistributedDataParallel refuses that one on CPUs.
+    # Not a subclass of torch.nn.SyncBatchNorm, which DistributedDataParallel rejects on CPUs.
 
-    _reverts_to = nn.SyncBatchNorm  # `revert` makes this of it
+    _reverts_to = nn.SyncBatchNorm  # the class that `revert` installs
 
     def __init__(
         self,
@@ -206,6 +241,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         group = self._group()
         if group is not None:
             self._check(input)
+            _check_channels(self, self.num_features, group)
         mean, variance, training, momentum = begin_step(self)
         weight, bias, eps = self.weight, self.bias, self.eps
         if group is None:
@@ -213,7 +249,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         return _synchronized(input, weight, bias, mean, variance, momentum, eps, group)
 
     def _group(self) -> Group | None:
-        """Give the group to talk to, or None where there is nobody else."""
+        """Return the group, or None in evaluation and if there is no other process."""
         if not (self.training and distributed.is_available() and distributed.is_initialized()):
             return None
         group = distributed.group.WORLD if self.process_group is None else self.process_group
@@ -221,28 +257,26 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
         if input.ndim < 2:
-            raise ValueError(f"input has shape {tuple(input.shape)}: it must be (N, C, ...)")
+            raise ValueError(f"input must have shape (N, C, ...), got {tuple(input.shape)}")
 
     def _check(self, input: Tensor) -> None:  # noqa: A002
-        """Refuse before anything is sent what could not be sent or received."""
+        """Raise before anything is sent."""
         if not input.is_cpu or input.layout is not torch.strided:
             raise ValueError(
-                f"input is a {input.layout} tensor on {input.device}: onedsl's SyncBatchNorm takes "
-                "strided ones on the CPU; torch.nn.SyncBatchNorm is for other devices"
+                f"input must be a strided CPU tensor, got {input.layout} on {input.device}. "
+                "torch.nn.SyncBatchNorm supports other devices"
             )
         if input.dtype not in TYPES:
-            raise TypeError(f"input is {input.dtype}: it must be float32, bfloat16 or float16")
+            raise TypeError(f"input must be float32, bfloat16 or float16, got {input.dtype}")
         if input.shape[1] != self.num_features:
-            raise ValueError(
-                f"input has {input.shape[1]} channels, and the layer {self.num_features}"
-            )
+            raise ValueError(f"input must have {self.num_features} channels, got {input.shape[1]}")
 
     @classmethod
     def convert_sync_batchnorm(cls, module: ModuleT, process_group: Group | None = None) -> ModuleT:
-        """Do what ``onedsl.torch.convert(module, process_group=process_group)`` does."""
+        """Return ``onedsl.torch.convert(module, process_group=process_group)``."""
         from ._convert import convert
 
         return convert(module, process_group=process_group)
 
 
-SyncBatchNorm.__module__ = "onedsl.torch"  # where a saved model looks for its class
+SyncBatchNorm.__module__ = "onedsl.torch"  # the name in saved models

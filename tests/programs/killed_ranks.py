@@ -1,4 +1,4 @@
-"""Kills one of three ranks at a random time of their training: the others must get an error.
+"""Kills one of three training ranks at a random time: the others must raise an error.
 
 Command line: number of runs, seed.
 """
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import ranks
-import torch._dynamo  # the first step would import it, in each child anew
+import torch._dynamo  # each child would import it in its first step
 from torch_helpers import nn, onedsl_torch, torch
 
 runs, seed = int(sys.argv[1]), int(sys.argv[2])
@@ -21,11 +21,11 @@ WORLD, TIMEOUT, GRACE = 3, 2.0, 10.0
 LATEST = 0.3  # seconds after the first steps
 GOT_AN_ERROR = 3
 
-torch.set_num_threads(1)  # so that there are no threads before the forks
+torch.set_num_threads(1)  # no threads may exist before a fork
 
 
 def train(rank: int, store: str) -> None:
-    """Take steps for ever."""
+    """Train until an error."""
     ranks.init(rank, WORLD, store, TIMEOUT)
     torch.manual_seed(rank)
     layers = [nn.Sequential(nn.Conv2d(4, 4, 3), onedsl_torch.SyncBatchNorm(4)) for _ in range(3)]
@@ -41,16 +41,16 @@ def train(rank: int, store: str) -> None:
 def start(rank: int, store: str) -> int:
     child = os.fork()
     if child == 0:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what gloo says of lost connections
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # gloo's messages about lost connections
         try:
             train(rank, store)
-        except RuntimeError:  # torch.distributed's errors are such
+        except RuntimeError:  # base class of torch.distributed's errors
             sys.exit(GOT_AN_ERROR)
     return child
 
 
 def wait(child: int, end: float) -> int | None:
-    """Give the exit status of a child, or None if it has none in time."""
+    """Return the exit status of a child, or None if it does not end in time."""
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
