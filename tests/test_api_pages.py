@@ -1,4 +1,4 @@
-"""The API pages that pdoc makes of the docstrings."""
+"""The API pages that pdoc generates from the docstrings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pages(tmp_path_factory):
         "onedsl",
         *(f"onedsl.{name}" for name in ("torch", "jax") if importlib.util.find_spec(name)),
     ]
-    # In an empty folder, pdoc does not ask which of two things named onedsl is meant.
+    # In an empty folder, so that pdoc finds the installed onedsl and not a folder of that name.
     child = helpers.run_python(
         *("-m", "pdoc", "-t", str(helpers.ROOT / ".ci" / "pdoc"), "-o", str(folder), *modules),
         cwd=tmp_path_factory.mktemp("empty"),
@@ -30,13 +30,13 @@ def pages(tmp_path_factory):
     return {module: (folder / f"{module.replace('.', '/')}.html").read_text() for module in modules}
 
 
-def test_every_public_name_is_there(pages):
+def test_pages_have_every_public_name(pages):
     for name in set(onedsl.__all__) - {"graph", "testing"}:
         assert f'id="{name}"' in pages["onedsl"], name
 
 
 @pytest.mark.parametrize("name", [n for n in onedsl.__all__ if n.startswith("BatchNorm")])
-def test_calls_are_there_with_their_parameters(pages, name):
+def test_pages_have_parameters_and_returns_of_calls(pages, name):
     cls = getattr(onedsl, name)
     calls = ("__call__", "compile", "reduce", "apply", "from_vector")
     methods = [m for m in calls if m in vars(cls)]

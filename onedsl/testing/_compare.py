@@ -86,5 +86,5 @@ def assert_close(
 def assert_gradients_close(
     actual: tuple[Any, ...], expected: tuple[Any, ...], *, factor: float = 1.0
 ) -> None:
-    """Call `assert_close`, the preferred name of this function."""
+    """Check gradients with `assert_close`, which new code should call instead."""
     assert_close(actual, expected, factor=factor)
