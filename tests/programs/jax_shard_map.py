@@ -105,7 +105,7 @@ def backward(*arguments):
 
 inputs = (ROWS, ROWS, P(), P(), P())
 if DEVICES > 1:
-    # Each device returns the sum of its own shard, and JAX knows that these sums differ.
+    # Each device returns the sum of its own shard, and JAX rejects these sums as replicated.
     local = sharded(lambda *a: backward(*a).diff_beta, inputs, ROWS)(*problem)
     assert local.shape == (8 * DEVICES,)
     for call in (backward, lambda *a: jax.vmap(backward)(*(x[None] for x in a))):
