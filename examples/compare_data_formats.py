@@ -100,8 +100,8 @@ def conclusion(pairs: Sequence[Pair]) -> str:
     for name in bench.BACKENDS:
         ratios = [ncx_over_nxc(pair, name) for pair in pairs if pair[0].ran(name)]
         if ratios:
-            parts.append(f"{bench.geometric_mean(ratios):.1f} times as long as NXC in {name}")
-    return f"NCX takes {' and '.join(parts)}"
+            parts.append(f"{bench.geometric_mean(ratios):.1f} times ({name})")
+    return f"NCX takes {' and '.join(parts)} as long as NXC"
 
 
 def columns(name: str) -> list[Column[Pair]]:

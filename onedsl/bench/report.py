@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.table import Table
 
 from .cases import FORMATS
-from .implementations import TRIAD
 from .machine import describe_machine, machine_facts
 from .measure import Row, geometric_mean, noise_warning
 from .table import Column, microseconds, ratio, table
@@ -85,7 +84,7 @@ def _operation_summary(rows: Sequence[Row]) -> Iterator[str]:
         ratios = [
             (row.floor_share("onedsl"), str(row))
             for row in rows
-            if row.data_format == data_format and row.tensor_bytes >= LEAST_BYTES and row.ran(TRIAD)
+            if row.data_format == data_format and row.tensor_bytes >= LEAST_BYTES
         ]
         if ratios:
             yield line(f"floor over time, {data_format}", ratios, ".0%")

@@ -29,14 +29,14 @@ from .table import Column, table
 
 CLASSES = 100
 
-# Parts of a step, by substrings of the names of PyTorch's ops and onedsl's autograd functions.
+# Parts of a step, by substrings of the names of PyTorch's ops and onedsl's autograd functions. The
+# first part that matches counts.
 PARTS = {
-    "convolutions": ("convolution", "addmm", "aten::mm", "aten::bmm"),
     "batch norm": ("batch_norm", "BatchNorm"),
+    "convolutions": ("convolution", "addmm", "aten::mm", "aten::bmm"),
     "ReLU and additions": ("relu", "threshold", "hardtanh", "aten::add", "aten::cat"),
     "others": ("",),
 }
-_SEARCH_ORDER = ("batch norm", "convolutions", "ReLU and additions", "others")
 
 
 class Variant(NamedTuple):
@@ -122,7 +122,7 @@ class _Trainer:
             self.step()
         parts = dict.fromkeys(PARTS, 0.0)
         for event in profiler.key_averages():
-            part = next(p for p in _SEARCH_ORDER if any(op in event.key for op in PARTS[p]))
+            part = next(p for p, ops in PARTS.items() if any(op in event.key for op in ops))
             parts[part] += event.self_cpu_time_total / 1e6
         return parts
 
@@ -237,7 +237,7 @@ def results_table(results: Sequence[Result], conditions: str) -> Table:
 
 
 HEADER, ROW, FOOTER = 1.5, 0.6, 0.75  # inches
-COLORS = ("#8a8a8a", "#0b6e99", "#c8dce6", "#e8e8e8")
+COLORS = ("#0b6e99", "#8a8a8a", "#c8dce6", "#e8e8e8")
 
 
 def draw(path: Path, results: Sequence[Result], conditions: str) -> None:
