@@ -17,7 +17,7 @@ DARK_GREY, GRID, STRIPE = "#555555", "#dcdcdc", "#f3f3f3"
 
 MARKER: dict[str, Any] = {"linestyle": "", "markersize": 8}
 # Inches. The width is that of a slide.
-WIDTH, HEADER, FOOTER, LINE, LEAST = 13.3, 1.15, 1.2, 0.33, 2.2
+WIDTH, HEADER, FOOTER, LINE, LEAST = 13.3, 1.25, 1.2, 0.33, 2.2
 
 
 class Mark(NamedTuple):
@@ -64,7 +64,7 @@ def plot(
     height = HEADER + FOOTER + max(LINE * len(labels), LEAST)
     figure = Figure(figsize=(WIDTH, height))
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    left = ((0.6 if ylabel else 0.3) + 0.085 * max(map(len, labels))) / WIDTH
+    left = ((0.7 if ylabel else 0.3) + 0.085 * max(map(len, labels))) / WIDTH
     figure.subplots_adjust(left, FOOTER / height, 0.985, 1 - HEADER / height, wspace=0.08)
     for axes, panel in zip(all_axes, panels, strict=True):
         for y, label in enumerate(labels):
