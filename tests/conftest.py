@@ -1,4 +1,4 @@
-"""Settings of the test suite."""
+"""Settings of the whole suite."""
 
 from __future__ import annotations
 

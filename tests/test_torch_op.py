@@ -77,7 +77,7 @@ def test_tensors_that_are_wrong():
     call = onedsl_torch.batch_norm_backward
     with pytest.raises(ValueError, match="mean must have shape"):
         call(src, diff_dst, mean[:2], variance, gamma, epsilon=EPSILON)
-    with pytest.raises(TypeError, match="diff_dst must be f32 like src"):
+    with pytest.raises(TypeError, match="diff_dst must be f32 as src is"):
         call(src, diff_dst.bfloat16(), mean, variance, gamma, epsilon=EPSILON)
     with pytest.raises(TypeError, match="float64"):
         call(src.double(), diff_dst, mean, variance, gamma, epsilon=EPSILON)

@@ -44,7 +44,7 @@ def test_more_dimensions_than_numpy_has(at):
     problem = list(tensors(SHAPES[2], "f32"))
     problem[at] = torch.zeros([1] * 65)
     name = ("src", "diff_dst", "mean", "variance", "gamma")[at]
-    with pytest.raises(ValueError, match=f"{name} must have at most 64 dimensions, got 65"):
+    with pytest.raises(ValueError, match=f"{name} must have 64 dimensions at most, not 65"):
         onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem)
 
 
@@ -111,7 +111,7 @@ def test_strided_and_empty():
 @pytest.mark.parametrize(
     ("make", "error", "messages"),
     [
-        (lambda t: t.requires_grad_(), TypeError, ["must not require grad", "src.detach()"]),
+        (lambda t: t.requires_grad_(), TypeError, ["requires grad", "src.detach()"]),
         (lambda t: t.to("meta"), (TypeError, ValueError), ["meta"]),
         (lambda t: t.double(), TypeError, ["float64"]),
         (lambda t: t.to_sparse(), TypeError, ["Tensor"]),

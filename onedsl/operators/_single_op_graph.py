@@ -1,4 +1,4 @@
-"""Conversion of calls of `BatchNormTrainingBackward` to graphs of one op, and back."""
+"""The operator `BatchNormTrainingBackward` as a graph of one op, and back."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from . import _attributes
 
 KIND = "BatchNormTrainingBackward"
 
-_SIGNATURE = _core.signature(_core.Operation.training_backward)
-INPUTS = tuple(name for name, *_ in _SIGNATURE["inputs"])
-OUTPUTS = tuple(name for name, *_ in _SIGNATURE["outputs"])
-_TENSORS = {
-    name for name, is_tensor, *_ in (*_SIGNATURE["inputs"], *_SIGNATURE["outputs"]) if is_tensor
-}
+INPUTS, OUTPUTS = _core.ports(_core.Operation.training_backward)
+_TENSORS = ("src", "diff_dst", "diff_src")
 
-# Attributes that oneDNN adds to the dump of a partitioned graph.
-_DUMP_ATTRIBUTES = ("backend", "partition_id")
+# What oneDNN adds where it dumps a graph after it was partitioned.
+_NOTES = ("backend", "partition_id")
 
 
 def graph_of(
@@ -32,7 +28,7 @@ def graph_of(
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> Graph:
-    """Return the graph of one call. Without a spec its sizes are unknown."""
+    """Describe one call; without a spec its sizes are not known."""
     ids = {name: i for i, name in enumerate((*inputs, *outputs))}
 
     def logical(name: str) -> LogicalTensor:
@@ -60,8 +56,8 @@ def graph_of(
 
 
 @dataclass(frozen=True)
-class CallInfo:
-    """One call, read from a graph."""
+class ArrayInfo:
+    """What a graph says of one call."""
 
     epsilon: float
     data_format: DataFormat
@@ -72,44 +68,45 @@ class CallInfo:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Shape of src."""
+        """Of src."""
         return self.inputs["src"].shape
 
 
-def parse_graph(graph: Graph) -> CallInfo:
-    """Return the call that a graph of the one op describes.
+def described(graph: Graph) -> ArrayInfo:
+    """Read a graph of the one op.
 
     Raises
     ------
     ValueError
-        If it is another graph, or the op does not support the call. The message names the place.
+        If it is another graph, or describes what the op does not take. The message names the
+        place.
     """
     if graph.engine_kind != "cpu":
-        raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
+        raise ValueError(f'engine_kind is "{graph.engine_kind}"; onedsl runs on a "cpu"')
     for i, other in enumerate(graph.ops):
         if other.kind != KIND:
-            raise ValueError(f'graph[{i}].kind must be "{KIND}", got "{other.kind}"')
+            raise ValueError(f'graph[{i}].kind is "{other.kind}"; onedsl runs graphs of one {KIND}')
     if len(graph.ops) != 1:
-        raise ValueError(f"graph must have one op, got {len(graph.ops)}")
+        raise ValueError(f"graph has {len(graph.ops)} ops; onedsl runs graphs of one {KIND}")
     (op,) = graph.ops
     if len(op.inputs) not in (4, 5):
-        raise _error("inputs", "4 (no gamma) or 5 tensors", len(op.inputs))
+        raise _wrong("inputs", f"has {len(op.inputs)} tensors", "4 (no gamma) or 5")
     if len(op.outputs) not in (1, 3):
-        raise _error("outputs", "1 (diff_src) or 3 tensors", len(op.outputs))
+        raise _wrong("outputs", f"has {len(op.outputs)} tensors", "1 (diff_src) or 3")
     inputs = dict(zip(INPUTS, op.inputs, strict=False))
     outputs = dict(zip(OUTPUTS, op.outputs, strict=False))
     epsilon, data_format = _attributes_of(op)
     _check_types(op)
     _check_shapes(op, data_format)
-    return CallInfo(epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs)
+    return ArrayInfo(epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs)
 
 
-def _error(place: str, expected: str, got: object) -> ValueError:
-    return ValueError(f"graph[0].{place} must be {expected}, got {got}")
+def _wrong(place: str, got: str, wanted: str) -> ValueError:
+    return ValueError(f"graph[0].{place} {got}, and must be {wanted}")
 
 
 def _ports(op: GraphOp) -> list[tuple[str, str, LogicalTensor]]:
-    """Return place, name and tensor of each port."""
+    """List place, name and tensor of each port."""
     named = ((INPUTS, "inputs", op.inputs), (OUTPUTS, "outputs", op.outputs))
     return [
         (f"{side}[{i}]", name, tensor)
@@ -120,13 +117,13 @@ def _ports(op: GraphOp) -> list[tuple[str, str, LogicalTensor]]:
 
 def _attributes_of(op: GraphOp) -> tuple[float, DataFormat]:
     for name in op.attrs:
-        if name not in ("epsilon", "data_format", *_DUMP_ATTRIBUTES):
-            raise ValueError(f"graph[0].attrs.{name} is not an attribute of {KIND}")
+        if name not in ("epsilon", "data_format", *_NOTES):
+            raise ValueError(f"graph[0].attrs.{name} is no attribute of {KIND}")
     if "epsilon" not in op.attrs:
         raise ValueError("graph[0].attrs.epsilon is missing")
     try:
         return (
-            _attributes.parse_epsilon(op.attrs["epsilon"]),
+            _attributes.epsilon(op.attrs["epsilon"]),
             parse_data_format(op.attrs.get("data_format", "NXC")),
         )
     except (TypeError, ValueError) as error:
@@ -134,19 +131,19 @@ def _attributes_of(op: GraphOp) -> tuple[float, DataFormat]:
 
 
 def _check_types(op: GraphOp) -> None:
-    data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
     for place, name, tensor in _ports(op):
-        dtype, like = (data, "src") if name in _TENSORS else (statistics, "mean")
-        got = f'"{tensor.dtype}" for {name}'
+        like = op.inputs[0 if name in _TENSORS else 2]
         if tensor.dtype not in DTYPES:
-            raise _error(f"{place}.dtype", " or ".join(DTYPES), got)
-        if tensor.dtype != dtype:
-            raise _error(f"{place}.dtype", f"{dtype} like {like}", got)
+            raise _wrong(f"{place}.dtype", f'({name}) is "{tensor.dtype}"', ", ".join(DTYPES))
+        if tensor.dtype != like.dtype:
+            kind = "src's" if name in _TENSORS else "mean's"
+            raise _wrong(f"{place}.dtype", f'({name}) is "{tensor.dtype}"', f"{kind}: {like.dtype}")
         if tensor.layout_type not in ("strided", "any", "undef"):
-            raise _error(f"{place}.layout_type", "strided", f'"{tensor.layout_type}" for {name}')
+            raise _wrong(f"{place}.layout_type", f'({name}) is "{tensor.layout_type}"', "strided")
+    data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
     if statistics not in STATISTICS[data]:
-        expected = f"{' or '.join(STATISTICS[data])} where src is {data}"
-        raise _error("inputs[2].dtype", expected, f'"{statistics}" for mean')
+        wanted = f"{' or '.join(STATISTICS[data])} beside {data}"
+        raise _wrong("inputs[2].dtype", f'(mean) is "{statistics}"', wanted)
 
 
 def _check_shapes(op: GraphOp, data_format: DataFormat) -> None:
@@ -154,27 +151,27 @@ def _check_shapes(op: GraphOp, data_format: DataFormat) -> None:
     if shape is None:
         return
     if len(shape) < 2:
-        raise _error("inputs[0].shape", "of rank 2 or more", f"{shape} for src")
+        raise _wrong("inputs[0].shape", f"(src) is {shape}", "of rank 2 or more")
     channels = (shape[data_format.channel_axis],)
     for place, name, tensor in _ports(op):
+        wanted = shape if name in _TENSORS else channels
         if place.startswith("outputs") and tensor.shape is None:
-            continue  # oneDNN infers it
-        expected, like = (shape, "src's shape") if name in _TENSORS else (channels, "shape (C,)")
-        if tensor.shape != expected:
-            got = f"{tensor.shape} for {name} with src {shape} in {data_format}"
-            raise _error(f"{place}.shape", f"{expected}, {like}", got)
+            continue  # to be inferred
+        if tensor.shape != wanted:
+            why = "src's" if name in _TENSORS else f"(C,) of src {shape} in {data_format}"
+            raise _wrong(f"{place}.shape", f"({name}) is {tensor.shape}", f"{wanted}, {why}")
         if place.startswith("inputs"):
-            _check_strides(place, name, tensor, expected)
+            _check_strides(place, name, tensor, wanted)
 
 
 def _check_strides(place: str, name: str, tensor: LogicalTensor, shape: tuple[int, ...]) -> None:
-    """Raise ValueError if elements may share memory."""
+    """See to it that no element is where another is."""
     if tensor.strides is None or 0 in shape:
         return
     least = 1
     for stride, size in sorted(zip(tensor.strides, shape, strict=True)):
         if size > 1:
             if stride < least:
-                expected = "strides without overlapping elements"
-                raise _error(f"{place}.stride", expected, f"{tensor.strides} for {name}")
+                wanted = "strides in which no two elements overlap"
+                raise _wrong(f"{place}.stride", f"({name}) is {tensor.strides}", wanted)
             least = stride * size

@@ -115,7 +115,7 @@ class FusedLayer(nn.modules.batchnorm._BatchNorm):
 
     def __init__(self, num_features: int, *, clip: float | None = None, **kwargs: Any) -> None:
         super().__init__(num_features, **kwargs)
-        self.clip = _attributes.parse_clip(clip)
+        self.clip = _attributes.clip(clip)
 
     def extra_repr(self) -> str:
         """Tell the attributes."""

@@ -1,8 +1,8 @@
-"""Calls of every kind, right ones and refused ones: they must not grow the process.
+"""Runs valid and invalid calls of every kind, which must not grow the process.
 
     python tests/programs/flat_memory.py 1000000
 
-Command line: number of calls. Prints the bytes gained after the first tenth of them.
+Command line: number of calls. Prints the growth in bytes after the first tenth of them.
 """
 
 import sys

@@ -1,6 +1,6 @@
-"""Calls what oneDNN refuses on a lesser CPU, and falls back, in a loop; prints the bytes gained.
+"""Runs calls that oneDNN rejects, and falls back, in a loop; prints the growth in bytes.
 
-Command line: number of calls, and of the shapes that they have in turn.
+Command line: number of calls, number of different shapes.
 """
 
 import sys

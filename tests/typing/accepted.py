@@ -1,4 +1,4 @@
-"""A program with every public name of onedsl that type checkers accept and that runs."""
+"""A user's program with every public name of onedsl: type checkers take it, and it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program with PyTorch that type checkers accept and that runs."""
+"""A user's program with PyTorch: type checkers take it, and it runs."""
 
 import torch
 from typing_extensions import assert_type

@@ -1,4 +1,4 @@
-"""Mistakes that type checkers report, each with the expected error."""
+"""Mistakes that a type checker finds, each with the error that it is to give."""
 
 import numpy as np
 
