@@ -1,6 +1,6 @@
 """DLPack: arrays of other libraries, valid and invalid.
 
-PyTorch and JAX have test files of their own; the producers here are made by hand, so that each
+PyTorch and JAX have separate tests; dlpack_producers.py implements the protocol, so that each
 field of the protocol can be set, wrong values included.
 """
 
@@ -195,7 +195,7 @@ class TestOut:
 
 
 class TestInvalid:
-    def refuse(self, value, error, *words):
+    def check_rejected(self, value, error, *words):
         problem = list(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
         for at in 0, 1, 4:
             arguments = [*problem[:at], value, *problem[at + 1 :]]
@@ -210,25 +210,25 @@ class TestInvalid:
         return np.zeros(SHAPE, np.float32)
 
     def test_device(self):
-        self.refuse(
+        self.check_rejected(
             Foreign(self.array(), device=2), ValueError, "device", "2", "move it to the CPU"
         )
         named = Foreign(self.array(), device=2)
         named.device = "cuda:0"
-        self.refuse(named, ValueError, "on the device cuda:0", "move it to the CPU")
+        self.check_rejected(named, ValueError, "on the device cuda:0", "move it to the CPU")
 
     def test_capsule_and_object_have_different_devices(self):
         class Liar(Foreign):
             def __dlpack_device__(self):
                 return 1, 0
 
-        self.refuse(Liar(self.array(), device=2), TypeError, "Liar")
+        self.check_rejected(Liar(self.array(), device=2), TypeError, "Liar")
 
     @pytest.mark.parametrize(
         "type_", [{"code": 0}, {"bits": 64}, {"lanes": 2}, {"code": 5, "bits": 64}, {"ndim": -1}]
     )
     def test_type(self, type_):
-        self.refuse(Foreign(self.array(), **type_), TypeError)
+        self.check_rejected(Foreign(self.array(), **type_), TypeError)
 
     @pytest.mark.parametrize("versioned", [True, False])
     @pytest.mark.parametrize("fast", [True, False], ids=["borrowed", "capsule"])
@@ -255,7 +255,7 @@ class TestInvalid:
         if sizes is not None:
             for axis, size in enumerate(sizes):
                 tensor.shape[axis] = size
-        self.refuse(foreign, (TypeError, ValueError))
+        self.check_rejected(foreign, (TypeError, ValueError))
 
     def test_null_memory(self):
         foreign = Foreign(self.array())
@@ -268,13 +268,13 @@ class TestInvalid:
     def test_requires_grad(self):
         foreign = Foreign(self.array())
         foreign.requires_grad = True
-        self.refuse(foreign, TypeError, "requires grad", "detach()", "onedsl.torch")
+        self.check_rejected(foreign, TypeError, "requires grad", "detach()", "onedsl.torch")
 
     def test_lazy_negation(self):
         foreign = Foreign(self.array())
         foreign.is_neg = lambda: True
         foreign.resolve_neg = lambda: foreign
-        self.refuse(foreign, TypeError, "negative", "resolve_neg()")
+        self.check_rejected(foreign, TypeError, "negative", "resolve_neg()")
 
     @pytest.mark.parametrize("result", [None, 3, new_capsule(1, OTHER, None)])
     def test_no_capsule(self, result):
@@ -282,20 +282,20 @@ class TestInvalid:
             def __dlpack__(self, **kwargs):
                 return result
 
-        self.refuse(Strange(self.array()), TypeError, "Strange")
+        self.check_rejected(Strange(self.array()), TypeError, "Strange")
 
     def test_errors_of_the_producer_propagate(self):
         class Broken(Foreign):
             def __dlpack__(self, **kwargs):
                 raise BufferError("out of order today")
 
-        self.refuse(Broken(self.array()), TypeError, "Broken", "out of order today")
+        self.check_rejected(Broken(self.array()), TypeError, "Broken", "out of order today")
 
         class Nowhere(Foreign):
             def __dlpack_device__(self):
                 raise ValueError("no device")
 
-        self.refuse(Nowhere(self.array()), TypeError, "no device")
+        self.check_rejected(Nowhere(self.array()), TypeError, "no device")
 
     @pytest.mark.parametrize("device", [None, "cpu", (1,), (1, None), (2**40, 0)])
     def test_invalid_device(self, device):
@@ -303,14 +303,14 @@ class TestInvalid:
             def __dlpack_device__(self):
                 return device
 
-        self.refuse(Strange(self.array()), (TypeError, ValueError))
+        self.check_rejected(Strange(self.array()), (TypeError, ValueError))
 
     def test_object_with_every_attribute(self):
         class Yes(Foreign):
             def __getattr__(self, name):
                 return lambda *_, **__: None
 
-        self.refuse(Yes(self.array()), TypeError)
+        self.check_rejected(Yes(self.array()), TypeError)
 
     def test_keyboard_interrupt_propagates(self):
         class Slow(Foreign):

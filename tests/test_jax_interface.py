@@ -60,10 +60,10 @@ def call(target=BACKWARD, inputs=None, results=None, **changes):
 
 def test_valid_call():
     problem = testing.random_problem((4, 3, 8))
-    for got, wanted in zip(
+    for got, expected in zip(
         call(inputs=problem), onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True
     ):
-        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(got, expected)
 
 
 def changed(index, array):
@@ -143,10 +143,10 @@ def test_export(tmp_path):
 
 def test_persistent_cache(tmp_path):
     """Another process finds the program of the gradient there."""
-    for wanted in ("0 1", "1 0"):
+    for expected in ("0 1", "1 0"):
         child = helpers.run_script("jax_cache.py", str(tmp_path))
         assert child.returncode == 0, child.stderr
-        assert child.stdout.strip() == wanted
+        assert child.stdout.strip() == expected
 
 
 def test_symbolic_shapes():

@@ -62,7 +62,7 @@ def check_import_error(child) -> str:
     start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))
     message = "\n".join(lines[start:])
     assert "During handling" not in child.stderr
-    assert "the direct cause of" in child.stderr, "the loader's own words are lost"
+    assert "the direct cause of" in child.stderr, "the error of the loader is lost"
     for raw in ("cannot open shared object", "undefined symbol", "invalid ELF", "_core.c", ".py)"):
         assert raw not in message, "a raw line of the loader"
     return message

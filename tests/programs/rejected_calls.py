@@ -30,7 +30,7 @@ def call(i: int) -> None:
     except onedsl.UnsupportedError:
         op(src, src, statistics, statistics, backend="native")
     else:
-        sys.exit("this must be refused")
+        sys.exit("this must be rejected")
 
 
 for i in range(max(200, shapes)):
