@@ -1,18 +1,18 @@
-"""The gradient of batch normalization on CPUs: oneDNN's op, for NumPy, PyTorch and JAX.
+"""Batch normalization training on CPUs for NumPy, PyTorch and JAX, based on oneDNN.
 
-`BatchNormTrainingBackward` is the op of that name in oneDNN's Graph API. What computes it by
-default (``backend="auto"``) is onedsl's own kernels: their sums stay accurate however many elements
-a channel has, they run every type on every x86-64 CPU, they give the same bits on any number of
-threads (a NaN stays one, with any of its bits), and as a rule they are faster.
-``backend="onednn"`` asks for oneDNN's Graph API itself.
+`BatchNormTrainingBackward` computes the gradient, the op of that name in oneDNN's Graph API.
+`BatchNormForwardTraining` computes the forward pass, and `BatchNormReLUForwardTraining` and
+`BatchNormReLUTrainingBackward` are fused with a ReLU and an addition. `BatchNormTrainingBackprop`
+and `BatchNormalizationGrad` are the gradient with the names of oneDNN's Graph specification and of
+DirectML. `onedsl.torch` and `onedsl.jax` are imported separately.
 
-`BatchNormTrainingBackprop` and `BatchNormalizationGrad` are the same gradient in the words of two
-other documents. `capabilities` says what this machine's oneDNN runs by itself, and `onedsl.testing`
-has the formulas in float64. `onedsl.torch` and `onedsl.jax` are imported separately.
+By default (``backend="auto"``) onedsl's own kernels compute: their sums are accurate for any number
+of elements per channel, all types run on every x86-64 CPU, results are bitwise identical for any
+number of threads (except for the bits of a NaN), and they are usually faster. ``backend="onednn"``
+runs oneDNN, and `capabilities` lists what it supports on this CPU.
 
-A batch may come in parts: slices of a file that is larger than memory, or what each process of a
-cluster holds. `BatchNormTrainingBackward.reduce` and its ``apply`` are a call's two passes, and
-`BatchNormForwardTraining` has the same. The sums of all parts stand between them, and add up:
+A batch may be processed in parts, for example slices of a file that is larger than memory or the
+shares of several processes:
 
 ```python
 sums = sum(op.reduce(x, d, mean, variance) for x, d in parts)
@@ -20,36 +20,14 @@ for x, d in parts:
     grads = op.apply(sums, x, d, mean, variance, gamma)
 ```
 
-Over processes it is ``sums.to_vector()`` that is added up, by whatever connects them. The examples
-``larger_than_memory.py`` and ``mpi.py`` do both. Out of the cache the two passes take 1.01 to 1.04
-times as long as the call where the channels are last. Where they are second, a call keeps some
-channels in the cache from the first pass to the second, which passes by themselves cannot: 1.1 to
-1.5 times as long.
+Processes add ``sums.to_vector()`` with their own transport. The examples ``larger_than_memory.py``
+and ``mpi.py`` show both. For tensors larger than the cache, the two passes take up to 1.04 times as
+long as one call if the channels are last, and up to 1.5 times if they are second.
 
-What runs, and why, is open to look at: `Compiled.graph` and `Compiled.draw` show the graph that
-oneDNN made (`onedsl.graph`), `verbose` has every call logged with its kernel and its time, and
-`onedsl.testing.check_statistics` tells the mistakes that no call can refuse.
-
-The command line (``pip install 'onedsl[cli]'``) has them too: ``onedsl info`` shows what runs here,
-``onedsl explain 32x56x56x64`` what will run for a tensor, why, and how fast, ``onedsl export`` and
-``onedsl run`` write and run oneDNN's graph files, with benchdnn's rewrites, and ``onedsl bench``
-compares with oneDNN and PyTorch, or with an earlier run (``--compare``). The exit status is 0 for
-success, 2 for a mistake, 1 for a verification that failed or a regression:
-
-```text
-$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16 --seconds 3
-graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
-backend      output  relative L2  allowed        time, us
-──────────────────────────────────────────────────────────
-native     diff_src     1.64e-03  3.9e-03  PASS     1,162
-native   diff_gamma     1.96e-09  1.0e-06  PASS
-native    diff_beta     0.00e+00  1.0e-06  PASS
-
-onednn     diff_src     1.64e-03  3.9e-03  PASS     5,918
-onednn   diff_gamma     1.96e-09  1.0e-06  PASS
-onednn    diff_beta     0.00e+00  1.0e-06  PASS
-PASS
-```
+For inspection, `verbose` logs every call with its kernel and time, `Compiled.graph` is the graph
+that oneDNN compiled, `onedsl.testing` has float64 references of all formulas, and
+`onedsl.testing.check_statistics` finds wrong mean and variance arguments. The command line
+(``pip install 'onedsl[cli]'``) has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
 """
 
 from __future__ import annotations
@@ -58,7 +36,7 @@ from importlib.metadata import version as _version
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 try:
-    import onedsl._core  # so, and not `from .`, for the error to say that there is none
+    import onedsl._core  # `from . import` would report a partially initialized module
 except ImportError as _error:
     from .runtime.import_errors import import_error_message as _import_error_message
 
@@ -67,9 +45,11 @@ except ImportError as _error:
 if (_cap := onedsl._core.unknown_native_cap()) is not None:
     import warnings as _warnings
 
-    from .runtime.import_errors import unknown_isa_cap_message as _message
+    from .runtime.import_errors import unknown_isa_cap_message as _cap_message
 
-    _warnings.warn(_message(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2)
+    _warnings.warn(
+        _cap_message(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
+    )
 
 from . import graph, testing
 from .operators._compiled import Compiled
@@ -149,8 +129,8 @@ __all__ = [
     "verbose",
 ]
 
-if not _TYPE_CHECKING:  # a type checker would take every name for one that there is
+if not _TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        cure = f"; import onedsl.{name} first" if name in ("jax", "torch") else ""
-        raise AttributeError(f"module 'onedsl' has no attribute {name!r}{cure}")
+        remedy = f"; import onedsl.{name} first" if name in ("jax", "torch") else ""
+        raise AttributeError(f"module 'onedsl' has no attribute {name!r}{remedy}")

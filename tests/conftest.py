@@ -1,4 +1,4 @@
-"""Settings of the whole suite."""
+"""Settings of the test suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLPack producers for tests, with valid or invalid values of each field of the protocol."""
+"""Producers of DLPack made by hand: each field of the protocol can be set, and set wrong."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import helpers
 import numpy as np
 
 READ_ONLY, IS_COPIED = 1, 2
-# A capsule does not copy its name, so the name must live as long.
+# A capsule does not copy its name, which must outlive it.
 VERSIONED, UNVERSIONED, OTHER = b"dltensor_versioned", b"dltensor", b"other"
 EXCHANGE_API = b"dlpack_exchange_api"
 CODES = {"f32": (2, 32), "bf16": (4, 16), "f16": (2, 16)}
@@ -57,7 +57,7 @@ pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Foreign:
-    """An array of a library that supports DLPack only."""
+    """An array of a library that knows nothing but DLPack."""
 
     def __init__(
         self, array, *, versioned=True, flags=0, major=1, device=1, offset=0, strides=True, **type_
@@ -122,7 +122,7 @@ class ExchangeApi(ctypes.Structure):
 
 
 def with_exchange_api(api):
-    """Return a Foreign whose library has C functions, too."""
+    """Make a Foreign whose library offers C functions as well."""
 
     class Fast(Foreign):
         __dlpack_c_exchange_api__ = new_capsule(ctypes.addressof(api), EXCHANGE_API, None)
@@ -137,14 +137,14 @@ def borrow(foreign, tensor):
 
 
 class Old(Foreign):
-    """An older version, whose __dlpack__ has no arguments."""
+    """From before __dlpack__ had arguments."""
 
     def __dlpack__(self):
         return super().__dlpack__()
 
 
 class Taken:
-    """What the library of Foreign returns for a result: it consumes the capsule."""
+    """What Foreign's library makes of a result: it reads the capsule as any consumer does."""
 
     def __init__(self, producer, versioned=True):
         assert producer.__dlpack_device__() == (1, 0)

@@ -1,4 +1,4 @@
-"""What several test files share: the axes of the matrix, problems, and guarded output buffers."""
+"""Shared by the tests: parametrizations, problems, guarded output buffers, child processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
 ROOT = TESTS.parent
 
-# The rows of the op's type table.
+# The op's type table: dtypes of the tensors and of the statistics.
 TYPES = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 TYPE_IDS = ["f32", "bf16", "bf16_bf16stats", "f16"]
 FORMATS = ["NXC", "NCX"]
-BACKENDS = ["auto", "onednn", "native"]
+BACKENDS = ["native", "onednn"]  # "auto" is "native", see test_matrix.py
 EPSILON = 1e-5
 
 NUMPY = {
@@ -40,9 +40,9 @@ backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def missing_isa(dtype: str) -> str | None:
-    """Name the instruction set that oneDNN needs for a type and this process lacks, or None.
+    """Return the instruction set that oneDNN needs for a type and this process lacks, or None.
 
-    By oneDNN's documented rules and the ISA it reports, not by asking onedsl what it can do.
+    Follows oneDNN's documentation and the ISA that oneDNN reports, independently of onedsl.
     """
     isa = _core.onednn_cpu_isa()
     newer = "avx10" in isa
@@ -54,14 +54,14 @@ def missing_isa(dtype: str) -> str | None:
 
 
 def runs(backend: str, dtype: str) -> bool:
-    """Tell whether the backend can run the type in this process."""
+    """Return whether the backend can run the type in this process."""
     return backend != "onednn" or missing_isa(dtype) is None
 
 
 def usable(*dtypes: str, backends: list[str] = BACKENDS) -> pytest.MarkDecorator:
     """Parametrize over each type with each backend that can run it in this process.
 
-    test_matrix.py checks that the others are refused.
+    test_matrix.py checks that the other pairs raise UnsupportedError.
     """
     pairs = [(d, b) for d in dtypes or NUMPY for b in backends if runs(b, d)]
     return pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def usable(*dtypes: str, backends: list[str] = BACKENDS) -> pytest.MarkDecorator
 
 
 def expect_unsupported(dtype: str, call: Any) -> None:
-    """Check the refusal of oneDNN on a CPU that is too old: it names what would be needed."""
+    """Check that a call raises UnsupportedError, which names the missing instruction set."""
     needed = missing_isa(dtype)
     assert needed is not None
     with pytest.raises(onedsl.UnsupportedError) as caught:
@@ -83,7 +83,7 @@ def expect_unsupported(dtype: str, call: Any) -> None:
 
 
 class Case(NamedTuple):
-    """One problem, and the gradients that are right for it."""
+    """A problem and its float64 gradients."""
 
     problem: testing.Problem
     with_gamma: onedsl.BatchNormGradients
@@ -92,10 +92,7 @@ class Case(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str, seed: int = 0) -> Case:
-    """Make a problem and its float64 gradients once for all the backends that are judged by it.
-
-    The arrays are read-only, so that no test can spoil another's.
-    """
+    """Return a cached problem with its float64 gradients. Its arrays are read-only."""
     problem = testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
     for array in problem:
         array.flags.writeable = False
@@ -107,7 +104,7 @@ def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str, seed:
     )
 
 
-# Cap, then what onedsl's own kernels may then use at most, and what oneDNN reports at most.
+# Cap, the kernels that onedsl may then use, and the instruction sets that oneDNN may report.
 CAPS = [
     ("SSE41", ["baseline"], ["sse41"]),
     ("AVX2", ["avx2", "baseline"], ["avx2", "sse41", "avx"]),
@@ -116,7 +113,7 @@ CAPS = [
 
 
 def capped(**caps: str) -> dict[str, str]:
-    """Take this process's own caps away, so that a child has those of the test alone."""
+    """Return a child's environment with these caps only, without those of this process."""
     empty = {
         name: "" for name in ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA") if name in os.environ
     }
@@ -124,11 +121,10 @@ def capped(**caps: str) -> dict[str, str]:
 
 
 def tolerance_factor(backend: str, per_channel: int) -> float:
-    """By how much onedsl's tolerances are widened for what really ran.
+    """Return the factor on onedsl's tolerances for a backend.
 
-    native keeps them at any size. oneDNN adds up a channel in float32, one element after the
-    other, so that its error grows with their number: 1.3 times the tolerance was seen at 2,000
-    elements a channel, 11 times at 200,000.
+    oneDNN sums a channel sequentially in float32: its error was 1.3 times the tolerance for 2,000
+    elements per channel, and 11 times for 200,000.
     """
     return max(1.0, (per_channel / 500) ** 0.5) if backend == "onednn" else 1.0
 
@@ -140,7 +136,7 @@ def shape_of(data_format: str, batch: int, channels: int, spatial: tuple[int, ..
 
 
 def central_difference(loss, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Differentiate a function of one array, element by element."""
+    """Return the numerical gradient of a function of one array."""
     gradient = np.empty_like(at)
     for index in np.ndindex(at.shape):
         up, down = at.copy(), at.copy()
@@ -155,14 +151,14 @@ _PATTERN = 0xA5
 
 
 class Guarded:
-    """Output buffers full of NaN, each between two walls of bytes that nothing may touch."""
+    """Output buffers filled with NaN, each between guard bytes that must not change."""
 
     def __init__(self, *likes: np.ndarray, offset: int = 0) -> None:
-        """Make one buffer like each array; `offset` items shift it away from any wide alignment."""
+        """Allocate a buffer like each array, `offset` items after an aligned address."""
         self._walls: list[tuple[np.ndarray, int, int]] = []
         self.buffers: list[np.ndarray] = []
         for like in likes:
-            assert onedsl.TensorSpec.of(like), "an output has dense memory"
+            assert onedsl.TensorSpec.of(like), "outputs must be dense"
             before = GUARD + offset * like.itemsize
             raw = np.full(before + like.nbytes + GUARD, _PATTERN, np.uint8)
             flat = raw[before : before + like.nbytes].view(like.dtype)
@@ -178,12 +174,12 @@ class Guarded:
 
     def check_walls(self) -> None:
         for raw, start, stop in self._walls:
-            assert (raw[:start] == _PATTERN).all(), "something was written before an output"
-            assert (raw[stop:] == _PATTERN).all(), "something was written behind an output"
+            assert (raw[:start] == _PATTERN).all(), "bytes before an output were written"
+            assert (raw[stop:] == _PATTERN).all(), "bytes after an output were written"
 
     def check_untouched(self) -> None:
         for (raw, _, _), before in zip(self._walls, self._before, strict=True):
-            assert np.array_equal(raw, before), "something was written"
+            assert np.array_equal(raw, before), "an output was written"
 
 
 def outputs_like(problem: testing.Problem, sums: bool = True, offset: int = 0) -> Guarded:
@@ -198,7 +194,7 @@ def run_python(
     timeout: float = 120,
     cwd: str | Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, from a folder that holds no onedsl."""
+    """Run Python in a child process, from a folder without a source tree of onedsl."""
     return subprocess.run(
         [sys.executable, *arguments],
         env=os.environ | (environment or {}),
@@ -211,16 +207,16 @@ def run_python(
 
 
 def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a line or two; what is longer is a file in programs/."""
+    """Run a short program. Longer ones are files in programs/."""
     return run_python("-c", code, **options)
 
 
 def check_types(
     tool: str, *arguments: str | Path, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a type checker as a user has it: it finds the very onedsl that is imported here."""
+    """Run a type checker on the onedsl that is imported here."""
     package = Path(onedsl.__file__).parents[1]
-    # A source tree is named; what is installed is found.
+    # An installed package is found without MYPYPATH.
     path = {} if package.name == "site-packages" else {"MYPYPATH": str(package)}
     return run_python(
         "-m", tool, *map(str, arguments), environment=path | (environment or {}), timeout=300
@@ -233,6 +229,6 @@ def run_script(
     environment: dict[str, str] | None = None,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of programs/, which may import helpers."""
+    """Run a file of programs/, which may import helpers."""
     environment = {"PYTHONPATH": str(TESTS)} | (environment or {})
     return run_python(str(PROGRAMS / name), *arguments, environment=environment, **options)

@@ -1,7 +1,8 @@
-"""BatchNormForwardTraining, and the ReLU and residual folded in, against float64."""
+"""BatchNormForwardTraining, and its fusion with a residual and a ReLU, against float64."""
 
 from __future__ import annotations
 
+import itertools
 import pickle
 
 import helpers
@@ -22,14 +23,13 @@ SHAPES = [
     (3, 5, (2, 3, 4)),
     (1, 3, (17,)),
 ]
-shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 clips = pytest.mark.parametrize("clip", [None, 1.0], ids=["relu", "clip"])
 residuals = pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
 both = pytest.mark.parametrize("backend", ["native", "onednn"])
 
 
 class Inputs:
-    """Arguments of the forward pass, and of its gradient."""
+    """Arguments of the forward pass and of its gradient."""
 
     def __init__(self, shape, dtype="f32", stats="f32", data_format="NXC", seed=0):
         batch, channels, spatial = shape
@@ -54,13 +54,13 @@ class Inputs:
 @both
 @types
 @formats
-@shapes
-def test_forward_against_float64(shape, data_format, dtype, stats, backend):
+def test_forward_against_float64(data_format, dtype, stats, backend):
     if not helpers.runs(backend, dtype):
-        return  # test_where_onednn_cannot_run has it
-    inputs = Inputs(shape, dtype, stats, data_format)
+        return  # see test_unsupported_by_onednn
     op = onedsl.BatchNormForwardTraining(EPSILON, MOMENTUM, data_format)
-    for count in (3, 5):  # without gamma and beta, and with them
+    # Without gamma and beta, and with them.
+    for shape, count in itertools.product(SHAPES, (3, 5)):
+        inputs = Inputs(shape, dtype, stats, data_format)
         given = inputs.forward[:count]
         forward = op(*given, backend=backend)
         expected = testing.batch_norm_forward_training(
@@ -79,7 +79,7 @@ def test_forward_against_float64(shape, data_format, dtype, stats, backend):
 @residuals
 def test_relu_and_its_gradient_against_float64(residual, clip, data_format, dtype, stats, backend):
     if not helpers.runs(backend, dtype):
-        return  # test_where_onednn_cannot_run has it
+        return  # see test_unsupported_by_onednn
     attributes = {"data_format": data_format, "clip": clip}
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, **attributes)
     gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
@@ -108,7 +108,7 @@ def test_relu_and_its_gradient_against_float64(residual, clip, data_format, dtyp
             inputs.src, inputs.diff_dst, *statistics, inputs.gamma, forward.dst,
             epsilon=EPSILON, data_format=data_format, clip=clip,
         )  # fmt: skip
-        if stats == "f32":  # rounded statistics are another problem's
+        if stats == "f32":  # bf16 statistics are rounded after dst is computed
             testing.assert_close(gradients, expected_gradients, factor=2 * factor)
         assert np.array_equal(
             gradients.diff_residual.astype(np.float64), expected_gradients.diff_residual
@@ -118,14 +118,14 @@ def test_relu_and_its_gradient_against_float64(residual, clip, data_format, dtyp
 @types
 @formats
 @clips
-def test_the_mask_from_src_is_that_of_dst(clip, data_format, dtype, stats):
-    """Bit for bit, also where rounding reaches 0 or the clip."""
+def test_mask_from_src_equals_the_mask_from_dst(clip, data_format, dtype, stats):
+    """Bitwise, also where dst rounds to 0 or to the clip."""
     attributes = {"data_format": data_format, "clip": clip}
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, **attributes)
     gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
     for seed, shape in enumerate(SHAPES):
         inputs = Inputs(shape, dtype, stats, data_format, seed)
-        # Many outputs next to 0 and next to the clip: a small gamma, and beta there.
+        # A small gamma and these beta put many outputs next to 0 and next to the clip.
         for beta in (0.0, 1.0, 1e-7, 1 - 2.0**-11):
             gamma = (inputs.gamma.astype(np.float32) * 1e-6).astype(inputs.gamma.dtype)
             shift = np.full_like(inputs.beta, beta)
@@ -142,7 +142,7 @@ def test_the_mask_from_src_is_that_of_dst(clip, data_format, dtype, stats):
 
 
 @formats
-def test_relu_lets_nan_through_as_pytorch_does(data_format):
+def test_relu_propagates_nan(data_format):
     inputs = Inputs((2, 3, (4,)), data_format=data_format)
     inputs.residual[...] = 0
     inputs.residual.reshape(-1)[::5] = np.nan
@@ -159,8 +159,8 @@ def test_relu_lets_nan_through_as_pytorch_does(data_format):
 
 
 @both
-def test_onednns_rule_for_momentum(backend):
-    """new = momentum * old + (1 - momentum) * batch, the biased variance; absent means 0.5."""
+def test_momentum(backend):
+    """The rule of oneDNN: momentum * old + (1 - momentum) * batch, and 0.5 by default."""
     inputs = Inputs((4, 16, (5, 5)))
     for momentum, share in ((None, 0.5), (0.0, 0.0), (1.0, 1.0), (0.1, 0.1)):
         op = onedsl.BatchNormForwardTraining(EPSILON, momentum)
@@ -174,8 +174,8 @@ def test_onednns_rule_for_momentum(backend):
 
 
 @both
-def test_the_gradient_takes_the_batchs_statistics(backend):
-    """Against finite differences of the forward pass in float64."""
+def test_gradient_with_batch_statistics(backend):
+    """Compare with finite differences of the forward pass in float64."""
     inputs = Inputs((3, 2, (3,)), data_format="NCX")
     forward = onedsl.BatchNormForwardTraining(EPSILON, data_format="NCX")(
         *inputs.forward, backend=backend
@@ -194,7 +194,7 @@ def test_the_gradient_takes_the_batchs_statistics(backend):
 
 @both
 @formats
-def test_in_place_and_into_buffers(data_format, backend):
+def test_in_place_and_out(data_format, backend):
     inputs = Inputs((4, 16, (5, 5)), data_format=data_format)
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, data_format)
     expected = op(*inputs.forward, inputs.residual, backend=backend)
@@ -207,7 +207,7 @@ def test_in_place_and_into_buffers(data_format, backend):
     guarded.check_walls()
     for a, b in zip(in_place, expected, strict=True):
         assert np.array_equal(a, b)
-    with pytest.raises(ValueError, match=r"out\.dst overlaps residual; it may be exactly src"):
+    with pytest.raises(ValueError, match=r"out\.dst must not overlap residual. It may be src"):
         op(*inputs.forward, inputs.residual, out=out._replace(dst=inputs.residual))
 
 
@@ -221,7 +221,9 @@ def test_compiled(backend):
     forward = compiled(*inputs.forward, inputs.residual)
     for a, b in zip(forward, op(*inputs.forward, inputs.residual, backend=backend), strict=True):
         assert np.array_equal(a, b)
-    with pytest.raises(TypeError, match="residual is missing, and this was compiled with residual"):
+    with pytest.raises(
+        TypeError, match="residual must be given: this was compiled with residual=T"
+    ):
         compiled(*inputs.forward)
     gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, clip=2.0)
     planned = gradient.compile(spec, dst=True, residual=True, backend=backend)
@@ -252,8 +254,8 @@ def test_empty(operator):
         assert not forward.batch_variance.any()
 
 
-def test_statistics_of_a_mean_far_from_zero():
-    """Where E[x^2] - E[x]^2 has no correct digit in f32."""
+def test_statistics_with_a_large_mean():
+    """E[x^2] - E[x]^2 in f32 has no correct digit here."""
     rng = np.random.default_rng(0)
     src = (rng.standard_normal((1_000_000, 2), dtype=np.float32) + np.float32(1e4)).astype("f4")
     zeros = np.zeros(2, np.float32)
@@ -264,27 +266,27 @@ def test_statistics_of_a_mean_far_from_zero():
 
 
 @pytest.mark.parametrize(
-    ("attributes", "error", "words"),
+    ("attributes", "error", "message"),
     [
-        ({"momentum": 1.5}, ValueError, "momentum must be from 0 to 1, not 1.5"),
+        ({"momentum": 1.5}, ValueError, "momentum must be from 0 to 1, got 1.5"),
         ({"momentum": float("nan")}, ValueError, "momentum must be from 0 to 1"),
-        ({"momentum": "a"}, TypeError, "momentum must be a number, not 'a'"),
-        ({"momentum": True}, TypeError, "momentum must be a number, not True"),
+        ({"momentum": "a"}, TypeError, "momentum must be a number, got 'a'"),
+        ({"momentum": True}, TypeError, "momentum must be a number, got True"),
         ({"clip": 0}, ValueError, "clip must be positive and finite, or None"),
         ({"clip": float("inf")}, ValueError, "clip must be positive and finite, or None"),
         ({"clip": 1j}, TypeError, "clip must be a number"),
     ],
 )
-def test_bad_attributes(attributes, error, words):
-    with pytest.raises(error, match=words):
+def test_invalid_attributes(attributes, error, message):
+    with pytest.raises(error, match=message):
         onedsl.BatchNormReLUForwardTraining(EPSILON, **attributes)
 
 
-def test_what_comes_together():
+def test_inputs_that_belong_together():
     inputs = Inputs((4, 16, (5, 5)))
     src, mean, variance, gamma, beta = inputs.forward
     op = onedsl.BatchNormForwardTraining(EPSILON)
-    with pytest.raises(TypeError, match="gamma and beta come both or neither: beta is missing"):
+    with pytest.raises(TypeError, match="gamma and beta must be given both or neither, beta is mi"):
         op(src, mean, variance, gamma)
     gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON)
     arguments = src, inputs.diff_dst, mean, variance
@@ -292,16 +294,16 @@ def test_what_comes_together():
         gradient(*arguments, beta=beta)
     with pytest.raises(TypeError, match="dst must be given with residual=True"):
         gradient(*arguments, gamma, beta, residual=True)
-    with pytest.raises(TypeError, match="residual must be True or False, not ndarray"):
+    with pytest.raises(TypeError, match="residual must be True or False, got ndarray"):
         gradient(*arguments, gamma, beta, src, residual=src)
     with pytest.raises(onedsl.UnsupportedError, match="ReLUBackward needs dst"):
         gradient(*arguments, gamma, beta, backend="onednn")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_where_onednn_cannot_run(dtype):
+def test_unsupported_by_onednn(dtype):
     if helpers.runs("onednn", dtype):
-        return  # the tests above have it
+        return
     inputs = Inputs((4, 16, (5, 5)), dtype)
     op = onedsl.BatchNormForwardTraining(EPSILON)
     helpers.expect_unsupported(dtype, lambda: op(*inputs.forward, backend="onednn"))
@@ -317,7 +319,7 @@ def test_where_onednn_cannot_run(dtype):
     ],
     ids=repr,
 )
-def test_they_are_values(op):
+def test_pickle_and_repr(op):
     assert pickle.loads(pickle.dumps(op)) == op
     assert eval(repr(op)) == op
     assert len({op, pickle.loads(pickle.dumps(op))}) == 1

@@ -207,9 +207,13 @@ OP = ("graph", 0)
 BROKEN = [
     (("graph",), None, "graph is missing"),
     (("graph",), 3, "graph must be a list of ops, got 3"),
-    (("graph",), [], "graph has 0 ops"),
-    (("engine_kind",), "gpu", 'engine_kind is "gpu"'),
-    ((*OP, "kind"), "Convolution", r'graph\[0\].kind is "Convolution"; onedsl runs'),
+    (("graph",), [], "graph must have one op, got 0"),
+    (("engine_kind",), "gpu", 'engine_kind must be "cpu", got "gpu"'),
+    (
+        (*OP, "kind"),
+        "Convolution",
+        r'graph\[0\].kind must be ".*", got "Convolution"',
+    ),
     ((*OP, "kind"), 3, r"graph\[0\].kind must be a string, got 3"),
     ((*OP, "id"), "zero", r"graph\[0\].id must be an integer, got \"zero\""),
     ((*OP, "id"), True, r"graph\[0\].id must be an integer, got true"),
@@ -230,15 +234,27 @@ BROKEN = [
         r"epsilon.type must be one of .*, got \"f64\"",
     ),
     ((*OP, "attrs", "data_format", "value"), "NHWC", r"graph\[0\].attrs: data_format must be"),
-    ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, r"attrs.momentum is no attribute"),
+    (
+        (*OP, "attrs", "momentum"),
+        {"type": "f32", "value": 1},
+        r"attrs.momentum is not",
+    ),
     ((*OP, "inputs", 4), None, ""),
-    ((*OP, "inputs", 0, "dtype"), "s8", r"inputs\[0\].dtype \(src\) is \"s8\", and must be f32"),
-    ((*OP, "inputs", 1, "dtype"), "f32", r"inputs\[1\].dtype \(diff_dst\) is \"f32\", and must"),
-    ((*OP, "outputs", 1, "dtype"), "bf16", r"outputs\[1\].dtype \(diff_gamma\) is \"bf16\""),
+    ((*OP, "inputs", 0, "dtype"), "s8", r"inputs\[0\].dtype must be f32 .* got \"s8\" for src"),
+    (
+        (*OP, "inputs", 1, "dtype"),
+        "f32",
+        r"inputs\[1\].dtype must be bf16 like src",
+    ),
+    (
+        (*OP, "outputs", 1, "dtype"),
+        "bf16",
+        r"outputs\[1\].dtype must be f32 like mean",
+    ),
     (
         (*OP, "inputs", 0),
         {"id": 0, "dtype": "bf16", "shape": [24], "stride": [1]},
-        r"inputs\[0\].shape \(src\) is \(24,\), and must be of",
+        r"inputs\[0\].shape must be of rank 2 or more, got \(24,\)",
     ),
     ((*OP, "inputs", 0, "shape"), "24", r"inputs\[0\].shape must be a list .*, got \"24\""),
     ((*OP, "inputs", 0, "shape", 1), -3, r"inputs\[0\].shape must be non-negative sizes, got \["),
@@ -246,14 +262,30 @@ BROKEN = [
     (
         (*OP, "inputs", 2, "shape"),
         [16],
-        r"inputs\[2\].shape \(mean\) is \(16,\), and must be \(24,",
+        r"inputs\[2\].shape must be \(24,\), .* got \(16,\) for mean",
     ),
-    ((*OP, "inputs", 1, "shape", 0), 3, r"inputs\[1\].shape \(diff_dst\) is \(3, 1, 16, 24\)"),
-    ((*OP, "outputs", 0, "shape", 0), 3, r"outputs\[0\].shape \(diff_src\) is \(3, 1, 16, 24\)"),
+    (
+        (*OP, "inputs", 1, "shape", 0),
+        3,
+        r"inputs\[1\].shape .* got \(3, 1, 16, 24\) for",
+    ),
+    (
+        (*OP, "outputs", 0, "shape", 0),
+        3,
+        r"outputs\[0\].shape .* got \(3, 1, 16, 24\) f",
+    ),
     ((*OP, "inputs", 0, "stride"), [1], r"inputs\[0\].stride must be a list of 4 integers"),
-    ((*OP, "inputs", 0, "stride", 0), 0, r"inputs\[0\].stride \(src\) is \(0, 384, 24, 1\)"),
-    ((*OP, "inputs", 0, "layout_type"), "opaque", r"inputs\[0\].layout_type \(src\) is \"opaque\""),
-    ((*OP, "outputs", 2), None, r"graph\[0\].outputs has 2 tensors, and must be 1 \(diff_src\)"),
+    (
+        (*OP, "inputs", 0, "stride", 0),
+        0,
+        r"inputs\[0\].stride .* got \(0, 384, 24, 1\) f",
+    ),
+    (
+        (*OP, "inputs", 0, "layout_type"),
+        "opaque",
+        r"layout_type must be strided, got \"opaque\"",
+    ),
+    ((*OP, "outputs", 2), None, r"graph\[0\].outputs must be 1 \(diff_src\) or 3"),
 ]
 
 
@@ -282,5 +314,5 @@ def test_json_without_a_graph(text):
 def test_an_operator_from_a_graph_of_two_ops():
     document = json.loads(dumped("dumped_nxc_bf16.json"))
     document["graph"] *= 2
-    with pytest.raises(ValueError, match="graph has 2 ops"):
+    with pytest.raises(ValueError, match="graph must have one op, got 2"):
         onedsl.BatchNormTrainingBackward.from_json(json.dumps(document))

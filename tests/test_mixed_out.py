@@ -1,4 +1,4 @@
-"""Arrays of several libraries in one call's out."""
+"""Arrays of several libraries in one ``out``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OP = onedsl.BatchNormTrainingBackward(EPSILON)
 @pytest.mark.parametrize("kind", ["direct", "compiled", "strided"])
 @pytest.mark.parametrize("tensors", list(itertools.product([False, True], repeat=3)), ids=str)
 def test_every_tensor_of_out_is_marked_as_written(tensors, kind):
-    """Regression: only the first member was looked at, and autograd used what was overwritten."""
+    """Regression: only the first member was checked, and autograd used overwritten values."""
     src = np.ones((6, 8) if kind == "strided" else (6, 4), np.float32)[:, :4]
     ones = np.ones(4, np.float32)
     out = tuple(
@@ -38,8 +38,7 @@ def test_every_tensor_of_out_is_marked_as_written(tensors, kind):
     np.testing.assert_array_equal(np.asarray(out[2]), np.full(4, 6, np.float32))
 
 
-def test_autograd_notices():
-    """What is saved for a backward pass, and then written to, is an error of PyTorch's."""
+def test_autograd_detects_overwritten_tensors():
     weight = torch.ones(4, requires_grad=True)
     diff_beta = torch.ones(4)
     loss = (weight * diff_beta).sum()  # saves diff_beta
@@ -49,7 +48,7 @@ def test_autograd_notices():
         loss.backward()
 
 
-def test_an_output_alone():
+def test_diff_src_only():
     x, ones = torch.ones(6, 4), torch.ones(4)
     out = torch.zeros(6, 4)
     before = out._version

@@ -1,4 +1,4 @@
-"""The two passes of a call by themselves, on parts: `reduce`, `+` and `apply`."""
+"""The two passes of a call on parts of a batch: `reduce`, `+` and `apply`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CELLS = tuple((dtype, stats, "native") for dtype, stats in helpers.TYPES)
 KINDS = [onedsl.BatchNormSums, onedsl.BatchNormMoments]
 
 
-class Pair(NamedTuple):
-    """An operator, its inputs by name, and which of them are tensors, and are summed."""
+class Setup(NamedTuple):
+    """An operator, its inputs by name, and the names of its tensors and of reduce's inputs."""
 
     op: Any
     inputs: dict[str, np.ndarray]
     tensors: tuple[str, ...]
-    summed: tuple[str, ...]
+    reduced: tuple[str, ...]
 
     def part(self, names: tuple[str, ...], where: Any) -> dict[str, np.ndarray]:
         return {
@@ -37,7 +37,7 @@ class Pair(NamedTuple):
         }
 
     def reduce(self, where: Any = ...) -> Any:
-        return self.op.reduce(**self.part(self.summed, where))
+        return self.op.reduce(**self.part(self.reduced, where))
 
     def apply(self, totals: Any, where: Any = ..., **options: Any) -> Any:
         return self.op.apply(totals, **self.part(tuple(self.inputs), where), **options)
@@ -46,46 +46,46 @@ class Pair(NamedTuple):
         return self.op(**self.inputs, **options)
 
 
-def gradient(problem: testing.Problem, data_format: str) -> Pair:
+def gradient(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     names = tuple(problem._fields)
-    return Pair(op, problem._asdict(), names[:2], names[:4])
+    return Setup(op, problem._asdict(), names[:2], names[:4])
 
 
-def backprop(problem: testing.Problem, data_format: str) -> Pair:
+def backprop(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormTrainingBackprop(EPSILON, data_format)
     names = ("input_forward", "output_delta", "mean", "variance", "gamma")
-    return Pair(op, dict(zip(names, problem, strict=True)), names[:2], names[:4])
+    return Setup(op, dict(zip(names, problem, strict=True)), names[:2], names[:4])
 
 
-def frozen(problem: testing.Problem, data_format: str) -> Pair:
+def frozen(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormalizationGrad(EPSILON)
     names = ("input", "input_gradient", "mean", "variance", "scale")
     kept = [1] * problem.src.ndim
     kept[-1 if data_format == "NXC" else 1] = -1
-    narrow = np.float16 if problem.src.dtype == np.float16 else np.float32
-    arrays = [a.astype(narrow) for a in problem]
+    dtype = np.float16 if problem.src.dtype == np.float16 else np.float32
+    arrays = [a.astype(dtype) for a in problem]
     inputs = [*arrays[:2], *(a.reshape(kept) for a in arrays[2:])]
-    return Pair(op, dict(zip(names, inputs, strict=True)), names[:2], names[:4])
+    return Setup(op, dict(zip(names, inputs, strict=True)), names[:2], names[:4])
 
 
-def forward(problem: testing.Problem, data_format: str) -> Pair:
+def forward(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormForwardTraining(EPSILON, 0.9, data_format)
     src, _, mean, variance, gamma = problem
     inputs = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": mean}
-    return Pair(op, inputs, ("src",), ("src",))
+    return Setup(op, inputs, ("src",), ("src",))
 
 
-PAIRS = [gradient, backprop, frozen, forward]
-pairs = pytest.mark.parametrize("make", PAIRS)
+OPERATORS = [gradient, backprop, frozen, forward]
+operators = pytest.mark.parametrize("make", OPERATORS)
 
 
 def bits(result: Any) -> list[bytes]:
     return [np.ascontiguousarray(array).tobytes() for array in result if array is not None]
 
 
-def cut(setting: Setting, random: Any) -> list[tuple[Any, ...]]:
-    """Cut the tensors into parts along an axis that is summed over, some of them empty."""
+def split(setting: Setting, random: Any) -> list[tuple[Any, ...]]:
+    """Split the tensors into parts along an axis that is summed over, some of them empty."""
     axis = random.choice(setting.others)
     size = setting.problem.src.shape[axis]
     cuts = sorted(random.randint(0, size) for _ in range(random.randint(0, 5)))
@@ -97,14 +97,14 @@ def cut(setting: Setting, random: Any) -> list[tuple[Any, ...]]:
     return parts
 
 
-def put_together(setting: Setting, parts: list[tuple[Any, ...]], tensors: list[Any]) -> np.ndarray:
+def join(setting: Setting, parts: list[tuple[Any, ...]], tensors: list[Any]) -> np.ndarray:
     whole = np.empty_like(setting.problem.src, tensors[0].dtype)
     for where, tensor in zip(parts, tensors, strict=True):
         whole[where] = tensor
     return whole
 
 
-def any_grouping(totals: list[Any], random: Any) -> Any:
+def add_in_random_order(totals: list[Any], random: Any) -> Any:
     totals = list(totals)
     while len(totals) > 1:
         random.shuffle(totals)
@@ -112,21 +112,21 @@ def any_grouping(totals: list[Any], random: Any) -> Any:
     return totals[0]
 
 
-@given(settings(CELLS), st.sampled_from(PAIRS), st.booleans())
-def test_a_single_part_has_the_bits_of_the_call(setting, make, in_place):
-    pair = make(setting.problem, setting.data_format)
-    wanted = bits(pair.call())
-    totals = pair.reduce()
+@given(settings(CELLS), st.sampled_from(OPERATORS), st.booleans())
+def test_one_part_equals_the_call_bitwise(setting, make, in_place):
+    setup = make(setting.problem, setting.data_format)
+    wanted = bits(setup.call())
+    totals = setup.reduce()
     assert totals.count == setting.problem.src.size // setting.problem.mean.size
     out = None
     if in_place:
-        over = pair.inputs[pair.tensors[-1]] = pair.inputs[pair.tensors[-1]].copy(order="K")
-        out = (over, *(np.empty_like(a) for a in pair.call()[1:]))
-    assert bits(pair.apply(totals, out=out)) == wanted
+        over = setup.inputs[setup.tensors[-1]] = setup.inputs[setup.tensors[-1]].copy(order="K")
+        out = (over, *(np.empty_like(a) for a in setup.call()[1:]))
+    assert bits(setup.apply(totals, out=out)) == wanted
 
 
-# In units of the last place of the largest term. The kernels add up to eight terms in f32, others
-# in parts than in the whole: what that leaves is least where there are many.
+# Tolerances are in units of the last place of the largest term: the kernels add up to eight terms
+# in f32, and other ones in parts than in the whole.
 LAST_PLACE = {"f32": 2.0**-23, "bf16": 2.0**-7, "f16": 2.0**-10}
 
 
@@ -138,40 +138,40 @@ def assert_near(got: np.ndarray, wanted: np.ndarray, terms: np.ndarray, units: f
 
 
 @given(settings(CELLS), st.randoms(use_true_random=False))
-def test_parts_are_the_whole(setting, random):
+def test_parts_equal_the_whole(setting, random):
     check_parts(setting, random, units=4)
 
 
 def check_parts(setting: Setting, random: Any, units: float) -> None:
     problem, axes = setting.problem, setting.others
-    parts = cut(setting, random)
+    parts = split(setting, random)
     src, diff_dst = (a.astype("f8") for a in problem[:2])
     gamma = np.abs(setting.per_channel(problem.gamma))
     size = src.size // problem.mean.size
 
-    pair = gradient(problem, setting.data_format)
-    whole = pair.call()
-    sums = any_grouping([pair.reduce(where) for where in parts], random)
+    setup = gradient(problem, setting.data_format)
+    whole = setup.call()
+    sums = add_in_random_order([setup.reduce(where) for where in parts], random)
     assert sums.count == size
-    results = [pair.apply(sums, where) for where in parts]
+    results = [setup.apply(sums, where) for where in parts]
     deviation = np.sqrt(setting.per_channel(problem.variance) + EPSILON)
     xhat = (src - setting.per_channel(problem.mean)) / deviation
     beta, product = (np.abs(a).sum(axes) for a in (diff_dst, diff_dst * xhat))
     terms = np.abs(diff_dst) + setting.per_channel(beta) / size
     terms = terms + np.abs(xhat) * setting.per_channel(product) / size
-    diff_src = put_together(setting, parts, [r.diff_src for r in results])
+    diff_src = join(setting, parts, [r.diff_src for r in results])
     assert_near(diff_src, whole.diff_src, gamma / deviation * terms, units)
     for result in results:
         assert bits(result[1:]) == bits(results[0][1:])
     assert_near(results[0].diff_gamma, whole.diff_gamma, product, units)
     assert_near(results[0].diff_beta, whole.diff_beta, beta, units)
 
-    pair = forward(problem, setting.data_format)
-    normalized = pair.call()
-    moments = any_grouping([pair.reduce(where) for where in parts], random)
+    setup = forward(problem, setting.data_format)
+    normalized = setup.call()
+    moments = add_in_random_order([setup.reduce(where) for where in parts], random)
     assert moments.count == size
-    done = [pair.apply(moments, where) for where in parts]
-    dst = put_together(setting, parts, [r.dst for r in done])
+    done = [setup.apply(moments, where) for where in parts]
+    dst = join(setting, parts, [r.dst for r in done])
     mean, variance = (setting.per_channel(a) for a in normalized[3:])
     in_mean = np.abs(src).mean(axes)
     terms = np.abs(src - mean) + setting.per_channel(in_mean)
@@ -189,19 +189,19 @@ def check_parts(setting: Setting, random: Any, units: float) -> None:
 
 @types
 @formats
-@pytest.mark.parametrize("seed", range(3))
-def test_large_parts_are_the_whole_within_an_ulp(dtype, stats, data_format, seed):
-    """Some thousand elements a channel: sums and statistics are then off by one unit at most."""
+@pytest.mark.parametrize("seed", range(2))
+def test_large_parts_equal_the_whole_within_an_ulp(dtype, stats, data_format, seed):
+    """With thousands of elements per channel, sums and statistics differ by at most one ulp."""
     import random
 
     shape = helpers.shape_of(data_format, 13, 5, (31, 37))
     problem = testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
     setting = Setting(problem, data_format, dtype, stats, "native", seed)
     check_parts(setting, random.Random(seed), units=2)
-    pair = gradient(problem, data_format)
+    setup = gradient(problem, data_format)
     halves = np.array_split(np.arange(13), 2)
-    result = pair.apply(sum(pair.reduce(where) for where in halves), halves[0])
-    for got, wanted in zip(result[1:], pair.call()[1:], strict=True):
+    result = setup.apply(sum(setup.reduce(where) for where in halves), halves[0])
+    for got, wanted in zip(result[1:], setup.call()[1:], strict=True):
         step = np.spacing(np.abs(wanted.astype(np.float32)))
         if stats == "f32":
             assert (np.abs(got - wanted) <= step).all()
@@ -210,50 +210,50 @@ def test_large_parts_are_the_whole_within_an_ulp(dtype, stats, data_format, seed
 
 
 @given(settings(CELLS), st.randoms(use_true_random=False))
-def test_sums_in_any_grouping_give_the_same_gradient(setting, random):
-    """The bits: a last bit of float64 that is another one is rounded away in float32."""
-    pair = gradient(setting.problem, setting.data_format)
-    parts = cut(setting, random)
-    sums = [pair.reduce(where) for where in parts]
-    wanted, other = sum(sums), any_grouping(sums, random)
+def test_gradient_does_not_depend_on_the_grouping_of_sums(setting, random):
+    """Bitwise: differences in the last bits of float64 vanish in float32."""
+    setup = gradient(setting.problem, setting.data_format)
+    parts = split(setting, random)
+    sums = [setup.reduce(where) for where in parts]
+    wanted, other = sum(sums), add_in_random_order(sums, random)
     np.testing.assert_allclose(other.to_vector(), wanted.to_vector(), rtol=1e-13, atol=1e-13)
     for where in parts:
-        assert bits(pair.apply(other, where)) == bits(pair.apply(wanted, where))
+        assert bits(setup.apply(other, where)) == bits(setup.apply(wanted, where))
 
 
 @given(settings(CELLS), st.randoms(use_true_random=False))
-def test_moments_in_any_grouping_are_those_of_the_whole(setting, random):
-    pair = forward(setting.problem, setting.data_format)
-    moments = [pair.reduce(where) for where in cut(setting, random)]
+def test_moments_in_any_grouping_equal_those_of_the_whole(setting, random):
+    setup = forward(setting.problem, setting.data_format)
+    moments = [setup.reduce(where) for where in split(setting, random)]
     src = setting.problem.src.astype("f8")
     mean, variance = (f(setting.others) for f in (src.mean, src.var))
-    for total in (sum(moments), any_grouping(moments, random)):
+    for total in (sum(moments), add_in_random_order(moments, random)):
         np.testing.assert_allclose(total.mean, mean, rtol=1e-6, atol=1e-6 * np.abs(src).max())
         np.testing.assert_allclose(total.m2 / total.count, variance, rtol=2e-6)
 
 
-@pairs
+@operators
 @formats
-def test_empty_parts_have_no_say(make, data_format):
+def test_empty_parts(make, data_format):
     shape = helpers.shape_of(data_format, 4, 3, (5,))
-    pair = make(testing.random_problem(shape, data_format=data_format), data_format)
-    totals, nothing = pair.reduce(), pair.reduce(slice(0))
+    setup = make(testing.random_problem(shape, data_format=data_format), data_format)
+    totals, nothing = setup.reduce(), setup.reduce(slice(0))
     assert nothing.count == 0
     assert not nothing.to_vector().any()
     assert totals + nothing == nothing + totals == totals
-    whole, empty = pair.call(), pair.apply(totals, slice(0))
+    whole, empty = setup.call(), setup.apply(totals, slice(0))
     assert empty[0].size == 0
-    assert bits(empty[1:]) == bits(whole[1:]), "an empty part has the whole batch's sums as well"
-    with_nothing = pair.apply(nothing, slice(0))
-    empty_call = pair.op(**pair.part(tuple(pair.inputs), slice(0)))
+    assert bits(empty[1:]) == bits(whole[1:]), "an empty part has the sums of the whole batch"
+    with_nothing = setup.apply(nothing, slice(0))
+    empty_call = setup.op(**setup.part(tuple(setup.inputs), slice(0)))
     assert bits(with_nothing) == bits(empty_call)
 
 
 def test_no_channels():
-    pair = gradient(testing.random_problem((4, 0)), "NXC")
-    sums = pair.reduce()
+    setup = gradient(testing.random_problem((4, 0)), "NXC")
+    sums = setup.reduce()
     assert (sums.channels, sums.to_vector().shape) == (0, (1,))
-    assert pair.apply(sums).diff_gamma.shape == (0,)
+    assert setup.apply(sums).diff_gamma.shape == (0,)
 
 
 @pytest.mark.parametrize("kept", [(), (0,), (2,), (0, 2), (0, 1, 2, 3)])
@@ -276,7 +276,7 @@ def test_statistics_of_any_axes(kept):
         )
 
 
-def test_only_diff_src():
+def test_apply_for_diff_src_only():
     problem = testing.random_problem((6, 5, 3))
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     sums = op.reduce(*problem[:4])
@@ -290,20 +290,20 @@ def test_only_diff_src():
 
 
 @pytest.mark.parametrize("make", [gradient, forward])
-def test_what_a_call_would_copy_is_copied(make):
+def test_strided_inputs_are_copied(make):
     problem = testing.random_problem((6, 5, 3))
-    pair = make(problem, "NXC")
+    setup = make(problem, "NXC")
     inputs = {
         name: np.repeat(a, 2, axis=-1)[..., ::2] if a.ndim > 1 else np.repeat(a, 2)[::2]
-        for name, a in pair.inputs.items()
+        for name, a in setup.inputs.items()
     }
-    strided = pair._replace(inputs=inputs)
-    assert strided.reduce() == pair.reduce()
-    assert bits(strided.apply(strided.reduce())) == bits(pair.call())
+    strided = setup._replace(inputs=inputs)
+    assert strided.reduce() == setup.reduce()
+    assert bits(strided.apply(strided.reduce())) == bits(setup.call())
 
 
 class TestTotals:
-    """BatchNormSums and BatchNormMoments as objects."""
+    """BatchNormSums and BatchNormMoments."""
 
     @pytest.fixture(params=KINDS)
     def kind(self, request):
@@ -311,7 +311,7 @@ class TestTotals:
 
     VECTOR = np.float64([4, 1, 2, 3, 4, 5, 6])
 
-    def test_go_through_a_vector(self, kind):
+    def test_vector_round_trip(self, kind):
         totals = kind.from_vector(self.VECTOR)
         assert (totals.count, totals.channels) == (4, 3)
         assert type(totals.count) is int
@@ -326,7 +326,7 @@ class TestTotals:
         assert (sums.diff_beta.tolist(), sums.diff_gamma.tolist()) == ([1, 2, 3], [4, 5, 6])
         assert (moments.mean.tolist(), moments.m2.tolist()) == ([1, 2, 3], [4, 5, 6])
 
-    def test_are_frozen(self, kind):
+    def test_read_only(self, kind):
         totals = kind.from_vector(self.VECTOR)
         for name in ("count", "channels", "mean", "diff_beta", "other"):
             with pytest.raises(AttributeError):
@@ -335,7 +335,7 @@ class TestTotals:
         with pytest.raises(ValueError, match="read-only"):
             field[0] = 1
 
-    def test_are_compared_pickled_and_copied(self, kind):
+    def test_equality_pickle_and_copy(self, kind):
         totals = kind.from_vector(self.VECTOR)
         assert pickle.loads(pickle.dumps(totals)) == copy.deepcopy(totals) == totals
         assert type(copy.copy(totals)) is kind
@@ -351,7 +351,7 @@ class TestTotals:
         assert sum([totals]) == totals
         assert sum([totals, totals]) == totals + totals
         assert (totals + totals).count == 8
-        with pytest.raises(ValueError, match=r"of 3 channels and of 1 cannot be added"):
+        with pytest.raises(ValueError, match=r"same number of channels to be added, got 3 and 1"):
             totals + kind.from_vector(np.float64([1, 2, 3]))
         for other in (1, 0.0, "sums", KINDS[1 - KINDS.index(kind)].from_vector(self.VECTOR)):
             with pytest.raises(TypeError):
@@ -360,85 +360,122 @@ class TestTotals:
                 other + totals
 
     @pytest.mark.parametrize(
-        ("vector", "words"),
+        ("vector", "message"),
         [
-            (np.float32([1, 2, 3]), r"2 C \+ 1 float64 .* it is float32 of shape \(3,\)"),
-            (np.float64([1, 2]), r"it is float64 of shape \(2,\)"),
-            (np.float64([]), r"it is float64 of shape \(0,\)"),
-            (np.zeros((1, 3)), r"it is float64 of shape \(1, 3\)"),
+            (np.float32([1, 2, 3]), r"2 C \+ 1 float64 .* got float32 of shape \(3,\)"),
+            (np.float64([1, 2]), r"got float64 of shape \(2,\)"),
+            (np.float64([]), r"got float64 of shape \(0,\)"),
+            (np.zeros((1, 3)), r"got float64 of shape \(1, 3\)"),
             (["a"], "2 C"),
             (None, "2 C"),
-            (np.float64([-1, 0, 0]), r"vector\[0\] must be a count .* not -1"),
-            (np.float64([1.5, 0, 0]), "not 1.5"),
-            (np.float64([np.nan, 0, 0]), "not nan"),
-            (np.float64([np.inf, 0, 0]), "not inf"),
+            (np.float64([-1, 0, 0]), r"vector\[0\] must be a count from 0 to 2\^53, got -1"),
+            (np.float64([1.5, 0, 0]), "got 1.5"),
+            (np.float64([np.nan, 0, 0]), "got nan"),
+            (np.float64([np.inf, 0, 0]), "got inf"),
+            (np.float64([1e300, 0, 0]), r"got 1e\+300"),
+            (np.float64([2.0**53 + 2, 0, 0]), r"got 9007199254740994"),
+            (np.float64([4, np.nan, 0]), "vector must not contain NaN, got one at index 1"),
+            (np.float64([4, 0, np.nan]), "vector must not contain NaN, .* pass allow_nan=True"),
         ],
     )
-    def test_refuse_what_is_no_vector_of_theirs(self, kind, vector, words):
-        with pytest.raises(ValueError, match=words):
+    def test_invalid_vectors(self, kind, vector, message):
+        with pytest.raises(ValueError, match=message):
             kind.from_vector(vector)
+        with pytest.raises(ValueError, match=message):
+            kind(vector)
+
+    def test_limits_of_the_count(self, kind):
+        assert kind.from_vector(np.float64([0, 0, 0])).count == 0
+        assert kind.from_vector(np.float64([2.0**53, 0, 0])).count == 2**53
+
+    def test_sums_may_be_negative_and_m2_may_not(self):
+        negative = np.float64([4, -1, -2, -3, -4, 0, -6])
+        assert onedsl.BatchNormSums.from_vector(negative).diff_gamma.tolist() == [-4, 0, -6]
+        for allow_nan in (False, True):
+            with pytest.raises(ValueError, match=r"m2 .* must not be negative, got -4\.0"):
+                onedsl.BatchNormMoments.from_vector(negative, allow_nan=allow_nan)
+
+    @pytest.mark.parametrize(
+        ("make", "value"), [(gradient, np.nan), (forward, np.nan), (forward, np.inf)]
+    )
+    def test_nan_and_inf_in_a_batch_propagate(self, make, value):
+        """As in a direct call. Only a vector from elsewhere must not contain NaN by default."""
+        problem = testing.random_problem((6, 5, 3))
+        problem.src[0, 0, 0] = value
+        setup = make(problem, "NXC")
+        totals = setup.reduce(slice(0, 2)) + setup.reduce(slice(2, 6))
+        vector = totals.to_vector()
+        assert np.isnan(vector).any()
+        assert pickle.loads(pickle.dumps(totals)) == copy.deepcopy(totals) == totals
+        with pytest.raises(ValueError, match="vector must not contain NaN"):
+            type(totals).from_vector(vector)
+        restored = type(totals).from_vector(vector, allow_nan=True)
+        assert restored == totals
+        for got, expected in zip(setup.apply(restored), setup.call(), strict=True):
+            assert np.array_equal(np.isnan(got), np.isnan(expected))
 
 
-class TestRefusals:
-    """Bad input is refused in words, and nothing is written."""
+class TestErrors:
+    """Invalid arguments raise, and nothing is written."""
 
     problem = testing.random_problem((6, 5, 3))
 
-    def refused(self, make, error, words, totals=None, **changes):
-        pair = make(self.problem, "NXC")
-        totals = pair.reduce() if totals is None else totals
-        guarded = helpers.Guarded(*pair.call())
-        inputs = pair.inputs | changes
-        with pytest.raises(error, match=words):
-            pair.op.apply(totals, **inputs, out=tuple(guarded.buffers))
+    def check(self, make, error, message, totals=None, **changes):
+        setup = make(self.problem, "NXC")
+        totals = setup.reduce() if totals is None else totals
+        guarded = helpers.Guarded(*setup.call())
+        inputs = setup.inputs | changes
+        with pytest.raises(error, match=message):
+            setup.op.apply(totals, **inputs, out=tuple(guarded.buffers))
         guarded.check_untouched()
 
-    def test_totals_of_another_kind(self):
+    def test_totals_of_another_class(self):
         moments = forward(self.problem, "NXC").reduce()
         sums = gradient(self.problem, "NXC").reduce()
-        wrong = "sums must be BatchNormSums, as reduce gives, not BatchNormMoments"
-        self.refused(gradient, TypeError, wrong, moments)
-        wrong = "moments must be BatchNormMoments, as reduce gives, not BatchNormSums"
-        self.refused(forward, TypeError, wrong, sums)
-        self.refused(gradient, TypeError, "sums must be .* not ndarray", sums.to_vector())
+        message = "sums must be BatchNormSums from reduce, got BatchNormMoments"
+        self.check(gradient, TypeError, message, moments)
+        message = "moments must be BatchNormMoments from reduce, got BatchNormSums"
+        self.check(forward, TypeError, message, sums)
+        self.check(gradient, TypeError, "sums must be .* got ndarray", sums.to_vector())
 
-    @pytest.mark.parametrize("make", [gradient, backprop, frozen, forward])
-    def test_totals_of_other_channels(self, make):
+    @operators
+    def test_totals_with_other_channels(self, make):
         kind = type(make(self.problem, "NXC").reduce())
-        words = r"of 3 channels, as .* with shape \(6, 5, 3\) has, not of 2"
-        self.refused(make, ValueError, words, kind.from_vector(np.float64([30, 1, 2, 3, 4])))
+        message = r"must have 3 channels for .* with shape \(6, 5, 3\), got 2"
+        totals = kind.from_vector(np.float64([30, 1, 2, 3, 4]))
+        self.check(make, ValueError, message, totals)
 
-    @pytest.mark.parametrize("make", [gradient, backprop, frozen, forward])
-    def test_totals_that_leave_this_part_out(self, make):
+    @operators
+    def test_totals_without_this_part(self, make):
         totals = make(self.problem, "NXC").reduce(slice(0, 5))
-        words = "must be those of all parts.* of 25 elements a channel, and .* has 30"
-        self.refused(make, ValueError, words, totals)
+        message = "must include .* with 30 elements per channel, got those of 25 elements"
+        self.check(make, ValueError, message, totals)
 
     @pytest.mark.parametrize("make", [gradient, forward])
     def test_arguments_of_apply(self, make):
         short = np.ones(2, np.float32)
-        self.refused(make, ValueError, r"mean must have shape \(3,\)", mean=short)
-        self.refused(make, TypeError, "src must be a NumPy array", src=3)
+        self.check(make, ValueError, r"mean must have shape \(3,\)", mean=short)
+        self.check(make, TypeError, "src must be a NumPy array", src=3)
         wide = self.problem.src.astype(np.float64)
-        self.refused(make, TypeError, "src must be f32, bf16 or f16, not float64", src=wide)
+        self.check(make, TypeError, "src must be f32, bf16 or f16, got float64", src=wide)
 
     @pytest.mark.parametrize(
-        ("changes", "error", "words"),
+        ("changes", "error", "message"),
         [
             ({"src": None}, TypeError, "src must be a NumPy array"),
-            ({"src": np.zeros(3, np.float32)}, ValueError, "src must have 2 dimensions or more"),
-            ({"src": np.zeros((3, 3))}, TypeError, "src must be f32, bf16 or f16, not float64"),
+            ({"src": np.zeros(3, np.float32)}, ValueError, "src must have at least 2 dimensions"),
+            ({"src": np.zeros((3, 3))}, TypeError, "src must be f32, bf16 or f16, got float64"),
         ],
     )
     @pytest.mark.parametrize("make", [gradient, forward])
-    def test_src_of_reduce(self, make, changes, error, words):
-        pair = make(self.problem, "NXC")
-        inputs = pair.part(pair.summed, ...) | changes
-        with pytest.raises(error, match=words):
-            pair.op.reduce(**inputs)
+    def test_src_of_reduce(self, make, changes, error, message):
+        setup = make(self.problem, "NXC")
+        inputs = setup.part(setup.reduced, ...) | changes
+        with pytest.raises(error, match=message):
+            setup.op.reduce(**inputs)
 
     @pytest.mark.parametrize(
-        ("changes", "error", "words"),
+        ("changes", "error", "message"),
         [
             ({"diff_dst": np.zeros((6, 5, 4), np.float32)}, ValueError, "diff_dst must have src's"),
             ({"mean": np.ones(2, np.float32)}, ValueError, r"mean must have shape \(3,\)"),
@@ -446,28 +483,28 @@ class TestRefusals:
             ({"mean": None}, TypeError, "mean must be a NumPy array"),
         ],
     )
-    def test_arguments_of_the_gradients_reduce(self, changes, error, words):
-        pair = gradient(self.problem, "NXC")
-        with pytest.raises(error, match=words):
-            pair.op.reduce(**(pair.part(pair.summed, ...) | changes))
+    def test_arguments_of_the_gradients_reduce(self, changes, error, message):
+        setup = gradient(self.problem, "NXC")
+        with pytest.raises(error, match=message):
+            setup.op.reduce(**(setup.part(setup.reduced, ...) | changes))
 
     def test_statistics_of_broadcasting_operators(self):
-        pair = frozen(self.problem, "NXC")
+        setup = frozen(self.problem, "NXC")
         with pytest.raises(ValueError, match=r"mean \(MeanTensor\) must have as many dimensions"):
-            pair.op.reduce(**(pair.part(pair.summed, ...) | {"mean": self.problem.mean}))
+            setup.op.reduce(**(setup.part(setup.reduced, ...) | {"mean": self.problem.mean}))
 
     def test_gamma_without_beta(self):
-        pair = forward(self.problem, "NXC")
-        inputs = {name: a for name, a in pair.inputs.items() if name != "beta"}
+        setup = forward(self.problem, "NXC")
+        inputs = {name: a for name, a in setup.inputs.items() if name != "beta"}
         with pytest.raises(TypeError, match="beta is missing"):
-            pair.op.apply(pair.reduce(), **inputs)
+            setup.op.apply(setup.reduce(), **inputs)
 
 
 @pytest.mark.parametrize("make", [gradient, forward])
-def test_a_log_says_which_pass_ran(make, caplog):
-    pair = make(testing.random_problem((6, 5, 3)), "NXC")
+def test_log_names_the_pass(make, caplog):
+    setup = make(testing.random_problem((6, 5, 3)), "NXC")
     with onedsl.verbose():
-        pair.apply(pair.reduce())
+        setup.apply(setup.reduce())
     first, second = (record.getMessage() for record in caplog.records)
     assert "f32 30x3x1 (outer x channels x inner): onedsl first pass" in first
     assert "f32 30x3x1 (outer x channels x inner): onedsl second pass" in second

@@ -1,4 +1,4 @@
-"""What must hold for any shape, format, type, order in memory and backend."""
+"""Properties for random shapes, formats, types, memory layouts and backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELLS = [
     (dtype, stats, backend)
     for dtype, stats in helpers.TYPES
     for backend in helpers.BACKENDS
-    if helpers.runs(backend, dtype)  # test_matrix checks that the others are refused
+    if helpers.runs(backend, dtype)  # test_matrix.py tests the others
 ]
 
 
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
     seed: int
 
     def __repr__(self) -> str:
-        """Leave the arrays out: the seed tells them."""
+        """Return the seed instead of the arrays."""
         src = self.problem.src
         return (
             f"<{self.dtype}/{self.stats} {self.data_format} {src.shape} by {src.strides}, "
@@ -62,7 +62,7 @@ class Setting(NamedTuple):
 
 @st.composite
 def settings(draw, cells=tuple(CELLS)):
-    """Draw 8 to some thousand elements a channel, in any dense order of the axes."""
+    """Draw a problem with 8 to some thousand elements per channel in any dense layout."""
     dtype, stats, backend = draw(st.sampled_from(cells))
     data_format = draw(st.sampled_from(helpers.FORMATS))
     channels = draw(st.integers(1, 70))
@@ -83,14 +83,14 @@ FLOAT = tuple(cell for cell in CELLS if cell[0] == "f32")
 
 
 @given(settings())
-def test_is_the_reference(setting):
+def test_equals_the_reference(setting):
     guarded = helpers.outputs_like(setting.problem)
     got = setting.run(out=guarded.out)
     guarded.check_walls()
     per_channel = setting.problem.src.size // setting.problem.mean.size
     factor = 2 * helpers.tolerance_factor("onednn", per_channel)
     if setting.backend == "native":
-        factor = 2  # the sums of one channel may cancel in part, by chance
+        factor = 2  # the sums of a channel may cancel by chance
     testing.assert_gradients_close(got, setting.wanted(), factor=factor)
     assert setting.run().diff_src.strides == setting.problem.src.strides
 
@@ -122,8 +122,8 @@ def test_is_linear_in_diff_dst(setting):
 
 
 @given(settings(FLOAT))
-def test_batch_statistics_take_out_two_directions(setting):
-    """With src's own statistics, diff_src is orthogonal to ones and (but for epsilon) to xhat."""
+def test_diff_src_is_orthogonal_to_ones_and_xhat(setting):
+    """With the statistics of src, and up to epsilon for xhat."""
     problem = setting.problem
     diff_src = setting.run().diff_src.astype(np.float64)
     xhat = (problem.src.astype("f8") - setting.per_channel(problem.mean)) / np.sqrt(
@@ -150,8 +150,8 @@ def test_backends_agree(setting):
 
 
 @given(settings(), st.randoms(use_true_random=False))
-def test_positions_may_be_shuffled(setting, random):
-    """Which element of a channel is where has no influence but on the order of the sums."""
+def test_permutations_of_positions(setting, random):
+    """A permutation of the elements of a channel changes only the summation order."""
     problem = setting.problem
     shuffled = list(problem[:2])
     indices = {a: random.sample(range(n), n) for a, n in enumerate(problem.src.shape)}
@@ -167,8 +167,8 @@ def test_positions_may_be_shuffled(setting, random):
 
 
 @given(settings(), st.randoms(use_true_random=False))
-def test_channels_do_not_know_each_other(setting, random):
-    """Leaving out channels, or turning their order around, leaves the others' results."""
+def test_channels_are_independent(setting, random):
+    """Removing or permuting channels does not change the results of the others."""
     problem = setting.problem
     channels = problem.mean.size
     kept = random.sample(range(channels), random.randint(1, channels))
@@ -183,7 +183,7 @@ def test_channels_do_not_know_each_other(setting, random):
 
 
 @given(settings())
-def test_direct_and_compiled_are_the_same_bits(setting):
+def test_direct_and_compiled_are_bitwise_equal(setting):
     op = onedsl.BatchNormTrainingBackward(EPSILON, setting.data_format)
     spec = onedsl.TensorSpec.of(setting.problem.src)
     plan = op.compile(spec, stats_dtype=setting.stats, backend=setting.backend)
@@ -195,7 +195,7 @@ def test_direct_and_compiled_are_the_same_bits(setting):
 
 
 @given(settings())
-def test_in_place_is_the_same_bits(setting):
+def test_in_place_is_bitwise_equal(setting):
     wanted = setting.run()
     buffer = np.empty_like(setting.problem.diff_dst)
     buffer[...] = setting.problem.diff_dst

@@ -100,14 +100,14 @@ def test_exported_programs_have_pytorch_s_ops_alone(model, change):
     assert not any("onedsl" in target for target in targets)
 
 
-def test_what_was_left_is_logged(model, caplog):
+def test_skipped_layers_are_logged(model, caplog):
     model.tail = nn.Sequential(nn.LazyBatchNorm1d(), nn.SyncBatchNorm(3))
     with caplog.at_level("INFO", "onedsl.torch"):
         onedsl_torch.convert(model)
     assert [record.message for record in caplog.records] == [
-        "converted 3 batch-norm layers, left 2",
-        "left tail.0 (LazyBatchNorm1d): it is lazy, and has seen no input yet",
-        "left tail.1 (SyncBatchNorm): it is for GPUs: convert takes it with a process_group",
+        "converted 3 batch-norm layers, skipped 2",
+        "skipped tail.0 (LazyBatchNorm1d): it is lazy and was not initialized by an input",
+        "skipped tail.1 (SyncBatchNorm): it is for GPUs; pass process_group to convert it",
     ]
 
 
@@ -177,7 +177,11 @@ def test_convert_with_a_group_and_back():
     told = [(line.kind, line.state, line.convert) for line in onedsl_torch.report(model)]
     assert told == [
         *[("SyncBatchNorm", "converted", "")] * 4,
-        ("LazyBatchNorm1d", "PyTorch's", "it is lazy, and has seen no input yet"),
+        (
+            "LazyBatchNorm1d",
+            "PyTorch's",
+            "it is lazy and was not initialized by an input",
+        ),
         ("BatchNormReLU2d", "fused", "it is fused"),
     ]
     onedsl_torch.convert(model)  # changes nothing: they have onedsl's gradient

@@ -1,4 +1,4 @@
-"""What type checkers say to a user's program: yes to a right one, and no to each mistake."""
+"""Type checkers accept valid programs and report every mistake in invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onedsl
 
 PROGRAMS = helpers.TESTS / "typing"
 ACCEPTED = sorted(PROGRAMS.glob("accepted*.py"))
-REFUSED = PROGRAMS / "rejected.py"
+REJECTED = PROGRAMS / "rejected.py"
 
 
 def need_library_of(program: Path) -> None:
@@ -23,12 +23,13 @@ def need_library_of(program: Path) -> None:
 
 
 def programs() -> list[Path]:
-    """Give those whose libraries are here; test_accepted_programs_run says which are not."""
-    return [REFUSED] + [
+    """Return the programs whose libraries are installed."""
+    return [REJECTED] + [
         p for p in ACCEPTED if p.stem == "accepted" or importlib.util.find_spec(p.stem[9:])
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ACCEPTED, ids=lambda program: program.stem)
 def test_accepted_programs_run(program):
     need_library_of(program)
@@ -46,6 +47,7 @@ def test_every_public_name_is_used():
             assert f"testing.{name}(" in text, name
 
 
+@pytest.mark.slow
 def test_mypy(pytestconfig):
     pytest.importorskip("mypy")
     cache = pytestconfig.cache.mkdir("mypy")
@@ -55,8 +57,9 @@ def test_mypy(pytestconfig):
     assert child.returncode == 0, child.stdout + child.stderr
 
 
+@pytest.mark.slow
 def test_pyright():
-    """Pyright's strict mode; a comment that ignores nothing is an error too."""
+    """In strict mode, where an unused ignore comment is also an error."""
     pytest.importorskip("basedpyright")
     child = helpers.check_types(
         "basedpyright",
@@ -66,9 +69,8 @@ def test_pyright():
     assert child.returncode == 0, child.stdout + child.stderr
 
 
-def test_every_mistake_is_marked_for_both():
-    """A line without its comments would be a mistake that nobody is told of."""
-    after = REFUSED.read_text().split("grad = ")[1].splitlines()[1:]
+def test_every_mistake_has_the_comments_of_both_checkers():
+    after = REJECTED.read_text().split("grad = ")[1].splitlines()[1:]
     for line in filter(None, after):
         assert "# type: ignore[" in line, line
         assert "# pyright: ignore[" in line, line

@@ -1,4 +1,4 @@
-"""The port `variance` holding 1 / sqrt(variance + epsilon), as PyTorch's forward pass saves it."""
+"""The port `variance` with 1 / sqrt(variance + epsilon), as PyTorch's forward pass saves it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ GIVEN = 0b11111
 @helpers.types
 @pytest.mark.parametrize("mode", ["batch", "frozen"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
-def test_an_inverse_deviation(dtype, stats, mode, compiled):
+def test_inverse_stddev(dtype, stats, mode, compiled):
     src, diff_dst, mean, variance, gamma = helpers.case(SHAPE, dtype, stats, "NCX").problem
     inverse = (1 / np.sqrt(variance.astype(np.float64) + EPSILON)).astype(variance.dtype)
     schema = dataclasses.replace(SCHEMA, statistics=_core.Statistics[mode])
     operator = schema.core_operator(
-        1e3,  # has no part in it
+        1e3,  # has no effect
         onedsl.DataFormat.NCX.statistics_shape_kind,
         variance_kind=_core.VarianceKind.inverse_stddev,
     )
@@ -54,13 +54,12 @@ def test_an_inverse_deviation(dtype, stats, mode, compiled):
     testing.assert_gradients_close(onedsl.BatchNormGradients(*got), wanted)
 
 
-def test_onednn_takes_a_variance_alone():
-    """It is never handed an inverse deviation for one."""
+def test_onednn_rejects_inverse_stddev():
     src, diff_dst, mean, inverse, gamma = helpers.case(SHAPE, "f32", "f32", "NCX").problem
     operator = SCHEMA.core_operator(
         EPSILON,
         onedsl.DataFormat.NCX.statistics_shape_kind,
         variance_kind=_core.VarianceKind.inverse_stddev,
     )
-    with pytest.raises(onedsl.UnsupportedError, match="no inverse standard deviation"):
+    with pytest.raises(onedsl.UnsupportedError, match="takes a variance"):
         operator.run((src, diff_dst, mean, inverse, gamma), True, None, _core.Backend.onednn)

@@ -8,23 +8,21 @@
 
 namespace onedsl {
 
-// Converts 16-bit statistics to f32 for a run, and the resulting statistics back.
+// Ports whose statistics are f32, for a caller's that are of a narrower type.
 class F32Statistics {
  public:
-  // `count` is the length of each statistic.
-  F32Statistics(const Ports& ports, DataType type, std::size_t count);
+  F32Statistics(const Ports& narrow, DataType type, std::size_t statistics);
 
-  // The tensors of the caller, and statistics in f32.
-  const Ports& ports() const noexcept { return f32_ports_; }
+  const Ports& ports() const noexcept { return wide_; }
 
-  // Rounds the resulting statistics into the memory of the caller.
-  void write_results() const;
+  // Rounds the results into the caller's own memory.
+  void narrow_results() const;
 
  private:
-  Ports ports_;
-  Ports f32_ports_;
+  Ports narrow_;
+  Ports wide_;
   DataType type_;
-  std::size_t count_;
+  std::size_t statistics_;
   std::vector<float> values_;
 };
 

@@ -7,20 +7,20 @@
 
 namespace onedsl {
 
-// One axis, or several merged ones, outside of the block of a Geometry.
+// An axis, or several in one, that lies outside of a Geometry's block.
 struct Loop {
   std::int64_t count = 1;
   std::int64_t stride = 0;  // in elements
-  bool kept = false;        // whether each index has its own statistics; otherwise summed over
+  bool kept = false;        // has statistics of its own; else it is summed over
 };
 
-// The memory layout of a dense tensor of any rank, as a block of shape (outer, channels, inner) in
-// C order: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X). All sums run over outer and
-// inner, so the order of the axes that are merged into them does not matter.
+// A dense tensor as its memory lies. Its block is `channels` runs of `inner` elements, `outer`
+// times over: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X), whatever the rank. Every sum
+// runs over outer and inner, so the order of the axes inside these two does not matter.
 //
-// If the kept axes (those with statistics of their own) are not adjacent in memory, the block
-// consists of the fastest axes, and loops run over the others, slowest first. Example: a tensor
-// (N, C, H, W) with statistics (N, 1, H, 1) has one loop over N and the block (C, H, W).
+// Where the kept axes are not all neighbours in memory, the block is what lies innermost, and loops
+// go over the rest, slowest first: (N, 1, H, 1), with N and H kept, is one loop over N and the
+// block (C, H, W).
 struct Geometry {
   static constexpr std::size_t max_loops = 6;
 
@@ -37,7 +37,7 @@ struct Geometry {
     }
     return count;
   }
-  // Number of values of each statistic, such as mean.
+  // Length of mean, variance and their like.
   constexpr std::int64_t statistics() const noexcept { return channels * times(true); }
   constexpr std::int64_t per_block_channel() const noexcept { return outer * inner; }
   constexpr std::int64_t per_statistic() const noexcept {
@@ -48,16 +48,16 @@ struct Geometry {
 
 bool operator==(const Geometry& a, const Geometry& b) noexcept;
 
-constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
+constexpr std::ptrdiff_t max_rank = 64;  // NumPy's own
 
-// The axes that have statistics of their own: bit i is axis i.
+// The axes that have statistics of their own, one bit each.
 using KeptAxes = std::uint64_t;
 
-// Returns the Geometry of a tensor. Strides are multiples of item_stride, the stride between
-// adjacent items; item_size is in bytes.
-// Returns nullopt if the tensor is not dense (gaps, overlap, negative strides), if its size in
-// bytes overflows, if the kept axes are not in C order in memory (the order of the statistics), or
-// if kept and summed axes alternate so often that max_loops is exceeded.
+// Sees any shape as a Geometry, by the order in which its axes lie in memory. Strides are in any
+// unit in which neighbouring items are item_stride apart; item_size is in bytes.
+// Nothing if the tensor is not dense (gaps, overlap, negative strides), if it has more bytes than
+// can be counted, if the kept axes do not lie in memory in their own order (the statistics' order),
+// or if they alternate with the others more often than there are loops for.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
                                        const std::ptrdiff_t* strides, std::ptrdiff_t item_stride,
                                        std::ptrdiff_t item_size, KeptAxes kept) noexcept;

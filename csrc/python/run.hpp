@@ -6,34 +6,33 @@
 #include "gil.hpp"
 #include "run_log.hpp"
 
-// Executes a validated call.
+// What follows on a call that was found right.
 namespace onedsl {
 
-// The memory of a run, and a tuple with an entry for each output of the operation.
+// Where a run reads and writes, and what it returns.
 struct Run {
   Ports ports;
-  pybind11::object results;
+  pybind11::object results;  // a tuple with an entry for each of the op's outputs
 };
 
-// Allocates the results if `out` is None.
 Run prepare(const Call& call, const Signature& signature, OutputSet outputs,
             const pybind11::object& out);
 
-// `find` returns the plan; it runs without the GIL.
+// find() gives the plan.
 template <class Find>
 void execute(const Find& find, const Ports& ports) {
-  RunLog log;
+  RunLog telling;
   {
-    // Safe without the GIL: plans use no Python objects, and the caller's frame and its Run keep
-    // the arrays alive.
+    // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
+    // caller's frame and by its Run.
     const ReleasedGil released;
-    log.run(*find(), ports);
+    telling.run(*find(), ports);
   }
-  log.write();
+  telling.tell();
 }
 
-// Returns the results as arrays of the library of `src`, the array that the caller passed.
-pybind11::object export_results(Run run, const Call& call, const pybind11::object& out,
-                                pybind11::handle src);
+// `src` is what the caller passed: results that were made here are to be of its kind.
+pybind11::object deliver(Run run, const Call& call, const pybind11::object& out,
+                         pybind11::handle src);
 
 }  // namespace onedsl

@@ -4,22 +4,27 @@
 #include <string>
 
 #include "../core/logging_enabled.hpp"
+#include "../core/problem.hpp"
 #include "../plan/plan.hpp"
 
-// Passes a record of each run to onedsl.runtime.run_log while logging is enabled.
+// What runs, told to Python's onedsl.runtime.run_log while somebody listens.
 namespace onedsl {
 
+// From now on, or from now on no more.
+void enable_logging(bool on);
+
+// Runs one plan. While nobody listens, that costs a look at a flag.
 class RunLog {
  public:
-  // Executes a plan. The caller does not hold the GIL.
+  // Without the GIL.
   void run(const Plan& plan, const Ports& ports) {
     if (!logging_enabled.load(std::memory_order_relaxed)) return plan.execute(ports);
-    run_timed(plan, ports);
+    run_and_watch(plan, ports);
   }
 
-  // Passes the record on, if there is one. The caller holds the GIL.
-  void write() const {
-    if (record_) write_record();
+  // With the GIL, when the results are written.
+  void tell() const {
+    if (story_) tell_python();
   }
 
  private:
@@ -27,12 +32,13 @@ class RunLog {
     PlanKey key;
     std::string backend, implementation;
     double seconds = 0;
+    std::string printed;  // by oneDNN
   };
 
-  void run_timed(const Plan& plan, const Ports& ports);
-  void write_record() const;
+  void run_and_watch(const Plan& plan, const Ports& ports);
+  void tell_python() const;
 
-  std::optional<RunRecord> record_;
+  std::optional<RunRecord> story_;
 };
 
 }  // namespace onedsl

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph import LogicalTensor
-from ..operators._single_op_graph import ArrayInfo
+from ..operators._single_op_graph import CallInfo
 from ..tensors.dtypes import DTYPES
 
 Array = npt.NDArray[Any]
@@ -87,7 +87,7 @@ def blocks(array: Array, channel_axis: int) -> Iterator[slice]:
         yield slice(first, min(first + step, channels))
 
 
-def filled(info: ArrayInfo, seed: int) -> Inputs:
+def filled(info: CallInfo, seed: int) -> Inputs:
     """Return inputs for the op of a graph, whose shapes must be known."""
     axis = info.data_format.channel_axis
     src = empty(info.inputs["src"])

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..bench.table import Column, console, microseconds, table
 from ..graph import Graph
-from ..operators._single_op_graph import ArrayInfo, described
+from ..operators._single_op_graph import CallInfo, parse_graph
 from ..operators.batch_norm_training_backward import (
     BatchNormGradients,
     BatchNormTrainingBackward,
@@ -98,7 +98,7 @@ def run(
     """
     with as_usage_errors():
         graph = _overridden(_read(graph_file), in_shapes, dt, op_attrs)
-        problem = described(graph)
+        problem = parse_graph(graph)
         if problem.shape is None:
             raise ValueError("graph[0].inputs[0].shape (src) is unknown: set it with --in-shapes")
         op = BatchNormTrainingBackward(problem.epsilon, problem.data_format)
@@ -151,7 +151,7 @@ def _overridden(graph: Graph, in_shapes: str | None, dt: str | None, op_attrs: s
 
 
 def relative_errors(
-    problem: ArrayInfo, inputs: Inputs, results: dict[str, BatchNormGradients]
+    problem: CallInfo, inputs: Inputs, results: dict[str, BatchNormGradients]
 ) -> dict[tuple[str, str], float]:
     """Return the relative L2 error of each backend's outputs, by backend and output.
 
@@ -194,7 +194,7 @@ def _relative(error: float, norm: float) -> float:
 
 def _show(
     path: Path,
-    problem: ArrayInfo,
+    problem: CallInfo,
     errors: dict[tuple[str, str], float],
     times: dict[str, float],
     unsupported: dict[str, str],

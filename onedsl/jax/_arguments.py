@@ -47,9 +47,9 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
     if isinstance(epsilon, jax.Array):
         raise TypeError("epsilon must be a Python number, got a JAX array. Pass float(epsilon)")
     return Attributes(
-        _attributes.epsilon(epsilon),
+        _attributes.parse_epsilon(epsilon),
         parse_data_format(data_format),
-        _attributes.statistics(statistics),
+        _attributes.parse_statistics(statistics),
     )
 
 
@@ -62,7 +62,7 @@ def check(schema: OpSchema, data_format: DataFormat, src: object, *others: objec
     ]
     if not any(rest):  # the checks below need one statistic: the default gamma, which is ones
         rest[0] = _validation.ArrayInfo(tensor.shape[data_format.channel_axis :][:1], "f32")
-    _validation.arguments(schema, data_format.statistics_shape_kind, [tensor, *rest])
+    _validation.check_inputs(schema, data_format.statistics_shape_kind, [tensor, *rest])
 
 
 def array_info(name: str, value: object) -> _validation.ArrayInfo:

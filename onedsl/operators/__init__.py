@@ -1,5 +1,4 @@
-"""The operators: one file a class, over what they share.
+"""The operator classes, one file each, and what they share.
 
-`_schema` says what a class is made of, `_operator` how it runs and `_compiled` what it compiles
-to. A new class is a new file here: its ports as a `OpSchema`, its result, and its two calls.
+A new class is a new file here: an `OpSchema`, a result, the operator and what it compiles to.
 """

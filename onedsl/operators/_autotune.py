@@ -1,4 +1,4 @@
-"""Choosing a backend by timing it."""
+"""Selection of the faster backend by timing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..tensors.spec import TensorSpec
 
 
 def fastest(
-    make: Callable[[_core.Backend], _core.Compiled],
+    compile_for: Callable[[_core.Backend], _core.Compiled],
     specs: Sequence[TensorSpec | None],
 ) -> _core.Compiled:
-    """Make both backends' plans, time them in turns on such inputs, and give the faster."""
+    """Compile for both backends, time them interleaved on such inputs, and return the faster."""
     plans = []
-    for choice in (_core.Backend.onednn, _core.Backend.native):
+    for backend in (_core.Backend.onednn, _core.Backend.native):
         try:
-            plans.append(make(choice))
+            plans.append(compile_for(backend))
         except UnsupportedError:
             continue
     if len(plans) == 1 or any(spec and 0 in spec.shape for spec in specs):
@@ -36,7 +36,7 @@ def fastest(
 
 
 def ones(spec: TensorSpec) -> npt.NDArray[Any]:
-    """Make an array as a spec describes it."""
+    """Return an array of ones with the shape, dtype and strides of a spec."""
     slowest_first = sorted(range(len(spec.shape)), key=lambda axis: -spec.strides[axis])
     array = np.ones([spec.shape[axis] for axis in slowest_first], spec.numpy_dtype)
     return array.transpose(np.argsort(slowest_first))

@@ -1,41 +1,48 @@
-"""What every operator class compiles to."""
+"""The base of the compiled operators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 from .. import _core
 from ..graph import Graph, of_core
 from ..tensors.arrays import Array
 from ..tensors.dtypes import CORE, DTYPES, dtype_name
 from ..tensors.spec import TensorSpec
-from . import _attributes, _validation, _validation_compiled
+from . import _attributes, _docstrings, _validation
 from ._autotune import fastest
 from ._operator import Arrays, Operator, Result
-from ._schema import channel_axis
+from ._schema import OpSchema, channel_axis
+from ._sums import BatchNormSums
 
 
 class Compiled(Generic[Result]):
-    """An operator compiled for one `TensorSpec`: no look-up and no decision is left for the call.
+    """An operator compiled for one `TensorSpec`. All decisions are made before the calls.
 
-    This is what the operators' ``compile`` has in common. What it gives is called with the arrays
-    of a direct call, under the operator's own names for them, and ``out``. It may be called from
-    many threads at once. In a process that was forked off after compiling, the first call compiles
-    anew, for one thread: OpenMP's threads do not survive a fork.
+    This is the base class of what the operators' ``compile`` returns: a callable with the arrays of
+    a direct call, under the same names, and ``out``. Many threads may call it at once. After a fork
+    the first call in the child compiles again, for one thread, because OpenMP's threads do not
+    survive a fork.
     """
 
     __slots__ = (
         "_all_outputs",
         "_core",
+        "_drops_ignored",
         "_given",
-        "_ignores",
         "_operator",
         "_run",
         "_spec",
         "_statistics",
     )
+
+    _schema: ClassVar[OpSchema]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _docstrings.fill(cls, cls._schema, BatchNormSums)
 
     def __init__(
         self,
@@ -44,53 +51,54 @@ class Compiled(Generic[Result]):
         *,
         stats_dtype: object,
         stats_shape: Sequence[int] = (),
-        gives: Mapping[str, object],
-        all_outputs: bool,
+        given: Mapping[str, object] = {},
+        all_outputs: bool = True,
         backend: str,
         autotune: bool,
     ) -> None:
-        """Compile; the operators' ``compile`` calls this.
+        """Compile an operator. Use its ``compile`` instead.
 
         Parameters
         ----------
         operator : Operator
+            The operator.
         spec : TensorSpec
-            Of the tensors.
+            Shape, dtype and strides of the tensors.
         stats_dtype : str or dtype
-            Of the statistics.
-        stats_shape : sequence of int, optional
-            Of the statistics, where that does not follow from the tensors'.
-        gives : mapping of str to bool
-            For each optional input, whether calls will pass it.
+            Dtype of the statistics.
+        stats_shape : sequence of int
+            Shape of the statistics, unless it follows from spec.
+        given : mapping of str to bool
+            For each optional input, whether calls pass it.
         all_outputs : bool
-            Whether calls compute all outputs, or only those that every call computes.
+            Whether calls compute the outputs that are optional.
         backend, autotune
             As in the operators' ``compile``.
         """
-        schema = operator._schema
+        schema = self._schema
         self._operator = operator
-        self._spec = _validation.spec(spec)
-        given = 0
+        self._spec = _validation.check_spec(spec)
+        self._given = 0
         for i, port in enumerate(schema.inputs):
-            passed = not port.optional or _validation.given(port.name, gives[port.name])
-            given |= passed << i
-        _validation.rank(schema, spec.shape)
+            passed = not port.optional or _validation.check_bool(port.name, given[port.name])
+            self._given |= passed << i
+        _validation.check_rank(schema, spec.shape)
         axis = channel_axis(operator._statistics_shape)
         self._statistics = TensorSpec(
             stats_shape if axis is None else (spec.shape[axis],),
             DTYPES[dtype_name(stats_dtype, "stats_dtype")],
         )
-        _validation.types(schema, spec.dtype, self._statistics.dtype, "stats_dtype")
+        _validation.check_dtypes(schema, spec.dtype, self._statistics.dtype, "stats_dtype")
         first = next(port.label for port in schema.inputs if port.kind == "statistic")
-        shape_kind = operator._statistics_shape
-        _validation.statistic_shape(schema, shape_kind, spec.shape, first, self._statistics.shape)
+        _validation.check_statistic_shape(
+            schema, operator._statistics_shape, spec.shape, first, self._statistics.shape
+        )
         self._all_outputs = all_outputs
-        self._ignores = schema.ignored != "" and not all_outputs
-        if self._ignores:
-            given &= ~(1 << schema.ignored_position)  # the plan is made without
-        self._given = given
+        self._drops_ignored = schema.ignored != "" and not all_outputs
+        if self._drops_ignored:
+            self._given &= ~(1 << schema.ignored_position)
 
-        def make(choice: _core.Backend) -> _core.Compiled:
+        def compile_for(choice: _core.Backend) -> _core.Compiled:
             return _core.Compiled(
                 operator._core,
                 data=CORE[self._spec.dtype],
@@ -99,19 +107,20 @@ class Compiled(Generic[Result]):
                 statistics=CORE[self._statistics.dtype],
                 stats_shape=self._statistics.shape,
                 given=self._given,
-                all_outputs=self._all_outputs,
+                all_outputs=all_outputs,
                 backend=choice,
             )
 
-        choice = _attributes.backend(backend)
+        choice = _attributes.parse_backend(backend)
         if autotune and choice is _core.Backend.auto:
             specs = {"tensor": self._spec, "statistic": self._statistics}
             inputs = [
-                specs[port.kind] if given >> i & 1 else None for i, port in enumerate(schema.inputs)
+                specs[port.kind] if self._given >> i & 1 else None
+                for i, port in enumerate(schema.inputs)
             ]
-            self._core = fastest(make, inputs)
+            self._core = fastest(compile_for, inputs)
         else:
-            self._core = make(choice)
+            self._core = compile_for(choice)
         self._run = self._core.run
 
     @property
@@ -121,7 +130,7 @@ class Compiled(Generic[Result]):
 
     @property
     def stats_dtype(self) -> str:
-        """Type of mean, variance, gamma and their gradients."""
+        """Dtype of mean, variance, gamma and their gradients."""
         return self._statistics.dtype
 
     @property
@@ -131,91 +140,90 @@ class Compiled(Generic[Result]):
 
     @property
     def gamma(self) -> bool:
-        """Whether calls take gamma, whatever the operator calls it."""
-        inputs, _ = _core.ports(self._operator._schema.operation)
-        return bool(self._given >> inputs.index("gamma") & 1)
+        """Whether calls pass gamma, also if the operator has another name for it."""
+        names = [name for name, *_ in _core.signature(self._schema.operation)["inputs"]]
+        return bool(self._given >> names.index("gamma") & 1)
 
     @property
     def outputs(self) -> str:
-        """What calls compute."""
-        schema = self._operator._schema
-        return "all" if self._all_outputs else ", ".join(schema.always)
+        """The outputs that calls compute: ``"all"``, or the names of the required ones."""
+        return "all" if self._all_outputs else ", ".join(self._schema.required)
 
     @property
     def backend(self) -> str:
-        """What runs: ``"onednn"`` or ``"native"``."""
+        """The backend that runs: ``"onednn"`` or ``"native"``."""
         return self._core.backend
 
     @property
     def implementation(self) -> str:
-        """What runs, for people to read."""
+        """A description of the implementation that runs."""
         return self._core.implementation
 
     @property
     def num_threads(self) -> int:
-        """OpenMP threads of every call, fixed when this was compiled."""
+        """Number of OpenMP threads of every call."""
         return self._core.num_threads
 
     @property
     def graph(self) -> Graph:
-        """What oneDNN made of the operator: ops, logical tensors, partitions.
+        """The graph that oneDNN compiled: ops, logical tensors and partitions.
 
-        Its shapes are those that onedsl shows to oneDNN. There is one with ``backend="onednn"``,
-        but for `BatchNormalizationGrad`, which oneDNN has no graph for.
+        Shapes are those that onedsl passes to oneDNN. Only ``backend="onednn"`` has a graph, and
+        `BatchNormalizationGrad` has none: oneDNN runs a primitive for it.
         """
         parts = self._core.graph
         if parts is None:
             why = (
                 "oneDNN runs it as a primitive"
                 if self.backend == "onednn"
-                else 'onedsl\'s own kernels run it; compile with backend="onednn" for one'
+                else 'onedsl\'s own kernels run it. Compile with backend="onednn" for a graph'
             )
             raise AttributeError(f"{self!r} has no graph: {why}")
         return of_core(parts)
 
     def draw(self, path: str | Path) -> None:
-        """Draw `graph`; ``print(compiled.graph)`` has it in words.
+        """Draw `graph`. ``print(compiled.graph)`` shows it as text.
 
         Parameters
         ----------
         path : str or Path
-            Where the picture goes; .png, .pdf or .svg.
+            Where to write the picture: .png, .pdf or .svg.
 
         Raises
         ------
         AttributeError
             If there is no graph.
         ValueError
-            If the path ends in another way.
+            If the path has another suffix.
         ImportError
             If matplotlib is not installed.
         """
         self.graph.draw(path)
 
     def _call(self, inputs: Arrays, out: Any) -> Result:
-        """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
+        """Run the plan. Only ``__call__`` may call this, see `Operator._drop_ignored`."""
         operator = self._operator
-        if self._ignores:
-            inputs = operator._without_ignored(inputs)
-        answer = self._run(inputs, out)
-        if answer is None:
-            answer = operator._answer_in_words(
-                self._run, inputs, self._all_outputs, out, self._refuse_others
+        if self._drops_ignored:
+            inputs = operator._drop_ignored(inputs)
+        results = self._run(inputs, out)
+        if results is None:
+            results = operator._validate_and_run(
+                self._run, inputs, self._all_outputs, out, self._check
             )
-        return operator._result(answer, out)
+        return operator._result(results, out)
 
-    def _refuse_others(self, arrays: Sequence[Array | None]) -> None:
-        _validation_compiled.not_compiled_for(
-            self._operator._schema, arrays, self._spec, self._statistics, self._given
+    def _check(self, arrays: Sequence[Array | None]) -> None:
+        _validation.check_compiled_for(
+            self._schema, arrays, self._spec, self._statistics, self._given
         )
 
     def __repr__(self) -> str:
-        passed = "".join(
+        given = "".join(
             f"{port.name}={bool(self._given >> i & 1)}, "
-            for i, port in enumerate(self._operator._schema.inputs)
+            for i, port in enumerate(self._schema.inputs)
             if port.optional
         )
         return (
             f"<{self._operator!r} compiled for {self.spec!r}, stats_dtype={self.stats_dtype!r}, "
-            f"{passed}outputs={self.outputs!r}: {self.implementation}, {self.num_threads} threads>"
+            f"{given}outputs={self.outputs!r}: {self.implementation}, {self.num_threads} threads>"
         )

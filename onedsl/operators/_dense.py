@@ -1,4 +1,4 @@
-"""Dense copies of arrays that are right but for how they lie in memory."""
+"""Dense copies of valid but strided arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ._schema import OpSchema, channel_axis
 _log = logging.getLogger("onedsl")
 
 
-def inputs(
+def dense_inputs(
     schema: OpSchema, statistics_shape: _core.StatisticsShape, arrays: Sequence[Array | None]
 ) -> tuple[Array | None, ...]:
-    """Give the arrays themselves where the core takes their memory, and dense copies elsewhere."""
-    tensors: list[Array] = []
+    """Return the arrays whose memory the core can use, and dense copies of the others."""
+    first: Array | None = None
     dense: list[Array | None] = []
     kept = _kept_axes(schema, statistics_shape, arrays)
     for port, array in zip(schema.inputs, arrays, strict=True):
@@ -27,15 +27,16 @@ def inputs(
         elif port.kind == "statistic":
             dense.append(_contiguous(port.label, array))
         else:
-            tensors.append(_usable(port.label, array, kept, tensors[0] if tensors else None))
-            dense.append(tensors[-1])
+            tensor = _dense(port.label, array, kept, first)
+            first = tensor if first is None else first
+            dense.append(tensor)
     return tuple(dense)
 
 
 def _kept_axes(
     schema: OpSchema, statistics_shape: _core.StatisticsShape, arrays: Sequence[Array | None]
 ) -> int:
-    """Give the axes that the statistics keep, one bit each."""
+    """Return the axes of the statistics as a bit mask: the channel axis, or those of size > 1."""
     first: dict[str, Array] = {}
     for port, array in zip(schema.inputs, arrays, strict=True):
         if array is not None:
@@ -46,28 +47,23 @@ def _kept_axes(
     return sum(1 << axis for axis, size in enumerate(first["statistic"].shape) if size != 1)
 
 
-def _usable(name: str, array: Array, kept: int, like: Array | None) -> Array:
-    if _core.is_dense(array, kept) and (like is None or same_layout(array, like)):
+def _dense(name: str, array: Array, kept: int, first: Array | None) -> Array:
+    """Return a tensor, or a copy, that is dense and has the strides of the first tensor."""
+    if _core.is_dense(array, kept) and (first is None or same_layout(array, first)):
         return array
-    if like is None:
-        copy = np.empty_like(array, order="K")
-        if not _core.is_dense(copy, kept):
-            copy = np.empty_like(array, order="C")
-    else:
-        copy = np.empty_like(like, order="K")
-    return _copied(name, array, copy)
+    if first is not None:
+        return _copy(name, array, np.empty_like(first, order="K"))
+    copy = np.empty_like(array, order="K")
+    if not _core.is_dense(copy, kept):
+        copy = np.empty_like(array, order="C")
+    return _copy(name, array, copy)
 
 
 def _contiguous(name: str, array: Array) -> Array:
-    return array if is_contiguous(array) else _copied(name, array, np.empty_like(array, order="C"))
+    return array if is_contiguous(array) else _copy(name, array, np.empty_like(array, order="C"))
 
 
-def _copied(name: str, array: Array, copy: Array) -> Array:
+def _copy(name: str, array: Array, copy: Array) -> Array:
     copy[...] = array
-    _log.info(
-        "%s copied: strides %s of shape %s are not what a plan can use",
-        name,
-        array.strides,
-        array.shape,
-    )
+    _log.info("%s copied: shape %s, strides %s", name, array.shape, array.strides)
     return copy

@@ -1,4 +1,4 @@
-"""What every operator class does: take its arguments to the core, and see to what it refuses."""
+"""The base of the operator classes: calls of the C++ core, and validation if it rejects a call."""
 
 from __future__ import annotations
 
@@ -10,45 +10,54 @@ from .. import _core
 from ..runtime.errors import GammaIgnoredWarning
 from ..tensors.arrays import Array, as_numpy, buffers_for, mark_written
 from ..tensors.spec import DataFormat, parse_data_format
-from . import _attributes, _dense, _validation
+from . import _attributes, _docstrings, _validation
+from ._dense import dense_inputs
 from ._schema import OpSchema
-from ._sums import Totals
+from ._sums import BatchNormSums, Totals
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
 
-Kind = TypeVar("Kind", bound=Totals)
-
 Arrays = tuple[Any, ...]
-"""One for each port, None where there is none."""
+"""One array per port, or None."""
 
 Run = Callable[[Arrays, Arrays | None], Arrays | None]
-"""The core on inputs and out: the outputs, or None for arguments that it does not take."""
+"""The core on inputs and ``out``: returns the outputs, or None if it rejects an argument."""
 
 
 class Operator(Generic[Result]):
-    """An epsilon, the shape of the statistics, and the way to the core."""
+    """An operator with an epsilon. Subclasses define the schema and the signatures."""
 
     __slots__ = ("_core", "_epsilon", "_statistics_shape")
 
     _schema: ClassVar[OpSchema]
+    _totals: ClassVar[type[Totals]] = BatchNormSums
+    """What ``reduce`` returns."""
+    _attribute_names: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "_schema" in vars(cls):
+            _docstrings.fill(cls, cls._schema, cls._totals)
 
     def __init__(
         self,
         epsilon: float,
         statistics_shape: _core.StatisticsShape,
-        numbers: Mapping[str, float] = {},
+        numbers: Mapping[str, float | None] = {},
     ) -> None:
-        self._epsilon = _attributes.epsilon(epsilon)
+        self._epsilon = _attributes.parse_epsilon(epsilon)
         self._statistics_shape = statistics_shape
-        self._core = self._schema.core_operator(self._epsilon, statistics_shape, numbers)
+        given = {name: number for name, number in numbers.items() if number is not None}
+        self._core = self._schema.core_operator(self._epsilon, statistics_shape, given)
 
     @property
     def epsilon(self) -> float:
-        """Added to the variance, inside the root."""
+        """Added to the variance under the square root."""
         return self._epsilon
 
     def _attributes(self) -> dict[str, Any]:
-        return {"epsilon": self._epsilon}
+        values = {name: getattr(self, name) for name in self._attribute_names}
+        return {n: str(v) if isinstance(v, DataFormat) else v for n, v in values.items()}
 
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={value!r}" for name, value in self._attributes().items())
@@ -63,92 +72,89 @@ class Operator(Generic[Result]):
         return hash((type(self), *self._attributes().values()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (type(self), self._attributes())
+        return _restore, (type(self), self._attributes())
 
     def _call(self, inputs: Arrays, all_outputs: bool, out: Any, backend: str) -> Result:
-        """Run what a subclass's ``__call__`` was called with; the warning counts on that."""
-        schema = self._schema
-        choice = _attributes.backend(backend)
-        if schema.ignored and not all_outputs:
-            inputs = self._without_ignored(inputs)
+        """Run the operator. Only public ``__call__`` methods may call this, see `_drop_ignored`."""
+        choice = _attributes.parse_backend(backend)
+        if not all_outputs and self._schema.ignored:
+            inputs = self._drop_ignored(inputs)
         run = self._core.run
-        answer = run(inputs, all_outputs, out, choice)
-        if answer is None:
-            answer = self._answer_in_words(
+        results = run(inputs, all_outputs, out, choice)
+        if results is None:
+            results = self._validate_and_run(
                 lambda inputs, out: run(inputs, all_outputs, out, choice), inputs, all_outputs, out
             )
-        return self._result(answer, out)
+        return self._result(results, out)
 
-    def _reduce(self, kind: type[Kind], inputs: Arrays) -> Kind:
-        """Sum a part up: of the inputs, what that takes."""
+    def _reduce(self, inputs: Arrays) -> Any:
+        """Run the first pass on a part of the batch."""
         vector = self._core.reduce(inputs)
         if vector is None:
-            _, dense = self._right_and_dense(self._schema.reduction(len(inputs)), inputs)
-            vector = _taken(self._core.reduce(dense))
-        return kind(vector)
+            _, dense = self._validate(self._schema.reduction, inputs)
+            vector = _accepted(self._core.reduce(dense))
+        return self._totals._of(vector)
 
-    def _apply(
-        self, kind: type[Totals], totals: object, inputs: Arrays, all_outputs: bool, out: Any
-    ) -> Result:
-        """Do for a part what is done for the whole, whose totals are given; see `_call`."""
+    def _apply(self, totals: object, inputs: Arrays, all_outputs: bool, out: Any) -> Result:
+        """Run the second pass on a part of the batch, like `_call`."""
         schema = self._schema
-        given = _validation.totals(kind, totals)
-        vector = given._vector
-        if schema.ignored and not all_outputs:
-            inputs = self._without_ignored(inputs)
+        checked = _validation.check_totals(self._totals, totals)
+        vector = checked._vector
+        if not all_outputs and schema.ignored:
+            inputs = self._drop_ignored(inputs)
         run = self._core.apply
-        answer = run(vector, inputs, all_outputs, out)
-        if answer is None:
-            answer = self._answer_in_words(
+        results = run(vector, inputs, all_outputs, out)
+        if results is None:
+            results = self._validate_and_run(
                 lambda inputs, out: run(vector, inputs, all_outputs, out),
                 inputs,
                 all_outputs,
                 out,
-                lambda arrays: _validation.not_totals_of(schema, given, arrays),
+                lambda arrays: _validation.check_totals_include(schema, checked, arrays),
             )
-        return self._result(answer, out)
+        return self._result(results, out)
 
-    def _result(self, answer: Arrays, out: Any) -> Result:
-        """Give what the core computed, or wrote to the caller's ``out``, under its names."""
+    def _result(self, results: Arrays, out: Any) -> Result:
+        """Return the results, or the caller's ``out``, as the result class."""
         result = self._schema.result
         if type(out) is result:
             return out  # type: ignore[no-any-return]
-        return result._make(answer if out is None else out)  # type: ignore[no-any-return]
+        return result._make(results if out is None else out)  # type: ignore[no-any-return]
 
-    def _answer_in_words(
+    def _validate_and_run(
         self,
         run: Run,
         inputs: Arrays,
         all_outputs: bool,
         out: object,
-        refuse: Callable[[Sequence[Array | None]], None] | None = None,
+        check: Callable[[Sequence[Array | None]], None] | None = None,
     ) -> Arrays:
-        """Say what is wrong with arguments that the core did not take, or run on dense copies.
+        """Raise for invalid arguments of a rejected call, or run it on dense copies.
 
-        `refuse` may refuse more than the operator does of itself.
+        `check` may raise for inputs that are valid for the operator.
         """
-        arrays, dense = self._right_and_dense(self._schema, inputs, refuse)
+        arrays, dense = self._validate(self._schema, inputs, check)
         buffers = self._buffers(inputs, arrays, dense, all_outputs, out)
-        answer = _taken(run(dense, buffers))
-        if isinstance(out, tuple | list):  # the core saw NumPy's views of it
+        results = _accepted(run(dense, buffers))
+        if isinstance(out, tuple | list):  # the core only saw NumPy views of it
             mark_written(out)
-        return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in answer)
+        return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in results)
 
-    def _right_and_dense(
+    def _validate(
         self,
         schema: OpSchema,
         inputs: Arrays,
-        refuse: Callable[[Sequence[Array | None]], None] | None = None,
+        check: Callable[[Sequence[Array | None]], None] | None = None,
     ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
-        """Give the inputs as arrays, and dense ones, or say what is wrong with them."""
+        """Return the inputs as NumPy arrays and as dense ones, or raise."""
         arrays = [
             None if value is None and port.optional else as_numpy(port.label, value)
             for port, value in zip(schema.inputs, inputs, strict=True)
         ]
-        _validation.arguments(schema, self._statistics_shape, arrays)
-        if refuse is not None:
-            refuse(arrays)
-        return arrays, _dense.inputs(schema, self._statistics_shape, arrays)
+        _validation.check_inputs(schema, self._statistics_shape, arrays)
+        if check is not None:
+            check(arrays)
+        return arrays, dense_inputs(schema, self._statistics_shape, arrays)
 
     def _buffers(
         self,
@@ -158,16 +164,16 @@ class Operator(Generic[Result]):
         all_outputs: bool,
         out: object,
     ) -> Arrays | None:
-        """Take the caller's ``out``, or memory that src's library can take over."""
+        """Return the caller's ``out`` as NumPy arrays, or memory for src's library to own."""
         schema = self._schema
         if out is not None:
-            members = _validation.members(schema, all_outputs, out)
-            taken = tuple(
+            members = _validation.parse_out(schema, all_outputs, out)
+            buffers = tuple(
                 None if value is None else as_numpy(f"out.{port.label}", value)
                 for port, value in zip(schema.outputs, members, strict=True)
             )
-            _validation.buffers(schema, arrays, dense, taken)
-            return taken
+            _validation.check_out_memory(schema, arrays, dense, buffers)
+            return buffers
         likes = {
             port.kind: array
             for port, array in reversed(list(zip(schema.inputs, dense, strict=True)))
@@ -176,25 +182,24 @@ class Operator(Generic[Result]):
         return buffers_for(
             inputs[0],
             [
-                likes[port.kind] if all_outputs or port.name in schema.always else None
+                likes[port.kind] if all_outputs or not port.optional else None
                 for port in schema.outputs
             ],
         )
 
-    def _without_ignored(self, inputs: Arrays) -> Arrays:
-        """Leave out what the op's document has ignored, and say so; it must be right all the same.
+    def _drop_ignored(self, inputs: Arrays) -> Arrays:
+        """Validate the ignored input, warn and drop it.
 
-        Called by what a public ``__call__`` calls: the warning is to name the line of its caller.
+        The warning names the line that called a public method: the caller of this method's caller.
         """
         schema = self._schema
         position = schema.ignored_position
         if inputs[position] is None:
             return inputs
-        _validation.arguments(schema, self._statistics_shape, inputs)
+        _validation.check_inputs(schema, self._statistics_shape, inputs)
         warnings.warn(
-            f"{schema.ignored} is ignored: oneDNN's document says so where "
-            f"{', '.join(schema.always)} is the only output. Ask for {schema.ask[0]} to have it "
-            f"used, or leave {schema.ignored} out.",
+            f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
+            f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",
             GammaIgnoredWarning,
             stacklevel=4,
         )
@@ -204,33 +209,33 @@ class Operator(Generic[Result]):
 Answer = TypeVar("Answer")
 
 
-def _taken(answer: Answer | None) -> Answer:
-    if answer is None:
-        raise RuntimeError(
-            "onedsl's core refused arguments that its checks had passed; please report this"
-        )
-    return answer
+def _accepted(results: Answer | None) -> Answer:
+    if results is None:
+        raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
+    return results
 
 
-def _made(cls: type[Any], attributes: Mapping[str, Any]) -> Any:
+def _restore(cls: type[Any], attributes: Mapping[str, Any]) -> Any:
     return cls(**attributes)
 
 
 class ChannelOperator(Operator[Result]):
-    """An operator whose attribute data_format says which axis of src has the channels."""
+    """An operator whose attribute data_format names the channel axis of src."""
 
     __slots__ = ("_data_format",)
 
+    _attribute_names: ClassVar[tuple[str, ...]] = ("epsilon", "data_format")
+
     def __init__(
-        self, epsilon: float, data_format: DataFormat | str, numbers: Mapping[str, float] = {}
+        self,
+        epsilon: float,
+        data_format: DataFormat | str,
+        numbers: Mapping[str, float | None] = {},
     ) -> None:
         self._data_format = parse_data_format(data_format)
         super().__init__(epsilon, self._data_format.statistics_shape_kind, numbers)
 
     @property
     def data_format(self) -> DataFormat:
-        """Where the channels are in the shape of the input."""
+        """Position of the channel axis in the shape of the input."""
         return self._data_format
-
-    def _attributes(self) -> dict[str, Any]:
-        return {"epsilon": self._epsilon, "data_format": self._data_format.value}

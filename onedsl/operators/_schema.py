@@ -1,71 +1,138 @@
-"""What is peculiar to one operator class, as data: its ports' names, its types, its limits."""
+"""Operator schemas: port names, types and limits of each operator class."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .. import _core
-from ..tensors.dtypes import CORE
+from ..tensors.dtypes import CORE, MAX_RANK, STATISTICS
 
 
 @dataclass(frozen=True)
 class Port:
-    """An input or an output of an operator class: one row of its table of names."""
+    """An input or an output of an operator class."""
 
     name: str
     kind: Literal["tensor", "statistic"]
-    """A tensor has the first input's shape, dtype and order in memory. Statistics have one shape
-    and one dtype."""
+    """Tensors have the shape, dtype and strides of the first input, statistics those of mean."""
     optional: bool = False
-    """Whether None may be passed for this input."""
-    over: str = ""
-    """The input that this output may be written over, exactly."""
+    """Whether this input, or this member of ``out``, may be None."""
+    in_place: str = ""
+    """The input whose memory this output may use."""
     document: str = ""
-    """What the class's document calls it, where that is not its name."""
+    """The port's name in the class's document, if it differs."""
 
     @property
     def label(self) -> str:
-        """The name as messages have it."""
+        """The name in error messages."""
         return f"{self.name} ({self.document})" if self.document else self.name
 
 
 @dataclass(frozen=True)
 class OpSchema:
-    """One operator class over an operation of the core.
+    """An operator class: an operation of the C++ core, with the names and limits of one document.
 
-    The ports are in the order in which the operation has them. The first input is a tensor.
+    The core defines the ports and their order. The first input is a tensor.
     """
 
     operation: _core.Operation
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
     result: type[Any]
     """The NamedTuple of the outputs."""
-    statistics: _core.Statistics
-    types: Mapping[str, tuple[str, ...]]
-    """The types that statistics may have, by the type of the tensors."""
-    ranks: tuple[int, int]
-    """Least and most dimensions of the tensors."""
-    always: tuple[str, ...] = ()
-    """The outputs of every call, where the others come only if asked for; empty if all come."""
-    ask: tuple[str, str] = ("", "")
-    """How a caller asks for all outputs, and how for `always`: words for messages."""
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    all_or_none: tuple[str, ...]
+    """Optional inputs of which all or none must be given."""
+    reduce_inputs: int
+    """Number of leading inputs that ``reduce`` takes."""
+    statistics: _core.Statistics = _core.Statistics.batch
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATISTICS)
+    """The dtypes that statistics may have, by the dtype of the tensors."""
+    ranks: tuple[int, int] = (2, MAX_RANK)
+    """Minimum and maximum number of dimensions of the tensors."""
     ignored: str = ""
-    """The input that the document has ignored where only `always` is asked for."""
-    together: tuple[str, ...] = ()
-    """Optional inputs that come all or none."""
+    """The input that is ignored unless all outputs are requested."""
+    options: tuple[str, str] = ("", "")
+    """The options that request all outputs and only the required ones, for error messages."""
 
-    def reduction(self, inputs: int) -> OpSchema:
-        """Give what takes the first so many inputs, and has no outputs."""
-        return replace(self, inputs=self.inputs[:inputs], outputs=(), together=())
+    @classmethod
+    def of(
+        cls,
+        operation: _core.Operation,
+        result: type[Any],
+        *,
+        names: Mapping[str, str] = {},
+        documents: Mapping[str, str] = {},
+        required: tuple[str, ...] = (),
+        **limits: Any,
+    ) -> OpSchema:
+        """Return the schema of an operation of the core.
+
+        Parameters
+        ----------
+        operation, result
+            As the fields.
+        names : mapping of str to str
+            The class's port names by the core's, where they differ.
+        documents : mapping of str to str
+            `Port.document` by the class's port names.
+        required : tuple of str
+            Inputs that are optional in the core and required here.
+        **limits
+            The other fields.
+        """
+        signature = _core.signature(operation)
+
+        def port(own: str, is_tensor: bool, **options: Any) -> Port:
+            name = names.get(own, own)
+            kind: Literal["tensor", "statistic"] = "tensor" if is_tensor else "statistic"
+            return Port(name, kind, document=documents.get(name, ""), **options)
+
+        inputs = tuple(
+            port(name, is_tensor, optional=optional and names.get(name, name) not in required)
+            for name, is_tensor, optional in signature["inputs"]
+        )
+        outputs = tuple(
+            port(
+                name,
+                is_tensor,
+                optional=not always,
+                in_place="" if over is None else names.get(over, over),
+            )
+            for name, is_tensor, always, over in signature["outputs"]
+        )
+        first = next(port.name for port in outputs if not port.optional)
+        return cls(
+            operation,
+            result,
+            inputs,
+            outputs,
+            tuple(names.get(name, name) for name in signature["all_or_none"]),
+            len(signature["reduce_inputs"]),
+            **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
+        )
+
+    @functools.cached_property
+    def required(self) -> tuple[str, ...]:
+        """Names of the outputs of every call."""
+        return tuple(port.name for port in self.outputs if not port.optional)
+
+    @functools.cached_property
+    def on_request(self) -> tuple[str, ...]:
+        """Names of the outputs that are computed only if all outputs are requested."""
+        return tuple(port.name for port in self.outputs if port.optional)
 
     @functools.cached_property
     def ignored_position(self) -> int:
-        """Where calls pass `ignored`."""
+        """Index of `ignored` in the inputs."""
         return [port.name for port in self.inputs].index(self.ignored)
+
+    @functools.cached_property
+    def reduction(self) -> OpSchema:
+        """The schema of ``reduce``: its inputs, and no outputs."""
+        return replace(self, inputs=self.inputs[: self.reduce_inputs], outputs=(), all_or_none=())
 
     def core_operator(
         self,
@@ -76,7 +143,7 @@ class OpSchema:
         variance_kind: _core.VarianceKind = _core.VarianceKind.variance,
         allow_requires_grad: bool = False,
     ) -> _core.Operator:
-        """Make the core's operator, which has the schema's limits and none of its names."""
+        """Return an operator of the core with the types and ranks of this schema."""
         return _core.Operator(
             self.operation,
             epsilon=epsilon,
@@ -91,6 +158,6 @@ class OpSchema:
 
 
 def channel_axis(statistics_shape: _core.StatisticsShape) -> int | None:
-    """Index of the one axis that statistics keep; None where their own shape says which."""
+    """Return the index of the channel axis, or None if the statistics' own shape decides."""
     shapes = _core.StatisticsShape
     return {shapes.channel_last: -1, shapes.channel_second: 1}.get(statistics_shape)

@@ -1,4 +1,4 @@
-"""The operator `BatchNormTrainingBackward` as a graph of one op, and back."""
+"""Conversion of calls of `BatchNormTrainingBackward` to graphs of one op, and back."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from . import _attributes
 
 KIND = "BatchNormTrainingBackward"
 
-INPUTS, OUTPUTS = _core.ports(_core.Operation.training_backward)
-_TENSORS = ("src", "diff_dst", "diff_src")
+_SIGNATURE = _core.signature(_core.Operation.training_backward)
+INPUTS = tuple(name for name, *_ in _SIGNATURE["inputs"])
+OUTPUTS = tuple(name for name, *_ in _SIGNATURE["outputs"])
+_TENSORS = {
+    name for name, is_tensor, *_ in (*_SIGNATURE["inputs"], *_SIGNATURE["outputs"]) if is_tensor
+}
 
-# What oneDNN adds where it dumps a graph after it was partitioned.
-_NOTES = ("backend", "partition_id")
+# Attributes that oneDNN adds to the dump of a partitioned graph.
+_DUMP_ATTRIBUTES = ("backend", "partition_id")
 
 
 def graph_of(
@@ -28,7 +32,7 @@ def graph_of(
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> Graph:
-    """Describe one call; without a spec its sizes are not known."""
+    """Return the graph of one call. Without a spec its sizes are unknown."""
     ids = {name: i for i, name in enumerate((*inputs, *outputs))}
 
     def logical(name: str) -> LogicalTensor:
@@ -56,8 +60,8 @@ def graph_of(
 
 
 @dataclass(frozen=True)
-class ArrayInfo:
-    """What a graph says of one call."""
+class CallInfo:
+    """One call, read from a graph."""
 
     epsilon: float
     data_format: DataFormat
@@ -68,45 +72,44 @@ class ArrayInfo:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of src."""
+        """Shape of src."""
         return self.inputs["src"].shape
 
 
-def described(graph: Graph) -> ArrayInfo:
-    """Read a graph of the one op.
+def parse_graph(graph: Graph) -> CallInfo:
+    """Return the call that a graph of the one op describes.
 
     Raises
     ------
     ValueError
-        If it is another graph, or describes what the op does not take. The message names the
-        place.
+        If it is another graph, or the op does not support the call. The message names the place.
     """
     if graph.engine_kind != "cpu":
-        raise ValueError(f'engine_kind is "{graph.engine_kind}"; onedsl runs on a "cpu"')
+        raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
     for i, other in enumerate(graph.ops):
         if other.kind != KIND:
-            raise ValueError(f'graph[{i}].kind is "{other.kind}"; onedsl runs graphs of one {KIND}')
+            raise ValueError(f'graph[{i}].kind must be "{KIND}", got "{other.kind}"')
     if len(graph.ops) != 1:
-        raise ValueError(f"graph has {len(graph.ops)} ops; onedsl runs graphs of one {KIND}")
+        raise ValueError(f"graph must have one op, got {len(graph.ops)}")
     (op,) = graph.ops
     if len(op.inputs) not in (4, 5):
-        raise _wrong("inputs", f"has {len(op.inputs)} tensors", "4 (no gamma) or 5")
+        raise _error("inputs", "4 (no gamma) or 5 tensors", len(op.inputs))
     if len(op.outputs) not in (1, 3):
-        raise _wrong("outputs", f"has {len(op.outputs)} tensors", "1 (diff_src) or 3")
+        raise _error("outputs", "1 (diff_src) or 3 tensors", len(op.outputs))
     inputs = dict(zip(INPUTS, op.inputs, strict=False))
     outputs = dict(zip(OUTPUTS, op.outputs, strict=False))
     epsilon, data_format = _attributes_of(op)
     _check_types(op)
     _check_shapes(op, data_format)
-    return ArrayInfo(epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs)
+    return CallInfo(epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs)
 
 
-def _wrong(place: str, got: str, wanted: str) -> ValueError:
-    return ValueError(f"graph[0].{place} {got}, and must be {wanted}")
+def _error(place: str, expected: str, got: object) -> ValueError:
+    return ValueError(f"graph[0].{place} must be {expected}, got {got}")
 
 
 def _ports(op: GraphOp) -> list[tuple[str, str, LogicalTensor]]:
-    """List place, name and tensor of each port."""
+    """Return place, name and tensor of each port."""
     named = ((INPUTS, "inputs", op.inputs), (OUTPUTS, "outputs", op.outputs))
     return [
         (f"{side}[{i}]", name, tensor)
@@ -117,13 +120,13 @@ def _ports(op: GraphOp) -> list[tuple[str, str, LogicalTensor]]:
 
 def _attributes_of(op: GraphOp) -> tuple[float, DataFormat]:
     for name in op.attrs:
-        if name not in ("epsilon", "data_format", *_NOTES):
-            raise ValueError(f"graph[0].attrs.{name} is no attribute of {KIND}")
+        if name not in ("epsilon", "data_format", *_DUMP_ATTRIBUTES):
+            raise ValueError(f"graph[0].attrs.{name} is not an attribute of {KIND}")
     if "epsilon" not in op.attrs:
         raise ValueError("graph[0].attrs.epsilon is missing")
     try:
         return (
-            _attributes.epsilon(op.attrs["epsilon"]),
+            _attributes.parse_epsilon(op.attrs["epsilon"]),
             parse_data_format(op.attrs.get("data_format", "NXC")),
         )
     except (TypeError, ValueError) as error:
@@ -131,19 +134,19 @@ def _attributes_of(op: GraphOp) -> tuple[float, DataFormat]:
 
 
 def _check_types(op: GraphOp) -> None:
-    for place, name, tensor in _ports(op):
-        like = op.inputs[0 if name in _TENSORS else 2]
-        if tensor.dtype not in DTYPES:
-            raise _wrong(f"{place}.dtype", f'({name}) is "{tensor.dtype}"', ", ".join(DTYPES))
-        if tensor.dtype != like.dtype:
-            kind = "src's" if name in _TENSORS else "mean's"
-            raise _wrong(f"{place}.dtype", f'({name}) is "{tensor.dtype}"', f"{kind}: {like.dtype}")
-        if tensor.layout_type not in ("strided", "any", "undef"):
-            raise _wrong(f"{place}.layout_type", f'({name}) is "{tensor.layout_type}"', "strided")
     data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
+    for place, name, tensor in _ports(op):
+        dtype, like = (data, "src") if name in _TENSORS else (statistics, "mean")
+        got = f'"{tensor.dtype}" for {name}'
+        if tensor.dtype not in DTYPES:
+            raise _error(f"{place}.dtype", " or ".join(DTYPES), got)
+        if tensor.dtype != dtype:
+            raise _error(f"{place}.dtype", f"{dtype} like {like}", got)
+        if tensor.layout_type not in ("strided", "any", "undef"):
+            raise _error(f"{place}.layout_type", "strided", f'"{tensor.layout_type}" for {name}')
     if statistics not in STATISTICS[data]:
-        wanted = f"{' or '.join(STATISTICS[data])} beside {data}"
-        raise _wrong("inputs[2].dtype", f'(mean) is "{statistics}"', wanted)
+        expected = f"{' or '.join(STATISTICS[data])} where src is {data}"
+        raise _error("inputs[2].dtype", expected, f'"{statistics}" for mean')
 
 
 def _check_shapes(op: GraphOp, data_format: DataFormat) -> None:
@@ -151,27 +154,27 @@ def _check_shapes(op: GraphOp, data_format: DataFormat) -> None:
     if shape is None:
         return
     if len(shape) < 2:
-        raise _wrong("inputs[0].shape", f"(src) is {shape}", "of rank 2 or more")
+        raise _error("inputs[0].shape", "of rank 2 or more", f"{shape} for src")
     channels = (shape[data_format.channel_axis],)
     for place, name, tensor in _ports(op):
-        wanted = shape if name in _TENSORS else channels
         if place.startswith("outputs") and tensor.shape is None:
-            continue  # to be inferred
-        if tensor.shape != wanted:
-            why = "src's" if name in _TENSORS else f"(C,) of src {shape} in {data_format}"
-            raise _wrong(f"{place}.shape", f"({name}) is {tensor.shape}", f"{wanted}, {why}")
+            continue  # oneDNN infers it
+        expected, like = (shape, "src's shape") if name in _TENSORS else (channels, "shape (C,)")
+        if tensor.shape != expected:
+            got = f"{tensor.shape} for {name} with src {shape} in {data_format}"
+            raise _error(f"{place}.shape", f"{expected}, {like}", got)
         if place.startswith("inputs"):
-            _check_strides(place, name, tensor, wanted)
+            _check_strides(place, name, tensor, expected)
 
 
 def _check_strides(place: str, name: str, tensor: LogicalTensor, shape: tuple[int, ...]) -> None:
-    """See to it that no element is where another is."""
+    """Raise ValueError if elements may share memory."""
     if tensor.strides is None or 0 in shape:
         return
     least = 1
     for stride, size in sorted(zip(tensor.strides, shape, strict=True)):
         if size > 1:
             if stride < least:
-                wanted = "strides in which no two elements overlap"
-                raise _wrong(f"{place}.stride", f"({name}) is {tensor.strides}", wanted)
+                expected = "strides without overlapping elements"
+                raise _error(f"{place}.stride", expected, f"{tensor.strides} for {name}")
             least = stride * size

@@ -1,4 +1,4 @@
-"""What the two passes of an operator hand over: one vector, for any transport."""
+"""Results of ``reduce``, as one vector for any transport: sums and moments of parts of a batch."""
 
 # No annotations from __future__ here: pdoc would not find the types of the fields.
 
@@ -9,56 +9,74 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
 
+_MAX_COUNT = 2**53  # larger float64 numbers are not all integers
+
 _Totals = TypeVar("_Totals", bound="Totals")
 
 
 class Totals:
-    """A count, and two numbers for each channel, in one vector of float64 that nobody writes to."""
+    """A count and two numbers per channel, in one read-only vector of float64."""
 
     __slots__ = ("_vector",)
 
     _vector: Vector
-    _word: ClassVar[str]
-    """What arguments of this class are called."""
+    _argument: ClassVar[str]
+    """The argument name in error messages."""
 
-    def __new__(cls: type[_Totals], vector: npt.ArrayLike) -> _Totals:
-        taken = np.asarray(vector).copy()
-        if taken.dtype != np.float64 or taken.ndim != 1 or taken.size % 2 == 0:
+    def __new__(cls: type[_Totals], vector: npt.ArrayLike, *, allow_nan: bool = False) -> _Totals:
+        own = np.asarray(vector).copy()
+        if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
             raise ValueError(
-                "vector must be one of 2 C + 1 float64 numbers, a count and two for each channel, "
-                f"as to_vector gives; it is {taken.dtype} of shape {taken.shape}"
+                "vector must be an array of 2 C + 1 float64 numbers from to_vector, "
+                f"got {own.dtype} of shape {own.shape}"
             )
-        if not (taken[0] >= 0 and float(taken[0]).is_integer()):
+        count = own[0]
+        if not (0 <= count <= _MAX_COUNT and float(count).is_integer()):
+            raise ValueError(f"vector[0] must be a count from 0 to 2^53, got {count}")
+        if not allow_nan and np.isnan(own).any():
+            position = int(np.isnan(own).argmax())
             raise ValueError(
-                f"vector[0] must be a count of elements, as to_vector gives, not {taken[0]}"
+                f"vector must not contain NaN, got one at index {position}. If a part of the batch "
+                "may contain NaN or inf, pass allow_nan=True"
             )
-        taken.flags.writeable = False
-        made = super().__new__(cls)
-        made._vector = taken
-        return made
+        totals = cls._of(own)
+        totals._check()
+        return totals
+
+    @classmethod
+    def _of(cls: type[_Totals], vector: Vector) -> _Totals:
+        """Wrap a vector without checks or a copy."""
+        totals = super().__new__(cls)
+        vector.flags.writeable = False
+        totals._vector = vector
+        return totals
+
+    def _check(self) -> None:
+        """Raise ValueError for numbers that ``reduce`` cannot return."""
 
     @property
     def count(self) -> int:
-        """Elements of a channel, in all the parts that are in it."""
+        """Number of elements per channel, over all parts."""
         return int(self._vector[0])
 
     @property
     def channels(self) -> int:
-        """How many channels there are."""
+        """Number of channels."""
         return self._vector.size // 2
 
     def _halves(self) -> tuple[Vector, Vector]:
         end = 1 + self.channels
         return self._vector[1:end], self._vector[end:]
 
-    def _refuse_others(self: _Totals, other: _Totals) -> None:
+    def _check_channels(self: _Totals, other: _Totals) -> None:
         if self.channels != other.channels:
             raise ValueError(
-                f"{self._word} of {self.channels} channels and of {other.channels} cannot be added"
+                f"{self._argument} must have the same number of channels to be added, "
+                f"got {self.channels} and {other.channels}"
             )
 
     def __radd__(self: _Totals, other: int) -> _Totals:
-        """Take the 0 that `sum` begins with."""
+        """Support `sum`, which starts with 0."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __eq__(self, other: object) -> bool:
@@ -66,32 +84,38 @@ class Totals:
             return NotImplemented
         return np.array_equal(self._vector, other._vector, equal_nan=True)
 
-    __hash__ = None  # type: ignore[assignment]  # as arrays have it
+    __hash__ = None  # type: ignore[assignment]  # like arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._vector,)
+        return _restore, (type(self), self._vector)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.channels} channels, {self.count} elements each>"
 
 
-class BatchNormSums(Totals):
-    """The gradient's sums over a part of the batch. Those of two parts add with ``+``.
+def _restore(cls: type[_Totals], vector: Vector) -> _Totals:
+    return cls(vector, allow_nan=True)
 
-    `BatchNormTrainingBackward.reduce` makes them, and ``apply`` takes those of all parts. They are
-    one value a channel; one for each statistic, in C order, where statistics are no vector.
-    ``channels`` says how many there are, and ``count`` how many elements each has, in all parts.
+
+class BatchNormSums(Totals):
+    """The sums of the gradient over a part of the batch. Those of two parts add with ``+``.
+
+    `BatchNormTrainingBackward.reduce` returns them, and ``apply`` takes the sum of those of all
+    parts. There is one value per channel. For statistics of any other shape there is one per
+    element, in C order.
 
     Parameters
     ----------
     vector : array, (2 C + 1,), f64
-        What `to_vector` gives.
+        As in `from_vector`.
+    allow_nan : bool
+        As in `from_vector`.
 
     Notes
     -----
-    Vectors add number by number: an all-reduce that adds them gives the vector of all parts. How
-    parts are grouped has a say in the last bits of float64, as it has with any sum. In thousands of
-    random batches no gradient had another bit for that.
+    The vectors of all parts may be added elementwise, for example by an all-reduce. The grouping of
+    the additions affects the last bits of the float64 sums, as with any sum. In thousands of random
+    batches it changed no bit of a gradient.
 
     Examples
     --------
@@ -108,16 +132,20 @@ class BatchNormSums(Totals):
     """
 
     __slots__ = ()
-    _word = "sums"
+    _argument = "sums"
 
     @classmethod
-    def from_vector(cls, vector: npt.ArrayLike) -> "BatchNormSums":
-        """Make them of what `to_vector` gave, here or in another process.
+    def from_vector(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> "BatchNormSums":
+        """Return the sums for a vector of `to_vector`, from this or another process.
 
         Parameters
         ----------
         vector : array, (2 C + 1,), f64
             It is copied.
+        allow_nan : bool
+            Whether sums may be NaN. `reduce` may return NaN for a batch with NaN or inf, which is
+            an error in most programs. Pass True if yours handles it, for example by skipping the
+            step, as PyTorch's GradScaler does.
 
         Returns
         -------
@@ -126,12 +154,13 @@ class BatchNormSums(Totals):
         Raises
         ------
         ValueError
-            If it is not as above, or does not begin with a count.
+            If vector has another shape or dtype, does not start with an integer from 0 to 2^53, or
+            contains NaN.
         """
-        return cls(vector)
+        return cls(vector, allow_nan=allow_nan)
 
     def to_vector(self) -> Vector:
-        """Give all numbers in one new array.
+        """Return all numbers in one new array.
 
         Returns
         -------
@@ -151,30 +180,33 @@ class BatchNormSums(Totals):
         return self._halves()[1]
 
     def __add__(self, other: "BatchNormSums") -> "BatchNormSums":
-        """Put two parts together."""
+        """Return the sums of both parts."""
         if not isinstance(other, BatchNormSums):
             return NotImplemented
-        self._refuse_others(other)
-        return BatchNormSums(self._vector + other._vector)
+        self._check_channels(other)
+        return BatchNormSums._of(self._vector + other._vector)
 
 
 class BatchNormMoments(Totals):
-    """The forward pass's moments of a part of the batch. Those of two parts add with ``+``.
+    """The moments of src over a part of the batch. Those of two parts add with ``+``.
 
-    `BatchNormForwardTraining.reduce` makes them, and ``apply`` takes those of all parts.
-    ``channels`` says how many there are, and ``count`` how many elements each has, in all parts.
+    `BatchNormForwardTraining.reduce` returns them, and ``apply`` takes the sum of those of all
+    parts.
 
     Parameters
     ----------
     vector : array, (2 C + 1,), f64
-        What `to_vector` gives.
+        As in `from_vector`.
+    allow_nan : bool
+        As in `from_vector`.
 
     Notes
     -----
-    ``+`` is the rule of Chan, Golub and LeVeque [1]_. Vectors do not add number by number: gather
-    those of all parts, and add what `from_vector` makes of them, in one order everywhere: another
-    grouping may change a statistic's last bit in float32. In one of some 300 random batches of few
-    elements it did, and in none of 400 with some thousand elements a channel.
+    ``+`` is the rule of Chan, Golub and LeVeque [1]_. The vectors must not be added elementwise:
+    gather those of all parts, and add what `from_vector` returns for them, in the same order in
+    every process. Another grouping may change the last bit of a statistic in float32: it did in one
+    of some 300 random batches of few elements, and in none of 400 with some thousand elements per
+    channel.
 
     References
     ----------
@@ -193,16 +225,18 @@ class BatchNormMoments(Totals):
     """
 
     __slots__ = ()
-    _word = "moments"
+    _argument = "moments"
 
     @classmethod
-    def from_vector(cls, vector: npt.ArrayLike) -> "BatchNormMoments":
-        """Make them of what `to_vector` gave, here or in another process.
+    def from_vector(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> "BatchNormMoments":
+        """Return the moments for a vector of `to_vector`, from this or another process.
 
         Parameters
         ----------
         vector : array, (2 C + 1,), f64
             It is copied.
+        allow_nan : bool
+            Whether moments may be NaN, as in `BatchNormSums.from_vector`.
 
         Returns
         -------
@@ -211,12 +245,13 @@ class BatchNormMoments(Totals):
         Raises
         ------
         ValueError
-            If it is not as above, or does not begin with a count.
+            If vector has another shape or dtype, does not start with an integer from 0 to 2^53,
+            contains NaN, or has a negative m2.
         """
-        return cls(vector)
+        return cls(vector, allow_nan=allow_nan)
 
     def to_vector(self) -> Vector:
-        """Give all numbers in one new array.
+        """Return all numbers in one new array.
 
         Returns
         -------
@@ -227,13 +262,20 @@ class BatchNormMoments(Totals):
 
     @classmethod
     def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> "BatchNormMoments":
-        """Merge any number of parts, a row each: at once, as ``+`` has costs of its own."""
+        """Merge many parts, one row each, in fewer NumPy calls than repeated ``+``."""
         end = 1 + vectors.shape[1] // 2
         counts, means, m2s = vectors[:, :1], vectors[:, 1:end], vectors[:, end:]
         count = counts.sum()
         mean = (counts * means).sum(0) / max(count, 1)
         m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)
-        return cls(np.concatenate([[count], mean, m2]))
+        return cls._of(np.concatenate([[count], mean, m2]))
+
+    def _check(self) -> None:
+        if (self.m2 < 0).any():
+            channel = int((self.m2 < 0).argmax())
+            raise ValueError(
+                f"m2 in vector must not be negative, got {self.m2[channel]} for channel {channel}"
+            )
 
     @property
     def mean(self) -> Vector:
@@ -246,13 +288,13 @@ class BatchNormMoments(Totals):
         return self._halves()[1]
 
     def __add__(self, other: "BatchNormMoments") -> "BatchNormMoments":
-        """Put two parts together."""
+        """Return the moments of both parts."""
         if not isinstance(other, BatchNormMoments):
             return NotImplemented
-        self._refuse_others(other)
+        self._check_channels(other)
         if self.count == 0 or other.count == 0:
             return other if self.count == 0 else self
         count = self.count + other.count
         mean = (self.count * self.mean + other.count * other.mean) / count
-        apart = (other.mean - self.mean) ** 2 * (self.count * other.count / count)
-        return BatchNormMoments(np.concatenate([[count], mean, self.m2 + other.m2 + apart]))
+        between = (other.mean - self.mean) ** 2 * (self.count * other.count / count)
+        return BatchNormMoments._of(np.concatenate([[count], mean, self.m2 + other.m2 + between]))

@@ -1,6 +1,7 @@
-"""Words for what is wrong with an argument: the functions here raise, or give what they parsed.
+"""Argument validation. Every function returns the parsed value or raises.
 
-The core looks at every argument itself and refuses, without a word, what it cannot take as it is.
+The C++ core rejects unusable arguments by returning ``None``. The functions here then raise the
+matching exception.
 """
 
 from __future__ import annotations
@@ -8,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .. import _core
-from ..tensors.arrays import Array, as_numpy, is_contiguous, overlap, same_layout, same_memory
+from ..tensors.arrays import Array, as_numpy, is_contiguous, may_overlap, same_layout, same_memory
 from ..tensors.dtypes import dtype_name
 from ..tensors.spec import TensorSpec
 from ._schema import OpSchema, Port, channel_axis
@@ -20,7 +20,7 @@ from ._sums import Totals
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """All that there is to be said of an array without its memory."""
+    """Shape and dtype of an array, without its memory."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -30,299 +30,321 @@ class ArrayInfo:
 # ---- Options ----
 
 
-def outputs(value: object, schema: OpSchema) -> bool:
-    """Return whether the argument ``outputs`` requests all outputs."""
-    if isinstance(value, str):
-        if value == "all":
-            return True
-        if (value,) == schema.always:
-            return False
-    rest = _only_if_asked_for(schema)
+def parse_outputs(value: object, schema: OpSchema) -> bool:
+    """Return whether the option ``outputs`` requests all outputs."""
+    if isinstance(value, str) and (value == "all" or (value,) == schema.required):
+        return value == "all"
     raise ValueError(
-        f'outputs must be "all" or "{_listed(schema.always)}", not {value!r}: {_listed(rest)} '
-        f"come {_together(rest)}"
+        f'outputs must be "all" or "{_listed(schema.required)}", got {value!r}. '
+        f"{_listed(schema.on_request)} are computed {_together(schema.on_request)}"
     )
 
 
-def spec(value: object) -> TensorSpec:
-    """Take a TensorSpec, which is no array and no shape."""
+def check_spec(value: object) -> TensorSpec:
+    """Return a TensorSpec, or raise TypeError."""
     if not isinstance(value, TensorSpec):
-        raise TypeError(f"spec must be a TensorSpec, not {type(value).__name__}")
+        raise TypeError(f"spec must be a TensorSpec, got {type(value).__name__}")
     return value
 
 
-def given(name: str, value: object) -> bool:
-    """Take the word for whether calls will pass an input, and not the input itself."""
+def check_bool(name: str, value: object) -> bool:
+    """Return a bool, or raise TypeError: users may pass the array itself."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
     return value
 
 
 # ---- Types and shapes ----
 
 
-def arguments(
-    schema: OpSchema, statistics_shape: _core.StatisticsShape, tensors: Sequence[object]
+def check_inputs(
+    schema: OpSchema, statistics_shape: _core.StatisticsShape, inputs: Sequence[object]
 ) -> None:
-    """Refuse inputs whose types and shapes are not right together.
+    """Raise if dtypes or shapes are invalid, or if a required input is absent.
 
-    They are arrays, or `ArrayInfo` where there is no memory, and None where absent.
+    The inputs are arrays, or `ArrayInfo` if there is no memory, and None for absent ones.
     """
-    described = [
-        None if value is None and port.optional else _described(port.label, value)
-        for port, value in zip(schema.inputs, tensors, strict=True)
+    infos = [
+        None if value is None and port.optional else _info(port.label, value)
+        for port, value in zip(schema.inputs, inputs, strict=True)
     ]
-    _refuse_torn(schema, described)
-    models = _Models.of(schema, described)
-    _, src = models.tensor
-    rank(schema, src.shape)
-    tensor_type(schema, src.dtype)
-    for port, array in zip(schema.inputs, described, strict=True):
-        if array is None:
+    _check_all_or_none(schema, infos)
+    expected = _Expected.of(schema, infos)
+    _, src = expected.tensor
+    check_rank(schema, src.shape)
+    check_tensor_dtype(schema, src.dtype)
+    for port, info in zip(schema.inputs, infos, strict=True):
+        if info is None:
             continue
-        if (port.label, array) == models.statistic:
-            types(schema, src.dtype, array.dtype, port.label)
-            statistic_shape(schema, statistics_shape, src.shape, port.label, array.shape)
+        if (port.label, info) == expected.statistic:
+            check_dtypes(schema, src.dtype, info.dtype, port.label)
+            check_statistic_shape(schema, statistics_shape, src.shape, port.label, info.shape)
         else:
-            models.check(port, port.label, array)
+            expected.check(port, port.label, info)
 
 
-def _refuse_torn(schema: OpSchema, described: Sequence[ArrayInfo | None]) -> None:
-    """Refuse some of the inputs that come all or none."""
-    ports = zip(schema.inputs, described, strict=True)
-    given = [p.name for p, array in ports if array is not None and p.name in schema.together]
-    if 0 < len(given) < len(schema.together):
-        missing = [name for name in schema.together if name not in given]
+def _check_all_or_none(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> None:
+    names = schema.all_or_none
+    ports = zip(schema.inputs, infos, strict=True)
+    missing = [p.name for p, info in ports if info is None and p.name in names]
+    if 0 < len(missing) < len(names):
         raise TypeError(
-            f"{_listed(schema.together)} come {_together(schema.together)}: "
-            f"{_listed(missing)} is missing"
+            f"{_listed(names)} must be given {_together(names)}, {_listed(missing)} is missing"
         )
 
 
 @dataclass(frozen=True)
-class _Models:
-    """What the others must be like: the first tensor and the first statistic, with their names."""
+class _Expected:
+    """The first tensor and the first statistic with their names; the other arrays must match."""
 
     tensor: tuple[str, ArrayInfo]
     statistic: tuple[str, ArrayInfo] | None = None
 
     @classmethod
-    def of(cls, schema: OpSchema, described: Sequence[ArrayInfo | None]) -> _Models:
+    def of(cls, schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> _Expected:
         first: dict[str, tuple[str, ArrayInfo]] = {}
-        for port, array in zip(schema.inputs, described, strict=True):
-            if array is not None:
-                first.setdefault(port.kind, (port.label, array))
+        for port, info in zip(schema.inputs, infos, strict=True):
+            if info is not None:
+                first.setdefault(port.kind, (port.label, info))
         return cls(**first)
 
-    def check(self, port: Port, name: str, array: ArrayInfo) -> None:
-        model, wanted = getattr(self, port.kind)
-        if array.dtype != wanted.dtype:
-            raise TypeError(f"{name} must be {wanted.dtype} as {model} is, not {array.dtype}")
-        if array.shape == wanted.shape:
+    def check(self, port: Port, name: str, info: ArrayInfo) -> None:
+        like, expected = getattr(self, port.kind)
+        if info.dtype != expected.dtype:
+            raise TypeError(f"{name} must be {expected.dtype} like {like}, got {info.dtype}")
+        if info.shape == expected.shape:
             return
         if port.kind == "tensor":
-            raise ValueError(f"{name} must have {model}'s shape {wanted.shape}, not {array.shape}")
-        src_name, src = self.tensor
-        raise ValueError(
-            f"{name} must have shape {wanted.shape}, one value a channel of {src_name} with shape "
-            f"{src.shape}; it has shape {array.shape}"
-        )
+            raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
+        src, src_info = self.tensor
+        raise _wrong_channels(name, expected.shape, (src, src_info.shape), info.shape)
 
 
-def tensor_type(schema: OpSchema, data: str) -> None:
-    """Refuse a type that tensors do not have."""
+def _wrong_channels(
+    name: str,
+    expected: tuple[int, ...],
+    src: tuple[str, tuple[int, ...]],
+    got: tuple[int, ...],
+) -> ValueError:
+    return ValueError(
+        f"{name} must have shape {expected}, one value per channel of {src[0]} with shape "
+        f"{src[1]}, got {got}"
+    )
+
+
+def check_tensor_dtype(schema: OpSchema, data: str) -> None:
+    """Raise TypeError if tensors cannot have this dtype."""
     if data not in schema.types:
-        wanted = " or ".join(schema.types)
-        raise TypeError(f"{schema.inputs[0].label} must be {wanted}, not {data}")
+        raise TypeError(f"{schema.inputs[0].label} must be {' or '.join(schema.types)}, got {data}")
 
 
-def types(schema: OpSchema, data: str, statistic: str, argument: str) -> None:
-    """Refuse a pair of types that is not a row of the type table."""
-    tensor_type(schema, data)
-    src = schema.inputs[0]
+def check_dtypes(schema: OpSchema, data: str, statistic: str, argument: str) -> None:
+    """Raise TypeError if the dtypes of tensors and statistics are not in the type table."""
+    check_tensor_dtype(schema, data)
     if statistic not in schema.types[data]:
         raise TypeError(
-            f"{argument} must be {' or '.join(schema.types[data])} where {src.name} is {data}, "
-            f"not {statistic}"
+            f"{argument} must be {' or '.join(schema.types[data])} where {schema.inputs[0].name} "
+            f"is {data}, got {statistic}"
         )
 
 
-def rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
-    """Refuse a tensor with too few dimensions, or too many."""
-    label = schema.inputs[0].label
+def check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
+    """Raise ValueError if a tensor has too few or too many dimensions."""
     least, most = schema.ranks
-    if len(shape) < least:
-        wanted = "batch and channels at least; it" if least > 1 else "it"
+    if not least <= len(shape) <= most:
+        limit, number = ("at least", least) if len(shape) < least else ("at most", most)
         raise ValueError(
-            f"{label} must have {least} dimension{'s' * (least > 1)} or more, "
-            f"{wanted} has shape {shape}"
+            f"{schema.inputs[0].label} must have {limit} {number} "
+            f"dimension{'s' * (number > 1)}, got {len(shape)}: shape {shape}"
         )
-    if len(shape) > most:
-        raise ValueError(f"{label} must have {most} dimensions at most, not {len(shape)}")
 
 
-def statistic_shape(
+def check_statistic_shape(
     schema: OpSchema,
     statistics_shape: _core.StatisticsShape,
     shape: tuple[int, ...],
     name: str,
     got: tuple[int, ...],
 ) -> None:
-    """Refuse a statistic that does not fit a tensor of this shape."""
+    """Raise ValueError if a statistic does not fit a tensor of this shape."""
     src = schema.inputs[0]
     axis = channel_axis(statistics_shape)
     if axis is not None:
-        wanted = (shape[axis],)
-        if got != wanted:
-            raise ValueError(
-                f"{name} must have shape {wanted}, one value a channel of {src.label} with shape "
-                f"{shape}; it has shape {got}"
-            )
+        expected = (shape[axis],)
+        if got != expected:
+            raise _wrong_channels(name, expected, (src.label, shape), got)
     elif len(got) != len(shape) or any(
         size not in (1, whole) for size, whole in zip(got, shape, strict=True)
     ):
         raise ValueError(
             f"{name} must have as many dimensions as {src.name} with shape {shape}, each of its "
-            f"size or 1; it has shape {got}"
+            f"size or 1, got {got}"
         )
 
 
-def _described(name: str, value: object) -> ArrayInfo:
+def _info(name: str, value: object) -> ArrayInfo:
     if isinstance(value, ArrayInfo):
         return value
     array = as_numpy(name, value)
     return ArrayInfo(array.shape, dtype_name(array.dtype))
 
 
-# ---- Memory to write to ----
+# ---- Memory of the outputs ----
 
 
-def members(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object, ...]:
-    """Take what is given as ``out``: an array for each output that is wanted."""
+def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object, ...]:
+    """Return the members of ``out``: an array for each requested output, None for the others."""
     ports = schema.outputs
     if not isinstance(out, tuple | list) or len(out) != len(ports):
         names = ", ".join(port.name for port in ports)
         got = f"one of {len(out)}" if isinstance(out, tuple | list) else type(out).__name__
-        raise TypeError(f"out must be a tuple ({names}), not {got}")
-    rest = _only_if_asked_for(schema)
-    for port, value in zip(ports, out, strict=True):
-        if value is None and port.name not in rest:
-            raise ValueError(f"out.{port.name} must be an array, not None")
-    given = [port.name for port, value in zip(ports, out, strict=True) if value is not None]
-    given_rest = [name for name in rest if name in given]
-    listed, dotted = _listed(rest), _listed([f"out.{name}" for name in rest])
-    if given_rest and given_rest != rest:
-        raise ValueError(
-            f"out must have {listed} {_together(rest)}: the op has either {len(ports)} outputs or "
-            f"{'one' if len(schema.always) == 1 else len(schema.always)}"
-        )
-    if rest and not given_rest and all_outputs:
-        missing = "are None; give arrays" if len(rest) > 1 else "is None; give an array"
-        raise ValueError(f"{dotted} {missing}, or ask for {schema.ask[1]}")
-    if given_rest and not all_outputs:
-        raise ValueError(
-            f"{dotted} would not be written with {schema.ask[1]}; give None for "
-            f"{'both' if len(rest) == 2 else 'it' if len(rest) == 1 else 'all'}"
-        )
+        raise TypeError(f"out must be a tuple ({names}), got {got}")
+    given = {port.name for port, value in zip(ports, out, strict=True) if value is not None}
+    for name in schema.required:
+        if name not in given:
+            raise ValueError(f"out.{name} must be an array, got None")
+    rest = schema.on_request
+    members = _listed([f"out.{name}" for name in rest])
+    if 0 < len(given.intersection(rest)) < len(rest):
+        raise ValueError(f"{members} must be given {_together(rest)}")
+    if all_outputs and not given.issuperset(rest):
+        are = "arrays" if len(rest) > 1 else "an array"
+        raise ValueError(f"{members} must be {are}, got None. Or pass {schema.options[1]}")
+    if not all_outputs and given.intersection(rest):
+        raise ValueError(f"{members} must be None with {schema.options[1]}")
     return tuple(out)
 
 
-def buffers(
+def check_out_memory(
     schema: OpSchema,
-    arrays: Sequence[Array | None],
+    inputs: Sequence[Array | None],
     dense: Sequence[Array | None],
     out: Sequence[Array | None],
 ) -> None:
-    """Refuse memory that the outputs cannot be written to.
+    """Raise if the outputs cannot be written to the arrays of ``out``.
 
-    It must not overlap the caller's own arrays, nor lie otherwise than the dense src.
+    They must have the strides of the dense src, and must not overlap the caller's inputs.
     """
     src, dense_src = schema.inputs[0].name, dense[0]
     assert dense_src is not None
-    models = _Models.of(schema, _all_described(schema, arrays))
-    inputs = zip(schema.inputs, arrays, strict=True)
-    taken = {port.name: array for port, array in inputs if array is not None}
+    expected = _Expected.of(schema, _infos(schema, inputs))
+    ports = zip(schema.inputs, inputs, strict=True)
+    others = {port.name: array for port, array in ports if array is not None}
     for port, array in zip(schema.outputs, out, strict=True):
         if array is None:
             continue
         name = f"out.{port.label}"
-        models.check(port, name, _described(name, array))
+        expected.check(port, name, _info(name, array))
         if port.kind == "tensor" and not same_layout(array, dense_src):
             raise ValueError(
-                f"{name} must lie in memory as {src} does, with strides {dense_src.strides}; it "
-                f"has {array.strides}. np.empty_like({src}) makes such an array"
+                f"{name} must have the strides {dense_src.strides} of {src}, got {array.strides}. "
+                f"np.empty_like({src}) returns such an array"
             )
         if port.kind == "statistic" and not is_contiguous(array):
-            raise ValueError(
-                f"{name} must be contiguous and aligned; its strides are {array.strides}"
-            )
+            raise ValueError(f"{name} must be contiguous and aligned, got strides {array.strides}")
         if not array.flags.writeable:
-            raise ValueError(f"{name} is read-only; pass an array that can be written to")
-        _overlap(port, name, array, taken)
-        taken[name] = array
+            raise ValueError(f"{name} must be writable, got a read-only array")
+        _check_overlap(port, name, array, others)
+        others[name] = array
 
 
-def _overlap(port: Port, name: str, array: Array, taken: dict[str, Array]) -> None:
-    cure = "give it memory of its own"
-    if port.over:
-        cure = f"it may be exactly {port.over}, or share no memory with any argument"
-        if same_memory(array, taken[port.over]):
-            taken = {other: memory for other, memory in taken.items() if other != port.over}
-    for other, memory in taken.items():
-        if how := overlap(array, memory):
-            raise ValueError(f"{name} {how} {other}; {cure}")
+def _check_overlap(port: Port, name: str, array: Array, others: dict[str, Array]) -> None:
+    in_place = bool(port.in_place) and same_memory(array, others[port.in_place])
+    for other, memory in others.items():
+        if may_overlap(array, memory) and not (in_place and other == port.in_place):
+            remedy = f". It may be {port.in_place} itself" if port.in_place else ""
+            raise ValueError(f"{name} must not overlap {other}{remedy}")
 
 
-# ---- Sums of parts ----
+# ---- Results of reduce ----
 
 
-def totals(kind: type[Totals], value: object) -> Totals:
-    """Take what reduce gives."""
+def check_totals(kind: type[Totals], value: object) -> Totals:
+    """Return an object of the class that ``reduce`` returns, or raise TypeError."""
     if not isinstance(value, kind):
         raise TypeError(
-            f"{kind._word} must be {kind.__name__}, as reduce gives, not {type(value).__name__}"
+            f"{kind._argument} must be {kind.__name__} from reduce, got {type(value).__name__}"
         )
     return value
 
 
-def not_totals_of(schema: OpSchema, given: Totals, arrays: Sequence[Array | None]) -> None:
-    """Refuse totals that have no part like these inputs, which are right together."""
-    models = _Models.of(schema, _all_described(schema, arrays))
-    assert models.statistic is not None
-    (src_name, src), (_, statistic) = models.tensor, models.statistic
+def check_totals_include(schema: OpSchema, totals: Totals, inputs: Sequence[Array | None]) -> None:
+    """Raise ValueError if valid inputs cannot be a part of what the totals were computed from."""
+    expected = _Expected.of(schema, _infos(schema, inputs))
+    assert expected.statistic is not None
+    (src_name, src), (_, statistic) = expected.tensor, expected.statistic
     channels = math.prod(statistic.shape)
-    if given.channels != channels:
+    if totals.channels != channels:
         raise ValueError(
-            f"{given._word} must be of {channels} channels, as {src_name} with shape {src.shape} "
-            f"has, not of {given.channels}"
+            f"{totals._argument} must have {channels} channels for {src_name} with shape "
+            f"{src.shape}, got {totals.channels}"
         )
     count = math.prod(src.shape) // channels if channels else 0
-    if given.count < count:
+    if totals.count < count:
         raise ValueError(
-            f"{given._word} must be those of all parts, added up, {src_name} among them; they are "
-            f"of {given.count} elements a channel, and {src_name} has {count}"
+            f"{totals._argument} must include {src_name} with {count} elements per channel, got "
+            f"those of {totals.count} elements. Pass the sum of those of all parts"
         )
 
 
-def _all_described(schema: OpSchema, arrays: Sequence[Array | None]) -> list[ArrayInfo | None]:
+def _infos(schema: OpSchema, arrays: Sequence[Array | None]) -> list[ArrayInfo | None]:
     return [
-        None if array is None else _described(port.label, array)
+        None if array is None else _info(port.label, array)
         for port, array in zip(schema.inputs, arrays, strict=True)
     ]
 
 
+# ---- Compiled operators ----
+
+
+def check_compiled_for(
+    schema: OpSchema,
+    inputs: Sequence[Array | None],
+    spec: TensorSpec,
+    statistics: TensorSpec,
+    given: int,
+) -> None:
+    """Raise if valid inputs are not those that an operator was compiled for.
+
+    `given` has a bit for each input that calls must pass.
+    """
+    for i, (port, array) in enumerate(zip(schema.inputs, inputs, strict=True)):
+        name, passed = port.label, bool(given >> i & 1)
+        if (array is not None) != passed:
+            must = "must be given" if passed else "must not be given"
+            raise TypeError(f"{name} {must}: this was compiled with {port.name}={passed}")
+        if array is None:
+            continue
+        expected = spec if port.kind == "tensor" else statistics
+        got = dtype_name(array.dtype)
+        if got != expected.dtype:
+            option = "" if port.kind == "tensor" else "stats_dtype="
+            raise TypeError(f"{name} must be {option}{expected.dtype} as compiled for, got {got}")
+        if array.shape != expected.shape:
+            raise ValueError(
+                f"{name} must have shape {expected.shape} as compiled for, got {array.shape}"
+            )
+        if port.kind == "tensor":
+            _check_compiled_strides(name, array, expected.byte_strides)
+
+
+def _check_compiled_strides(name: str, array: Array, expected: tuple[int, ...]) -> None:
+    strides = zip(array.shape, array.strides, expected, strict=True)
+    if array.size and any(a != b for size, a, b in strides if size > 1):
+        raise ValueError(
+            f"{name} must have strides {expected} (in bytes) as compiled for, got {array.strides}. "
+            f"Compile for TensorSpec.of({name}), or copy {name} to these strides"
+        )
+    if not array.flags.aligned:
+        raise ValueError(f"{name} must be aligned to its items. Pass {name}.copy()")
+
+
 # ---- Lists of names ----
-
-
-def _only_if_asked_for(schema: OpSchema) -> list[str]:
-    if not schema.always:
-        return []
-    return [port.name for port in schema.outputs if port.name not in schema.always]
 
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def _together(names: Sequence[Any]) -> str:
+def _together(names: Sequence[str]) -> str:
     return "both or neither" if len(names) == 2 else "all or none"

@@ -6,29 +6,28 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from ..tensors.arrays import AnyArray
-from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import _attributes
 from ._compiled import Compiled
 from ._operator import ChannelOperator
-from ._schema import OpSchema, Port
+from ._schema import OpSchema
 from ._sums import BatchNormMoments
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
 
 
 class BatchNormForward(NamedTuple):
-    """The outputs of the op.
+    """The outputs of the forward operators.
 
     Attributes
     ----------
     dst : array
-        What the layer gives: src's shape, dtype and order in memory.
+        Output of the layer, with src's shape, dtype and memory layout.
     running_mean, running_variance : array
-        The new running statistics: shape (C,), the statistics' dtype.
+        The updated running statistics: shape (C,), mean's dtype.
     batch_mean, batch_variance : array
-        Those of src, the variance being the biased one: what `BatchNormTrainingBackward` takes as
-        mean and variance.
+        Mean and biased variance of src: the mean and variance of `BatchNormTrainingBackward`.
     """
 
     dst: Any
@@ -38,34 +37,15 @@ class BatchNormForward(NamedTuple):
     batch_variance: Any
 
 
-SCHEMA = OpSchema(
-    _core.Operation.forward_training,
-    inputs=(
-        Port("src", "tensor"),
-        Port("mean", "statistic"),
-        Port("variance", "statistic"),
-        Port("gamma", "statistic", optional=True),
-        Port("beta", "statistic", optional=True),
-    ),
-    outputs=(
-        Port("dst", "tensor", over="src"),
-        Port("running_mean", "statistic"),
-        Port("running_variance", "statistic"),
-        Port("batch_mean", "statistic"),
-        Port("batch_variance", "statistic"),
-    ),
-    result=BatchNormForward,
-    statistics=_core.Statistics.batch,
-    types=STATISTICS,
-    ranks=(2, MAX_RANK),
-    together=("gamma", "beta"),
-)
+SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
 
 
 class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
-    """What `BatchNormForwardTraining.compile` makes."""
+    """A compiled `BatchNormForwardTraining`."""
 
     __slots__ = ()
+
+    _schema = SCHEMA
 
     def __call__(
         self,
@@ -77,54 +57,30 @@ class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
         *,
         out: Out | None = None,
     ) -> BatchNormForward:
-        """Normalize.
+        """Normalize src and update the running statistics.
 
-        Parameters
-        ----------
-        src : array
-            Of the spec's shape, dtype and strides.
-        mean, variance : array
-            The running statistics, of ``stats_shape`` and ``stats_dtype``.
-        gamma, beta : array, optional
-            Like mean. To be given if and only if this was compiled with ``gamma=True``.
-        out : BatchNormForward or tuple of five arrays, optional
-            As in a direct call.
-
-        Returns
-        -------
-        BatchNormForward
-            ``out`` if it was given.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if an argument is not what this was compiled for. Nothing
-            has been written then.
-
-        Notes
-        -----
-        src is never copied. Statistics that are not contiguous are.
+        $compiled_call
         """
         return self._call((src, mean, variance, gamma, beta), out)
 
 
 class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
-    """Batch normalization in training: oneDNN's Graph API op of the same name.
+    """Batch normalization in training: the op of this name in oneDNN's Graph API.
 
     Parameters
     ----------
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Added to the variance under the square root. Positive and finite.
     momentum : float, optional
-        Share of the old running statistics in the new ones, from 0 to 1. Absent means 0.5: what
-        oneDNN takes then, which its document does not say.
+        Weight of the old running statistics in the new ones, from 0 to 1. Absent means 0.5, which
+        is what oneDNN uses and does not document.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Where the channels are in the shape of src. It says nothing about memory: a tensor that is
-        dense in either order is used where it lies.
+        Position of the channel axis in the shape of src: last or second. The memory layout may be
+        another one.
 
     Notes
     -----
-    With M elements a channel, for each channel [1]_:
+    With M elements per channel, for each channel [1]_:
 
     - batch_mean = sum(src) / M
     - batch_variance = sum((src - batch_mean)^2) / M
@@ -132,11 +88,10 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     - running_mean = momentum * mean + (1 - momentum) * batch_mean
     - running_variance = momentum * variance + (1 - momentum) * batch_variance
 
-    PyTorch's layers count otherwise in two ways: their momentum is one minus this one, and their
-    running variance is the unbiased one. Theirs is
-    ``(1 - m) * variance + m * batch_variance * M / (M - 1)`` with PyTorch's momentum m.
+    PyTorch's layers differ in two ways: their momentum m is 1 - momentum, and their running
+    variance uses the unbiased one, ``(1 - m) * variance + m * batch_variance * M / (M - 1)``.
 
-    Of an empty src the batch's statistics are zeros, and the running ones stay as they are.
+    For an empty src the batch statistics are zeros, and the running statistics do not change.
 
     References
     ----------
@@ -156,6 +111,8 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     __slots__ = ("_momentum",)
 
     _schema = SCHEMA
+    _totals = BatchNormMoments
+    _attribute_names = ("epsilon", "momentum", "data_format")
 
     def __init__(
         self,
@@ -163,21 +120,13 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         momentum: float | None = None,
         data_format: DataFormatLike = DataFormat.NXC,
     ) -> None:
-        self._momentum = _attributes.momentum(momentum)
-        numbers = {} if self._momentum is None else {"momentum": self._momentum}
-        super().__init__(epsilon, data_format, numbers)
+        self._momentum = _attributes.parse_momentum(momentum)
+        super().__init__(epsilon, data_format, {"momentum": self._momentum})
 
     @property
     def momentum(self) -> float | None:
-        """Share of the old running statistics in the new ones; None is oneDNN's 0.5."""
+        """Weight of the old running statistics in the new ones; None means oneDNN's 0.5."""
         return self._momentum
-
-    def _attributes(self) -> dict[str, Any]:
-        return {
-            "epsilon": self.epsilon,
-            "momentum": self._momentum,
-            "data_format": self.data_format.value,
-        }
 
     def __call__(
         self,
@@ -190,62 +139,27 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         out: Out | None = None,
         backend: Backend = "auto",
     ) -> BatchNormForward:
-        """Normalize, and renew the running statistics.
+        """Normalize src and update the running statistics.
 
         Parameters
         ----------
         src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the layer. NumPy's, or any other array on the CPU with ``__dlpack__``; the
-            results are of its kind.
+            Input of the layer.
+            $array
         mean, variance : array, (C,), f32, or bf16 where src is bf16
-            The running statistics so far.
+            The running statistics. They are not modified; the new ones are outputs.
         gamma, beta : array, (C,), dtype of mean, optional
             Scale and shift, both or neither. Absent means ones and zeros.
-        out : BatchNormForward or tuple of five arrays, optional
-            Where to write. ``out.dst`` may be src itself; no other overlap.
-        backend : {"auto", "onednn", "native"}
-            What computes: onedsl's own kernels (``"auto"`` and ``"native"``), or the op of oneDNN's
-            Graph API (``"onednn"``). The former run every type on every CPU.
-
-        Returns
-        -------
-        BatchNormForward
-            ``out`` if it was given. dst lies in memory as src does.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above. Nothing has been written then.
-        UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
-
-        Notes
-        -----
-        Memory is used where it lies if src is dense in any order of its axes. Anything else
-        (slices, negative or zero strides, unaligned items) is copied first; the logger ``onedsl``
-        tells so at level INFO.
+        $call
         """
         return self._call((src, mean, variance, gamma, beta), True, out, backend)
 
     def reduce(self, src: AnyArray) -> BatchNormMoments:
-        """Make the moments of a part of the batch: the first of a call's two passes.
+        """Compute the moments of a part of the batch: the first of the two passes of a call.
 
-        Parameters
-        ----------
-        src : array
-            As in a direct call; a part of the batch, of any size, empty as well.
-
-        Returns
-        -------
-        BatchNormMoments
-            To be added to those of the other parts, and given to `apply`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does.
+        $reduce
         """
-        return self._reduce(BatchNormMoments, (src,))
+        return self._reduce((src,))  # type: ignore[no-any-return]
 
     def apply(
         self,
@@ -258,28 +172,11 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         *,
         out: Out | None = None,
     ) -> BatchNormForward:
-        """Normalize a part of the batch: the second of a call's two passes.
+        """Normalize a part of the batch: the second of the two passes of a call.
 
-        Parameters
-        ----------
-        moments : BatchNormMoments
-            Those of all parts, added up.
-        src, mean, variance, gamma, beta, out
-            As in a direct call; src is a part of the batch, mean and variance are the running ones.
-
-        Returns
-        -------
-        BatchNormForward
-            ``out`` if it was given. dst is the part's; the statistics are those of the whole batch,
-            batch's, and the same of every part.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if the moments are not such. Nothing has been written then.
+        $apply
         """
-        inputs = (src, mean, variance, gamma, beta)
-        return self._apply(BatchNormMoments, moments, inputs, True, out)
+        return self._apply(moments, (src, mean, variance, gamma, beta), True, out)
 
     def compile(
         self,
@@ -290,39 +187,20 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         backend: Backend = "auto",
         autotune: bool = False,
     ) -> CompiledBatchNormForwardTraining:
-        """Make the plan for one kind of input now, to be called many times.
+        """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src, and so of dst.
-        stats_dtype : str or dtype
-            Of the statistics, gamma and beta.
+        $spec
         gamma : bool
-            Whether the calls will pass gamma and beta.
-        backend : {"auto", "onednn", "native"}
-            As in a direct call.
-        autotune : bool
-            As in `BatchNormTrainingBackward.compile`.
-
-        Returns
-        -------
-        CompiledBatchNormForwardTraining
-            To be called with the arrays of a direct call, in the same order, and ``out``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above.
-        UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
+            Whether calls pass gamma and beta.
+        $compile
         """
         return CompiledBatchNormForwardTraining(
             self,
             spec,
             stats_dtype=stats_dtype,
-            gives={"gamma": gamma, "beta": gamma},
-            all_outputs=True,
+            given={"gamma": gamma, "beta": gamma},
             backend=backend,
             autotune=autotune,
         )

@@ -1,4 +1,4 @@
-"""The gradient of BatchNormForwardTraining and the ReLU behind it, in one."""
+"""The gradient of BatchNormForwardTraining fused with an addition and a ReLU."""
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
@@ -6,27 +6,27 @@ from typing import Any, NamedTuple
 
 from .. import _core
 from ..tensors.arrays import AnyArray
-from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import _attributes, _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
-from ._schema import OpSchema, Port
+from ._schema import OpSchema
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray | None]
 
 
 class BatchNormReLUGradients(NamedTuple):
-    """The gradients. What was not asked for is None.
+    """The outputs of `BatchNormReLUTrainingBackward`.
 
     Attributes
     ----------
     diff_src : array
-        Gradient with respect to src: src's shape, dtype and order in memory.
+        Gradient with respect to src, with its shape, dtype and memory layout.
     diff_gamma, diff_beta : array
-        Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
+        Gradients with respect to gamma and beta: shape (C,), mean's dtype.
     diff_residual : array or None
-        Gradient with respect to the residual: like diff_src.
+        Gradient with respect to the residual, like diff_src. None if it was not requested.
     """
 
     diff_src: Any
@@ -35,49 +35,33 @@ class BatchNormReLUGradients(NamedTuple):
     diff_residual: Any = None
 
 
-SCHEMA = OpSchema(
+SCHEMA = OpSchema.of(
     _core.Operation.relu_training_backward,
-    inputs=(
-        Port("src", "tensor"),
-        Port("diff_dst", "tensor"),
-        Port("mean", "statistic"),
-        Port("variance", "statistic"),
-        Port("gamma", "statistic", optional=True),
-        Port("beta", "statistic", optional=True),
-        Port("dst", "tensor", optional=True),
-    ),
-    outputs=(
-        Port("diff_src", "tensor", over="diff_dst"),
-        Port("diff_gamma", "statistic"),
-        Port("diff_beta", "statistic"),
-        Port("diff_residual", "tensor"),
-    ),
-    result=BatchNormReLUGradients,
-    statistics=_core.Statistics.batch,
-    types=STATISTICS,
-    ranks=(2, MAX_RANK),
-    always=("diff_src", "diff_gamma", "diff_beta"),
-    ask=("residual=True", "residual=False"),
+    BatchNormReLUGradients,
+    options=("residual=True", "residual=False"),
 )
 
 
-def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> None:
-    """Check that the mask is known."""
-    if _validation.given("residual", residual) and not dst:
+def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> bool:
+    """Raise TypeError if the mask of the ReLU is unknown. Return whether to compute all outputs."""
+    if _validation.check_bool("residual", residual) and not dst:
         raise TypeError(
-            "dst must be given with residual=True: src alone does not tell where the ReLU was open"
+            "dst must be given with residual=True: the mask of the ReLU does not follow from src"
         )
     if not dst and gamma != beta:
         raise TypeError(
-            "gamma and beta come both or neither where dst is absent: they tell where the ReLU was "
-            f"open; {'beta' if gamma else 'gamma'} is missing"
+            "gamma and beta must be given both or neither if dst is absent, because the mask of "
+            f"the ReLU is computed from them, {'beta' if gamma else 'gamma'} is missing"
         )
+    return residual
 
 
 class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
-    """What `BatchNormReLUTrainingBackward.compile` makes."""
+    """A compiled `BatchNormReLUTrainingBackward`."""
 
     __slots__ = ()
+
+    _schema = SCHEMA
 
     def __call__(
         self,
@@ -93,63 +77,38 @@ class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
     ) -> BatchNormReLUGradients:
         """Compute the gradients.
 
-        Parameters
-        ----------
-        src, diff_dst : array
-            Of the spec's shape, dtype and strides.
-        mean, variance : array
-            The batch's statistics, of ``stats_shape`` and ``stats_dtype``.
-        gamma, beta : array, optional
-            Like mean. To be given if and only if this was compiled with ``gamma=True``.
-        dst : array, optional
-            Like src. To be given if and only if this was compiled with ``dst=True``.
-        out : BatchNormReLUGradients or tuple of four arrays, optional
-            As in a direct call.
-
-        Returns
-        -------
-        BatchNormReLUGradients
-            ``out`` if it was given.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if an argument is not what this was compiled for. Nothing
-            has been written then.
-
-        Notes
-        -----
-        Tensors are never copied. Statistics that are not contiguous are.
+        $compiled_call
         """
         return self._call((src, diff_dst, mean, variance, gamma, beta, dst), out)
 
 
 class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
-    """The gradient of batch normalization with its ReLU, and with the addition before that.
+    """The gradient of `BatchNormReLUForwardTraining`.
 
     Parameters
     ----------
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Added to the variance under the square root. Positive and finite.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Where the channels are in the shape of src.
+        Position of the channel axis in the shape of src: last or second.
     clip : float, optional
-        The ReLU's upper bound: 6.0 for ReLU6. Absent means none.
+        Upper bound of the ReLU: 6.0 for ReLU6. Absent means no bound.
 
     Notes
     -----
-    With d = diff_dst where the ReLU was open and 0 elsewhere, the gradients are those of
-    `BatchNormTrainingBackward` for d, and diff_residual is d.
+    Let d be diff_dst where the ReLU passes its input, and 0 elsewhere. diff_src, diff_gamma and
+    diff_beta are those of `BatchNormTrainingBackward` for d, and diff_residual is d.
 
-    The ReLU was open where ``not (dst <= 0 or dst >= clip)``, as in PyTorch. dst is the layer's
-    output. Where it is absent, it is computed again from src, mean, variance, gamma and beta, bit
-    for bit as `BatchNormReLUForwardTraining` computes it with ``backend="auto"``: so nobody need
-    keep it, and nothing more is read than the gradient itself reads. That holds for f32 statistics
-    on one instruction set: bf16 ones are rounded after dst is computed, so give dst with those.
+    The ReLU passes its input where ``not (dst <= 0 or dst >= clip)``, as in PyTorch. dst is the
+    output of the layer. If it is absent, it is computed again from src, mean, variance, gamma and
+    beta, bitwise equal to the result of `BatchNormReLUForwardTraining` with ``backend="auto"``. So
+    dst need not be kept for the gradient, and no further tensor is read. Exceptions: if there was a
+    residual, or if the statistics are bf16, which are rounded after dst is computed, dst must be
+    given. The two passes must also run on the same instruction set.
 
-    oneDNN's Graph API promises a partition of ReLUBackward and BatchNormTrainingBackward [1]_, but
-    its pattern has the ReLU's gradient at the port src instead of diff_dst. So ``backend="onednn"``
-    runs the right graph, in two partitions, and needs dst.
+    oneDNN documents a fused partition of ReLUBackward and BatchNormTrainingBackward [1]_, but its
+    pattern connects the ReLU's gradient to the port src instead of diff_dst. Therefore
+    ``backend="onednn"`` runs two partitions, and needs dst.
 
     References
     ----------
@@ -168,6 +127,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     __slots__ = ("_clip",)
 
     _schema = SCHEMA
+    _attribute_names = ("epsilon", "data_format", "clip")
 
     def __init__(
         self,
@@ -176,20 +136,13 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         *,
         clip: float | None = None,
     ) -> None:
-        self._clip = _attributes.clip(clip)
-        super().__init__(epsilon, data_format, {} if self._clip is None else {"clip": self._clip})
+        self._clip = _attributes.parse_clip(clip)
+        super().__init__(epsilon, data_format, {"clip": self._clip})
 
     @property
     def clip(self) -> float | None:
-        """The ReLU's upper bound; None if there is none."""
+        """Upper bound of the ReLU, or None."""
         return self._clip
-
-    def _attributes(self) -> dict[str, Any]:
-        return {
-            "epsilon": self.epsilon,
-            "data_format": self.data_format.value,
-            "clip": self._clip,
-        }
 
     def __call__(
         self,
@@ -210,50 +163,29 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         Parameters
         ----------
         src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the forward pass. NumPy's, or any other array on the CPU with
-            ``__dlpack__``; the results are of its kind.
+            Input of the forward pass.
+            $array
         diff_dst : array, src's shape and dtype
             Gradient of the loss with respect to the output of the ReLU.
         mean, variance : array, (C,), f32, or bf16 where src is bf16
-            The batch's, as the forward pass gave them; the variance is the biased one.
+            batch_mean and batch_variance of the forward pass.
         gamma, beta : array, (C,), dtype of mean, optional
-            Scale and shift of the forward pass, both or neither where dst is absent. Absent means
-            ones and zeros.
+            Scale and shift of the forward pass; both or neither if dst is absent. Absent means ones
+            and zeros.
         dst : array, src's shape and dtype, optional
-            Output of the ReLU. To be given if there was a residual.
+            Output of the ReLU. Required if the forward pass had a residual, and for ``"onednn"``.
         residual : bool
-            Whether diff_residual is wanted.
-        out : BatchNormReLUGradients or tuple of four arrays, optional
-            Where to write. ``out.diff_src`` may be diff_dst itself; no other overlap. Give None
-            for diff_residual if it is not wanted.
-        backend : {"auto", "onednn", "native"}
-            What computes: onedsl's own kernels (``"auto"`` and ``"native"``), or oneDNN's graph of
-            the two ops (``"onednn"``), which needs dst. The former run every type on every CPU.
-
-        Returns
-        -------
-        BatchNormReLUGradients
-            ``out`` if it was given. diff_src lies in memory as src does.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above. Nothing has been written then.
-        UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run this.
-
-        Notes
-        -----
-        What is copied and what is not is as with `BatchNormTrainingBackward`.
+            Whether to compute diff_residual.
+        $call
         """
-        _check_mask(
+        all_outputs = _check_mask(
             gamma=gamma is not None,
             beta=beta is not None,
             dst=dst is not None,
             residual=residual,
         )
         inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
-        return self._call(inputs, residual, out, backend)
+        return self._call(inputs, all_outputs, out, backend)
 
     def compile(
         self,
@@ -266,44 +198,25 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         backend: Backend = "auto",
         autotune: bool = False,
     ) -> CompiledBatchNormReLUTrainingBackward:
-        """Make the plan for one kind of input now, to be called many times.
+        """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src, and so of all tensors.
-        stats_dtype : str or dtype
-            Of mean, variance, gamma, beta and the gradients of the latter two.
+        $spec
         gamma : bool
-            Whether the calls will pass gamma and beta.
+            Whether calls pass gamma and beta.
         dst : bool
-            Whether the calls will pass dst.
+            Whether calls pass dst.
         residual : bool
-            Whether the calls compute diff_residual.
-        backend : {"auto", "onednn", "native"}
-            As in a direct call.
-        autotune : bool
-            As in `BatchNormTrainingBackward.compile`.
-
-        Returns
-        -------
-        CompiledBatchNormReLUTrainingBackward
-            To be called with the arrays of a direct call, in the same order, and ``out``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above.
-        UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run this.
+            Whether calls compute diff_residual.
+        $compile
         """
-        _check_mask(gamma=gamma, beta=gamma, dst=dst, residual=residual)
         return CompiledBatchNormReLUTrainingBackward(
             self,
             spec,
             stats_dtype=stats_dtype,
-            gives={"gamma": gamma, "beta": gamma, "dst": dst},
-            all_outputs=residual,
+            given={"gamma": gamma, "beta": gamma, "dst": dst},
+            all_outputs=_check_mask(gamma=gamma, beta=gamma, dst=dst, residual=residual),
             backend=backend,
             autotune=autotune,
         )

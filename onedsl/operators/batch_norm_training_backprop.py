@@ -6,26 +6,26 @@ from typing import Any, Literal, NamedTuple
 
 from .. import _core
 from ..tensors.arrays import AnyArray
-from ..tensors.dtypes import MAX_RANK, STATISTICS, Backend, DType
+from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
-from ._schema import OpSchema, Port
+from ._schema import OpSchema
 from ._sums import BatchNormSums
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
 
 class BatchNormDeltas(NamedTuple):
-    """The outputs of `BatchNormTrainingBackprop`. What was not asked for is None.
+    """The outputs of `BatchNormTrainingBackprop`. Those that were not requested are None.
 
     Attributes
     ----------
     input_delta : array
-        Gradient with respect to input_forward: its shape, dtype and order in memory.
+        Gradient with respect to input_forward, with its shape, dtype and memory layout.
     gamma_delta, beta_delta : array or None
-        Gradients with respect to gamma and beta: shape (C,), the statistics' dtype.
+        Gradients with respect to gamma and beta: shape (C,), mean's dtype.
     """
 
     input_delta: Any
@@ -33,33 +33,25 @@ class BatchNormDeltas(NamedTuple):
     beta_delta: Any = None
 
 
-SCHEMA = OpSchema(
+SCHEMA = OpSchema.of(
     _core.Operation.training_backward,
-    inputs=(
-        Port("input_forward", "tensor"),
-        Port("output_delta", "tensor"),
-        Port("mean", "statistic"),
-        Port("variance", "statistic"),
-        Port("gamma", "statistic", optional=True),
-    ),
-    outputs=(
-        Port("input_delta", "tensor", over="output_delta"),
-        Port("gamma_delta", "statistic"),
-        Port("beta_delta", "statistic"),
-    ),
-    result=BatchNormDeltas,
-    statistics=_core.Statistics.batch,
-    types=STATISTICS,
-    ranks=(2, MAX_RANK),
-    always=("input_delta",),
-    ask=('outputs="all"', 'outputs="input_delta"'),
+    BatchNormDeltas,
+    names={
+        "src": "input_forward",
+        "diff_dst": "output_delta",
+        "diff_src": "input_delta",
+        "diff_gamma": "gamma_delta",
+        "diff_beta": "beta_delta",
+    },
 )
 
 
 class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
-    """What `BatchNormTrainingBackprop.compile` makes."""
+    """A compiled `BatchNormTrainingBackprop`."""
 
     __slots__ = ()
+
+    _schema = SCHEMA
 
     def __call__(
         self,
@@ -73,54 +65,27 @@ class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
     ) -> BatchNormDeltas:
         """Compute the gradients.
 
-        Parameters
-        ----------
-        input_forward, output_delta : array
-            Of the spec's shape, dtype and strides.
-        mean, variance : array
-            Of ``stats_shape`` and ``stats_dtype``.
-        gamma : array, optional
-            Like mean. To be given if and only if this was compiled with ``gamma=True``.
-        out : BatchNormDeltas or tuple of three arrays, optional
-            As in a direct call.
-
-        Returns
-        -------
-        BatchNormDeltas
-            ``out`` if it was given.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if an argument is not what this was compiled for. Nothing
-            has been written then.
-
-        Notes
-        -----
-        input_forward and output_delta are never copied. Statistics that are not contiguous are.
+        $compiled_call
         """
         return self._call((input_forward, output_delta, mean, variance, gamma), out)
 
 
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
-    """The same gradient as the oneDNN Graph specification spells it: BatchNormTrainingBackprop-1.
+    """The gradient of batch normalization with the names of the oneDNN Graph specification.
 
     Parameters
     ----------
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Added to the variance under the square root. Positive and finite.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Where the channels are in the shape of input_forward.
+        Position of the channel axis in the shape of input_forward: last or second.
 
     Notes
     -----
-    The formulas are those of `BatchNormTrainingBackward`, with other names [1]_: src is
-    input_forward, diff_dst is output_delta, diff_src is input_delta, diff_gamma and diff_beta are
-    gamma_delta and beta_delta. mean and variance are the batch's, and the gradient flows through
-    them. Unlike oneDNN's document, the specification does not have gamma ignored where input_delta
-    is the only output, so it is used.
-
-    The range of numbers for which results are right is that of `BatchNormTrainingBackward`.
+    The specification's op is BatchNormTrainingBackprop-1 [1]_. Formulas and accuracy are those of
+    `BatchNormTrainingBackward`: input_forward is its src, output_delta its diff_dst, input_delta
+    its diff_src, and gamma_delta and beta_delta are its diff_gamma and diff_beta. Unlike there,
+    gamma is also used if input_delta is the only output.
 
     References
     ----------
@@ -160,62 +125,29 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         Parameters
         ----------
         input_forward : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the forward pass. NumPy's, or any other array on the CPU with
-            ``__dlpack__``; the results are of its kind.
+            Input of the forward pass.
+            $array
         output_delta : array, input_forward's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
         mean, variance : array, (C,), f32, or bf16 where input_forward is bf16
-            Those of input_forward, as the forward pass had them; the variance is the biased one.
+            Statistics of input_forward. The variance is the biased one.
         gamma : array, (C,), dtype of mean, optional
             Scale of the forward pass. Absent means ones.
         outputs : {"all", "input_delta"}
             What to compute.
-        out : BatchNormDeltas or tuple of three arrays, optional
-            Where to write. ``out.input_delta`` may be output_delta itself; no other overlap.
-        backend : {"auto", "onednn", "native"}
-            What computes: onedsl's own kernels (``"auto"`` and ``"native"``), or the op of oneDNN's
-            Graph API (``"onednn"``). The former run every type on every CPU.
-
-        Returns
-        -------
-        BatchNormDeltas
-            ``out`` if it was given. input_delta lies in memory as input_forward does.
-
-        Raises
-        ------
-        TypeError, ValueError, UnsupportedError
-            As `BatchNormTrainingBackward` does.
-
-        Notes
-        -----
-        What is copied and what is not is as with `BatchNormTrainingBackward`.
+        $call
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._call(inputs, _validation.outputs(outputs, SCHEMA), out, backend)
+        return self._call(inputs, _validation.parse_outputs(outputs, SCHEMA), out, backend)
 
     def reduce(
         self, input_forward: AnyArray, output_delta: AnyArray, mean: AnyArray, variance: AnyArray
     ) -> BatchNormSums:
-        """Make the sums of a part of the batch: the first of a call's two passes.
+        """Compute the sums of a part of the batch: the first of the two passes of a call.
 
-        Parameters
-        ----------
-        input_forward, output_delta : array
-            As in a direct call; a part of the batch, of any size, empty as well.
-        mean, variance : array
-            As in a direct call: those of the whole batch.
-
-        Returns
-        -------
-        BatchNormSums
-            To be added to those of the other parts, and given to `apply`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does.
+        $reduce
         """
-        return self._reduce(BatchNormSums, (input_forward, output_delta, mean, variance))
+        return self._reduce((input_forward, output_delta, mean, variance))  # type: ignore[no-any-return]
 
     def apply(
         self,
@@ -229,33 +161,12 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         outputs: Literal["all", "input_delta"] = "all",
         out: Out | None = None,
     ) -> BatchNormDeltas:
-        """Compute the gradients of a part of the batch: the second of a call's two passes.
+        """Compute the gradients of a part of the batch: the second of the two passes of a call.
 
-        Parameters
-        ----------
-        sums : BatchNormSums
-            Those of all parts, added up.
-        input_forward, output_delta, mean, variance, gamma, outputs, out
-            As in a direct call; input_forward and output_delta are a part of the batch.
-
-        Returns
-        -------
-        BatchNormDeltas
-            ``out`` if it was given. input_delta is the part's; the others are the whole
-            batch's, and the same of every part.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if the sums are not such. Nothing has been written then.
+        $apply
         """
-        return self._apply(
-            BatchNormSums,
-            sums,
-            (input_forward, output_delta, mean, variance, gamma),
-            _validation.outputs(outputs, SCHEMA),
-            out,
-        )
+        inputs = (input_forward, output_delta, mean, variance, gamma)
+        return self._apply(sums, inputs, _validation.parse_outputs(outputs, SCHEMA), out)
 
     def compile(
         self,
@@ -267,43 +178,23 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         backend: Backend = "auto",
         autotune: bool = False,
     ) -> CompiledBatchNormTrainingBackprop:
-        """Make the plan for one kind of input now, to be called many times.
+        """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
-        spec : TensorSpec
-            Shape, dtype and strides of input_forward, and so of the two gradients of its shape.
-        stats_dtype : str or dtype
-            Of mean, variance, gamma and their gradients.
+        $spec
         gamma : bool
-            Whether the calls will pass gamma.
+            Whether calls pass gamma.
         outputs : {"all", "input_delta"}
-            What the calls compute.
-        backend : {"auto", "onednn", "native"}
-            As in a direct call.
-        autotune : bool
-            Time both backends here and now, and keep the faster, where ``backend`` is ``"auto"``.
-            Takes some ten calls of each, and memory for three tensors meanwhile. It goes by time
-            alone: over many elements a channel, oneDNN's f32 sums are the less accurate ones.
-
-        Returns
-        -------
-        CompiledBatchNormTrainingBackprop
-            To be called with the arrays of a direct call, in the same order, and ``out``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above.
-        UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run these types on this CPU.
+            What calls compute.
+        $compile
         """
         return CompiledBatchNormTrainingBackprop(
             self,
             spec,
             stats_dtype=stats_dtype,
-            gives={"gamma": gamma},
-            all_outputs=_validation.outputs(outputs, SCHEMA),
+            given={"gamma": gamma},
+            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

@@ -12,19 +12,19 @@ from ..tensors.spec import TensorSpec
 from . import _validation
 from ._compiled import Compiled
 from ._operator import Operator
-from ._schema import OpSchema, Port
+from ._schema import OpSchema
 from ._sums import BatchNormSums
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
 
 class BatchNormalizationGradients(NamedTuple):
-    """The outputs of `BatchNormalizationGrad`. What was not asked for is None.
+    """The outputs of `BatchNormalizationGrad`. Those that were not requested are None.
 
     Attributes
     ----------
     output_gradient : array
-        OutputGradientTensor: the gradient with respect to input, its shape and order in memory.
+        OutputGradientTensor: gradient with respect to input, with its shape and memory layout.
     output_scale_gradient, output_bias_gradient : array or None
         OutputScaleGradientTensor and OutputBiasGradientTensor: mean's shape.
     """
@@ -34,33 +34,47 @@ class BatchNormalizationGradients(NamedTuple):
     output_bias_gradient: Any = None
 
 
-SCHEMA = OpSchema(
+SCHEMA = OpSchema.of(
     _core.Operation.training_backward,
-    inputs=(
-        Port("input", "tensor", document="InputTensor"),
-        Port("input_gradient", "tensor", document="InputGradientTensor"),
-        Port("mean", "statistic", document="MeanTensor"),
-        Port("variance", "statistic", document="VarianceTensor"),
-        Port("scale", "statistic", document="ScaleTensor"),
-    ),
-    outputs=(
-        Port("output_gradient", "tensor", over="input_gradient", document="OutputGradientTensor"),
-        Port("output_scale_gradient", "statistic", document="OutputScaleGradientTensor"),
-        Port("output_bias_gradient", "statistic", document="OutputBiasGradientTensor"),
-    ),
-    result=BatchNormalizationGradients,
+    BatchNormalizationGradients,
+    names={
+        "src": "input",
+        "diff_dst": "input_gradient",
+        "gamma": "scale",
+        "diff_src": "output_gradient",
+        "diff_gamma": "output_scale_gradient",
+        "diff_beta": "output_bias_gradient",
+    },
+    documents={
+        "input": "InputTensor",
+        "input_gradient": "InputGradientTensor",
+        "mean": "MeanTensor",
+        "variance": "VarianceTensor",
+        "scale": "ScaleTensor",
+        "output_gradient": "OutputGradientTensor",
+        "output_scale_gradient": "OutputScaleGradientTensor",
+        "output_bias_gradient": "OutputBiasGradientTensor",
+    },
+    required=("scale",),
     statistics=_core.Statistics.frozen,
     types={"f32": ("f32",), "f16": ("f16",)},
     ranks=(1, 8),
-    always=("output_gradient",),
-    ask=('outputs="all"', 'outputs="output_gradient"'),
 )
 
 
+def _check_scale(scale: AnyArray) -> AnyArray:
+    """Raise TypeError for None, which is valid in the core: there gamma is optional."""
+    if scale is None:
+        raise TypeError("scale (ScaleTensor) must be an array, got None")
+    return scale
+
+
 class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
-    """What `BatchNormalizationGrad.compile` makes."""
+    """A compiled `BatchNormalizationGrad`."""
 
     __slots__ = ()
+
+    _schema = SCHEMA
 
     def __call__(
         self,
@@ -74,44 +88,22 @@ class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
     ) -> BatchNormalizationGradients:
         """Compute the gradients.
 
-        Parameters
-        ----------
-        input, input_gradient : array
-            Of the spec's shape, dtype and strides.
-        mean, variance, scale : array
-            Of ``stats_shape`` and ``stats_dtype``.
-        out : BatchNormalizationGradients or tuple of three arrays, optional
-            As in a direct call.
-
-        Returns
-        -------
-        BatchNormalizationGradients
-            ``out`` if it was given.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if an argument is not what this was compiled for. Nothing
-            has been written then.
-
-        Notes
-        -----
-        input and input_gradient are never copied. Statistics that are not contiguous are.
+        $compiled_call
         """
         return self._call((input, input_gradient, mean, variance, scale), out)
 
 
 class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
-    """The gradient for frozen statistics, as DirectML's DML_BATCH_NORMALIZATION_GRAD has it.
+    """The gradient for frozen statistics, with the names of DirectML.
 
     Parameters
     ----------
     epsilon : float
-        Epsilon of the struct: added to the variance, inside the root. Positive and finite.
+        Epsilon of the struct: added to the variance under the square root. Positive and finite.
 
     Notes
     -----
-    The struct DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC [1]_, field by field:
+    The fields of the struct DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC [1]_:
 
     | field                     | here                  | shape                                  |
     |---------------------------|-----------------------|----------------------------------------|
@@ -125,7 +117,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     | OutputBiasGradientTensor  | output_bias_gradient  | mean's                                 |
     | Epsilon                   | epsilon               | a number                               |
 
-    mean and variance are constants, and no gradient flows through them. The sums go over the axes
+    mean and variance are constants, so no gradient flows through them. The sums are over the axes
     where mean's size is 1:
 
     - xhat = (input - mean) / sqrt(variance + epsilon)
@@ -133,10 +125,13 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     - output_scale_gradient = sum(input_gradient * xhat)
     - output_gradient = scale / sqrt(variance + epsilon) * input_gradient
 
-    All tensors are of one type, float32 or float16. float16 sums are held in wider types, and
-    rounded at the end.
+    All tensors have the same dtype, float32 or float16. Sums are computed in wider types and
+    rounded at the end. The range of accurate results is that of `BatchNormTrainingBackward`.
 
-    The range of numbers for which results are right is that of `BatchNormTrainingBackward`.
+    oneDNN's Graph API has no op for frozen statistics. ``backend="onednn"`` runs oneDNN's batch
+    normalization primitive, for statistics whose axes of size > 1 are adjacent in memory.
+
+    An input is copied if these axes have another order in memory than in its shape.
 
     References
     ----------
@@ -176,47 +171,18 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         Parameters
         ----------
         input : array, 1 to 8 dimensions, f32 or f16
-            Input of the forward pass. NumPy's, or any other array on the CPU with
-            ``__dlpack__``; the results are of its kind.
+            Input of the forward pass.
+            $array
         input_gradient : array, input's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
         mean, variance, scale : array, input's rank and dtype
             Of one shape, each size input's or 1. The variance is the biased one.
         outputs : {"all", "output_gradient"}
             What to compute.
-        out : BatchNormalizationGradients or tuple of three arrays, optional
-            Where to write. ``out.output_gradient`` may be input_gradient itself; no other overlap.
-        backend : {"auto", "onednn", "native"}
-            What computes: onedsl's own kernels (``"auto"`` and ``"native"``), or the op of oneDNN's
-            Graph API (``"onednn"``). The former run every type on every CPU.
-
-        Returns
-        -------
-        BatchNormalizationGradients
-            ``out`` if it was given. output_gradient lies in memory as input does.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above; the message quotes the struct's field. Nothing has been
-            written then.
-        UnsupportedError
-            If the backend is ``"onednn"`` and it cannot run this on this CPU: f16 without
-            AVX512_FP16, or kept axes that are no neighbours in memory.
-
-        Notes
-        -----
-        What is copied and what is not is as with `BatchNormTrainingBackward`; besides, an input
-        whose kept axes lie in memory in another order than in the shape is copied.
+        $call
         """
-        if scale is None:
-            raise TypeError("scale (ScaleTensor) must be given: the struct has it not optional")
-        return self._call(
-            (input, input_gradient, mean, variance, scale),
-            _validation.outputs(outputs, SCHEMA),
-            out,
-            backend,
-        )
+        inputs = (input, input_gradient, mean, variance, _check_scale(scale))
+        return self._call(inputs, _validation.parse_outputs(outputs, SCHEMA), out, backend)
 
     def reduce(
         self,
@@ -225,31 +191,16 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         mean: AnyArray,
         variance: AnyArray,
     ) -> BatchNormSums:
-        """Make the sums of a part of the batch: the first of a call's two passes.
+        """Compute the sums of a part of the batch: the first of the two passes of a call.
 
-        Parameters
-        ----------
-        input, input_gradient : array
-            As in a direct call; a part of the batch, of any size, empty as well.
-        mean, variance : array
-            As in a direct call: those of the whole batch.
-
-        Returns
-        -------
-        BatchNormSums
-            To be added to those of the other parts, and given to `apply`.
+        $reduce
 
         Notes
         -----
-        The statistics are frozen, so that output_gradient needs no sums: a direct call on each part
-        has it. The sums are for the two other gradients, which are rounded once for all parts.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does.
+        output_gradient needs no sums, since the statistics are frozen. The sums are only for the
+        other two gradients, which are rounded once for all parts.
         """
-        return self._reduce(BatchNormSums, (input, input_gradient, mean, variance))
+        return self._reduce((input, input_gradient, mean, variance))  # type: ignore[no-any-return]
 
     def apply(
         self,
@@ -263,33 +214,12 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         outputs: Literal["all", "output_gradient"] = "all",
         out: Out | None = None,
     ) -> BatchNormalizationGradients:
-        """Compute the gradients of a part of the batch: the second of a call's two passes.
+        """Compute the gradients of a part of the batch: the second of the two passes of a call.
 
-        Parameters
-        ----------
-        sums : BatchNormSums
-            Those of all parts, added up.
-        input, input_gradient, mean, variance, scale, outputs, out
-            As in a direct call; input and input_gradient are a part of the batch.
-
-        Returns
-        -------
-        BatchNormalizationGradients
-            ``out`` if it was given. output_gradient is the part's; the others are the whole
-            batch's, and the same of every part.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As a direct call does, and if the sums are not such. Nothing has been written then.
+        $apply
         """
-        return self._apply(
-            BatchNormSums,
-            sums,
-            (input, input_gradient, mean, variance, scale),
-            _validation.outputs(outputs, SCHEMA),
-            out,
-        )
+        inputs = (input, input_gradient, mean, variance, _check_scale(scale))
+        return self._apply(sums, inputs, _validation.parse_outputs(outputs, SCHEMA), out)
 
     def compile(
         self,
@@ -300,7 +230,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         backend: Backend = "auto",
         autotune: bool = False,
     ) -> CompiledBatchNormalizationGrad:
-        """Make the plan for one kind of input now, to be called many times.
+        """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
@@ -309,31 +239,15 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         stats_shape : sequence of int
             Shape of mean, variance and scale: input's rank, each size input's or 1.
         outputs : {"all", "output_gradient"}
-            What the calls compute.
-        backend : {"auto", "onednn", "native"}
-            As in a direct call.
-        autotune : bool
-            As in `BatchNormTrainingBackward.compile`.
-
-        Returns
-        -------
-        CompiledBatchNormalizationGrad
-            To be called with the arrays of a direct call, in the same order, and ``out``.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is not as above.
-        UnsupportedError
-            As a direct call does.
+            What calls compute.
+        $compile
         """
         return CompiledBatchNormalizationGrad(
             self,
             spec,
-            stats_dtype=_validation.spec(spec).dtype,
+            stats_dtype=_validation.check_spec(spec).dtype,
             stats_shape=stats_shape,
-            gives={},
-            all_outputs=_validation.outputs(outputs, SCHEMA),
+            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

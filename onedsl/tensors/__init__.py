@@ -1,1 +1,1 @@
-"""Arrays of any library as NumPy views; dtypes, data formats and `TensorSpec`."""
+"""Arrays of any library as NumPy views, dtypes, data formats and `TensorSpec`."""

@@ -1,4 +1,4 @@
-"""Arrays of any library, as NumPy arrays over the same memory."""
+"""Conversion of arrays of any library to NumPy views, and checks of their memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Array = npt.NDArray[Any]
 
 
 class SupportsDLPack(Protocol):
-    """An array that lends its memory, such as NumPy's and PyTorch's."""
+    """An array that exports its memory through DLPack, such as NumPy's and PyTorch's."""
 
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[Any, Any]: ...
 
 
 class HasShapeAndDtype(Protocol):
-    """An array whose types do not say that it has ``__dlpack__``: JAX's."""
+    """An array whose type stubs do not declare ``__dlpack__``: JAX's."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -34,21 +34,22 @@ class HasShapeAndDtype(Protocol):
 AnyArray = SupportsDLPack | HasShapeAndDtype
 
 
-# DLPack's device types of memory that the CPU reads and writes: its own, and what is pinned.
+# DLPack's device types of memory that the CPU can access: kDLCPU, kDLCUDAHost and kDLROCMHost.
 _HOST = (1, 3, 11)
 
 
 def as_numpy(name: str, value: object) -> Array:
-    """Take an array of one of the three types; nothing is copied.
+    """Return an array of one of the three types as a NumPy array over the same memory.
 
     Raises
     ------
     TypeError, ValueError
-        If it is none. The message calls it `name`.
+        If it is not such an array. `name` stands for it in the message.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
-            f"{name} is a masked array, and the mask would be lost; pass {name}.filled()"
+            f"{name} must be a plain array, got a masked array. The mask would be lost: pass "
+            f"{name}.filled()"
         )
     array = _core.import_array(value)
     if array is None:
@@ -57,9 +58,9 @@ def as_numpy(name: str, value: object) -> Array:
 
 
 def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | None, ...] | None:
-    """Make memory for results that src's library is to take over; None where that is NumPy.
+    """Return memory for results that are exported to src's library, or None if that is NumPy.
 
-    It is in whole cache lines: JAX copies what is not.
+    The memory begins at a cache line, since JAX copies arrays that do not.
     """
     if isinstance(src, np.ndarray):
         return None
@@ -67,12 +68,12 @@ def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | Non
 
 
 def is_contiguous(array: Array) -> bool:
-    """Tell whether an array is in C order, on whole items."""
+    """Return whether an array is in C order and aligned to its items."""
     return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
 def same_layout(array: Array, like: Array) -> bool:
-    """Tell whether an array lies in memory, on whole items, as another of its shape does."""
+    """Return whether an aligned array has the strides of another array of its shape."""
     if not array.flags.aligned:
         return False
     steps = zip(array.shape, array.strides, like.strides, strict=True)
@@ -80,7 +81,7 @@ def same_layout(array: Array, like: Array) -> bool:
 
 
 def same_memory(array: Array, other: Array) -> bool:
-    """Tell whether two arrays of one dtype have each element in the same place."""
+    """Return whether two arrays of one dtype have every element at the same address."""
     return (
         array.__array_interface__["data"][0] == other.__array_interface__["data"][0]
         and array.shape == other.shape
@@ -88,23 +89,22 @@ def same_memory(array: Array, other: Array) -> bool:
     )
 
 
-def overlap(array: Array, other: Array) -> str:
-    """Say how two arrays overlap, or nothing where they have no byte in common.
+def may_overlap(array: Array, other: Array) -> bool:
+    """Return whether two arrays share a byte.
 
-    To decide that of strided memory can take for ever, so that there is a third answer.
+    The problem is NP-hard for strided memory: after bounded work, the answer is True.
     """
     try:
-        # NumPy's stub knows its two named bounds alone.
-        shared = np.shares_memory(array, other, max_work=100_000)  # type: ignore[arg-type]
-        return "overlaps" if shared else ""
+        # NumPy's stub allows only its two named bounds.
+        return np.shares_memory(array, other, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
-        return "lies, too intricately to be told apart, in the memory of"
+        return True
 
 
 def mark_written(out: Sequence[object]) -> None:
-    """Tell PyTorch which of its tensors have been written to: autograd may have saved them.
+    """Increment the version counters of PyTorch tensors, since autograd may have saved them.
 
-    The core calls this where an output is not NumPy's.
+    The core calls this for an ``out`` with arrays that are not NumPy's.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -114,7 +114,7 @@ def mark_written(out: Sequence[object]) -> None:
 
 
 def aligned_like(like: Array, line: int = 64) -> Array:
-    """Make an array like another, uninitialized, that begins a line of the cache."""
+    """Return an uninitialized array like another, whose memory begins at a cache line."""
     memory = np.empty(like.nbytes + line, np.uint8)
     start = -memory.ctypes.data % line
     return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
@@ -125,33 +125,37 @@ def _reject(name: str, value: Any) -> NoReturn:
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
         raise TypeError(
-            f"{name} is a tracer of JAX, which has no memory; use onedsl.jax, which JAX can trace"
+            f"{name} must be an array with memory, got a JAX tracer. Use onedsl.jax, which JAX can "
+            "trace"
         )
     if jax is not None and isinstance(value, jax.Array) and value.is_deleted():
-        raise ValueError(f"{name} has no memory any more: it was deleted, or donated to a call")
+        raise ValueError(
+            f"{name} must be an array with memory, got a JAX array that was deleted or donated"
+        )
     if not hasattr(type(value), "__dlpack__"):
         raise TypeError(
-            f"{name} must be a NumPy array, or another with __dlpack__, of f32, bf16 or f16, "
-            f"not {kind}"
+            f"{name} must be a NumPy array or another array with __dlpack__, got {kind}"
         )
     if getattr(value, "requires_grad", False) is True:
         raise TypeError(
-            f"{name} requires grad, and the result would not be part of its graph; pass "
-            f"{name}.detach(), or use onedsl.torch, which autograd knows"
+            f"{name} must not require grad, because the result would not be part of its graph. "
+            f"Pass {name}.detach(), or use onedsl.torch, which supports autograd"
         )
     rank = getattr(value, "ndim", 0)
     if isinstance(rank, int) and rank > MAX_RANK:
-        raise ValueError(f"{name} must have {MAX_RANK} dimensions at most, not {rank}")
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {rank}")
     if hasattr(value, "resolve_neg") and value.is_neg():
-        raise TypeError(f"{name} is the negative of its memory; pass {name}.resolve_neg()")
+        raise TypeError(f"{name} must not be a negative view. Pass {name}.resolve_neg()")
     try:
         device = int(value.__dlpack_device__()[0])
         dtype = _core.dlpack_type(value) if device in _HOST else None
     except Exception as error:
-        raise TypeError(f"{name}, a {kind}, does not give its memory away: {error}") from error
+        raise TypeError(
+            f"{name} must export its memory through DLPack, got {kind}, which raised: {error}"
+        ) from error
     if device not in _HOST:
-        where = getattr(value, "device", f"that DLPack numbers {device}")
-        raise ValueError(f"{name} is on the device {where}; move it to the CPU first")
+        where = getattr(value, "device", f"type {device} of DLPack")
+        raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
     if dtype not in (None, *(known.name for known in DTYPES.values())):
-        raise TypeError(f"{name} must be f32, bf16 or f16, not {dtype}")
-    raise TypeError(f"{name}, a {kind}, gives no memory away that can be used")
+        raise TypeError(f"{name} must be f32, bf16 or f16, got {dtype}")
+    raise TypeError(f"{name} must export usable memory through DLPack, got {kind}")

@@ -1,4 +1,4 @@
-"""The names of the data types, and what goes with what."""
+"""Names of the data types, and the pairs of types that operators accept."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _core
 
-MAX_RANK = 64  # NumPy's own
+MAX_RANK = 64  # the limit of NumPy 2
 
 Backend = Literal["auto", "onednn", "native"]
 
@@ -18,7 +18,7 @@ DType = (
     | np.dtype[Any]
     | type[np.generic]
 )
-"""What is taken for one of the three types."""
+"""The accepted spellings of the three types."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -26,10 +26,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
 }
 
-# The types that statistics (mean, variance, gamma, ...) may have, by the type of the tensors.
+# The op's type table: the dtypes that statistics, gamma and beta may have, by the tensors' dtype.
 STATISTICS: dict[str, tuple[str, ...]] = {
-    name: tuple(s.name for tensor, s in _core.supported_types() if tensor.name == name)
-    for name in DTYPES
+    "f32": ("f32",),
+    "bf16": ("f32", "bf16"),
+    "f16": ("f32",),
 }
 
 CORE = {name: _core.DataType[name] for name in DTYPES}
@@ -38,12 +39,12 @@ _SPELLINGS = {name: name for name in DTYPES} | {d.name: name for name, d in DTYP
 
 
 def dtype_name(dtype: object, argument: str = "dtype") -> str:
-    """Give the short name of a dtype: ``"f32"``, ``"bf16"`` or ``"f16"``.
+    """Return the short name of a dtype: ``"f32"``, ``"bf16"`` or ``"f16"``.
 
     Raises
     ------
     TypeError
-        If it is none of the three, or of the other byte order.
+        If it is another dtype, or not in native byte order.
     """
     if isinstance(dtype, str):
         name = _SPELLINGS.get(dtype)
@@ -55,11 +56,11 @@ def dtype_name(dtype: object, argument: str = "dtype") -> str:
         name = next((n for n, d in DTYPES.items() if parsed is not None and d == parsed), None)
         if parsed is not None and not parsed.isnative:
             raise TypeError(
-                f"{argument} has the byte order of another machine ({parsed.str}); "
-                f"convert it: {argument}.astype({argument}.dtype.newbyteorder('='))"
+                f"{argument} must be in native byte order, got {parsed.str}. "
+                f"Convert it with {argument}.astype({argument}.dtype.newbyteorder('='))"
             )
     if name is None:
-        raise TypeError(f"{argument} must be f32, bf16 or f16, not {_spell(dtype)}")
+        raise TypeError(f"{argument} must be f32, bf16 or f16, got {_spell(dtype)}")
     return name
 
 

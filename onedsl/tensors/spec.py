@@ -1,4 +1,4 @@
-"""How tensors are described: data formats and specs."""
+"""Descriptions of tensors: `DataFormat` and `TensorSpec`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .dtypes import DTYPES, MAX_RANK, DType, dtype_name
 class DataFormat(str, enum.Enum):
     """Where the channels are in a tensor's shape; the op's attribute ``data_format``.
 
-    X is any number of spatial axes, none included: a tensor of rank 2 is (N, C) in both.
+    X is any number of spatial axes, also zero: a tensor of rank 2 is (N, C) in both formats.
     """
 
     NXC = "NXC"
-    """Channels last: (N, H, W, C) and the like."""
+    """Channels last, as in (N, H, W, C)."""
 
     NCX = "NCX"
-    """Channels after the batch: (N, C, H, W) and the like."""
+    """Channels second, as in (N, C, H, W)."""
 
     __str__ = str.__str__
     __format__ = str.__format__  # type: ignore[assignment]
@@ -39,16 +39,16 @@ class DataFormat(str, enum.Enum):
 
     @property
     def statistics_shape_kind(self) -> _core.StatisticsShape:
-        """The core's word for it."""
+        """The corresponding enumerator of the C++ core."""
         shapes = _core.StatisticsShape
         return shapes.channel_last if self is DataFormat.NXC else shapes.channel_second
 
     def summed_axes(self, rank: int) -> tuple[int, ...]:
-        """Axes of a tensor that a statistic is summed over: all but that of the channels."""
+        """Return the axes that statistics are summed over: all except the channel axis."""
         return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)
 
     def statistics_shape_beside(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Shape in which a (C,) array stands beside a tensor of this shape, to broadcast to it."""
+        """Return the shape in which a (C,) array broadcasts to a tensor of this shape."""
         summed = self.summed_axes(len(shape))
         return tuple(1 if axis in summed else size for axis, size in enumerate(shape))
 
@@ -57,32 +57,32 @@ DataFormatLike = DataFormat | Literal["NXC", "NCX"]
 
 
 def parse_data_format(value: object) -> DataFormat:
-    """Take the enum or its string."""
+    """Return the DataFormat for the enum or its string, or raise ValueError."""
     try:
         return DataFormat(value)
     except ValueError:
-        raise ValueError(f"data_format must be 'NXC' or 'NCX', not {value!r}") from None
+        raise ValueError(f"data_format must be 'NXC' or 'NCX', got {value!r}") from None
 
 
 @dataclass(frozen=True, init=False, slots=True)
 class TensorSpec:
-    """What a plan must know of src: its shape, its dtype and how it lies in memory.
+    """The shape, dtype and memory layout of a tensor.
 
     Parameters
     ----------
     shape : sequence of int
-        In the order of the op's data_format, batch and spatial sizes included.
+        All sizes, in the order of the op's data_format.
     dtype : str or dtype, default "f32"
         ``"f32"``, ``"bf16"``, ``"f16"``, or the NumPy / ml_dtypes dtype or its name.
     strides : sequence of int, optional
-        In elements, as in oneDNN's logical tensor. The default is C order. They must leave no gap:
-        an NCX tensor that lies in NXC order (PyTorch's channels_last) has such strides.
+        In elements, as in oneDNN's logical tensor. The default is C order. The memory must be dense
+        in some order of the axes, such as PyTorch's channels_last.
 
     Raises
     ------
     TypeError, ValueError
-        If a size is negative or no integer, the dtype is none of the three, or the strides do not
-        describe dense memory.
+        If a size is negative or not an integer, the dtype is not one of the three, or the memory is
+        not dense.
 
     Examples
     --------
@@ -102,19 +102,19 @@ class TensorSpec:
     ) -> None:
         sizes = _integers("shape", shape)
         if any(size < 0 for size in sizes):
-            raise ValueError(f"shape must hold no negative size: {sizes}")
+            raise ValueError(f"shape must have no negative size, got {sizes}")
         if len(sizes) > MAX_RANK:
-            raise ValueError(f"shape must have {MAX_RANK} sizes at most, not {len(sizes)}")
+            raise ValueError(f"shape must have at most {MAX_RANK} dimensions, got {len(sizes)}")
         name = dtype_name(dtype)
         if 0 not in sizes and math.prod(sizes) * DTYPES[name].itemsize > sys.maxsize:
-            raise ValueError(f"shape {sizes} is more than an array can hold")
+            raise ValueError(f"shape must fit in the address space, got {sizes}")
         steps = c_strides(sizes) if strides is None else _integers("strides", strides)
         if len(steps) != len(sizes):
-            raise ValueError(f"strides {steps} must have as many entries as shape {sizes}")
+            raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")
         if not _dense(sizes, steps):
             raise ValueError(
-                f"strides {steps} (in elements) of shape {sizes} do not describe dense memory: "
-                "some element would be skipped or shared"
+                f"strides must describe dense memory of shape {sizes}, got {steps} (in elements), "
+                "which skip or share elements"
             )
         object.__setattr__(self, "shape", sizes)
         object.__setattr__(self, "dtype", name)
@@ -122,18 +122,20 @@ class TensorSpec:
 
     @classmethod
     def of(cls, array: AnyArray) -> TensorSpec:
-        """Describe an array as it is: NumPy's, or any other on the CPU with ``__dlpack__``.
+        """Return the spec of a NumPy array or of another CPU array with ``__dlpack__``.
 
         Raises
         ------
         TypeError, ValueError
-            If it is no array of the three types, or its memory is not dense.
+            If it is not an array of one of the three types, or its memory is not dense.
         """
         array = as_numpy("array", array)
         if array.size == 0:
             return cls(array.shape, array.dtype)
         if any(step % array.itemsize for step in array.strides):
-            raise ValueError(f"array is not dense: strides {array.strides} of shape {array.shape}")
+            raise ValueError(
+                f"array must be dense, got strides {array.strides} of shape {array.shape}"
+            )
         return cls(array.shape, array.dtype, [step // array.itemsize for step in array.strides])
 
     @property
@@ -143,14 +145,14 @@ class TensorSpec:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Strides as NumPy counts them.
+        """Strides in bytes, as in NumPy.
 
-        0 for what is never walked, axes of one element and empty tensors: the number given for it
-        may be any, and too large to be counted in bytes.
+        Strides that are never used, those of axes of size 1 and of empty tensors, are 0: their
+        values are arbitrary and might overflow in bytes.
         """
-        walked = 0 not in self.shape
+        empty = 0 in self.shape
         return tuple(
-            step * self.numpy_dtype.itemsize if walked and size > 1 else 0
+            0 if empty or size <= 1 else step * self.numpy_dtype.itemsize
             for step, size in zip(self.strides, self.shape, strict=True)
         )
 
@@ -160,7 +162,7 @@ class TensorSpec:
 
 
 def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides in elements of a C-ordered tensor."""
+    """Return the strides in elements of a C-ordered tensor."""
     strides = [1] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
@@ -171,7 +173,7 @@ def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
     try:
         return tuple(operator.index(value) for value in values)
     except TypeError:
-        raise TypeError(f"{name} must be a sequence of integers, not {values!r}") from None
+        raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from None
 
 
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:

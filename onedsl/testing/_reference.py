@@ -202,7 +202,7 @@ def _gradients(
     statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
     """Compute the gradients, for mean, variance and gamma in shapes that broadcast to x's."""
-    _attributes.statistics(statistics)
+    _attributes.parse_statistics(statistics)
     rstd = 1 / np.sqrt(variance + epsilon)
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)

@@ -1,34 +1,109 @@
-"""Batch norm and the ReLU behind it made one layer, in a model that is there already."""
+"""Layers that compute batch norm together with the addition and the ReLU that follow."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from ._batch_norms import log_left
-from ._find import find
+from . import _layers
+from ._deferred import DeferredBatchNorm, defer, make_plain
+from ._layer_classes import change_class, class_of, is_batch_norm, log_skipped, why_unknown
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
+class FusedLayer(nn.modules.batchnorm._BatchNorm):
+    """Base of the classes that `fuse` gives to layers."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
+        """Apply batch normalization, deferred where a fused kernel may follow."""
+        if torch.compiler.is_compiling():
+            return super().forward(input)
+        if isinstance(input, torch.fx.Proxy):
+            return _layers.in_fx(self, input)
+        if type(input) is DeferredBatchNorm:
+            input = make_plain(input)  # noqa: A001
+        if self.training and torch.is_grad_enabled() and not _has_hooks(self):
+            result = defer(self, input)
+            if result is not None:
+                return result
+        output: Tensor = super().forward(input)
+        return output
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return the layer for torch.jit.script: the unfused one, with the same parameters."""
+        plain = nn.Module.__new__(UNFUSED[class_of(self)])
+        plain.__dict__.update(self.__dict__)
+        return plain
+
+
+def _has_hooks(layer: nn.Module) -> bool:
+    """Return whether hooks see the output of a layer: then it must be an ordinary tensor."""
+    return bool(
+        layer._forward_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        or nn.modules.module._has_any_global_hook()
+    )
+
+
+class FusedBatchNorm1d(FusedLayer, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d after `fuse`."""
+
+
+class FusedBatchNorm2d(FusedLayer, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d after `fuse`."""
+
+
+class FusedBatchNorm3d(FusedLayer, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d after `fuse`."""
+
+
+class FusedConvertedBatchNorm1d(FusedLayer, _layers.BatchNorm1d):
+    """onedsl.torch.BatchNorm1d after `fuse`."""
+
+
+class FusedConvertedBatchNorm2d(FusedLayer, _layers.BatchNorm2d):
+    """onedsl.torch.BatchNorm2d after `fuse`."""
+
+
+class FusedConvertedBatchNorm3d(FusedLayer, _layers.BatchNorm3d):
+    """onedsl.torch.BatchNorm3d after `fuse`."""
+
+
+FUSED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.BatchNorm1d: FusedBatchNorm1d,
+    nn.BatchNorm2d: FusedBatchNorm2d,
+    nn.BatchNorm3d: FusedBatchNorm3d,
+    _layers.BatchNorm1d: FusedConvertedBatchNorm1d,
+    _layers.BatchNorm2d: FusedConvertedBatchNorm2d,
+    _layers.BatchNorm3d: FusedConvertedBatchNorm3d,
+}
+UNFUSED = {fused: plain for plain, fused in FUSED.items()}
+for _class in UNFUSED:
+    _class.__module__ = "onedsl.torch"  # where a saved model looks for its classes
+
+
 def fuse(model: ModuleT) -> ModuleT:
-    """Make one layer of each batch norm and the ReLU behind it, in place.
+    """Let batch-norm layers compute the addition and the ReLU that follow them, in place.
 
-    Found are ReLU and ReLU6, as layers, functions or methods, behind BatchNorm1d to 3d of PyTorch's
-    or onedsl's, with an addition between the two or without: in Sequentials, in the forward method
-    of a module that calls its layers one after the other (torch.fx traces it), and timm's
-    BatchNormAct2d. `report` tells what was found, and why something was left.
+    No forward method is replaced, and nothing is traced. In training, a layer returns a tensor
+    whose normalization is deferred. A ReLU or ReLU6, as a layer, a function or a method, in place
+    or not, then runs one kernel for the batch norm and itself, in the backward pass as well. An
+    addition of one tensor of the same shape and type between the two becomes part of it. Any other
+    use computes the plain result. So every model computes what it computes without `fuse`, within
+    rounding, in every mode and on every path.
 
-    Layers stay the objects that they are, with their parameters, buffers, hooks and names in
-    state_dict; their class becomes `BatchNormReLU2d`, `BatchNormAddReLU2d` or the like. A ReLU that
-    nothing else uses becomes an Identity. Where there is an addition, or the ReLU has other users,
-    the class of the module around becomes one of the same name and kind with another forward.
+    Only the classes of the layers change. They stay the same objects with the same parameters,
+    buffers and names in state_dict. Layers of BatchNorm1d to 3d are changed, PyTorch's and
+    onedsl's, and no subclasses. `revert` undoes it, and `report` lists what was skipped.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model, or a part of it, in training or evaluation: both work afterwards.
+        A model, or a part of it.
 
     Returns
     -------
@@ -37,16 +112,32 @@ def fuse(model: ModuleT) -> ModuleT:
 
     Notes
     -----
-    A module is left as it is where torch.fx cannot trace it, or where it could trace one of several
-    ways through it: forward methods with optional arguments, or with another way in evaluation.
-    What is left works as before. Hooks and forward methods that look at a layer's output see that
-    of the ReLU.
+    The plain result is computed at once in evaluation, without gradients, for inputs of fewer than
+    262,144 elements, under torch.compile, torch.jit, torch.func and PyTorch's modes, for layers
+    with forward or backward hooks, and for what onedsl's kernels do not support.
 
-    Fuse last: tools that put another layer in the place of each batch norm, as
-    torch.nn.SyncBatchNorm.convert_sync_batchnorm does, would lose the ReLU.
+    A deferred result is an instance of a subclass of torch.Tensor until it is used: do not compare
+    its type. C++ functions that are not PyTorch operators and read a tensor's memory raise
+    RuntimeError if they are called with it: `revert` the layer before them. A write to the input
+    between the layer and the ReLU is detected, except through a NumPy array or DLPack capsule that
+    was made of it before.
+
+    torch.autograd.graph shows nodes of onedsl's; the output of a ReLU without an addition is not
+    kept for the backward pass.
     """
-    found, left = find(model)
-    for change in dict.fromkeys(change for changes in found.values() for change in changes):
-        change()
-    log_left("fused", len(found), left, model)
+    layers = [layer for layer in model.modules() if is_batch_norm(layer)]
+    for layer in layers:
+        change_class(layer, FUSED)
+    skipped = {layer: why for layer in layers if (why := why_not_fused(layer))}
+    log_skipped("fused", len(layers) - len(skipped), skipped, model)
     return model
+
+
+def is_fused(layer: nn.Module) -> bool:
+    """Return whether `fuse` changed a layer."""
+    return class_of(layer) in UNFUSED
+
+
+def why_not_fused(layer: nn.Module) -> str:
+    """Return why `fuse` skips a layer; empty if it does not."""
+    return "" if class_of(layer) in FUSED or is_fused(layer) else why_unknown(layer)

@@ -77,8 +77,8 @@ def batch_norm_backward(
     is copied first: src where it has gaps or unaligned items, and then, or where it lies otherwise
     than src, diff_dst.
     """
-    epsilon = _attributes.epsilon(epsilon)
-    sums = _validation.outputs(outputs, SCHEMA)
+    epsilon = _attributes.parse_epsilon(epsilon)
+    sums = _validation.parse_outputs(outputs, SCHEMA)
     gradients = torch.ops.onedsl.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
     )
@@ -95,7 +95,7 @@ op = torch.ops.onedsl.batch_norm_backward.default
 
 
 def _schema(statistics: str) -> OpSchema:
-    return dataclasses.replace(SCHEMA, statistics=_attributes.statistics(statistics))
+    return dataclasses.replace(SCHEMA, statistics=_attributes.parse_statistics(statistics))
 
 
 @functools.lru_cache(maxsize=256)
@@ -167,7 +167,7 @@ def _backward(
     if gradients is None:
         tensors = [t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma)]
         shape_kind = parse_data_format(data_format).statistics_shape_kind
-        _validation.arguments(_schema(statistics), shape_kind, tensors)
+        _validation.check_inputs(_schema(statistics), shape_kind, tensors)
         raise AssertionError("the core refused arguments that its checks had passed")
     return gradients
 

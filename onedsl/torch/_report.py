@@ -1,19 +1,20 @@
-"""What onedsl did with the batch-norm layers of a model, and what it could do."""
+"""Reports of what onedsl did with the batch-norm layers of a model, and what it could do."""
 
-# No annotations from __future__ here: pdoc would not find the types of the result's fields.
+# No annotations from __future__ here: pdoc would not find the types of the fields.
 
+import collections
 from typing import Literal, NamedTuple
 
 from torch import nn
 
-from . import _convert
-from ._batch_norms import is_batch_norm
-from ._find import find
-from ._fused import FusedLayer
+from ._convert import is_converted, why_not_converted
+from ._fuse import is_fused, why_not_fused
+from ._layer_classes import is_batch_norm
+from ._relu_layers import ReLULayer
 
 
 class LayerReport(NamedTuple):
-    """What is known of one batch-norm layer of a model.
+    """The state of one batch-norm layer of a model.
 
     Attributes
     ----------
@@ -22,11 +23,11 @@ class LayerReport(NamedTuple):
     kind : str
         The name of its class.
     state : {"PyTorch's", "converted", "fused"}
-        Whose it is.
+        "fused" includes `BatchNormReLU2d`, `BatchNormAddReLU2d` and the like.
     convert : str
-        Why `convert` leaves it; empty if it does not.
+        Why `convert` skips it; empty if it does not.
     fuse : str
-        Why `fuse` leaves it; empty if it does not.
+        Why `fuse` skips it; empty if it does not.
     """
 
     name: str
@@ -36,44 +37,62 @@ class LayerReport(NamedTuple):
     fuse: str
 
 
-def report(model: nn.Module) -> list[LayerReport]:
-    """Tell of each batch-norm layer of a model what `convert` and `fuse` did or would do.
+class ModelReport(list[LayerReport]):
+    """The states of the batch-norm layers of a model. ``str`` of it is a summary line."""
 
-    What `enable` does is not in it: that goes for all layers, of whatever class, that end in
-    PyTorch's batch norm.
+    def __str__(self) -> str:
+        """Return the number of layers in each state, and of those skipped for each reason."""
+        states = collections.Counter(layer.state for layer in self)
+        skipped = collections.Counter(layer.fuse for layer in self if layer.fuse)
+        counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        reasons = "".join(f"; fuse skips {count}: {why}" for why, count in skipped.items())
+        plural = "" if len(self) == 1 else "s"
+        return f"{len(self)} batch-norm layer{plural}{': ' * bool(self)}{counts}{reasons}"
+
+
+def report(model: nn.Module) -> ModelReport:
+    """Report for each batch-norm layer of a model what `convert` and `fuse` did or would do.
+
+    `enable` is not included: it applies to all layers, of any class, that call PyTorch's batch
+    norm.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model, or a layer. Nothing of it is changed.
+        A model, or a layer. It is not changed, and none of its code runs.
 
     Returns
     -------
     list of LayerReport
-        In the order of ``model.named_modules()``.
+        In the order of ``model.named_modules()``. ``str`` of it is a summary.
 
     Notes
     -----
-    `convert` and `fuse` log the same, to the logger ``onedsl.torch`` at the level INFO.
+    `convert` and `fuse` log the same, to the logger ``onedsl.torch`` at level INFO.
 
     Examples
     --------
     >>> model = torch.nn.Sequential(torch.nn.BatchNorm2d(8), torch.nn.ReLU())
-    >>> for layer in onedsl.torch.report(onedsl.torch.fuse(model)):
+    >>> print(onedsl.torch.report(onedsl.torch.fuse(model)))
+    1 batch-norm layer: 1 fused
+    >>> for layer in onedsl.torch.report(model):
     ...     print(layer.name, layer.kind, layer.state)
-    0 BatchNormReLU2d fused
+    0 FusedBatchNorm2d fused
     """
-    _, left = find(model)
-    return [
+    return ModelReport(
         LayerReport(
-            name, type(layer).__name__, _state(layer), _convert.why_left(layer), left.get(layer, "")
+            name,
+            type(layer).__name__,
+            _state(layer),
+            why_not_converted(layer),
+            "" if isinstance(layer, ReLULayer) else why_not_fused(layer),
         )
         for name, layer in model.named_modules()
         if is_batch_norm(layer)
-    ]
+    )
 
 
 def _state(layer: nn.Module) -> Literal["PyTorch's", "converted", "fused"]:
-    if isinstance(layer, FusedLayer):
+    if is_fused(layer) or isinstance(layer, ReLULayer):
         return "fused"
-    return "converted" if _convert.is_converted(layer) else "PyTorch's"
+    return "converted" if is_converted(layer) else "PyTorch's"

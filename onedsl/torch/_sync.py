@@ -14,7 +14,16 @@ from .. import _core
 from ..operators._sums import BatchNormMoments, BatchNormSums
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
-from ._layers import TYPES, batch_norm, begin_step, in_fx
+from ._layer_classes import change_class, class_of
+from ._layers import (
+    TYPES,
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    batch_norm,
+    begin_step,
+    in_fx,
+)
 from ._training import affine, is_laid_out
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -106,7 +115,7 @@ def _all_reduce(sums: BatchNormSums, group: Group) -> BatchNormSums:
     """Add the sums of all processes."""
     vector = torch.from_numpy(sums.to_vector())
     distributed.all_reduce(vector, group=group)
-    return BatchNormSums.from_vector(vector.numpy())
+    return BatchNormSums.from_vector(vector.numpy(), allow_nan=True)
 
 
 def _f32(channels: Tensor | None) -> Tensor | None:
@@ -274,9 +283,37 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     @classmethod
     def convert_sync_batchnorm(cls, module: ModuleT, process_group: Group | None = None) -> ModuleT:
         """Return ``onedsl.torch.convert(module, process_group=process_group)``."""
-        from ._convert import convert
-
-        return convert(module, process_group=process_group)
+        for layer in module.modules():
+            synchronize(layer, process_group)
+        return module
 
 
 SyncBatchNorm.__module__ = "onedsl.torch"  # the name in saved models
+
+
+_REVERTED: dict[type[nn.Module], type[nn.Module]] = {
+    **{kind: kind for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)},
+    BatchNorm1d: nn.BatchNorm1d,
+    BatchNorm2d: nn.BatchNorm2d,
+    BatchNorm3d: nn.BatchNorm3d,
+}
+_SYNCHRONIZED = dict.fromkeys([*_REVERTED, nn.SyncBatchNorm, SyncBatchNorm], SyncBatchNorm)
+
+
+def synchronize(layer: nn.Module, group: Group | None) -> None:
+    """Change a layer to `SyncBatchNorm` if its class is known."""
+    kind = class_of(layer)
+    change_class(layer, _SYNCHRONIZED)
+    if class_of(layer) is SyncBatchNorm:
+        layer.process_group = group
+        if kind in _REVERTED:
+            layer._reverts_to = _REVERTED[kind]
+
+
+def desynchronize(layer: nn.Module) -> None:
+    """Undo `synchronize`."""
+    if class_of(layer) is SyncBatchNorm:
+        kind = layer._reverts_to
+        change_class(layer, {SyncBatchNorm: kind})
+        if kind is not nn.SyncBatchNorm:
+            del layer._reverts_to, layer.process_group

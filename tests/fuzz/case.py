@@ -63,7 +63,7 @@ class Case:
         if self.target.option:
             name, all_outputs, _ = self.target.option
             if self.options[name] != all_outputs:
-                return [port.name for port in schema.outputs if port.name in schema.always]
+                return [port.name for port in schema.outputs if port.name in schema.required]
         return [port.name for port in schema.outputs]
 
 
@@ -194,8 +194,8 @@ def _add_out(rng: Rng, case: Case) -> None:
     for i, port in enumerate(schema.outputs):
         if port.name not in case.requested:
             out[i] = None
-        elif port.over and one_in(rng, 4):
-            value = case.inputs[[p.name for p in schema.inputs].index(port.over)]
+        elif port.in_place and one_in(rng, 4):
+            value = case.inputs[[p.name for p in schema.inputs].index(port.in_place)]
             array = arrays.to_numpy(value)
             if array.flags.writeable and array.strides == src.strides and array.flags.aligned:
                 out[i], case.in_place = value, True

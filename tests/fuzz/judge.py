@@ -106,7 +106,9 @@ def _bytes_of(value: Any) -> bytes | None:
 def _check_inputs(case: Case, before: list[bytes | None]) -> None:
     """Raise if an input changed that is not also an output."""
     outputs = case.target.schema.outputs
-    written = {port.over for port in outputs} if case.in_place or "out" in case.mutations else set()
+    written = (
+        {port.in_place for port in outputs} if case.in_place or "out" in case.mutations else set()
+    )
     for port, value, old in zip(case.target.schema.inputs, case.inputs, before, strict=True):
         if old is not None and port.name not in written and _bytes_of(value) != old:
             raise Violation(f"{port.name} was written to: {case}")

@@ -1,4 +1,4 @@
-"""Exits while daemon threads run calls. Command line: backend."""
+"""Ends while daemon threads are in calls of the backend that is named on the command line."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""Prints the modules that onedsl imports and NumPy does not."""
+"""Name the modules that onedsl imports and NumPy does not."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Compiles an unsupported shape without enough memory for buffers of its size."""
+"""A shape that oneDNN refuses, where there is no memory for buffers of its size."""
 
 import resource
 

@@ -1,4 +1,4 @@
-"""A user's program with every public name of onedsl: type checkers take it, and it runs."""
+"""A program with every public name of onedsl that type checkers accept and that runs."""
 
 from __future__ import annotations
 

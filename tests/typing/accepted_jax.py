@@ -1,4 +1,4 @@
-"""A user's program with JAX: type checkers take it, and it runs."""
+"""A program with JAX that type checkers accept and that runs."""
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ def numpy_arrays(x: npt.NDArray[np.float32], ones: npt.NDArray[np.float32]) -> N
 def main() -> None:
     x, ones = np.ones((4, 3), np.float32), np.ones(3, np.float32)
     numpy_arrays(x, ones)
-    # JAX's own types have a hole here.
+    # The type of device_put is partially unknown in JAX.
     jax_x: jax.Array = jax.device_put(x)  # pyright: ignore[reportUnknownMemberType]
     jax_ones: jax.Array = jax.device_put(ones)  # pyright: ignore[reportUnknownMemberType]
     operators(jax_x, jax_ones)

@@ -1,4 +1,4 @@
-"""A user's program with PyTorch: type checkers take it, and it runs."""
+"""A program with PyTorch that type checkers accept and that runs."""
 
 import torch
 from typing_extensions import assert_type

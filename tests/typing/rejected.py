@@ -1,4 +1,4 @@
-"""Mistakes that a type checker finds, each with the error that it is to give."""
+"""Mistakes that type checkers report, each with the expected error."""
 
 import numpy as np
 

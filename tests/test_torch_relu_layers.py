@@ -19,7 +19,7 @@ from torch_helpers import (
     torch,
 )
 
-from onedsl.torch import _fused
+from onedsl.torch import _relu_layers
 
 RELU = {n: getattr(onedsl_torch, f"BatchNormReLU{n}d") for n in LAYERS}
 ADD_RELU = {n: getattr(onedsl_torch, f"BatchNormAddReLU{n}d") for n in LAYERS}
@@ -60,13 +60,13 @@ def off(ours, exact):
 def calls(monkeypatch):
     """The backward passes that are onedsl's."""
     seen = []
-    backward = _fused._BatchNormReLU.backward
+    backward = _relu_layers._BatchNormReLU.backward
 
     def count(ctx, diff_dst):
         seen.append(1)
         return backward(ctx, diff_dst)
 
-    monkeypatch.setattr(_fused._BatchNormReLU, "backward", staticmethod(count))
+    monkeypatch.setattr(_relu_layers._BatchNormReLU, "backward", staticmethod(count))
     return seen
 
 

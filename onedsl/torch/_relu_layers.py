@@ -108,14 +108,14 @@ def _has_to_be_seen(*tensors: Tensor | None) -> bool:
     )
 
 
-class FusedLayer(nn.modules.batchnorm._BatchNorm):
+class ReLULayer(nn.modules.batchnorm._BatchNorm):
     """What the fused layers have in common."""
 
     clip: float | None
 
     def __init__(self, num_features: int, *, clip: float | None = None, **kwargs: Any) -> None:
         super().__init__(num_features, **kwargs)
-        self.clip = _attributes.clip(clip)
+        self.clip = _attributes.parse_clip(clip)
 
     def extra_repr(self) -> str:
         """Tell the attributes."""
@@ -139,7 +139,7 @@ class FusedLayer(nn.modules.batchnorm._BatchNorm):
         return nn.functional.relu(dst) if clip is None else nn.functional.hardtanh(dst, 0, clip)
 
 
-class _ReLU(FusedLayer):
+class _ReLU(ReLULayer):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         """Compute ``relu(batch_norm(input))``."""
         if isinstance(input, torch.fx.Proxy):
@@ -147,7 +147,7 @@ class _ReLU(FusedLayer):
         return self._run(input)
 
 
-class _AddReLU(FusedLayer):
+class _AddReLU(ReLULayer):
     def forward(self, input: Tensor, residual: Tensor) -> Tensor:  # noqa: A002
         """Compute ``relu(batch_norm(input) + residual)``."""
         if isinstance(input, torch.fx.Proxy):

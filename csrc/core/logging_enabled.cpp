@@ -1,0 +1,7 @@
+#include "logging_enabled.hpp"
+
+namespace onedsl {
+
+std::atomic<bool> logging_enabled = false;
+
+}  // namespace onedsl
