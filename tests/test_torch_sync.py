@@ -29,7 +29,7 @@ def exact_step(layer, src, diff_dst):
         layer.momentum,
         layer.affine,
         layer.track_running_stats,
-        bias=not layer.affine or layer.bias is not None,
+        **({"bias": False} if layer.affine and layer.bias is None else {}),
     ).double()
     twin.load_state_dict(layer.state_dict())
     for ours, theirs in zip(layer.parameters(), twin.parameters(), strict=True):

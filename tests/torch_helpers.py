@@ -66,7 +66,7 @@ def reference_layer(layer):
         layer.momentum,
         layer.affine,
         layer.track_running_stats,
-        bias=not layer.affine or layer.bias is not None,
+        **({"bias": False} if layer.affine and layer.bias is None else {}),
     ).double()
     twin.load_state_dict(layer.state_dict())
     for ours, theirs in zip(layer.parameters(), twin.parameters(), strict=True):

@@ -237,8 +237,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         *,
         bias: bool = True,
     ) -> None:
+        without_bias = {} if bias else {"bias": False}  # PyTorch 2.11 has no such parameter
         super().__init__(
-            num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, **without_bias
         )
         self.process_group = process_group
 
