@@ -2,10 +2,12 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any, TypedDict, final
+from typing import Any, Final, TypedDict, final
 
 import numpy as np
 import numpy.typing as npt
+
+MAX_TENSOR_BYTES: Final[int]
 
 class DataType(enum.Enum):
     f32 = 0

@@ -612,7 +612,7 @@ class TestLargeSpecs:
         ids=str,
     )
     def test_more_bytes_than_the_address_space(self, shape):
-        with pytest.raises(ValueError, match="shape must fit in the address space"):
+        with pytest.raises(ValueError, match="shape must have at most"):
             onedsl.TensorSpec(shape)
 
     @pytest.mark.parametrize("shape", [(2**31, 1), (2**25, 64), (65536, 32768, 1)], ids=str)

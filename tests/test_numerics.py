@@ -308,3 +308,28 @@ def test_the_range_that_is_documented(data_format, spatial, size, gradient):
     epsilon = min(1e30, max(1e-30, size**2 / 10))
     got = run(problem, epsilon, data_format, "native")
     testing.assert_gradients_close(got, reference(problem, epsilon, data_format))
+
+
+LARGEST = 2**54  # f32 elements
+
+
+@pytest.mark.parametrize("shape", [(LARGEST, 1), (1, LARGEST), (3, LARGEST // 3), (2**27, 2**27)])
+@formats
+def test_no_integer_overflows_in_the_largest_tensors(data_format, shape):
+    """Regression: overflows once made a loop endless, so this runs in a process with a timeout."""
+    code = f"""
+import onedsl
+op = onedsl.BatchNormTrainingBackward(1e-5, {data_format!r})
+for shape in [{shape}, {(*shape, 1)}]:
+    info = op.compile(onedsl.TensorSpec(shape), backend="native")._core.kernel_info
+    assert all(value >= 0 for value in info.values()), info
+"""
+    child = helpers.run_child(code, timeout=30)
+    assert child.returncode == 0, child.stderr
+
+
+@pytest.mark.parametrize("shape", ["1x2305843009213693951", "18014398509481985x1"])
+def test_larger_tensors_are_rejected(shape):
+    child = helpers.run_python("-m", "onedsl", "explain", shape, timeout=30)
+    assert child.returncode == 2
+    assert "shape must have at most 72057594037927936 bytes" in " ".join(child.stderr.split())

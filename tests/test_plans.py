@@ -106,7 +106,7 @@ def test_how_the_work_is_cut(shape, dtype, data_format):
     assert 1 <= cut["block"] <= cut["panel"] <= geometry["channels"]
     assert cut["columns"] == (inner < cut["lanes"])
     if not cut["columns"]:
-        assert cut["rows"] == geometry["outer"] * cut["pieces"]
+        assert cut["rows"] == geometry["outer"] * cut["segments"]
     assert 1 <= cut["partials"] <= cut["chunks"] <= cut["rows"]
     assert (
         (cut["chunks"] - 1) * cut["chunk_rows"] < cut["rows"] <= cut["chunks"] * cut["chunk_rows"]

@@ -40,6 +40,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
     if (__builtin_mul_overflow(bytes, shape[axis], &bytes)) return std::nullopt;
     if (shape[axis] != 1) *last++ = axis;
   }
+  if (bytes > max_tensor_bytes) return std::nullopt;
   if (statistics == 0 || per_statistic == 0) return Geometry{per_statistic, statistics, 1};
 
   const auto slower = [&](const auto a, const auto b) { return strides[a] > strides[b]; };

@@ -50,14 +50,19 @@ bool operator==(const Geometry& a, const Geometry& b) noexcept;
 
 constexpr std::ptrdiff_t max_rank = 64;  // NumPy's own
 
+// The largest tensor, as large as the address space of x86-64. No product of sizes and small
+// constants overflows 64 bits below it, so sizes are checked here and nowhere else.
+constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
+
 // The axes that have statistics of their own, one bit each.
 using KeptAxes = std::uint64_t;
 
-// Sees any shape as a Geometry, by the order in which its axes lie in memory. Strides are in any
-// unit in which neighbouring items are item_stride apart; item_size is in bytes.
-// Nothing if the tensor is not dense (gaps, overlap, negative strides), if it has more bytes than
-// can be counted, if the kept axes do not lie in memory in their own order (the statistics' order),
-// or if they alternate with the others more often than there are loops for.
+// Return the Geometry of a shape, by the order of its axes in memory. Strides are in any unit in
+// which neighboring items are item_stride apart; item_size is in bytes.
+//
+// Return nothing if the tensor is not dense (gaps, overlap, negative strides), if it has more than
+// max_tensor_bytes, if the order of the kept axes in memory is not their order in the shape (the
+// statistics' order), or if kept and summed axes alternate more often than max_loops allows.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
                                        const std::ptrdiff_t* strides, std::ptrdiff_t item_stride,
                                        std::ptrdiff_t item_size, KeptAxes kept) noexcept;

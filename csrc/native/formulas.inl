@@ -1,20 +1,21 @@
 #pragma once
 
-// The formulas, for the elements of a vector.
+// The elementwise formulas: what is summed of each element, and what is written.
 
+#include "coefficient_tables.inl"
 #include "kernels.hpp"
-#include "pairs.hpp"
-#include "simd.hpp"
-#include "tables.inl"
+#include "vector.hpp"
+#include "vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// What is summed of each element in its channel: a weight, and the weight times a distance from the
-// pivot.
+// An element adds `factor` to one sum of its channel and the product factor * deviation to the
+// other, where deviation = src - pivot. The factor is diff_dst in the gradient and the deviation
+// in the forward pass.
 struct Terms {
-  Vec weight;
-  Vec distance;
+  Vec factor;
+  Vec deviation;
 };
 
 struct PairTerms {
@@ -25,14 +26,15 @@ struct PairTerms {
 inline VecPair pair_of(const Vec a, const Vec b) { return {a, b}; }
 inline PairTerms pair_of(const Terms& a, const Terms& b) { return {a, b}; }
 
-// A formula for one vector, or for each of a pair.
+// Evaluate a formula for one vector, or for each of a pair.
 template <class Formula_, class... Values>
 inline auto apply(const Formula_& formula, const Coefficients& k, const Values&... values) {
   return formula(k, values...);
 }
 template <class Formula_, class... Values>
 inline auto apply(const Formula_& formula, const PairCoefficients& k, const Values&... values) {
-  // One after the other: a function's arguments would be evaluated last first, and memory read so.
+  // In two statements: as arguments of one call they would be evaluated in reverse, and memory
+  // would be read backwards.
   const auto a = formula(k.a, values.a...);
   const auto b = formula(k.b, values.b...);
   return pair_of(a, b);
@@ -42,11 +44,11 @@ inline Terms gradient_terms(const Coefficients& k, const Vec x, const Vec d) {
   return {d, x - k.pivot};
 }
 inline Terms moment_terms(const Coefficients& k, const Vec x) {
-  const Vec distance = x - k.pivot;
-  return {distance, distance};
+  const Vec deviation = x - k.pivot;
+  return {deviation, deviation};
 }
 
-// src - mean comes first: it costs no accuracy where the mean is large against the deviation.
+// src - mean comes first, which keeps the precision where the mean is large.
 inline Vec normalized(const Coefficients& k, const Vec x) {
   return multiply_add(x - k.mean, k.scale, k.beta);
 }
@@ -55,31 +57,40 @@ inline Vec batch_gradient(const Coefficients& k, const Vec x, const Vec d) {
 }
 inline Vec frozen_gradient(const Coefficients& k, const Vec d) { return k.scale * d; }
 
-// Asks memory for what a formula is to read: its `inputs` call a function with each tensor.
-template <Into into = Into::first_cache, class Formula_>
-inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
-  formula.inputs([=](const auto* const tensor) { prefetch<into>(tensor + begin, count); });
+template <class T>
+inline const T* at_offset(const void* const tensor, const Index offset) {
+  return tensor != nullptr ? static_cast<const T*>(tensor) + offset : nullptr;
+}
+template <class T>
+inline T* at_offset(void* const tensor, const Index offset) {
+  return tensor != nullptr ? static_cast<T*>(tensor) + offset : nullptr;
 }
 
-// diff_dst where the ReLU's mask is open, else zero. The mask is that of dst; or, the same bits, it
-// is made of what the forward pass rounded to dst.
+// Prefetches the tensors that a formula reads.
+template <CacheLevel level = CacheLevel::first, class Formula_>
+inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
+  formula.inputs([=](const auto* const tensor) { prefetch<level>(tensor + begin, count); });
+}
+
+// diff_dst where the ReLU's mask is open, else zero. The mask is read from dst, or recomputed from
+// src with the bits that the forward pass rounded to dst.
 template <class T, bool by_dst>
 class MaskedDiff {
  public:
   MaskedDiff(const Task& task, const Index offset)
-      : diff_dst_(static_cast<const T*>(task.tensors.diff_dst) + offset),
-        dst_(by_dst ? static_cast<const T*>(task.tensors.dst) + offset : nullptr),
+      : diff_dst_(at_offset<T>(task.tensors.diff_dst, offset)),
+        dst_(at_offset<T>(task.tensors.dst, offset)),
         zero_to_(broadcast(task.formula.relu.zero_to)),
         clip_from_(broadcast(task.formula.relu.clip_from)) {}
 
-  template <class K, class Stretch, class Values>
-  auto at(const Index i, const K& k, const Stretch& stretch, const Values& x) const {
-    const auto d = stretch.read(diff_dst_ + i);
+  template <class K, class Access, class Values>
+  auto at(const Index i, const K& k, const Access& access, const Values& x) const {
+    const auto d = access.read(diff_dst_ + i);
     if constexpr (by_dst) {
       const auto mask = [this](const Coefficients&, const Vec dv, const Vec y) {
         return where_open(dv, y, zero_to_, clip_from_);
       };
-      return apply(mask, k, d, stretch.read(dst_ + i));
+      return apply(mask, k, d, access.read(dst_ + i));
     } else {
       const auto mask = [this](const Coefficients& c, const Vec dv, const Vec xv) {
         return where_open(dv, normalized(c, xv), zero_to_, clip_from_);
@@ -101,8 +112,8 @@ class MaskedDiff {
   Vec clip_from_;
 };
 
-// ---- What is summed. The elements are counted from the offset on; those that a stretch lacks add
-// nothing, for their src is the pivot. ----
+// ---- What is summed. Elements are counted from the offset. The lanes that an access leaves out
+// add nothing, because their src is the pivot. ----
 
 template <class T>
 class GradientTerms {
@@ -110,13 +121,12 @@ class GradientTerms {
   using Element = T;
 
   GradientTerms(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset),
-        diff_dst_(static_cast<const T*>(task.tensors.diff_dst) + offset) {}
+      : src_(at_offset<T>(task.tensors.src, offset)),
+        diff_dst_(at_offset<T>(task.tensors.diff_dst, offset)) {}
 
-  template <class K, class Stretch>
-  auto at(const Index i, const K& k, const Stretch& stretch) const {
-    return apply(gradient_terms, k, stretch.read(src_ + i, pivot_of(k)),
-                 stretch.read(diff_dst_ + i));
+  template <class K, class Access>
+  auto at(const Index i, const K& k, const Access& access) const {
+    return apply(gradient_terms, k, access.read(src_ + i, pivot_of(k)), access.read(diff_dst_ + i));
   }
 
   template <class Visit>
@@ -130,32 +140,22 @@ class GradientTerms {
   const T* diff_dst_;
 };
 
-template <class T, bool by_dst, bool may_write_residual = false>
+template <class T, bool by_dst, bool writes_residual = false>
 class MaskedGradientTerms {
  public:
   using Element = T;
 
   MaskedGradientTerms(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset),
+      : src_(at_offset<T>(task.tensors.src, offset)),
         diff_(task, offset),
-        diff_residual_(task.reduce_writes_residual
-                           ? static_cast<T*>(task.tensors.diff_residual) + offset
-                           : nullptr),
+        diff_residual_(at_offset<T>(task.tensors.diff_residual, offset)),
         non_temporal_(task.non_temporal && rows_are_aligned(task)) {}
 
-  template <class K, class Stretch>
-  auto at(const Index i, const K& k, const Stretch& stretch) const {
-    const auto x = stretch.read(src_ + i, pivot_of(k));
-    const auto d = diff_.at(i, k, stretch, x);
-    if constexpr (may_write_residual) {
-      if (diff_residual_ != nullptr) {
-        if (non_temporal_) {
-          stretch.write_non_temporal(diff_residual_ + i, d);
-        } else {
-          stretch.write(diff_residual_ + i, d);
-        }
-      }
-    }
+  template <class K, class Access>
+  auto at(const Index i, const K& k, const Access& access) const {
+    const auto x = access.read(src_ + i, pivot_of(k));
+    const auto d = diff_.at(i, k, access, x);
+    if constexpr (writes_residual) access.write(diff_residual_ + i, d, non_temporal_);
     return apply(gradient_terms, k, x, d);
   }
 
@@ -166,7 +166,7 @@ class MaskedGradientTerms {
   }
 
  private:
-  // Whether every row begins a line of memory.
+  // Whether every row begins a cache line.
   bool rows_are_aligned(const Task& task) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(diff_residual_);
     const Index row_bytes = task.order.row * static_cast<Index>(sizeof(T));
@@ -185,11 +185,11 @@ class MomentTerms {
   using Element = T;
 
   MomentTerms(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset) {}
+      : src_(at_offset<T>(task.tensors.src, offset)) {}
 
-  template <class K, class Stretch>
-  auto at(const Index i, const K& k, const Stretch& stretch) const {
-    return apply(moment_terms, k, stretch.read(src_ + i, pivot_of(k)));
+  template <class K, class Access>
+  auto at(const Index i, const K& k, const Access& access) const {
+    return apply(moment_terms, k, access.read(src_ + i, pivot_of(k)));
   }
 
   template <class Visit>
@@ -203,28 +203,28 @@ class MomentTerms {
 
 // ---- What is written. ----
 
-template <class T, Statistics statistics>
+template <class T>
 class GradientResult {
  public:
   using Element = T;
 
   GradientResult(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset),
-        diff_dst_(static_cast<const T*>(task.reduce_writes_residual ? task.tensors.diff_residual
-                                                                    : task.tensors.diff_dst) +
-                  offset),
-        diff_src_(static_cast<T*>(task.tensors.result) + offset) {}
+      : src_(at_offset<T>(task.tensors.src, offset)),
+        diff_dst_(at_offset<T>(
+            task.reduce_writes_residual ? task.tensors.diff_residual : task.tensors.diff_dst,
+            offset)),
+        diff_src_(at_offset<T>(task.tensors.result, offset)),
+        batch_(task.formula.statistics == Statistics::batch),
+        non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
 
-  template <class K, class Stretch>
-  void write(const Index i, const K& k, const Stretch& stretch) const {
-    const auto d = stretch.read(diff_dst_ + i);
-    if constexpr (statistics == Statistics::batch) {
-      stretch.write(diff_src_ + i, apply(batch_gradient, k, stretch.read(src_ + i), d));
-    } else {
-      stretch.write(diff_src_ + i, apply(frozen_gradient, k, d));
-    }
+  template <class K, class Access>
+  void write(const Index i, const K& k, const Access& access) const {
+    const auto d = access.read(diff_dst_ + i);
+    const auto result =
+        batch_ ? apply(batch_gradient, k, access.read(src_ + i), d) : apply(frozen_gradient, k, d);
+    access.write(diff_src_ + i, result, non_temporal_);
   }
 
   template <class Visit>
@@ -237,6 +237,8 @@ class GradientResult {
   const T* src_;
   const T* diff_dst_;
   T* diff_src_;
+  bool batch_;
+  bool non_temporal_;
 };
 
 template <class T, bool by_dst>
@@ -245,21 +247,20 @@ class MaskedGradientResult {
   using Element = T;
 
   MaskedGradientResult(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset),
+      : src_(at_offset<T>(task.tensors.src, offset)),
         diff_(task, offset),
-        diff_src_(static_cast<T*>(task.tensors.result) + offset),
-        diff_residual_(task.tensors.diff_residual != nullptr
-                           ? static_cast<T*>(task.tensors.diff_residual) + offset
-                           : nullptr) {}
+        diff_src_(at_offset<T>(task.tensors.result, offset)),
+        diff_residual_(at_offset<T>(task.tensors.diff_residual, offset)),
+        non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
 
-  template <class K, class Stretch>
-  void write(const Index i, const K& k, const Stretch& stretch) const {
-    const auto x = stretch.read(src_ + i);
-    const auto d = diff_.at(i, k, stretch, x);
-    if (diff_residual_ != nullptr) stretch.write(diff_residual_ + i, d);
-    stretch.write(diff_src_ + i, apply(batch_gradient, k, x, d));
+  template <class K, class Access>
+  void write(const Index i, const K& k, const Access& access) const {
+    const auto x = access.read(src_ + i);
+    const auto d = diff_.at(i, k, access, x);
+    if (diff_residual_ != nullptr) access.write(diff_residual_ + i, d, non_temporal_);
+    access.write(diff_src_ + i, apply(batch_gradient, k, x, d), non_temporal_);
   }
 
   template <class Visit>
@@ -273,6 +274,7 @@ class MaskedGradientResult {
   MaskedDiff<T, by_dst> diff_;
   T* diff_src_;
   T* diff_residual_;
+  bool non_temporal_;
 };
 
 template <class T>
@@ -281,14 +283,15 @@ class NormalizedResult {
   using Element = T;
 
   NormalizedResult(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset),
-        dst_(static_cast<T*>(task.tensors.result) + offset) {}
+      : src_(at_offset<T>(task.tensors.src, offset)),
+        dst_(at_offset<T>(task.tensors.result, offset)),
+        non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return dst_; }
 
-  template <class K, class Stretch>
-  void write(const Index i, const K& k, const Stretch& stretch) const {
-    stretch.write(dst_ + i, apply(normalized, k, stretch.read(src_ + i)));
+  template <class K, class Access>
+  void write(const Index i, const K& k, const Access& access) const {
+    access.write(dst_ + i, apply(normalized, k, access.read(src_ + i)), non_temporal_);
   }
 
   template <class Visit>
@@ -299,6 +302,7 @@ class NormalizedResult {
  private:
   const T* src_;
   T* dst_;
+  bool non_temporal_;
 };
 
 template <class T>
@@ -307,29 +311,27 @@ class ReluResult {
   using Element = T;
 
   ReluResult(const Task& task, const Index offset)
-      : src_(static_cast<const T*>(task.tensors.src) + offset),
-        residual_(task.tensors.residual != nullptr
-                      ? static_cast<const T*>(task.tensors.residual) + offset
-                      : nullptr),
-        dst_(static_cast<T*>(task.tensors.result) + offset),
-        clip_(broadcast(task.formula.relu.clip)) {}
+      : src_(at_offset<T>(task.tensors.src, offset)),
+        residual_(at_offset<T>(task.tensors.residual, offset)),
+        dst_(at_offset<T>(task.tensors.result, offset)),
+        clip_(broadcast(task.formula.relu.clip)),
+        non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return dst_; }
 
-  template <class K, class Stretch>
-  void write(const Index i, const K& k, const Stretch& stretch) const {
-    const auto x = stretch.read(src_ + i);
-    if (residual_ != nullptr) {
-      const auto formula = [this](const Coefficients& c, const Vec xv, const Vec residual) {
-        return relu(normalized(c, xv) + residual, clip_);
-      };
-      stretch.write(dst_ + i, apply(formula, k, x, stretch.read(residual_ + i)));
-    } else {
-      const auto formula = [this](const Coefficients& c, const Vec xv) {
-        return relu(normalized(c, xv), clip_);
-      };
-      stretch.write(dst_ + i, apply(formula, k, x));
-    }
+  template <class K, class Access>
+  void write(const Index i, const K& k, const Access& access) const {
+    const auto x = access.read(src_ + i);
+    const auto plain = [this](const Coefficients& c, const Vec xv) {
+      return relu(normalized(c, xv), clip_);
+    };
+    const auto with_residual = [this](const Coefficients& c, const Vec xv, const Vec residual) {
+      return relu(normalized(c, xv) + residual, clip_);
+    };
+    const auto result = residual_ != nullptr
+                            ? apply(with_residual, k, x, access.read(residual_ + i))
+                            : apply(plain, k, x);
+    access.write(dst_ + i, result, non_temporal_);
   }
 
   template <class Visit>
@@ -343,6 +345,7 @@ class ReluResult {
   const T* residual_;
   T* dst_;
   Vec clip_;
+  bool non_temporal_;
 };
 
 }  // namespace

@@ -5,30 +5,28 @@
 #include "summation_order.hpp"
 
 // What the dispatching code (built for any x86-64) and the kernels (built once per instruction set)
-// share: plain data and pointers to functions, and no function that both would have a copy of, for
-// the linker must not take one instruction set's copy for another's.
+// share: plain data and pointers to functions. There is no function that both would compile,
+// because the linker could then keep the copy of an instruction set that the CPU lacks.
 namespace onedsl::native {
 
-// What is summed and what is written.
 enum class Variant : std::uint8_t {
   gradient,
-  gradient_by_src,  // of normalization and ReLU, whose mask is made again of src
-  gradient_by_dst,  // of normalization and ReLU, whose mask is taken from its result
+  masked_gradient,  // of normalization and ReLU
   normalization,
   normalization_and_relu,
 };
 
-// The caller's memory. Null: an optional input is absent, an output is not wanted.
+// The caller's memory. A null pointer is an absent input or an output that is not wanted.
 struct Tensors {
   const void* src = nullptr;
   const void* diff_dst = nullptr;
   const void* residual = nullptr;
-  const void* dst = nullptr;  // the forward pass's, read for the ReLU's mask
+  const void* dst = nullptr;  // of the forward pass; null: the mask is recomputed from src
   const float* mean = nullptr;
   const float* variance = nullptr;
   const float* gamma = nullptr;
   const float* beta = nullptr;
-  void* result = nullptr;  // diff_src, or the dst that is written
+  void* result = nullptr;  // diff_src, or the forward pass's dst
   void* diff_residual = nullptr;
   float* diff_gamma = nullptr;
   float* diff_beta = nullptr;
@@ -38,7 +36,7 @@ struct Tensors {
   float* batch_variance = nullptr;
 };
 
-// In the caller's memory, for a run of one pass.
+// The caller's memory for the sums, in a run of one pass (see Sums in core/ports.hpp).
 struct Totals {
   double* first = nullptr;
   double* second = nullptr;
@@ -53,23 +51,22 @@ struct Formula {
   Relu relu;
 };
 
-// Some elements of channel 0, variance_kind over the tensor; those of channel c are c * inner
-// further on.
+// Offsets of some elements of channel 0, evenly spaced. Those of channel c are c * inner further.
 struct Samples {
   static constexpr Index most = 8;
   Index at[most] = {};
   Index count = 0;
 };
 
-// Tables of what each channel has of its own, by channel in planes; by column in columns, where a
-// table has the entries of some rows (`period`), and as many as two vectors have lanes repeat the
-// first ones:
+// Coefficients of the elementwise formulas:
 //   dst      = (src - mean) * scale + beta
 //   diff_src = scale * ((diff_dst - shift) - (src - mean) * slope)
+// Planes: one entry per channel. Columns: one entry per column of one or more rows (`period`
+// entries), followed by a copy of the first 2 * lanes entries.
 struct Tables {
   Index period = 0;
   Index entries = 0;
-  float* pivot = nullptr;  // what is subtracted from src while it is summed
+  float* pivot = nullptr;  // subtracted from src while it is summed
   float* mean = nullptr;
   float* scale = nullptr;
   float* beta = nullptr;
@@ -77,7 +74,7 @@ struct Tables {
   float* slope = nullptr;
 };
 
-// All that a run writes to, beside the caller's outputs.
+// All memory that a run writes except the caller's outputs.
 struct Workspace {
   double* partials = nullptr;  // [partials][2][channels]: the two sums of sums.inl
   Tables tables;
@@ -92,48 +89,50 @@ struct Task {
   Workspace workspace;
   Pass pass = Pass::both;
   Totals totals;
-  bool far = false;           // the tensors are more than the first caches hold
+  bool out_of_cache = false;  // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
-  // diff_residual, which is diff_dst under the ReLU's mask, is written while it is summed, and then
-  // read instead of diff_dst and dst.
+  // The reduce pass writes diff_residual (diff_dst under the ReLU's mask), and the apply pass reads
+  // it instead of diff_dst and dst.
   bool reduce_writes_residual = false;
 };
 
-// One chunk of the rows, of some neighbouring channels: of a single one if planes are in pieces.
-struct Part {
+// Planes in segments: the block is a single channel.
+struct Tile {
   Range channels;
   Index chunk = 0;
-  Index offset = 0;  // in elements: where the chunk's place begins
+  Index offset = 0;  // of the chunk's repetition, in elements
   Index partial = 0;
-  bool adds_to_partial = false;  // or else sets it
-  Index to_next = 0;  // planes, in elements: from what is written to what is summed after it, or 0
+  bool adds_to_partial = false;  // false: sets it
+  // Planes: distance in elements to the panel that is prefetched while this one is written, or 0.
+  Index to_next_panel = 0;
 };
 
-// A thread's own memory while it sums a part.
-struct PartialScratch {
+// A thread's memory for the sums of a tile.
+struct TileScratch {
   double* doubles = nullptr;
   float* floats = nullptr;
 };
 
-// How much of it a part needs: doubles for each plane, or doubles and as many floats for each
-// column of whole pairs of vectors.
+// Planes: doubles per channel of a tile. Columns: doubles, and as many floats, per column of the
+// whole pairs of vectors that cover a tile.
 constexpr Index scratch_per_column = 2;
 static constexpr Index scratch_per_plane(const int lanes) { return Index{2} * lanes; }
 
-// In the order in which they are called for a channel.
+// In the order of their calls.
 struct Kernels {
   int lanes;
-  // Fills the tables that the sums are made with.
+  // Computes the coefficients that the sums need.
   void (*prepare)(const Task&, const Range& channels);
-  void (*reduce)(const Task&, const Part&, const PartialScratch&);
-  // From the sums to the results of one value a channel, and the tables that the tensors are
-  // written with; or, where a run is one pass, to the totals, or from them. False: some sums are of
-  // too few digits, and to be made again; it has prepared that.
+  void (*reduce)(const Task&, const Tile&, const TileScratch&);
+  // Computes the outputs of one value per channel and the coefficients for write() from the sums.
+  // In a run of one pass: the totals from the sums, or the rest from the totals. Returns false if
+  // sums lost precision; it has then set a better pivot, and they must be recomputed.
   bool (*finish)(const Task&, const Range& channels);
-  void (*write)(const Task&, const Part&);
-  void (*fence)();  // after the last write of each thread that streams
+  void (*write)(const Task&, const Tile&);
+  void (*fence)();  // after a thread's last non-temporal store
 };
 
+// avx512_bf16 has kernels for bf16 only.
 namespace avx512_bf16 {
 const Kernels& kernels(DataType type, Variant variant);
 }

@@ -10,7 +10,7 @@
 
 #include "int_math.hpp"
 #include "kernels.hpp"
-#include "places.hpp"
+#include "loop_offsets.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
 #include "summation_order.hpp"
@@ -19,15 +19,19 @@
 namespace onedsl::native {
 namespace {
 
-// A cold output costs less when it is not first read; but what follows reads it, and had better
-// find it in the last cache. A chain of layers gains where the tensors of one fill so much of it.
+// Non-temporal stores are used from this fill of the last-level cache on. They save reading the
+// output's lines, but the next operator then reads the output from memory: chains of layers gain
+// only where the tensors of one layer fill so much of the cache.
 constexpr double non_temporal_from = 0.5;
-// A run of tables that stream has so many elements, where rows are shorter.
-constexpr Index streamed_period = 512;
-// Groups for each thread, from which on no group is shared by threads.
+// Tables for non-temporal stores have at least so many entries, which makes contiguous stores of
+// several short rows.
+constexpr Index non_temporal_period = 512;
+// From so many groups per thread on, each group is run by one thread.
 constexpr Index many_groups = 4;
 
-const Kernels& kernels_for(const Isa isa, const DataType type, const Variant variant) {
+const Kernels& kernels_for(Isa isa, const DataType type, const Variant variant) {
+  // The other types gain nothing from AVX512_BF16.
+  if (isa == Isa::avx512_bf16 && type != DataType::bf16) isa = Isa::avx512;
   switch (isa) {
     case Isa::avx512_bf16:
       return avx512_bf16::kernels(type, variant);
@@ -41,96 +45,95 @@ const Kernels& kernels_for(const Isa isa, const DataType type, const Variant var
   return baseline::kernels(type, variant);
 }
 
-void wait_for(const Worker& worker) {
+void wait_for_others(const Worker& worker) {
   if (worker.workers > 1) {
 #pragma omp barrier
   }
 }
 
-// One block, at all the places that it is summed over.
-struct BlockRun {
+// The run of one group.
+struct GroupRun {
   const Kernels& kernels;
   const Task& task;
   const Schedule& schedule;
-  const Places& places;
+  const LoopOffsets& repetitions;
   bool needs_sums;
-  bool makes_statistics;
-  std::atomic<Index>& unfinished;  // parts of panels that had to be summed again
+  bool needs_pivots;
+  std::atomic<Index>& imprecise;  // counts the channel ranges whose sums had to be recomputed
 
-  // One thread's part in it.
-  void work(const Worker& worker, const PartialScratch& scratch) const {
+  void work(const Worker& worker, const TileScratch& scratch) const {
     const Range panels = panels_of(schedule, task.order, worker);
     for (Index panel = panels.begin; panel < panels.end; ++panel) {
       const Range channels = channels_of(schedule, task.order, panel);
-      const bool asks = schedule.prefetch_next_panel && panel + 1 < panels.end;
-      const Index to_next = asks ? schedule.panel * task.order.inner : 0;
-      work_on_panel(channels, to_next, schedule.own_panels ? Worker{} : worker, scratch);
+      const bool prefetches = schedule.prefetch_next_panel && panel + 1 < panels.end;
+      const Index to_next_panel = prefetches ? schedule.panel * task.order.inner : 0;
+      process_panel(channels, to_next_panel, schedule.own_panels ? Worker{} : worker, scratch);
     }
     if (task.non_temporal) kernels.fence();
   }
 
-  void work_on_panel(const Range& panel, const Index to_next, const Worker& worker,
-                     const PartialScratch& scratch) const {
-    const Range units =
-        share_of(units_in(schedule, task.order, panel), worker.index, worker.workers);
+  void process_panel(const Range& panel, const Index to_next_panel, const Worker& worker,
+                     const TileScratch& scratch) const {
+    const Range items =
+        share_of(num_work_items(schedule, task.order, panel), worker.index, worker.workers);
     const Range share = share_of(panel.end - panel.begin, worker.index, worker.workers);
     const Range channels{panel.begin + share.begin, panel.begin + share.end};
-    if (makes_statistics) {
+    if (needs_pivots) {
       kernels.prepare(task, channels);
-      wait_for(worker);
+      wait_for_others(worker);
     }
-    if (!sum_up(panel, units, channels, worker, scratch)) {
-      sum_up(panel, units, channels, worker, scratch);
+    if (!sum(panel, items, channels, worker, scratch)) {
+      sum(panel, items, channels, worker, scratch);
     }
     if (task.tensors.result == nullptr) return;
-    // Backwards: what was read last is still in the caches.
-    for (Index unit = units.end; unit-- > units.begin;) {
-      write(unit_of(schedule, task.order, panel, unit), to_next);
+    // In reverse, because what was read last is still in cache.
+    for (Index item = items.end; item-- > items.begin;) {
+      write(work_item(schedule, task.order, panel, item), to_next_panel);
     }
   }
 
-  // Whether the sums of the whole panel can stay: all workers are told the same.
-  bool sum_up(const Range& panel, const Range& units, const Range& channels, const Worker& worker,
-              const PartialScratch& scratch) const {
-    const Index unfinished_before = unfinished;
+  // Returns whether all sums of the panel are precise. All workers get the same result.
+  bool sum(const Range& panel, const Range& items, const Range& channels, const Worker& worker,
+           const TileScratch& scratch) const {
+    const Index imprecise_before = imprecise;
     if (needs_sums) {
-      for (Index unit = units.begin; unit < units.end; ++unit) {
-        reduce(unit_of(schedule, task.order, panel, unit), scratch);
+      for (Index item = items.begin; item < items.end; ++item) {
+        reduce(work_item(schedule, task.order, panel, item), scratch);
       }
-      wait_for(worker);
+      wait_for_others(worker);
     }
-    const bool finished = kernels.finish(task, channels);
-    if (worker.workers == 1) return finished;
-    if (!finished) ++unfinished;
-    wait_for(worker);
-    return unfinished == unfinished_before;
+    const bool precise = kernels.finish(task, channels);
+    if (worker.workers == 1) return precise;
+    if (!precise) ++imprecise;
+    wait_for_others(worker);
+    return imprecise == imprecise_before;
   }
 
-  void reduce(const Unit& unit, const PartialScratch& scratch) const {
-    const Range chunks = chunks_of(task.order, unit.partial);
+  void reduce(const WorkItem& item, const TileScratch& scratch) const {
+    const Range chunks = chunks_of(task.order, item.partial);
     for (Index chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      Part part = part_of(unit, chunk);
-      part.adds_to_partial = chunk > chunks.begin;
-      kernels.reduce(task, part, scratch);
+      Tile tile = tile_of(item, chunk);
+      tile.adds_to_partial = chunk > chunks.begin;
+      kernels.reduce(task, tile, scratch);
     }
   }
 
-  void write(const Unit& unit, const Index to_next) const {
-    const Range chunks = chunks_of(task.order, unit.partial);
+  void write(const WorkItem& item, const Index to_next_panel) const {
+    const Range chunks = chunks_of(task.order, item.partial);
     for (Index chunk = chunks.end; chunk-- > chunks.begin;) {
-      Part part = part_of(unit, chunk);
-      part.to_next = to_next;
-      kernels.write(task, part);
+      Tile tile = tile_of(item, chunk);
+      tile.to_next_panel = to_next_panel;
+      kernels.write(task, tile);
     }
   }
 
-  Part part_of(const Unit& unit, const Index chunk) const {
-    Part part;
-    part.channels = unit.channels;
-    part.chunk = chunk % task.order.chunks;
-    part.offset = places.offset(chunk / task.order.chunks);
-    part.partial = unit.partial;
-    return part;
+  Tile tile_of(const WorkItem& item, const Index chunk) const {
+    Tile tile;
+    tile.channels = item.channels;
+    tile.chunk = chunk % task.order.chunks;
+    tile.offset = repetitions.offset(chunk / task.order.chunks);
+    tile.partial = item.partial;
+    return tile;
   }
 };
 
@@ -141,42 +144,42 @@ void on_threads(const int threads, const Work& work) {
   work(Worker{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-// Of one block.
-KernelInfo cut_block(const Problem& problem, const int num_threads, const Ports& ports,
-                     const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
-  KernelInfo cut;
-  cut.order = order_of(problem.geometry, kernels.lanes);
-  cut.schedule = schedule_for(cut.order, traffic, machine, num_threads);
-  cut.non_temporal =
-      traffic.cache_filled > non_temporal_from && may_write_non_temporal(problem, ports, cut.order);
-  return cut;
+KernelInfo info_of_group(const Problem& problem, const int num_threads, const Ports& ports,
+                         const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
+  KernelInfo info;
+  info.order = order_of(problem.geometry, kernels.lanes);
+  info.schedule = schedule_for(info.order, traffic, machine, num_threads);
+  info.non_temporal = traffic.cache_filled > non_temporal_from &&
+                      may_write_non_temporal(problem, ports, info.order);
+  return info;
 }
 
-// Whether every thread takes groups of its own, and none shares a group with another.
-bool groups_apart(const Index groups, const int threads) {
+// Whether each thread runs groups of its own; else all threads share each group.
+bool own_groups(const Index groups, const int threads) {
   return threads > 1 && groups >= many_groups * threads;
 }
 
-void run_block(const Problem& problem, const int num_threads, const Ports& ports,
+void run_group(const Problem& problem, const int num_threads, const Ports& ports,
                const Traffic& traffic, const Machine& machine) {
-  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));
-  const Places places(problem.geometry, false);
-  const KernelInfo cut = cut_block(problem, num_threads, ports, traffic, machine, kernels);
-  Task task = task_for(problem, ports, cut.order, places);
-  task.non_temporal = cut.non_temporal;
-  task.far = traffic.bytes > static_cast<double>(machine.cache.second_bytes);
+  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem.operation));
+  const LoopOffsets repetitions(problem.geometry, false);
+  const KernelInfo info = info_of_group(problem, num_threads, ports, traffic, machine, kernels);
+  Task task = task_for(problem, ports, info.order, repetitions);
+  task.non_temporal = info.non_temporal;
+  task.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.second_bytes);
 
   const SummationOrder& order = task.order;
-  const Schedule& schedule = cut.schedule;
+  const Schedule& schedule = info.schedule;
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
   tables.entries = order.channels;
-  Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // a thread's
+  Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
   Index floats = 0;
   if (order.columns) {
-    tables.period =
-        order.row * (task.non_temporal ? std::max<Index>(streamed_period / order.row, 1) : 1);
+    const Index rows =
+        task.non_temporal ? std::max<Index>(non_temporal_period / order.row, 1) : Index{1};
+    tables.period = order.row * rows;
     tables.entries = round_up(tables.period + pair, 2);
     const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
     doubles = scratch_per_column * round_up(columns, pair);
@@ -197,30 +200,30 @@ void run_block(const Problem& problem, const int num_threads, const Ports& ports
 
   if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
   if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});
-  std::atomic<Index> unfinished = 0;
-  const BlockRun block{kernels,
+  std::atomic<Index> imprecise = 0;
+  const GroupRun group{kernels,
                        task,
                        schedule,
-                       places,
+                       repetitions,
                        needs_sums(problem),
                        is_forward(problem) && needs_sums(problem),
-                       unfinished};
+                       imprecise};
   on_threads(schedule.threads, [&](const Worker& worker) {
-    PartialScratch scratch;
+    TileScratch scratch;
     scratch.doubles = all_doubles + worker.index * doubles;
     scratch.floats = all_floats + worker.index * floats;
-    block.work(worker, scratch);
+    group.work(worker, scratch);
   });
 }
 
-// An empty part's second pass, as one that has no tensor to write.
-Problem of_totals_alone(const Problem& problem) {
-  Problem alone = problem;
-  alone.geometry = Geometry{1, problem.geometry.statistics(), 1};
-  return alone;
+// The apply pass of an empty tensor has outputs of one value per channel, but no tensor to write.
+Problem without_elements(const Problem& problem) {
+  Problem statistics_only = problem;
+  statistics_only.geometry = Geometry{1, problem.geometry.statistics(), 1};
+  return statistics_only;
 }
 
-Ports without_results_of_elements(const Ports& ports) {
+Ports without_output_tensors(const Ports& ports) {
   Ports without = ports;
   for (std::size_t i = 0; i < num_ports(Output{}); ++i) {
     const auto port = static_cast<Output>(i);
@@ -232,7 +235,7 @@ Ports without_results_of_elements(const Ports& ports) {
 }  // namespace
 
 KernelInfo kernel_info(const Problem& problem, const int num_threads, const Machine& machine) {
-  // A run goes by which ports there are, and by where in a cache line they begin.
+  // The info depends on which ports are used, and on their alignment to cache lines.
   alignas(64) static std::byte input, output;
   Ports ports;
   const Signature& signature = signature_of(problem.operation);
@@ -244,48 +247,47 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const Mach
   problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
 
   const Traffic traffic = traffic_of(problem, ports, machine.cache);
-  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem, ports));
-  const Index groups = Places(problem.geometry, true).count();
+  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem.operation));
+  const Index groups = LoopOffsets(problem.geometry, true).count();
   Problem one = problem;
   one.geometry = without_kept_loops(problem.geometry);
   const int threads = threads_for(problem.geometry.elements(), machine, num_threads);
-  const bool apart = groups > 1 && groups_apart(groups, threads);
-  KernelInfo cut = cut_block(one, apart ? 1 : num_threads, ports, traffic, machine, kernels);
-  cut.groups = groups;
-  if (apart) cut.schedule.threads = threads;
-  return cut;
+  const bool own = groups > 1 && own_groups(groups, threads);
+  KernelInfo info = info_of_group(one, own ? 1 : num_threads, ports, traffic, machine, kernels);
+  info.groups = groups;
+  if (own) info.schedule.threads = threads;
+  return info;
 }
 
 void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
   const Geometry& geometry = problem.geometry;
   if (geometry.elements() == 0) {
-    return run(of_totals_alone(problem), num_threads, without_results_of_elements(ports), machine);
+    return run(without_elements(problem), num_threads, without_output_tensors(ports), machine);
   }
   const auto element_bytes = static_cast<Index>(size_of(problem.data));
   const Traffic traffic = traffic_of(problem, ports, machine.cache);
-  const Places groups(geometry, true);
-  if (groups.count() == 1) return run_block(problem, num_threads, ports, traffic, machine);
+  const LoopOffsets groups(geometry, true);
+  if (groups.count() == 1) return run_group(problem, num_threads, ports, traffic, machine);
 
-  // Groups of channels, each with statistics of its own.
   Problem one = problem;
   one.geometry = without_kept_loops(geometry);
-  const auto run_group = [&](const Index group, const int threads) {
+  const auto run_one = [&](const Index group, const int threads) {
     const Ports begin =
         advance(problem, ports, groups.offset(group) * element_bytes, group * geometry.channels);
-    run_block(one, threads, begin, traffic, machine);
+    run_group(one, threads, begin, traffic, machine);
   };
   const int threads = threads_for(geometry.elements(), machine, num_threads);
-  if (!groups_apart(groups.count(), threads)) {
-    for (Index group = 0; group < groups.count(); ++group) run_group(group, num_threads);
+  if (!own_groups(groups.count(), threads)) {
+    for (Index group = 0; group < groups.count(); ++group) run_one(group, num_threads);
     return;
   }
-  // Every thread has groups of its own. An exception (no memory) must not leave the region.
+  // An exception (no memory) must not leave the parallel region.
   std::exception_ptr failure;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (Index group = 0; group < groups.count(); ++group) {
     try {
-      run_group(group, 1);
+      run_one(group, 1);
     } catch (...) {
 #pragma omp critical
       failure = std::current_exception();

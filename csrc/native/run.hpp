@@ -9,21 +9,21 @@
 // onedsl's own kernels.
 namespace onedsl::native {
 
-// How the work is cut into pieces, for people to look at.
+// How a run is executed, for display.
 struct KernelInfo {
-  Index groups = 1;  // of channels with statistics of their own, each a block of this order
-  SummationOrder order;
+  Index groups = 1;
+  SummationOrder order;  // of each group
   Schedule schedule;
-  bool non_temporal = false;  // results go past the caches
+  bool non_temporal = false;  // non-temporal stores
 };
 
-// Of a run whose results are not written over its inputs. The problem has elements.
+// Return the info of a run that is not in place. The problem must have elements.
 KernelInfo kernel_info(const Problem& problem, int num_threads,
                        const Machine& machine = this_machine());
 
-// The results are the same bits for any num_threads >= 1: see summation_order.hpp. The problem has
-// elements, or is the second pass of one that has, and statistics. May be called by many threads at
-// once. Another machine than this one is for tests: it must not have more instructions.
+// The results have the same bits for any num_threads >= 1. The problem must have elements, or be
+// the apply pass of one that has, and statistics. Thread-safe. A machine other than this one is for
+// tests, and must not have more instructions.
 void run(const Problem& problem, int num_threads, const Ports& ports,
          const Machine& machine = this_machine());
 

@@ -8,44 +8,43 @@
 namespace onedsl::native {
 namespace {
 
-// Sums of a row this long stay in the first two caches.
+// Columns. The sums of a row of so many elements stay in the first two caches.
 constexpr Index longest_row = 2048;
-// Rows are repeated until they fill so many vectors, whose sums fit in the registers.
+// Positions are joined to rows of so many vectors, whose sums fit in the registers.
 constexpr Index vectors_in_registers = 8;
-// A row is repeated only where so many are left, or the rest would be a large part of the tensor.
-constexpr Index fewest_repeated_rows = 8;
-// Beginning and ending a chunk of columns costs as much as some tens of rows. So a small tensor has
-// chunks for few threads, of this many rows, and a large one for many, of longer chunks.
+// With fewer joined rows, the rest would be a large part of the tensor.
+constexpr Index fewest_joined_rows = 8;
+// A chunk has a fixed cost of some tens of rows. So a small tensor has few chunks, of this many
+// rows, and a large one has more and longer chunks.
 constexpr Index rows_in_short_chunk = 128;
 constexpr Index most_short_chunks = 16;
 constexpr Index rows_in_long_chunk = 512;
-// Bounds the partial sums of all chunks of columns, and the chunks.
 constexpr Index most_partial_sums = 32768;
 constexpr Index most_chunks = 256;
 
-// Planes: a channel is cut into chunks of so many elements at least, where channels are too few for
-// many threads.
+// Planes. Channels that are too few for many threads have several chunks, of so many elements at
+// least.
 constexpr Index elements_in_chunk = 16384;
 constexpr Index most_chunks_of_planes = 256;
-// Each of these chunks has so many rows at least, for which planes are cut into pieces of a length
-// that is a multiple of the other figure.
+// A chunk has at least so many rows; planes are cut into segments where positions are fewer. The
+// length of a segment is a multiple of segment_unit.
 constexpr Index rows_in_chunk_of_planes = 4;
-constexpr Index piece_unit = 256;
-// Handing a sum over to f64 costs as much as some vectors of a plane. So short planes are summed
-// together, up to so many terms of a lane in f32, and as many as memory answers at a time.
+constexpr Index segment_unit = 256;
+// Adding a sum in f32 to the one in f64 costs as much as some vectors. So short planes are summed
+// together, up to so many terms of a lane, and up to as many planes as memory serves at a time.
 constexpr Index terms_together = 32;
 constexpr Index most_rows_together = 8;
 
-// Of a block that lies at several places.
+// With repetitions: bounds the memory for partial sums.
 constexpr Index most_partials = 64;
 
-void cut_columns(SummationOrder& order) {
+void order_columns(SummationOrder& order) {
   const Index position = order.channels * order.inner;
   const Index pair = Index{2} * order.lanes;
   Index repeat = 1;
   while (repeat * position % pair != 0) repeat *= 2;
   while (repeat * position < vectors_in_registers * order.lanes) repeat *= 2;
-  if (repeat * position <= longest_row && repeat * fewest_repeated_rows <= order.outer) {
+  if (repeat * position <= longest_row && repeat * fewest_joined_rows <= order.outer) {
     order.repeat = repeat;
   }
   order.row = order.repeat * position;
@@ -64,19 +63,19 @@ void cut_columns(SummationOrder& order) {
   order.chunks = std::max<Index>(divide_up(order.rows, order.chunk_rows), 1);
 }
 
-void cut_planes(SummationOrder& order) {
+void order_planes(SummationOrder& order) {
   const Index most = std::max<Index>(order.outer * order.inner / elements_in_chunk, 1);
   const Index chunks = std::clamp<Index>(divide_up(most_chunks_of_planes, order.channels), 1, most);
-  order.piece = order.inner;
+  order.segment = order.inner;
   const Index least_rows = rows_in_chunk_of_planes * chunks;
   if (chunks > 1 && order.outer < least_rows) {
-    const Index pieces = divide_up(least_rows, order.outer);
-    order.piece = std::min(round_up(divide_up(order.inner, pieces), piece_unit), order.inner);
-    order.pieces = divide_up(order.inner, order.piece);
+    const Index segments = divide_up(least_rows, order.outer);
+    order.segment = std::min(round_up(divide_up(order.inner, segments), segment_unit), order.inner);
+    order.segments = divide_up(order.inner, order.segment);
   }
-  order.row = order.channels * order.piece;
-  order.rows = order.outer * order.pieces;
-  if (order.pieces == 1) {
+  order.row = order.channels * order.segment;
+  order.rows = order.outer * order.segments;
+  if (order.segments == 1) {
     const Index terms = divide_up(order.inner, order.lanes);
     order.rows_together = std::clamp<Index>(terms_together / terms, 1, most_rows_together);
   }
@@ -92,20 +91,21 @@ SummationOrder order_of(const Geometry& geometry, const int lanes) {
   order.outer = geometry.outer;
   order.channels = geometry.channels;
   order.inner = geometry.inner;
-  order.places = geometry.times(false);
+  order.repetitions = geometry.times(false);
   order.columns = geometry.inner < lanes;
   if (order.columns) {
-    cut_columns(order);
+    order_columns(order);
   } else {
-    cut_planes(order);
+    order_planes(order);
   }
-  order.partials =
-      order.places == 1 ? order.chunks : std::min(order.places * order.chunks, most_partials);
+  order.partials = order.repetitions == 1
+                       ? order.chunks
+                       : std::min(order.repetitions * order.chunks, most_partials);
   return order;
 }
 
 Range chunks_of(const SummationOrder& order, const Index partial) {
-  return share_of(order.places * order.chunks, partial, order.partials);
+  return share_of(order.repetitions * order.chunks, partial, order.partials);
 }
 
 }  // namespace onedsl::native

@@ -6,6 +6,36 @@ namespace onedsl {
 struct Geometry;
 }
 
+// Units of work
+//
+// A tensor is viewed as (outer, channels, inner), slowest axis first (core/geometry.hpp). One index
+// of outer is a position: channels * inner neighboring elements. There are two layouts:
+//
+//   columns (as NXC): inner is shorter than a vector     planes (as NCX): inner is a vector or more
+//
+//              block 0    block 1                                   block 0     block 1
+//             c0  c1  c2 |c3  c4  c5                              c0    c1   | c2    c3
+//           +------------+------------+                         +-----+-----+-----+-----+
+//     row 0 | .   .   .  | .   .   .  |                   row 0 |plane|plane|plane|plane|
+//     row 1 | .   .   .  | .   .   .  | chunk 0           row 1 |     |     |     |     | chunk 0
+//           +------------+------------+                         +-----+-----+-----+-----+
+//     row 2 | .   .   .  | .   .   .  |                   row 2 |     |     |     |     |
+//     row 3 | .   .   .  | .   .   .  | chunk 1           row 3 |     |     |     |     | chunk 1
+//           +------------+------------+                         +-----+-----+-----+-----+
+//
+//   row          neighboring elements. Columns: `repeat` positions, so that column j belongs to
+//                channel j / inner % channels; the elements after the last whole row are `rest`.
+//                Planes: one position, or one segment of every plane of a position.
+//   segment      part of a plane, where planes are few and large; else the whole plane
+//   chunk        consecutive rows that are summed one after the other
+//   partial sum  sum of a channel over some consecutive chunks
+//   block        neighboring channels that a thread processes together
+//   tile         one chunk of one block: what one call of a kernel processes
+//   work item    the chunks of one partial sum of one block: what threads share
+//   panel        neighboring blocks; a panel is summed and written before the next one is summed
+//   group        channels with statistics of their own under one index of the kept loops; each
+//                group is a run of its own, whose summed loops repeat all chunks `repetitions`
+//                times
 namespace onedsl::native {
 
 using Index = std::int64_t;
@@ -16,50 +46,38 @@ struct Range {
   Index end = 0;
 };
 
-// The order of every sum: which elements are added to which, one after the other.
+// The order of every sum: which elements are added to which, and when.
 //
-// It is decided here and nowhere else, by the geometry and the lanes of a vector. The number of
-// threads and the caches have no part in it: order_of() is not told them. What depends on them, the
-// Schedule, only says who computes what and when. So the results are the same bits for any number
-// of threads, as long as a kernel that sums chooses its branches by an SummationOrder alone, and
-// never by the block of channels that it was given: see visit_rows() in reduce_columns.inl.
-//
-// A tensor is seen as rows, one after the other in memory, in one of two ways:
-//   columns: `inner` is shorter than a vector (1 in NXC memory). A row holds `repeat` positions of
-//            the outer axis, each of channels * inner elements, and column j belongs to channel
-//            j / inner % channels. What remains, shorter than a row, is `rest` elements.
-//   planes:  a row holds one position of the outer axis, or, where planes are few and large, one of
-//            its `pieces`: `piece` elements of every plane (the last piece may be shorter).
-//
-// Rows are summed in chunks. Where the whole block is summed over several `places`, every place has
-// its own chunks. The sums of some neighbouring chunks make one partial sum (chunks_of), and the
-// partial sums are added up in their own order.
+// The geometry and the lanes of a vector decide it, and nothing else: neither the number of threads
+// nor the caches, which are the business of Schedule. So results have the same bits for any number
+// of threads, as long as the kernels that sum choose their branches by the SummationOrder and the
+// chunk alone, never by the block (see visit_rows() in reduce_columns.inl).
 struct SummationOrder {
   int lanes = 0;
   Index outer = 0;
   Index channels = 0;
   Index inner = 0;
-  Index places = 0;
+  Index repetitions = 0;
 
   bool columns = false;
   Index repeat = 1;
   Index row = 0;   // elements
   Index rest = 0;  // elements
-  Index pieces = 1;
-  Index piece = 0;  // elements
+  Index segments = 1;
+  Index segment = 0;  // elements; the last segment of a plane may have fewer
   Index rows = 0;
-  bool rows_in_registers = false;  // columns: see ColumnSums::add_tile()
-  Index rows_together = 1;         // planes: see add_pieces()
+  bool rows_in_registers = false;  // columns: see ColumnSums::add_rows_in_registers()
+  Index rows_together = 1;         // planes: see add_segments()
 
   Index chunk_rows = 0;
-  Index chunks = 0;  // of one place
+  Index chunks = 0;  // of one repetition
   Index partials = 0;
 };
 
-// For a geometry whose loops are all summed over, and which has elements.
+// Return the order for a geometry that has elements and no kept loops.
 SummationOrder order_of(const Geometry& geometry, int lanes);
 
-// The chunks of a partial sum, counted through all places.
+// Return the chunks of a partial sum, numbered through all repetitions.
 Range chunks_of(const SummationOrder& order, Index partial);
 
 }  // namespace onedsl::native

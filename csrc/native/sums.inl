@@ -1,57 +1,57 @@
 #pragma once
 
-// Sums of terms: of the weights, and of the products of weight and distance.
+// Sums of factors, and of products factor * deviation (see Terms in formulas.inl).
 
 #include "formulas.inl"
 #include "kernels.hpp"
-#include "pairs.hpp"
-#include "simd.hpp"
+#include "vector.hpp"
+#include "vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// f32 holds the sums of so many rows of columns, or pairs of vectors of a long plane, then f64
-// takes over.
+// So many terms of a lane are summed in f32, then in f64: rows of columns, or pairs of vectors of a
+// plane.
 constexpr int terms_in_f32 = 8;
 
 struct Sums {
-  Vec weights;
+  Vec factors;
   Vec products;
 };
 
 inline Sums operator+(const Sums& a, const Sums& b) {
-  return {a.weights + b.weights, a.products + b.products};
+  return {a.factors + b.factors, a.products + b.products};
 }
 
 struct PairSums {
-  VecPair weights{};
+  VecPair factors{};
   VecPair products{};
 
   void add(const PairTerms& terms) {
-    weights = {weights.a + terms.a.weight, weights.b + terms.b.weight};
-    products = {multiply_add(terms.a.weight, terms.a.distance, products.a),
-                multiply_add(terms.b.weight, terms.b.distance, products.b)};
+    factors = {factors.a + terms.a.factor, factors.b + terms.b.factor};
+    products = {multiply_add(terms.a.factor, terms.a.deviation, products.a),
+                multiply_add(terms.b.factor, terms.b.deviation, products.b)};
   }
   void add(const Terms& terms) {
-    weights.a = weights.a + terms.weight;
-    products.a = multiply_add(terms.weight, terms.distance, products.a);
+    factors.a = factors.a + terms.factor;
+    products.a = multiply_add(terms.factor, terms.deviation, products.a);
   }
-  Sums a() const { return {weights.a, products.a}; }
-  Sums b() const { return {weights.b, products.b}; }
+  Sums a() const { return {factors.a, products.a}; }
+  Sums b() const { return {factors.b, products.b}; }
 };
 
-// Adds f32 sums to those in memory, in either type.
-inline void add_to(float* weights, float* products, const Sums& sums) {
-  store(weights, load(weights) + sums.weights);
+// Add f32 sums to those in memory.
+inline void add_to(float* factors, float* products, const Sums& sums) {
+  store(factors, load(factors) + sums.factors);
   store(products, load(products) + sums.products);
 }
-inline void add_to(double* weights, double* products, const Sums& sums) {
-  store_doubles(weights, load_doubles(weights) + widen(sums.weights));
+inline void add_to(double* factors, double* products, const Sums& sums) {
+  store_doubles(factors, load_doubles(factors) + widen(sums.factors));
   store_doubles(products, load_doubles(products) + widen(sums.products));
 }
 
-inline void put(const Part& part, double& partial, const double sum) {
-  partial = part.adds_to_partial ? partial + sum : sum;
+inline void store_sum(const Tile& tile, double& partial, const double sum) {
+  partial = tile.adds_to_partial ? partial + sum : sum;
 }
 
 }  // namespace

@@ -33,18 +33,17 @@ Tensors tensors_of(const Ports& ports) {
   return tensors;
 }
 
-// Evenly variance_kind over all elements of channel 0.
-Samples samples_of(const SummationOrder& order, const Places& places) {
+Samples samples_of(const SummationOrder& order, const LoopOffsets& repetitions) {
   const Index plane = order.inner;
-  const Index in_place = order.outer * plane;
-  const Index elements = in_place * places.count();
+  const Index per_repetition = order.outer * plane;
+  const Index elements = per_repetition * repetitions.count();
   Samples samples;
   samples.count = std::min(elements, Samples::most);
   for (Index i = 0; i < samples.count; ++i) {
     const Index element = (2 * i + 1) * elements / (2 * samples.count);
-    const Index within = element % in_place;
-    samples.at[i] = places.offset(element / in_place) + within / plane * order.channels * plane +
-                    within % plane;
+    const Index within = element % per_repetition;
+    samples.at[i] = repetitions.offset(element / per_repetition) +
+                    within / plane * order.channels * plane + within % plane;
   }
   return samples;
 }
@@ -56,14 +55,14 @@ bool has_relu(const Problem& problem) {
 
 }  // namespace
 
-Variant variant_of(const Problem& problem, const Ports& ports) {
-  switch (problem.operation) {
+Variant variant_of(const Operation operation) {
+  switch (operation) {
     case Operation::forward_training:
       return Variant::normalization;
     case Operation::relu_forward_training:
       return Variant::normalization_and_relu;
     case Operation::relu_training_backward:
-      return ports.in[Input::dst] != nullptr ? Variant::gradient_by_dst : Variant::gradient_by_src;
+      return Variant::masked_gradient;
     case Operation::training_backward:
       break;
   }
@@ -71,7 +70,7 @@ Variant variant_of(const Problem& problem, const Ports& ports) {
 }
 
 Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
-              const Places& places) {
+              const LoopOffsets& repetitions) {
   Task task;
   task.tensors = tensors_of(ports);
   task.formula.epsilon = problem.attributes.epsilon;
@@ -86,7 +85,7 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
   if (has_relu(problem)) task.formula.relu = relu_of(problem.attributes.clip, problem.data);
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
-  if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order, places);
+  if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order, repetitions);
   return task;
 }
 
@@ -135,9 +134,9 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
 
 bool reduce_writes_residual(const Problem& problem, const Ports& ports,
                             const SummationOrder& order) {
-  return order.columns && problem.pass == Pass::both && needs_sums(problem) &&
-         ports.out[Output::diff_residual] != nullptr &&
-         variant_of(problem, ports) == Variant::gradient_by_dst;
+  // A mask from src needs no further tensor in either pass. Frozen statistics have another formula.
+  return order.columns && problem.pass == Pass::both && problem.statistics == Statistics::batch &&
+         ports.out[Output::diff_residual] != nullptr && ports.in[Input::dst] != nullptr;
 }
 
 bool may_write_non_temporal(const Problem& problem, const Ports& ports,
@@ -145,12 +144,12 @@ bool may_write_non_temporal(const Problem& problem, const Ports& ports,
   if (reduce_writes_residual(problem, ports, order)) return true;
   const Signature& signature = signature_of(problem.operation);
   if (ports.out[signature.in_place_output] == ports.in[signature.in_place_input]) return false;
-  // Such stores begin where the result is aligned, and so must the other tensor that is written.
+  // The stores are aligned for the result, and must also be aligned for the other written tensor.
   const void* const other = ports.out[Output::diff_residual];
-  const auto past_line = [](const void* const p) {
+  const auto line_offset = [](const void* const p) {
     return reinterpret_cast<std::uintptr_t>(p) % 64;
   };
-  return other == nullptr || past_line(other) == past_line(ports.out[Output::diff_src]);
+  return other == nullptr || line_offset(other) == line_offset(ports.out[Output::diff_src]);
 }
 
 bool is_forward(const Problem& problem) {

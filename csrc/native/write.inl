@@ -4,57 +4,50 @@
 
 #include <cstdint>
 
+#include "coefficient_tables.inl"
 #include "formulas.inl"
 #include "kernels.hpp"
-#include "pairs.hpp"
-#include "simd.hpp"
-#include "tables.inl"
+#include "vector.hpp"
+#include "vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-template <class Result, bool non_temporal>
+template <class Result>
 class Writer {
  public:
-  Writer(const Task& task, const Part& part)
-      : task_(task), order_(task.order), part_(part), result_(task, part.offset) {}
+  Writer(const Task& task, const Tile& tile)
+      : task_(task), order_(task.order), tile_(tile), result_(task, tile.offset) {}
 
   void write_columns() const {
-    const Range rows = rows_of(order_, part_.chunk);
-    const Index rest = rest_of(order_, part_.chunk);
-    const bool whole_rows = length(part_.channels) == order_.channels;
-    if (whole_rows && (non_temporal || four_vectors_hold_whole_positions())) {
+    const Range rows = rows_of(order_, tile_.chunk);
+    const Index rest = rest_of(order_, tile_.chunk);
+    const bool whole_rows = length(tile_.channels) == order_.channels;
+    if (whole_rows && (task_.non_temporal || four_vectors_hold_whole_positions())) {
       return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
     }
-    const Index column = part_.channels.begin * order_.inner;
-    const Index width = whole_rows ? order_.row : length(part_.channels) * order_.inner;
+    const Index column = tile_.channels.begin * order_.inner;
+    const Index width = whole_rows ? order_.row : length(tile_.channels) * order_.inner;
     Index row = rows.begin;
-    if constexpr (non_temporal) {
+    if (task_.non_temporal) {
       for (; row < rows.end; ++row) {
         const Index begin = row * order_.row + column;
         write_span(begin, begin + width, column);
       }
-    } else {
-      // Long rows are better read one by one, in memory's order.
-      constexpr Index longest_row_bytes = 1024;
-      if (order_.row * element_bytes <= longest_row_bytes) {
-        for (; row + 4 <= rows.end; row += 4) write_rows<4>(row, column, width);
-      }
-      for (; row < rows.end; ++row) write_rows<1>(row, column, width);
-      if (rest > 0) write_rows<1>(order_.rows, 0, rest);
+      return;
     }
+    // Long rows are read faster one after the other.
+    constexpr Index longest_row_bytes = 1024;
+    if (order_.row * element_bytes <= longest_row_bytes) {
+      for (; row + 4 <= rows.end; row += 4) write_rows<4>(row, column, width);
+    }
+    for (; row < rows.end; ++row) write_rows<1>(row, column, width);
+    if (rest > 0) write_rows<1>(order_.rows, 0, rest);
   }
 
   void write_planes() const {
-    const Range rows = rows_of(order_, part_.chunk);
-    for (Index row = rows.end; row-- > rows.begin;) {
-      const Piece piece = piece_of(order_, row);
-      if (part_.to_next > 0) {
-        write_planes_of<true>(piece);
-      } else {
-        write_planes_of<false>(piece);
-      }
-    }
+    const Range rows = rows_of(order_, tile_.chunk);
+    for (Index row = rows.end; row-- > rows.begin;) write_segments(segment_of(order_, row));
   }
 
  private:
@@ -62,55 +55,54 @@ class Writer {
   using Tables_ = ColumnTables<Element>;
   static constexpr auto element_bytes = static_cast<Index>(sizeof(Element));
   static constexpr Index vector_bytes = lanes * element_bytes;
-  // Or a line's: each vector of a pair that begins a line is aligned.
+  // At most a cache line: each vector of a pair that begins a line is aligned.
   static constexpr Index pair_bytes = minimum(2 * vector_bytes, line_bytes);
 
-  // `count` pairs of vectors of each of n rows; coefficients(i) are those of the pair that begins
-  // at the i-th element. `asks` for what is to be read of these rows.
-  template <int n = 1, bool asks = false, class Of>
+  // Writes `count` pairs of vectors of each of n rows. coefficients(i) returns those of the pair
+  // that begins at element i.
+  template <int n = 1, bool prefetches = false, class Of>
   [[gnu::flatten]] void write_pairs(const Index count, const Index at,
                                     const Of& coefficients) const {
-    // A copy: *this would be read again after every store.
+    // A copy in registers: *this would be loaded again after every store.
     const Result result = result_;
     const Index stride = order_.row;
     const Index end = at + count * pair_lanes;
     for (Index i = at; i < end; i += pair_lanes) {
       const PairCoefficients k = coefficients(i - at);
-      for (Index j = i; j < i + n * stride; j += stride) {
-        if constexpr (asks) prefetch(result, j + elements_ahead<Element>, pair_lanes);
-        result.write(j, k, WholePair<non_temporal>{});
-        if constexpr (n == 1) break;
+      for (int row = 0; row < n; ++row) {
+        const Index j = i + row * stride;
+        if constexpr (prefetches) prefetch(result, j + prefetch_distance<Element>, pair_lanes);
+        result.write(j, k, WholePair{});
       }
     }
   }
 
-  // `count` times two pairs of vectors: all coefficients stay in registers.
-  [[gnu::flatten]] void write_by_turns(const Index count, const Index at,
-                                       const PairCoefficients& first,
-                                       const PairCoefficients& second) const {
+  // Writes `count` times two pairs of vectors, all of whose coefficients stay in registers.
+  [[gnu::flatten]] void write_two_pairs(const Index count, const Index at,
+                                        const PairCoefficients& first,
+                                        const PairCoefficients& second) const {
     const Result result = result_;
     for (Index i = at; i < at + count * 2 * pair_lanes; i += 2 * pair_lanes) {
-      prefetch(result, i + elements_ahead<Element>, 2 * pair_lanes);
-      result.write(i, first, WholePair<non_temporal>{});
-      result.write(i + pair_lanes, second, WholePair<non_temporal>{});
+      prefetch(result, i + prefetch_distance<Element>, 2 * pair_lanes);
+      result.write(i, first, WholePair{});
+      result.write(i + pair_lanes, second, WholePair{});
     }
   }
 
-  // Elements from `at` on before one where stores of so many bytes are aligned: non-temporal ones
-  // must be, and others are faster. The tensor's own type decides its alignment, so that there
-  // always is one.
+  // Return the number of elements from `at` to the next one whose address is a multiple of `bytes`.
+  // Non-temporal stores must be aligned, and ordinary ones are faster. Tensors are aligned to
+  // their element type, so that there is such an element.
   Index unaligned_from(const Index at, const Index bytes) const {
     const auto address = reinterpret_cast<std::uintptr_t>(result_.begin() + at);
     return static_cast<Index>((0 - address) % static_cast<std::uintptr_t>(bytes)) / element_bytes;
   }
 
-  // The coefficients then repeat every two pairs of vectors.
+  // If so, the coefficients repeat every two pairs of vectors.
   bool four_vectors_hold_whole_positions() const {
     return 2 * pair_lanes % (order_.channels * order_.inner) == 0;
   }
 
-  // Elements [begin, end), the first of them of the given column; the table is gone through
-  // cyclically.
+  // Writes the elements [begin, end), the first of which is in the given column.
   void write_span(const Index begin, const Index end, Index column) const {
     const Index period = task_.workspace.tables.period;
     const auto coefficients = [&] { return Tables_(task_, column); };
@@ -130,7 +122,7 @@ class Writer {
       const PairCoefficients second = coefficients().at(0);
       pass_columns(pair_lanes);
       const Index count = (end - at) / (2 * pair_lanes);
-      write_by_turns(count, at, first, second);
+      write_two_pairs(count, at, first, second);
       at += count * 2 * pair_lanes;
     }
     while (at + pair_lanes <= end) {
@@ -143,7 +135,7 @@ class Writer {
     if (at < end) result_.write(at, coefficients().at(0), FirstOfPair{static_cast<int>(end - at)});
   }
 
-  // Columns of n rows, whose coefficients are then loaded once.
+  // Writes columns of n rows, which share the loads of the coefficients.
   template <int n>
   void write_rows(const Index row, const Index column, const Index width) const {
     const Index at = row * order_.row + column;
@@ -153,7 +145,8 @@ class Writer {
         result_.write(i, k, FirstOfPair{static_cast<int>(count)});
       }
     };
-    const Index head = rows_begin_alike() ? minimum(unaligned_from(at, pair_bytes), width) : 0;
+    const bool aligned_alike = order_.row * element_bytes % line_bytes == 0;
+    const Index head = aligned_alike ? minimum(unaligned_from(at, pair_bytes), width) : 0;
     if (head > 0) write_few(0, head);
     const Index pairs = (width - head) / pair_lanes;
     const Tables_ tables(task_, column + head);
@@ -162,93 +155,70 @@ class Writer {
     if (done < width) write_few(done, width - done);
   }
 
-  // In a line of memory: what is aligned in one row is aligned in all.
-  bool rows_begin_alike() const { return order_.row * element_bytes % line_bytes == 0; }
-
-  // Planes, or pieces of one, that follow each other in memory. Where a vector crosses from one
-  // into the next, its lanes take the coefficients of both: a plane is at least a vector long.
-  template <bool prefetch_next_panel>
-  [[gnu::flatten]] void write_planes_of(const Piece& piece) const {
-    Index at = piece.begin + part_.channels.begin * order_.inner;
-    Index plane_end = at + piece.count;
-    Coefficients k = channel_coefficients(task_, part_.channels.begin);
-    // Other stores stay where they fall: aligned, they gained in misaligned memory alone.
-    const Index n = non_temporal ? minimum(unaligned_from(at, vector_bytes), piece.count) : 0;
+  // Writes a row of planes: a segment of each. Whole planes are neighbors in memory, and a vector
+  // that crosses from one into the next takes its coefficients from both.
+  [[gnu::flatten]] void write_segments(const Segment& segment) const {
+    Index at = segment.begin + tile_.channels.begin * order_.inner;
+    Index end = at + segment.count;
+    Coefficients k = channel_coefficients(task_, tile_.channels.begin);
+    // Ordinary stores gain from alignment only where all tensors are misaligned.
+    const Index n =
+        task_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
     if (n > 0) {
       result_.write(at, k, FirstOfVector{static_cast<int>(n)});
       at += n;
     }
-    for (Index c = part_.channels.begin; c < part_.channels.end; ++c) {
-      at = write_whole_vectors<prefetch_next_panel>(at, plane_end, k);
-      const int left = static_cast<int>(plane_end - at);
-      if (c + 1 < part_.channels.end) {
+    for (Index c = tile_.channels.begin; c < tile_.channels.end; ++c) {
+      at = write_whole_vectors(at, end, k);
+      const int left = static_cast<int>(end - at);
+      if (c + 1 < tile_.channels.end) {
         const Coefficients next = channel_coefficients(task_, c + 1);
         if (left > 0) {
-          result_.write(at, select_first(left, k, next), WholeVector<non_temporal>{});
+          result_.write(at, select_first(left, k, next), WholeVector{});
           at += lanes;
         }
         k = next;
       } else if (left > 0) {
         result_.write(at, k, FirstOfVector{left});
       }
-      plane_end += order_.inner;
+      end += order_.inner;
     }
   }
 
-  // As many as there are before `end`. Returns where they end.
-  template <bool prefetch_next_panel>
+  // Writes as many vectors as fit before `end`, and returns where the last one ends.
   Index write_whole_vectors(const Index at, const Index end, const Coefficients& k) const {
+    // With a panel to prefetch, in short stretches: only so many requests to memory can be pending.
+    constexpr Index prefetched_pairs = 16;
     const Index vectors = (end - at) / lanes;
     const Index pairs = vectors / 2;
+    const Index step = tile_.to_next_panel > 0 ? prefetched_pairs : pairs;
     const auto coefficients = [k](Index) { return PairCoefficients{k, k}; };
-    if constexpr (prefetch_next_panel) {
-      // By turns, for the processor has only so many requests to memory under way.
-      constexpr Index turn = 16;
-      for (Index done = 0; done < pairs; done += turn) {
-        const Index count = minimum(pairs - done, turn);
-        const Index i = at + done * pair_lanes;
-        prefetch<Into::second_cache>(result_, i + part_.to_next, count * pair_lanes);
-        write_pairs(count, i, coefficients);
+    for (Index done = 0; done < pairs; done += step) {
+      const Index count = minimum(pairs - done, step);
+      const Index i = at + done * pair_lanes;
+      if (tile_.to_next_panel > 0) {
+        prefetch<CacheLevel::second>(result_, i + tile_.to_next_panel, count * pair_lanes);
       }
-    } else {
-      write_pairs(pairs, at, coefficients);
+      write_pairs(count, i, coefficients);
     }
     const Index done = at + vectors * lanes;
-    if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector<non_temporal>{});
+    if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector{});
     return done;
   }
 
   const Task& task_;
   const SummationOrder& order_;
-  const Part& part_;
+  const Tile& tile_;
   Result result_;
 };
 
-template <class Result, bool non_temporal>
-void write_part(const Task& task, const Part& part) {
-  const Writer<Result, non_temporal> writer(task, part);
+template <class Result>
+void write(const Task& task, const Tile& tile) {
+  const Writer<Result> writer(task, tile);
   if (task.order.columns) {
     writer.write_columns();
   } else {
     writer.write_planes();
-  }
-}
-
-template <class Result>
-void write(const Task& task, const Part& part) {
-  if (task.non_temporal) {
-    write_part<Result, true>(task, part);
-  } else {
-    write_part<Result, false>(task, part);
-  }
-}
-
-template <class T>
-void write_gradient(const Task& task, const Part& part) {
-  if (task.formula.statistics == Statistics::batch) {
-    write<GradientResult<T, Statistics::batch>>(task, part);
-  } else {
-    write<GradientResult<T, Statistics::frozen>>(task, part);
   }
 }
 

@@ -9,6 +9,7 @@ namespace py = pybind11;
 namespace onedsl {
 
 void bind_types(py::module_& module) {
+  module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
   py::native_enum<DataType>(module, "DataType", "enum.Enum")
       .value("f32", DataType::f32)
       .value("bf16", DataType::bf16)

@@ -67,7 +67,7 @@ py::object kernel_info_row(const Plan& plan) {
   row["columns"] = cut->order.columns;
   row["rows"] = cut->order.rows;
   row["row"] = cut->order.row;
-  row["pieces"] = cut->order.pieces;
+  row["segments"] = cut->order.segments;
   row["chunks"] = cut->order.chunks;
   row["chunk_rows"] = cut->order.chunk_rows;
   row["partials"] = cut->order.partials;

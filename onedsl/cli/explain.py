@@ -124,7 +124,7 @@ def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
         kind = f"rows of {info['row']} contiguous elements, with vectors of {info['lanes']} lanes"
     else:
         kind = f"planes, with vectors of {info['lanes']} lanes"
-        kind += f", each in {info['pieces']} pieces" if info["pieces"] > 1 else ""
+        kind += f", each in {info['segments']} segments" if info["segments"] > 1 else ""
     chunks = f"{info['rows']:,} rows in {info['chunks']} chunks, {info['partials']} partial sums"
     yield "summation", f"{kind}; {chunks}"
     sharing = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import math
 import operator
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -106,8 +105,12 @@ class TensorSpec:
         if len(sizes) > MAX_RANK:
             raise ValueError(f"shape must have at most {MAX_RANK} dimensions, got {len(sizes)}")
         name = dtype_name(dtype)
-        if 0 not in sizes and math.prod(sizes) * DTYPES[name].itemsize > sys.maxsize:
-            raise ValueError(f"shape must fit in the address space, got {sizes}")
+        nbytes = math.prod(sizes) * DTYPES[name].itemsize
+        if nbytes > _core.MAX_TENSOR_BYTES:
+            raise ValueError(
+                f"shape must have at most {_core.MAX_TENSOR_BYTES} bytes, "
+                f"got {sizes} with {nbytes} bytes"
+            )
         steps = c_strides(sizes) if strides is None else _integers("strides", strides)
         if len(steps) != len(sizes):
             raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")

@@ -71,7 +71,8 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   problem.wanted = random.chance(8) ? signature.least : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
     problem.statistics = random.chance(4) ? Statistics::frozen : Statistics::batch;
-    problem.variance_kind = random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
+    problem.variance_kind =
+        random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
   signature.inputs.for_each([&](const Input port) {
     if (signature.optional.has(port) && random.chance(4)) return;
@@ -174,8 +175,8 @@ inline Results results_of(const Call& call, const Run& run) {
     ports.out[port] = tensor.data();
   });
   if (run.in_place) {
-    results.at(signature.in_place).copy_from(call[signature.over]);
-    ports.in[signature.over] = results.at(signature.in_place).data();
+    results.at(signature.in_place_output).copy_from(call[signature.in_place_input]);
+    ports.in[signature.in_place_input] = results.at(signature.in_place_output).data();
   }
   if (run.in_passes) {
     run_in_passes(problem, run, ports);

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "native/pairs.hpp"
-#include "native/simd.hpp"
+#include "native/vector.hpp"
+#include "native/vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {

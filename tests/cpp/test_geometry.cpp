@@ -81,7 +81,10 @@ void test_what_is_not_dense() {
   refused("no element in a row", {4, 3}, {6, 2});
   refused("a negative size", {-4, 3}, {3, 1});
   constexpr std::ptrdiff_t huge = std::ptrdiff_t{1} << 40;
-  refused("more bytes than can be counted", {huge, huge}, {huge, 1});
+  refused("more bytes than 64 bits count", {huge, huge}, {huge, 1});
+  constexpr std::ptrdiff_t most = max_tensor_bytes / 4;
+  refused("more than max_tensor_bytes", {1, most + 1}, {most + 1, 1});
+  check(block_layout(1, most, 1).geometry().has_value(), "as large as a tensor may be");
 
   Layout single = block_layout(4, 3, 1);
   single.strides[2] = 12345;

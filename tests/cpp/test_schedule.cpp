@@ -4,11 +4,11 @@
 
 #include "check.hpp"
 #include "layouts.hpp"
-#include "native/kernels.hpp"
-#include "native/summation_order.hpp"
-#include "native/places.hpp"
-#include "native/schedule.hpp"
 #include "native/int_math.hpp"
+#include "native/kernels.hpp"
+#include "native/loop_offsets.hpp"
+#include "native/schedule.hpp"
+#include "native/summation_order.hpp"
 #include "tests.hpp"
 
 namespace onedsl::test {
@@ -16,25 +16,26 @@ namespace {
 
 using native::Index;
 using native::Machine;
-using native::SummationOrder;
 using native::Range;
 using native::Schedule;
+using native::SummationOrder;
 using native::Worker;
 
-// How many shares a worker has beside the others': none is idle while another has two.
+// Shares differ by at most one: no worker is idle while another has two.
 void check_even(const std::vector<Index>& shares, const Geometry& geometry) {
   const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
   check(*most - *least <= 1, "a thread has ", *most, " shares and another ", *least, " of ",
         geometry);
 }
 
-// What run() does with a Schedule, counted: how often each channel of each partial sum is visited.
-void check_covered_once(const Schedule& schedule, const SummationOrder& order, const Geometry& geometry) {
+// Counts how often run() visits each channel of each partial sum.
+void check_covered_once(const Schedule& schedule, const SummationOrder& order,
+                        const Geometry& geometry) {
   std::vector<int> sums(static_cast<std::size_t>(order.channels * order.partials), 0);
   std::vector<int> finished(static_cast<std::size_t>(order.channels), 0);
   const Index panels = native::divide_up(order.channels, schedule.panel);
   std::vector<Index> panels_each;
-  std::vector<std::vector<Index>> units_each(static_cast<std::size_t>(panels));
+  std::vector<std::vector<Index>> items_each(static_cast<std::size_t>(panels));
   for (Index index = 0; index < schedule.threads; ++index) {
     const Worker worker{index, schedule.threads};
     const Range mine = panels_of(schedule, order, worker);
@@ -42,14 +43,14 @@ void check_covered_once(const Schedule& schedule, const SummationOrder& order, c
     const Worker in_panel = schedule.own_panels ? Worker{} : worker;
     for (Index panel = mine.begin; panel < mine.end; ++panel) {
       const Range channels = channels_of(schedule, order, panel);
-      const Range units =
-          native::share_of(units_in(schedule, order, channels), in_panel.index, in_panel.workers);
-      units_each[static_cast<std::size_t>(panel)].push_back(units.end - units.begin);
-      for (Index i = units.begin; i < units.end; ++i) {
-        const native::Unit unit = unit_of(schedule, order, channels, i);
-        check(unit.channels.begin < unit.channels.end, "an empty unit of ", geometry);
-        for (Index c = unit.channels.begin; c < unit.channels.end; ++c) {
-          ++sums.at(static_cast<std::size_t>(unit.partial * order.channels + c));
+      const Range items = native::share_of(num_work_items(schedule, order, channels),
+                                           in_panel.index, in_panel.workers);
+      items_each[static_cast<std::size_t>(panel)].push_back(items.end - items.begin);
+      for (Index i = items.begin; i < items.end; ++i) {
+        const native::WorkItem item = work_item(schedule, order, channels, i);
+        check(item.channels.begin < item.channels.end, "an empty work item of ", geometry);
+        for (Index c = item.channels.begin; c < item.channels.end; ++c) {
+          ++sums.at(static_cast<std::size_t>(item.partial * order.channels + c));
         }
       }
       const Range some =
@@ -60,17 +61,17 @@ void check_covered_once(const Schedule& schedule, const SummationOrder& order, c
     }
   }
   const auto once = [](const int times) { return times == 1; };
-  check(std::all_of(sums.begin(), sums.end(), once), "not every unit once: ", geometry);
+  check(std::all_of(sums.begin(), sums.end(), once), "not every work item once: ", geometry);
   check(std::all_of(finished.begin(), finished.end(), once), "not finished once: ", geometry);
   check_even(panels_each, geometry);
-  for (const std::vector<Index>& units : units_each) check_even(units, geometry);
+  for (const std::vector<Index>& items : items_each) check_even(items, geometry);
 }
 
 void check_what_kernels_rely_on(const Schedule& schedule, const SummationOrder& order,
                                 const Geometry& geometry) {
   check(schedule.block >= 1 && schedule.panel >= schedule.block, "blocks of ", geometry);
-  if (order.repeat > 1) check(schedule.block == order.channels, "repeated rows of ", geometry);
-  if (order.pieces > 1) check(schedule.block == 1, "pieces of ", geometry);
+  if (order.repeat > 1) check(schedule.block == order.channels, "rows of several positions of ", geometry);
+  if (order.segments > 1) check(schedule.block == 1, "segments of ", geometry);
   if (!order.columns) {
     const Index doubles = schedule.block * native::scratch_per_plane(order.lanes);
     check(doubles * 8 <= 65536, "a thread's scratch for ", geometry);
@@ -115,7 +116,7 @@ void test_schedule() {
     several_threads += schedule.threads > 1 ? 1 : 0;
   }
   for (const int seen : {own_panels, several_panels, several_blocks, several_threads}) {
-    check(seen > 500, "the random schedules say too little: ", own_panels, " with own panels, ",
+    check(seen > 500, "the random schedules cover too little: ", own_panels, " with own panels, ",
           several_panels, " with several, ", several_blocks, " with several blocks, ",
           several_threads, " with several threads");
   }

@@ -1,10 +1,10 @@
 #pragma once
 
-// Where rows, pieces and the entries of tables lie, and the tables in vectors.
+// Ranges of rows and segments, and the coefficient tables as vectors.
 
 #include "kernels.hpp"
-#include "pairs.hpp"
-#include "simd.hpp"
+#include "vector.hpp"
+#include "vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 constexpr Index minimum(const Index a, const Index b) { return a < b ? a : b; }
 constexpr Index length(const Range& range) { return range.end - range.begin; }
 
-// The rows of a chunk. The last chunk may have fewer, and `rest` as well.
+// The whole rows of a chunk. Only the last chunk also has the rest.
 inline Range rows_of(const SummationOrder& order, const Index chunk) {
   const Index first = chunk * order.chunk_rows;
   return {minimum(first, order.rows), minimum(first + order.chunk_rows, order.rows)};
@@ -21,30 +21,30 @@ inline Index rest_of(const SummationOrder& order, const Index chunk) {
   return chunk + 1 == order.chunks ? order.rest : 0;
 }
 
-// Where a row begins in each of its planes, and how many elements of them it has.
-struct Piece {
-  Index begin;  // of channel 0
+// A row of planes: one segment of each plane of a position.
+struct Segment {
+  Index begin;  // in the plane of channel 0
   Index count;
 };
 
-inline Piece piece_of(const SummationOrder& order, const Index row) {
-  const Index within = row % order.pieces * order.piece;
-  return {row / order.pieces * order.channels * order.inner + within,
-          minimum(order.piece, order.inner - within)};
+inline Segment segment_of(const SummationOrder& order, const Index row) {
+  const Index within = row % order.segments * order.segment;
+  return {row / order.segments * order.channels * order.inner + within,
+          minimum(order.segment, order.inner - within)};
 }
 
-// Where a table keeps an entry. Those of columns are in the order in which a VecPair is loaded,
-// from any column on, which puts all even entries before all odd ones if it splits them.
+// Return the index of an entry in a table. Tables of columns are in the order in which a VecPair is
+// loaded from any column: for pairs of even and odd elements, all even entries come first.
 template <class T>
-inline Index place_in_table(const Task& task, const Index entry) {
+inline Index table_index(const Task& task, const Index entry) {
   if constexpr (!splits_even_odd<T>) return entry;
   if (!task.order.columns) return entry;
   return entry / 2 + entry % 2 * (task.workspace.tables.entries / 2);
 }
 
-// Calls set(place) for each place in a table that belongs to channel c.
+// Calls set(index) for each table index of channel c.
 template <class T, class Set>
-inline void for_places_in_table(const Task& task, const Index c, const Set& set) {
+inline void for_table_indices(const Task& task, const Index c, const Set& set) {
   const SummationOrder& order = task.order;
   if (!order.columns) return set(c);
   const Index position = order.channels * order.inner;
@@ -52,19 +52,18 @@ inline void for_places_in_table(const Task& task, const Index c, const Set& set)
     for (Index i = 0; i < order.inner; ++i) {
       Index entry = k * position + c * order.inner + i;
       for (; entry < task.workspace.tables.entries; entry += order.row) {
-        set(place_in_table<T>(task, entry));
+        set(table_index<T>(task, entry));
       }
     }
   }
 }
 
 template <class T>
-inline Index first_place_in_table(const Task& task, const Index c) {
-  return place_in_table<T>(task, task.order.columns ? c * task.order.inner : c);
+inline Index first_table_index(const Task& task, const Index c) {
+  return table_index<T>(task, task.order.columns ? c * task.order.inner : c);
 }
 
-// What the tables have for the elements of a vector. A formula uses some of it, and no more than
-// that is loaded.
+// The coefficients of the elements of a vector. The compiler drops the loads of unused ones.
 struct Coefficients {
   Vec pivot;
   Vec mean;
@@ -101,17 +100,16 @@ struct ColumnTable {
   const float* b;
 
   ColumnTable(const Task& task, const float* table, const Index entry)
-      : a(table + place_in_table<T>(task, entry)),
-        b(splits_even_odd<T> ? table + place_in_table<T>(task, entry + 1) : a + lanes) {}
+      : a(table + table_index<T>(task, entry)),
+        b(splits_even_odd<T> ? table + table_index<T>(task, entry + 1) : a + lanes) {}
 
-  // For the pair of vectors that begins at the i-th of the columns: i is even.
+  // Return the entries of the pair of vectors that begins at column i, which is even.
   VecPair at(const Index i) const {
     const Index step = splits_even_odd<T> ? i / 2 : i;
     return {load(a + step), load(b + step)};
   }
 };
 
-// All of them.
 template <class T>
 struct ColumnTables {
   ColumnTable<T> pivot;

@@ -1,8 +1,8 @@
 #pragma once
 
-// One vector of f32 and what the kernels do with it, on the instruction set that this file is
-// compiled for. Everything is in an unnamed namespace inside one named after the instruction set:
-// two builds of it must never be merged by the linker.
+// Vectors of f32 and their operations, for the instruction set that the including file is compiled
+// for. Everything is in an unnamed namespace inside one named after the instruction set, because
+// the linker must never merge two builds of it.
 
 #include <immintrin.h>
 
@@ -27,20 +27,20 @@ struct F16 {
   std::uint16_t bits;
 };
 
-// Memory is asked for what is read in a row so many bytes before it is read: the CPU's own
-// prefetching begins anew on every page, and stops at the end of a plane.
-constexpr std::int64_t bytes_ahead = 2048;
+// Distance of software prefetching. The CPU's own prefetching restarts on every page and stops at
+// the end of a plane.
+constexpr std::int64_t prefetch_bytes = 2048;
 template <class T>
-constexpr std::int64_t elements_ahead = bytes_ahead / static_cast<std::int64_t>(sizeof(T));
+constexpr std::int64_t prefetch_distance = prefetch_bytes / static_cast<std::int64_t>(sizeof(T));
 
 constexpr std::int64_t line_bytes = 64;
 
-enum class Into : std::uint8_t { first_cache, second_cache };
+enum class CacheLevel : std::uint8_t { first, second };
 
-// Never fails, wherever the elements are.
-template <Into into, class T>
+// The elements may be anywhere: a prefetch never faults.
+template <CacheLevel level, class T>
 inline void prefetch(const T* const begin, const std::int64_t count) {
-  constexpr int locality = into == Into::first_cache ? 3 : 2;
+  constexpr int locality = level == CacheLevel::first ? 3 : 2;
   constexpr auto line = line_bytes / static_cast<std::int64_t>(sizeof(T));
   for (std::int64_t i = 0; i < count; i += line) __builtin_prefetch(begin + i, 0, locality);
 }
@@ -52,7 +52,7 @@ using Vec = __m256;
 #else  // baseline x86-64: SSE2
 using Vec = __m128;
 #endif
-// Arithmetic on Vec and Words is by GCC's and Clang's vector operators.
+// Vec and Words have the arithmetic operators of GCC's and Clang's vector extensions.
 using Words = std::uint32_t __attribute__((vector_size(sizeof(Vec))));
 
 #if defined(__AVX512F__)
@@ -74,7 +74,7 @@ inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
 inline __mmask16 first(int n) { return static_cast<__mmask16>((1u << n) - 1); }
 inline Vec select_first(int n, Vec a, Vec b) { return _mm512_mask_mov_ps(b, first(n), a); }
 
-// GCC 12 takes the intrinsics without a mask for reading uninitialized memory (its bug 105593).
+// GCC 12 warns that the intrinsics without a mask read uninitialized memory (its bug 105593).
 using Half16 = __m256i;  // a Vec narrowed to a 16-bit type
 inline Words words_of(Half16 v) {
   return reinterpret<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, v));
@@ -106,7 +106,7 @@ inline void store_bits(void* p, Half16 v) { _mm256_storeu_si256(static_cast<__m2
 inline void stream_bits(void* p, Half16 v) { _mm256_stream_si256(static_cast<__m256i*>(p), v); }
 inline void store_bits_first(int n, void* p, Half16 v) { _mm256_mask_storeu_epi16(p, first(n), v); }
 
-// Words have the bits of a pair of vectors.
+// Words hold the bits of a pair of vectors.
 inline __mmask32 first_of_pair(int n) {
   return static_cast<__mmask32>((std::uint64_t{1} << n) - 1);
 }

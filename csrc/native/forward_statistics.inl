@@ -1,31 +1,31 @@
 #pragma once
 
-// The forward pass's statistics, of the sums of src - pivot and of its square.
+// The forward pass's statistics, from the sums of src - pivot and of its square.
 //
-// They lose as many digits as the pivot is far from the mean, in deviations. So the pivot is the
-// mean of some samples, and where that turns out to be far off (outliers among the samples), the
-// channel is summed again about the mean that was found.
+// They lose precision when the pivot is far from the mean, measured in standard deviations. The
+// pivot is the mean of some samples; where it turns out to be too far (outliers among the samples),
+// the channel is summed again about the mean that the first sums gave.
 
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "coefficients.inl"
+#include "channel_coefficients.inl"
+#include "coefficient_tables.inl"
 #include "kernels.hpp"
-#include "tables.inl"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Squares, in variances.
+// Largest squared distance of the pivot from the mean, in variances.
 constexpr double farthest_pivot = 4;
 
-// The value in steps of about an eighth of the variance_kind, a power of two: so that src - pivot
-// is mostly exact, and else not rounded alike for all src of one binade. That of equal values is
-// the value, for their variance to be zero.
-inline float pivot_near(const double value, const double variance_kind) {
+// Return the value rounded to a multiple of about an eighth of the spread (a power of two), so that
+// src - pivot is mostly exact, and otherwise not rounded alike for all src of one binade. Without
+// spread the value itself is returned, so that the variance of equal values is zero.
+inline float pivot_near(const double value, const double spread) {
   std::uint64_t bits = 0;
-  std::memcpy(&bits, &variance_kind, sizeof bits);
+  std::memcpy(&bits, &spread, sizeof bits);
   bits &= 0x7ff0000000000000U;
   double step = 0;
   std::memcpy(&step, &bits, sizeof step);
@@ -56,25 +56,25 @@ float pivot_of_samples(const Task& task, const Index c) {
 template <class T>
 void prepare_statistics(const Task& task, const Range& channels) {
   for (Index c = channels.begin; c < channels.end; ++c) {
-    put_pivot<T>(task, c, pivot_of_samples<T>(task, c));
+    set_pivot<T>(task, c, pivot_of_samples<T>(task, c));
   }
 }
 
-// And near_enough is false where the pivot was not; another one is put there then.
+// Sets near_enough to false, and a better pivot, if the pivot is too far from the mean.
 template <class T>
-Total statistics_total(const Task& task, const Index c, const double sum_distance,
+Total statistics_total(const Task& task, const Index c, const double sum_deviation,
                        const double sum_square, bool& near_enough) {
   const double count = task.formula.per_statistic;
   const auto pivot =
-      static_cast<double>(task.workspace.tables.pivot[first_place_in_table<T>(task, c)]);
-  const double off = sum_distance / count;
+      static_cast<double>(task.workspace.tables.pivot[first_table_index<T>(task, c)]);
+  const double off = sum_deviation / count;
   const double mean = pivot + off;
-  const double difference = sum_square - off * sum_distance;
+  const double difference = sum_square - off * sum_deviation;
   const double squares = difference < 0 ? 0 : difference;
 
-  if (off * sum_distance > farthest_pivot * squares) {
+  if (off * sum_deviation > farthest_pivot * squares) {
     near_enough = false;
-    put_pivot<T>(task, c, pivot_near(mean, std::sqrt(squares / count)));
+    set_pivot<T>(task, c, pivot_near(mean, std::sqrt(squares / count)));
   }
   return {mean, squares};
 }
@@ -92,7 +92,7 @@ void apply_statistics(const Task& task, const Index c, const Total& total) {
   };
   tensors.running_mean[c] = running(tensors.mean[c], mean);
   tensors.running_variance[c] = running(tensors.variance[c], variance);
-  put_normalization<T>(task, c,
+  set_normalization<T>(task, c,
                        normalization_of(task, c, tensors.batch_mean[c], tensors.batch_variance[c]));
 }
 
@@ -101,8 +101,8 @@ bool finish_statistics(const Task& task, const Range& channels) {
   bool near_enough = true;
   finish_channels(
       task, channels,
-      [&](const Index c, const double distances, const double squares) {
-        return statistics_total<T>(task, c, distances, squares, near_enough);
+      [&](const Index c, const double deviations, const double squares) {
+        return statistics_total<T>(task, c, deviations, squares, near_enough);
       },
       [&](const Index c, const Total& total) { apply_statistics<T>(task, c, total); });
   return near_enough;

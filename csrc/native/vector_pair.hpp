@@ -1,6 +1,6 @@
 #pragma once
 
-// Two vectors at a time, and vectors in f64. See simd.hpp.
+// Pairs of vectors, and vectors of doubles. See vector.hpp.
 
 #include <immintrin.h>
 
@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "simd.hpp"
+#include "vector.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Two vectors of neighbouring elements: the first `lanes` and the next, or, of bf16, the even and
-// the odd ones, which is how a shift and a mask take them apart.
+// Two vectors of neighboring elements. f32 and f16: the first `lanes` elements and the next ones.
+// bf16: the even elements and the odd ones, because a shift and a mask separate these.
 struct VecPair {
   Vec a;
   Vec b;
@@ -33,11 +33,11 @@ inline Words join_bf16(const VecPair& pair) {
 #if defined(__AVX512BF16__)
   if (__builtin_expect(!has_subnormal(pair.a) && !has_subnormal(pair.b), 1)) {
     using Shorts = std::uint16_t __attribute__((vector_size(sizeof(Vec))));
-    constexpr Shorts in_turn = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    constexpr Shorts interleaved = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const __m512i split = reinterpret<__m512i>(_mm512_cvtne2ps_pbh(pair.b, pair.a));
     return reinterpret<Words>(
-        _mm512_maskz_permutexvar_epi16(0xffffffff, reinterpret<__m512i>(in_turn), split));
+        _mm512_maskz_permutexvar_epi16(0xffffffff, reinterpret<__m512i>(interleaved), split));
   }
 #endif
   return round_bf16_bits(pair.a) >> 16 | (round_bf16_bits(pair.b) & 0xffff0000);
@@ -78,7 +78,7 @@ inline void stream_pair(T* p, const VecPair& pair) {
   }
 }
 
-// Of the first n elements; the other lanes are zero.
+// Load the first n elements; the other lanes are zero.
 template <class T>
 inline VecPair load_pair_first(int n, const T* p) {
   if constexpr (splits_even_odd<T>) {
@@ -100,7 +100,7 @@ inline void store_pair_first(int n, T* p, const VecPair& pair) {
   }
 }
 
-// The first n elements of one, and the others of another.
+// Return the first n elements of a and the others of b.
 template <class T>
 inline VecPair select_pair_first(int n, const VecPair& a, const VecPair& b) {
   if constexpr (splits_even_odd<T>) {
@@ -111,32 +111,28 @@ inline VecPair select_pair_first(int n, const VecPair& a, const VecPair& b) {
   }
 }
 
-// How neighbouring elements are read and written: as a pair of vectors, or the first n of it, or as
-// one vector, or the first n. The lanes past n are zero, or those of `past`.
-template <bool non_temporal = false>
+// Accesses: how neighboring elements are read and written. Lanes that an access leaves out are read
+// as zero, or as the lanes of `others`.
 struct WholePair {
   template <class T>
   VecPair read(const T* p) const {
     return load_pair(p);
   }
   template <class T>
-  VecPair read(const T* p, const VecPair& /*past*/) const {
+  VecPair read(const T* p, const VecPair& /*others*/) const {
     return load_pair(p);
   }
   template <class T>
-  void write(T* p, const VecPair& pair) const {
-    if constexpr (non_temporal) {
+  void write(T* p, const VecPair& pair, const bool non_temporal) const {
+    if (non_temporal) {
       stream_pair(p, pair);
     } else {
       store_pair(p, pair);
     }
   }
-  template <class T>
-  void write_non_temporal(T* p, const VecPair& pair) const {
-    stream_pair(p, pair);
-  }
 };
 
+// The first n elements of a pair.
 struct FirstOfPair {
   int n;
 
@@ -145,32 +141,27 @@ struct FirstOfPair {
     return load_pair_first(n, p);
   }
   template <class T>
-  VecPair read(const T* p, const VecPair& past) const {
-    return select_pair_first<T>(n, load_pair_first(n, p), past);
+  VecPair read(const T* p, const VecPair& others) const {
+    return select_pair_first<T>(n, load_pair_first(n, p), others);
   }
   template <class T>
-  void write(T* p, const VecPair& pair) const {
+  void write(T* p, const VecPair& pair, bool /*non_temporal*/) const {
     store_pair_first(n, p, pair);
-  }
-  template <class T>
-  void write_non_temporal(T* p, const VecPair& pair) const {
-    write(p, pair);
   }
 };
 
-template <bool non_temporal = false>
 struct WholeVector {
   template <class T>
   Vec read(const T* p) const {
     return load(p);
   }
   template <class T>
-  Vec read(const T* p, const Vec& /*past*/) const {
+  Vec read(const T* p, const Vec& /*others*/) const {
     return load(p);
   }
   template <class T>
-  void write(T* p, const Vec v) const {
-    if constexpr (non_temporal) {
+  void write(T* p, const Vec v, const bool non_temporal) const {
+    if (non_temporal) {
       stream(p, v);
     } else {
       store(p, v);
@@ -186,17 +177,13 @@ struct FirstOfVector {
     return load_first(n, p);
   }
   template <class T>
-  Vec read(const T* p, const Vec& past) const {
-    return select_first(n, load_first(n, p), past);
-  }
-  template <class T>
-  void write(T* p, const Vec v) const {
+  void write(T* p, const Vec v, bool /*non_temporal*/) const {
     store_first(n, p, v);
   }
 };
 
-// The last n of a pair of vectors, or of one, whose first elements are another's: the lanes of
-// these are zero, or those of `others`.
+// The last n elements of a pair of vectors, or of one vector. The elements before them are readable
+// memory that has been processed already.
 struct LastOfPair {
   int n;
 
@@ -223,7 +210,7 @@ struct LastOfVector {
   }
 };
 
-// The lanes of a Vec in f64. Memory holds them as `lanes` doubles in the lanes' order.
+// The lanes of a Vec as doubles, stored in memory in the order of the lanes.
 struct DoubleVec {
   Doubles low;
   Doubles high;

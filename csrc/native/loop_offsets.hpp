@@ -8,7 +8,7 @@
 
 namespace onedsl::native {
 
-// One block at all the places that it is summed over: what the kept loops repeat.
+// Return the geometry of one group: its block of memory and the loops that are summed over.
 inline Geometry without_kept_loops(const Geometry& geometry) {
   Geometry group = geometry;
   group.num_loops = 0;
@@ -18,10 +18,11 @@ inline Geometry without_kept_loops(const Geometry& geometry) {
   return group;
 }
 
-// Where a geometry's block lies: the places that its loops of one kind lead to.
-class Places {
+// Offsets of a geometry's block of memory under all indices of its kept loops, or of its summed
+// ones. The loops of one kind are numbered by one flat index.
+class LoopOffsets {
  public:
-  Places(const Geometry& geometry, const bool kept) : count_(geometry.times(kept)) {
+  LoopOffsets(const Geometry& geometry, const bool kept) : count_(geometry.times(kept)) {
     for (std::size_t i = 0; i < geometry.num_loops; ++i) {
       if (geometry.loops[i].kept == kept) loops_[num_loops_++] = geometry.loops[i];
     }
@@ -29,11 +30,11 @@ class Places {
 
   Index count() const { return count_; }
 
-  // In elements, from the first place.
-  Index offset(Index place) const {
+  // In elements.
+  Index offset(Index index) const {
     Index offset = 0;
-    for (std::size_t i = num_loops_; i-- > 0; place /= loops_[i].count) {
-      offset += place % loops_[i].count * loops_[i].stride;
+    for (std::size_t i = num_loops_; i-- > 0; index /= loops_[i].count) {
+      offset += index % loops_[i].count * loops_[i].stride;
     }
     return offset;
   }
