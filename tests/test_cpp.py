@@ -1,4 +1,4 @@
-"""The C++ tests of what needs neither Python nor oneDNN, and the objects they are made of."""
+"""The C++ tests, and the symbols of the kernels' object files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the program."""
+    """Build the test program and return its build folder."""
     folder = tmp_path_factory.mktemp("cpp")
     tools = Path(cmake.CMAKE_BIN_DIR)
     maker = f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}"
@@ -40,7 +40,7 @@ def test_cpp(build):
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_kernels_share_no_symbol(build, isa):
-    """The linker keeps one copy of a symbol: it must not be one for a CPU that this one is not."""
+    """The linker keeps one copy of a symbol, which could be for an ISA that the CPU lacks."""
     (kernels,) = build.rglob(f"kernels_{isa}.cpp.o")
     symbols = [line.split() for line in run("nm", "--defined-only", "-P", kernels).splitlines()]
     shared = [name for name, kind, *_ in symbols if kind.isupper() or kind in "uvw"]
