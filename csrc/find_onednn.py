@@ -1,8 +1,8 @@
-"""Which oneDNN a build uses: the environment's own, or the PyPI wheels.
+"""Finds the oneDNN for a build: that of the environment, or the PyPI wheels.
 
-Asked from two sides, so that both get one answer: by the build backend for the
-package's requirements (pyproject.toml names this file as a metadata provider),
-and by CMakeLists.txt for the place to look in (run as a script).
+The build backend uses this file for the requirements of the package
+(pyproject.toml names it as a metadata provider), and CMakeLists.txt runs it as a
+script for the folder to search.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ CONFIG = "dnnl-config.cmake"
 CMAKE_VARIABLE = "dnnl_DIR"
 
 
-def offered_prefixes() -> Iterator[Path]:
-    """Prefixes that the user named, or that an active conda environment is."""
+def environment_prefixes() -> Iterator[Path]:
+    """Yield the prefixes in environment variables, and that of an active conda environment."""
     for variable in ("dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH", "CONDA_PREFIX"):
         for entry in os.environ.get(variable, "").split(os.pathsep):
             if entry:
                 yield Path(entry)
 
 
-def offered_config() -> Path | None:
-    """Find the CMake folder of a oneDNN that the environment offers."""
+def environment_config() -> Path | None:
+    """Return the CMake folder of a oneDNN in the environment."""
     if directory := os.environ.get(CMAKE_VARIABLE):
         return Path(directory)
-    for prefix in offered_prefixes():
+    for prefix in environment_prefixes():
         for lib in ("lib", "lib64"):
             directory = prefix / lib / "cmake" / "dnnl"
             if (directory / CONFIG).is_file():
@@ -41,7 +41,7 @@ def offered_config() -> Path | None:
 
 
 def wheel_config() -> Path | None:
-    """Find the CMake folder of the PyPI wheel, wherever pip put it for this build."""
+    """Return the CMake folder of the PyPI wheel, wherever pip installed it for this build."""
     try:
         wheel = metadata.distribution("onednn-devel-cpu-gomp")
     except metadata.PackageNotFoundError:
@@ -52,28 +52,28 @@ def wheel_config() -> Path | None:
     return None
 
 
-# The hooks of a dynamic-metadata provider.
+# Hooks of a dynamic-metadata provider.
 
 
 def get_requires_for_dynamic_metadata(settings: Mapping[str, Any]) -> list[str]:
-    """Name what a build needs beside pyproject.toml's own list."""
-    return [] if offered_config() else [BUILD_WHEEL]
+    """Return the build requirements in addition to those in pyproject.toml."""
+    return [] if environment_config() else [BUILD_WHEEL]
 
 
 def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
-    """Name what the built package needs to run."""
+    """Return the dependencies of the built package."""
     always = list(settings["always"])
-    return {"dependencies": always if offered_config() else [*always, RUN_WHEEL]}
+    return {"dependencies": always if environment_config() else [*always, RUN_WHEEL]}
 
 
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Say that a source distribution leaves the dependencies open."""
+    """Return that the dependencies of a source distribution are dynamic."""
     return {"dependencies": True}
 
 
 if __name__ == "__main__":
-    # For CMake: the folder, and whether its library stays where it is now.
-    if directory := offered_config():
+    # For CMake: the folder, and whether its library remains there after the build.
+    if directory := environment_config():
         sys.stdout.write(f"{directory};stays")
     elif directory := wheel_config():
         sys.stdout.write(f"{directory};wheel")

@@ -1,10 +1,10 @@
-"""Train on several processes with synchronized batch norm, and with each process's own.
+"""Train on several processes, with synchronized batch norm and without.
 
     torchrun --nproc-per-node 2 examples/distributed.py
 
-A small network learns scikit-learn's digits in batches of 4 images a process. Statistics of 4
-images are poor ones: batch norm does better with those of all processes' images. Both trainings
-start from the same weights, and see the same images.
+A small network learns scikit-learn's digits in batches of 4 images per process. The statistics of 4
+images are noisy, so batch norm works better with the statistics of all processes' images. Both
+trainings start from the same weights and use the same images.
 """
 
 import argparse
@@ -23,11 +23,11 @@ import onedsl.torch
 from onedsl.bench.plot import BLUE, DARK_GREY, GRID, VERMILION
 
 BATCH, TEST = 4, 360
-WAYS = {"each process's own statistics": BLUE, "synchronized": VERMILION}
+COLORS = {"statistics of each process": BLUE, "synchronized statistics": VERMILION}
 
 
 def load() -> tuple[Tensor, Tensor]:
-    """Give the digits, of mean 0 and deviation 1, in an order of no meaning, and their classes."""
+    """Return the digits, shuffled, with mean 0 and standard deviation 1, and their classes."""
     digits = sklearn.datasets.load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     pixels = torch.tensor(digits.images[order], dtype=torch.float32)[:, None]
@@ -35,7 +35,7 @@ def load() -> tuple[Tensor, Tensor]:
 
 
 def network() -> nn.Module:
-    """Make four convolutions with batch norms; the last have one pixel an image."""
+    """Return four convolutions with batch norm; the last one has one pixel per image."""
     layers: list[nn.Module] = []
     for channels_in, channels, stride in ((1, 16, 1), (16, 32, 2), (32, 64, 2), (64, 64, 2)):
         convolution = nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False)
@@ -44,7 +44,7 @@ def network() -> nn.Module:
 
 
 def train(synchronized: bool, steps: int, seed: int) -> tuple[list[float], float]:
-    """Give the loss of each step, on the images of all processes, and the accuracy at the end."""
+    """Return the loss of each step, over all processes' images, and the final accuracy."""
     images, labels = load()
     torch.manual_seed(seed)
     model = network()
@@ -58,7 +58,7 @@ def train(synchronized: bool, steps: int, seed: int) -> tuple[list[float], float
     picks = torch.Generator().manual_seed(seed)
     losses = []
     for _ in range(steps):
-        # All processes draw the same, and each takes its part.
+        # All processes draw the same images, and each one uses its part.
         drawn = torch.randperm(len(images) - TEST, generator=picks)[: world * BATCH]
         mine = TEST + drawn[rank * BATCH : (rank + 1) * BATCH]
         loss = nn.functional.cross_entropy(parallel(images[mine]), labels[mine])
@@ -74,7 +74,7 @@ def train(synchronized: bool, steps: int, seed: int) -> tuple[list[float], float
 
 
 def smooth(losses: list[float], width: int) -> list[float]:
-    """Average over the steps before, more of the near ones."""
+    """Return exponential moving averages."""
     averages, average, weight = [], 0.0, 0.0
     for loss in losses:
         average += (loss - average) / width
@@ -87,13 +87,13 @@ Results = dict[str, list[tuple[list[float], float]]]
 
 
 def draw(path: Path, results: Results, title: str) -> None:
-    """Draw the losses of all trainings, and of each way their mean."""
+    """Draw the losses of all trainings, and their mean with and without synchronization."""
     figure = Figure(figsize=(10, 5.5), layout="constrained")
     axes = figure.subplots()
-    for (way, colour), runs in zip(WAYS.items(), results.values(), strict=True):
+    for (label, color), runs in zip(COLORS.items(), results.values(), strict=True):
         losses = [smooth(losses, 1 + len(losses) // 25) for losses, _ in runs]
-        axes.plot(np.transpose(losses), color=colour, linewidth=0.8, alpha=0.4)
-        axes.plot(np.exp(np.log(losses).mean(0)), color=colour, linewidth=2.5, label=way)
+        axes.plot(np.transpose(losses), color=color, linewidth=0.8, alpha=0.4)
+        axes.plot(np.exp(np.log(losses).mean(0)), color=color, linewidth=2.5, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -109,31 +109,31 @@ def draw(path: Path, results: Results, title: str) -> None:
 
 
 def main() -> None:
-    """Train both ways, and let the first process tell and draw."""
+    """Train with and without synchronization; process 0 prints and draws."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=400, help="of each training")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each way")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each training")
+    parser.add_argument("--seeds", type=int, default=3, help="number of trainings")
     parser.add_argument("--save", default="distributed.png", help="the picture; '' for none")
     chosen = parser.parse_args()
     if "RANK" not in os.environ:
-        sys.exit("start it with: torchrun --nproc-per-node 2 examples/distributed.py")
+        sys.exit("start this program with: torchrun --nproc-per-node 2 examples/distributed.py")
     distributed.init_process_group("gloo")
     results: Results = {
-        way: [train(way == "synchronized", chosen.steps, seed) for seed in range(chosen.seeds)]
-        for way in WAYS
+        label: [train(synchronized, chosen.steps, seed) for seed in range(chosen.seeds)]
+        for label, synchronized in zip(COLORS, (False, True), strict=True)
     }
     if distributed.get_rank() == 0:
         last = max(1, chosen.steps // 10)
-        print(f"{'batch norm with':<30} {'loss of the last tenth':>23} {'test accuracy':>14}")
-        for way, runs in results.items():
+        print(f"{'batch norm with':<30} {'loss of the last 10 %':>23} {'test accuracy':>14}")
+        for label, runs in results.items():
             loss = np.mean([losses[-last:] for losses, _ in runs])
             accuracy = np.mean([accuracy for _, accuracy in runs])
-            print(f"{way:<30} {loss:23.3f} {accuracy:14.1%}")
+            print(f"{label:<30} {loss:23.3f} {accuracy:14.1%}")
         if chosen.save:
             world = distributed.get_world_size()
-            title = f"Digits in batches of {BATCH} images a process, on {world} processes"
+            title = f"Digits in batches of {BATCH} images per process, {world} processes"
             draw(Path(chosen.save), results, title)
             print(f"Picture: {chosen.save}")
     distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""PyTorch with onedsl's gradient: a layer, a whole model, and a few steps of training."""
+"""Train with PyTorch and onedsl's gradient: a layer, a model, and a whole process."""
 
 import torch
 from torch import nn
@@ -8,18 +8,18 @@ import onedsl.torch
 torch.manual_seed(0)
 images, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
 
-# A layer: torch.nn's, with the same parameters and results. Only the gradient is onedsl's.
+# A layer like torch.nn's, with the same parameters and results. onedsl computes its gradient.
 theirs, ours = nn.BatchNorm2d(3), onedsl.torch.BatchNorm2d(3)
 target = torch.randn_like(images)
 for layer in (theirs, ours):
     (layer(images) * target).sum().backward()
-print("a layer's gradient of weight, by torch: ", theirs.weight.grad.tolist())
-print("                              by onedsl:", ours.weight.grad.tolist())
+print("gradient of a layer's weight, torch: ", theirs.weight.grad.tolist())
+print("                             onedsl:", ours.weight.grad.tolist())
 torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-4, atol=1e-3)
 
 
 def new_model() -> nn.Module:
-    """Make the same small network every time."""
+    """Return a small network, always with the same weights."""
     torch.manual_seed(1)
     return nn.Sequential(
         *(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU()),
@@ -29,7 +29,7 @@ def new_model() -> nn.Module:
 
 
 def train(model: nn.Module, bfloat16: bool = False) -> list[float]:
-    """Take a few steps, and give the losses."""
+    """Train for a few steps and return the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for _ in range(5):
@@ -43,26 +43,26 @@ def train(model: nn.Module, bfloat16: bool = False) -> list[float]:
 
 
 def norms(model: nn.Module) -> list[str]:
-    """Name the packages that a model's batch norms are from."""
+    """Return the packages of a model's batch-norm layers."""
     layers = (type(layer) for layer in model.modules())
     return [layer.__module__.split(".")[0] for layer in layers if "Norm" in layer.__name__]
 
 
-# A model that is there already: one line, in place. Parameters and state_dict stay as they are.
+# Convert an existing model in place. Its parameters and state_dict do not change.
 model = new_model()
-print("\nbatch norms of a model:", norms(model))
+print("\nbatch norm layers of a model:", norms(model))
 onedsl.torch.convert(model)
-print("converted:             ", norms(model))
+print("converted:                   ", norms(model))
 their_losses, our_losses = train(new_model()), train(model)
 print("losses with torch's layers: ", their_losses)
 print("losses with onedsl's layers:", our_losses)
 torch.testing.assert_close(our_losses, their_losses, rtol=1e-3, atol=1e-3)
 
-# Memory in the order channels_last is used where it lies, and autocast works as ever.
+# channels_last tensors are not copied, and autocast is supported.
 model.to(memory_format=torch.channels_last)
 images = images.contiguous(memory_format=torch.channels_last)
 print("\nmore steps, channels_last and bfloat16:", train(model, bfloat16=True))
 
-# And back again, for tools that know PyTorch's own classes alone.
+# Restore PyTorch's classes, for tools that support only those.
 onedsl.torch.revert(model)
 print("reverted:", norms(model))

@@ -1,4 +1,4 @@
-"""Producers of DLPack made by hand: each field of the protocol can be set, and set wrong."""
+"""DLPack producers for tests, with valid or invalid values of each field of the protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import helpers
 import numpy as np
 
 READ_ONLY, IS_COPIED = 1, 2
-# A capsule does not copy its name, which must outlive it.
+# A capsule does not copy its name, so the name must live as long.
 VERSIONED, UNVERSIONED, OTHER = b"dltensor_versioned", b"dltensor", b"other"
 EXCHANGE_API = b"dlpack_exchange_api"
 CODES = {"f32": (2, 32), "bf16": (4, 16), "f16": (2, 16)}
@@ -57,7 +57,7 @@ pointer_in.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Foreign:
-    """An array of a library that knows nothing but DLPack."""
+    """An array of a library that supports DLPack only."""
 
     def __init__(
         self, array, *, versioned=True, flags=0, major=1, device=1, offset=0, strides=True, **type_
@@ -122,7 +122,7 @@ class ExchangeApi(ctypes.Structure):
 
 
 def with_exchange_api(api):
-    """Make a Foreign whose library offers C functions as well."""
+    """Return a Foreign whose library has C functions, too."""
 
     class Fast(Foreign):
         __dlpack_c_exchange_api__ = new_capsule(ctypes.addressof(api), EXCHANGE_API, None)
@@ -137,14 +137,14 @@ def borrow(foreign, tensor):
 
 
 class Old(Foreign):
-    """From before __dlpack__ had arguments."""
+    """An older version, whose __dlpack__ has no arguments."""
 
     def __dlpack__(self):
         return super().__dlpack__()
 
 
 class Taken:
-    """What Foreign's library makes of a result: it reads the capsule as any consumer does."""
+    """What the library of Foreign returns for a result: it consumes the capsule."""
 
     def __init__(self, producer, versioned=True):
         assert producer.__dlpack_device__() == (1, 0)

@@ -1,4 +1,4 @@
-"""What is published: the sdist and the wheel, built, repaired, checked and installed as others do.
+"""The published sdist and wheel: built, repaired, checked and installed as users do it.
 
 Deselected by default: a build takes a minute or two, and asks the package index.
 """
@@ -37,7 +37,7 @@ PLAIN["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), PLAIN["PATH"])
 
 
 def run(*command: str | Path, **options) -> str:
-    """Run a command that must not fail, and give what it says."""
+    """Run a command that must succeed, and return its output."""
     done = subprocess.run(
         list(map(str, command)), env=PLAIN, capture_output=True, text=True, check=False, **options
     )
@@ -47,7 +47,7 @@ def run(*command: str | Path, **options) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """Build the sdist, and the wheel from the sdist, each in an environment of its own."""
+    """Build the sdist, and the wheel from the sdist, in isolated environments."""
     folder = tmp_path_factory.mktemp("built")
     run(sys.executable, "-m", "build", "--outdir", folder, helpers.ROOT)
     return folder
@@ -61,7 +61,7 @@ def sdist(built):
 
 @pytest.fixture(scope="module")
 def wheel(built, tmp_path_factory):
-    """Repair the wheel by the command that cibuildwheel is told."""
+    """Repair the wheel by the command that is configured for cibuildwheel."""
     (path,) = built.glob("*.whl")
     folder = tmp_path_factory.mktemp("repaired")
     command = PYPROJECT["tool"]["cibuildwheel"]["linux"]["repair-wheel-command"]
@@ -73,7 +73,7 @@ def wheel(built, tmp_path_factory):
 
 
 class Bare:
-    """An empty environment, with nothing in PATH but itself: no compiler, no CMake."""
+    """An empty environment whose PATH has no compiler and no CMake."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, with_pip=True)
@@ -97,14 +97,14 @@ class Bare:
 
 @pytest.fixture(scope="module")
 def bare(wheel, tmp_path_factory):
-    """Install the wheel as a user does, and nothing beside what it asks for."""
+    """Install the wheel and its dependencies only."""
     environment = Bare(tmp_path_factory.mktemp("bare"))
     environment.python("-m", "pip", "install", "-q", "--only-binary=:all:", wheel)
     return environment
 
 
 def source_files() -> set[str]:
-    """Give what belongs to the project: no dot files, and nothing that .gitignore names."""
+    """Return the files of the project, without dot files and ignored ones."""
     paths = (path.relative_to(helpers.ROOT) for path in helpers.ROOT.rglob("*") if path.is_file())
     made = {"__pycache__", "build", "dist"}
     return {
@@ -116,15 +116,15 @@ def source_files() -> set[str]:
     }
 
 
-def test_the_sdist_holds_the_sources_and_no_dot_files(sdist):
+def test_sdist_has_the_sources_and_no_dot_files(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names == source_files() | {"PKG-INFO"}
     assert {"LICENSE", "README.md", "CMakeLists.txt", "csrc/find_onednn.py"} <= names
 
 
-def test_the_wheels_name_and_tag(wheel):
-    """Before the wheel is built in manylinux_2_28, its tag is that of this machine's libraries."""
+def test_name_and_tag_of_wheel(wheel):
+    """Outside of manylinux_2_28 the tag is that of the libraries of this machine."""
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     name, version, interpreter, abi, platform = wheel.stem.split("-", 4)
     assert (name, version, interpreter) == ("onedsl", VERSION, python)
@@ -132,7 +132,7 @@ def test_the_wheels_name_and_tag(wheel):
     assert re.fullmatch(r"manylinux_2_\d+_x86_64(\.manylinux\w+)*", platform)
 
 
-def test_the_wheel_holds_the_package_and_no_library(wheel):
+def test_wheel_has_the_package_and_no_library(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     files = {name for name in names if not name.endswith("/")}
     package = {name for name in source_files() if name.startswith("onedsl/")}
@@ -142,7 +142,7 @@ def test_the_wheel_holds_the_package_and_no_library(wheel):
     assert f"onedsl-{VERSION}.dist-info/licenses/LICENSE" in files
 
 
-def test_the_metadata(wheel):
+def test_metadata(wheel):
     archive = zipfile.ZipFile(wheel)
     metadata = email.message_from_bytes(archive.read(f"onedsl-{VERSION}.dist-info/METADATA"))
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -157,7 +157,7 @@ def test_twine_accepts_both(sdist, wheel):
     run(sys.executable, "-m", "twine", "check", "--strict", sdist, wheel)
 
 
-def test_the_wheel_runs_where_no_compiler_is(bare):
+def test_wheel_runs_without_compiler(bare):
     assert "agree with the float64 reference" in bare.python(
         helpers.ROOT / "examples" / "quickstart.py"
     )
@@ -168,7 +168,7 @@ def test_the_wheel_runs_where_no_compiler_is(bare):
 
 
 def test_one_openmp_and_one_onednn_in_the_process(bare):
-    """Both backends, so that each library has been asked for."""
+    """Both backends run, so that all libraries are loaded."""
     program = """
 import pathlib, numpy, onedsl
 src = numpy.ones((4, 3), numpy.float32)

@@ -1,4 +1,4 @@
-"""Direct abuse of the private extension: it may refuse, and may not crash."""
+"""Invalid arguments for the private extension: it rejects them and does not crash."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ runs = pytest.mark.parametrize("run", [operator_run, compiled_run])
 @runs
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("port", GOOD)
-def test_odd_inputs_are_refused_without_a_word(run, odd, port):
+def test_invalid_inputs_return_none(run, odd, port):
     if odd == "none" and port == "gamma":
-        return  # that is gamma left out
+        return  # valid: gamma is optional
     assert run(GOOD) is not None
     assert run({**GOOD, port: ODD[odd]}) is None
 
@@ -110,7 +110,7 @@ def test_odd_inputs_are_refused_without_a_word(run, odd, port):
 @runs
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("member", range(3))
-def test_odd_outputs_are_refused_without_a_word(run, odd, member):
+def test_invalid_outputs_return_none(run, odd, member):
     out = [np.zeros((4, 3), np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)]
     assert run(GOOD, out=tuple(out)) is not None
     for array in out:
@@ -127,7 +127,7 @@ def test_odd_outputs_are_refused_without_a_word(run, odd, member):
     [(), (X.copy(),), [X.copy(), S.copy(), S.copy()], "abc", 3, (X, S, S), (None,) * 3],
     ids=str,
 )
-def test_odd_out(run, out):
+def test_invalid_out_returns_none(run, out):
     assert run(GOOD, out=out) is None
 
 
@@ -139,18 +139,18 @@ def test_out_must_omit_outputs_that_are_not_computed(run):
 
 
 @pytest.mark.parametrize("given", [0, 0b00111, 0b01110, 0b10111, 0b100000 | WITH_GAMMA])
-def test_sets_of_inputs_that_the_op_does_not_have(given):
-    with pytest.raises(ValueError, match="input"):
+def test_compiled_rejects_invalid_given(given):
+    with pytest.raises(ValueError, match="given"):
         compile_(given=given)
 
 
 @runs
 @pytest.mark.parametrize("inputs", [(), (X,), (X, X, S, S), (X, X, S, S, S, S)], ids=len)
-def test_inputs_must_be_as_many_as_the_op_has(run, inputs):
+def test_number_of_inputs(run, inputs):
     assert run(dict(enumerate(inputs))) is None
 
 
-def test_ports_are_those_of_onednns_document():
+def test_signature_equals_onednns_documentation():
     assert _core.ports(_core.Operation.training_backward) == (
         ("src", "diff_dst", "mean", "variance", "gamma"),
         ("diff_src", "diff_gamma", "diff_beta"),
@@ -175,12 +175,12 @@ def test_operator_constructor_arity(args):
 
 
 @pytest.mark.parametrize("ranks", [(0, 4), (-1, 2), (1, 65), (2, 2**40)], ids=str)
-def test_operator_refuses_ranks(ranks):
+def test_operator_rejects_invalid_ranks(ranks):
     with pytest.raises(ValueError, match="ranks"):
         operator(ranks=ranks)
 
 
-def test_rank_is_held_to_the_operators_limits():
+def test_rank_must_be_within_the_operators_limits():
     op = operator(ranks=(3, 3))
     assert op.run(tuple(GOOD.values()), True, None, AUTO) is None
     cube = X.reshape(4, 1, 3)
@@ -243,9 +243,9 @@ BIG = 2**62
 )
 @pytest.mark.parametrize("layout", [LAST, SECOND, BROADCAST])
 @pytest.mark.parametrize("stats_shape", [(3,), (4,), (1, 3), (1, -3), (1,) * 65, ()], ids=str)
-def test_compiled_refuses_shapes(shape, strides, stats_shape, layout):
+def test_compiled_rejects_invalid_shapes(shape, strides, stats_shape, layout):
     if (shape, layout) == ((3,), BROADCAST) and stats_shape == (3,):
-        return  # that is right
+        return  # valid
     op = operator(statistics_shape=layout, ranks=(1 if layout is BROADCAST else 2, 64))
     with pytest.raises(ValueError):
         compile_(op, shape=shape, strides=strides, stats_shape=stats_shape)
@@ -264,13 +264,13 @@ def test_compiled_refuses_shapes(shape, strides, stats_shape, layout):
     ],
     ids=str,
 )
-def test_compiled_refuses_statistics_shapes(shape, stats_shape, layout):
+def test_compiled_rejects_invalid_statistics_shapes(shape, stats_shape, layout):
     op = operator(statistics=FROZEN, statistics_shape=layout)
     with pytest.raises(ValueError):
         compile_(op, shape=shape, stats_shape=stats_shape)
 
 
-def test_compiled_refuses_type_pairs():
+def test_compiled_rejects_invalid_type_pairs():
     tables = {
         LAST: {(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32)},
         BROADCAST: {(F32, F32), (F16, F16)},
@@ -321,7 +321,7 @@ def test_compiled_types(name, value):
     ids=str,
 )
 def test_onednn_compiles_does_not_crash(dims, data_format, outputs):
-    """Regression: no dims at all were read beyond their end."""
+    """Regression: reading beyond the end of empty dims."""
     with pytest.raises((ValueError, IndexError, onedsl.OneDNNError)):
         _core.onednn_compiles(dims, data_format, F32, F32, True, outputs)
 
@@ -334,20 +334,20 @@ NOT_DENSE = [
 
 
 @pytest.mark.parametrize("odd", NOT_DENSE)
-def test_is_dense_of_odd_things(odd):
+def test_is_dense_of_invalid_objects(odd):
     assert _core.is_dense(ODD[odd], 0) is False
 
 
-def test_is_dense_of_dense_things():
-    # All axes kept, but lying in memory in another order than in the shape: X.T.
+def test_is_dense_of_dense_arrays():
+    # If all axes are kept, they must be in C order in memory, which those of X.T are not.
     transposed = X.T
     for array in (X, transposed, S, X[:0], ODD["rank_0"], ODD["empty"], ODD["vector_f16"]):
         for kept in (0, 1, 2**64 - 1):
             assert _core.is_dense(array, kept) is (array is not transposed or kept < 2)
 
 
-def test_out_is_counted_right_while_other_threads_use_it():
-    """Regression: its reference count was raised without the GIL, and the process crashed."""
+def test_reference_count_of_out_with_threads():
+    """Regression: it was incremented without the GIL, and the process crashed."""
     src, stats = np.zeros((8, 64), np.float32), np.zeros(64, np.float32)
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     out = op(src, src, stats, stats, stats)
@@ -401,7 +401,7 @@ def test_no_reference_is_leaked():
     assert [sys.getrefcount(o) for o in objects] == before
 
 
-# Random junk in every position, in a process of its own: if that dies, so does only the child.
+# Random arguments in every position, in a child process because it may crash.
 FUZZ = """
 import random, sys, warnings
 import numpy as np
@@ -416,7 +416,7 @@ values = [*t.ODD.values(), t.X, t.S, t.X.astype("f2"), t.S.astype(bf16), t.X.ast
           _core.DataType.f32, _core.Backend.native, _core.Backend.auto, (4, 3), (12, 4), [], [0, 3],
           (4, 0), (1,) * 70, {}, b"x"]
 plans = [t.operator(statistics_shape=a) for a in (t.LAST, t.SECOND, t.BROADCAST)]
-returned = refused = 0
+returned = rejected = 0
 for _ in range(30000):
     try:
         kind = rng.randrange(4)
@@ -437,30 +437,30 @@ for _ in range(30000):
         else:
             result = _core.is_dense(rng.choice(values), rng.choice(values))
         returned += result is not None
-        refused += result is None
+        rejected += result is None
     except (TypeError, ValueError, MemoryError):
-        refused += 1
-assert returned > 1000 and refused > 1000, (returned, refused)
+        rejected += 1
+assert returned > 1000 and rejected > 1000, (returned, rejected)
 print("survived")
 """
 
 
-def test_random_junk_does_not_crash():
+def test_random_arguments_do_not_crash():
     child = helpers.run_child(FUZZ, environment={"PYTHONPATH": str(helpers.TESTS)})
     assert child.returncode == 0, child.stdout + child.stderr
     assert "survived" in child.stdout
 
 
-def test_running_statistics_refuse_what_they_cannot_write():
+def test_running_statistics_reject_invalid_vectors():
     ones = np.ones(3, np.float32)
     good = [ones.copy(), ones.copy(), ones, ones]
     for at in range(4):
         for odd in (None, np.ones(4, np.float32), np.ones(3), np.ones((3, 1), np.float32)):
             arguments = [*good[:at], odd, *good[at + 1 :]]
-            with pytest.raises(ValueError, match="not a vector of f32"):
+            with pytest.raises(ValueError, match="writeable f32 vectors"):
                 _core.update_running(*arguments, 0.1, 8.0)
     locked = ones.copy()
     locked.flags.writeable = False
     for odd in (None, np.ones(3), np.ones((3, 1), np.float32), locked):
-        with pytest.raises(ValueError, match="not a vector of f32"):
+        with pytest.raises(ValueError, match="writeable f32 vectors"):
             _core.to_inverse_stddev(odd, 1e-5)

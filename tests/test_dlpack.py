@@ -1,6 +1,6 @@
-"""Arrays of other libraries, by DLPack: producers of every kind, good and bad.
+"""DLPack: arrays of other libraries, valid and invalid.
 
-PyTorch and JAX have test files of their own; the producers here are made by hand, so that each
+PyTorch and JAX have separate tests; dlpack_producers.py implements the protocol, so that each
 field of the protocol can be set, wrong values included.
 """
 
@@ -38,8 +38,8 @@ def gradients(problem, **kwargs):
     return onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem, **kwargs)
 
 
-def same(got, wanted):
-    for a, b in zip(got, wanted, strict=True):
+def same(got, expected):
+    for a, b in zip(got, expected, strict=True):
         assert a.dtype == b.dtype
         assert a.strides == b.strides
         assert a.tobytes() == b.tobytes()
@@ -50,7 +50,7 @@ class TestInputs:
     @pytest.mark.parametrize("make", [Foreign, Old])
     @pytest.mark.parametrize("versioned", [True, False])
     @pytest.mark.parametrize("layout", ["NCX", "NXC"])
-    def test_results_are_of_the_same_kind_and_bits(self, dtype, stats, make, versioned, layout):
+    def test_results_have_the_same_kind_and_bits(self, dtype, stats, make, versioned, layout):
         problem = list(helpers.case(SHAPE, dtype, stats, "NCX").problem)
         if layout == "NXC":
             problem[:2] = [
@@ -62,7 +62,7 @@ class TestInputs:
         same([member.array for member in got], gradients(problem))
 
     @pytest.mark.parametrize("device", [1, 3, 11])
-    def test_memory_that_cuda_and_rocm_have_pinned(self, device):
+    def test_memory_pinned_by_cuda_and_rocm(self, device):
         problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
         got = gradients([Foreign(a, device=device) for a in problem])
         same([member.array for member in got], gradients(problem))
@@ -79,12 +79,12 @@ class TestInputs:
         got = gradients([Foreign(a, **changes) for a in problem])
         same([member.array for member in got], gradients(problem))
 
-    def test_kinds_may_be_mixed(self):
+    def test_mixed_libraries(self):
         problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        wanted = gradients(problem)
+        expected = gradients(problem)
         src, *rest = problem
-        same(gradients([src, *map(Foreign, rest)]), wanted)
-        same([m.array for m in gradients([Foreign(src), *rest])], wanted)
+        same(gradients([src, *map(Foreign, rest)]), expected)
+        same([m.array for m in gradients([Foreign(src), *rest])], expected)
 
     def test_one_output(self):
         *problem, _ = helpers.case(SHAPE, "f32", "f32", "NCX").problem
@@ -98,7 +98,7 @@ class TestInputs:
         assert got.diff_src.array.shape == (0, 5, 3)
         assert not got.diff_gamma.array.any()
 
-    def test_compiled_and_the_other_dialects(self):
+    def test_compiled_and_other_operators(self):
         problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
         foreign = [Foreign(a) for a in problem]
         op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
@@ -110,7 +110,7 @@ class TestInputs:
         shaped = [a if a.ndim > 1 else a.reshape(1, 5, 1, 1) for a in problem]
         same([m.array for m in frozen(*map(Foreign, shaped))], frozen(*shaped))
 
-    def test_strided_ones_are_copied(self, caplog):
+    def test_strided_arrays_are_copied(self, caplog):
         caplog.set_level("INFO", logger="onedsl")
         problem = [
             np.repeat(a, 2, -1)[..., ::2] for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem
@@ -134,7 +134,7 @@ class TestInputs:
         Alone.__array_namespace__ = lambda self: types.SimpleNamespace()
         same(gradients([Alone(a) for a in problem]), gradients(problem))
 
-    def test_the_library_is_found_by_its_module_too(self, monkeypatch):
+    def test_library_is_found_by_its_module(self, monkeypatch):
         module = types.ModuleType("some_library")
         module.from_dlpack = Taken
         monkeypatch.setitem(__import__("sys").modules, "some_library", module)
@@ -160,7 +160,7 @@ class TestOut:
         return [Foreign(np.full_like(a, np.nan), **changes) for a in (problem[0], *problem[3:])]
 
     @helpers.types
-    def test_written_where_it_lies(self, dtype, stats):
+    def test_out_is_written_directly(self, dtype, stats):
         problem = helpers.case(SHAPE, dtype, stats, "NCX").problem
         out = onedsl.BatchNormGradients(*self.buffers(problem))
         assert gradients([Foreign(a) for a in problem], out=out) is out
@@ -178,7 +178,7 @@ class TestOut:
         ids=["read_only", "copied", "unversioned"],
     )
     @pytest.mark.parametrize("which", [0, 1, 2])
-    def test_what_must_not_be_written(self, changes, which):
+    def test_read_only_out_is_rejected(self, changes, which):
         """An unversioned capsule cannot say whether it may be; NumPy takes it for a no as well."""
         problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
         out = self.buffers(problem)
@@ -187,15 +187,15 @@ class TestOut:
             gradients(problem, out=tuple(out))
         assert all(np.isnan(member.array).all() for member in out)
 
-    def test_overlap_is_seen_through_dlpack(self):
+    def test_overlap_is_detected(self):
         problem = [a.copy() for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem]
         out = (Foreign(problem[0]), *self.buffers(problem)[1:])
         with pytest.raises(ValueError, match=r"out\.diff_src must not overlap src"):
             gradients([Foreign(a) for a in problem], out=out)
 
 
-class TestRefusals:
-    def refuse(self, value, error, *words):
+class TestInvalid:
+    def check_rejected(self, value, error, *words):
         problem = list(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
         for at in 0, 1, 4:
             arguments = [*problem[:at], value, *problem[at + 1 :]]
@@ -210,25 +210,25 @@ class TestRefusals:
         return np.zeros(SHAPE, np.float32)
 
     def test_device(self):
-        self.refuse(
+        self.check_rejected(
             Foreign(self.array(), device=2), ValueError, "device", "2", "Move it to the CPU"
         )
         named = Foreign(self.array(), device=2)
         named.device = "cuda:0"
-        self.refuse(named, ValueError, "got device cuda:0", "Move it to the CPU")
+        self.check_rejected(named, ValueError, "got device cuda:0", "Move it to the CPU")
 
-    def test_the_capsule_names_another_device_than_the_object(self):
+    def test_capsule_and_object_have_different_devices(self):
         class Liar(Foreign):
             def __dlpack_device__(self):
                 return 1, 0
 
-        self.refuse(Liar(self.array(), device=2), TypeError, "Liar")
+        self.check_rejected(Liar(self.array(), device=2), TypeError, "Liar")
 
     @pytest.mark.parametrize(
         "type_", [{"code": 0}, {"bits": 64}, {"lanes": 2}, {"code": 5, "bits": 64}, {"ndim": -1}]
     )
     def test_type(self, type_):
-        self.refuse(Foreign(self.array(), **type_), TypeError)
+        self.check_rejected(Foreign(self.array(), **type_), TypeError)
 
     @pytest.mark.parametrize("versioned", [True, False])
     @pytest.mark.parametrize("fast", [True, False], ids=["borrowed", "capsule"])
@@ -245,7 +245,7 @@ class TestRefusals:
             ({"strides": None}, (6, 5, 2**62, 4)),
         ],
     )
-    def test_lies_about_sizes(self, changes, sizes, fast, versioned):
+    def test_invalid_sizes(self, changes, sizes, fast, versioned):
         """Regression: a rank of 2^31 - 1 without sizes crashed."""
         kind = with_exchange_api(ExchangeApi.of(borrow_object=borrow)) if fast else Foreign
         foreign = kind(self.array(), versioned=versioned)
@@ -255,64 +255,64 @@ class TestRefusals:
         if sizes is not None:
             for axis, size in enumerate(sizes):
                 tensor.shape[axis] = size
-        self.refuse(foreign, (TypeError, ValueError))
+        self.check_rejected(foreign, (TypeError, ValueError))
 
     def test_null_memory(self):
         foreign = Foreign(self.array())
         foreign._managed.tensor.data = None
         assert _core.import_array(foreign) is None
 
-    def test_a_version_to_come(self):
+    def test_future_version(self):
         assert _core.import_array(Foreign(self.array(), major=2)) is None
 
     def test_requires_grad(self):
         foreign = Foreign(self.array())
         foreign.requires_grad = True
-        self.refuse(foreign, TypeError, "must not require grad", "detach()", "onedsl.torch")
+        self.check_rejected(foreign, TypeError, "must not require grad", "detach()", "onedsl.torch")
 
-    def test_negative_of_its_memory(self):
+    def test_lazy_negation(self):
         foreign = Foreign(self.array())
         foreign.is_neg = lambda: True
         foreign.resolve_neg = lambda: foreign
-        self.refuse(foreign, TypeError, "negative", "resolve_neg()")
+        self.check_rejected(foreign, TypeError, "negative", "resolve_neg()")
 
     @pytest.mark.parametrize("result", [None, 3, new_capsule(1, OTHER, None)])
-    def test_what_is_no_capsule(self, result):
+    def test_no_capsule(self, result):
         class Strange(Foreign):
             def __dlpack__(self, **kwargs):
                 return result
 
-        self.refuse(Strange(self.array()), TypeError, "Strange")
+        self.check_rejected(Strange(self.array()), TypeError, "Strange")
 
-    def test_errors_of_the_producer_are_passed_on(self):
+    def test_errors_of_the_producer_propagate(self):
         class Broken(Foreign):
             def __dlpack__(self, **kwargs):
                 raise BufferError("out of order today")
 
-        self.refuse(Broken(self.array()), TypeError, "Broken", "out of order today")
+        self.check_rejected(Broken(self.array()), TypeError, "Broken", "out of order today")
 
         class Nowhere(Foreign):
             def __dlpack_device__(self):
                 raise ValueError("no device")
 
-        self.refuse(Nowhere(self.array()), TypeError, "no device")
+        self.check_rejected(Nowhere(self.array()), TypeError, "no device")
 
     @pytest.mark.parametrize("device", [None, "cpu", (1,), (1, None), (2**40, 0)])
-    def test_nonsense_for_a_device(self, device):
+    def test_invalid_device(self, device):
         class Strange(Foreign):
             def __dlpack_device__(self):
                 return device
 
-        self.refuse(Strange(self.array()), (TypeError, ValueError))
+        self.check_rejected(Strange(self.array()), (TypeError, ValueError))
 
-    def test_an_object_that_has_every_attribute(self):
+    def test_object_with_every_attribute(self):
         class Yes(Foreign):
             def __getattr__(self, name):
                 return lambda *_, **__: None
 
-        self.refuse(Yes(self.array()), TypeError)
+        self.check_rejected(Yes(self.array()), TypeError)
 
-    def test_an_interrupt_is_not_swallowed(self):
+    def test_keyboard_interrupt_propagates(self):
         class Slow(Foreign):
             def __dlpack__(self, **kwargs):
                 raise KeyboardInterrupt
@@ -320,7 +320,7 @@ class TestRefusals:
         with pytest.raises(KeyboardInterrupt):
             gradients([Slow(self.array()), *helpers.case(SHAPE, "f32", "f32", "NCX").problem[1:]])
 
-    def test_a_spec_of_it(self):
+    def test_tensor_spec(self):
         array = np.zeros((2, 3, 4), helpers.NUMPY["bf16"]).transpose(0, 2, 1)
         assert onedsl.TensorSpec.of(Foreign(array)) == onedsl.TensorSpec.of(array)
         with pytest.raises(ValueError, match="array must be on the CPU"):
@@ -328,7 +328,7 @@ class TestRefusals:
 
 
 class TestExchangeApi:
-    """The C functions that a library may offer: any may be null, and any may fail."""
+    """C functions of a library: any may be null, and any may fail."""
 
     def run(self, **functions):
         kind = with_exchange_api(ExchangeApi.of(**functions))
@@ -345,18 +345,18 @@ class TestExchangeApi:
         ids=["null", "borrow_only", "borrow_fails", "other_version"],
     )
     def test_null_functions(self, functions):
-        wanted = gradients(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
-        same([member.array for member in self.run(**functions)], wanted)
+        expected = gradients(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
+        same([member.array for member in self.run(**functions)], expected)
 
     @pytest.mark.parametrize("status", [0, -1])
-    def test_no_array_of_a_result_and_no_word(self, status):
+    def test_export_fails_without_error_message(self, status):
         """Regression: a tuple with a null in it."""
-        with pytest.raises(RuntimeError, match="made no array"):
+        with pytest.raises(RuntimeError, match="could not import a result"):
             self.run(borrow_object=borrow, to_object=lambda *_: status)
 
 
 class TestLifetime:
-    def test_a_capsule_is_freed_once_and_not_before_the_run_is_over(self):
+    def test_capsules_are_freed_once_after_the_run(self):
         freed = []
 
         class Counted(Foreign):
@@ -374,7 +374,7 @@ class TestLifetime:
         assert sorted(map(id, freed)) == sorted(map(id, problem))
 
     @pytest.mark.parametrize("versioned", [True, False])
-    def test_a_result_lives_as_long_as_its_capsule(self, versioned):
+    def test_result_lives_as_long_as_its_capsule(self, versioned):
         problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
 
         class Here(Foreign):
@@ -385,7 +385,7 @@ class TestLifetime:
         gc.collect()
         same([got.array], [gradients(problem).diff_src])
 
-    def test_capsules_that_nobody_takes_leak_nothing(self):
+    def test_unused_capsules_do_not_leak(self):
         array = np.zeros((1 << 20,), np.float32)
         problem = [Foreign(array.reshape(4, -1, 4)) for _ in range(2)]
         problem += [Foreign(np.ones(1 << 16, np.float32)) for _ in range(3)]
@@ -412,7 +412,7 @@ def _resident() -> int:
         return int(file.read().split()[1]) * 4096
 
 
-def test_numpy_takes_what_the_core_hands_over():
+def test_numpy_imports_results():
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     problem = helpers.case((4, 3), "f32", "f32", "NXC").problem
 

@@ -1,4 +1,4 @@
-"""The handlers that XLA calls: their interface, what they refuse, programs that are kept."""
+"""XLA handlers: their binary interface, rejected calls, exported and cached programs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ATTRIBUTES = {
 }
 
 
-def test_the_names_of_the_handlers():
+def test_names_of_handlers():
     assert set(_core.xla_handlers()) == {BACKWARD, FORWARD}
 
 
-def test_the_interface_is_as_in_the_header_of_xla():
+def test_interface_equals_the_header_of_xla():
     compiler = shutil.which("c++") or shutil.which("g++")
     assert compiler, "the README asks for a C++ compiler"
     source = helpers.TESTS / "programs" / "xla_interface.cpp"
@@ -45,7 +45,7 @@ def test_the_interface_is_as_in_the_header_of_xla():
 
 
 def call(target=BACKWARD, inputs=None, results=None, **changes):
-    """Call a handler as a program from anywhere might."""
+    """Call a handler with any arguments."""
     if inputs is None:
         inputs = testing.random_problem((4, 3, 8))
     if results is None:
@@ -58,12 +58,12 @@ def call(target=BACKWARD, inputs=None, results=None, **changes):
     )
 
 
-def test_a_plain_call():
+def test_valid_call():
     problem = testing.random_problem((4, 3, 8))
-    for got, wanted in zip(
+    for got, expected in zip(
         call(inputs=problem), onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True
     ):
-        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(got, expected)
 
 
 def changed(index, array):
@@ -77,7 +77,7 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"epsilon": None}, "attribute epsilon must be an f64"),
         ({"epsilon": np.float32(1)}, "attribute epsilon must be an f64"),
@@ -85,51 +85,51 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
         ({"epsilon": np.float64(0)}, "epsilon must be positive and finite"),
         ({"epsilon": np.float64("nan")}, "epsilon must be positive and finite"),
         ({"rank": np.int32(3)}, "attribute rank must be an i64"),
-        ({"rank": np.int64(4)}, "rank must be 2 to src's"),
-        ({"rank": np.int64(1)}, "rank must be 2 to src's"),
-        ({"rank": np.int64(-(1 << 63))}, "rank must be 2 to src's"),
+        ({"rank": np.int64(4)}, "rank must be between 2 and the rank of src"),
+        ({"rank": np.int64(1)}, "rank must be between 2 and the rank of src"),
+        ({"rank": np.int64(-(1 << 63))}, "rank must be between 2 and the rank of src"),
         ({"data_format": "NHWC"}, "attribute data_format must be NXC or NCX"),
         ({"statistics": np.int64(1)}, "attribute statistics must be a string"),
-        ({"data_format": "NCX"}, "mean must have one value a channel"),
+        ({"data_format": "NCX"}, "mean must have one value per channel"),
         ({"inputs": changed(0, ZEROS.astype("i4"))}, "arrays must be f32, bf16 or f16"),
-        ({"inputs": changed(1, ZEROS[:2])}, "diff_dst must have src's shape"),
-        ({"inputs": changed(1, ZEROS.astype("f2"))}, "diff_dst must have src's type"),
-        ({"inputs": changed(1, ZEROS[0])}, "diff_dst has not as many axes as it must"),
+        ({"inputs": changed(1, ZEROS[:2])}, "diff_dst must have the shape of src"),
+        ({"inputs": changed(1, ZEROS.astype("f2"))}, "diff_dst must have the type of src"),
+        ({"inputs": changed(1, ZEROS[0])}, "diff_dst has a wrong number of axes"),
         ({"inputs": changed(2, ZEROS[0, 0].astype("f2"))}, "mean must be f32, or bf16 where"),
-        ({"inputs": changed(3, ZEROS[0, 0].astype("f2"))}, "variance must have mean's type"),
-        ({"inputs": changed(4, ZEROS[0, 0, :7])}, "gamma must have one value a channel"),
-        ({"inputs": changed(4, ZEROS[0, :1])}, "gamma has not as many axes as it must"),
-        ({"inputs": [ZEROS], "results": OUTPUTS}, "there must be an array for each input"),
-        ({"inputs": [], "results": OUTPUTS}, "there must be an array for each input"),
-        ({"results": OUTPUTS[:2]}, "there must be an array for each output"),
-        ({"results": [ZEROS[:2], *OUTPUTS[1:]]}, "diff_src must have src's shape"),
-        ({"results": [*OUTPUTS[:2], ZEROS[0, 0, :3]]}, "diff_beta must have one value a channel"),
-        ({"target": FORWARD}, "there must be an array for each output"),
+        ({"inputs": changed(3, ZEROS[0, 0].astype("f2"))}, "variance must have the type of mean"),
+        ({"inputs": changed(4, ZEROS[0, 0, :7])}, "gamma must have one value per channel"),
+        ({"inputs": changed(4, ZEROS[0, :1])}, "gamma has a wrong number of axes"),
+        ({"inputs": [ZEROS], "results": OUTPUTS}, "there must be one array for each input"),
+        ({"inputs": [], "results": OUTPUTS}, "there must be one array for each input"),
+        ({"results": OUTPUTS[:2]}, "there must be one array for each output"),
+        ({"results": [ZEROS[:2], *OUTPUTS[1:]]}, "diff_src must have the shape of src"),
+        ({"results": [*OUTPUTS[:2], ZEROS[0, 0, :3]]}, "diff_beta must have one value per channel"),
+        ({"target": FORWARD}, "there must be one array for each output"),
     ],
 )  # fmt: skip
-def test_words_of_the_handlers(changes, words):
-    """Nothing but an error comes of a call that is not onedsl's own."""
+def test_invalid_calls_are_rejected(changes, message):
+    """A call that onedsl.jax does not make fails with an error and nothing else."""
     with pytest.raises(
-        jax.errors.JaxRuntimeError, match=rf"onedsl's handler of BatchNorm.*{words}"
+        jax.errors.JaxRuntimeError, match=rf"onedsl's handler of BatchNorm.*{message}"
     ):
         call(**changes)
 
 
 @pytest.mark.parametrize(
-    ("index", "shape", "words"),
+    ("index", "shape", "message"),
     [
-        (1, (3, 4, 3, 8), "diff_dst must have the batch's sizes, or 1"),
-        (4, (0, 8), "gamma must have the batch's sizes, or 1"),
-        (4, (2, 1, 8), "gamma has not as many axes as it must"),
-        (6, (1, 8), "diff_gamma must have the batch's sizes"),
+        (1, (3, 4, 3, 8), "diff_dst must have the sizes of the batch, or 1"),
+        (4, (0, 8), "gamma must have the sizes of the batch, or 1"),
+        (4, (2, 1, 8), "gamma has a wrong number of axes"),
+        (6, (1, 8), "diff_gamma must have the sizes of the batch"),
     ],
 )
-def test_words_for_a_batch(index, shape, words):
-    """Of two items, as under vmap."""
+def test_invalid_batches_are_rejected(index, shape, message):
+    """A batch of two items, as under vmap."""
     arrays = [np.stack([array, array]) for array in testing.random_problem((4, 3, 8))]
     arrays += [arrays[0], arrays[2], arrays[2]]
     arrays[index] = np.zeros(shape, "f4")
-    with pytest.raises(jax.errors.JaxRuntimeError, match=words):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         call(inputs=arrays[:5], results=arrays[5:])
 
 
@@ -141,16 +141,16 @@ def test_export(tmp_path):
         assert child.returncode == 0, child.stderr
 
 
-def test_the_persistent_cache(tmp_path):
+def test_persistent_cache(tmp_path):
     """Another process finds the program of the gradient there."""
-    for wanted in ("0 1", "1 0"):
+    for expected in ("0 1", "1 0"):
         child = helpers.run_script("jax_cache.py", str(tmp_path))
         assert child.returncode == 0, child.stderr
-        assert child.stdout.strip() == wanted
+        assert child.stdout.strip() == expected
 
 
-def test_shapes_that_are_not_known():
-    """They need no value to be checked."""
+def test_symbolic_shapes():
+    """They are validated without concrete values."""
     (batch,) = jax.export.symbolic_shape("b")
     src = jax.ShapeDtypeStruct((batch, 3, 8), "f4")
     with pytest.raises(ValueError, match=r"gamma must have shape \(8,\), one value"):

@@ -1,4 +1,4 @@
-"""Data flows one way: no include and no import goes back up, and no file does too much."""
+"""Layers: the direction of includes and imports, and the length of files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 CSRC = helpers.ROOT / "csrc"
 PACKAGE = helpers.ROOT / "onedsl"
 
-# A folder of csrc, and those that its files may include from.
+# The folders of csrc that files of a folder may include from.
 BELOW = {
     "core": set(),
     "native": {"core"},
@@ -38,7 +38,7 @@ def modules():
 
 
 def imported(name, path):
-    """Modules of onedsl that are imported where a module is, and not inside of its functions."""
+    """Yield the modules of onedsl that a module imports, except inside of functions."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.parse(path.read_text()).body:
         if not isinstance(node, ast.ImportFrom) or not node.level:
@@ -51,37 +51,36 @@ def imported(name, path):
                 yield full if full in modules() else source
 
 
-def test_every_folder_of_csrc_has_its_layer():
+def test_every_folder_of_csrc_has_a_layer():
     assert {path.parent.name for path in sources()} == set(BELOW)
 
 
-def test_includes_go_down():
+def test_direction_of_includes():
     for path in sources():
         for folder in re.findall(r'^#include "\.\./(\w+)/', path.read_text(), re.MULTILINE):
             assert folder in BELOW[path.parent.name], f"{path} includes from {folder}"
 
 
-def test_there_is_no_python_below_the_bindings():
+def test_only_bindings_include_python():
     for path in sources():
         if path.parent.name != "python":
             assert not re.search(r"pybind11|Python\.h", path.read_text()), path
 
 
-def test_imports_make_no_circle():
+def test_imports_have_no_cycle():
     graph = {name: set(imported(name, path)) - {name} for name, path in modules().items()}
-    # The package itself gathers what is below it; modules take from each other.
     order = list(graphlib.TopologicalSorter(graph).static_order())
     assert order.index("onedsl.tensors.spec") < order.index("onedsl.operators._validation")
     assert order.index("onedsl.operators._validation") < order.index("onedsl.operators._operator")
     assert order.index("onedsl.operators._operator") < order.index("onedsl")
 
 
-@pytest.mark.parametrize("room", ["torch", "jax", "bench", "cli"])
-def test_operators_know_nothing_of_what_uses_them(room):
+@pytest.mark.parametrize("folder", ["torch", "jax", "bench", "cli"])
+def test_operators_do_not_import_integrations(folder):
     below = re.compile(r"onedsl\.(operators\b|_(?!_main__))")
     for name, path in modules().items():
         if below.match(name):
-            assert not any(i.startswith(f"onedsl.{room}") for i in imported(name, path)), name
+            assert not any(i.startswith(f"onedsl.{folder}") for i in imported(name, path)), name
 
 
 def test_files_are_short():

@@ -1,4 +1,4 @@
-"""oneDNN absent, wrong, or without a CPU engine: words that say what to install."""
+"""Errors for a oneDNN that is absent, invalid, or without a CPU engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONDA = "conda install -c conda-forge onednn"
 
 @pytest.fixture
 def copied(tmp_path):
-    """Make a site-packages of the package's files in an environment that has no oneDNN of its own.
+    """Copy the package's files to the site-packages of an environment without oneDNN.
 
     The extension looks for oneDNN three folders above itself, which is `lib` here.
     """
@@ -47,7 +47,7 @@ def copied(tmp_path):
 
 
 def run_copied(site: Path, code: str = "import onedsl", **environment: str):
-    """Run code with the copy alone: -S leaves the environment's own packages out."""
+    """Run code with the copy only: -S leaves out the packages of this environment."""
     return helpers.run_python(
         "-S",
         "-c",
@@ -62,7 +62,7 @@ def check_import_error(child) -> str:
     start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))
     message = "\n".join(lines[start:])
     assert "During handling" not in child.stderr
-    assert "the direct cause of" in child.stderr, "the loader's own words are lost"
+    assert "the direct cause of" in child.stderr, "the error of the loader is lost"
     for raw in ("cannot open shared object", "undefined symbol", "invalid ELF", "_core.c", ".py)"):
         assert raw not in message, "a raw line of the loader"
     return message
@@ -73,14 +73,14 @@ def library(site: Path) -> Path:
 
 
 def use_library(site: Path) -> None:
-    """Put this process's own oneDNN where the copy looks for it."""
+    """Link the oneDNN of this process to where the copy searches it."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     loaded = next(line.split(maxsplit=5)[5] for line in maps if "libdnnl.so" in line)
     library(site).symlink_to(loaded)
 
 
 def test_the_copy_works_with_a_library(copied):
-    """The others below must fail for want of oneDNN, and not of anything else."""
+    """The tests below must fail because of oneDNN and nothing else."""
     use_library(copied)
     child = run_copied(copied, "import onedsl; print(onedsl.__version__, onedsl.__file__)")
     assert child.returncode == 0, child.stderr
@@ -88,7 +88,7 @@ def test_the_copy_works_with_a_library(copied):
 
 
 def test_no_library(copied):
-    """The name that the extension wants is changed, so that no run path can lead to one."""
+    """The extension is patched to require another file name, so that no run path has it."""
     extension = copied / "onedsl" / Path(_core.__file__).name
     binary = extension.read_bytes()
     assert binary.count(b"libdnnl.so.3\0") == 1
@@ -100,7 +100,7 @@ def test_no_library(copied):
 
 
 def test_no_openmp(copied):
-    """As in the smallest container images: nothing of onedsl's or oneDNN's is missing."""
+    """In small container images libgomp is missing, but neither onedsl nor oneDNN."""
     use_library(copied)
     extension = copied / "onedsl" / Path(_core.__file__).name
     binary = extension.read_bytes()
@@ -112,7 +112,7 @@ def test_no_openmp(copied):
 
 
 def test_python_in_lib64_finds_the_library_in_lib(copied):
-    """pip puts a wheel's own files into lib, whatever the folder of Python's packages is."""
+    """pip installs the data files of a wheel to lib, even if packages are in lib64."""
     use_library(copied)
     lib64 = copied.parents[1].rename(copied.parents[2] / "lib64")
     lib = lib64.with_name("lib")
@@ -124,7 +124,7 @@ def test_python_in_lib64_finds_the_library_in_lib(copied):
 
 
 def test_library_without_its_functions(copied):
-    """Another library under oneDNN's name, as a version without the Graph API is."""
+    """A library of this name lacks functions, such as a oneDNN without the Graph API."""
     other = Path(ml_dtypes._ml_dtypes_ext.__file__)
     shutil.copy(other, library(copied))
     message = check_import_error(run_copied(copied, LD_LIBRARY_PATH=str(library(copied).parent)))
@@ -133,7 +133,7 @@ def test_library_without_its_functions(copied):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a library at all\n" * 100], ids=["empty", "text"])
-def test_library_that_is_none(copied, content):
+def test_invalid_library(copied, content):
     library(copied).write_bytes(content)
     message = check_import_error(run_copied(copied, LD_LIBRARY_PATH=str(library(copied).parent)))
     assert "cannot use the installed oneDNN" in message
@@ -148,7 +148,7 @@ def test_source_tree_without_extension(copied):
 
 
 def test_extension_of_another_python(copied):
-    """A tree used with an interpreter that it was not built for has no extension to load."""
+    """The extension of a source tree was built for another interpreter."""
     extension = copied / "onedsl" / Path(_core.__file__).name
     extension.rename(extension.with_name("_core.cpython-27-x86_64-linux-gnu.so"))
     assert "not built" in check_import_error(run_copied(copied))
@@ -161,7 +161,7 @@ COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     COMPILER is None, reason="a oneDNN without an engine is faked in C: no compiler"
 )
 def test_no_cpu_engine(tmp_path):
-    """The package works by its own kernels; what needs oneDNN says what to install."""
+    """onedsl's kernels work; what needs oneDNN raises an error with the remedy."""
     source, fake = helpers.PROGRAMS / "no_engine.c", tmp_path / "libengine.so"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", fake, source], check=True)
     preload = ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))
@@ -171,7 +171,7 @@ def test_no_cpu_engine(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["avx1024", "fastest", "AVX 512"])
-def test_a_cap_that_means_nothing_is_said_at_import(value):
+def test_unknown_isa_limit_warns_at_import(value):
     child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
     assert child.returncode == 0, child.stderr
     assert "RuntimeWarning: ONEDSL_MAX_CPU_ISA must be one of" in child.stderr
@@ -180,13 +180,13 @@ def test_a_cap_that_means_nothing_is_said_at_import(value):
 
 
 @pytest.mark.parametrize("value", ["baseline", "avx2", "AVX2", "default"])
-def test_a_cap_that_is_known_is_silent(value):
+def test_known_isa_limit_does_not_warn(value):
     child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
     assert (child.returncode, child.stderr) == (0, "")
 
 
 def test_no_numpy(copied):
-    """A missing dependency is not to be taken for a missing oneDNN."""
+    """The error for another missing dependency does not blame oneDNN."""
     use_library(copied)
     (copied / "numpy").unlink()
     child = run_copied(copied)
@@ -196,7 +196,7 @@ def test_no_numpy(copied):
 
 
 def test_import_is_quick_and_imports_no_framework():
-    """Nothing but the package itself, what it cannot do without, and some of Python's own."""
+    """Only the package, its dependencies and the standard library are imported."""
     child = helpers.run_script("imports.py")
     assert child.returncode == 0, child.stderr
     modules = child.stdout.split()

@@ -1,4 +1,4 @@
-"""Memory is used where it lies: orders, strides, copies, temporaries."""
+"""Memory: axis orders, strides, copies, in-place runs, temporaries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onedsl import testing
 
 
 def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    """Copy into dense memory whose slowest axis is order[0], and so on."""
+    """Copy an array to dense memory whose axes, slowest first, are `order`."""
     memory = np.ascontiguousarray(array.transpose(order))
     return memory.transpose(np.argsort(order))
 
@@ -27,7 +27,7 @@ def ordered_problem(problem: testing.Problem, order: tuple[int, ...]) -> testing
 
 @pytest.fixture
 def no_copies(caplog):
-    """Fail if the package says that it copied something."""
+    """Fail if the log of the package reports a copy."""
     caplog.set_level(logging.INFO, logger="onedsl")
     yield
     assert caplog.text == ""
@@ -41,7 +41,7 @@ ORDERS = list(itertools.permutations(range(4)))
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: "".join(map(str, order)))
 @pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
 def test_every_dense_order(dtype, data_format, order, backend, compiled, no_copies):
-    """Among the orders are channels_last (0231 of NCX) and its reverse (0312 of NXC)."""
+    """The orders include channels_last (0231 of NCX) and its inverse (0312 of NXC)."""
     shape = helpers.shape_of(data_format, 3, 10, (5, 4))
     case = helpers.case(shape, dtype, "f32", data_format)
     problem = ordered_problem(case.problem, order)
@@ -65,9 +65,9 @@ def test_every_dense_order(dtype, data_format, order, backend, compiled, no_copi
 @backends
 @formats
 def test_axes_of_one_element_may_have_any_stride(data_format, backend, no_copies):
-    """NumPy lets the stride of such an axis be anything, since nobody walks it."""
+    """NumPy allows any stride for such an axis."""
     shape = helpers.shape_of(data_format, 9, 3, (1, 2, 1))
-    problem, wanted, _ = helpers.case(shape, "f32", "f32", data_format)
+    problem, expected, _ = helpers.case(shape, "f32", "f32", data_format)
     inputs = list(problem)
     for i, odd in enumerate((12345, -7)):
         strides = [
@@ -75,13 +75,13 @@ def test_axes_of_one_element_may_have_any_stride(data_format, backend, no_copies
         ]
         inputs[i] = np.lib.stride_tricks.as_strided(inputs[i], shape, strides, writeable=False)
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
-    testing.assert_gradients_close(op(*inputs, backend=backend), wanted)
+    testing.assert_gradients_close(op(*inputs, backend=backend), expected)
 
 
 @pytest.mark.parametrize("step", [2**61, 2**62 + 1, 2**70, -(2**62)])
 @pytest.mark.parametrize("shape", [(1, 4, 3), (0, 4, 3)])
 def test_a_spec_of_axes_of_one_element_may_have_any_stride(shape, step):
-    """Regression: what could not be counted in bytes was refused in pybind11's words."""
+    """Regression: strides that overflow in bytes raised an error of pybind11."""
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     problem = testing.random_problem(shape)
     compiled = op.compile(onedsl.TensorSpec(shape, strides=(step, 3, 1)))
@@ -119,7 +119,7 @@ def unaligned(a):
 
 
 def in_record(a):
-    """A field of a packed record: strides that are no multiple of the item's size."""
+    """A field of a packed record: strides are no multiples of the item size."""
     records = np.zeros(a.shape, [("pad", "u1"), ("value", a.dtype)])
     records["value"] = a
     return records["value"]
@@ -137,11 +137,9 @@ STRIDED = {
 @formats
 @pytest.mark.parametrize("kind", STRIDED)
 @pytest.mark.parametrize("which", ["src", "diff_dst", "both"])
-def test_strided_tensors_are_copied_and_the_log_says_so(
-    dtype, data_format, kind, which, backend, caplog
-):
+def test_copies_of_strided_tensors_are_logged(dtype, data_format, kind, which, backend, caplog):
     caplog.set_level(logging.INFO, logger="onedsl")
-    problem, wanted, _ = helpers.case(BASE, dtype, "f32", data_format)
+    problem, expected, _ = helpers.case(BASE, dtype, "f32", data_format)
     changed = {
         name: STRIDED[kind](getattr(problem, name))
         for name in ("src", "diff_dst")
@@ -151,20 +149,20 @@ def test_strided_tensors_are_copied_and_the_log_says_so(
     before = [array.tobytes() for array in inputs]
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     got = op(*inputs, backend=backend)
-    testing.assert_gradients_close(got, wanted)
+    testing.assert_gradients_close(got, expected)
     assert before == [array.tobytes() for array in inputs]
     for name in ("src", "diff_dst"):
         assert (f"{name} copied: strides" in caplog.text) == (name in changed)
     guarded = helpers.Guarded(got.diff_src, inputs.mean, inputs.mean)
     op(*inputs, out=guarded.out, backend=backend)
     guarded.check_walls()
-    testing.assert_gradients_close(guarded.out, wanted)
+    testing.assert_gradients_close(guarded.out, expected)
 
 
 @backends
 @formats
 def test_zero_strides(data_format, backend):
-    """Broadcast arrays: one value, or one row, seen many times."""
+    """Broadcast arrays of one value or one row."""
     shape = (6, 7, 5, 8)
     channels = shape[{"NXC": 3, "NCX": 1}[data_format]]
     rng = np.random.default_rng(1)
@@ -175,17 +173,17 @@ def test_zero_strides(data_format, backend):
     gamma = np.broadcast_to(np.float32(2), (channels,))
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     got = op(src, diff_dst, mean, variance, gamma, backend=backend)
-    wanted = testing.batch_norm_backward(
+    expected = testing.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon=EPSILON, data_format=data_format
     )
-    testing.assert_gradients_close(got, wanted, factor=3)  # a constant diff_dst cancels in part
+    testing.assert_gradients_close(got, expected, factor=3)  # a constant diff_dst cancels partly
 
 
 @backends
 @pytest.mark.parametrize("name", ["mean", "variance", "gamma"])
 @pytest.mark.parametrize("kind", ["step", "reverse", "unaligned", "record_field"])
 def test_strided_statistics(name, kind, backend):
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
     good = getattr(problem, name)
     if kind == "step":
         strided = np.repeat(good, 3)[::3]
@@ -195,19 +193,19 @@ def test_strided_statistics(name, kind, backend):
         strided = STRIDED[kind](good)
     inputs = problem._replace(**{name: strided})
     op = onedsl.BatchNormTrainingBackward(EPSILON)
-    testing.assert_gradients_close(op(*inputs, backend=backend), wanted)
+    testing.assert_gradients_close(op(*inputs, backend=backend), expected)
     plan = op.compile(onedsl.TensorSpec.of(inputs.src), backend=backend)
-    testing.assert_gradients_close(plan(*inputs), wanted)
+    testing.assert_gradients_close(plan(*inputs), expected)
 
 
 @backends
 @formats
 def test_diff_dst_in_another_dense_order(data_format, backend, caplog):
     caplog.set_level(logging.INFO, logger="onedsl")
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", data_format)
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", data_format)
     inputs = problem._replace(diff_dst=in_order(problem.diff_dst, (0, 2, 3, 1)))
     got = onedsl.BatchNormTrainingBackward(EPSILON, data_format)(*inputs, backend=backend)
-    testing.assert_gradients_close(got, wanted)
+    testing.assert_gradients_close(got, expected)
     assert got.diff_src.strides == inputs.src.strides
     assert "diff_dst copied" in caplog.text
     assert "src copied" not in caplog.text
@@ -218,9 +216,9 @@ def test_diff_dst_in_another_dense_order(data_format, backend, caplog):
 @pytest.mark.parametrize("channels", [1, 16, 21])
 @pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
 def test_in_place(dtype, data_format, channels, backend, compiled):
-    """out.diff_src may be diff_dst itself: the op's document allows it."""
+    """out.diff_src may be diff_dst itself, as oneDNN's documentation allows."""
     shape = helpers.shape_of(data_format, 3, channels, (9, 8))
-    problem, wanted, _ = helpers.case(shape, dtype, "f32", data_format)
+    problem, expected, _ = helpers.case(shape, dtype, "f32", data_format)
     guarded = helpers.outputs_like(problem)
     buffer = guarded.out.diff_src
     buffer[...] = problem.diff_dst
@@ -234,15 +232,15 @@ def test_in_place(dtype, data_format, channels, backend, compiled):
         got = op(*inputs, out=guarded.out, backend=backend)
     assert got.diff_src is buffer
     guarded.check_walls()
-    testing.assert_gradients_close(got, wanted)
+    testing.assert_gradients_close(got, expected)
 
 
 @pytest.mark.parametrize("backend", ["auto", "native"])
 @formats
 def test_in_place_large(data_format, backend):
-    """Larger than a cache: stores around the cache must not be used on what is still read."""
+    """Tensors larger than a cache: non-temporal stores must not hit memory that is read later."""
     shape = helpers.shape_of(data_format, 3, 24, (200, 210))
-    problem, wanted, _ = helpers.case.__wrapped__(shape, "f32", "f32", data_format)
+    problem, expected, _ = helpers.case.__wrapped__(shape, "f32", "f32", data_format)
     buffer = problem.diff_dst.copy()
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     got = op(
@@ -252,21 +250,21 @@ def test_in_place_large(data_format, backend):
     )
     ran = op.compile(onedsl.TensorSpec(shape), backend=backend).backend
     factor = helpers.tolerance_factor(ran, problem.src.size // 24)
-    testing.assert_gradients_close(got, wanted, factor=factor)
+    testing.assert_gradients_close(got, expected, factor=factor)
 
 
 @backends
 def test_in_place_by_another_view_of_the_same_memory(backend):
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
     buffer = problem.diff_dst.copy()
     out = (buffer.reshape(-1).reshape(BASE), np.empty(8, "f4"), np.empty(8, "f4"))
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     got = op(*problem._replace(diff_dst=buffer), out=out, backend=backend)
-    testing.assert_gradients_close(got, wanted)
+    testing.assert_gradients_close(got, expected)
 
 
 def test_memmap(tmp_path, no_copies):
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
     files = []
     for name in ("src", "diff_dst"):
         getattr(problem, name).tofile(tmp_path / name)
@@ -277,51 +275,51 @@ def test_memmap(tmp_path, no_copies):
     assert got.diff_src is out
     out.flush()
     written = np.fromfile(tmp_path / "out", np.float32).reshape(BASE)
-    assert testing.relative_l2(written, wanted.diff_src) < testing.TOLERANCES["f32"]
-    # Strided memmaps and a memmap as compiled input, too.
+    assert testing.relative_l2(written, expected.diff_src) < testing.TOLERANCES["f32"]
+    # Strided memmaps, and memmaps as inputs of a compiled operator.
     testing.assert_gradients_close(
         op(files[0][::2], files[1][::2], *problem[2:]),
         op(problem.src[::2].copy(), problem.diff_dst[::2].copy(), *problem[2:]),
     )
     testing.assert_gradients_close(
-        op.compile(onedsl.TensorSpec(BASE))(*files, *problem[2:]), wanted
+        op.compile(onedsl.TensorSpec(BASE))(*files, *problem[2:]), expected
     )
 
 
-def test_plain_subclass_and_dtype_with_metadata():
+def test_ndarray_subclass_and_dtype_with_metadata():
     class Mine(np.ndarray):
         pass
 
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
     op = onedsl.BatchNormTrainingBackward(EPSILON)
-    testing.assert_gradients_close(op(*(a.view(Mine) for a in problem)), wanted)
+    testing.assert_gradients_close(op(*(a.view(Mine) for a in problem)), expected)
     tagged = np.dtype(np.float32, metadata={"unit": "volt"})
     got = op(*(a.view(tagged) for a in problem))
-    testing.assert_gradients_close(got, wanted)
+    testing.assert_gradients_close(got, expected)
     assert type(got.diff_src) is np.ndarray
 
 
 def test_results_are_independent_of_each_other():
-    """A second call must not write where the first one's results are."""
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    """A second call does not write to the results of the first one."""
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     first = op(*problem)
     op(problem.src, -problem.diff_dst, *problem[2:])
-    testing.assert_gradients_close(first, wanted)
+    testing.assert_gradients_close(first, expected)
 
 
 def test_results_own_their_memory():
-    problem, wanted, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
     got = onedsl.BatchNormTrainingBackward(EPSILON)(*(a.copy() for a in problem))
     for member in got:
         assert member.base is None
         assert member.flags.owndata
-    testing.assert_gradients_close(got, wanted)
+    testing.assert_gradients_close(got, expected)
 
 
 @usable()
 def test_no_temporary_of_tensor_size(dtype, backend):
-    """A call with out= must not raise this process's peak memory by anything like a tensor.
+    """A call with out= raises peak memory by much less than the size of a tensor.
 
     Every page of the arguments is touched before, and a small call pays for one-time buffers.
     oneDNN's own NCX kernel for 16-bit types widens three planes a thread, and is let do so where it

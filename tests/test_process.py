@@ -1,71 +1,88 @@
-"""What a process goes through: its end, forks, threads, interrupts, refusals, very many calls."""
+"""Process exit, forks, threads, interrupts, rejected calls, and very many calls."""
 
 from __future__ import annotations
 
 import helpers
 import pytest
 
-PROGRAMS = helpers.TESTS / "programs"
 both = pytest.mark.parametrize("backend", ["native", "onednn"])
 
 
+def default_and_slow(default: int, slow: int):
+    """Run a test with few repetitions by default, and with many as a slow test."""
+    return pytest.mark.parametrize("times", [default, pytest.param(slow, marks=pytest.mark.slow)])
+
+
 @both
-def test_daemon_threads_do_not_abort_the_end(backend):
-    """Regression: Python ends such threads by unwinding them, and met a noexcept destructor."""
-    for _ in range(8):
-        child = helpers.run_script(PROGRAMS / "exit_with_daemon_threads.py", backend)
+@default_and_slow(2, 8)
+def test_process_exit_with_daemon_threads(backend, times):
+    """Regression: Python unwinds such threads, which met a noexcept destructor."""
+    for _ in range(times):
+        child = helpers.run_script("exit_with_daemon_threads.py", backend)
         assert (child.returncode, child.stdout, child.stderr) == (0, "ends\n", "")
 
 
+def test_exported_array_is_freed_during_finalization():
+    """Regression: the deleter acquired the GIL, which ends or blocks the thread."""
+    child = helpers.run_script("free_in_finalization.py", timeout=30)
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout == "finalizing: True\nfreed\n"
+
+
 @both
-def test_forks_among_threads_do_not_hang(backend):
+@default_and_slow(30, 150)
+def test_forks_while_threads_run(backend, times):
     """Regression: oneDNN's own mutexes stayed locked in the child, in 1 of 150 forks."""
-    child = helpers.run_script(PROGRAMS / "fork_among_threads.py", backend, "150")
+    child = helpers.run_script("fork_among_threads.py", backend, str(times))
     assert child.returncode == 0, child.stdout + child.stderr
-    assert child.stdout == "150 forks, 0 hangs\n"
+    assert child.stdout == f"{times} forks, 0 hangs\n"
 
 
 @pytest.mark.parametrize("shapes", ["1", "1000"])
-def test_refusals_do_not_leak(shapes):
-    """Regression: oneDNN leaks some 6 KiB whenever it refuses, so it is asked once."""
+def test_rejected_calls_do_not_leak(shapes):
+    """Regression: oneDNN leaks about 6 KiB whenever it rejects an op."""
     child = helpers.run_script(
-        PROGRAMS / "rejected_calls.py", "2000", shapes, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}
+        "rejected_calls.py", "1000", shapes, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}
     )
     assert child.returncode == 0, child.stderr
     assert int(child.stdout) < 1 << 20
 
 
-@pytest.mark.usefixtures("passive_waiting")
-def test_bits_of_random_problems():
-    """Whatever the number of threads, the place in memory, and in place or not."""
-    child = helpers.run_script("same_bits.py", "150", timeout=300)
-    assert child.returncode == 0, child.stdout + child.stderr
-    assert child.stdout == "150 problems, 0 with other bits\n"
-
-
 @pytest.fixture
 def passive_waiting(monkeypatch):
-    """With more threads than cores, waiting ones are not to keep the others from work."""
+    """Let waiting threads sleep: these tests use more threads than cores."""
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
 
 
-@both
 @pytest.mark.usefixtures("passive_waiting")
-def test_many_threads_on_one_plan(backend):
-    child = helpers.run_script("one_plan_many_threads.py", backend, "16", "60", timeout=300)
+@default_and_slow(30, 150)
+def test_bits_of_random_problems(times):
+    """They do not depend on the number of threads, addresses, or running in place."""
+    child = helpers.run_script("same_bits.py", str(times), timeout=300)
     assert child.returncode == 0, child.stdout + child.stderr
-    assert child.stdout == "960 calls, 0 with other bits\n"
+    assert child.stdout == f"{times} problems, 0 with other bits\n"
 
 
 @both
-def test_interrupts_in_the_middle_of_calls(backend):
-    child = helpers.run_script("interrupted.py", backend, "100")
+@pytest.mark.usefixtures("passive_waiting")
+@default_and_slow(10, 60)
+def test_many_threads_on_one_plan(backend, times):
+    child = helpers.run_script("one_plan_many_threads.py", backend, "16", str(times), timeout=300)
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stdout == f"{16 * times} calls, 0 with other bits\n"
+
+
+@both
+@default_and_slow(30, 100)
+def test_keyboard_interrupts_during_calls(backend, times):
+    child = helpers.run_script("interrupted.py", backend, str(times))
     assert child.returncode == 0, child.stderr
-    assert child.stdout == "100 interrupts\n"
+    assert child.stdout == f"{times} interrupts\n"
 
 
 @pytest.mark.usefixtures("passive_waiting")
-def test_calls_do_not_grow_the_process():
-    child = helpers.run_script("flat_memory.py", "30000")
+@default_and_slow(5000, 30000)
+def test_calls_do_not_grow_the_process(times):
+    child = helpers.run_script("flat_memory.py", str(times))
     assert child.returncode == 0, child.stderr
     assert int(child.stdout) < 1 << 20

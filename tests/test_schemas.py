@@ -134,7 +134,7 @@ class TestDirectML:
     @pytest.mark.parametrize("kept", [(0, 2), (1, 3), (0, 3)], ids=str)
     def test_onednn_needs_adjacent_axes(self, kept):
         problem = directml_problem((6, 5, 8, 9), kept)
-        with pytest.raises(onedsl.UnsupportedError, match="neighbours in memory"):
+        with pytest.raises(onedsl.UnsupportedError, match="adjacent in memory"):
             DIRECTML(*problem, backend="onednn")
 
     @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""What PyTorch's autograd asks of the layers: finite differences, second derivatives, refusals."""
+"""The layers under autograd: finite differences, second derivatives, unsupported transforms."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from onedsl import testing
 @pytest.mark.parametrize("which", ["input", "weight", "bias"])
 @pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
 def test_gradcheck(train, which, memory):
-    """Finite differences of the layer itself, in its float32; hence the wide margins."""
+    """Finite differences in float32, hence the wide tolerances."""
     layer = random_layer(2, eps=0.1).train(train)
-    layer.momentum = 0.0  # so that each forward pass finds the same layer
+    layer.momentum = 0.0  # no forward pass changes the layer
     src, _ = inputs(2, "f32", memory)
     values = {"input": src, "weight": layer.weight.detach(), "bias": layer.bias.detach()}
 
@@ -32,7 +32,7 @@ def test_gradcheck(train, which, memory):
     assert torch.autograd.gradcheck(forward, value, eps=1e-2, atol=5e-3, rtol=5e-3)
 
 
-def test_a_chain_of_backward_passes_accumulates():
+def test_gradients_accumulate():
     layer = random_layer(2)
     src, diff_dst = inputs(2, "f32")
     layer(src).backward(diff_dst)
@@ -41,7 +41,7 @@ def test_a_chain_of_backward_passes_accumulates():
     assert torch.allclose(layer.weight.grad, 2 * once)
 
 
-def test_retained_graphs_give_the_same_again():
+def test_a_retained_graph_returns_the_same_gradient():
     layer = random_layer(2)
     src, diff_dst = inputs(2, "f32")
     src.requires_grad_()
@@ -50,7 +50,7 @@ def test_retained_graphs_give_the_same_again():
     assert torch.equal(first, torch.autograd.grad(output, src, diff_dst)[0])
 
 
-def test_changes_in_place_between_the_passes_are_found():
+def test_in_place_changes_between_the_passes_are_detected():
     layer = random_layer(2)
     src, diff_dst = inputs(2, "f32")
     output = layer(src)
@@ -61,7 +61,7 @@ def test_changes_in_place_between_the_passes_are_found():
 
 @modes
 def test_second_derivatives(train):
-    """PyTorch's own, in float64, from the same output."""
+    """Compare with PyTorch in float64."""
     layer = random_layer(2).train(train)
     twin = reference_layer(layer)
     src, diff_dst = inputs(2, "f32")
@@ -85,7 +85,7 @@ def test_second_derivatives(train):
 @pytest.mark.parametrize("with_gamma", [True, False])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
 def test_second_derivatives_by_finite_differences(train, with_gamma, data_format):
-    """Of the formulas in float64, with mean and variance that follow src in training."""
+    """Check the formulas in float64; in training, mean and variance depend on src."""
     generator = torch.Generator().manual_seed(3)
     shape = (3, 4, 3, 2) if data_format == "NCX" else (3, 3, 2, 4)
     axes = [i for i, size in enumerate(shape) if size != 4]
@@ -116,7 +116,7 @@ def test_second_derivatives_by_finite_differences(train, with_gamma, data_format
 
     Context.data_format = data_format
     d_src, d_diff_dst, _, _, d_gamma, *_ = onedsl_torch._op._double_backward(Context, [u, a, b])
-    for at, got in enumerate((d_src, d_diff_dst, d_gamma)):
+    for i, got in enumerate((d_src, d_diff_dst, d_gamma)):
         if got is None:
             continue
         direction = random(*got.shape)
@@ -124,13 +124,13 @@ def test_second_derivatives_by_finite_differences(train, with_gamma, data_format
         ends = []
         for sign in 1, -1:
             moved = [src, diff_dst, gamma]
-            moved[at] = moved[at] + sign * step * direction
+            moved[i] = moved[i] + sign * step * direction
             ends.append(scalar(*moved))
         slope = (ends[0] - ends[1]) / (2 * step)
         assert float((got * direction).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7)
 
 
-def test_the_transforms_of_torch_func_are_refused():
+def test_transforms_of_torch_func_are_unsupported():
     layer = random_layer(2, track_running_stats=False)
     src, _ = inputs(2, "f32")
     with pytest.raises(RuntimeError, match="setup_context"):
@@ -140,7 +140,7 @@ def test_the_transforms_of_torch_func_are_refused():
 
 
 @dynamo
-def test_forward_mode_and_batched_gradients_are_refused():
+def test_forward_mode_and_batched_gradients_are_unsupported():
     layer = random_layer(2)
     src, diff_dst = inputs(2, "f32")
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import test_parts
 from helpers import EPSILON
+from test_forward import Inputs
 from torch_helpers import SHAPES, back, dtypes, memories, nn, tensors, torch
 
 import onedsl
@@ -39,7 +40,7 @@ def test_parts_of_tensors(make):
 
 @pytest.mark.parametrize("at", range(5))
 def test_more_dimensions_than_numpy_has(at):
-    """Regression: NumPy's words, which name no argument."""
+    """Regression: NumPy's error message names no argument."""
     problem = list(tensors(SHAPES[2], "f32"))
     problem[at] = torch.zeros([1] * 65)
     name = ("src", "diff_dst", "mean", "variance", "gamma")[at]
@@ -62,7 +63,7 @@ def test_out(dtype, stats):
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_autograd_finds_that_out_was_written(which):
+def test_autograd_detects_that_out_was_written(which):
     problem = tensors(SHAPES[2], "f32")
     out = [torch.ones_like(t) for t in (problem[0], *problem[3:])]
     weight = torch.ones_like(out[which], requires_grad=True)
@@ -74,7 +75,7 @@ def test_autograd_finds_that_out_was_written(which):
 
 @pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
 @dtypes
-def test_nothing_is_copied(dtype, memory):
+def test_tensors_are_not_copied(dtype, memory):
     src = tensors(SHAPES[2], dtype, memory=memory)[0]
     seen = _core.import_array(src)
     assert seen.ctypes.data == src.data_ptr()
@@ -83,7 +84,7 @@ def test_nothing_is_copied(dtype, memory):
     assert shared.data_ptr() == src.data_ptr()
 
 
-def test_the_other_dialects_and_compiled():
+def test_other_classes_and_compiled_objects():
     problem = tensors(SHAPES[2], "f32")
     wanted = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*problem)
     spec = onedsl.TensorSpec.of(problem[0])
@@ -108,7 +109,7 @@ def test_strided_and_empty():
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "words"),
+    ("make", "error", "messages"),
     [
         (lambda t: t.requires_grad_(), TypeError, ["must not require grad", "src.detach()"]),
         (lambda t: t.to("meta"), (TypeError, ValueError), ["meta"]),
@@ -119,16 +120,16 @@ def test_strided_and_empty():
     ],
     ids=["requires_grad", "meta", "float64", "sparse", "negative", "zero_tensor"],
 )
-def test_refusals(make, error, words):
+def test_invalid_tensors(make, error, messages):
     src, *rest = tensors(SHAPES[2], "f32")
     with pytest.raises(error) as caught:
         onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(make(src), *rest)
     assert str(caught.value).startswith("src")
-    assert all(word in str(caught.value) for word in words)
+    assert all(message in str(caught.value) for message in messages)
 
 
-def test_tensors_without_memory_of_their_own():
-    """Inside PyTorch's transforms a tensor is a stand-in, whatever its type."""
+def test_tensors_without_memory():
+    """Fake tensors, and the wrappers of vmap and grad."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
@@ -141,17 +142,27 @@ def test_tensors_without_memory_of_their_own():
         torch.func.grad(lambda t: op(t, *rest).diff_src.sum())(src)
 
 
-def test_a_parameter_that_needs_no_grad():
+def test_a_parameter_without_requires_grad():
     *inputs, gamma = tensors(SHAPES[2], "f32")
     op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
     got = op(*inputs, nn.Parameter(gamma, requires_grad=False))
     assert all(torch.equal(a, b) for a, b in zip(got, op(*inputs, gamma), strict=True))
 
 
-def test_results_outlive_everything():
+def test_a_view_keeps_the_memory_of_a_result():
     got = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")(*tensors(SHAPES[2], "f32"))
     view = got.diff_src[1:].view(-1)
     kept = view.clone()
     del got
     torch.empty(1 << 16).fill_(7)
     assert torch.equal(view, kept)
+
+
+def test_forward_with_relu():
+    inputs = Inputs((4, 16, (5, 5)), data_format="NCX")
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format="NCX")
+    src = torch.from_numpy(inputs.src).to(memory_format=torch.channels_last)
+    forward = op(src, *map(torch.from_numpy, inputs.forward[1:]))
+    assert isinstance(forward.dst, torch.Tensor)
+    assert forward.dst.is_contiguous(memory_format=torch.channels_last)
+    assert testing.relative_l2(forward.dst.numpy(), op(*inputs.forward).dst) < 1e-6

@@ -33,8 +33,8 @@ modes = pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
 MEMORIES = [(1, "contiguous"), (2, "contiguous"), (2, "channels_last"), (3, "channels_last")]
 memories = pytest.mark.parametrize(("rank", "memory"), MEMORIES, ids=str)
 
-# PyTorch's compilers use, or are, what PyTorch has deprecated.
-dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+# PyTorch's compilers use deprecated parts of PyTorch, and torch.jit is deprecated.
+dynamo = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.torch.jit:FutureWarning")
 
 
 def tensor(array):

@@ -3,7 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-// Single values of the 16-bit types: statistics, of which there are few.
+// Scalar conversions between f32 and the 16-bit types, used for statistics only: the kernels
+// convert tensors with vector instructions.
 namespace onedsl {
 
 inline float bf16_to_f32(const std::uint16_t bits) noexcept {
@@ -13,7 +14,7 @@ inline float bf16_to_f32(const std::uint16_t bits) noexcept {
   return value;
 }
 
-// Narrowing goes to the nearest, ties to even; a NaN stays one.
+// Conversions to 16 bits round to nearest, ties to even, and keep NaN.
 inline std::uint16_t f32_to_bf16(const float value) noexcept {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
@@ -27,7 +28,7 @@ inline float f16_to_f32(const std::uint16_t bits) noexcept {
   const std::uint32_t fraction = bits & 0x3ffU;
   std::uint32_t wide = 0;
   if (exponent == 0) {
-    // Zero or subnormal: the fraction counts units of 2^-24, which f32 holds exactly.
+    // Zero or subnormal: a multiple of 2^-24, which f32 represents exactly.
     const float magnitude = static_cast<float>(fraction) * 0x1p-24F;
     std::memcpy(&wide, &magnitude, sizeof wide);
   } else {
@@ -48,9 +49,9 @@ inline std::uint16_t f32_to_f16(const float value) noexcept {
   if (magnitude > 0x7f800000U) {
     narrow = 0x7e00U | (magnitude >> 13 & 0x3ffU);
   } else if (magnitude >= 0x477ff000U) {
-    narrow = 0x7c00U;  // 65520 and more round to infinity
+    narrow = 0x7c00U;  // 65520 and above round to infinity
   } else if (magnitude < 0x38800000U) {
-    // Subnormal: adding 0.5 leaves units of 2^-24 in the last bits, rounded by the addition.
+    // Subnormal: the unit in the last place of 0.5 is 2^-24, so the addition does the rounding.
     float shifted = 0;
     std::memcpy(&shifted, &magnitude, sizeof shifted);
     shifted += 0.5F;

@@ -6,8 +6,7 @@
 
 namespace onedsl {
 
-// An error that came out of oneDNN. `status` is the name of oneDNN's own status, as
-// "invalid_arguments" or "unimplemented".
+// An error of oneDNN. `status` is oneDNN's name of it, such as "invalid_arguments".
 class OneDNNError : public std::runtime_error {
  public:
   OneDNNError(const std::string& message, std::string status)
@@ -18,7 +17,7 @@ class OneDNNError : public std::runtime_error {
   std::string status_;
 };
 
-// oneDNN says that it cannot run this on this CPU.
+// oneDNN does not support the operation on this CPU.
 class UnsupportedError : public OneDNNError {
  public:
   using OneDNNError::OneDNNError;

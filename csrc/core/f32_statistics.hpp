@@ -8,21 +8,23 @@
 
 namespace onedsl {
 
-// Ports whose statistics are f32, for a caller's that are of a narrower type.
+// Converts 16-bit statistics to f32 for a run, and the resulting statistics back.
 class F32Statistics {
  public:
-  F32Statistics(const Ports& narrow, DataType type, std::size_t statistics);
+  // `count` is the length of each statistic.
+  F32Statistics(const Ports& ports, DataType type, std::size_t count);
 
-  const Ports& ports() const noexcept { return wide_; }
+  // The tensors of the caller, and statistics in f32.
+  const Ports& ports() const noexcept { return f32_ports_; }
 
-  // Rounds the results into the caller's own memory.
-  void narrow_results() const;
+  // Rounds the resulting statistics into the memory of the caller.
+  void write_results() const;
 
  private:
-  Ports narrow_;
-  Ports wide_;
+  Ports ports_;
+  Ports f32_ports_;
   DataType type_;
-  std::size_t statistics_;
+  std::size_t count_;
   std::vector<float> values_;
 };
 

@@ -26,7 +26,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
                                        const std::ptrdiff_t item_stride,
                                        const std::ptrdiff_t item_size,
                                        const KeptAxes kept) noexcept {
-  // Axes of extent 1 have no say: their stride is never walked.
+  // Axes of extent 1 are left out: their strides are arbitrary.
   std::array<std::ptrdiff_t, max_rank> axes;
   std::ptrdiff_t* const first = axes.data();
   std::ptrdiff_t* last = first;
@@ -46,7 +46,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
   const auto slower = [&](const auto a, const auto b) { return strides[a] > strides[b]; };
   if (!std::is_sorted(first, last, slower)) std::sort(first, last, slower);
 
-  // Neighbours of one kind become one run; runs alternate. Fastest first.
+  // Merge adjacent axes of the same kind (kept or summed) into runs, fastest first.
   std::array<Loop, max_rank> runs;
   std::size_t num_runs = 0;
   std::ptrdiff_t expected = item_stride;

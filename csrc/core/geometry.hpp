@@ -7,20 +7,20 @@
 
 namespace onedsl {
 
-// An axis, or several in one, that lies outside of a Geometry's block.
+// One axis, or several merged ones, outside of the block of a Geometry.
 struct Loop {
   std::int64_t count = 1;
   std::int64_t stride = 0;  // in elements
-  bool kept = false;        // has statistics of its own; else it is summed over
+  bool kept = false;        // whether each index has its own statistics; otherwise summed over
 };
 
-// A dense tensor as its memory lies. Its block is `channels` runs of `inner` elements, `outer`
-// times over: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X), whatever the rank. Every sum
-// runs over outer and inner, so the order of the axes inside these two does not matter.
+// The memory layout of a dense tensor of any rank, as a block of shape (outer, channels, inner) in
+// C order: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X). All sums run over outer and
+// inner, so the order of the axes that are merged into them does not matter.
 //
-// Where the kept axes are not all neighbours in memory, the block is what lies innermost, and loops
-// go over the rest, slowest first: (N, 1, H, 1), with N and H kept, is one loop over N and the
-// block (C, H, W).
+// If the kept axes (those with statistics of their own) are not adjacent in memory, the block
+// consists of the fastest axes, and loops run over the others, slowest first. Example: a tensor
+// (N, C, H, W) with statistics (N, 1, H, 1) has one loop over N and the block (C, H, W).
 struct Geometry {
   static constexpr std::size_t max_loops = 6;
 
@@ -37,7 +37,7 @@ struct Geometry {
     }
     return count;
   }
-  // Length of mean, variance and their like.
+  // Number of values of each statistic, such as mean.
   constexpr std::int64_t statistics() const noexcept { return channels * times(true); }
   constexpr std::int64_t per_block_channel() const noexcept { return outer * inner; }
   constexpr std::int64_t per_statistic() const noexcept {
@@ -48,7 +48,7 @@ struct Geometry {
 
 bool operator==(const Geometry& a, const Geometry& b) noexcept;
 
-constexpr std::ptrdiff_t max_rank = 64;  // NumPy's own
+constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
 
 // The largest tensor, as large as the address space of x86-64. No product of sizes and small
 // constants overflows 64 bits below it, so sizes are checked here and nowhere else.

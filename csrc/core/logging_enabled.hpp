@@ -4,7 +4,7 @@
 
 namespace onedsl {
 
-// Whether somebody wants to be told what runs. While nobody does, that costs a look here.
-extern std::atomic<bool> logging_enabled;
+// Whether runs are logged. Disabled logging costs a run one load of this flag.
+inline std::atomic<bool> logging_enabled = false;
 
 }  // namespace onedsl

@@ -4,7 +4,7 @@
 
 namespace onedsl {
 
-// A T that is never destroyed: daemon threads may come by while the process ends.
+// An object that is never destroyed, because daemon threads may use it during process exit.
 template <class T>
 class NoDestructor {
  public:
@@ -15,7 +15,7 @@ class NoDestructor {
   T& operator*() noexcept { return *std::launder(reinterpret_cast<T*>(storage_)); }
   T* operator->() noexcept { return &**this; }
 
-  // A new T in place of the old one, whose memory is lost.
+  // Replaces the object by a new one without destroying it, which leaks what it owned.
   void renew() { new (storage_) T(); }
 
  private:

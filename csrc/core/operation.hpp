@@ -8,8 +8,8 @@
 
 namespace onedsl {
 
-// What is computed: an op of oneDNN's Graph API, or two of them in one, with a ReLU before or
-// after. Another one is an enumerator here and a row below.
+// An op of oneDNN's Graph API, or a fusion of one with a ReLU. A new operation needs an enumerator
+// here and a row in `signatures::all`.
 enum class Operation : std::uint8_t {
   training_backward,
   forward_training,
@@ -44,7 +44,7 @@ constexpr InputSet forward_reduce_inputs(Input::src);
 constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::running_variance,
                                     Output::batch_mean, Output::batch_variance);
 
-// By Operation.
+// Indexed by Operation.
 constexpr std::array all = {
     Signature{"BatchNormTrainingBackward", gradient_inputs, InputSet(Input::gamma), gradients,
               OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst,

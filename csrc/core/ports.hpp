@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// The ports of all operators, in the words of oneDNN's documents. This is the one list of them:
-// what the layers keep for each port they keep in a PerPort, and walk in this order.
+// The inputs and outputs ("ports") of all operations, named as in oneDNN's documentation. Every
+// layer indexes them by these enumerators.
 namespace onedsl {
 
 enum class Input : std::uint8_t { src, diff_dst, mean, variance, gamma, beta, residual, dst };
@@ -30,7 +30,7 @@ constexpr std::array output_names = {
 constexpr std::size_t num_ports(Input) noexcept { return input_names.size(); }
 constexpr std::size_t num_ports(Output) noexcept { return output_names.size(); }
 
-// A tensor has src's shape and type; any other port has mean's: one value a statistic.
+// Tensors have the shape and type of src; all other ports ("statistics") those of mean.
 constexpr bool is_tensor(const Input port) noexcept {
   return port == Input::src || port == Input::diff_dst || port == Input::residual ||
          port == Input::dst;
@@ -39,7 +39,7 @@ constexpr bool is_tensor(const Output port) noexcept {
   return port == Output::dst || port == Output::diff_src || port == Output::diff_residual;
 }
 
-// One T for each port.
+// An array indexed by port.
 template <class Port, class T>
 class PerPort {
  public:
@@ -54,7 +54,7 @@ class PerPort {
   std::array<T, num_ports(Port{})> items_ = {};
 };
 
-// Some of the ports.
+// A set of ports.
 template <class Port>
 class PortSet {
  public:
@@ -75,7 +75,7 @@ class PortSet {
     for_each([&](Port) { ++n; });
     return n;
   }
-  // In the order of the list.
+  // In the order of the enumerators.
   template <class Function>
   constexpr void for_each(const Function& function) const {
     for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
@@ -99,17 +99,17 @@ class PortSet {
 using InputSet = PortSet<Input>;
 using OutputSet = PortSet<Output>;
 
-// What one pass of a run leaves to the other: the elements of a statistic, and for each statistic
-// two numbers. The gradient's are the sums of diff_dst and of diff_dst * xhat; the forward pass's
-// are the mean and the sum of the squared distances from it.
+// The result of the reduce pass and an input of the apply pass: the number of elements per
+// statistic, and two numbers for each statistic. In the gradient these are the sums of diff_dst and
+// of diff_dst * xhat; in the forward pass the mean and the sum of squared deviations from it.
 struct Sums {
   double* count = nullptr;
   double* first = nullptr;
   double* second = nullptr;
 };
 
-// The memory of one run. Null: an optional input is absent, an output is not wanted, or the run is
-// whole.
+// The memory of one run. A pointer is null if the optional input is absent or the output is not
+// computed; `sums` is null if one run does both passes.
 struct Ports {
   PerPort<Input, const void*> in;
   PerPort<Output, void*> out;

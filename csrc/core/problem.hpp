@@ -9,28 +9,33 @@
 
 namespace onedsl {
 
-// The op's numbers.
+// Numeric attributes of an operation.
 struct Attributes {
   double epsilon = 0;
-  // running = momentum * running + (1 - momentum) * batch; without the attribute oneDNN takes 0.5.
+  // running = momentum * running + (1 - momentum) * batch. 0.5 is oneDNN's value for an op
+  // without this attribute.
   double momentum = 0.5;
-  // A ReLU's upper bound: 6 for ReLU6.
+  // Upper bound of the ReLU: 6 for ReLU6.
   double clip = std::numeric_limits<double>::infinity();
 };
 
-// What is to be computed, with the shape of the caller's tensors already reduced to a Geometry.
-//
-// A backend runs it on Ports whose statistics are f32, which the plan sees to. Nothing overlaps,
-// but the pair that the op's signature allows may be exactly the same memory.
-struct Problem {
+// A configured operation: all that does not depend on the arrays.
+struct OpConfig {
   Operation operation = Operation::training_backward;
-  Geometry geometry;
-  DataType data = DataType::f32;
+  Attributes attributes;
   Statistics statistics = Statistics::batch;
   VarianceKind variance_kind = VarianceKind::variance;
-  Attributes attributes;
-  InputSet optional_tensors;  // those that are given
-  OutputSet outputs;
+};
+
+// A computation on tensors of one shape and memory order.
+//
+// Backends run it on Ports whose statistics are f32; Plan converts other types. Ports do not
+// overlap, except that in_place_output of the signature may be exactly in_place_input.
+struct Problem : OpConfig {
+  Geometry geometry;
+  DataType data = DataType::f32;
+  InputSet optional_tensors;  // the optional tensors that the call passes
+  OutputSet outputs;          // the outputs to compute
   Pass pass = Pass::both;
 };
 

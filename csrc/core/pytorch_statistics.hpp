@@ -3,10 +3,11 @@
 #include <cmath>
 #include <cstdint>
 
-// Statistics as PyTorch keeps them, which is not as oneDNN does.
+// PyTorch's conventions for statistics, which differ from oneDNN's.
 namespace onedsl {
 
-// Momentum is the share of the new statistics, and the running variance is of the unbiased ones.
+// Updates the running statistics. Here momentum is the weight of the new statistics (in oneDNN that
+// of the old ones), and the running variance is unbiased. count: elements per channel.
 inline void update_running(float* const running_mean, float* const running_variance,
                            const float* const mean, const float* const variance,
                            const std::int64_t channels, const double momentum,
@@ -21,9 +22,9 @@ inline void update_running(float* const running_mean, float* const running_varia
   }
 }
 
-// Of biased variances, in place: what the gradient is to get.
+// Replaces variances by 1 / sqrt(variance + epsilon), which PyTorch saves for the gradient.
 inline void to_inverse_stddev(float* const variance, const std::int64_t channels,
-                                 const double epsilon) noexcept {
+                              const double epsilon) noexcept {
   for (std::int64_t c = 0; c < channels; ++c) {
     variance[c] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[c]) + epsilon));
   }

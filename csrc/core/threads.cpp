@@ -8,7 +8,7 @@
 namespace onedsl {
 namespace {
 
-// Written only in a child that has just been forked and has one thread.
+// No atomic: written only in a newly forked child, while it has one thread.
 int generation = 0;
 
 [[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { generation += 1; });

@@ -2,14 +2,15 @@
 
 namespace onedsl {
 
-// Threads that a new plan will use: OpenMP's setting, and one in a forked child. A forked child
-// has lost the team that libgomp still believes in, and a parallel region there hangs for ever.
+// Returns the number of threads for a new plan: OpenMP's setting, or one in a forked child. The
+// threads of libgomp's team do not survive a fork, and libgomp would wait for them forever.
 int max_threads() noexcept;
 
-// Counts the forks between the first process and this one. Plans of another generation are void.
+// Returns the number of forks between the first process and this one. A plan made in another
+// generation must not be run: it may use more than one thread.
 int fork_generation() noexcept;
 
-// Sets OpenMP's thread count for the calling thread, and restores it.
+// Sets OpenMP's number of threads for the calling thread within a scope.
 class ThreadLimit {
  public:
   explicit ThreadLimit(int num_threads) noexcept;

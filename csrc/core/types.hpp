@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,16 +12,31 @@ constexpr std::size_t size_of(const DataType type) noexcept {
   return type == DataType::f32 ? 4 : 2;
 }
 
-// "batch": mean and variance are those of src, and the gradient flows through them.
+// The type table: a type of the tensors, and a type that their statistics may have.
+struct TypePair {
+  DataType tensor, statistics;
+};
+constexpr std::array supported_types = {
+    TypePair{DataType::f32, DataType::f32}, TypePair{DataType::bf16, DataType::f32},
+    TypePair{DataType::bf16, DataType::bf16}, TypePair{DataType::f16, DataType::f32}};
+
+constexpr bool is_supported(const DataType tensor, const DataType statistics) noexcept {
+  for (const TypePair& pair : supported_types) {
+    if (pair.tensor == tensor && pair.statistics == statistics) return true;
+  }
+  return false;
+}
+
+// "batch": mean and variance are computed from src, and the gradient flows through them.
 // "frozen": they are constants.
 enum class Statistics : std::uint8_t { batch, frozen };
 
-// What the port `variance` holds: the biased variance, or, as PyTorch's forward pass saves it,
-// 1 / sqrt(variance + epsilon), where epsilon has no part any more.
+// What the input `variance` contains: the biased variance, or 1 / sqrt(variance + epsilon), which
+// PyTorch's forward pass saves. In the second case epsilon is not used.
 enum class VarianceKind : std::uint8_t { variance, inverse_stddev };
 
-// A run is two passes: one makes sums, and the other makes results of them. Each can run by itself,
-// on parts of a tensor: the sums of all parts are then added up in between.
+// A run consists of a pass that computes sums and a pass that computes the results from them. For
+// tensors that are split into parts each pass runs by itself; the caller adds the parts' sums.
 enum class Pass : std::uint8_t { both, reduce, apply };
 
 }  // namespace onedsl

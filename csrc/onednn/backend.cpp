@@ -11,28 +11,28 @@
 #include "../core/no_destructor.hpp"
 #include "../core/threads.hpp"
 #include "engine.hpp"
-#include "frozen.hpp"
 #include "fork_guard.hpp"
+#include "frozen.hpp"
 
 namespace onedsl::onednn {
 namespace {
 
-// Any NXC tensor is a rank-4 one of the same bytes. oneDNN blocks for the cache only where its
-// first axis has work for every thread, so the rows are cut into that many images where they can
-// be: 3 times faster than one image on tensors near the size of the cache.
-std::int64_t images(const std::int64_t rows, const int num_threads) {
+// Returns the number of images into which NXC memory of so many rows is split. Any NXC tensor is a
+// rank-4 one of the same bytes, but oneDNN blocks for the cache only if the first axis has work for
+// every thread: on tensors near the size of the cache this is 3 times as fast as one image.
+std::int64_t num_images(const std::int64_t rows, const int num_threads) {
   for (std::int64_t n = num_threads; n <= std::int64_t{8} * num_threads; n += num_threads) {
     if (rows % n == 0) return n;
   }
   return 1;
 }
 
-// How oneDNN is shown the caller's memory.
-std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads) {
+// Compiles the problem with its tensors reshaped to rank 4.
+std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
   const auto epsilon = static_cast<float>(problem.attributes.epsilon);
   const bool channels_last = g.inner == 1;
-  const std::int64_t n = channels_last ? images(g.outer, num_threads) : g.outer;
+  const std::int64_t n = channels_last ? num_images(g.outer, num_threads) : g.outer;
   const std::int64_t spatial = channels_last ? g.outer / n : g.inner;
   if (problem.statistics == Statistics::frozen) {
     return std::make_unique<FrozenPrimitive>(dnnl::memory::dims{n, g.channels, spatial, 1},
@@ -46,9 +46,8 @@ std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads
   op.momentum = static_cast<float>(problem.attributes.momentum);
   op.data = problem.data;
   op.clip = static_cast<float>(problem.attributes.clip);
-  // The op's document has the gradient through the statistics for one output as well as for three,
-  // but oneDNN computes another one (frozen statistics, no gamma) when diff_src alone is asked for,
-  // and fails without gamma. So it is given all statistics, and asked for all.
+  // If diff_src is the only output, oneDNN computes another gradient than its documentation says
+  // (that of frozen statistics) and fails without gamma. So the graph has all statistics.
   signature.inputs.for_each([&](const Input port) {
     const bool optional_tensor = is_tensor(port) && signature.optional.has(port);
     if (!optional_tensor || problem.optional_tensors.has(port)) op.inputs.add(port);
@@ -62,7 +61,7 @@ std::unique_ptr<Executable> re_see(const Problem& problem, const int num_threads
   return std::make_unique<CompiledGraph>(op);
 }
 
-std::string needed_isa(const DataType data) {
+std::string required_isa(const DataType data) {
   switch (data) {
     case DataType::f32:
       return "";
@@ -74,104 +73,111 @@ std::string needed_isa(const DataType data) {
   return "";
 }
 
-// oneDNN leaks some 6 KiB whenever it refuses. What it cannot run on this CPU it cannot run at any
-// size, so it is asked once a type, with the smallest problem.
-void refuse_unsupported(const Problem& problem) {
+// Throws UnsupportedError if oneDNN does not support the operation with these types on this CPU, at
+// any size. oneDNN leaks about 6 KiB whenever it rejects an op, so this compiles the smallest
+// problem once for each combination and stores the result.
+void check_support(const Problem& problem) {
   using Kind = std::tuple<Operation, Statistics, DataType>;
   static NoDestructor<std::mutex> mutex;
-  static NoDestructor<std::map<Kind, std::optional<UnsupportedError>>> refusals;
+  static NoDestructor<std::map<Kind, std::optional<UnsupportedError>>> errors;
   const std::lock_guard<std::mutex> lock(*mutex);
-  const auto [place, is_new] =
-      refusals->try_emplace({problem.operation, problem.statistics, problem.data});
+  const auto [entry, is_new] =
+      errors->try_emplace({problem.operation, problem.statistics, problem.data});
   if (is_new) {
     Problem smallest = problem;
     smallest.geometry = Geometry{1, 16, 1};
     try {
-      re_see(smallest, 1);
+      compile_reshaped(smallest, 1);
     } catch (const UnsupportedError& error) {
-      place->second = error;
+      entry->second = error;
     }
   }
-  if (place->second) throw UnsupportedError(*place->second);
+  if (entry->second) throw UnsupportedError(*entry->second);
 }
 
-std::unique_ptr<Executable> compile(const Problem& problem, const int num_threads) {
+[[noreturn]] void raise_unsupported(const std::string& why) {
+  throw UnsupportedError(why, "unimplemented");
+}
+
+// Throws UnsupportedError for problems that must not reach oneDNN.
+void check_limits(const Problem& problem) {
   const Geometry& g = problem.geometry;
   if (problem.variance_kind != VarianceKind::variance) {
-    throw UnsupportedError(
-        "oneDNN takes a variance, and not an inverse deviation; use backend=\"native\" or \"auto\"",
-        "unimplemented");
+    raise_unsupported(
+        "oneDNN supports no inverse standard deviation in place of the variance; use "
+        "backend=\"native\" or \"auto\"");
   }
   if (problem.operation == Operation::relu_training_backward &&
       !problem.optional_tensors.has(Input::dst)) {
-    throw UnsupportedError(
-        "oneDNN's ReLUBackward needs dst; give it, or use backend=\"native\" or \"auto\"",
-        "unimplemented");
+    raise_unsupported(
+        "oneDNN's ReLUBackward needs dst; pass it, or use backend=\"native\" or \"auto\"");
   }
   if (g.elements() > std::numeric_limits<std::int32_t>::max()) {
-    throw UnsupportedError(
-        "onedsl does not hand tensors of 2^31 elements or more to oneDNN; use backend=\"native\" "
-        "or \"auto\"",
-        "unimplemented");
+    raise_unsupported(
+        "onedsl does not pass tensors of 2^31 elements or more to oneDNN; use backend=\"native\" "
+        "or \"auto\"");
   }
   if (g.num_loops > 0) {
-    throw UnsupportedError(
-        "oneDNN's statistics are those of axes that are neighbours in memory; use "
-        "backend=\"native\" or \"auto\" for others",
-        "unimplemented");
-  }
-  const ForkGuard inside;
-  const ThreadLimit limit(num_threads);
-  try {
-    refuse_unsupported(problem);
-    return re_see(problem, num_threads);
-  } catch (const UnsupportedError& error) {
-    throw UnsupportedError(std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
-                               needed_isa(problem.data) +
-                               "). Use backend=\"native\" or \"auto\", which run everywhere.",
-                           error.status());
+    raise_unsupported(
+        "oneDNN supports only statistics whose axes are adjacent in memory; use "
+        "backend=\"native\" or \"auto\"");
   }
 }
 
 }  // namespace
 
+void Backend::Delete::operator()(Executable* const executable) const noexcept {
+  const ForkGuard guard;
+  delete executable;
+}
+
+Backend::Owned Backend::compile(const Problem& problem, const int num_threads) {
+  check_limits(problem);
+  const ForkGuard guard;
+  const ThreadLimit limit(num_threads);
+  try {
+    check_support(problem);
+    return Owned(compile_reshaped(problem, num_threads).release());
+  } catch (const UnsupportedError& error) {
+    throw UnsupportedError(std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
+                               required_isa(problem.data) +
+                               "). Use backend=\"native\" or \"auto\", which run everywhere.",
+                           error.status());
+  }
+}
+
 Backend::Backend(const Problem& problem, const int num_threads)
-    : op_(compile(problem, num_threads)), num_threads_(num_threads) {
-  if (problem.geometry.elements() == 0) return;  // is never run
+    : executable_(compile(problem, num_threads)), num_threads_(num_threads) {
+  if (problem.geometry.elements() == 0) return;  // never run
   const auto channels = static_cast<std::size_t>(problem.geometry.channels);
   ones_.assign(channels, 1.0F);
   zeros_.assign(channels, 0.0F);
-  if (problem.outputs == OutputSet(Output::diff_src)) unwanted_.resize(2 * channels);
-}
-
-Backend::~Backend() {
-  const ForkGuard inside;
-  op_.reset();
+  if (problem.outputs == OutputSet(Output::diff_src)) unused_sums_.resize(2 * channels);
 }
 
 void Backend::run(const Ports& ports) {
-  const ForkGuard inside;
+  const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
   const ThreadLimit limit(num_threads_);
   Ports all = ports;
   if (all.in[Input::gamma] == nullptr) all.in[Input::gamma] = ones_.data();
   if (all.in[Input::beta] == nullptr) all.in[Input::beta] = zeros_.data();
-  if (!unwanted_.empty()) {
-    all.out[Output::diff_gamma] = unwanted_.data();
-    all.out[Output::diff_beta] = unwanted_.data() + ones_.size();
+  if (!unused_sums_.empty()) {
+    all.out[Output::diff_gamma] = unused_sums_.data();
+    all.out[Output::diff_beta] = unused_sums_.data() + ones_.size();
   }
-  op_->execute(all);
+  executable_->execute(all);
 }
 
 std::optional<GraphView> Backend::graph() const {
-  const ForkGuard inside;
-  return op_->graph();
+  const ForkGuard guard;
+  return executable_->graph();
 }
 
 std::size_t Backend::bytes() const noexcept {
-  constexpr std::size_t onednn_own = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11
-  return onednn_own + op_->bytes() +
-         (ones_.size() + zeros_.size() + unwanted_.size()) * sizeof(float);
+  constexpr std::size_t onednn_bytes = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11
+  return onednn_bytes + executable_->bytes() +
+         (ones_.size() + zeros_.size() + unused_sums_.size()) * sizeof(float);
 }
 
 }  // namespace onedsl::onednn

@@ -11,30 +11,33 @@
 
 namespace onedsl::onednn {
 
-// oneDNN's op, made right: shapes are re-seen as those that its kernels take, the three outputs
-// are always asked for, and an absent gamma is ones.
+// Runs a problem on oneDNN and works around its limits: reshapes to rank 4, always requests the
+// statistics among the outputs, and passes ones for an absent gamma.
 class Backend {
  public:
-  // Throws UnsupportedError, with the instruction set that would be needed, where oneDNN cannot.
+  // Throws UnsupportedError, with the required instruction set, if oneDNN cannot run the problem.
   Backend(const Problem& problem, int num_threads);
-  ~Backend();
-  Backend(const Backend&) = delete;
-  Backend& operator=(const Backend&) = delete;
 
-  // Safe to call from many threads: calls wait for each other, because oneDNN does not promise
-  // that one compiled partition may run twice at once (its issue 4381 reports a crash).
+  // Thread-safe: concurrent calls run one after the other, because oneDNN does not guarantee that a
+  // compiled partition may run twice at the same time (its issue 4381 reports a crash).
   void run(const Ports& ports);
 
-  std::optional<GraphView> graph() const;  // nothing where oneDNN runs a primitive, and no graph
-
-  std::size_t bytes() const noexcept;  // about what it holds, oneDNN's part included
+  std::optional<GraphView> graph() const;  // nullopt if oneDNN runs a primitive
+  std::size_t bytes() const noexcept;      // of memory held, oneDNN's included, approximately
 
  private:
-  std::unique_ptr<Executable> op_;  // first: it refuses what the vectors should not be made for
+  struct Delete {
+    void operator()(Executable* executable) const noexcept;  // enters oneDNN, so it takes a guard
+  };
+  using Owned = std::unique_ptr<Executable, Delete>;
+
+  static Owned compile(const Problem& problem, int num_threads);
+
+  Owned executable_;  // first: the vectors are not allocated if the problem is unsupported
   int num_threads_;
-  std::vector<float> ones_;      // for an absent gamma
-  std::vector<float> zeros_;     // for an absent beta
-  std::vector<float> unwanted_;  // sums that nobody asked for
+  std::vector<float> ones_;         // for an absent gamma
+  std::vector<float> zeros_;        // for an absent beta
+  std::vector<float> unused_sums_;  // oneDNN computes them, the caller does not request them
   std::mutex mutex_;
 };
 

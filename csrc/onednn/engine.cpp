@@ -3,6 +3,7 @@
 #include <oneapi/dnnl/dnnl_debug.h>
 
 namespace onedsl::onednn {
+
 Version version() {
   const dnnl_version_t* const v = dnnl_version();
   return {v->major, v->minor, v->patch};
@@ -24,10 +25,8 @@ std::string cpu_isa() {
 
 std::string build_hash() { return dnnl_version()->hash; }
 
-void print_runs(const bool on) { dnnl_set_verbose(on ? 1 : 0); }
-
-// Made at the first use, not at import: a oneDNN whose CPU engine cannot be made (the SYCL build
-// without an OpenCL CPU device) must still let the package be imported.
+// Created at the first use, not at import: the package must be importable with a oneDNN that cannot
+// create its CPU engine, such as the SYCL build without an OpenCL CPU device.
 const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine = [] {
     try {
@@ -35,7 +34,7 @@ const dnnl::engine& cpu_engine() {
     } catch (const dnnl::error& error) {
       throw OneDNNError(
           name() + " (CPU runtime " + cpu_runtime() +
-              ") cannot make its CPU engine: " + error.what() +
+              ") cannot create its CPU engine: " + error.what() +
               ". Install a CPU build of oneDNN: `pip install onednn-cpu-gomp`, or "
               "`conda install -c conda-forge onednn`; the PyPI package `onednn` is a SYCL build "
               "that needs an OpenCL CPU device.",

@@ -15,38 +15,28 @@ struct Version {
 };
 Version version();
 
-// "oneDNN 3.2.0" and the like.
-std::string name();
+std::string name();         // "oneDNN 3.2.0"
+std::string cpu_runtime();  // "OpenMP", "TBB", ...
+std::string cpu_isa();      // the newest instruction set that oneDNN may use: "avx512_core_bf16"
+std::string build_hash();   // the commit that oneDNN was built from
 
-// oneDNN's own word for its threading, as "OpenMP" or "TBB".
-std::string cpu_runtime();
-
-// The instruction set that oneDNN may use here, as "avx512_core_bf16".
-std::string cpu_isa();
-
-// oneDNN's own build, as "40112196287e8866a7259df35f817229454d0c96".
-std::string build_hash();
-
-// Whether oneDNN prints a line on stdout for each primitive that it runs.
-void print_runs(bool on);
-
-// Throws OneDNNError, saying what to install, where this oneDNN cannot make one.
+// Returns the CPU engine. Throws OneDNNError, with installation instructions, if this oneDNN cannot
+// create one.
 const dnnl::engine& cpu_engine();
 
-// Throws UnsupportedError for "unimplemented", and OneDNNError for any other status.
+// Throws UnsupportedError if the status is "unimplemented", OneDNNError otherwise.
 [[noreturn]] void raise(const std::string& doing, const char* what, const std::string& status);
 
 std::string status_name(const dnnl::error& error);
 
-// Runs a call of oneDNN and gives every exception that comes out of it a status and words. oneDNN
-// lets out not only dnnl::error: out_of_range, length_error and bad_alloc come too, from its own
-// containers.
+// Calls oneDNN and converts every exception to an OneDNNError. Besides dnnl::error oneDNN lets
+// exceptions of its containers through: out_of_range, length_error and bad_alloc.
 template <class Call>
 auto translate(const std::string& doing, const Call& call) -> decltype(call()) {
   try {
     return call();
   } catch (const OneDNNError&) {
-    throw;  // has its words already
+    throw;
   } catch (const dnnl::error& error) {
     raise(doing, error.what(), status_name(error));
   } catch (const std::bad_alloc& error) {

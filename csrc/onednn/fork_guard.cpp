@@ -10,37 +10,41 @@
 namespace onedsl::onednn {
 namespace {
 
-// Not a std::shared_mutex: it lets readers in before a writer that waits, so that a fork might wait
-// for ever; and a child could not unlock what its parent's thread has locked.
-struct Gate {
+// Not a std::shared_mutex: it admits new readers while a writer waits, so that a fork could wait
+// forever, and a child cannot unlock what a thread of its parent has locked.
+struct State {
   std::mutex mutex;
   std::condition_variable changed;
-  int inside = 0;
-  int forks = 0;  // that wait, or go on
+  int holders = 0;  // threads that hold a guard
+  int forks = 0;    // waiting or in progress
 };
 
-NoDestructor<Gate>& gate() {
-  static NoDestructor<Gate> made;
-  return made;
+NoDestructor<State>& state() {
+  static NoDestructor<State> instance;
+  return instance;
 }
 
+// Guards of this thread. Only the first one waits for forks: a second one would wait for a fork
+// that waits for the first.
+thread_local int depth = 0;
+
 void before_fork() {
-  Gate& g = *gate();
-  std::unique_lock<std::mutex> lock(g.mutex);
-  ++g.forks;
-  g.changed.wait(lock, [&] { return g.inside == 0; });
+  State& s = *state();
+  std::unique_lock<std::mutex> lock(s.mutex);
+  ++s.forks;
+  s.changed.wait(lock, [&] { return s.holders == 0; });
   lock.release();  // stays locked until after the fork
 }
 
 void after_fork_in_parent() {
-  Gate& g = *gate();
-  --g.forks;
-  g.mutex.unlock();
-  g.changed.notify_all();
+  State& s = *state();
+  --s.forks;
+  s.mutex.unlock();
+  s.changed.notify_all();
 }
 
-// The child has one thread: nobody is inside, and nobody waits.
-void after_fork_in_child() { gate().renew(); }
+// The child has one thread, which holds no guard.
+void after_fork_in_child() { state().renew(); }
 
 [[maybe_unused]] const int registered =
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
@@ -48,16 +52,18 @@ void after_fork_in_child() { gate().renew(); }
 }  // namespace
 
 ForkGuard::ForkGuard() {
-  Gate& g = *gate();
-  std::unique_lock<std::mutex> lock(g.mutex);
-  g.changed.wait(lock, [&] { return g.forks == 0; });
-  ++g.inside;
+  if (depth++ > 0) return;
+  State& s = *state();
+  std::unique_lock<std::mutex> lock(s.mutex);
+  s.changed.wait(lock, [&] { return s.forks == 0; });
+  ++s.holders;
 }
 
 ForkGuard::~ForkGuard() {
-  Gate& g = *gate();
-  const std::lock_guard<std::mutex> lock(g.mutex);
-  if (--g.inside == 0 && g.forks > 0) g.changed.notify_all();
+  if (--depth > 0) return;
+  State& s = *state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  if (--s.holders == 0 && s.forks > 0) s.changed.notify_all();
 }
 
 }  // namespace onedsl::onednn

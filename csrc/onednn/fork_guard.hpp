@@ -2,8 +2,8 @@
 
 namespace onedsl::onednn {
 
-// Held by a thread while it is inside of oneDNN. A fork waits until nobody is: oneDNN's own
-// mutexes, locked by a thread that the child does not have, would stay locked there for ever.
+// Held by a thread while it calls oneDNN. A fork waits until no thread holds one: a mutex of oneDNN
+// that another thread has locked would stay locked in the child forever. A thread may hold several.
 class ForkGuard {
  public:
   ForkGuard();

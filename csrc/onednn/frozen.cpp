@@ -41,7 +41,7 @@ FrozenPrimitive::FrozenPrimitive(const dnnl::memory::dims& dims, const bool chan
 void FrozenPrimitive::execute(const Ports& ports) {
   translate("running batch_normalization_backward", [&] {
     const auto input = [&](const dnnl::memory::desc& desc, const Input port) {
-      // Inputs too are void* for oneDNN; it does not write to them.
+      // oneDNN has one type for inputs and outputs; it does not write to inputs.
       return dnnl::memory(desc, cpu_engine(), const_cast<void*>(ports.in[port]));
     };
     const auto output = [&](const dnnl::memory::desc& desc, const Output port) {
@@ -54,7 +54,7 @@ void FrozenPrimitive::execute(const Ports& ports) {
         {DNNL_ARG_VARIANCE, input(channels_, Input::variance)},
         {DNNL_ARG_SCALE, input(channels_, Input::gamma)},
         {DNNL_ARG_DIFF_SRC, output(data_, Output::diff_src)},
-        // backward_data does not compute these, but its check of the arguments asks for them.
+        // backward_data does not compute these, but rejects calls without them.
         {DNNL_ARG_DIFF_SCALE, output(channels_, Output::diff_gamma)},
         {DNNL_ARG_DIFF_SHIFT, output(channels_, Output::diff_beta)},
     };

@@ -7,11 +7,12 @@
 
 namespace onedsl::onednn {
 
-// The gradient for frozen statistics, which the Graph API has no op for: the primitive
-// batch_normalization_backward with use_global_stats computes it.
+// The gradient with frozen statistics, by the primitive batch_normalization_backward with
+// use_global_stats: the Graph API has no op for it.
 class FrozenPrimitive final : public Executable {
  public:
-  // dims are (N, C, H, W) whatever the memory order, which is (N, H, W, C) or (N, C, H, W).
+  // dims are (N, C, H, W) in both memory orders, (N, H, W, C) and (N, C, H, W). `sums`: whether to
+  // compute diff_gamma and diff_beta.
   FrozenPrimitive(const dnnl::memory::dims& dims, bool channels_last, DataType data, float epsilon,
                   bool sums);
   void execute(const Ports& ports) override;

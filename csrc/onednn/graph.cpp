@@ -24,7 +24,7 @@ logical_tensor::data_type dnnl_type(const DataType type) {
   return logical_tensor::data_type::undef;
 }
 
-const char* word(const logical_tensor::data_type type) {
+const char* name_of(const logical_tensor::data_type type) {
   switch (type) {
     case logical_tensor::data_type::f32:
       return "f32";
@@ -37,7 +37,7 @@ const char* word(const logical_tensor::data_type type) {
   }
 }
 
-const char* word(const logical_tensor::layout_type layout) {
+const char* name_of(const logical_tensor::layout_type layout) {
   switch (layout) {
     case logical_tensor::layout_type::strided:
       return "strided";
@@ -50,7 +50,7 @@ const char* word(const logical_tensor::layout_type layout) {
   }
 }
 
-const char* word(const logical_tensor::property_type property) {
+const char* name_of(const logical_tensor::property_type property) {
   switch (property) {
     case logical_tensor::property_type::constant:
       return "constant";
@@ -63,8 +63,8 @@ const char* word(const logical_tensor::property_type property) {
 
 GraphView::Tensor view_of(const logical_tensor& tensor) {
   const auto layout = tensor.get_layout_type();
-  GraphView::Tensor view{tensor.get_id(), word(tensor.get_data_type()),    tensor.get_dims(), {},
-                         word(layout),    word(tensor.get_property_type())};
+  GraphView::Tensor view{tensor.get_id(), name_of(tensor.get_data_type()),    tensor.get_dims(), {},
+                         name_of(layout), name_of(tensor.get_property_type())};
   if (layout == logical_tensor::layout_type::strided) view.strides = tensor.get_strides();
   return view;
 }
@@ -75,13 +75,12 @@ std::vector<GraphView::Tensor> views_of(const std::vector<logical_tensor>& tenso
   return views;
 }
 
-// The ids of the logical tensors: inputs first, then outputs, each by its place in the list of
-// ports, then what one op hands on to another.
+// Ids of the logical tensors: inputs, outputs, each by its enumerator, then intermediate tensors.
 std::size_t id_of(const Input port) { return static_cast<std::size_t>(port); }
 std::size_t id_of(const Output port) { return num_ports(Input{}) + static_cast<std::size_t>(port); }
-constexpr std::size_t first_between = num_ports(Input{}) + num_ports(Output{});
+constexpr std::size_t first_intermediate = num_ports(Input{}) + num_ports(Output{});
 
-// The ops of an operation, which hand logical tensors on to each other.
+// The ops of an operation.
 class Ops {
  public:
   explicit Ops(const Op& described) : described_(described) {
@@ -109,25 +108,27 @@ class Ops {
   logical_tensor tensor(const Port port) const {
     return tensor(id_of(port), is_tensor(port));
   }
-  logical_tensor between() { return tensor(first_between + num_between_++, true); }
+  logical_tensor new_intermediate() {
+    return tensor(first_intermediate + num_intermediates_++, true);
+  }
 
   logical_tensor tensor(const std::size_t id, const bool is_data) const {
     const logical_tensor::dims& dims = described_.dims;
-    // The braces matter: dims{C} is a list of one size, while a bare {C} would be taken for a rank.
+    // dims{C} is a list of one size; without `dims` {C} would be a rank.
     const logical_tensor::dims channels =
         logical_tensor::dims{described_.data_format == "NXC" ? dims.back() : dims.at(1)};
     return {id, dnnl_type(is_data ? described_.data : described_.statistics),
             is_data ? dims : channels, logical_tensor::layout_type::strided};
   }
 
-  // Named like its kind.
+  // The name of an op is that of its kind.
   void add(const op::kind kind, const std::vector<logical_tensor>& inputs,
            const std::vector<logical_tensor>& outputs, const char* const name) {
     nodes_.push_back({ops_.size(), name, name, {}, views_of(inputs), views_of(outputs)});
     ops_.emplace_back(ops_.size(), kind, inputs, outputs, name);
   }
 
-  // Of the op that was added last.
+  // Sets an attribute of the op that was added last.
   template <class T>
   void set(const op::attr attribute, const char* const name, const T& value) {
     nodes_.back().attributes.emplace_back(name, value);
@@ -167,10 +168,10 @@ class Ops {
   }
 
   void add_relu_forward() {
-    logical_tensor sum = between();
+    logical_tensor sum = new_intermediate();
     add_forward(sum);
     if (described_.inputs.has(Input::residual)) {
-      const logical_tensor normalized = std::exchange(sum, between());
+      const logical_tensor normalized = std::exchange(sum, new_intermediate());
       add(op::kind::Add, {normalized, tensor(Input::residual)}, {sum}, "Add");
     }
     if (std::isinf(described_.clip)) {
@@ -182,8 +183,9 @@ class Ops {
   }
 
   void add_relu_backward() {
-    const logical_tensor masked =
-        described_.outputs.has(Output::diff_residual) ? tensor(Output::diff_residual) : between();
+    const logical_tensor masked = described_.outputs.has(Output::diff_residual)
+                                      ? tensor(Output::diff_residual)
+                                      : new_intermediate();
     const std::vector<logical_tensor> inputs = {tensor(Input::dst), tensor(Input::diff_dst)};
     const bool relu = std::isinf(described_.clip);
     add(relu ? op::kind::ReLUBackward : op::kind::ClampBackward, inputs, {masked},
@@ -201,7 +203,7 @@ class Ops {
   const Op& described_;
   std::vector<op> ops_;
   std::vector<GraphView::Node> nodes_;
-  std::size_t num_between_ = 0;
+  std::size_t num_intermediates_ = 0;
 };
 
 std::vector<std::size_t> ids_of(const std::vector<logical_tensor>& tensors) {
@@ -210,21 +212,22 @@ std::vector<std::size_t> ids_of(const std::vector<logical_tensor>& tensors) {
   return ids;
 }
 
-// Sorted so that each partition comes after those whose outputs it takes.
-std::vector<dnnl::graph::partition> in_order(std::vector<dnnl::graph::partition> partitions) {
-  const auto takes_from = [](const dnnl::graph::partition& taker,
-                             const dnnl::graph::partition& giver) {
-    const std::vector<std::size_t> given = ids_of(giver.get_output_ports());
-    const std::vector<std::size_t> taken = ids_of(taker.get_input_ports());
-    return std::any_of(taken.begin(), taken.end(), [&](const std::size_t id) {
-      return std::find(given.begin(), given.end(), id) != given.end();
+// Sorts partitions topologically: each one after those whose outputs it reads.
+std::vector<dnnl::graph::partition> sorted_topologically(
+    std::vector<dnnl::graph::partition> partitions) {
+  const auto depends = [](const dnnl::graph::partition& later,
+                          const dnnl::graph::partition& first) {
+    const std::vector<std::size_t> written = ids_of(first.get_output_ports());
+    const std::vector<std::size_t> read = ids_of(later.get_input_ports());
+    return std::any_of(read.begin(), read.end(), [&](const std::size_t id) {
+      return std::find(written.begin(), written.end(), id) != written.end();
     });
   };
   std::vector<dnnl::graph::partition> sorted;
   while (!partitions.empty()) {
-    const auto next = std::find_if(partitions.begin(), partitions.end(), [&](const auto& taker) {
+    const auto next = std::find_if(partitions.begin(), partitions.end(), [&](const auto& later) {
       return std::none_of(partitions.begin(), partitions.end(),
-                          [&](const auto& giver) { return takes_from(taker, giver); });
+                          [&](const auto& first) { return depends(later, first); });
     });
     sorted.push_back(*next);
     partitions.erase(next);
@@ -242,13 +245,13 @@ CompiledGraph::CompiledGraph(const Op& described)
     for (const op& node : ops.all()) graph.add_op(node);
     graph.finalize();
     std::size_t covered = 0;
-    for (const dnnl::graph::partition& partition : in_order(graph.get_partitions())) {
+    for (const dnnl::graph::partition& partition : sorted_topologically(graph.get_partitions())) {
       if (!partition.is_supported()) break;
       covered += partition.get_ops_num();
       steps_.push_back(compile_step(partition));
     }
     if (covered != ops.all().size()) {
-      raise(std::string("asked for ") + name_, "no kernel supports it", "unimplemented");
+      raise(std::string("compiling ") + name_, "no kernel supports it", "unimplemented");
     }
   });
 }
@@ -268,15 +271,16 @@ CompiledGraph::Step CompiledGraph::compile_step(const dnnl::graph::partition& pa
   }
   for (const logical_tensor& output : outputs) {
     step.outputs.emplace_back(output, cpu_engine(), nullptr);
-    if (output.get_id() >= first_between) between_[output.get_id()].resize(output.get_mem_size());
+    if (output.get_id() >= first_intermediate)
+      intermediates_[output.get_id()].resize(output.get_mem_size());
   }
   return step;
 }
 
 void* CompiledGraph::memory_of(const std::size_t id, const Ports& ports) {
-  if (id >= first_between) return between_.at(id).data();
+  if (id >= first_intermediate) return intermediates_.at(id).data();
   if (id >= num_ports(Input{})) return ports.out[static_cast<Output>(id - num_ports(Input{}))];
-  // Inputs too are void* for oneDNN; it does not write to them.
+  // oneDNN has one type for inputs and outputs; it does not write to inputs.
   return const_cast<void*>(ports.in[static_cast<Input>(id)]);
 }
 
@@ -296,7 +300,7 @@ void CompiledGraph::execute(const Ports& ports) {
 }
 
 std::optional<GraphView> CompiledGraph::graph() const {
-  return translate(std::string("looking at the graph of ") + name_, [&] {
+  return translate(std::string("inspecting the graph of ") + name_, [&] {
     GraphView view;
     view.nodes = Ops(op_).nodes();
     for (const Step& step : steps_) {
@@ -317,7 +321,7 @@ std::optional<GraphView> CompiledGraph::graph() const {
 
 std::size_t CompiledGraph::bytes() const noexcept {
   std::size_t bytes = 0;
-  for (const auto& [id, memory] : between_) bytes += memory.size();
+  for (const auto& [id, memory] : intermediates_) bytes += memory.size();
   return bytes;
 }
 

@@ -13,16 +13,15 @@
 #include "../core/types.hpp"
 #include "graph_view.hpp"
 
-// oneDNN's Graph API, as it is: ops, their ports, compiled partitions. Nothing here mends what
-// oneDNN lacks (backend.hpp does).
+// Operations as graphs of oneDNN's Graph API. Works around no limits of oneDNN: see backend.hpp.
 namespace onedsl::onednn {
 
-// An operation as oneDNN's documents describe its ops. dims are src's, in the order of data_format.
+// Arguments of a graph. dims are those of src, in the order of data_format.
 struct Op {
   Operation operation = Operation::training_backward;
   float epsilon = 0;
   float momentum = 0.5F;
-  float clip = 0;           // infinity for none
+  float clip = 0;           // infinity: no upper bound
   std::string data_format;  // "NXC" or "NCX"
   std::vector<std::int64_t> dims;
   DataType data = DataType::f32;
@@ -31,18 +30,18 @@ struct Op {
   OutputSet outputs;
 };
 
-// Something compiled for the CPU engine and for the thread count that OpenMP had then. Not for two
-// threads at once. Ports that it was built without are not looked at.
+// Compiled code of oneDNN, for the number of OpenMP threads at compilation. execute() is not
+// thread-safe and ignores ports that are not part of the compiled problem.
 class Executable {
  public:
   virtual ~Executable() = default;
   virtual void execute(const Ports& ports) = 0;
-  virtual std::size_t bytes() const noexcept { return 0; }       // of tensors that it holds
-  virtual std::optional<GraphView> graph() const { return {}; }  // nothing if it is none
+  virtual std::size_t bytes() const noexcept { return 0; }       // of intermediate tensors
+  virtual std::optional<GraphView> graph() const { return {}; }  // nullopt for a primitive
 };
 
-// A graph that holds the operation's ops, finalized, partitioned and compiled. Where oneDNN makes
-// several partitions of it, what one hands on to another is held here.
+// A graph of the ops of one operation: finalized, partitioned and compiled. If oneDNN makes several
+// partitions, this holds the tensors between them.
 class CompiledGraph final : public Executable {
  public:
   explicit CompiledGraph(const Op& op);
@@ -53,7 +52,7 @@ class CompiledGraph final : public Executable {
  private:
   struct Step {
     dnnl::graph::compiled_partition partition;
-    GraphView::Partition view;  // without tensors
+    GraphView::Partition view;  // its tensors are queried when needed
     std::vector<std::size_t> input_ids, output_ids;
     std::vector<dnnl::graph::tensor> inputs, outputs;
   };
@@ -64,8 +63,8 @@ class CompiledGraph final : public Executable {
   Op op_;
   const char* name_;
   dnnl::stream stream_;
-  std::vector<Step> steps_;  // in an order in which every one finds its inputs computed
-  std::map<std::size_t, std::vector<std::byte>> between_;  // by the logical tensor's id
+  std::vector<Step> steps_;                                      // in execution order
+  std::map<std::size_t, std::vector<std::byte>> intermediates_;  // by id of the logical tensor
 };
 
 }  // namespace onedsl::onednn

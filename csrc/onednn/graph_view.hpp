@@ -10,7 +10,7 @@
 
 namespace onedsl::onednn {
 
-// What oneDNN made of an operation, to be looked at. The words are oneDNN's own.
+// The graph that oneDNN compiled for an operation, for inspection. Strings are oneDNN's names.
 struct GraphView {
   struct Tensor {
     std::size_t id = 0;

@@ -7,8 +7,8 @@
 
 namespace onedsl {
 
-// The plan for the key, made now or at an earlier call. Throws UnsupportedError where the chosen
-// backend cannot run it.
+// Returns the plan for a key from the cache, or makes it. Throws UnsupportedError if the backend of
+// the key cannot run the problem.
 std::shared_ptr<const Plan> find_plan(const PlanKey& key);
 
 struct PlanCount {
@@ -17,7 +17,7 @@ struct PlanCount {
 };
 PlanCount plan_count();
 
-// Forgets all plans. Those that somebody still holds live on with them.
+// Empties the cache. Plans that are in use elsewhere remain valid.
 void clear_plans();
 
 }  // namespace onedsl

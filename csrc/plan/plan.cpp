@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <tuple>
 
 #include "../core/f32_statistics.hpp"
 #include "../native/cpu.hpp"
@@ -11,57 +10,45 @@
 #include "../onednn/engine.hpp"
 
 namespace onedsl {
-namespace {
 
-class OneDNNPlan final : public Plan {
- public:
-  explicit OneDNNPlan(const PlanKey& key) : Plan(key), backend_(key.problem, key.num_threads) {}
-  const char* backend() const noexcept override { return "onednn"; }
-  std::string implementation() const override {
-    return onednn::name() + " " + signature_of(key().problem.operation).name + ", " +
-           onednn::cpu_isa();
+// "automatic" is never oneDNN: it sums in f32 one element after the other, so that its error
+// exceeds the tolerance of 1e-6 at some thousand elements per channel; and on most layouts it is
+// slower.
+Plan::Plan(const PlanKey& key) : key_(key) {
+  if (key.backend == BackendChoice::onednn) {
+    onednn_ = std::make_unique<onednn::Backend>(key.problem, key.num_threads);
   }
-  std::size_t bytes() const noexcept override { return backend_.bytes(); }
-  std::optional<onednn::GraphView> graph() const override { return backend_.graph(); }
-
- private:
-  void run(const Ports& ports) const override { backend_.run(ports); }
-
-  mutable onednn::Backend backend_;  // locks itself
-};
-
-class NativePlan final : public Plan {
- public:
-  using Plan::Plan;
-  const char* backend() const noexcept override { return "native"; }
-  std::string implementation() const override {
-    constexpr std::array kernels = {"two-pass kernel", "first pass", "second pass"};  // by Pass
-    const auto pass = static_cast<std::size_t>(key().problem.pass);
-    return std::string("onedsl ") + kernels[pass] + ", " + native::isa_name();
-  }
-  std::size_t bytes() const noexcept override { return sizeof *this; }
-  std::optional<native::KernelInfo> cut() const override {
-    if (key().problem.geometry.elements() == 0) return {};
-    return native::kernel_info(key().problem, key().num_threads);
-  }
-
- private:
-  void run(const Ports& ports) const override {
-    native::run(key().problem, key().num_threads, ports);
-  }
-};
-
-}  // namespace
-
-bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
-  const auto parts = [](const PlanKey& key) {
-    return std::tie(key.problem, key.statistics_type, key.backend, key.num_threads,
-                    key.fork_generation);
-  };
-  return parts(a) == parts(b);
 }
 
-// oneDNN leaves the sums of an empty tensor unwritten, or not, from version to version.
+Plan::~Plan() = default;
+
+std::string Plan::implementation() const {
+  if (onednn_) {
+    return onednn::name() + " " + signature_of(key_.problem.operation).name + ", " +
+           onednn::cpu_isa();
+  }
+  constexpr std::array kernels = {"two-pass kernel", "first pass", "second pass"};  // by Pass
+  const auto pass = static_cast<std::size_t>(key_.problem.pass);
+  return std::string("onedsl ") + kernels[pass] + ", " + native::isa_name();
+}
+
+std::size_t Plan::bytes() const noexcept { return sizeof *this + (onednn_ ? onednn_->bytes() : 0); }
+
+std::optional<onednn::GraphView> Plan::graph() const {
+  return onednn_ ? onednn_->graph() : std::nullopt;
+}
+
+std::optional<native::KernelInfo> Plan::kernel_info() const {
+  if (onednn_ || key_.problem.geometry.elements() == 0) return std::nullopt;
+  return native::kernel_info(key_.problem, key_.num_threads);
+}
+
+void Plan::run(const Ports& ports) const {
+  if (onednn_) return onednn_->run(ports);
+  native::run(key_.problem, key_.num_threads, ports);
+}
+
+// Empty tensors never reach oneDNN: only some of its versions write their sums.
 void Plan::write_empty(const Ports& ports) const {
   const auto statistics = static_cast<std::size_t>(key_.problem.geometry.statistics());
   const std::size_t bytes = statistics * size_of(key_.statistics_type);
@@ -82,38 +69,18 @@ void Plan::write_empty(const Ports& ports) const {
   }
 }
 
-// Whether an empty part has results of what the other parts have.
-bool Plan::of_more(const Ports& ports) const {
-  return key_.problem.pass == Pass::apply && *ports.sums.count > 0 &&
-         key_.problem.geometry.statistics() > 0;
-}
-
 void Plan::execute(const Ports& ports) const {
   const Geometry& geometry = key_.problem.geometry;
+  const Pass pass = key_.problem.pass;
   const auto statistics = static_cast<std::size_t>(geometry.statistics());
-  if (key_.problem.pass == Pass::reduce) {
-    *ports.sums.count = static_cast<double>(geometry.per_statistic());
-  }
-  if (geometry.elements() == 0 && !of_more(ports)) return write_empty(ports);
+  if (pass == Pass::reduce) *ports.sums.count = static_cast<double>(geometry.per_statistic());
+  // The statistics of an empty part are those of the other parts.
+  const bool other_parts = pass == Pass::apply && *ports.sums.count > 0 && statistics > 0;
+  if (geometry.elements() == 0 && !other_parts) return write_empty(ports);
   if (key_.statistics_type == DataType::f32) return run(ports);
-  const F32Statistics widened(ports, key_.statistics_type, statistics);
-  run(widened.ports());
-  widened.narrow_results();
-}
-
-std::shared_ptr<const Plan> make_plan(const PlanKey& key) {
-  switch (key.backend) {
-    case BackendChoice::onednn:
-      return std::make_shared<OneDNNPlan>(key);
-    case BackendChoice::native:
-      return std::make_shared<NativePlan>(key);
-    case BackendChoice::automatic:
-      // Never oneDNN: it sums in f32, one element after the other, so that its error grows with
-      // the elements a channel and passes the tolerance of 1e-6 at some thousands; and on most
-      // layouts it is slower too.
-      return std::make_shared<NativePlan>(key);
-  }
-  return nullptr;
+  const F32Statistics converted(ports, key_.statistics_type, statistics);
+  run(converted.ports());
+  converted.write_results();
 }
 
 }  // namespace onedsl

@@ -15,8 +15,8 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-// Types are told apart by NumPy's own descriptor objects: one pointer comparison, and an array of
-// the other byte order has another one.
+// NumPy's descriptor objects identify the types: comparing pointers is fast, and arrays of the
+// other byte order have other descriptors.
 struct Types {
   py::object ndarray = py::module_::import("numpy").attr("ndarray");
   std::array<py::dtype, 3> dtypes = {
@@ -27,8 +27,8 @@ struct Types {
 };
 
 const Types& types() {
-  // Made once, without a lock that would be held while Python code runs; never destroyed, because
-  // the interpreter is gone by the time that static objects are.
+  // Initialized once, without a lock that is held while Python code runs. Never destroyed, because
+  // static objects are destroyed after the interpreter.
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Types> stored;
   return stored.call_once_and_store_result([] { return Types{}; }).get_stored();
 }
@@ -104,11 +104,12 @@ std::optional<View> view_of_numpy(const py::array& array) {
 }  // namespace
 
 std::optional<View> view(const py::handle object, const RequiresGrad requires_grad) {
-  const bool plain = reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
-  if (!plain && py::isinstance<py::array>(object)) return std::nullopt;
-  std::optional<View> result = plain ? view_of_numpy(py::reinterpret_borrow<py::array>(object))
-                                     : borrow(object, requires_grad);
-  // NumPy has the memory of an empty array aligned, wherever it is.
+  const bool is_ndarray =
+      reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
+  if (!is_ndarray && py::isinstance<py::array>(object)) return std::nullopt;
+  std::optional<View> result = is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object))
+                                          : borrow(object, requires_grad);
+  // NumPy considers empty arrays aligned at any address.
   const bool aligned =
       !result || reinterpret_cast<std::uintptr_t>(result->data) % size_of(result->type) == 0 ||
       result->size() == 0;
@@ -121,7 +122,7 @@ const py::dtype& dtype_of(const DataType type) {
   return types().dtypes[static_cast<std::size_t>(type)];
 }
 
-// Those of axes that are never walked may be any number, and too large to be counted in bytes.
+// Strides of axes of extent 1 are arbitrary and may overflow in bytes.
 std::vector<py::ssize_t> byte_strides(const View& v) {
   const auto item = static_cast<py::ssize_t>(size_of(v.type));
   std::vector<py::ssize_t> strides(static_cast<std::size_t>(v.rank), item);

@@ -6,18 +6,18 @@
 
 #include "../core/types.hpp"
 
-// Arrays as the core wants them, and nothing about batch normalization.
+// Views of arrays. Nothing here is specific to batch normalization.
 namespace onedsl {
 
-// An array of one of the three types, native byte order, aligned. Borrowed: valid while the array
-// is.
+// An aligned array of one of the three types in native byte order. Borrowed: valid as long as the
+// array.
 struct View {
   DataType type = DataType::f32;
   char* data = nullptr;
   pybind11::ssize_t rank = 0;
   const pybind11::ssize_t* shape = nullptr;
   const pybind11::ssize_t* strides = nullptr;
-  pybind11::ssize_t item_stride = 0;  // between neighbours: NumPy's strides are in bytes
+  pybind11::ssize_t item_stride = 0;  // of adjacent items: NumPy counts bytes, DLPack items
   bool writeable = false;
   bool is_numpy = false;
 
@@ -26,22 +26,22 @@ struct View {
   bool is_c_contiguous() const noexcept;
   bool same_layout(const View& other) const noexcept;  // type, shape and strides
 
-  // Dense memory only. Empty arrays overlap nothing.
+  // For dense arrays only. Empty arrays overlap nothing.
   bool overlaps(const View& other) const noexcept;
 };
 
-// Whether a tensor of PyTorch's may be part of a graph (requires_grad): only if the caller sees to
-// the graph.
+// Whether PyTorch tensors with requires_grad are valid: only if the caller handles autograd.
 enum class RequiresGrad { rejected, allowed };
 
-// Of a numpy.ndarray, no subclass, or of a tensor that can be borrowed. Nothing for anything else.
+// Returns a view of a numpy.ndarray (not of a subclass) or of a tensor that can be borrowed;
+// nullopt for anything else.
 std::optional<View> view(pybind11::handle object,
                          RequiresGrad requires_grad = RequiresGrad::rejected);
 
-// The same memory as a NumPy array, which keeps `owner` alive.
+// Returns a NumPy array of the same memory, which keeps `owner` alive.
 pybind11::array array_over(const View& v, pybind11::handle owner);
 
-// Uninitialized, with the shape and strides of `like`, which must be dense.
+// Returns an uninitialized array with the shape and strides of `like`, which must be dense.
 pybind11::array empty_like(const View& like);
 
 }  // namespace onedsl

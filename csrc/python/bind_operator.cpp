@@ -2,66 +2,132 @@
 #include <pybind11/stl.h>
 
 #include "../plan/cache.hpp"
-#include "bind.hpp"
 #include "call.hpp"
 #include "gil.hpp"
 #include "run_log.hpp"
-#include "views.hpp"
 
 namespace py = pybind11;
 
 namespace onedsl {
 namespace {
 
-py::tuple port_names(const Operation operation) {
-  const Signature& signature = signature_of(operation);
-  const auto names = [](const auto ports, const auto& all) {
-    py::list list;
-    ports.for_each([&](const auto port) { list.append(all[static_cast<std::size_t>(port)]); });
-    return py::tuple(list);
-  };
-  return py::make_tuple(names(signature.inputs, input_names),
-                        names(signature.outputs, output_names));
-}
+// ---- Signatures ----
 
-py::tuple names_of(const InputSet inputs) {
+const char* name_of(const Input port) { return input_names[static_cast<std::size_t>(port)]; }
+const char* name_of(const Output port) { return output_names[static_cast<std::size_t>(port)]; }
+
+template <class Port>
+py::tuple names_of(const PortSet<Port> ports) {
   py::list names;
-  inputs.for_each(
-      [&](const Input port) { names.append(input_names[static_cast<std::size_t>(port)]); });
+  ports.for_each([&](const Port port) { names.append(name_of(port)); });
   return py::tuple(names);
 }
 
-py::dict signature_row(const Operation operation) {
+py::dict signature_info(const Operation operation) {
   const Signature& signature = signature_of(operation);
   py::list inputs;
   signature.inputs.for_each([&](const Input port) {
-    inputs.append(py::make_tuple(input_names[static_cast<std::size_t>(port)], is_tensor(port),
-                                 signature.optional.has(port)));
+    inputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.optional.has(port)));
   });
   py::list outputs;
   signature.outputs.for_each([&](const Output port) {
-    const auto in_place = static_cast<std::size_t>(signature.in_place_input);
-    outputs.append(py::make_tuple(
-        output_names[static_cast<std::size_t>(port)], is_tensor(port), signature.required.has(port),
-        port == signature.in_place_output ? py::object(py::str(input_names[in_place]))
-                                          : py::none()));
+    py::object in_place = py::none();
+    if (port == signature.in_place_output) in_place = py::str(name_of(signature.in_place_input));
+    outputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.required.has(port),
+                                  std::move(in_place)));
   });
-  py::dict row;
-  row["inputs"] = inputs;
-  row["outputs"] = outputs;
-  row["all_or_none"] = names_of(signature.all_or_none);
-  row["reduce_inputs"] = names_of(signature.reduce_inputs);
-  return row;
+  py::dict info;
+  info["inputs"] = inputs;
+  info["outputs"] = outputs;
+  info["all_or_none"] = names_of(signature.all_or_none);
+  info["reduce_inputs"] = names_of(signature.reduce_inputs);
+  return info;
+}
+
+py::tuple port_names(const Operation operation) {
+  const Signature& signature = signature_of(operation);
+  return py::make_tuple(names_of(signature.inputs), names_of(signature.outputs));
+}
+
+// ---- Plans as Python objects, for inspection ----
+
+py::list tensor_infos(const std::vector<onednn::GraphView::Tensor>& tensors) {
+  py::list infos;
+  for (const onednn::GraphView::Tensor& t : tensors) {
+    infos.append(
+        py::make_tuple(t.id, t.type, py::tuple(py::cast(t.dims)),
+                       t.strides ? py::object(py::tuple(py::cast(*t.strides))) : py::none(),
+                       t.layout, t.property));
+  }
+  return infos;
+}
+
+py::object graph_info(const Plan& plan) {
+  const std::optional<onednn::GraphView> graph = [&] {
+    // Safe without the GIL: oneDNN uses no Python objects, and the caller holds the plan.
+    const ReleasedGil released;
+    return plan.graph();
+  }();
+  if (!graph) return py::none();
+  py::list nodes;
+  for (const onednn::GraphView::Node& node : graph->nodes) {
+    py::dict attributes;
+    for (const auto& [name, value] : node.attributes) attributes[name.c_str()] = py::cast(value);
+    nodes.append(py::make_tuple(node.id, node.name, node.kind, attributes,
+                                tensor_infos(node.inputs), tensor_infos(node.outputs)));
+  }
+  py::list partitions;
+  for (const onednn::GraphView::Partition& part : graph->partitions) {
+    partitions.append(py::make_tuple(part.id, part.nodes, part.supported, tensor_infos(part.inputs),
+                                     tensor_infos(part.outputs)));
+  }
+  return py::make_tuple(nodes, partitions);
+}
+
+py::dict geometry_info(const Plan& plan) {
+  const Geometry& g = plan.key().problem.geometry;
+  py::list loops;
+  for (std::size_t i = 0; i < g.num_loops; ++i) {
+    loops.append(py::make_tuple(g.loops[i].count, g.loops[i].stride, g.loops[i].kept));
+  }
+  py::dict info;
+  info["outer"] = g.outer;
+  info["channels"] = g.channels;
+  info["inner"] = g.inner;
+  info["loops"] = loops;
+  return info;
+}
+
+py::object kernel_info(const Plan& plan) {
+  const std::optional<native::KernelInfo> kernel = plan.kernel_info();
+  if (!kernel) return py::none();
+  py::dict info;
+  info["groups"] = kernel->groups;
+  info["lanes"] = kernel->order.lanes;
+  info["columns"] = kernel->order.columns;
+  info["rows"] = kernel->order.rows;
+  info["row"] = kernel->order.row;
+  info["segments"] = kernel->order.segments;
+  info["chunks"] = kernel->order.chunks;
+  info["chunk_rows"] = kernel->order.chunk_rows;
+  info["partials"] = kernel->order.partials;
+  info["threads"] = kernel->schedule.threads;
+  info["own_panels"] = kernel->schedule.own_panels;
+  info["panel"] = kernel->schedule.panel;
+  info["block"] = kernel->schedule.block;
+  info["non_temporal"] = kernel->non_temporal;
+  return info;
 }
 
 }  // namespace
 
 void bind_operator(py::module_& module) {
   module.def("ports", &port_names, py::arg("operation"), py::pos_only());
-  module.def("signature", &signature_row, py::arg("operation"), py::pos_only());
+  module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
   module.def("is_dense", &is_dense, py::arg("array"), py::arg("kept"), py::pos_only());
   module.def("clear_plans", &clear_plans);
-  module.def("enable_logging", &enable_logging, py::arg("on"), py::pos_only());
+  module.def(
+      "enable_logging", [](const bool on) { logging_enabled = on; }, py::arg("on"), py::pos_only());
   module.def("plan_counts", [] {
     const PlanCount count = plan_count();
     return py::make_tuple(count.plans, count.bytes);
@@ -75,10 +141,7 @@ void bind_operator(py::module_& module) {
                       const std::pair<py::ssize_t, py::ssize_t> ranks,
                       const VarianceKind variance_kind, const bool allow_requires_grad,
                       const double momentum, const double clip) {
-            return Operator({operation,
-                             {epsilon, momentum, clip},
-                             statistics,
-                             variance_kind,
+            return Operator({{operation, {epsilon, momentum, clip}, statistics, variance_kind},
                              statistics_shape,
                              std::move(types),
                              ranks,
@@ -91,7 +154,7 @@ void bind_operator(py::module_& module) {
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
            py::arg("out").none(true), py::arg("backend"), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
-      .def("apply", &Operator::apply, py::arg("vector").noconvert(), py::arg("inputs"),
+      .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true), py::pos_only());
 
   py::class_<Compiled>(module, "Compiled", py::is_final())
@@ -99,8 +162,8 @@ void bind_operator(py::module_& module) {
                        Compiled::Sizes strides, const DataType statistics,
                        Compiled::Sizes stats_shape, const std::uint32_t given,
                        const bool all_outputs, const BackendChoice backend) {
-             // Safe without the GIL: making a plan touches no Python object, and takes oneDNN a
-             // millisecond.
+             // Released because oneDNN compiles for about a millisecond. Safe: making a plan uses
+             // no Python objects.
              const ReleasedGil released;
              return std::make_unique<Compiled>(
                  op, Compiled::Layout{data, std::move(shape), std::move(strides)}, statistics,
@@ -115,10 +178,10 @@ void bind_operator(py::module_& module) {
                              [](const Compiled& c) { return c.plan()->implementation(); })
       .def_property_readonly("num_threads",
                              [](const Compiled& c) { return c.plan()->key().num_threads; })
-      .def_property_readonly("graph", [](const Compiled& c) { return graph_rows(*c.plan()); })
-      .def_property_readonly("geometry", [](const Compiled& c) { return geometry_row(*c.plan()); })
+      .def_property_readonly("graph", [](const Compiled& c) { return graph_info(*c.plan()); })
+      .def_property_readonly("geometry", [](const Compiled& c) { return geometry_info(*c.plan()); })
       .def_property_readonly("kernel_info",
-                             [](const Compiled& c) { return kernel_info_row(*c.plan()); });
+                             [](const Compiled& c) { return kernel_info(*c.plan()); });
 }
 
 }  // namespace onedsl

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "../core/threads.hpp"
 #include "../plan/cache.hpp"
 #include "run.hpp"
 
@@ -21,12 +20,11 @@ bool is_statistic(const View& v, const View& mean) {
   return v.is_c_contiguous() && v.same_layout(mean);
 }
 
-// Of what Operator::reduce() gives.
-Sums sums_in(double* const vector, const py::ssize_t statistics) {
+Sums sums_of(double* const vector, const py::ssize_t statistics) {
   return {vector, vector + 1, vector + 1 + statistics};
 }
 
-bool come_together(const Call& call, const Signature& signature) {
+bool has_all_or_none(const Call& call, const Signature& signature) {
   std::size_t present = 0;
   signature.all_or_none.for_each([&](const Input port) { present += call.in[port] ? 1 : 0; });
   return present == 0 || present == signature.all_or_none.count();
@@ -49,11 +47,12 @@ bool is_dense(const py::handle array, const KeptAxes kept) {
 
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
   if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
-    throw std::invalid_argument("onedsl._core.Operator: ranks must lie between 1 and 64");
+    throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and 64");
   }
 }
 
-// The axes of src that a mean like this one keeps; nothing if it does not fit src.
+// Returns the axes with statistics of their own, or nullopt if mean does not fit src. mean may be
+// null unless the statistics are broadcast.
 std::optional<KeptAxes> Operator::kept_axes(const View& src, const View* const mean) const {
   if (src.rank < schema_.ranks.first || src.rank > schema_.ranks.second) return std::nullopt;
   if (schema_.statistics_shape != StatisticsShape::broadcast) {
@@ -83,19 +82,19 @@ std::optional<Geometry> Operator::geometry_of(const View& src, const View* const
   return kept ? dense(src, *kept) : std::nullopt;
 }
 
-std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet taken,
+std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet expected,
                                     const OutputSet outputs, const py::object& out) const {
-  if (inputs.size() != taken.count()) return std::nullopt;
+  if (inputs.size() != expected.count()) return std::nullopt;
   Call call;
-  bool good = true;
+  bool valid = true;
   py::ssize_t next = 0;
-  taken.for_each([&](const Input port) {
+  expected.for_each([&](const Input port) {
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
-    if (!good || (object.is_none() && signature().optional.has(port))) return;
+    if (!valid || (object.is_none() && signature().optional.has(port))) return;
     call.in[port] = view(object, schema_.requires_grad);
-    good = call.in[port].has_value();
+    valid = call.in[port].has_value();
   });
-  if (!good || !come_together(call, signature())) return std::nullopt;
+  if (!valid || !has_all_or_none(call, signature())) return std::nullopt;
   const std::optional<View>& mean = call.in[Input::mean];
   const std::optional<Geometry> geometry = geometry_of(call.src(), mean ? &*mean : nullptr);
   if (!geometry) return std::nullopt;
@@ -103,9 +102,9 @@ std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet take
   signature().inputs.for_each([&](const Input port) {
     const std::optional<View>& v = call.in[port];
     if (!v) return;
-    good = good && (is_tensor(port) ? v->same_layout(call.src()) : is_statistic(*v, call.mean()));
+    valid = valid && (is_tensor(port) ? v->same_layout(call.src()) : is_statistic(*v, call.mean()));
   });
-  if (!good || (!out.is_none() && !check_outputs(call, outputs, out))) return std::nullopt;
+  if (!valid || (!out.is_none() && !check_outputs(call, outputs, out))) return std::nullopt;
   return call;
 }
 
@@ -114,25 +113,25 @@ bool Operator::check_outputs(Call& call, const OutputSet outputs, const py::obje
   if (static_cast<std::size_t>(PyTuple_GET_SIZE(out.ptr())) != signature().outputs.count()) {
     return false;
   }
-  bool good = true;
+  bool valid = true;
   py::ssize_t next = 0;
   OutputSet seen;
   signature().outputs.for_each([&](const Output port) {
     const py::handle object(PyTuple_GET_ITEM(out.ptr(), next++));
-    if (!good) return;
+    if (!valid) return;
     if (!outputs.has(port)) {
-      good = object.is_none();
+      valid = object.is_none();
       return;
     }
     call.out[port] = view(object);
     const std::optional<View>& v = call.out[port];
-    good = v && v->writeable &&
-           (is_tensor(port) ? v->same_layout(call.src()) : is_statistic(*v, call.mean())) &&
-           !overlaps_inputs(call, port);
-    seen.for_each([&](const Output other) { good = good && !v->overlaps(*call.out[other]); });
+    valid = v && v->writeable &&
+            (is_tensor(port) ? v->same_layout(call.src()) : is_statistic(*v, call.mean())) &&
+            !overlaps_inputs(call, port);
+    seen.for_each([&](const Output other) { valid = valid && !v->overlaps(*call.out[other]); });
     seen.add(port);
   });
-  return good;
+  return valid;
 }
 
 bool Operator::overlaps_inputs(const Call& call, const Output port) const {
@@ -148,40 +147,13 @@ bool Operator::overlaps_inputs(const Call& call, const Output port) const {
   return overlaps;
 }
 
-PlanKey Operator::key(const Geometry& geometry, const DataType data, const DataType statistics,
-                      const InputSet given, const OutputSet outputs, const BackendChoice backend,
-                      const Pass pass) const {
-  InputSet optional_tensors;
-  signature().optional.for_each([&](const Input port) {
-    if (is_tensor(port) && given.has(port)) optional_tensors.add(port);
-  });
-  PlanKey key;
-  key.problem = {schema_.operation,
-                 geometry,
-                 data,
-                 schema_.statistics,
-                 schema_.variance_kind,
-                 schema_.attributes,
-                 optional_tensors,
-                 outputs,
-                 pass};
-  key.statistics_type = statistics;
-  key.backend = backend;
-  key.num_threads = max_threads();
-  key.fork_generation = fork_generation();
-  return key;
-}
-
 void Operator::execute(const Call& call, const OutputSet outputs, const BackendChoice backend,
                        const Pass pass, const Ports& ports) const {
   const std::optional<View>& mean = call.in[Input::mean];
   const DataType statistics = mean ? mean->type : DataType::f32;
-  onedsl::execute(
-      [&] {
-        return find_plan(
-            key(call.geometry, call.src().type, statistics, call.given(), outputs, backend, pass));
-      },
-      ports);
+  const PlanKey key = make_key(schema_.config, call.geometry, call.src().type, statistics,
+                               call.given(), outputs, backend, pass);
+  onedsl::execute([&] { return find_plan(key); }, ports);
 }
 
 py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
@@ -191,7 +163,7 @@ py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const 
   if (!call) return py::none();
   Run run = prepare(*call, signature(), outputs, out);
   execute(*call, outputs, backend, Pass::both, run.ports);
-  return deliver(std::move(run), *call, out, inputs[0]);
+  return export_results(std::move(run), *call, out, inputs[0]);
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
@@ -201,25 +173,25 @@ py::object Operator::reduce(const py::tuple& inputs) const {
   const py::ssize_t statistics = call->geometry.statistics();
   DoubleVector vector(1 + 2 * statistics);
   Run run = prepare(*call, signature(), nothing, py::none());
-  run.ports.sums = sums_in(vector.mutable_data(), statistics);
+  run.ports.sums = sums_of(vector.mutable_data(), statistics);
   execute(*call, nothing, BackendChoice::automatic, Pass::reduce, run.ports);
   return std::move(vector);
 }
 
-py::object Operator::apply(const DoubleVector& vector, const py::tuple& inputs,
+py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
                            const bool all_outputs, const py::object& out) const {
   const OutputSet outputs = this->outputs(all_outputs);
   const std::optional<Call> call = check(inputs, signature().inputs, outputs, out);
   if (!call) return py::none();
   const py::ssize_t statistics = call->geometry.statistics();
   const auto part = static_cast<double>(call->geometry.per_statistic());
-  if (vector.ndim() != 1 || vector.size() != 1 + 2 * statistics || !(vector.data()[0] >= part)) {
+  if (sums.ndim() != 1 || sums.size() != 1 + 2 * statistics || !(sums.data()[0] >= part)) {
     return py::none();
   }
   Run run = prepare(*call, signature(), outputs, out);
-  run.ports.sums = sums_in(const_cast<double*>(vector.data()), statistics);
+  run.ports.sums = sums_of(const_cast<double*>(sums.data()), statistics);
   execute(*call, outputs, BackendChoice::automatic, Pass::apply, run.ports);
-  return deliver(std::move(run), *call, out, inputs[0]);
+  return export_results(std::move(run), *call, out, inputs[0]);
 }
 
 }  // namespace onedsl

@@ -14,42 +14,40 @@
 #include "../plan/plan.hpp"
 #include "arrays.hpp"
 
-// Calls from Python, checked for memory safety: shapes, types, layouts and overlaps fit each other.
-// Nothing here has words for a mistake: Python's onedsl/operators/_validation.py does.
+// Validated calls from Python: types, shapes, layouts and overlaps are checked for memory safety.
+// Invalid arguments are rejected by returning None; onedsl/operators/_validation.py then raises an
+// exception that describes the error.
 namespace onedsl {
 
-// Whose shape the statistics have. `channel`: one axis (a vector), at index 1 or the last.
-// `broadcast`: src's rank, each size src's or 1.
+// The shape of the statistics. `channel_*`: a vector along axis 1 or the last axis of src.
+// `broadcast`: of src's rank, each size equal to src's or 1.
 enum class StatisticsShape : std::uint8_t { channel_second, channel_last, broadcast };
 
-// What Python's dialects say of an operator.
+// The operator schema of onedsl/operators/_schema.py, without names.
 struct OpSchema {
-  Operation operation = Operation::training_backward;
-  Attributes attributes;
-  Statistics statistics = Statistics::batch;
-  VarianceKind variance_kind = VarianceKind::variance;
+  OpConfig config;
   StatisticsShape statistics_shape = StatisticsShape::channel_last;
-  std::vector<std::pair<DataType, DataType>> types;  // of the tensors, and of the statistics
+  std::vector<std::pair<DataType, DataType>> types;  // of the tensors and of the statistics
   std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
   RequiresGrad requires_grad = RequiresGrad::rejected;
 };
 
-// One call's arrays, port by port; nothing where an optional input is absent or an output is not
-// given.
+// The arrays of one call; nullopt for absent optional inputs and for outputs that are not passed.
 struct Call {
   Geometry geometry;
   PerPort<Input, std::optional<View>> in;
   PerPort<Output, std::optional<View>> out;
 
   const View& src() const { return *in[Input::src]; }
-  InputSet given() const;
   const View& mean() const { return *in[Input::mean]; }
+  InputSet given() const;
 };
 
-// A count, and behind it the two numbers of each statistic, all first ones first: see Sums.
+// Sums as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
 
-// Whether a plan can use an array's memory as it lies, if these axes have statistics.
+// Returns whether a plan can use the memory of an array directly, if `kept` are the axes with
+// statistics of their own.
 bool is_dense(pybind11::handle array, KeptAxes kept);
 
 class Operator {
@@ -57,26 +55,25 @@ class Operator {
   explicit Operator(OpSchema schema);
 
   const OpSchema& schema() const noexcept { return schema_; }
-  const Signature& signature() const noexcept { return signature_of(schema_.operation); }
+  const Signature& signature() const noexcept { return signature_of(schema_.config.operation); }
 
-  // Takes a tuple of inputs and one of outputs, or None. Gives a tuple of outputs, or None where
-  // any argument is not plainly right.
+  // Takes a tuple of inputs, and a tuple of outputs or None. Returns a tuple of outputs, or None if
+  // an argument is invalid.
   pybind11::object run(const pybind11::tuple& inputs, bool all_outputs, const pybind11::object& out,
                        BackendChoice backend) const;
 
-  // The two halves of a run, by onedsl's own kernels. The first takes those inputs that it needs,
-  // and gives a DoubleVector. The second takes the sum of such vectors, and all that run() takes.
+  // The two passes of a run, by onedsl's kernels. reduce() takes the reduce_inputs of the signature
+  // and returns a DoubleVector; apply() takes the sum of the vectors of all parts. Both return None
+  // if an argument is invalid.
   pybind11::object reduce(const pybind11::tuple& inputs) const;
-  pybind11::object apply(const DoubleVector& vector, const pybind11::tuple& inputs,
-                         bool all_outputs, const pybind11::object& out) const;
+  pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs, bool all_outputs,
+                         const pybind11::object& out) const;
 
-  // The parts of a call, for Compiled.
+  // The steps of run(), for Compiled.
   OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
   std::optional<Geometry> geometry_of(const View& src, const View* mean) const;
-  std::optional<Call> check(const pybind11::tuple& inputs, InputSet taken, OutputSet outputs,
+  std::optional<Call> check(const pybind11::tuple& inputs, InputSet expected, OutputSet outputs,
                             const pybind11::object& out) const;
-  PlanKey key(const Geometry& geometry, DataType data, DataType statistics, InputSet given,
-              OutputSet outputs, BackendChoice backend, Pass pass) const;
 
  private:
   void execute(const Call& call, OutputSet outputs, BackendChoice backend, Pass pass,
@@ -88,26 +85,26 @@ class Operator {
   OpSchema schema_;
 };
 
-// An operator bound to one src, by shape, strides and type, and to the plan for it.
+// An operator with the plan for one shape, memory order and type of src.
 class Compiled {
  public:
   using Sizes = std::vector<pybind11::ssize_t>;
 
-  // What a View is without its data.
+  // A View without data.
   struct Layout {
     DataType type;
-    Sizes shape, strides;  // in bytes
+    Sizes shape, strides;  // strides in bytes
 
     View view() const;
   };
 
-  // Touches no Python object, and takes oneDNN a millisecond.
+  // Uses no Python objects. `given`: bit i is input i of the signature.
   Compiled(Operator op, Layout src, DataType statistics, Sizes stats_shape, std::uint32_t given,
            bool all_outputs, BackendChoice backend);
 
   pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& out) const;
 
-  // The plan of this process: in one that was forked off since, another than before.
+  // The plan of this process: a forked child makes its own.
   std::shared_ptr<const Plan> plan() const;
 
  private:
@@ -117,5 +114,8 @@ class Compiled {
   OutputSet outputs_;
   std::shared_ptr<const Plan> plan_;
 };
+
+// Registers Operator, Compiled, and functions for signatures and the plan cache.
+void bind_operator(pybind11::module_& module);
 
 }  // namespace onedsl

@@ -27,7 +27,7 @@ Compiled::Sizes c_strides(const Compiled::Sizes& shape, const DataType type) {
   for (std::size_t axis = shape.size(); axis-- > 1;) {
     if (__builtin_mul_overflow(strides[axis], std::max<py::ssize_t>(shape[axis], 1),
                                &strides[axis - 1])) {
-      throw std::invalid_argument("onedsl._core.Compiled: unchecked arguments");
+      throw std::invalid_argument("onedsl._core.Compiled: stats_shape is too large");
     }
   }
   return strides;
@@ -40,11 +40,11 @@ InputSet inputs_of(const Signature& signature, const std::uint32_t bits) {
     if ((bits & bit) != 0) {
       given.add(port);
     } else if (!signature.optional.has(port)) {
-      throw std::invalid_argument("onedsl._core.Compiled: an input must be given");
+      throw std::invalid_argument("onedsl._core.Compiled: a required input is missing in given");
     }
     bit <<= 1;
   });
-  if (bits >= bit) throw std::invalid_argument("onedsl._core.Compiled: no such input");
+  if (bits >= bit) throw std::invalid_argument("onedsl._core.Compiled: given has too many bits");
   return given;
 }
 
@@ -58,36 +58,37 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
       given_(inputs_of(op_.signature(), given)),
       outputs_(op_.outputs(all_outputs)) {
   if (src_.strides.size() != src_.shape.size()) {
-    throw std::invalid_argument("onedsl._core.Compiled: as many strides as sizes");
+    throw std::invalid_argument("onedsl._core.Compiled: shape and strides must have equal lengths");
   }
   const View mean = mean_.view();
   const std::optional<Geometry> geometry = op_.geometry_of(src_.view(), &mean);
   if (!geometry) {
     throw std::invalid_argument(
-        "the tensor cannot be used: its memory must be dense, and the axes that have statistics "
-        "must lie in it in their own order");
+        "spec must describe dense memory in which the axes with statistics of their own are in C "
+        "order");
   }
-  plan_ =
-      find_plan(op_.key(*geometry, src_.type, mean_.type, given_, outputs_, backend, Pass::both));
+  plan_ = find_plan(
+      make_key(op_.schema().config, *geometry, src_.type, mean_.type, given_, outputs_, backend));
 }
 
-// A plan from before a fork would hang: this process has lost its threads.
+// A plan from before a fork must not be run: it would wait for threads that the child does not
+// have.
 std::shared_ptr<const Plan> Compiled::plan() const {
-  if (plan_->key().fork_generation == fork_generation()) return plan_;
-  const PlanKey& old = plan_->key();
-  return find_plan(op_.key(old.problem.geometry, old.problem.data, old.statistics_type, given_,
-                           outputs_, old.backend, Pass::both));
+  const PlanKey& key = plan_->key();
+  if (key.fork_generation == fork_generation()) return plan_;
+  return find_plan(make_key(op_.schema().config, key.problem.geometry, key.problem.data,
+                            key.statistics_type, given_, outputs_, key.backend));
 }
 
 py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
   const std::optional<Call> call = op_.check(inputs, op_.signature().inputs, outputs_, out);
-  if (!call || !call->src().same_layout(src_.view()) || !call->mean().same_layout(mean_.view())) {
+  if (!call || !call->src().same_layout(src_.view()) || !call->mean().same_layout(mean_.view()) ||
+      !(call->given() == given_)) {
     return py::none();
   }
-  if (!(call->given() == given_)) return py::none();
   Run run = prepare(*call, op_.signature(), outputs_, out);
   execute([this] { return plan(); }, run.ports);
-  return deliver(std::move(run), *call, out, inputs[0]);
+  return export_results(std::move(run), *call, out, inputs[0]);
 }
 
 }  // namespace onedsl

@@ -9,30 +9,30 @@
 #include "arrays.hpp"
 #include "dlpack_abi.hpp"
 
-// Arrays of other libraries, in and out, by the DLPack protocol.
+// Exchange of arrays with other libraries by the DLPack protocol.
 namespace onedsl {
 
-// The C functions of the library that an object is from, or null.
+// Returns the C functions of the library of an object, or null.
 const abi::ExchangeApi* exchange_api(pybind11::handle object);
 
-// By the library's C functions, without a capsule. Nothing where it has none, or where the object
-// has no memory that the CPU reaches, is of another type than ours, or stands for more than its
-// memory.
+// Borrows the memory of an object by the C functions of its library, without a capsule. Returns
+// nullopt if the library has none, if the CPU cannot access the memory, if the type is unsupported,
+// or if the values are not those in memory (see RequiresGrad; PyTorch's lazy negation).
 std::optional<View> borrow(pybind11::handle object, RequiresGrad requires_grad);
 
-// A NumPy array itself; for anything else an array over its memory, which keeps it alive. Nothing
-// as above, but that the object may give a capsule.
+// Returns an object as a NumPy array, without copying. Returns nullopt as borrow() does, but uses a
+// capsule if the library has no C functions.
 std::optional<pybind11::array> import_array(pybind11::handle object);
 
-// The name of the type of an object's items, as "float64", for messages: nothing else of what it
-// says is believed. Nothing where it gives no capsule. Its own errors come out.
+// Returns the name of an object's item type, such as "float64", for error messages; nullopt if
+// __dlpack__ returns no capsule. Exceptions of the object propagate.
 std::optional<std::string> dlpack_type(pybind11::handle object);
 
-// The same memory as an array of the library that `like` is from; the array itself where that
-// library is NumPy, or has no from_dlpack to be found.
+// Returns the same memory as an array of the library of `like`, or the array itself if that is
+// NumPy or no from_dlpack is found.
 pybind11::object export_array(pybind11::array array, pybind11::handle like);
 
-// What a from_dlpack takes. NumPy's own arrays do not export bf16.
+// An argument for from_dlpack: NumPy's arrays do not export bf16.
 struct Producer {
   pybind11::array array;
 

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-// DLPack's binary interface, version 1.
+// DLPack's binary interface, version 1. Declared here, so that building needs no other library.
 namespace onedsl::abi {
 
 constexpr std::int32_t cpu = 1, cuda_host = 3, rocm_host = 11;  // types of devices
@@ -43,15 +43,15 @@ struct Versioned {
 };
 constexpr std::uint64_t read_only = 1, is_copied = 2;  // flags
 
-// What a library offers as the attribute __dlpack_c_exchange_api__ of its array type, so that no
-// capsule need be made: a fiftieth of the time of __dlpack__ with PyTorch.
+// C functions that a library publishes as the attribute __dlpack_c_exchange_api__ of its array
+// type. With PyTorch they take a fiftieth of the time of __dlpack__, because they make no capsule.
 struct ExchangeApi {
   static constexpr const char* name = "dlpack_exchange_api";
   Version version;
   ExchangeApi* previous;
   void* allocate;
   void* from_object;
-  int (*to_object)(Versioned*, void**);  // takes the tensor over
+  int (*to_object)(Versioned*, void**);  // takes ownership of the tensor
   int (*borrow_object)(void*, Tensor*);  // may be null
   void* current_stream;
 };

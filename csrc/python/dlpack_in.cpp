@@ -15,7 +15,7 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-// Memory that the CPU reads and writes: its own, and what CUDA and ROCm pin.
+// Returns whether the CPU can access the memory: its own, and memory pinned by CUDA and ROCm.
 bool is_host(const abi::Device device) {
   return device.type == abi::cpu || device.type == abi::cuda_host || device.type == abi::rocm_host;
 }
@@ -28,7 +28,7 @@ std::optional<DataType> type_of(const abi::Type type) {
   return std::nullopt;
 }
 
-// Python's strings for what every call looks up.
+// Interned names of the attributes that every call reads.
 struct Names {
   py::str exchange_api = "__dlpack_c_exchange_api__";
   py::str requires_grad = "requires_grad";
@@ -40,7 +40,8 @@ const Names& names() {
   return stored.call_once_and_store_result([] { return Names{}; }).get_stored();
 }
 
-// PyTorch's tensors may stand for more than their memory: for a graph, or for its negative.
+// Returns whether a PyTorch tensor means more than its memory: it is part of a graph, or its values
+// are the negative of those in memory.
 bool is_more_than_memory(const py::handle object, const RequiresGrad requires_grad) {
   if (requires_grad == RequiresGrad::rejected &&
       py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) {
@@ -50,8 +51,8 @@ bool is_more_than_memory(const py::handle object, const RequiresGrad requires_gr
   return !is_neg.is_none() && !is_neg().is(py::bool_(false));
 }
 
-// Whether the sizes may be read and multiplied. Producers are other people's code.
-bool is_sound(const abi::Tensor& tensor) {
+// Returns whether the sizes can be read, and multiplied without overflow: producers may have bugs.
+bool is_valid(const abi::Tensor& tensor) {
   if (tensor.rank < 0 || tensor.rank > max_rank) return false;
   if (tensor.rank > 0 && tensor.shape == nullptr) return false;
   std::int64_t elements = 1;
@@ -68,7 +69,7 @@ bool is_sound(const abi::Tensor& tensor) {
 std::vector<std::int64_t> c_strides(const abi::Tensor& tensor) {
   std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.rank), 1);
   for (std::size_t axis = strides.size(); axis-- > 1;) {
-    // Empty tensors' sizes are not bounded together, and their strides are never walked.
+    // Sizes of an empty tensor may overflow, but its strides are never used.
     if (__builtin_mul_overflow(strides[axis], tensor.shape[axis], &strides[axis - 1])) {
       strides[axis - 1] = 0;
     }
@@ -76,7 +77,7 @@ std::vector<std::int64_t> c_strides(const abi::Tensor& tensor) {
   return strides;
 }
 
-// Valid as long as the tensor is, which must be sound and have strides.
+// The view is valid as long as the tensor, which must be valid and have strides.
 std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   const std::optional<DataType> type = type_of(tensor.type);
   if (!type || !is_host(tensor.device)) return std::nullopt;
@@ -92,9 +93,10 @@ std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   return v;
 }
 
-// Whatever another library's code does or raises: nothing, or what it gave. Interrupts go through.
+// Calls code of another library. Returns nullopt if it raises; KeyboardInterrupt and the like
+// propagate.
 template <class Function>
-auto tried(const Function& function) -> decltype(function()) {
+auto try_call(const Function& function) -> decltype(function()) {
   try {
     return function();
   } catch (py::error_already_set& error) {
@@ -110,28 +112,29 @@ py::object dlpack_capsule(const py::handle object) {
     return dlpack(py::arg("max_version") = py::make_tuple(1, 0));
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_TypeError)) throw;
-    return dlpack();  // from before the argument was
+    return dlpack();  // the library does not have the argument yet
   }
 }
 
-// What a capsule holds, borrowed from it. An unversioned one cannot say whether it may be written
-// to; NumPy takes it for a no as well.
-struct Lent {
+// The tensor in a capsule, borrowed. An unversioned capsule has no read-only flag; as in NumPy it
+// counts as read-only.
+struct BorrowedTensor {
   abi::Tensor tensor;
   bool writeable = false;
 };
 
-std::optional<Lent> lent_by(const py::object& capsule) {
+std::optional<BorrowedTensor> tensor_in(const py::object& capsule) {
   if (PyCapsule_IsValid(capsule.ptr(), abi::Versioned::name)) {
     const auto* const managed = static_cast<const abi::Versioned*>(
         PyCapsule_GetPointer(capsule.ptr(), abi::Versioned::name));
     if (managed->version.major != 1) return std::nullopt;
-    return Lent{managed->tensor, (managed->flags & (abi::read_only | abi::is_copied)) == 0};
+    return BorrowedTensor{managed->tensor,
+                          (managed->flags & (abi::read_only | abi::is_copied)) == 0};
   }
   if (PyCapsule_IsValid(capsule.ptr(), abi::Unversioned::name)) {
-    return Lent{static_cast<const abi::Unversioned*>(
-                    PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
-                    ->tensor};
+    return BorrowedTensor{static_cast<const abi::Unversioned*>(
+                              PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
+                              ->tensor};
   }
   return std::nullopt;
 }
@@ -141,16 +144,16 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   const auto [device, id] =
       py::cast<std::tuple<std::int32_t, std::int32_t>>(object.attr("__dlpack_device__")());
   if (!is_host({device, id})) return std::nullopt;
-  // The capsule is left unused: it stays the owner, and frees what it holds when it goes.
+  // The capsule is not marked as used, so it remains the owner of the memory.
   const py::object capsule = dlpack_capsule(object);
-  std::optional<Lent> lent = lent_by(capsule);
-  if (!lent || !is_sound(lent->tensor)) return std::nullopt;
+  std::optional<BorrowedTensor> borrowed = tensor_in(capsule);
+  if (!borrowed || !is_valid(borrowed->tensor)) return std::nullopt;
   std::vector<std::int64_t> strides;
-  if (lent->tensor.strides == nullptr) {
-    strides = c_strides(lent->tensor);
-    lent->tensor.strides = strides.data();
+  if (borrowed->tensor.strides == nullptr) {
+    strides = c_strides(borrowed->tensor);
+    borrowed->tensor.strides = strides.data();
   }
-  const std::optional<View> v = view_of(lent->tensor, lent->writeable);
+  const std::optional<View> v = view_of(borrowed->tensor, borrowed->writeable);
   return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
 }
 
@@ -167,7 +170,7 @@ const abi::ExchangeApi* exchange_api(const py::handle object) {
 }
 
 std::optional<View> borrow(const py::handle object, const RequiresGrad requires_grad) {
-  return tried([&]() -> std::optional<View> {
+  return try_call([&]() -> std::optional<View> {
     const abi::ExchangeApi* const api = exchange_api(object);
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
     if (is_more_than_memory(object, requires_grad)) return std::nullopt;
@@ -177,13 +180,13 @@ std::optional<View> borrow(const py::handle object, const RequiresGrad requires_
       return std::nullopt;
     }
     const bool has_strides = tensor.rank == 0 || tensor.strides != nullptr;
-    return has_strides && is_sound(tensor) ? view_of(tensor, true) : std::nullopt;
+    return has_strides && is_valid(tensor) ? view_of(tensor, true) : std::nullopt;
   });
 }
 
 std::optional<py::array> import_array(const py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
-  return tried([&]() -> std::optional<py::array> {
+  return try_call([&]() -> std::optional<py::array> {
     if (const std::optional<View> v = borrow(object, RequiresGrad::rejected)) {
       return array_over(*v, object);
     }
@@ -194,9 +197,9 @@ std::optional<py::array> import_array(const py::handle object) {
 
 std::optional<std::string> dlpack_type(const py::handle object) {
   const py::object capsule = dlpack_capsule(object);
-  const std::optional<Lent> lent = lent_by(capsule);
-  if (!lent) return std::nullopt;
-  const auto [code, bits, lanes] = lent->tensor.type;
+  const std::optional<BorrowedTensor> borrowed = tensor_in(capsule);
+  if (!borrowed) return std::nullopt;
+  const auto [code, bits, lanes] = borrowed->tensor.type;
   constexpr std::array words = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
   if (code >= words.size()) return std::nullopt;
   const std::string times = lanes == 1 ? "" : "x" + std::to_string(lanes);

@@ -7,6 +7,7 @@
 
 #include "dlpack.hpp"
 #include "dlpack_abi.hpp"
+#include "gil.hpp"
 
 namespace py = pybind11;
 
@@ -18,50 +19,52 @@ abi::Type type_of(const DataType type) {
           static_cast<std::uint8_t>(8 * size_of(type)), 1};
 }
 
-// One allocation that holds the tensor, its sizes and a reference to the array.
+// A managed tensor with its sizes and a reference to the array.
 template <class Managed>
-struct Shipment {
+struct Export {
   Managed managed{};
   std::vector<std::int64_t> shape, strides;
   PyObject* array = nullptr;
 
-  // Called by the new owner, with or without the GIL.
+  // The deleter. The consumer calls it on any thread, with or without the GIL, perhaps while Python
+  // finalizes; if the GIL is not available any more, the array is leaked.
   static void free(Managed* const managed) {
-    const std::unique_ptr<Shipment> self(static_cast<Shipment*>(managed->context));
-    if (!Py_IsInitialized()) return;
-    const py::gil_scoped_acquire acquire;
+    const std::unique_ptr<Export> self(static_cast<Export*>(managed->context));
+    if (!can_acquire_gil()) return;
+    const AcquiredGil acquired;
     Py_DECREF(self->array);
   }
 };
 
 template <class Managed>
-Managed* ship(py::array array) {
+Managed* make_managed(py::array array) {
   const View v = view(array).value();
-  auto shipment = std::make_unique<Shipment<Managed>>();
-  shipment->shape.assign(v.shape, v.shape + v.rank);
+  auto exported = std::make_unique<Export<Managed>>();
+  exported->shape.assign(v.shape, v.shape + v.rank);
   for (py::ssize_t axis = 0; axis < v.rank; ++axis) {
-    shipment->strides.push_back(v.strides[axis] / v.item_stride);
+    exported->strides.push_back(v.strides[axis] / v.item_stride);
   }
-  Managed& managed = shipment->managed;
+  Managed& managed = exported->managed;
   if constexpr (std::is_same_v<Managed, abi::Versioned>) managed.version = {1, 0};
   managed.tensor = {v.size() == 0 ? nullptr : v.data,
                     {abi::cpu, 0},
                     static_cast<std::int32_t>(v.rank),
                     type_of(v.type),
-                    shipment->shape.data(),
-                    shipment->strides.data(),
+                    exported->shape.data(),
+                    exported->strides.data(),
                     0};
-  managed.context = shipment.get();
-  managed.deleter = &Shipment<Managed>::free;
-  shipment->array = array.release().ptr();
-  return &shipment.release()->managed;
+  managed.context = exported.get();
+  managed.deleter = &Export<Managed>::free;
+  exported->array = array.release().ptr();
+  return &exported.release()->managed;
 }
 
 template <class Managed>
 py::object capsule_of(py::array array) {
-  Managed* const managed = ship<Managed>(std::move(array));
+  Managed* const managed = make_managed<Managed>(std::move(array));
   PyObject* const capsule = PyCapsule_New(managed, Managed::name, [](PyObject* self) {
-    if (!PyCapsule_IsValid(self, Managed::name)) return;  // used: its user frees it
+    if (!PyCapsule_IsValid(self, Managed::name))
+      return;  // consumed: the consumer calls the deleter
     auto* const unused = static_cast<Managed*>(PyCapsule_GetPointer(self, Managed::name));
     unused->deleter(unused);
   });
@@ -72,14 +75,14 @@ py::object capsule_of(py::array array) {
   return py::reinterpret_steal<py::object>(capsule);
 }
 
-// from_dlpack of the library that an object is from, or None.
+// Returns from_dlpack of the library of an object, or None.
 py::object importer_for(const py::handle object) {
   const py::object none = py::none();
   if (py::hasattr(object, "__array_namespace__")) {
     return py::getattr(object.attr("__array_namespace__")(), "from_dlpack", none);
   }
   const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
-  if (module == "__main__") return none;  // what is imported there is not the library's own
+  if (module == "__main__") return none;  // its from_dlpack may be that of another library
   const py::object package = py::module_::import("sys").attr("modules").attr("get")(
       module.substr(0, module.find('.')), none);
   return py::getattr(package, "from_dlpack", none);
@@ -96,12 +99,12 @@ py::object export_array(py::array array, const py::handle like) {
   const abi::ExchangeApi* const api = exchange_api(like);
   if (api != nullptr && api->to_object != nullptr) {
     void* object = nullptr;
-    const int failed = api->to_object(ship<abi::Versioned>(std::move(array)), &object);
+    const int failed = api->to_object(make_managed<abi::Versioned>(std::move(array)), &object);
     if (failed != 0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
     if (failed != 0 || object == nullptr) {
       throw std::runtime_error(
-          "a library made no array of a result, and did not say why: give out= to have it written "
-          "to an array of yours");
+          "the library of src could not import a result by DLPack, without an error message; pass "
+          "out= to have results written to existing arrays");
     }
     return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
   }

@@ -1,16 +1,276 @@
+#include <pybind11/native_enum.h>
+#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
-#include "bind.hpp"
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
-// Nothing that can be changed is shared but what locks itself: it needs no GIL.
+#include "../core/errors.hpp"
+#include "../core/geometry.hpp"
+#include "../core/pytorch_statistics.hpp"
+#include "../core/threads.hpp"
+#include "../native/cpu.hpp"
+#include "../native/triad.hpp"
+#include "../onednn/engine.hpp"
+#include "../onednn/fork_guard.hpp"
+#include "../onednn/graph.hpp"
+#include "../torch/kernels.hpp"
+#include "../xla/handlers.hpp"
+#include "arrays.hpp"
+#include "call.hpp"
+#include "dlpack.hpp"
+#include "gil.hpp"
+#include "run_log.hpp"
+
+namespace py = pybind11;
+
+namespace onedsl {
+namespace {
+
+// ---- Types and errors ----
+
+void bind_types(py::module_& module) {
+  module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
+  py::native_enum<DataType>(module, "DataType", "enum.Enum")
+      .value("f32", DataType::f32)
+      .value("bf16", DataType::bf16)
+      .value("f16", DataType::f16)
+      .finalize();
+  py::native_enum<BackendChoice>(module, "Backend", "enum.Enum")
+      .value("auto", BackendChoice::automatic)
+      .value("onednn", BackendChoice::onednn)
+      .value("native", BackendChoice::native)
+      .finalize();
+  py::native_enum<Operation>(module, "Operation", "enum.Enum")
+      .value("training_backward", Operation::training_backward)
+      .value("forward_training", Operation::forward_training)
+      .value("relu_forward_training", Operation::relu_forward_training)
+      .value("relu_training_backward", Operation::relu_training_backward)
+      .finalize();
+  py::native_enum<Statistics>(module, "Statistics", "enum.Enum")
+      .value("batch", Statistics::batch)
+      .value("frozen", Statistics::frozen)
+      .finalize();
+  py::native_enum<StatisticsShape>(module, "StatisticsShape", "enum.Enum")
+      .value("channel_second", StatisticsShape::channel_second)
+      .value("channel_last", StatisticsShape::channel_last)
+      .value("broadcast", StatisticsShape::broadcast)
+      .finalize();
+  py::native_enum<VarianceKind>(module, "VarianceKind", "enum.Enum")
+      .value("variance", VarianceKind::variance)
+      .value("inverse_stddev", VarianceKind::inverse_stddev)
+      .finalize();
+  module.def("supported_types", [] {
+    py::list pairs;
+    for (const TypePair& pair : supported_types) {
+      pairs.append(py::make_tuple(pair.tensor, pair.statistics));
+    }
+    return pairs;
+  });
+}
+
+// The exception classes are defined in Python (onedsl/runtime/errors.py), where one can have two
+// base classes and a docstring.
+void raise_in_python(const char* const name, const OneDNNError& error) {
+  const py::object type = py::module_::import("onedsl.runtime.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(error.what(), error.status()).ptr());
+}
+
+void bind_errors() {
+  py::register_local_exception_translator([](const std::exception_ptr pointer) {
+    try {
+      if (pointer) std::rethrow_exception(pointer);
+    } catch (const UnsupportedError& error) {
+      raise_in_python("UnsupportedError", error);
+    } catch (const OneDNNError& error) {
+      raise_in_python("OneDNNError", error);
+    }
+  });
+}
+
+// ---- Arrays ----
+
+void bind_dlpack(py::module_& module) {
+  py::class_<Producer>(module, "Producer", py::is_final())
+      .def(
+          "__dlpack__",
+          [](const Producer& self, const py::object&, const py::object& max_version,
+             const py::object&, const py::object&) {
+            return self.capsule(!max_version.is_none() &&
+                                py::cast<int>(max_version[py::int_(0)]) >= 1);
+          },
+          py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
+          py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
+      .def("__dlpack_device__", [](const Producer&) { return py::make_tuple(1, 0); });
+  module.def("import_array", &import_array, py::arg("array"), py::pos_only());
+  module.def("dlpack_type", &dlpack_type, py::arg("array"), py::pos_only());
+  module.def("export_array", &export_array, py::arg("array"), py::arg("like"), py::pos_only());
+}
+
+// Returns the elements of a writeable f32 vector of this length.
+float* writeable_vector(const py::handle object, const py::ssize_t length) {
+  const std::optional<View> v = view(object, RequiresGrad::allowed);
+  if (!v || v->type != DataType::f32 || !v->writeable || !v->is_vector(length)) {
+    throw py::value_error("onedsl._core: arguments must be writeable f32 vectors of one length");
+  }
+  return reinterpret_cast<float*>(v->data);
+}
+
+py::ssize_t length_of(const py::handle object) {
+  const std::optional<View> v = view(object, RequiresGrad::allowed);
+  return v && v->rank == 1 ? v->shape[0] : 0;
+}
+
+void bind_statistics(py::module_& module) {
+  module.def(
+      "update_running",
+      [](const py::handle running_mean, const py::handle running_variance, const py::handle mean,
+         const py::handle variance, const double momentum, const double count) {
+        const py::ssize_t n = length_of(mean);
+        update_running(writeable_vector(running_mean, n), writeable_vector(running_variance, n),
+                       writeable_vector(mean, n), writeable_vector(variance, n), n, momentum,
+                       count);
+      },
+      py::arg("running_mean"), py::arg("running_variance"), py::arg("mean"), py::arg("variance"),
+      py::arg("momentum"), py::arg("count"), py::pos_only());
+  module.def(
+      "to_inverse_stddev",
+      [](const py::handle variance, const double epsilon) {
+        const py::ssize_t n = length_of(variance);
+        to_inverse_stddev(writeable_vector(variance, n), n, epsilon);
+      },
+      py::arg("variance"), py::arg("epsilon"), py::pos_only());
+}
+
+// ---- Capabilities ----
+
+void run_triad(const py::object& out, const py::object& a, const py::object& b,
+               const bool non_temporal) {
+  const std::optional<View> to = view(out);
+  const std::optional<View> from_a = view(a);
+  const std::optional<View> from_b = view(b);
+  for (const std::optional<View>& v : {to, from_a, from_b}) {
+    if (!v || v->type != DataType::f32 || !v->is_vector(to->size()) || v->size() % 4 != 0 ||
+        reinterpret_cast<std::uintptr_t>(v->data) % 16 != 0) {
+      throw std::invalid_argument(
+          "triad: out, a and b must be f32 vectors of one length, a multiple of 4, aligned to 16 "
+          "bytes");
+    }
+  }
+  if (!to->writeable) throw std::invalid_argument("triad: out must be writeable");
+  // Safe without the GIL: the caller's frame keeps the arrays alive.
+  const ReleasedGil released;
+  triad(reinterpret_cast<std::int32_t*>(to->data),
+        reinterpret_cast<const std::int32_t*>(from_a->data),
+        reinterpret_cast<const std::int32_t*>(from_b->data), to->size(), non_temporal,
+        max_threads());
+}
+
+void check_dims(const std::vector<std::int64_t>& dims) {
+  std::int64_t elements = 1;
+  bool valid = dims.size() >= 2;
+  for (const std::int64_t size : dims) {
+    valid = valid && size >= 0 && !__builtin_mul_overflow(elements, size, &elements);
+  }
+  if (!valid) throw std::invalid_argument("onedsl._core.onednn_compiles: dims are invalid");
+}
+
+void compile_by_onednn(std::vector<std::int64_t> dims, std::string data_format, const DataType data,
+                       const DataType statistics, const bool gamma, const int num_outputs) {
+  check_dims(dims);
+  if (num_outputs < 1 || num_outputs > 3 || (data_format != "NXC" && data_format != "NCX")) {
+    throw std::invalid_argument(
+        "onedsl._core.onednn_compiles: data_format must be NXC or NCX, num_outputs 1 to 3");
+  }
+  onednn::Op op;
+  op.epsilon = 1e-5F;
+  op.data_format = std::move(data_format);
+  op.dims = std::move(dims);
+  op.data = data;
+  op.statistics = statistics;
+  op.inputs = InputSet(Input::src, Input::diff_dst, Input::mean, Input::variance);
+  if (gamma) op.inputs.add(Input::gamma);
+  op.outputs = OutputSet(Output::diff_src);
+  if (num_outputs > 1) op.outputs.add(Output::diff_gamma);
+  if (num_outputs > 2) op.outputs.add(Output::diff_beta);
+  // Safe without the GIL: oneDNN uses no Python objects.
+  const ReleasedGil released;
+  const onednn::ForkGuard guard;
+  onednn::CompiledGraph{op};
+}
+
+void bind_capabilities(py::module_& module) {
+  module.def("onednn_version", [] {
+    const onednn::Version v = onednn::version();
+    return py::make_tuple(v.major, v.minor, v.patch);
+  });
+  module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
+  module.def("onednn_build_hash", &onednn::build_hash);
+  module.def("onednn_cpu_isa", &onednn::cpu_isa);
+  module.def("native_isa", &native::isa_name);
+  module.def("best_native_isa", [] { return native::public_name(native::best_isa()); });
+  module.def("known_native_caps", &native::known_caps);
+  module.def("unknown_native_cap", &native::unknown_cap);
+  module.def("last_cache_bytes", &native::last_cache_bytes);
+  module.def("max_threads", &max_threads);
+  module.def("triad", &run_triad);
+  module.def("make_onednn_engine", [] {
+    // Safe without the GIL: oneDNN uses no Python objects.
+    const ReleasedGil released;
+    const onednn::ForkGuard guard;
+    onednn::cpu_engine();
+  });
+  module.def("onednn_compiles", &compile_by_onednn, py::arg("dims"), py::arg("data_format"),
+             py::arg("data"), py::arg("statistics"), py::arg("gamma"), py::arg("num_outputs"));
+}
+
+// ---- Frameworks ----
+
+// PyTorch calls this without the GIL. An exception must not reach PyTorch, which has its own
+// pybind11: KeyboardInterrupt is raised again after the kernel, others are reported as unraisable.
+void run_logged(const Plan& plan, const Ports& ports) {
+  RunLog log;
+  log.run(plan, ports);
+  const AcquiredGil acquired;
+  try {
+    log.write();
+  } catch (py::error_already_set& error) {
+    if (error.matches(PyExc_KeyboardInterrupt)) {
+      PyErr_SetInterrupt();
+    } else {
+      error.discard_as_unraisable("onedsl's run log");
+    }
+  }
+}
+
+void bind_frameworks(py::module_& module) {
+  module.def("register_torch_kernels", [] { torch::register_kernels(&run_logged); });
+  module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
+  module.def("xla_handlers", [] {
+    py::dict all;
+    for (const xla::NamedHandler& named : xla::handlers) {
+      all[named.name] = py::capsule(reinterpret_cast<void*>(named.handler));
+    }
+    return all;
+  });
+}
+
+}  // namespace
+}  // namespace onedsl
+
+// Needs no GIL: all mutable state that threads share has a mutex of its own.
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "onedsl's extension. Private: use the package onedsl.";
-  onedsl::bind_errors(module);
   onedsl::bind_types(module);
+  onedsl::bind_errors();
   onedsl::bind_dlpack(module);
-  onedsl::bind_operator(module);
   onedsl::bind_statistics(module);
+  onedsl::bind_operator(module);
   onedsl::bind_capabilities(module);
-  onedsl::bind_torch(module);
-  onedsl::bind_xla(module);
+  onedsl::bind_frameworks(module);
 }

@@ -42,7 +42,7 @@ Run prepare(const Call& call, const Signature& signature, const OutputSet output
   return run;
 }
 
-py::object deliver(Run run, const Call& call, const py::object& out, const py::handle src) {
+py::object export_results(Run run, const Call& call, const py::object& out, const py::handle src) {
   if (!out.is_none()) {
     if (!all_numpy(call.out)) {
       py::module_::import("onedsl.tensors.arrays").attr("mark_written")(out);

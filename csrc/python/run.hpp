@@ -6,33 +6,34 @@
 #include "gil.hpp"
 #include "run_log.hpp"
 
-// What follows on a call that was found right.
+// Executes a validated call.
 namespace onedsl {
 
-// Where a run reads and writes, and what it returns.
+// The memory of a run, and a tuple with an entry for each output of the operation.
 struct Run {
   Ports ports;
-  pybind11::object results;  // a tuple with an entry for each of the op's outputs
+  pybind11::object results;
 };
 
+// Allocates the results if `out` is None.
 Run prepare(const Call& call, const Signature& signature, OutputSet outputs,
             const pybind11::object& out);
 
-// find() gives the plan.
+// `find` returns the plan; it runs without the GIL.
 template <class Find>
 void execute(const Find& find, const Ports& ports) {
-  RunLog telling;
+  RunLog log;
   {
-    // Safe without the GIL: plans touch no Python object, and the arrays are kept alive by the
-    // caller's frame and by its Run.
+    // Safe without the GIL: plans use no Python objects, and the caller's frame and its Run keep
+    // the arrays alive.
     const ReleasedGil released;
-    telling.run(*find(), ports);
+    log.run(*find(), ports);
   }
-  telling.tell();
+  log.write();
 }
 
-// `src` is what the caller passed: results that were made here are to be of its kind.
-pybind11::object deliver(Run run, const Call& call, const pybind11::object& out,
-                         pybind11::handle src);
+// Returns the results as arrays of the library of `src`, the array that the caller passed.
+pybind11::object export_results(Run run, const Call& call, const pybind11::object& out,
+                                pybind11::handle src);
 
 }  // namespace onedsl

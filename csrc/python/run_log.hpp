@@ -4,27 +4,22 @@
 #include <string>
 
 #include "../core/logging_enabled.hpp"
-#include "../core/problem.hpp"
 #include "../plan/plan.hpp"
 
-// What runs, told to Python's onedsl.runtime.run_log while somebody listens.
+// Passes a record of each run to onedsl.runtime.run_log while logging is enabled.
 namespace onedsl {
 
-// From now on, or from now on no more.
-void enable_logging(bool on);
-
-// Runs one plan. While nobody listens, that costs a look at a flag.
 class RunLog {
  public:
-  // Without the GIL.
+  // Executes a plan. The caller does not hold the GIL.
   void run(const Plan& plan, const Ports& ports) {
     if (!logging_enabled.load(std::memory_order_relaxed)) return plan.execute(ports);
-    run_and_watch(plan, ports);
+    run_timed(plan, ports);
   }
 
-  // With the GIL, when the results are written.
-  void tell() const {
-    if (story_) tell_python();
+  // Passes the record on, if there is one. The caller holds the GIL.
+  void write() const {
+    if (record_) write_record();
   }
 
  private:
@@ -32,13 +27,12 @@ class RunLog {
     PlanKey key;
     std::string backend, implementation;
     double seconds = 0;
-    std::string printed;  // by oneDNN
   };
 
-  void run_and_watch(const Plan& plan, const Ports& ports);
-  void tell_python() const;
+  void run_timed(const Plan& plan, const Ports& ports);
+  void write_record() const;
 
-  std::optional<RunRecord> story_;
+  std::optional<RunRecord> record_;
 };
 
 }  // namespace onedsl

@@ -9,7 +9,6 @@
 
 #include "../core/logging_enabled.hpp"
 #include "../core/pytorch_statistics.hpp"
-#include "../core/threads.hpp"
 #include "../plan/cache.hpp"
 #include "tensors.hpp"
 
@@ -167,15 +166,11 @@ std::optional<PlanKey> plan_key(const View& src, const Operation operation, cons
   const std::optional<Geometry> geometry =
       dense_geometry(src.rank, src.sizes, src.strides, 1, item_size, KeptAxes{1} << 1);
   if (!geometry || geometry->elements() <= geometry->statistics()) return std::nullopt;
-  PlanKey key;
-  key.problem.operation = operation;
-  key.problem.geometry = *geometry;
-  key.problem.data = src.type;
-  key.problem.attributes.epsilon = epsilon;
-  key.problem.outputs = signature_of(operation).outputs;
-  key.num_threads = max_threads();
-  key.fork_generation = fork_generation();
-  return key;
+  OpConfig config;
+  config.operation = operation;
+  config.attributes.epsilon = epsilon;
+  return make_key(config, *geometry, src.type, DataType::f32, {},
+                  signature_of(operation).outputs);
 }
 
 void execute(const PlanKey& key, const Ports& ports) {

@@ -7,26 +7,26 @@ namespace {
 
 std::string_view view(const abi::Text& text) { return {text.begin, text.length}; }
 
-[[noreturn]] void refuse(const std::string_view attribute, const char* const wanted) {
-  throw BadCall("the attribute " + std::string(attribute) + " must be " + wanted);
+[[noreturn]] void reject(const std::string_view attribute, const char* const expected) {
+  throw InvalidCall("the attribute " + std::string(attribute) + " must be " + expected);
 }
 
 const void* find(const abi::Attributes& attributes, const std::string_view name,
-                 const abi::AttributeType type, const char* const wanted) {
+                 const abi::AttributeType type, const char* const expected) {
   for (std::int64_t i = 0; i < attributes.count; ++i) {
     if (view(*attributes.names[i]) != name) continue;
     if (attributes.types[i] != type) break;
     return attributes.items[i];
   }
-  refuse(name, wanted);
+  reject(name, expected);
 }
 
 template <class T>
 T scalar(const abi::Attributes& attributes, const std::string_view name, const abi::DataType type,
-         const char* const wanted) {
+         const char* const expected) {
   const auto* const found =
-      static_cast<const abi::Scalar*>(find(attributes, name, abi::scalar, wanted));
-  if (found->type != type) refuse(name, wanted);
+      static_cast<const abi::Scalar*>(find(attributes, name, abi::scalar, expected));
+  if (found->type != type) reject(name, expected);
   return *static_cast<const T*>(found->value);
 }
 
@@ -51,14 +51,14 @@ bool is_first(const abi::Attributes& attributes, const std::string_view name,
   const std::string_view word =
       view(*static_cast<const abi::Text*>(find(attributes, name, abi::string, "a string")));
   if (word != first && word != second) {
-    refuse(name, (std::string(first) + " or " + std::string(second)).c_str());
+    reject(name, (std::string(first) + " or " + std::string(second)).c_str());
   }
   return word == first;
 }
 
 const abi::Buffer& buffer(const abi::Buffers& buffers, const std::int64_t index) {
   const abi::Buffer& found = *buffers.items[index];
-  if (found.size < sizeof(abi::Buffer)) throw BadCall("XLA's buffers are of another version");
+  if (found.size < sizeof(abi::Buffer)) throw InvalidCall("XLA's buffers have an unknown version");
   return found;
 }
 
@@ -71,7 +71,7 @@ DataType type_of(const abi::Buffer& buffer) {
     case abi::f16:
       return DataType::f16;
     default:
-      throw BadCall("arrays must be f32, bf16 or f16");
+      throw InvalidCall("arrays must be f32, bf16 or f16");
   }
 }
 

@@ -7,22 +7,21 @@
 #include "../core/types.hpp"
 #include "ffi_abi.hpp"
 
-// What a handler reads of XLA's call. Programs may come from anywhere, so everything is looked at
-// before it is used.
+// Reads XLA's calls. Programs may come from untrusted files, so everything is checked before use.
 namespace onedsl::xla {
 
 // The call is not one that onedsl.jax makes.
-class BadCall : public std::invalid_argument {
+class InvalidCall : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;
 };
 
-// Whether XLA's structs have what a handler reads of them.
+// Returns whether XLA's structs have all members that a handler reads.
 bool is_known(const abi::Call& call) noexcept;
 
 double number(const abi::Attributes& attributes, std::string_view name);
 std::int64_t integer(const abi::Attributes& attributes, std::string_view name);
-// One of two words; whether it is the first.
+// Reads a string that must be `first` or `second`; returns whether it is `first`.
 bool is_first(const abi::Attributes& attributes, std::string_view name, std::string_view first,
               std::string_view second);
 

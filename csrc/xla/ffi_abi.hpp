@@ -3,10 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
-// The binary interface of XLA's foreign functions, as far as a handler needs it. It is declared
-// here so that any build of onedsl has its handlers, whether there is a JAX beside it or not, and
-// one build serves many versions of JAX. By XLA's rules minor versions only add to the ends of
-// these structs, which carry their sizes; what is here is as in version 0.1, that of JAX 0.6.
+// The part of XLA's FFI binary interface that handlers need, as in version 0.1 (JAX 0.6). Declared
+// here so that building needs no JAX and one build works with many versions of JAX: minor versions
+// of the interface only append members to these structs, which contain their sizes.
 namespace onedsl::xla::abi {
 
 enum DataType : int { s64 = 5, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
@@ -27,7 +26,7 @@ struct Version {
   int major, minor;
 };
 
-// XLA asks each handler for its version before it is ever run.
+// XLA queries the version of a handler before its first call.
 struct Metadata {
   std::size_t size;
   Version version;
@@ -38,7 +37,7 @@ struct MetadataExtension {
   Metadata* metadata;
 };
 
-struct Error;  // XLA's own; null is none
+struct Error;  // opaque; null: success
 struct ErrorArguments {
   std::size_t size;
   Extension* extensions;
@@ -62,7 +61,7 @@ struct Buffer {
   std::int64_t* sizes;
 };
 
-// Arguments, and results too. Each item is a Buffer, the only type there is.
+// The arguments or the results. All items are Buffers, XLA's only type of them.
 struct Buffers {
   std::size_t size;
   Extension* extensions;

@@ -6,8 +6,8 @@
 
 namespace onedsl::xla {
 
-// What XLA's programs call by name. Programs that were exported or cached hold these names, and
-// the attributes that handlers.cpp reads: neither may change its meaning.
+// Functions that XLA programs call by name. Exported and cached programs contain these names and
+// the attributes that handlers.cpp reads, so the meaning of neither may change.
 struct NamedHandler {
   const char* name;
   abi::Handler* handler;

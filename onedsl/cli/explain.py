@@ -23,7 +23,6 @@ from ..operators.batch_norm_training_backward import (
     CompiledBatchNormTrainingBackward,
 )
 from ..runtime.errors import UnsupportedError
-from ..runtime.run_log import Run, log_runs_to
 from ..runtime.timing import median_seconds
 from ..tensors.dtypes import DTYPES, Backend, DType
 from ..tensors.spec import DataFormatLike, TensorSpec
@@ -144,11 +143,6 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
         yield "oneDNN input", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
     for part in graph.partitions:
         yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
-    runs: list[Run] = []
-    with log_runs_to(runs.append):
-        _call(compiled, _memory_of(compiled))()
-    kernels = dict.fromkeys(kernel for run in runs for kernel in run.kernels)
-    yield "kernel", ", ".join(kernels) or "not reported"
     yield "threads", str(compiled.num_threads)
 
 

@@ -1,10 +1,9 @@
-"""What runs, told to those who listen."""
+"""Run logging: one record for each run of a plan."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -13,72 +12,61 @@ from .. import _core
 
 _LOG = logging.getLogger("onedsl")
 _LOCK = threading.Lock()
-_LISTENERS: list[Callable[[Run], object]] = []
+_CALLBACKS: list[Callable[[RunRecord], object]] = []
 
 
-class Run(NamedTuple):
-    """One plan's run."""
+class RunRecord(NamedTuple):
+    """One run of a plan."""
 
     operation: str
     dtype: str
     geometry: tuple[int, int, int]
-    """The tensor as its memory lies: outer, channels, inner."""
+    """The memory layout of src: outer, channels, inner."""
     backend: str
     implementation: str
     num_threads: int
     seconds: float
-    printed: str
-    """oneDNN's own lines."""
-
-    @property
-    def kernels(self) -> list[str]:
-        """What oneDNN calls the kernels that it ran, as ``bnorm_jit:avx512_core``."""
-        return re.findall(r"exec,cpu,[^,]+,([^,]+),", self.printed)
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.geometry))
-        kernels = "".join(f", {kernel}" for kernel in self.kernels)
         return (
             f"{self.operation} {self.dtype} {shape} (outer x channels x inner): "
-            f"{self.implementation}{kernels}, {self.num_threads} threads, "
-            f"{self.seconds * 1e6:.1f} us"
+            f"{self.implementation}, {self.num_threads} threads, {self.seconds * 1e6:.1f} us"
         )
 
 
 @contextlib.contextmanager
-def log_runs_to(listener: Callable[[Run], object]) -> Iterator[None]:
-    """Have a function called with each `Run`, whichever thread it is of."""
+def log_runs_to(callback: Callable[[RunRecord], object]) -> Iterator[None]:
+    """Call a function with the record of each run, of all threads, within a scope."""
     with _LOCK:
-        _LISTENERS.append(listener)
+        _CALLBACKS.append(callback)
         _core.enable_logging(True)
     try:
         yield
     finally:
         with _LOCK:
-            _LISTENERS.remove(listener)
-            _core.enable_logging(bool(_LISTENERS))
+            _CALLBACKS.remove(callback)
+            _core.enable_logging(bool(_CALLBACKS))
 
 
-def tell(
+def record(
     operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: str | int | float
 ) -> None:
-    """Tell all listeners of a run; the core calls this."""
-    run = Run(operation, dtype.name, geometry, *rest)  # type: ignore[arg-type]
-    for listener in tuple(_LISTENERS):
-        listener(run)
+    """Pass the record of a run to all callbacks; the core calls this."""
+    run = RunRecord(operation, dtype.name, geometry, *rest)  # type: ignore[arg-type]
+    for callback in tuple(_CALLBACKS):
+        callback(run)
 
 
 @contextlib.contextmanager
 def verbose() -> Iterator[None]:
-    """Have every call logged in this scope: what ran, with which kernel, and how long it took.
+    """Log every run within a scope: operation, implementation, threads, and time.
 
-    The logger is ``onedsl``: a line at level INFO for each run of a plan, of whichever thread, and
-    oneDNN's own lines at level DEBUG. In this scope it lets INFO through, and writes to stderr if
-    the program has set up no logging. Outside of it, calls pay for one look at a flag.
+    The logger is ``onedsl``, the level is INFO, and runs of all threads are logged. Within the scope
+    the logger is enabled for INFO, and writes to stderr if the program has configured no logging.
 
-    oneDNN knows no place for its lines but C's stdout, which goes elsewhere while oneDNN runs.
-    What other threads print in that moment is printed afterwards. If ONEDNN_VERBOSE is set, it
-    decides which lines there are, else those of ``ONEDNN_VERBOSE=1``.
+    oneDNN's own verbose mode is independent of this: set the environment variable
+    ``ONEDNN_VERBOSE=1`` to have oneDNN print the kernels that it runs to stdout.
 
     Examples
     --------
@@ -86,19 +74,13 @@ def verbose() -> Iterator[None]:
     ...     grads = op(src, diff_dst, mean, variance, gamma)  # doctest: +SKIP
     BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner): onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
     """  # noqa: E501 - a line of output
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as stack:
         if not _LOG.isEnabledFor(logging.INFO):
-            undo.callback(_LOG.setLevel, _LOG.level)
+            stack.callback(_LOG.setLevel, _LOG.level)
             _LOG.setLevel(logging.INFO)
         if not _LOG.hasHandlers():
             handler = logging.StreamHandler()
             _LOG.addHandler(handler)
-            undo.callback(_LOG.removeHandler, handler)
-        undo.enter_context(log_runs_to(_log))
+            stack.callback(_LOG.removeHandler, handler)
+        stack.enter_context(log_runs_to(lambda run: _LOG.info("%s", run)))
         yield
-
-
-def _log(run: Run) -> None:
-    _LOG.info("%s", run)
-    for line in run.printed.splitlines():
-        _LOG.debug("%s", line)

@@ -28,9 +28,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 # The op's type table: the dtypes that statistics, gamma and beta may have, by the tensors' dtype.
 STATISTICS: dict[str, tuple[str, ...]] = {
-    "f32": ("f32",),
-    "bf16": ("f32", "bf16"),
-    "f16": ("f32",),
+    name: tuple(s.name for tensor, s in _core.supported_types() if tensor.name == name)
+    for name in DTYPES
 }
 
 CORE = {name: _core.DataType[name] for name in DTYPES}

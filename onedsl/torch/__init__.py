@@ -1,26 +1,32 @@
-"""onedsl in PyTorch's training.
+"""Batch normalization for training with PyTorch on CPUs.
 
-`enable` gives every model of the process onedsl's kernels, where PyTorch's own batch norm would
-run. `fuse` makes one layer of each batch norm of a model and the ReLU behind it.
+- `enable` replaces PyTorch's batch-norm kernels by onedsl's in the whole process.
+- `fuse` merges each batch norm of a model with the ReLU and the residual addition that follow it.
+- `convert` replaces the batch-norm layers of a model by `BatchNorm1d`, `BatchNorm2d` and
+  `BatchNorm3d`, which are torch.nn's layers with onedsl's gradient, or by `SyncBatchNorm` if called
+  with ``process_group``. `revert` undoes it.
+- `batch_norm` is the function of these layers. `batch_norm_backward` is the gradient alone, the
+  custom op ``torch.ops.onedsl.batch_norm_backward``.
+- `SyncBatchNorm` is torch.nn's layer for CPUs: statistics of all processes that train together.
+- `report` lists what `fuse` and `convert` skipped.
 
-`BatchNorm1d`, `BatchNorm2d` and `BatchNorm3d` are torch.nn's with another backward pass, `convert`
-puts them into a model that is there already, and `batch_norm` is their function.
-`batch_norm_backward` is the gradient alone, a ``torch.library`` custom op:
-``torch.ops.onedsl.batch_norm_backward``.
-
-`SyncBatchNorm` is torch.nn's for CPUs: batch norm by the statistics of all processes that train
-together. ``convert(model, process_group=None)`` puts it into a model.
-
-PyTorch is imported here and nowhere else in onedsl: ``import onedsl.torch`` needs
-``pip install 'onedsl[torch]'``.
+Requires PyTorch 2.11 or newer: ``pip install 'onedsl[torch]'``. No other module of onedsl imports
+PyTorch.
 """
 
 from __future__ import annotations
 
 try:
-    import torch as _torch  # noqa: F401 - absolute: PyTorch, not this package
+    import torch as _torch  # absolute: PyTorch, not this package
 except ImportError as _error:
-    raise ImportError("onedsl.torch needs PyTorch: pip install torch", name="torch") from _error
+    raise ImportError("onedsl.torch requires PyTorch: pip install torch", name="torch") from _error
+
+if tuple(map(int, _torch.__version__.split(".")[:2])) < (2, 11):
+    raise ImportError(
+        f"onedsl.torch requires PyTorch 2.11 or newer, got {_torch.__version__}: "
+        "pip install 'torch>=2.11'",
+        name="torch",
+    )
 
 from ._convert import convert, revert
 from ._enable import disable, enable, enabled

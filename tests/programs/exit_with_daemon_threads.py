@@ -1,4 +1,4 @@
-"""Ends while daemon threads are in calls of the backend that is named on the command line."""
+"""Exits while daemon threads run calls. Command line: backend."""
 
 import sys
 import threading

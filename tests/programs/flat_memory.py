@@ -1,8 +1,8 @@
-"""Calls of every kind, right ones and refused ones: they must not grow the process.
+"""Runs valid and invalid calls of every kind, which must not grow the process.
 
     python tests/programs/flat_memory.py 1000000
 
-Command line: number of calls. Prints the bytes gained after the first tenth of them.
+Command line: number of calls. Prints the growth in bytes after the first tenth of them.
 """
 
 import sys
@@ -35,12 +35,12 @@ compiled = {
 }
 
 
-def refused() -> None:
+def rejected() -> None:
     try:
         op(src, diff_dst[:1], *statistics)
     except ValueError:
         return
-    sys.exit("this must be refused")
+    sys.exit("this must be rejected")
 
 
 KINDS = [
@@ -58,7 +58,7 @@ KINDS = [
     lambda: relu_backward(src, diff_dst, *statistics, statistics[0]),
     lambda: relu_backward(src, diff_dst, *statistics, statistics[0], src, residual=True),
     lambda: onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
-    refused,
+    rejected,
 ]
 before = resident()
 for i in range(CALLS):

@@ -1,4 +1,4 @@
-"""Forks before and after use, and forks again in the child; every process computes right."""
+"""Forks before and after the first call, and in the child; all processes must compute correctly."""
 
 import os
 import sys

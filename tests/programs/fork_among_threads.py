@@ -1,4 +1,4 @@
-"""Forks while other threads compile and run ever new shapes; each child must compute and end.
+"""Forks while threads compile and run changing shapes; each child must compute and exit.
 
 Command line: backend, number of forks.
 """
@@ -56,7 +56,7 @@ for i in range(forks):
     elif status:
         sys.exit(f"a child ended with status {status}")
     while any(now == before for now, before in zip(calls, seen, strict=True)):
-        time.sleep(0.0005)  # the parent's threads must go on too
+        time.sleep(0.0005)  # let the threads of the parent run
 stop.set()
 for thread in threads:
     thread.join()

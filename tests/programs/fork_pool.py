@@ -1,4 +1,4 @@
-"""A pool of forked workers, after onedsl was used in their parent."""
+"""Uses a pool of forked workers after the parent has used onedsl."""
 
 import multiprocessing
 import warnings
@@ -18,7 +18,7 @@ def work(i):
 
 
 if __name__ == "__main__":
-    wanted = [4096.0 * (i + 1) for i in range(8)]
-    assert [work(i) for i in range(8)] == wanted
+    expected = [4096.0 * (i + 1) for i in range(8)]
+    assert [work(i) for i in range(8)] == expected
     with multiprocessing.get_context("fork").Pool(3) as pool:
-        assert pool.map(work, range(8)) == wanted
+        assert pool.map(work, range(8)) == expected

@@ -1,4 +1,4 @@
-"""Name the modules that onedsl imports and NumPy does not."""
+"""Prints the modules that onedsl imports and NumPy does not."""
 
 import sys
 

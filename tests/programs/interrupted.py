@@ -1,4 +1,4 @@
-"""Interrupts, as Control-C sends them, in the middle of calls: the next call is right again.
+"""Interrupts calls as Control-C does; the next call must be correct.
 
 Command line: backend, number of interrupts.
 """
@@ -14,7 +14,7 @@ from onedsl import testing
 backend, interrupts = sys.argv[1], int(sys.argv[2])
 problem = testing.random_problem((4000, 64))
 op = onedsl.BatchNormTrainingBackward(1e-5)
-wanted = [a.tobytes() for a in op(*problem, backend=backend)]
+expected = [a.tobytes() for a in op(*problem, backend=backend)]
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 came = 0
 for i in range(interrupts):
@@ -26,6 +26,6 @@ for i in range(interrupts):
             op(problem.src[:, ::-1], *problem[1:], backend=backend)
     except KeyboardInterrupt:
         came += 1
-    if [a.tobytes() for a in op(*problem, out=out, backend=backend)] != wanted:
+    if [a.tobytes() for a in op(*problem, out=out, backend=backend)] != expected:
         sys.exit("other bits after an interrupt")
 print(f"{came} interrupts")

@@ -1,4 +1,4 @@
-"""What a call adds to this process's peak memory: no temporary of a tensor's size."""
+"""Checks that calls allocate no temporaries of the size of a tensor."""
 
 import re
 import sys
@@ -17,7 +17,7 @@ dtype = helpers.NUMPY[name]
 
 
 def peak():
-    """Of this program alone: getrusage's figure starts at that of the parent process."""
+    """Return the peak memory; unlike getrusage, without that of the parent process."""
     return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 
@@ -29,7 +29,7 @@ for shape in (4, length, 24), (4, 24, length), (1, 2, 48 * length):
     stats = [np.ones(channels, np.float32) for _ in range(5)]
     for data_format in ("NXC", "NCX"):
         op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
-        # Seen with the channels where the format wants them; the memory stays as it is.
+        # A view with the channels where the format has them.
         reverse = (shape[2] == channels) != (data_format == "NXC")
         src, diff_dst, out = (t.transpose(0, 2, 1) if reverse else t for t in tensors)
         few = (slice(None), slice(64)) if data_format == "NXC" else (..., slice(64))
@@ -40,7 +40,7 @@ for shape in (4, length, 24), (4, 24, length), (1, 2, 48 * length):
         print(shape, data_format, (peak() - before) / TENSOR)
         assert peak() - before < TENSOR // 8 + planes * shape[2] * 4 * _core.max_threads()
 
-# The same measure does see a copy, which strided memory needs.
+# The same measurement detects the copy of strided memory.
 wide = np.ones((*shape[:2], 2 * shape[2]), dtype)[..., ::2]
 before = peak()
 op(wide, diff_dst, *stats[:3], out=(out, *stats[3:]), backend=backend)

@@ -1,4 +1,4 @@
-"""A shape that oneDNN refuses, where there is no memory for buffers of its size."""
+"""Compiles an unsupported shape without enough memory for buffers of its size."""
 
 import resource
 

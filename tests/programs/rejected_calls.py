@@ -1,6 +1,6 @@
-"""Calls what oneDNN refuses on a lesser CPU, and falls back, in a loop; prints the bytes gained.
+"""Runs calls that oneDNN rejects, and falls back, in a loop; prints the growth in bytes.
 
-Command line: number of calls, and of the shapes that they have in turn.
+Command line: number of calls, number of different shapes.
 """
 
 import sys
@@ -30,7 +30,7 @@ def call(i: int) -> None:
     except onedsl.UnsupportedError:
         op(src, src, statistics, statistics, backend="native")
     else:
-        sys.exit("this must be refused")
+        sys.exit("this must be rejected")
 
 
 for i in range(max(200, shapes)):

@@ -1,4 +1,4 @@
-// What csrc/xla/ffi_abi.hpp declares is what XLA's own header does. Compiled by a test alone.
+// Checks that csrc/xla/ffi_abi.hpp is compatible with XLA's header. Compiled by a test only.
 #include "../../csrc/xla/ffi_abi.hpp"
 #include "xla/ffi/api/c_api.h"
 
