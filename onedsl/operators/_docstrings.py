@@ -152,10 +152,10 @@ def fill(cls: type[Any], schema: OpSchema, totals: type[Totals]) -> None:
         "reduce": _REDUCE,
         "apply": _APPLY,
     }
-    words = _words(cls.__name__, schema, totals)
+    values = _values(cls.__name__, schema, totals)
 
     def section(found: re.Match[str]) -> str:
-        return textwrap.indent(Template(sections[found[2]]).substitute(words), found[1])
+        return textwrap.indent(Template(sections[found[2]]).substitute(values), found[1])
 
     for method in vars(cls).values():
         if inspect.isfunction(method) and method.__doc__:
@@ -163,13 +163,13 @@ def fill(cls: type[Any], schema: OpSchema, totals: type[Totals]) -> None:
             method.__doc__ = re.sub(r"^( *)\$(\w+)$", section, text, flags=re.MULTILINE).rstrip()
 
 
-def _words(cls: str, schema: OpSchema, totals: type[Totals]) -> dict[str, str]:
+def _values(cls: str, schema: OpSchema, totals: type[Totals]) -> dict[str, str]:
     """Return what differs between classes in the sections."""
     required = {p.name: p.kind for p in schema.inputs if not p.optional}
     tensors = [name for name, kind in required.items() if kind == "tensor"]
     statistics = [name for name, kind in required.items() if kind == "statistic"]
     output = schema.outputs[0]
-    words = {
+    values = {
         "cls": cls,
         "result": schema.result.__name__,
         "count": {3: "three", 4: "four", 5: "five"}[len(schema.outputs)],
@@ -190,16 +190,16 @@ def _words(cls: str, schema: OpSchema, totals: type[Totals]) -> dict[str, str]:
         "warns": "",
     }
     if schema.on_request:
-        words["none"] = "\n    Outputs that are not requested must be None."
-        words["inputs"] += ", outputs"
+        values["none"] = "\n    Outputs that are not requested must be None."
+        values["inputs"] += ", outputs"
     if len(tensors) > 1:
-        words["strides"] = f", a {tensors[1]} whose strides are not {tensors[0]}'s"
-        words["whole"] = "\n    The statistics are those of the whole batch."
+        values["strides"] = f", a {tensors[1]} whose strides are not {tensors[0]}'s"
+        values["whole"] = "\n    The statistics are those of the whole batch."
     if schema.ignored:
-        words["warns"] = Template(_WARNS).substitute(words)
+        values["warns"] = Template(_WARNS).substitute(values)
     optional = [[p for p in schema.inputs if p.optional and p.kind == "statistic"]]
     optional += [[p] for p in schema.inputs if p.optional and p.kind == "tensor"]
-    words["optional"] = "\n".join(
+    values["optional"] = "\n".join(
         Template(_COMPILED_OPTIONAL).substitute(
             names=", ".join(port.name for port in ports),
             first=ports[0].name,
@@ -208,4 +208,4 @@ def _words(cls: str, schema: OpSchema, totals: type[Totals]) -> dict[str, str]:
         for ports in optional
         if ports
     )
-    return words
+    return values
