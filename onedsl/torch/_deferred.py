@@ -607,7 +607,10 @@ def defer(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
     ):
         return None
     layer._check_input_dim(src)
-    _ = src.grad_fn  # raises for views that autograd has invalidated, before anything is updated
+    try:
+        _ = src.grad_fn
+    except RuntimeError:  # a view that autograd has invalidated: the error is PyTorch's
+        return None
     statistics = operator(_core.Operation.forward_training, layer.eps).reduce((src,))
     if statistics is None:
         return None

@@ -83,7 +83,7 @@ FUSED: dict[type[nn.Module], type[nn.Module]] = {
 }
 UNFUSED = {fused: plain for plain, fused in FUSED.items()}
 for _class in UNFUSED:
-    _class.__module__ = "onedsl.torch"  # where a saved model looks for its classes
+    _class.__module__ = "onedsl.torch"  # the name in saved models
 
 
 def fuse(model: ModuleT) -> ModuleT:

@@ -1,4 +1,4 @@
-"""PyTorch's batch-norm layers: its forward pass, onedsl's backward pass."""
+"""Batch-norm layers with PyTorch's forward pass and onedsl's backward pass."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _BatchNorm(torch.autograd.Function):
-    """The two passes, as autograd takes them.
+    """The two passes, for autograd.
 
-    With setup_context, which torch.func would need, PyTorch takes 26 microseconds more a call.
+    torch.func would need setup_context, which makes a call 26 microseconds longer.
     """
 
     @staticmethod
@@ -48,8 +48,8 @@ class _BatchNorm(torch.autograd.Function):
             mean, spread = mean.float(), spread.float()
             gamma = None if weight is None else weight.float()
         sums = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        # The dispatcher takes longer than the gradient of a small layer: it is called only where
-        # somebody (autograd, a compiler, a dispatch mode) has to see the op.
+        # The dispatcher takes longer than the gradient of a small layer, so it is called only if
+        # autograd, a compiler or a dispatch mode must see the op.
         gradients = None
         if not (
             torch.is_grad_enabled()
@@ -60,7 +60,7 @@ class _BatchNorm(torch.autograd.Function):
             gradients = run(operator, src, diff_dst, mean, spread, gamma, sums)
         if gradients is None:
             if ctx.training:
-                # The op takes a variance. This one has eps in it.
+                # The op's argument is a variance; this one includes eps.
                 variance, epsilon, statistics = spread.reciprocal().square(), 0.0, "batch"
             else:
                 variance, epsilon, statistics = spread, ctx.eps, "frozen"
@@ -86,10 +86,10 @@ def batch_norm(
 ) -> Tensor:
     """Apply batch normalization: torch.nn.functional.batch_norm with onedsl's gradient.
 
-    Parameters, result and errors are PyTorch's. Where onedsl has no gradient (another device or
-    layout, a type other than float32, bfloat16 and float16, an empty input, eps = 0, a trace by
-    torch.jit or torch.export) it is PyTorch's own function that runs. Forward mode, batched
-    gradients and torch.func's transforms are refused by PyTorch.
+    Parameters, result and errors are PyTorch's. PyTorch's own function runs where onedsl has no
+    gradient: other devices and layouts, types other than float32, bfloat16 and float16, empty
+    inputs, eps = 0, traces by torch.jit and torch.export. Forward-mode differentiation, batched
+    gradients and the transforms of torch.func raise an error.
     """
     arguments = (input, weight, bias, running_mean, running_var, training)
     if torch.is_grad_enabled() and _is_ours(*arguments, eps):
@@ -109,7 +109,7 @@ def _is_ours(
     training: bool,
     eps: float,
 ) -> bool:
-    """Tell whether onedsl has the gradient. What is wrong is left to PyTorch, and to its words."""
+    """Return whether onedsl has the gradient. Invalid arguments are left to PyTorch's errors."""
     if not (input.is_cpu and input.layout is torch.strided and input.dtype in TYPES):
         return False
     if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing() or torch.compiler.is_exporting():
@@ -119,12 +119,12 @@ def _is_ours(
         if t is not None and (t.ndim != 1 or len(t) != count):
             return False
     if training:
-        return bool(input.numel() > count)  # PyTorch wants two values a channel
+        return bool(input.numel() > count)  # PyTorch requires two values per channel
     return running_mean is not None and running_var is not None and input.numel() > 0
 
 
 class Step(NamedTuple):
-    """What a layer passes on with its input."""
+    """What a layer passes to batch norm with its input."""
 
     running_mean: Tensor | None
     running_var: Tensor | None
@@ -133,7 +133,7 @@ class Step(NamedTuple):
 
 
 def begin_step(layer: nn.modules.batchnorm._BatchNorm) -> Step:
-    """Count a call of a layer in training, and tell which statistics it uses."""
+    """Count a call of a layer in training, and return the statistics that it uses."""
     tracked = layer.training and layer.track_running_stats
     momentum = 0.0 if layer.momentum is None else layer.momentum
     if tracked and layer.num_batches_tracked is not None:
@@ -147,7 +147,7 @@ def begin_step(layer: nn.modules.batchnorm._BatchNorm) -> Step:
 
 
 def in_fx(layer: nn.Module, *inputs: Any) -> Any:
-    """Be one node in a trace by torch.fx, as PyTorch's own layers are."""
+    """Return the single node that a layer is in a trace by torch.fx, like PyTorch's layers."""
     tracer = inputs[0].tracer
     return tracer.create_proxy("call_module", tracer.path_of_module(layer), inputs, {})
 
@@ -176,4 +176,4 @@ class BatchNorm3d(_Layer, nn.BatchNorm3d):
 
 
 for _class in (BatchNorm1d, BatchNorm2d, BatchNorm3d):
-    _class.__module__ = "onedsl.torch"  # where a saved model looks for its classes
+    _class.__module__ = "onedsl.torch"  # the name in saved models

@@ -43,14 +43,14 @@ def batch_norm_backward(
     diff_dst : Tensor, src's shape and dtype
         Gradient of the loss with respect to the output of the forward pass.
     mean, variance : Tensor, (C,), float32, or bfloat16 where src is bfloat16
-        Those of the forward pass; the variance is the biased one, never an inverse deviation.
+        Those of the forward pass. The variance is biased, and not an inverse standard deviation.
     gamma : Tensor, (C,), dtype of mean, optional
-        The layer's weight. Absent means ones. It counts whatever `outputs` is.
+        The layer's weight, ones by default. It is used whatever `outputs` is.
     epsilon : float
         Added to the variance, inside the root. Positive and finite.
     data_format : {"NCX", "NXC"} or DataFormat, default "NCX"
-        Where the channels are in the shape: at index 1, as in PyTorch, or last. It says nothing
-        about memory.
+        Where the channels are in the shape: at index 1, as in PyTorch, or last. Any memory layout
+        is allowed.
     statistics : {"batch", "frozen"}
         Whether mean and variance are those of src (training) or constants (evaluation).
     outputs : {"all", "diff_src"}
@@ -59,13 +59,13 @@ def batch_norm_backward(
     Returns
     -------
     BatchNormGradients
-        Tensors. diff_src lies in memory as src does; diff_gamma and diff_beta, (C,), have mean's
-        dtype, and are None if not asked for.
+        Tensors. diff_src has the strides of src. diff_gamma and diff_beta, (C,), have the dtype of
+        mean, and are None if not computed.
 
     Raises
     ------
     TypeError, ValueError
-        If an argument is not as above.
+        If an argument is invalid.
 
     Notes
     -----
@@ -74,8 +74,8 @@ def batch_norm_backward(
 
     Nothing is copied if src's memory is dense in any order of its axes (contiguous and
     channels_last are), diff_dst has the same strides, and the vectors are contiguous. Anything else
-    is copied first: src where it has gaps or unaligned items, and then, or where it lies otherwise
-    than src, diff_dst.
+    is copied first: src if it has gaps or is not aligned, and diff_dst if its strides differ from
+    those of src.
     """
     epsilon = _attributes.parse_epsilon(epsilon)
     sums = _validation.parse_outputs(outputs, SCHEMA)
@@ -91,7 +91,7 @@ torch.library.define(
     "str data_format, str statistics, bool sums) -> Tensor[]",
 )
 op = torch.ops.onedsl.batch_norm_backward.default
-"""The custom op: ``sums`` says whether diff_gamma and diff_beta are wanted beside diff_src."""
+"""The custom op. ``sums`` says whether diff_gamma and diff_beta are computed."""
 
 
 def _schema(statistics: str) -> OpSchema:
@@ -106,12 +106,12 @@ def core_operator(
     *,
     variance_kind: _core.VarianceKind = _core.VarianceKind.variance,
 ) -> _core.Operator:
-    """Make the core's operator for the op's attributes, once."""
+    """Return the core's operator for the op's attributes, cached."""
     return _schema(statistics).core_operator(
         epsilon,
         parse_data_format(data_format).statistics_shape_kind,
         variance_kind=variance_kind,
-        allow_requires_grad=True,  # autograd has it: the core is called below it
+        allow_requires_grad=True,  # autograd is handled by the callers
     )
 
 
@@ -128,7 +128,7 @@ def run(
     gamma: Tensor | None,
     sums: bool,
 ) -> list[Tensor] | None:
-    """Compute the gradients; None if the core does not take an argument as it is."""
+    """Return the gradients, or None if the core rejects an argument."""
     inputs = (src, diff_dst, mean, variance, gamma)
     gradients = operator.run(inputs, sums, None, _AUTO)
     if gradients is None:
@@ -151,7 +151,7 @@ def _backward(
     operator = core_operator(epsilon, data_format, statistics)
     gradients = run(operator, src, diff_dst, mean, variance, gamma, sums)
     if gradients is None and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype):
-        # Strides or alignment, it may be. PyTorch copies with all its threads.
+        # Strides or alignment may be unsupported. PyTorch copies with all its threads.
         dense = torch.empty_like(src)
         if src.stride() != dense.stride() or src.data_ptr() % src.element_size():
             src = dense.copy_(src.detach())
@@ -168,7 +168,7 @@ def _backward(
         tensors = [t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma)]
         shape_kind = parse_data_format(data_format).statistics_shape_kind
         _validation.check_inputs(_schema(statistics), shape_kind, tensors)
-        raise AssertionError("the core refused arguments that its checks had passed")
+        raise AssertionError("the core rejected arguments that validation accepted")
     return gradients
 
 

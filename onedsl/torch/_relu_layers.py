@@ -1,4 +1,4 @@
-"""Batch norm and the ReLU behind it, with the addition between the two, as one layer."""
+"""Layers of batch norm and ReLU, with or without an addition between them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Outputs = tuple[Tensor, Tensor, Tensor]
 
 
 class _BatchNormReLU(torch.autograd.Function):
-    """What the forward pass gave, as autograd takes it, and the backward pass.
+    """The results of the forward pass, for autograd, and the backward pass.
 
-    The mask of the ReLU is that of dst, which is kept only where there is a residual: else the core
-    makes it of src again, bit for bit.
+    The mask of the ReLU comes from dst, which is kept only if there is a residual. Otherwise the
+    core computes it from src again, bit for bit.
     """
 
     @staticmethod
@@ -64,7 +64,7 @@ class _BatchNormReLU(torch.autograd.Function):
                 inputs, residual_needed, None, _AUTO
             )
             if answer is None:
-                raise AssertionError("the core refused what its forward pass had taken")
+                raise AssertionError("the backward pass rejected what the forward pass accepted")
         diff_src, diff_weight, diff_bias, diff_residual = answer
         return (
             diff_src,
@@ -88,7 +88,7 @@ def _differentiable(
     eps: float,
     clip: float | None,
 ) -> tuple[Tensor, ...]:
-    """Compute the gradients of ops that autograd knows."""
+    """Compute the gradients with differentiable operators."""
     if dst is None:
         with torch.no_grad():
             dst = nn.functional.batch_norm(src, mean, variance, gamma, beta, eps=eps)
@@ -97,8 +97,8 @@ def _differentiable(
     return (*op(src, diff, mean, variance, gamma, eps, "NCX", "batch", True), diff)
 
 
-def _has_to_be_seen(*tensors: Tensor | None) -> bool:
-    """Tell whether somebody (a compiler, a mode, a transform) wants PyTorch's own ops."""
+def _is_observed(*tensors: Tensor | None) -> bool:
+    """Return whether a compiler, a mode or a transform must see PyTorch's own operators."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -109,7 +109,7 @@ def _has_to_be_seen(*tensors: Tensor | None) -> bool:
 
 
 class ReLULayer(nn.modules.batchnorm._BatchNorm):
-    """What the fused layers have in common."""
+    """Base of the layers that include a ReLU."""
 
     clip: float | None
 
@@ -118,7 +118,7 @@ class ReLULayer(nn.modules.batchnorm._BatchNorm):
         self.clip = _attributes.parse_clip(clip)
 
     def extra_repr(self) -> str:
-        """Tell the attributes."""
+        """Return the attributes."""
         clip = "" if self.clip is None else f", clip={self.clip}"
         return f"{super().extra_repr()}{clip}"
 
@@ -126,7 +126,7 @@ class ReLULayer(nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(src)
         mean, variance, training, momentum = begin_step(self)
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
-        if training and not _has_to_be_seen(src, residual):
+        if training and not _is_observed(src, residual):
             outputs = normalize(
                 _FORWARD, src, weight, bias, mean, variance, momentum, eps, residual, clip=clip
             )
@@ -156,39 +156,39 @@ class _AddReLU(ReLULayer):
 
 
 class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d and the ReLU behind it, as one layer.
+    """torch.nn.BatchNorm1d followed by a ReLU, as one layer.
 
     Parameters
     ----------
     num_features : int
         Channels.
     clip : float, optional
-        The ReLU's upper bound: 6.0 for ReLU6. Absent means none.
+        The ReLU's upper bound: 6.0 for ReLU6. By default there is none.
     **kwargs
-        Those of the layer without the ReLU: eps, momentum, affine, track_running_stats, ...
+        Arguments of the layer without the ReLU: eps, momentum, affine, track_running_stats, ...
 
     Notes
     -----
-    Parameters, buffers and their names are those of the layer without the ReLU. In training,
-    onedsl's kernels read and write each tensor once for both; autograd keeps the input alone, so
-    that a ReLU that is not in place costs no memory. Evaluation, what onedsl's kernels do not take
-    and compiled models run PyTorch's own functions.
+    Parameters, buffers and their names are those of the layer without the ReLU. In training, one
+    kernel computes both, and autograd keeps only the input: a ReLU that is not in place costs no
+    memory. PyTorch's own functions run in evaluation, in compiled models and for what onedsl's
+    kernels do not support.
     """
 
 
 class BatchNormReLU2d(_ReLU, nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d and the ReLU behind it, as one layer: see `BatchNormReLU1d`."""
+    """torch.nn.BatchNorm2d followed by a ReLU, as one layer: see `BatchNormReLU1d`."""
 
 
 class BatchNormReLU3d(_ReLU, nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d and the ReLU behind it, as one layer: see `BatchNormReLU1d`."""
+    """torch.nn.BatchNorm3d followed by a ReLU, as one layer: see `BatchNormReLU1d`."""
 
 
 class BatchNormAddReLU1d(_AddReLU, nn.BatchNorm1d):
     """torch.nn.BatchNorm1d, an addition and a ReLU, as one layer.
 
-    It is called with two tensors of one shape, as at the end of a residual block:
-    ``relu(batch_norm(input) + residual)``. All else is as in `BatchNormReLU1d`.
+    It is called with two tensors of the same shape, as at the end of a residual block, and returns
+    ``relu(batch_norm(input) + residual)``. Everything else is as in `BatchNormReLU1d`.
     """
 
 
@@ -208,4 +208,4 @@ for _class in (
     BatchNormAddReLU2d,
     BatchNormAddReLU3d,
 ):
-    _class.__module__ = "onedsl.torch"  # where a saved model looks for its classes
+    _class.__module__ = "onedsl.torch"  # the name in saved models

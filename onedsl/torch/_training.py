@@ -1,4 +1,4 @@
-"""The forward pass in training, with what PyTorch keeps of it."""
+"""The forward pass in training, with PyTorch's statistics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..tensors.dtypes import DTYPES
 
 _AUTO = _core.Backend.auto
 # PyTorch's statistics are f32, whatever the tensors are.
-_DIALECTS: dict[_core.Operation, OpSchema] = {
+_SCHEMAS: dict[_core.Operation, OpSchema] = {
     module.SCHEMA.operation: dataclasses.replace(
         module.SCHEMA, types=dict.fromkeys(DTYPES, ("f32",))
     )
@@ -37,17 +37,17 @@ _DIALECTS: dict[_core.Operation, OpSchema] = {
 def operator(
     operation: _core.Operation, epsilon: float, clip: float | None = None
 ) -> _core.Operator:
-    """Make the core's operator, once: PyTorch's shapes, and statistics in f32."""
-    return _DIALECTS[operation].core_operator(
+    """Return the core's operator for PyTorch's shapes and f32 statistics, cached."""
+    return _SCHEMAS[operation].core_operator(
         epsilon,
         _core.StatisticsShape.channel_second,
         {"clip": math.inf if clip is None else clip},
-        allow_requires_grad=True,  # autograd has it: the core is called below it
+        allow_requires_grad=True,  # autograd is handled by the callers
     )
 
 
 def is_laid_out(src: Tensor) -> bool:
-    """Tell whether PyTorch, too, would give a result that lies in memory as src does."""
+    """Return whether PyTorch's result would have the strides of src, too."""
     return bool(
         src.is_contiguous()
         or (src.ndim == 4 and src.is_contiguous(memory_format=torch.channels_last))
@@ -56,7 +56,7 @@ def is_laid_out(src: Tensor) -> bool:
 
 
 def affine(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Give both or neither, as the core wants them."""
+    """Return both or neither, as the core requires."""
     if weight is None:
         return (None if bias is None else torch.ones_like(bias)), bias
     return weight, (torch.zeros_like(weight) if bias is None else bias)
@@ -76,8 +76,8 @@ def normalize(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Compute dst, the batch's mean and its biased variance, and update the running statistics.
 
-    Nothing is written, and None comes back, where this is not for onedsl: other types than its
-    own, statistics that are not f32, other layouts, less than two values a channel, eps = 0.
+    Return None, and write nothing, for unsupported arguments: other types and layouts, statistics
+    that are not f32, fewer than two values per channel, eps = 0.
     """
     if src.ndim < 2 or eps <= 0 or src.numel() <= src.shape[1] or not is_laid_out(src):
         return None
