@@ -52,6 +52,8 @@ VARIANTS = (
     Variant("PyTorch", lambda model: model, contextlib.nullcontext),
     Variant("enable", lambda model: model, enable),
     Variant("enable + fuse", fuse, enable),
+    Variant("compile", torch.compile, contextlib.nullcontext),
+    Variant("compile + fuse", lambda model: torch.compile(fuse(model)), contextlib.nullcontext),
 )
 
 
@@ -165,6 +167,7 @@ def _measure(case: Case, batch: int, size: int, rounds: int) -> Result:
     torch.manual_seed(0)
     data = torch.randn(batch, 3, size, size), torch.randint(CLASSES, (batch,))
     model = NETWORKS[case.network](CLASSES)
+    torch.compiler.reset()  # or the compiled steps of earlier cases count towards its limit
     trainers = [_Trainer(case, variant, model, *data) for variant in VARIANTS]
     for trainer in trainers:
         trainer.step()
@@ -225,7 +228,7 @@ def results_table(results: Sequence[Result], conditions: str) -> Table:
             lambda result: f"{1e3 * result.seconds[baseline]:.0f}{'*' if result.noisy else ''}",
         ),
         *map(_speedup_column, others),
-        *map(_share_column, (baseline, *others)),
+        _share_column(baseline),
     ]
     caption = (
         f"{conditions} Speedup: {baseline}'s time over the variant's. BN share: batch norm's part "

@@ -85,7 +85,7 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     costs about a microsecond more, also after `disable`.
 
     inductor, torch.compile's compiler, decomposes batch norm before kernels are selected: enable
-    has no effect on a model that it compiled. Use `convert` there for onedsl's gradient.
+    has no effect on a model that it compiled. Use `fuse` there.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from . import _layers
+from . import _compiled_ops, _layers
 from ._deferred import DeferredBatchNorm, defer, make_plain
 from ._layer_classes import change_class, class_of, is_batch_norm, log_skipped, why_unknown
 
@@ -19,24 +20,31 @@ class FusedLayer(nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         """Apply batch normalization, deferred where a fused kernel may follow."""
-        if torch.compiler.is_compiling():
-            return super().forward(input)
-        if isinstance(input, torch.fx.Proxy):
-            return _layers.in_fx(self, input)
-        if type(input) is DeferredBatchNorm:
-            input = make_plain(input)  # noqa: A001
-        if self.training and torch.is_grad_enabled() and not _has_hooks(self):
-            result = defer(self, input)
-            if result is not None:
-                return result
-        output: Tensor = super().forward(input)
-        return output
+        return apply_fused(self, input, super().forward)
 
     def __prepare_scriptable__(self) -> nn.Module:
         """Return the layer for torch.jit.script: the unfused one, with the same parameters."""
         plain = nn.Module.__new__(UNFUSED[class_of(self)])
         plain.__dict__.update(self.__dict__)
         return plain
+
+
+def apply_fused(
+    layer: nn.modules.batchnorm._BatchNorm, src: Tensor, unfused: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Apply a layer as after `fuse`, where `unfused` is its forward method before."""
+    if torch.compiler.is_compiling():
+        compiled = _compiled_ops.apply(layer, src)
+        return unfused(src) if compiled is None else compiled
+    if isinstance(src, torch.fx.Proxy):
+        return _layers.in_fx(layer, src)
+    if type(src) is DeferredBatchNorm:
+        src = make_plain(src)
+    if layer.training and torch.is_grad_enabled() and not _has_hooks(layer):
+        result = defer(layer, src)
+        if result is not None:
+            return result
+    return unfused(src)
 
 
 def _has_hooks(layer: nn.Module) -> bool:
@@ -113,8 +121,13 @@ def fuse(model: ModuleT) -> ModuleT:
     Notes
     -----
     The plain result is computed at once in evaluation, without gradients, for inputs of fewer than
-    262,144 elements, under torch.compile, torch.jit, torch.func and PyTorch's modes, for layers
-    with forward or backward hooks, and for what onedsl's kernels do not support.
+    262,144 elements, under torch.jit, torch.func and PyTorch's modes, for layers with forward or
+    backward hooks, and for what onedsl's kernels do not support.
+
+    ``torch.compile(fuse(model))`` needs no other option. In training, a batch norm with its
+    addition and ReLU, and their gradients, are operators that the compiled graph calls. Batch norm
+    that inductor can fuse with something else stays inductor's. Exported programs hold PyTorch's
+    operators only.
 
     A deferred result is an instance of a subclass of torch.Tensor until it is used: do not compare
     its type. C++ functions that are not PyTorch operators and read a tensor's memory raise

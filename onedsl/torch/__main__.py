@@ -1,0 +1,50 @@
+"""Runs a training script with onedsl: ``python -m onedsl.torch [--fuse] train.py [arguments]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+
+from ._activate import activate
+
+_STARTUP = Path(__file__).parent / "_startup"
+
+
+def main() -> None:
+    """Parse the command line and run the script as ``__main__``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m onedsl.torch",
+        description="Run a training script with onedsl's batch normalization, in this process and "
+        "in those that it starts. At exit, one line on stderr counts the layers.",
+    )
+    parser.add_argument(
+        "--fuse",
+        action="store_true",
+        help="compute batch norm, an addition and the ReLU after it in one kernel, as "
+        "onedsl.torch.fuse does",
+    )
+    parser.add_argument("-m", dest="module", action="store_true", help="script is a module's name")
+    parser.add_argument("script", help="the script's path")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's arguments")
+    options = parser.parse_args()
+    if not options.module and not Path(options.script).is_file():
+        parser.error(f"script must be a file, got {options.script}")
+
+    os.environ["ONEDSL_TORCH"] = "fuse" if options.fuse else "enable"
+    path = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{_STARTUP}{os.pathsep}{path}" if path else str(_STARTUP)
+    activate(fuse=options.fuse)
+    sys.argv = [options.script, *options.arguments]
+    if options.module:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = str(Path(options.script).resolve().parent)
+        runpy.run_path(options.script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
