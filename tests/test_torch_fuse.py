@@ -149,13 +149,14 @@ def test_a_thousand_random_modules(kinds):
 class Block(nn.Module):
     def __init__(self, way):
         super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
         self.conv, self.norm, self.other = nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.BatchNorm2d(4)
         self.relu, self.relu6 = nn.ReLU(inplace=True), nn.ReLU6(inplace=True)
         self.tail = nn.Sequential(nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Identity())
         self.scale, self.calls, self.last, self.way = 2.0, 0, None, way
 
     def forward(self, x):
-        return self.way(self, x)
+        return self.way(self, x + self.shift)
 
 
 def with_no_grad(m, x):
@@ -422,7 +423,7 @@ def deferred(x):
     nn.init.uniform_(norm.weight)
     twin = copy.deepcopy(norm)
     src = x.clone().requires_grad_()
-    result = onedsl_torch.fuse(norm)(src)
+    result = onedsl_torch.fuse(norm)(src * 1)
     assert type(result) is _deferred.DeferredBatchNorm
     return result, twin(src), src
 
@@ -491,8 +492,8 @@ def test_a_relu_in_place_changes_all_references(deferred, residual):
     result, plain, src = deferred
     alias = result
     if residual:
-        result += src.detach()
-        plain = plain + src.detach()
+        result += src * 1
+        plain = plain + src * 1
     assert result.relu_() is alias
     assert type(alias) is torch.Tensor
     expected = plain.relu()
@@ -535,7 +536,7 @@ def test_statistics_are_updated_at_once_and_once(x):
     twin = nn.BatchNorm2d(4)
     twin(x)
     running = norm.running_mean
-    result = norm(x)
+    result = norm(x.requires_grad_() * 1)
     for _ in range(2):
         assert torch.allclose(running, twin.running_mean)
         assert torch.allclose(norm.running_var, twin.running_var)
@@ -552,8 +553,8 @@ def test_memory_that_is_not_pytorch_s(kinds):
     assert torch.equal(
         F.relu(fused(torch.from_numpy(array))), F.relu(plain(torch.from_numpy(array)))
     )
-    src = torch.randn(4, 4, 5, 5)
-    outputs = [F.relu(layer(src) + torch.from_numpy(array)) for layer in (fused, plain)]
+    src = torch.randn(4, 4, 5, 5, requires_grad=True)
+    outputs = [F.relu(layer(src * 1) + torch.from_numpy(array)) for layer in (fused, plain)]
     assert torch.allclose(*outputs, atol=1e-5)
     assert not kinds["add relu"]
 
@@ -563,15 +564,26 @@ def test_small_tensors_are_not_deferred(x, monkeypatch):
     assert type(onedsl_torch.fuse(nn.BatchNorm2d(4))(x)) is torch.Tensor
 
 
+def test_tensors_that_threads_may_share_are_not_held(x, kinds):
+    """Lazy clones of one tensor in several threads are a data race."""
+    norm = onedsl_torch.fuse(nn.BatchNorm2d(4))
+    leaf = x.clone().requires_grad_()
+    for shared in x, leaf, leaf.view_as(leaf):
+        assert type(norm(shared)) is torch.Tensor
+        F.relu(norm(leaf * 1) + shared)
+        assert not torch._C._is_cow_tensor(shared)
+    assert not kinds["add relu"]
+
+
 def test_threads(x):
-    model = onedsl_torch.fuse(Block(residual))
+    model = onedsl_torch.fuse(Block(lambda m, x: m.relu(m.norm(m.conv(x)) + x)))
     model.norm.track_running_stats = False
     model(x).square().sum().backward()
     expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     wrong = []
 
     def work():
-        for _ in range(20):
+        for _ in range(50):
             parameters = [p for p in model.parameters() if p.grad is not None]
             got = torch.autograd.grad(model(x).square().sum(), parameters)
             wrong.extend(a for a, b in zip(got, expected, strict=True) if not torch.equal(a, b))
@@ -638,8 +650,9 @@ class Saved(Block):
         super().__init__(None)
 
     def forward(self, x):
-        y = self.norm(self.conv(x))
-        y += x
+        h = self.conv(x)
+        y = self.norm(h)
+        y += h
         return self.relu(y)
 
 

@@ -500,6 +500,7 @@ def _add(result: Any, residual: Any, inplace: bool = False) -> Any:
         or residual.shape != result.shape
         or not residual.is_cpu
         or residual.is_neg()
+        or not _is_private(residual)
     ):
         return NotImplemented
     try:
@@ -608,7 +609,8 @@ def defer(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
         return None
     layer._check_input_dim(src)
     try:
-        _ = src.grad_fn
+        if not _is_private(src):
+            return None
     except RuntimeError:  # a view that autograd has invalidated: the error is PyTorch's
         return None
     statistics = operator(_core.Operation.forward_training, layer.eps).reduce((src,))
@@ -629,6 +631,16 @@ def defer(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
     operands = _Operands(snapshot, statistics, weight_copy, bias_copy, layer.eps)
     result: Tensor = _BatchNorm.apply(src, weight, bias, mean, variance, operands)
     return result
+
+
+def _is_private(tensor: Tensor) -> bool:
+    """Return whether a tensor was computed in this step.
+
+    Lazy clones of one tensor in several threads are a data race in PyTorch, and threads do share
+    inputs and parameters.
+    """
+    base = tensor._base
+    return tensor.grad_fn is not None and (base is None or base.grad_fn is not None)
 
 
 def _is_channels(vector: Tensor, channels: int) -> bool:
