@@ -11,8 +11,8 @@ import operator
 import pickle
 import random
 
-import torch
-from torch import nn
+
+from torch_helpers import nn, torch
 from torch.utils.checkpoint import checkpoint
 
 F = nn.functional

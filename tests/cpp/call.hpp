@@ -68,7 +68,7 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   problem.attributes.epsilon = 1e-3;
   problem.attributes.momentum = random.real();
   if (random.chance(2)) problem.attributes.clip = 0.75;
-  problem.wanted = random.chance(8) ? signature.least : signature.outputs;
+  problem.outputs = random.chance(8) ? signature.required : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
     problem.statistics = random.chance(4) ? Statistics::frozen : Statistics::batch;
     problem.variance_kind =
@@ -152,7 +152,7 @@ inline void run_in_passes(Problem problem, const Run& run, Ports ports) {
   inputs.sums = ports.sums = {&count, first.data(), second.data()};
   Problem reduction = problem;
   reduction.pass = Pass::reduce;
-  reduction.wanted = {};
+  reduction.outputs = {};
   native::run(reduction, 1, inputs, run.machine);
   problem.pass = Pass::apply;
   native::run(problem, run.threads, ports, run.machine);
@@ -165,7 +165,7 @@ inline Results results_of(const Call& call, const Run& run) {
   Ports ports;
   for (const auto& [port, tensor] : call.inputs) ports.in[port] = tensor.data();
   Results results;
-  problem.wanted.for_each([&](const Output port) {
+  problem.outputs.for_each([&](const Output port) {
     const auto count =
         is_tensor(port) ? problem.geometry.elements() : problem.geometry.statistics();
     Tensor& tensor =

@@ -79,7 +79,7 @@ bool is_open(const double dst, const double clip) {
 Call without_relu(const Call& call, const Tensor& dst) {
   Call plain{call.layout, call.problem, {}};
   plain.problem.operation = Operation::training_backward;
-  plain.problem.wanted = signature_of(Operation::training_backward).outputs;
+  plain.problem.outputs = signature_of(Operation::training_backward).outputs;
   signature_of(Operation::training_backward).inputs.for_each([&](const Input port) {
     if (call.has(port)) plain.inputs.emplace(port, call[port]);
   });
@@ -152,7 +152,7 @@ void put(Call& call, const Input port, const Tensor& tensor) {
 void move_onto_thresholds(Random& random, Call& forward, const Run& run) {
   Call linear = forward;
   linear.problem.operation = Operation::forward_training;
-  linear.problem.wanted = signature_of(Operation::forward_training).outputs;
+  linear.problem.outputs = signature_of(Operation::forward_training).outputs;
   if (!linear.has(Input::beta)) return;
   for (std::size_t c = 0; c < linear[Input::beta].count(); ++c) linear[Input::beta].set(c, 0);
   const Results results = results_of(linear, run);

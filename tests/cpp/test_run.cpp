@@ -31,7 +31,7 @@ void check_accuracy(const Call& call, const Results& results, const Run& run) {
     terms[c] += std::abs(diff_dst[i] * normalized(i, c));
     ones[c] += std::abs(diff_dst[i]);
   }
-  if (problem.wanted.has(Output::diff_gamma)) {
+  if (problem.outputs.has(Output::diff_gamma)) {
     const Tensor& gammas = results.at(Output::diff_gamma);
     const Tensor& betas = results.at(Output::diff_beta);
     for (std::size_t c = 0; c < channels; ++c) {
@@ -91,7 +91,7 @@ void test_shapes_that_differed() {
 void test_long_channels(Random& random) {
   for (const Layout& layout : {block_layout(9000, 3, 1), block_layout(3, 2, 4000)}) {
     Call call = random_call(random, Operation::training_backward, layout, *layout.geometry());
-    call.problem.wanted = signature_of(call.problem.operation).outputs;
+    call.problem.outputs = signature_of(call.problem.operation).outputs;
     Tensor& diff_dst = call[Input::diff_dst];
     for (std::size_t i = 0; i < static_cast<std::size_t>(layout.elements()); ++i) {
       diff_dst.set(i, 1 + random.real());
