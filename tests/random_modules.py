@@ -11,9 +11,8 @@ import operator
 import pickle
 import random
 
-
-from torch_helpers import nn, torch
 from torch.utils.checkpoint import checkpoint
+from torch_helpers import nn, torch
 
 F = nn.functional
 
