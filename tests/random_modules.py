@@ -11,10 +11,10 @@ import operator
 import pickle
 import random
 
-from torch.utils.checkpoint import checkpoint
 from torch_helpers import nn, torch
 
 F = nn.functional
+checkpoint = torch.utils.checkpoint.checkpoint
 
 
 class Cube(torch.autograd.Function):

@@ -169,8 +169,7 @@ std::optional<PlanKey> plan_key(const View& src, const Operation operation, cons
   OpConfig config;
   config.operation = operation;
   config.attributes.epsilon = epsilon;
-  return make_key(config, *geometry, src.type, DataType::f32, {},
-                  signature_of(operation).outputs);
+  return make_key(config, *geometry, src.type, DataType::f32, {}, signature_of(operation).outputs);
 }
 
 void execute(const PlanKey& key, const Ports& ports) {

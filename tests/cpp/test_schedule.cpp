@@ -70,7 +70,8 @@ void check_covered_once(const Schedule& schedule, const SummationOrder& order,
 void check_what_kernels_rely_on(const Schedule& schedule, const SummationOrder& order,
                                 const Geometry& geometry) {
   check(schedule.block >= 1 && schedule.panel >= schedule.block, "blocks of ", geometry);
-  if (order.repeat > 1) check(schedule.block == order.channels, "rows of several positions of ", geometry);
+  if (order.repeat > 1)
+    check(schedule.block == order.channels, "rows of several positions of ", geometry);
   if (order.segments > 1) check(schedule.block == 1, "segments of ", geometry);
   if (!order.columns) {
     const Index doubles = schedule.block * native::scratch_per_plane(order.lanes);
