@@ -16,7 +16,7 @@ from random_modules import Cube, RandomModule
 from torch_helpers import dynamo, nn, onedsl_torch, torch
 
 from onedsl.bench import networks  # it needs PyTorch, as torch_helpers does
-from onedsl.torch import _deferred
+from onedsl.torch import _deferred, _deferred_autograd, _deferred_state, _deferred_tensor
 
 F = nn.functional
 
@@ -31,7 +31,7 @@ def _small(monkeypatch):
 def kinds(monkeypatch):
     """Count the kernels: ReLU, addition and ReLU, plain results, and fused backward passes."""
     counts = collections.Counter()
-    compute, plain = _deferred._State.compute, _deferred._gradients
+    compute, plain = _deferred_state.State.compute, _deferred_autograd._gradients
 
     def counted(state, operation, clip=None):
         name = "plain" if "relu" not in operation.name else "relu"
@@ -42,8 +42,8 @@ def kinds(monkeypatch):
         counts["plain backward"] += 1
         return plain(*arguments)
 
-    monkeypatch.setattr(_deferred._State, "compute", counted)
-    monkeypatch.setattr(_deferred, "_gradients", counted_backward)
+    monkeypatch.setattr(_deferred_state.State, "compute", counted)
+    monkeypatch.setattr(_deferred_autograd, "_gradients", counted_backward)
     return counts
 
 
@@ -424,7 +424,7 @@ def deferred(x):
     twin = copy.deepcopy(norm)
     src = x.clone().requires_grad_()
     result = onedsl_torch.fuse(norm)(src * 1)
-    assert type(result) is _deferred.DeferredBatchNorm
+    assert type(result) is _deferred_tensor.DeferredBatchNorm
     return result, twin(src), src
 
 
@@ -438,7 +438,7 @@ def test_metadata_needs_no_values(deferred, kinds):
     assert result.is_contiguous()
     assert isinstance(result, torch.Tensor)
     assert not kinds
-    assert type(result) is _deferred.DeferredBatchNorm
+    assert type(result) is _deferred_tensor.DeferredBatchNorm
 
 
 USES = {

@@ -1,7 +1,8 @@
 """Batch normalization for training with PyTorch on CPUs.
 
 - `enable` replaces PyTorch's batch-norm kernels by onedsl's in the whole process.
-- `fuse` merges each batch norm of a model with the ReLU and the residual addition that follow it.
+- `fuse` lets the batch-norm layers of a model compute the addition and the ReLU that follow them.
+  Nothing else of the model is changed. It works under torch.compile.
 - `convert` replaces the batch-norm layers of a model by `BatchNorm1d`, `BatchNorm2d` and
   `BatchNorm3d`, which are torch.nn's layers with onedsl's gradient, or by `SyncBatchNorm` if called
   with ``process_group``. `revert` undoes it.
@@ -9,6 +10,9 @@
   custom op ``torch.ops.onedsl.batch_norm_backward``.
 - `SyncBatchNorm` is torch.nn's layer for CPUs: statistics of all processes that train together.
 - `report` lists what `fuse` and `convert` skipped.
+
+``python -m onedsl.torch [--fuse] train.py`` runs a script with `enable`. With ``--fuse``, the
+batch-norm layers of all its models compute as after `fuse`, too.
 
 Requires PyTorch 2.11 or newer: ``pip install 'onedsl[torch]'``. No other module of onedsl imports
 PyTorch.

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from . import _compiled_ops, _layers
-from ._deferred import DeferredBatchNorm, defer, make_plain
+from ._deferred import defer
+from ._deferred_tensor import DeferredBatchNorm, make_plain
 from ._layer_classes import change_class, class_of, is_batch_norm, log_skipped, why_unknown
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
