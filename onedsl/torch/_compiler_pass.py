@@ -20,6 +20,8 @@ from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from . import _compiled_ops as ops
+from . import _decompositions
+from ._decompositions import DECOMPOSITIONS
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
@@ -59,7 +61,7 @@ class FuseBatchNorm(CustomGraphPass):
                 _fuse(graph, relu, _find_gradient(relu))
         _clean_up(graph)
         for node in list(graph.nodes):
-            if node.target in _DECOMPOSITIONS and _is_followed_by_pointwise(node):
+            if node.target in DECOMPOSITIONS and _is_followed_by_pointwise(node):
                 _decompose(graph, node)
         for node in graph.nodes:
             if node.target is _aten.convolution_backward.default and _is_output_of(
@@ -70,7 +72,7 @@ class FuseBatchNorm(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return what distinguishes versions of this pass in inductor's caches."""
-        return get_hash_for_files((__file__, ops.__file__))
+        return get_hash_for_files((__file__, ops.__file__, _decompositions.__file__))
 
 
 def register() -> None:
@@ -315,61 +317,13 @@ def _is_followed_by_pointwise(node: Node) -> bool:
     )
 
 
-def _channel_axes(src: Tensor) -> tuple[list[int], list[int]]:
-    """Return the axes of the sums, and the shape of a vector of channels next to src."""
-    return [i for i in range(src.ndim) if i != 1], [1, -1] + [1] * (src.ndim - 2)
-
-
-def _batch_norm(
-    src: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    axes, shape = _channel_axes(src)
-    x = src.to(torch.float32)
-    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-    dst = (x - mean) * torch.rsqrt(variance + eps)
-    if weight is not None:
-        dst = dst * weight.view(shape)
-    if bias is not None:
-        dst = dst + bias.view(shape)
-    return dst.to(src.dtype), mean.flatten(), variance.flatten()
-
-
-def _batch_norm_backward(
-    diff_dst: Tensor,
-    src: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    weight: Tensor | None,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    axes, shape = _channel_axes(src)
-    count = src.numel() // src.shape[1]
-    d = diff_dst.to(torch.float32)
-    centered = src.to(torch.float32) - mean.view(shape)
-    inverse_stddev = torch.rsqrt(variance + eps)
-    diff_bias = d.sum(axes)
-    diff_weight = (d * centered).sum(axes) * inverse_stddev
-    scale = inverse_stddev if weight is None else inverse_stddev * weight
-    slope = diff_weight * inverse_stddev / count
-    diff_src = (d - (diff_bias / count).view(shape) - centered * slope.view(shape)) * scale.view(
-        shape
-    )
-    return diff_src.to(src.dtype), diff_weight, diff_bias
-
-
-_DECOMPOSITIONS: dict[Any, Callable[..., tuple[Tensor, ...]]] = {
-    ops.batch_norm_training: _batch_norm,
-    ops.batch_norm_training_backward: _batch_norm_backward,
-}
-
-
 def _decompose(graph: Graph, node: Node) -> None:
     """Replace an operator by PyTorch's own, which inductor fuses with their neighbors."""
     inputs = node.all_input_nodes
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = dict(zip(inputs, tensors, strict=True))
-        return _DECOMPOSITIONS[node.target](
+        return DECOMPOSITIONS[node.target](
             *(values[a] if isinstance(a, Node) else a for a in node.args)
         )
 
