@@ -226,16 +226,16 @@ def test_graph_breaks(x):
     assert explanation.graph_break_count == 0
 
 
-def test_a_pass_of_the_user_still_runs(graphs, x, monkeypatch):
+def test_a_pass_of_the_user_still_runs(graphs, x):
     from torch._inductor import config
 
     from onedsl.torch import _compiler_pass
 
     calls = []
-    monkeypatch.setattr(config, "joint_custom_pre_pass", calls.append)
-    _compiler_pass.register()
-    _compiler_pass.register()
-    check(Plain(USES["relu"][0]), x)
+    with config.patch(joint_custom_pre_pass=calls.append):
+        _compiler_pass.register()
+        _compiler_pass.register()
+        check(Plain(USES["relu"][0]), x)
     assert len(calls) == 1
     assert count(graphs, "batch_norm_relu_training") == 1
 

@@ -43,7 +43,7 @@ def forward_runs(enabled, monkeypatch):
             runs.append(operation)
 
     with onedsl.verbose():
-        monkeypatch.setattr(onedsl.runtime.run_log, "tell", append)
+        monkeypatch.setattr(onedsl.runtime.run_log, "record", append)
         yield runs
 
 

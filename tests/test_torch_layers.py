@@ -114,7 +114,9 @@ def test_strided_input(train):
 def test_autocast(train, memory):
     """The convolution's output is bf16, the layer's parameters stay f32."""
     generator = torch.Generator().manual_seed(0)
-    theirs = nn.Sequential(nn.Conv2d(3, 5, 3), random_layer(2), nn.ReLU(), nn.Conv2d(5, 2, 3))
+    # Without a bias, whose gradient would be zero but for rounding.
+    conv = nn.Conv2d(3, 5, 3, bias=False)
+    theirs = nn.Sequential(conv, random_layer(2), nn.ReLU(), nn.Conv2d(5, 2, 3))
     ours = copy.deepcopy(theirs)
     theirs[1].__class__ = nn.BatchNorm2d
     src = torch.randn(4, 3, 9, 9, generator=generator)
