@@ -333,7 +333,7 @@ def test_dtypes_of_the_parameters(name):
     half = {name: ones.astype("f2")}
     with pytest.raises(TypeError, match=f"^{name} must be f32 where src is f16, .*f16$"):
         onedsl.jax.batch_norm(src, **half, epsilon=EPSILON)
-    with pytest.raises(TypeError, match=f"^{name} must be f32 as mean is, .*f16$"):
+    with pytest.raises(TypeError, match=f"^{name} must be f32 like mean, got f16$"):
         onedsl.jax.batch_norm_frozen(src, ones, ones, **half, epsilon=EPSILON)
 
 

@@ -297,7 +297,7 @@ def test_scripts_and_their_workers_run_with_onedsl(options, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "onedsl.torch", *options, str(script), "--epochs", "3"]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (child.returncode, child.stdout) == (3, "['--epochs', '3']\n"), child.stderr
     lines = [line for line in child.stderr.splitlines() if line.startswith("onedsl.torch: ")]
     fused = " and fused where a ReLU follows" if options else ""

@@ -7,6 +7,7 @@ import copy
 import ctypes
 import logging
 import re
+import signal
 from pathlib import Path
 
 import helpers
@@ -444,12 +445,14 @@ class _Raise(logging.Handler):
 
 def test_an_interrupt_in_a_log_handler_is_raised_after_the_call():
     handler = _Raise(KeyboardInterrupt())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
     logging.getLogger("onedsl").addHandler(handler)
     try:
         with onedsl.verbose(), onedsl_torch.enable(), pytest.raises(KeyboardInterrupt):
             forward(SRC, FOUR)
     finally:
         logging.getLogger("onedsl").removeHandler(handler)
+        signal.signal(signal.SIGINT, before)
 
 
 def test_without_pytorch_registration_is_an_error():

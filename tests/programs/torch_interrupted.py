@@ -12,6 +12,8 @@ import onedsl.torch
 torch.set_num_threads(1)
 logging.basicConfig(handlers=[logging.NullHandler()])
 signal.signal(signal.SIGALRM, signal.default_int_handler)
+# Python has no handler where the parent process ignores SIGINT, as background jobs of a shell do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 f32, f64 = torch.randn(2, 3, 4), torch.randn(2, 3, 4, dtype=torch.float64)
 
 for log in contextlib.nullcontext, onedsl.verbose:
