@@ -72,27 +72,34 @@ def graphs(monkeypatch):
 
 
 def check(model, x, *, dtype=torch.float32, backend="inductor", train=True):
-    """Compare a compiled fused model with PyTorch's own in float64; return the compiled one."""
+    """Compare a compiled fused model with PyTorch's own in float64; return the compiled one.
+
+    Twice the error of PyTorch's own eager model is allowed: in bf16, rounding flips ReLUs near 0.
+    """
     model = model.train(train)
+    eager = copy.deepcopy(model)
     fused = onedsl_torch.fuse(copy.deepcopy(model))
     exact = copy.deepcopy(model).double()
     compiled = torch.compile(fused, fullgraph=True, backend=backend)
     tolerance = 1e-4 if dtype is torch.float32 else 0.05
     outputs = []
-    for run, owner, source in ((exact, exact, x.double()), (compiled, fused, x)):
-        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32 and owner is fused):
+    for run, source in ((exact, x.double()), (compiled, x), (eager, x)):
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32 and run is not exact):
             output = run(source)
         weights = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).reshape(output.shape)
         (output * weights.to(output.dtype)).sum().backward()
         outputs.append(output)
-    expected, actual = outputs
-    assert (actual.double() - expected).norm() <= tolerance * expected.norm()
+    expected, actual, plain = outputs
+    allowed = tolerance * expected.norm() + 2 * (plain.double() - expected).norm()
+    assert (actual.double() - expected).norm() <= allowed
     scale = max(float(p.grad.norm()) for p in exact.parameters() if p.grad is not None)
     for name, parameter in fused.named_parameters():
         gradient = exact.get_parameter(name).grad
         assert (parameter.grad is None) == (gradient is None)
         if gradient is not None:
-            assert float((parameter.grad.double() - gradient).norm()) <= tolerance * scale, name
+            error = (eager.get_parameter(name).grad.double() - gradient).norm()
+            allowed = tolerance * scale + 2 * float(error)
+            assert float((parameter.grad.double() - gradient).norm()) <= allowed, name
     for name, buffer in fused.named_buffers():
         assert torch.allclose(buffer.double(), exact.get_buffer(name).double(), atol=tolerance)
     return fused
