@@ -30,7 +30,7 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     assert_type(onedsl.torch.SyncBatchNorm.convert_sync_batchnorm(model), torch.nn.Sequential)
     assert_type(onedsl.torch.revert(model), torch.nn.Sequential)
     assert_type(onedsl.torch.fuse(model), torch.nn.Sequential)
-    assert_type(onedsl.torch.report(model), list[onedsl.torch.LayerReport])
+    assert_type(onedsl.torch.report(model), onedsl.torch.ModelReport)
     with onedsl.torch.enable():
         assert_type(onedsl.torch.enabled(), bool)
     onedsl.torch.disable()
