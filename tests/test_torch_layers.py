@@ -114,7 +114,7 @@ def test_strided_input(train):
 def test_autocast(train, memory):
     """The convolution's output is bf16, the layer's parameters stay f32."""
     generator = torch.Generator().manual_seed(0)
-    # Without a bias, whose gradient would be zero but for rounding.
+    # No bias: its exact gradient is zero, so the test would compare rounding errors.
     conv = nn.Conv2d(3, 5, 3, bias=False)
     theirs = nn.Sequential(conv, random_layer(2), nn.ReLU(), nn.Conv2d(5, 2, 3))
     ours = copy.deepcopy(theirs)

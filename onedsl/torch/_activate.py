@@ -63,7 +63,7 @@ def _count(layer: nn.Module, src: Any, fused: bool) -> None:
 
 
 def _print_summary(fuse: bool) -> None:
-    if not _seen and not _reached and not _left:
+    if not _reached and not _left:
         return
     left = ", ".join(f"{count} {kind}" for kind, count in _left.items())
     print(
