@@ -11,7 +11,7 @@ namespace {
 // No atomic: written only in a newly forked child, while it has one thread.
 int generation = 0;
 
-[[maybe_unused]] const int registered = pthread_atfork(nullptr, nullptr, [] { generation += 1; });
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { generation += 1; });
 
 }  // namespace
 

@@ -7,7 +7,7 @@
 namespace onedsl::onednn {
 namespace {
 
-dnnl::memory::data_type dnnl_type(const DataType type) {
+dnnl::memory::data_type memory_data_type(const DataType type) {
   switch (type) {
     case DataType::f32:
       return dnnl::memory::data_type::f32;
@@ -27,7 +27,7 @@ FrozenPrimitive::FrozenPrimitive(const dnnl::memory::dims& dims, const bool chan
   translate("building batch_normalization_backward", [&] {
     using Flags = dnnl::normalization_flags;
     using Tag = dnnl::memory::format_tag;
-    data_ = {dims, dnnl_type(data), channels_last ? Tag::nhwc : Tag::nchw};
+    data_ = {dims, memory_data_type(data), channels_last ? Tag::nhwc : Tag::nchw};
     channels_ = {{dims[1]}, dnnl::memory::data_type::f32, Tag::a};
     const Flags flags = Flags::use_global_stats | Flags::use_scale | Flags::use_shift;
     const dnnl::batch_normalization_forward::primitive_desc forward(

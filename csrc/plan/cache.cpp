@@ -36,7 +36,7 @@ Cache& cache() {
 }
 
 // Without these handlers a child could inherit the mutex locked by a thread that it does not have.
-[[maybe_unused]] const int registered = pthread_atfork(
+[[maybe_unused]] const int mutex_fork_handlers = pthread_atfork(
     [] { cache().mutex.lock(); }, [] { cache().mutex.unlock(); }, [] { cache().mutex.unlock(); });
 
 }  // namespace
