@@ -6,7 +6,7 @@
 
 namespace onedsl {
 
-// An error of oneDNN. `status` is oneDNN's name of it, such as "invalid_arguments".
+// An error of oneDNN. `status` is oneDNN's name for it, such as "invalid_arguments".
 class OneDNNError : public std::runtime_error {
  public:
   OneDNNError(const std::string& message, std::string status)

@@ -14,10 +14,10 @@ class F32Statistics {
   // `count` is the length of each statistic.
   F32Statistics(const Ports& ports, DataType type, std::size_t count);
 
-  // The tensors of the caller, and statistics in f32.
+  // Return the ports with the caller's tensors and statistics in f32.
   const Ports& ports() const noexcept { return f32_ports_; }
 
-  // Rounds the resulting statistics into the memory of the caller.
+  // Round the resulting statistics to the caller's type and write them to the caller's memory.
   void write_results() const;
 
  private:

@@ -30,18 +30,19 @@ struct Geometry {
   std::array<Loop, max_loops> loops = {};
   std::size_t num_loops = 0;
 
-  constexpr std::int64_t times(const bool kept) const noexcept {
+  // Return the number of iterations of all kept loops, or of all summed loops.
+  constexpr std::int64_t loop_iterations(const bool kept) const noexcept {
     std::int64_t count = 1;
     for (std::size_t i = 0; i < num_loops; ++i) {
       if (loops[i].kept == kept) count *= loops[i].count;
     }
     return count;
   }
-  // Number of values of each statistic, such as mean.
-  constexpr std::int64_t statistics() const noexcept { return channels * times(true); }
+  // Return the number of values of each statistic, such as mean.
+  constexpr std::int64_t statistics() const noexcept { return channels * loop_iterations(true); }
   constexpr std::int64_t per_block_channel() const noexcept { return outer * inner; }
   constexpr std::int64_t per_statistic() const noexcept {
-    return per_block_channel() * times(false);
+    return per_block_channel() * loop_iterations(false);
   }
   constexpr std::int64_t elements() const noexcept { return statistics() * per_statistic(); }
 };
@@ -57,10 +58,10 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 // The axes that have statistics of their own, one bit each.
 using KeptAxes = std::uint64_t;
 
-// Return the Geometry of a shape, by the order of its axes in memory. Strides are in any unit in
-// which neighboring items are item_stride apart; item_size is in bytes.
+// Return the Geometry of a tensor. Strides may have any unit: item_stride is the stride of
+// neighboring items in that unit. item_size is in bytes.
 //
-// Return nothing if the tensor is not dense (gaps, overlap, negative strides), if it has more than
+// Return nullopt if the tensor is not dense (gaps, overlap, negative strides), if it has more than
 // max_tensor_bytes, if the order of the kept axes in memory is not their order in the shape (the
 // statistics' order), or if kept and summed axes alternate more often than max_loops allows.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,

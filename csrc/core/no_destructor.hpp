@@ -15,7 +15,7 @@ class NoDestructor {
   T& operator*() noexcept { return *std::launder(reinterpret_cast<T*>(storage_)); }
   T* operator->() noexcept { return &**this; }
 
-  // Replaces the object by a new one without destroying it, which leaks what it owned.
+  // Replace the object by a new one without destroying it, which leaks the memory that it owned.
   void renew() { new (storage_) T(); }
 
  private:

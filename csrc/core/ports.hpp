@@ -75,7 +75,7 @@ class PortSet {
     for_each([&](Port) { ++n; });
     return n;
   }
-  // In the order of the enumerators.
+  // Call function(port) for each port, in the order of the enumerators.
   template <class Function>
   constexpr void for_each(const Function& function) const {
     for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
@@ -109,7 +109,7 @@ struct Sums {
 };
 
 // The memory of one run. A pointer is null if the optional input is absent or the output is not
-// computed; `sums` is null if one run does both passes.
+// computed; the pointers of `sums` are null if one run does both passes.
 struct Ports {
   PerPort<Input, const void*> in;
   PerPort<Output, void*> out;

@@ -19,7 +19,7 @@ struct Attributes {
   double clip = std::numeric_limits<double>::infinity();
 };
 
-// A configured operation: all that does not depend on the arrays.
+// A configured operation: everything that does not depend on the arrays.
 struct OpConfig {
   Operation operation = Operation::training_backward;
   Attributes attributes;

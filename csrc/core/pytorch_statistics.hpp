@@ -6,8 +6,9 @@
 // PyTorch's conventions for statistics, which differ from oneDNN's.
 namespace onedsl {
 
-// Updates the running statistics. Here momentum is the weight of the new statistics (in oneDNN that
-// of the old ones), and the running variance is unbiased. count: elements per channel.
+// Update the running statistics. In PyTorch, momentum is the weight of the new statistics (in
+// oneDNN it is the weight of the old ones), and the running variance is unbiased. `count` is the
+// number of elements per channel.
 inline void update_running(float* const running_mean, float* const running_variance,
                            const float* const mean, const float* const variance,
                            const std::int64_t channels, const double momentum,
@@ -22,7 +23,7 @@ inline void update_running(float* const running_mean, float* const running_varia
   }
 }
 
-// Replaces variances by 1 / sqrt(variance + epsilon), which PyTorch saves for the gradient.
+// Replace variances by 1 / sqrt(variance + epsilon), which PyTorch saves for the gradient.
 inline void to_inverse_stddev(float* const variance, const std::int64_t channels,
                               const double epsilon) noexcept {
   for (std::int64_t c = 0; c < channels; ++c) {

@@ -2,11 +2,11 @@
 
 namespace onedsl {
 
-// Returns the number of threads for a new plan: OpenMP's setting, or one in a forked child. The
+// Return the number of threads for a new plan: OpenMP's setting, or one in a forked child. The
 // threads of libgomp's team do not survive a fork, and libgomp would wait for them forever.
 int max_threads() noexcept;
 
-// Returns the number of forks between the first process and this one. A plan made in another
+// Return the number of forks between the first process and this one. A plan made in another
 // generation must not be run: it may use more than one thread.
 int fork_generation() noexcept;
 

@@ -12,7 +12,7 @@ constexpr std::size_t size_of(const DataType type) noexcept {
   return type == DataType::f32 ? 4 : 2;
 }
 
-// The type table: a type of the tensors, and a type that their statistics may have.
+// A type of the tensors, and a type that their statistics may have.
 struct TypePair {
   DataType tensor, statistics;
 };
@@ -36,7 +36,8 @@ enum class Statistics : std::uint8_t { batch, frozen };
 enum class VarianceKind : std::uint8_t { variance, inverse_stddev };
 
 // A run consists of a pass that computes sums and a pass that computes the results from them. For
-// tensors that are split into parts each pass runs by itself; the caller adds the parts' sums.
+// a batch that is split into parts, each pass is a run of its own, and the caller adds the parts'
+// sums.
 enum class Pass : std::uint8_t { both, reduce, apply };
 
 }  // namespace onedsl

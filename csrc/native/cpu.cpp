@@ -15,7 +15,7 @@ struct Cap {
   Isa isa;
 };
 
-// Our own names, then oneDNN's.
+// onedsl's names, then oneDNN's.
 constexpr std::array caps = {
     Cap{"baseline", Isa::baseline},
     Cap{"avx2", Isa::avx2},
@@ -39,7 +39,7 @@ constexpr std::array caps = {
     Cap{"DEFAULT", Isa::avx512_bf16},
 };
 
-bool same_but_for_case(const std::string_view a, const std::string_view b) {
+bool equal_ignoring_case(const std::string_view a, const std::string_view b) {
   const auto lower = [](const char letter) {
     return std::tolower(static_cast<unsigned char>(letter));
   };
@@ -47,7 +47,7 @@ bool same_but_for_case(const std::string_view a, const std::string_view b) {
                     [&](const char p, const char q) { return lower(p) == lower(q); });
 }
 
-// Empty if the variable is not set.
+// Return the value of an environment variable, or "" if it is not set.
 std::string_view environment(const char* const variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr ? value : "";
@@ -55,14 +55,17 @@ std::string_view environment(const char* const variable) {
 
 Isa cap_of_environment() {
   const std::string_view own = environment("ONEDSL_MAX_CPU_ISA");
-  return isa_capped_by(own.empty() ? environment("ONEDNN_MAX_CPU_ISA") : own)
+  return parse_isa_cap(own.empty() ? environment("ONEDNN_MAX_CPU_ISA") : own)
       .value_or(Isa::avx512_bf16);
 }
 
-constexpr std::int64_t usual_cache_bytes = std::int64_t{32} << 20U;
+// On a server many cores share a last-level cache of hundreds of megabytes, so a few cores can use
+// only a part of it. Also assumed if CPUID reports no cache.
+constexpr std::int64_t max_cache_bytes = std::int64_t{32} << 20U;
 
-// The CPU is asked: on some virtual machines sysconf reports many last caches as one.
-Cache find_caches() {
+// Detect the caches by CPUID: on some virtual machines sysconf reports several last-level caches as
+// one.
+Cache detect_caches() {
   Cache found;
   for (const unsigned leaf : {0x4U, 0x8000001dU}) {
     for (unsigned index = 0; index < 8; ++index) {
@@ -70,26 +73,22 @@ Cache find_caches() {
       unsigned b = 0;
       unsigned c = 0;
       unsigned d = 0;
-      const bool answered = __get_cpuid_count(leaf, index, &a, &b, &c, &d) != 0;
-      if (!answered || (a & 0x1fU) == 0) break;
+      const bool supported = __get_cpuid_count(leaf, index, &a, &b, &c, &d) != 0;
+      if (!supported || (a & 0x1fU) == 0) break;
       const std::int64_t ways = (b >> 22U) + 1;
       const std::int64_t partitions = (b >> 12U & 0x3ffU) + 1;
       const std::int64_t line = (b & 0xfffU) + 1;
       const std::int64_t bytes = ways * partitions * line * (std::int64_t{c} + 1);
-      if ((a >> 5U & 0x7U) == 2) found.second_bytes = bytes;
+      if ((a >> 5U & 0x7U) == 2) found.l2_bytes = bytes;
       if (bytes > found.bytes) {
         found.bytes = bytes;
         found.cores = (a >> 14U & 0xfffU) + 1;
       }
     }
   }
-  return found.bytes > 0 ? found : Cache{usual_cache_bytes, 8, 0};
-}
-
-// Of a server's hundreds of megabytes, which its many cores share, few cores are left no more.
-Cache usable(Cache cache) {
-  cache.bytes = std::min(cache.bytes, usual_cache_bytes);
-  return cache;
+  if (found.bytes == 0) return {max_cache_bytes, 8, 0};
+  found.bytes = std::min(found.bytes, max_cache_bytes);
+  return found;
 }
 
 }  // namespace
@@ -106,15 +105,15 @@ Isa best_isa() {
   return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
 }
 
-std::optional<Isa> isa_capped_by(const std::string_view cap) {
+std::optional<Isa> parse_isa_cap(const std::string_view cap) {
   const auto* const found = std::find_if(
-      caps.begin(), caps.end(), [&](const Cap& c) { return same_but_for_case(c.name, cap); });
+      caps.begin(), caps.end(), [&](const Cap& c) { return equal_ignoring_case(c.name, cap); });
   return found != caps.end() ? std::make_optional(found->isa) : std::nullopt;
 }
 
 std::optional<std::string> unknown_cap() {
   const std::string_view own = environment("ONEDSL_MAX_CPU_ISA");
-  if (own.empty() || isa_capped_by(own)) return std::nullopt;
+  if (own.empty() || parse_isa_cap(own)) return std::nullopt;
   return std::string(own);
 }
 
@@ -131,7 +130,7 @@ const Machine& this_machine() {
   static const Machine machine = [] {
     Machine found;
     found.isa = std::min(best_isa(), cap_of_environment());
-    found.cache = usable(find_caches());
+    found.cache = detect_caches();
     return found;
   }();
   return machine;

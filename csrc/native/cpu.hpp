@@ -7,50 +7,49 @@
 
 namespace onedsl::native {
 
-// Those that the kernels are built for, each one more than those before it.
+// The instruction sets that the kernels are built for. Each one includes those before it.
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
-// The last cache, as far as it counts, and how many cores share it; and the second one.
+// The sizes of the caches that schedules depend on.
 struct Cache {
-  std::int64_t bytes = 0;
-  std::int64_t cores = 1;
-  std::int64_t second_bytes = 0;
+  std::int64_t bytes = 0;  // of the last-level cache, at most 32 MiB
+  std::int64_t cores = 1;  // that share the last-level cache
+  std::int64_t l2_bytes = 0;
 };
 
-// What a run depends on, beside the problem and the number of threads. The instruction set alone
-// has a part in the results.
+// The properties of a CPU that a run depends on. Only the instruction set affects the results.
 struct Machine {
   Isa isa = Isa::baseline;
   Cache cache;
-  std::int64_t elements_per_thread = 16384;  // fewer do not pay for another thread
+  std::int64_t elements_per_thread = 16384;  // a thread with fewer costs more time than it saves
 };
 
-// This CPU, asked once. The environment variable ONEDSL_MAX_CPU_ISA, or else ONEDNN_MAX_CPU_ISA,
-// caps its instruction set.
+// Return the properties of this CPU, which are detected once. The environment variable
+// ONEDSL_MAX_CPU_ISA, or ONEDNN_MAX_CPU_ISA if the former is unset or empty, caps the instruction
+// set.
 const Machine& this_machine();
 
-// What this CPU has, whatever the caps.
+// Return the best instruction set of this CPU, ignoring the caps.
 Isa best_isa();
 
-// The instruction set that a cap leaves, by the names that isa_name() gives or that oneDNN has, in
-// upper or lower case. Nothing if no instruction set is called so.
-std::optional<Isa> isa_capped_by(std::string_view cap);
+// Return the instruction set for the value of a cap, which is a name of known_caps() in any case.
+// Return nullopt for other values.
+std::optional<Isa> parse_isa_cap(std::string_view cap);
 
-// The value of ONEDSL_MAX_CPU_ISA if it means nothing, and so caps nothing. What oneDNN's own
-// variable may say is oneDNN's business.
+// Return the value of ONEDSL_MAX_CPU_ISA if it is invalid; it is then ignored. oneDNN validates its
+// own variable.
 std::optional<std::string> unknown_cap();
 
-// What ONEDSL_MAX_CPU_ISA may say: names with a comma between them.
+// Return the valid values of ONEDSL_MAX_CPU_ISA, separated by commas.
 std::string known_caps();
 
-// "avx512", "avx2" or "baseline".
+// Return "avx512", "avx2" or "baseline".
 const char* public_name(Isa isa);
 
-// Of what the kernels of this process use.
+// Return the public name of the instruction set that the kernels use in this process.
 const char* isa_name();
 
-// The size of the last cache that a core shares with its neighbours, as the CPU itself says (on
-// some virtual machines the system reports many such caches as one), and as far as it counts.
+// Return the size of the last-level cache, at most 32 MiB.
 std::int64_t last_cache_bytes();
 
 }  // namespace onedsl::native

@@ -80,20 +80,20 @@ class MaskedDiff {
   MaskedDiff(const Task& task, const Index offset)
       : diff_dst_(at_offset<T>(task.tensors.diff_dst, offset)),
         dst_(at_offset<T>(task.tensors.dst, offset)),
-        zero_to_(broadcast(task.formula.relu.zero_to)),
-        clip_from_(broadcast(task.formula.relu.clip_from)) {}
+        zero_threshold_(broadcast(task.formula.relu.zero_threshold)),
+        clip_threshold_(broadcast(task.formula.relu.clip_threshold)) {}
 
   template <class K, class Access, class Values>
   auto at(const Index i, const K& k, const Access& access, const Values& x) const {
     const auto d = access.read(diff_dst_ + i);
     if constexpr (by_dst) {
       const auto mask = [this](const Coefficients&, const Vec dv, const Vec y) {
-        return where_open(dv, y, zero_to_, clip_from_);
+        return where_open(dv, y, zero_threshold_, clip_threshold_);
       };
       return apply(mask, k, d, access.read(dst_ + i));
     } else {
       const auto mask = [this](const Coefficients& c, const Vec dv, const Vec xv) {
-        return where_open(dv, normalized(c, xv), zero_to_, clip_from_);
+        return where_open(dv, normalized(c, xv), zero_threshold_, clip_threshold_);
       };
       return apply(mask, k, d, x);
     }
@@ -108,8 +108,8 @@ class MaskedDiff {
  private:
   const T* diff_dst_;
   const T* dst_;
-  Vec zero_to_;
-  Vec clip_from_;
+  Vec zero_threshold_;
+  Vec clip_threshold_;
 };
 
 // ---- What is summed. Elements are counted from the offset. The lanes that an access leaves out

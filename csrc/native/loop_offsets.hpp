@@ -18,11 +18,11 @@ inline Geometry without_kept_loops(const Geometry& geometry) {
   return group;
 }
 
-// Offsets of a geometry's block of memory under all indices of its kept loops, or of its summed
-// ones. The loops of one kind are numbered by one flat index.
+// Offsets of a geometry's block for all indices of its kept loops, or of its summed loops. A flat
+// index numbers them, the last loop fastest.
 class LoopOffsets {
  public:
-  LoopOffsets(const Geometry& geometry, const bool kept) : count_(geometry.times(kept)) {
+  LoopOffsets(const Geometry& geometry, const bool kept) : count_(geometry.loop_iterations(kept)) {
     for (std::size_t i = 0; i < geometry.num_loops; ++i) {
       if (geometry.loops[i].kept == kept) loops_[num_loops_++] = geometry.loops[i];
     }
@@ -30,7 +30,7 @@ class LoopOffsets {
 
   Index count() const { return count_; }
 
-  // In elements.
+  // Return the offset of a flat index, in elements.
   Index offset(Index index) const {
     Index offset = 0;
     for (std::size_t i = num_loops_; i-- > 0; index /= loops_[i].count) {

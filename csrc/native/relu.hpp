@@ -4,15 +4,17 @@
 
 namespace onedsl::native {
 
-// min(max(y, 0), clip), rounded to a tensor's type. What it gives is known before it is rounded:
-// 0 for y <= zero_to, clip for y >= clip_from, and there its gradient is zero. NaN goes through.
+// The function min(max(y, 0), clip), rounded to the type of the tensor. The thresholds apply to y
+// before rounding: the result is 0 for y <= zero_threshold and clip for y >= clip_threshold, and
+// the gradient is zero in both cases. NaN stays NaN.
 struct Relu {
-  float clip = 0;  // of the tensor's type
-  float zero_to = 0;
-  float clip_from = 0;  // NaN, which nothing reaches, where there is no clip
+  float clip = 0;  // a value of the tensor's type
+  float zero_threshold = 0;
+  float clip_threshold = 0;  // NaN if there is no clip, so that y >= clip_threshold is false
 };
 
-// The clip is rounded to f32 and then to the tensor's type. Infinity: there is none.
+// Return the ReLU with a clip, which is rounded to f32 and then to the tensor's type. Infinity
+// means no clip.
 Relu relu_of(double clip, DataType type);
 
 }  // namespace onedsl::native

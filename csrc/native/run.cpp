@@ -166,7 +166,7 @@ void run_group(const Problem& problem, const int num_threads, const Ports& ports
   const KernelInfo info = info_of_group(problem, num_threads, ports, traffic, machine, kernels);
   Task task = task_for(problem, ports, info.order, repetitions);
   task.non_temporal = info.non_temporal;
-  task.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.second_bytes);
+  task.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.l2_bytes);
 
   const SummationOrder& order = task.order;
   const Schedule& schedule = info.schedule;
@@ -193,10 +193,10 @@ void run_group(const Problem& problem, const int num_threads, const Ports& ports
                  all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
                  Scratch::bytes_for<double>(schedule.threads * doubles) +
                  Scratch::bytes_for<float>(schedule.threads * floats));
-  task.workspace.partials = memory.take<double>(sums);
-  for (float** const table : all_tables) *table = memory.take<float>(tables.entries);
-  double* const all_doubles = memory.take<double>(schedule.threads * doubles);
-  float* const all_floats = memory.take<float>(schedule.threads * floats);
+  task.workspace.partials = memory.allocate<double>(sums);
+  for (float** const table : all_tables) *table = memory.allocate<float>(tables.entries);
+  double* const all_doubles = memory.allocate<double>(schedule.threads * doubles);
+  float* const all_floats = memory.allocate<float>(schedule.threads * floats);
 
   if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
   if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});

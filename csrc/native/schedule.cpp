@@ -24,8 +24,8 @@ constexpr Index short_read = 16384;
 constexpr Index scratch_bytes = 65536;  // of a thread
 // CPUs with large second-level caches have last-level caches behind a mesh, hardly faster than
 // memory. There, a panel should stay in a fraction of the second-level cache until it is written.
-constexpr Index large_second_cache = Index{2} << 20;
-constexpr Index second_cache_fraction = 4;
+constexpr Index large_l2 = Index{2} << 20;
+constexpr Index l2_fraction = 4;
 // For shorter planes, prefetching the next panel gains nothing.
 constexpr Index least_prefetched_plane = 1024;  // bytes
 // The second-level cache then holds the panel that is written, the next one, and older lines.
@@ -50,12 +50,11 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
                      const Cache& cache) {
   const auto element_bytes = static_cast<Index>(size_of(traffic.type));
   const Index threads = schedule.threads;
-  const bool by_second_cache = cache.second_bytes >= large_second_cache;
+  const bool by_l2 = cache.l2_bytes >= large_l2;
   const Index plane_bytes = order.inner * element_bytes;
-  const bool may_prefetch = by_second_cache && plane_bytes >= least_prefetched_plane;
-  const bool cached = may_prefetch
-                          ? traffic.bytes <= static_cast<double>(threads * cache.second_bytes)
-                          : traffic.cache_filled <= most_filled;
+  const bool may_prefetch = by_l2 && plane_bytes >= least_prefetched_plane;
+  const bool cached = may_prefetch ? traffic.bytes <= static_cast<double>(threads * cache.l2_bytes)
+                                   : traffic.cache_filled <= most_filled;
   const Index channel_bytes = order.outer * plane_bytes;
   const Index most =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
@@ -64,9 +63,8 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   if (!cached) {
     // A thread's block stays in the thread's share of a cache until it is written, except where
     // that makes the contiguous reads too short.
-    const Index share = by_second_cache
-                            ? cache.second_bytes / (second_cache_fraction * traffic.summed)
-                            : cache.bytes / (8 * std::min(threads, cache.cores));
+    const Index share = by_l2 ? cache.l2_bytes / (l2_fraction * traffic.summed)
+                              : cache.bytes / (8 * std::min(threads, cache.cores));
     block = std::max(least_bytes_in_block / plane_bytes, share / channel_bytes);
   }
   if (order.segments > 1) block = 1;  // segments of neighboring planes are not contiguous
@@ -79,7 +77,7 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   const Index held = cache.bytes / 2 / (traffic.summed * channel_bytes);
   const Index threads_per_chunk = divide_up(threads, order.chunks);
   const bool even = order.chunks * threads_per_chunk % threads == 0;
-  if (!cached && !by_second_cache && order.segments == 1 && block * plane_bytes < short_read &&
+  if (!cached && !by_l2 && order.segments == 1 && block * plane_bytes < short_read &&
       held / threads_per_chunk > block && even) {
     schedule.block = std::min(held / threads_per_chunk, most);
     schedule.panel = schedule.block * threads_per_chunk;
@@ -95,7 +93,7 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
 
   const Index panel_bytes = traffic.summed * channel_bytes * block;
   schedule.prefetch_next_panel = may_prefetch && !cached && schedule.own_panels &&
-                                 panels_while_prefetching * panel_bytes <= cache.second_bytes;
+                                 panels_while_prefetching * panel_bytes <= cache.l2_bytes;
 }
 
 }  // namespace

@@ -10,22 +10,23 @@
 
 namespace onedsl::native {
 
-// Memory for the sums and coefficients of one run, in cache lines of its own for each array. That
-// of a small problem is on the stack.
+// Memory for the sums and coefficients of one run, on the stack for small problems. No two arrays
+// share a cache line.
 class Scratch {
  public:
+  // `bytes` must be at least the sum of bytes_for() of all arrays.
   explicit Scratch(const std::size_t bytes) {
     if (bytes <= sizeof local_) return;
-    heap_.reset(static_cast<std::byte*>(std::aligned_alloc(line, whole_lines(bytes))));
+    heap_.reset(static_cast<std::byte*>(std::aligned_alloc(line, round_up_to_lines(bytes))));
     if (!heap_) throw std::bad_alloc();
     next_ = heap_.get();
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // An array whose values are not set. All of them together take what bytes_for() says of each.
+  // Return an uninitialized array.
   template <class T>
-  T* take(const Index count) {
+  T* allocate(const Index count) {
     static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= line);
     auto* const first = reinterpret_cast<T*>(next_);
     std::uninitialized_default_construct_n(first, count);
@@ -35,12 +36,12 @@ class Scratch {
 
   template <class T>
   static constexpr std::size_t bytes_for(const Index count) {
-    return whole_lines(static_cast<std::size_t>(count) * sizeof(T));
+    return round_up_to_lines(static_cast<std::size_t>(count) * sizeof(T));
   }
 
  private:
   static constexpr std::size_t line = 64;
-  static constexpr std::size_t whole_lines(const std::size_t bytes) {
+  static constexpr std::size_t round_up_to_lines(const std::size_t bytes) {
     return (bytes + line - 1) / line * line;
   }
 

@@ -91,7 +91,7 @@ SummationOrder order_of(const Geometry& geometry, const int lanes) {
   order.outer = geometry.outer;
   order.channels = geometry.channels;
   order.inner = geometry.inner;
-  order.repetitions = geometry.times(false);
+  order.repetitions = geometry.loop_iterations(false);
   order.columns = geometry.inner < lanes;
   if (order.columns) {
     order_columns(order);

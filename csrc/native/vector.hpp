@@ -63,10 +63,10 @@ using Doubles = __m512d;
 inline Vec broadcast(float value) { return _mm512_set1_ps(value); }
 inline Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 inline Vec subtract_product(Vec c, Vec a, Vec b) { return _mm512_fnmadd_ps(a, b, c); }
-// d where neither y <= zero_to nor y >= clip_from, else 0.
-inline Vec where_open(Vec d, Vec y, Vec zero_to, Vec clip_from) {
-  const __mmask16 positive = _mm512_cmp_ps_mask(y, zero_to, _CMP_NLE_UQ);
-  return _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(positive, y, clip_from, _CMP_NGE_UQ), d);
+// Return d where neither y <= zero_threshold nor y >= clip_threshold, else 0.
+inline Vec where_open(Vec d, Vec y, Vec zero_threshold, Vec clip_threshold) {
+  const __mmask16 positive = _mm512_cmp_ps_mask(y, zero_threshold, _CMP_NLE_UQ);
+  return _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(positive, y, clip_threshold, _CMP_NGE_UQ), d);
 }
 inline Half lower(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 0); }
 inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
@@ -278,8 +278,8 @@ inline Vec load_first(int n, const F16* p) { return f16_to_f32(load_bits_first<H
 inline void store_first(int n, F16* p, Vec v) { store_bits_first(n, p, f32_to_f16(v)); }
 
 #if !defined(__AVX512F__)
-inline Vec where_open(Vec d, Vec y, Vec zero_to, Vec clip_from) {
-  const Words closed = reinterpret<Words>((y <= zero_to) | (y >= clip_from));
+inline Vec where_open(Vec d, Vec y, Vec zero_threshold, Vec clip_threshold) {
+  const Words closed = reinterpret<Words>((y <= zero_threshold) | (y >= clip_threshold));
   return reinterpret<Vec>(~closed & reinterpret<Words>(d));
 }
 #endif

@@ -17,9 +17,10 @@
 namespace onedsl::onednn {
 namespace {
 
-// Returns the number of images into which NXC memory of so many rows is split. Any NXC tensor is a
-// rank-4 one of the same bytes, but oneDNN blocks for the cache only if the first axis has work for
-// every thread: on tensors near the size of the cache this is 3 times as fast as one image.
+// Return the number of images into which an NXC tensor of `rows` rows is split. Its memory can be
+// viewed as a rank-4 tensor of any number of images, but oneDNN blocks for the cache only if there
+// are enough images for all threads: on tensors near the size of the cache this is 3 times as fast
+// as one image.
 std::int64_t num_images(const std::int64_t rows, const int num_threads) {
   for (std::int64_t n = num_threads; n <= std::int64_t{8} * num_threads; n += num_threads) {
     if (rows % n == 0) return n;
@@ -27,7 +28,7 @@ std::int64_t num_images(const std::int64_t rows, const int num_threads) {
   return 1;
 }
 
-// Compiles the problem with its tensors reshaped to rank 4.
+// Compile the problem with its tensors reshaped to rank 4.
 std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
   const auto epsilon = static_cast<float>(problem.attributes.epsilon);
@@ -46,8 +47,8 @@ std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int n
   op.momentum = static_cast<float>(problem.attributes.momentum);
   op.data = problem.data;
   op.clip = static_cast<float>(problem.attributes.clip);
-  // If diff_src is the only output, oneDNN computes another gradient than its documentation says
-  // (that of frozen statistics) and fails without gamma. So the graph has all statistics.
+  // If diff_src is the only output, oneDNN computes the gradient for frozen statistics, contrary to
+  // its documentation, and fails without gamma. So the graph has all statistics as ports.
   signature.inputs.for_each([&](const Input port) {
     const bool optional_tensor = is_tensor(port) && signature.optional.has(port);
     if (!optional_tensor || problem.optional_tensors.has(port)) op.inputs.add(port);
@@ -73,7 +74,7 @@ std::string required_isa(const DataType data) {
   return "";
 }
 
-// Throws UnsupportedError if oneDNN does not support the operation with these types on this CPU, at
+// Throw UnsupportedError if oneDNN does not support the operation with these types on this CPU, at
 // any size. oneDNN leaks about 6 KiB whenever it rejects an op, so this compiles the smallest
 // problem once for each combination and stores the result.
 void check_support(const Problem& problem) {
@@ -95,16 +96,16 @@ void check_support(const Problem& problem) {
   if (entry->second) throw UnsupportedError(*entry->second);
 }
 
-[[noreturn]] void raise_unsupported(const std::string& why) {
-  throw UnsupportedError(why, "unimplemented");
+[[noreturn]] void raise_unsupported(const std::string& message) {
+  throw UnsupportedError(message, "unimplemented");
 }
 
-// Throws UnsupportedError for problems that must not reach oneDNN.
+// Throw UnsupportedError for problems that must not reach oneDNN.
 void check_limits(const Problem& problem) {
   const Geometry& g = problem.geometry;
   if (problem.variance_kind != VarianceKind::variance) {
     raise_unsupported(
-        "oneDNN supports no inverse standard deviation in place of the variance; use "
+        "oneDNN does not support inverse standard deviations; pass the variance, or use "
         "backend=\"native\" or \"auto\"");
   }
   if (problem.operation == Operation::relu_training_backward &&
@@ -139,10 +140,11 @@ Backend::Owned Backend::compile(const Problem& problem, const int num_threads) {
     check_support(problem);
     return Owned(compile_reshaped(problem, num_threads).release());
   } catch (const UnsupportedError& error) {
-    throw UnsupportedError(std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
-                               required_isa(problem.data) +
-                               "). Use backend=\"native\" or \"auto\", which run everywhere.",
-                           error.status());
+    throw UnsupportedError(
+        std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
+            required_isa(problem.data) +
+            "). Use backend=\"native\" or \"auto\", which run on any x86-64 CPU.",
+        error.status());
   }
 }
 

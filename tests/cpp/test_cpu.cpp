@@ -22,13 +22,13 @@ void test_names_of_caps() {
         Named{"AVX", Isa::baseline}, Named{"AVX2", Isa::avx2}, Named{"AVX2_VNNI", Isa::avx2},
         Named{"AVX512_CORE", Isa::avx512}, Named{"Avx512_Core_Bf16", Isa::avx512_bf16},
         Named{"ALL", Isa::avx512_bf16}, Named{"default", Isa::avx512_bf16}}) {
-    check(native::isa_capped_by(named.cap) == named.isa, named.cap);
+    check(native::parse_isa_cap(named.cap) == named.isa, named.cap);
   }
   for (const char* const typo : {"", " ", "avx-512", "AVX2_", "AVX51", "AVX512_COR", "sse"}) {
-    check(!native::isa_capped_by(typo), "'", typo, "' means something");
+    check(!native::parse_isa_cap(typo), "'", typo, "' means something");
   }
   // What isa_name() says can be asked for.
-  check(native::isa_capped_by(native::isa_name()).has_value(), native::isa_name());
+  check(native::parse_isa_cap(native::isa_name()).has_value(), native::isa_name());
 }
 
 void test_unknown_caps() {

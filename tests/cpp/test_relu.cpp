@@ -35,12 +35,12 @@ void check_thresholds(const DataType type, const double clip, const float y) {
   const native::Relu relu = native::relu_of(clip, type);
   const double dst = rounded(type, y);
   const double bound = rounded(type, static_cast<float>(clip));
-  check((y <= relu.zero_to) == (dst <= 0) || bound == 0, y, " is rounded to ", dst,
-        ", and zero_to is ", relu.zero_to);
+  check((y <= relu.zero_threshold) == (dst <= 0) || bound == 0, y, " is rounded to ", dst,
+        ", and zero_threshold is ", relu.zero_threshold);
   const bool reaches_clip = !std::isinf(clip) && dst >= bound;
-  check(bound == 0 || (y >= relu.clip_from) == reaches_clip, y, " is rounded to ", dst,
-        ", the clip to ", bound, ", and clip_from is ", relu.clip_from);
-  if (bound == 0) check(y <= relu.zero_to || y >= relu.clip_from, "open though the clip is 0");
+  check(bound == 0 || (y >= relu.clip_threshold) == reaches_clip, y, " is rounded to ", dst,
+        ", the clip to ", bound, ", and clip_threshold is ", relu.clip_threshold);
+  if (bound == 0) check(y <= relu.zero_threshold || y >= relu.clip_threshold, "open though the clip is 0");
   check(static_cast<double>(relu.clip) == bound, "the clip is ", relu.clip, ", not ", bound);
 }
 

@@ -39,7 +39,7 @@ void check_chunks(const SummationOrder& order, const Geometry& geometry) {
   check(order.chunks >= 1 && order.chunk_rows >= 1, "chunks of ", geometry);
   check((order.chunks - 1) * order.chunk_rows < order.rows, "no chunk is empty: ", geometry);
   check(order.chunks * order.chunk_rows >= order.rows, "chunks cover the rows: ", geometry);
-  check(order.repetitions == geometry.times(false), "repetitions of ", geometry);
+  check(order.repetitions == geometry.loop_iterations(false), "repetitions of ", geometry);
   Index next = 0;
   for (Index partial = 0; partial < order.partials; ++partial) {
     const native::Range chunks = chunks_of(order, partial);
