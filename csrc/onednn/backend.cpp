@@ -17,10 +17,9 @@
 namespace onedsl::onednn {
 namespace {
 
-// Return the number of images into which an NXC tensor of `rows` rows is split. Its memory can be
-// viewed as a rank-4 tensor of any number of images, but oneDNN blocks for the cache only if there
-// are enough images for all threads: on tensors near the size of the cache this is 3 times as fast
-// as one image.
+// Return the number of images into which an NXC tensor of `rows` rows is split. Any divisor of
+// `rows` is possible, but oneDNN blocks for the cache only if there are enough images for all
+// threads: on tensors near the size of the cache this is 3 times as fast as one image.
 std::int64_t num_images(const std::int64_t rows, const int num_threads) {
   for (std::int64_t n = num_threads; n <= std::int64_t{8} * num_threads; n += num_threads) {
     if (rows % n == 0) return n;

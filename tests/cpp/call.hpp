@@ -28,7 +28,7 @@ inline constexpr std::array operations = {Operation::training_backward, Operatio
                                           Operation::relu_forward_training,
                                           Operation::relu_training_backward};
 
-// A problem and what it is run on.
+// A problem and its inputs.
 struct Call {
   Layout layout;
   Problem problem;
@@ -56,7 +56,8 @@ inline std::ostream& operator<<(std::ostream& out, const Call& call) {
   return out << ", clip " << problem.attributes.clip;
 }
 
-// Of ordinary numbers, with any of the optional ports. The statistics are given, not src's own.
+// Return a call with small finite inputs, and with or without each optional input. The gradient's
+// statistics are random, not those of src.
 inline Call random_call(Random& random, const Operation operation, const Layout& layout,
                         const Geometry& geometry) {
   Call call{layout, Problem{}, {}};
@@ -64,7 +65,7 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   const Signature& signature = signature_of(operation);
   problem.operation = operation;
   problem.geometry = geometry;
-  problem.data = random.of(types);
+  problem.data = random.choice(types);
   problem.attributes.epsilon = 1e-3;
   problem.attributes.momentum = random.real();
   if (random.chance(2)) problem.attributes.clip = 0.75;
@@ -88,32 +89,32 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   return call;
 }
 
-// Calls use(layout, geometry) for so many random layouts.
+// Call use(layout, geometry) for `count` random layouts.
 template <class Use>
-void for_random_layouts(Random& random, const int count, const std::int64_t most_elements,
+void for_random_layouts(Random& random, const int count, const std::int64_t max_elements,
                         const Use& use) {
-  for (int used = 0; used < count;) {
-    const std::int64_t most = random.chance(2) ? most_elements : random.of_any_size(most_elements);
+  for (int done = 0; done < count;) {
+    const std::int64_t most = random.chance(2) ? max_elements : random.of_any_size(max_elements);
     const Layout layout =
         random.chance(3) ? random_layout(random, most) : random_block(random, most);
     const std::optional<Geometry> geometry = layout.geometry();
     if (!geometry) continue;
     use(layout, *geometry);
-    ++used;
+    ++done;
   }
 }
 
-// How a call is run. The caches decide what is streamed and how the work is cut: small ones make
-// small problems large.
+// How a call is run. Small cache sizes make a small problem use the schedule and the non-temporal
+// stores of a large one.
 struct Run {
   Machine machine;
   int threads = 1;
   bool in_place = false;
-  bool in_passes = false;
-  std::int64_t shift = 0;
+  bool separate_passes = false;  // reduce, then apply
+  std::int64_t shift = 0;        // of the outputs, see Tensor
 };
 
-inline Run plain_run(const Isa isa) {
+inline Run default_run(const Isa isa) {
   Run run;
   run.machine.isa = isa;
   run.machine.cache = {std::int64_t{1} << 25, 8, std::int64_t{1} << 20};
@@ -127,9 +128,9 @@ inline Run random_run(Random& random, const Isa isa) {
   run.machine.cache = {std::int64_t{1} << random.between(10, 26), random.between(1, 8),
                        std::int64_t{1} << random.between(19, 22)};
   run.machine.elements_per_thread = random.of_any_size(16384);
-  run.threads = random.of(threads);
+  run.threads = random.choice(threads);
   run.in_place = random.chance(3);
-  run.in_passes = random.chance(3);
+  run.separate_passes = random.chance(3);
   run.shift = random.chance(2) ? 0 : random.between(1, 15);
   return run;
 }
@@ -138,12 +139,13 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
   return out << name_of(run.machine.isa) << ", " << run.threads << " threads of "
              << run.machine.elements_per_thread << " elements, cache of " << run.machine.cache.bytes
              << " bytes for " << run.machine.cache.cores << " cores"
-             << (run.in_place ? ", in place" : "") << (run.in_passes ? ", in passes" : "")
-             << ", shifted by " << run.shift;
+             << (run.in_place ? ", in place" : "")
+             << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
+             << run.shift;
 }
 
-// The first pass, which has no results, then the second one.
-inline void run_in_passes(Problem problem, const Run& run, Ports ports) {
+// Run the reduce pass, which has no outputs, and then the apply pass.
+inline void run_separate_passes(Problem problem, const Run& run, Ports ports) {
   const auto statistics = static_cast<std::size_t>(problem.geometry.statistics());
   auto count = static_cast<double>(problem.geometry.per_statistic());
   std::vector<double> first(statistics), second(statistics);
@@ -158,7 +160,7 @@ inline void run_in_passes(Problem problem, const Run& run, Ports ports) {
   native::run(problem, run.threads, ports, run.machine);
 }
 
-// Fails if a byte outside of the outputs is written.
+// Run a call and return its results. Check that no byte outside of the outputs is written.
 inline Results results_of(const Call& call, const Run& run) {
   const Problem& problem = call.problem;
   const Signature& signature = signature_of(problem.operation);
@@ -178,20 +180,20 @@ inline Results results_of(const Call& call, const Run& run) {
     results.at(signature.in_place_output).copy_from(call[signature.in_place_input]);
     ports.in[signature.in_place_input] = results.at(signature.in_place_output).data();
   }
-  if (run.in_passes) {
-    run_in_passes(problem, run, ports);
+  if (run.separate_passes) {
+    run_separate_passes(problem, run, ports);
   } else {
     native::run(problem, run.threads, ports, run.machine);
   }
   for (const auto& [port, tensor] : results) {
-    check(tensor.guards_stand(), "written outside of ", output_names[static_cast<int>(port)], ": ",
-          call, " on ", run);
+    check(tensor.guards_intact(), "bytes outside of ", output_names[static_cast<int>(port)],
+          " were written: ", call, " on ", run);
   }
   return results;
 }
 
-// The inverse of each channel's deviation.
-inline std::vector<double> inverse_deviations(const Problem& problem, const Tensor& variance) {
+// Return the inverse standard deviation of each channel.
+inline std::vector<double> inverse_stddevs(const Problem& problem, const Tensor& variance) {
   std::vector<double> inverse(variance.count());
   for (std::size_t c = 0; c < inverse.size(); ++c) {
     inverse[c] = problem.variance_kind == VarianceKind::variance
@@ -201,8 +203,8 @@ inline std::vector<double> inverse_deviations(const Problem& problem, const Tens
   return inverse;
 }
 
-// How far off an element may be, relative to the sum of its terms' magnitudes.
-inline double tolerance(const DataType type) {
+// Return the error that an element may have, relative to the sum of its terms' magnitudes.
+inline double relative_tolerance(const DataType type) {
   switch (type) {
     case DataType::bf16:
       return 1.0 / 128;
@@ -214,7 +216,10 @@ inline double tolerance(const DataType type) {
   return 1e-6;
 }
 
-// Below the least normal number of the type, its last place is what counts.
-inline double least_step(const DataType type) { return type == DataType::f16 ? 0x1p-24 : 1e-30; }
+// Return the error that an element may have regardless of its terms: for f16, the distance between
+// subnormal numbers.
+inline double absolute_tolerance(const DataType type) {
+  return type == DataType::f16 ? 0x1p-24 : 1e-30;
+}
 
 }  // namespace onedsl::test

@@ -7,16 +7,16 @@
 
 namespace onedsl::test {
 
-// Ends the test, with what is to be said of it, unless it is true.
+// Throw an exception, whose message consists of `parts`, unless the condition is true.
 template <class... Parts>
-void check(const bool is_true, const Parts&... what) {
-  if (is_true) return;
+void check(const bool condition, const Parts&... parts) {
+  if (condition) return;
   std::ostringstream text;
-  (text << ... << what);
+  (text << ... << parts);
   throw std::runtime_error(text.str());
 }
 
-// The same numbers everywhere, for the same seed.
+// A random number generator. The numbers depend only on the seed, not on the standard library.
 class Random {
  public:
   explicit Random(const std::uint64_t seed) : engine_(seed) {}
@@ -25,18 +25,19 @@ class Random {
     return least +
            static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(most - least + 1));
   }
-  // Small numbers are as likely as large ones.
+  // Return a number between 1 and `most` of a random order of magnitude.
   std::int64_t of_any_size(const std::int64_t most) {
     std::int64_t bound = 1;
     while (bound < most && between(0, 7) != 0) bound *= 2;
     return between(1, bound < most ? bound : most);
   }
+  // Return true with probability 1 / one_in.
   bool chance(const int one_in) { return between(1, one_in) == 1; }
   template <class Container>
-  auto of(const Container& items) {
+  auto choice(const Container& items) {
     return items[static_cast<std::size_t>(between(0, static_cast<std::int64_t>(items.size()) - 1))];
   }
-  // Between -1 and 1.
+  // Return a number between -1 and 1.
   double real() { return static_cast<double>(between(-(1 << 20), 1 << 20)) / (1 << 20); }
 
  private:

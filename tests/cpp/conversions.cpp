@@ -1,4 +1,4 @@
-// Built once per instruction set, which ONEDSL_ISA names.
+// Compiled once per instruction set. ONEDSL_ISA is its name.
 
 #include "conversions.hpp"
 
@@ -10,7 +10,7 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Calls convert(typed, i) for each `step`-th element.
+// Call convert(T{}, bits + i, i) for each `step`-th index, where T is the vector code's type.
 template <class Bits, class Convert>
 void for_type(const DataType type, Bits* const bits, const std::size_t count, const int step,
               const Convert& convert) {
@@ -24,7 +24,7 @@ void for_type(const DataType type, Bits* const bits, const std::size_t count, co
 }
 
 template <class T>
-VecPair pair_of(const float* const values) {
+VecPair load_pair_in_order(const float* const values) {
   if constexpr (splits_even_odd<T>) {
     float even[lanes];
     float odd[lanes];
@@ -39,7 +39,7 @@ VecPair pair_of(const float* const values) {
 }
 
 template <class T>
-void put_pair(const VecPair& pair, float* const values) {
+void store_pair_in_order(const VecPair& pair, float* const values) {
   float a[lanes];
   float b[lanes];
   store(a, pair.a);
@@ -50,7 +50,7 @@ void put_pair(const VecPair& pair, float* const values) {
   }
 }
 
-// A 16-bit type is nothing but its bits.
+// Cast bits to the vector code's 16-bit types, which contain nothing else.
 template <class T>
 const T* typed(const std::uint16_t* const bits) {
   static_assert(sizeof(T) == sizeof *bits);
@@ -62,42 +62,42 @@ T* typed(std::uint16_t* const bits) {
   return reinterpret_cast<T*>(bits);
 }
 
-void widen_vectors(const DataType type, const std::uint16_t* const from, float* const to,
-                   const std::size_t count) {
+void to_f32(const DataType type, const std::uint16_t* const from, float* const to,
+            const std::size_t count) {
   for_type(type, from, count, lanes, [&](auto tag, const std::uint16_t* const p, std::size_t i) {
     store(to + i, load(typed<decltype(tag)>(p)));
   });
 }
 
-void widen_pairs(const DataType type, const std::uint16_t* const from, float* const to,
-                 const std::size_t count) {
+void pairs_to_f32(const DataType type, const std::uint16_t* const from, float* const to,
+                  const std::size_t count) {
   for_type(type, from, count, 2 * lanes,
            [&](auto tag, const std::uint16_t* const p, std::size_t i) {
              using T = decltype(tag);
-             put_pair<T>(load_pair(typed<T>(p)), to + i);
+             store_pair_in_order<T>(load_pair(typed<T>(p)), to + i);
            });
 }
 
-void narrow_vectors(const DataType type, const float* const from, std::uint16_t* const to,
-                    const std::size_t count) {
+void from_f32(const DataType type, const float* const from, std::uint16_t* const to,
+              const std::size_t count) {
   for_type(type, to, count, lanes, [&](auto tag, std::uint16_t* const p, std::size_t i) {
     store(typed<decltype(tag)>(p), load(from + i));
   });
 }
 
-void narrow_pairs(const DataType type, const float* const from, std::uint16_t* const to,
-                  const std::size_t count) {
+void pairs_from_f32(const DataType type, const float* const from, std::uint16_t* const to,
+                    const std::size_t count) {
   for_type(type, to, count, 2 * lanes, [&](auto tag, std::uint16_t* const p, std::size_t i) {
     using T = decltype(tag);
-    store_pair(typed<T>(p), pair_of<T>(from + i));
+    store_pair(typed<T>(p), load_pair_in_order<T>(from + i));
   });
 }
 
-void stream_pairs(const DataType type, const float* const from, std::uint16_t* const to,
-                  const std::size_t count) {
+void stream_pairs_from_f32(const DataType type, const float* const from, std::uint16_t* const to,
+                           const std::size_t count) {
   for_type(type, to, count, 2 * lanes, [&](auto tag, std::uint16_t* const p, std::size_t i) {
     using T = decltype(tag);
-    stream_pair(typed<T>(p), pair_of<T>(from + i));
+    stream_pair(typed<T>(p), load_pair_in_order<T>(from + i));
   });
   _mm_sfence();
 }
@@ -105,8 +105,8 @@ void stream_pairs(const DataType type, const float* const from, std::uint16_t* c
 }  // namespace
 
 const test::Conversions& conversions() {
-  static constexpr test::Conversions all{widen_vectors, widen_pairs, narrow_vectors, narrow_pairs,
-                                         stream_pairs};
+  static constexpr test::Conversions all{to_f32, pairs_to_f32, from_f32, pairs_from_f32,
+                                         stream_pairs_from_f32};
   return all;
 }
 

@@ -6,7 +6,7 @@
 
 namespace onedsl::test {
 
-// Those that this CPU has.
+// Return the instruction sets that this CPU supports.
 inline std::vector<native::Isa> isas() {
   using native::Isa;
   std::vector<Isa> all;

@@ -27,7 +27,7 @@ inline std::ostream& operator<<(std::ostream& out, const Geometry& g) {
 
 namespace onedsl::test {
 
-// A dense tensor, and which of its axes have statistics of their own.
+// The shape and strides of a dense tensor, and the axes that have statistics of their own.
 struct Layout {
   std::vector<std::ptrdiff_t> shape;
   std::vector<std::ptrdiff_t> strides;  // in elements
@@ -44,7 +44,7 @@ struct Layout {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
   }
 
-  // The statistic of each element, in memory's order, by the definition alone.
+  // Return the index of each element's statistic, in memory order, from shape and strides only.
   std::vector<std::int64_t> statistics() const {
     std::vector<std::int64_t> all(static_cast<std::size_t>(elements()), -1);
     std::vector<std::ptrdiff_t> index(shape.size(), 0);
@@ -73,8 +73,8 @@ inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
   return out << ")";
 }
 
-// With strides for which memory goes through the axes in the given order, slowest first.
-inline void lay_out(Layout& layout, const std::vector<std::size_t>& order) {
+// Set dense strides for which the axes have the given order in memory, slowest first.
+inline void set_strides(Layout& layout, const std::vector<std::size_t>& order) {
   layout.strides.assign(layout.shape.size(), 0);
   std::ptrdiff_t stride = 1;
   for (std::size_t i = order.size(); i-- > 0;) {
@@ -83,15 +83,15 @@ inline void lay_out(Layout& layout, const std::vector<std::size_t>& order) {
   }
 }
 
-// Any axes kept, in any order in memory.
-inline Layout random_layout(Random& random, const std::int64_t most_elements) {
+// Return a layout with random kept axes and a random order of the axes in memory.
+inline Layout random_layout(Random& random, const std::int64_t max_elements) {
   Layout layout;
   const auto rank = static_cast<std::size_t>(random.between(1, 8));
-  std::int64_t left = most_elements;
+  std::int64_t remaining = max_elements;
   for (std::size_t axis = 0; axis < rank; ++axis) {
     layout.shape.push_back(
-        random.of_any_size(random.chance(2) ? left : std::min<std::int64_t>(left, 4)));
-    left /= layout.shape.back();
+        random.of_any_size(random.chance(2) ? remaining : std::min<std::int64_t>(remaining, 4)));
+    remaining /= layout.shape.back();
     if (random.chance(2)) layout.kept |= KeptAxes{1} << axis;
   }
   std::vector<std::size_t> order(rank);
@@ -99,31 +99,32 @@ inline Layout random_layout(Random& random, const std::int64_t most_elements) {
   for (std::size_t i = rank; random.chance(2) && i-- > 1;) {
     std::swap(order[i], order[static_cast<std::size_t>(random.between(0, std::int64_t(i)))]);
   }
-  lay_out(layout, order);
+  set_strides(layout, order);
   return layout;
 }
 
-// (outer, channels, inner), as any NXC or NCX tensor is.
+// Return the layout of an NXC or NCX tensor, viewed as (outer, channels, inner).
 inline Layout block_layout(const std::int64_t outer, const std::int64_t channels,
                            const std::int64_t inner) {
   Layout layout;
   layout.shape = {outer, channels, inner};
   layout.kept = 0b010;
-  lay_out(layout, {0, 1, 2});
+  set_strides(layout, {0, 1, 2});
   return layout;
 }
 
-inline Layout random_block(Random& random, const std::int64_t most_elements) {
-  // Numbers of channels at which vectors, rows and blocks end.
-  constexpr std::int64_t even[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+// Return a random layout of an NXC or NCX tensor.
+inline Layout random_block(Random& random, const std::int64_t max_elements) {
+  // Vectors, rows and blocks end at multiples of these numbers of channels.
+  constexpr std::int64_t boundaries[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
   const bool nxc = random.chance(2);
-  std::int64_t channels = random.of_any_size(most_elements);
+  std::int64_t channels = random.of_any_size(max_elements);
   if (random.chance(2)) {
-    channels = even[random.between(0, 8)] * random.between(1, 3) + random.between(0, 1);
+    channels = boundaries[random.between(0, 8)] * random.between(1, 3) + random.between(0, 1);
   }
-  channels = std::min(channels, most_elements);
-  const std::int64_t inner = nxc ? 1 : random.of_any_size(most_elements / channels);
-  const std::int64_t outer = random.of_any_size(most_elements / channels / inner);
+  channels = std::min(channels, max_elements);
+  const std::int64_t inner = nxc ? 1 : random.of_any_size(max_elements / channels);
+  const std::int64_t outer = random.of_any_size(max_elements / channels / inner);
   return block_layout(outer, channels, inner);
 }
 

@@ -5,7 +5,7 @@
 
 #include "tests.hpp"
 
-// Runs the tests that are named, or all.
+// Run the tests that are named on the command line, or all tests.
 int main(const int argc, const char* const* const argv) {
   using namespace onedsl::test;
   struct Test {
@@ -16,15 +16,15 @@ int main(const int argc, const char* const* const argv) {
       Test{"conversions", test_conversions},
       Test{"cpu", test_cpu},
       Test{"geometry", test_geometry},
-      Test{"order", test_order},
+      Test{"summation_order", test_summation_order},
       Test{"schedule", test_schedule},
-      Test{"accuracy", test_accuracy},
-      Test{"bits", test_bits},
+      Test{"gradient", test_gradient},
+      Test{"reproducibility", test_reproducibility},
       Test{"forward", test_forward},
       Test{"statistics", test_statistics},
       Test{"relu", test_relu},
   };
-  const auto wanted = [&](const char* const name) {
+  const auto is_selected = [&](const char* const name) {
     bool found = argc == 1;
     for (int i = 1; i < argc; ++i) found = found || std::strcmp(argv[i], name) == 0;
     return found;
@@ -32,7 +32,7 @@ int main(const int argc, const char* const* const argv) {
   int ran = 0;
   int failed = 0;
   for (const Test& test : tests) {
-    if (!wanted(test.name)) continue;
+    if (!is_selected(test.name)) continue;
     ++ran;
     try {
       test.run();

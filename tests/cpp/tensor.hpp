@@ -10,29 +10,29 @@
 
 namespace onedsl::test {
 
-inline double value_of(const DataType type, const std::byte* const at) {
+inline double load_value(const DataType type, const std::byte* const memory) {
   if (type == DataType::f32) {
     float value = 0;
-    std::memcpy(&value, at, sizeof value);
+    std::memcpy(&value, memory, sizeof value);
     return static_cast<double>(value);
   }
   std::uint16_t bits = 0;
-  std::memcpy(&bits, at, sizeof bits);
+  std::memcpy(&bits, memory, sizeof bits);
   return static_cast<double>(type == DataType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits));
 }
 
-inline void put_value(const DataType type, std::byte* const at, const double value) {
-  const auto narrow = static_cast<float>(value);
+inline void store_value(const DataType type, std::byte* const memory, const double value) {
+  const auto single = static_cast<float>(value);
   if (type == DataType::f32) {
-    std::memcpy(at, &narrow, sizeof narrow);
+    std::memcpy(memory, &single, sizeof single);
     return;
   }
-  const std::uint16_t bits = type == DataType::bf16 ? f32_to_bf16(narrow) : f32_to_f16(narrow);
-  std::memcpy(at, &bits, sizeof bits);
+  const std::uint16_t bits = type == DataType::bf16 ? f32_to_bf16(single) : f32_to_f16(single);
+  std::memcpy(memory, &bits, sizeof bits);
 }
 
-// A tensor that begins `shift` elements past a cache line, with bytes on either side that nobody
-// may touch.
+// A tensor that begins `shift` elements after the start of a cache line, between guard bytes that
+// reveal writes outside of the tensor.
 class Tensor {
  public:
   Tensor(const DataType type, const std::int64_t count, const std::int64_t shift)
@@ -43,7 +43,7 @@ class Tensor {
         memory_(count_ * size_ + 4 * line, guard) {
     begin_ = begin_of_data();
   }
-  // A copy lies in its own memory, as far past a cache line.
+  // A copy has memory of its own with the same shift.
   Tensor(const Tensor& other)
       : Tensor(other.type_, static_cast<std::int64_t>(other.count_),
                static_cast<std::int64_t>(other.shift_)) {
@@ -57,14 +57,16 @@ class Tensor {
   std::size_t count() const { return count_; }
   std::byte* data() { return memory_.data() + begin_; }
   const std::byte* data() const { return memory_.data() + begin_; }
-  double operator[](const std::size_t i) const { return value_of(type_, data() + i * size_); }
-  void set(const std::size_t i, const double value) { put_value(type_, data() + i * size_, value); }
+  double operator[](const std::size_t i) const { return load_value(type_, data() + i * size_); }
+  void set(const std::size_t i, const double value) {
+    store_value(type_, data() + i * size_, value);
+  }
   void copy_from(const Tensor& other) { std::memcpy(data(), other.data(), count_ * size_); }
 
   bool same_bits(const Tensor& other) const {
     return count_ == other.count_ && std::memcmp(data(), other.data(), count_ * size_) == 0;
   }
-  bool guards_stand() const {
+  bool guards_intact() const {
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       const bool outside = i < begin_ || i >= begin_ + count_ * size_;
       if (outside && memory_[i] != guard) return false;

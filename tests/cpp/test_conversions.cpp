@@ -22,13 +22,14 @@ struct Format {
   DataType type;
   int fraction_bits;
   int bias;
-  float (*widen)(Bits);
-  Bits (*narrow)(float);
+  float (*to_f32)(Bits);
+  Bits (*from_f32)(float);
 
   Bits infinity() const { return static_cast<Bits>(0x7fffU >> fraction_bits << fraction_bits); }
   bool is_nan(const Bits bits) const { return (bits & 0x7fffU) > infinity(); }
 
-  // By the definition of the format. Infinity is the number that would come after the largest.
+  // Return the value by the definition of the format. For infinity, return the number that would
+  // follow the largest finite one.
   double value(const Bits bits) const {
     const int exponent = (bits & 0x7fff) >> fraction_bits;
     const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -60,49 +61,50 @@ const Conversions& conversions_of(const native::Isa isa) {
 
 bool same_bits(const float a, const float b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 
-// A f32 and the 16 bits that it must become.
-struct Narrowing {
+// An f32 number and the 16-bit number that it must be rounded to.
+struct Rounding {
   float from;
   Bits to;
 };
 
-// Every value, every midpoint between neighbours, and the f32 on either side of each midpoint.
-std::vector<Narrowing> narrowings(const Format& format) {
-  std::vector<Narrowing> all;
+// Return the roundings of every 16-bit value, of the midpoints between neighboring values, and of
+// the f32 numbers next to these midpoints.
+std::vector<Rounding> all_roundings(const Format& format) {
+  std::vector<Rounding> all;
   for (const Bits sign : {Bits{0}, Bits{0x8000}}) {
+    const float f32_infinity = sign == 0 ? HUGE_VALF : -HUGE_VALF;
     for (Bits bits = 0; bits < format.infinity(); ++bits) {
       const auto low = static_cast<Bits>(sign | bits);
       const auto high = static_cast<Bits>(low + 1);
       const auto even = bits % 2 == 0 ? low : high;
       const auto middle = static_cast<float>((format.value(low) + format.value(high)) / 2);
-      const float outwards = sign == 0 ? HUGE_VALF : -HUGE_VALF;
       all.push_back({static_cast<float>(format.value(low)), low});
       all.push_back({std::nextafterf(middle, 0.0F), low});
       all.push_back({middle, even});
-      all.push_back({std::nextafterf(middle, outwards), high});
+      all.push_back({std::nextafterf(middle, f32_infinity), high});
     }
     const auto infinity = static_cast<Bits>(sign | format.infinity());
-    all.push_back({sign == 0 ? HUGE_VALF : -HUGE_VALF, infinity});
+    all.push_back({f32_infinity, infinity});
     all.push_back({sign == 0 ? 3.4028234e38F : -3.4028234e38F, infinity});
   }
   return all;
 }
 
-void test_single_values(const Format& format) {
+void test_scalars(const Format& format) {
   for (std::size_t i = 0; i < all_bits; ++i) {
     const auto bits = static_cast<Bits>(i);
-    const float wide = format.widen(bits);
+    const float wide = format.to_f32(bits);
     if (format.is_nan(bits)) {
-      check(std::isnan(wide) && format.is_nan(format.narrow(wide)), format.name, " NaN ", i);
+      check(std::isnan(wide) && format.is_nan(format.from_f32(wide)), format.name, " NaN ", i);
     } else if ((bits & 0x7fff) == format.infinity()) {
       check(std::isinf(wide) && std::signbit(wide) == (bits > 0x7fff), format.name, " inf ", i);
     } else {
-      check(same_bits(wide, static_cast<float>(format.value(bits))), format.name, " widens ", i);
+      check(same_bits(wide, static_cast<float>(format.value(bits))), format.name, " to f32: ", i);
     }
   }
-  for (const Narrowing& n : narrowings(format)) {
-    check(format.narrow(n.from) == n.to, format.name, " narrows ", n.from, " to ",
-          format.narrow(n.from), ", not ", n.to);
+  for (const Rounding& r : all_roundings(format)) {
+    check(format.from_f32(r.from) == r.to, "f32 to ", format.name, ": ", r.from, " to ",
+          format.from_f32(r.from), ", not ", r.to);
   }
 }
 
@@ -115,31 +117,32 @@ void test_vectors(const Format& format, const native::Isa isa) {
   const auto line = [](const std::size_t i) { return i / 32; };
   const auto within = [](const std::size_t i) { return i % 32; };
 
-  std::vector<Line> narrow(all_bits / 32);
+  std::vector<Line> bits(all_bits / 32);
   for (std::size_t i = 0; i < all_bits; ++i) {
-    narrow[line(i)].bits[within(i)] = static_cast<Bits>(i);
+    bits[line(i)].bits[within(i)] = static_cast<Bits>(i);
   }
-  std::vector<float> wide(all_bits);
-  for (const auto widen : {vectors.widen, vectors.widen_pairs}) {
-    widen(format.type, narrow[0].bits.data(), wide.data(), all_bits);
+  std::vector<float> values(all_bits);
+  for (const auto convert : {vectors.to_f32, vectors.pairs_to_f32}) {
+    convert(format.type, bits[0].bits.data(), values.data(), all_bits);
     for (std::size_t i = 0; i < all_bits; ++i) {
-      const float expected = format.widen(static_cast<Bits>(i));
-      check(std::isnan(expected) ? std::isnan(wide[i]) : same_bits(wide[i], expected), format.name,
-            " widens ", i, " on ", name_of(isa));
+      const float expected = format.to_f32(static_cast<Bits>(i));
+      check(std::isnan(expected) ? std::isnan(values[i]) : same_bits(values[i], expected),
+            format.name, " to f32: ", i, " on ", name_of(isa));
     }
   }
 
-  const std::vector<Narrowing> all = narrowings(format);
+  const std::vector<Rounding> all = all_roundings(format);
   const std::size_t padded = (all.size() + 31) / 32 * 32;
-  wide.assign(padded, NAN);
-  for (std::size_t i = 0; i < all.size(); ++i) wide[i] = all[i].from;
-  narrow.resize(padded / 32);
-  for (const auto convert : {vectors.narrow, vectors.narrow_pairs, vectors.stream_pairs}) {
-    convert(format.type, wide.data(), narrow[0].bits.data(), padded);
+  values.assign(padded, NAN);
+  for (std::size_t i = 0; i < all.size(); ++i) values[i] = all[i].from;
+  bits.resize(padded / 32);
+  for (const auto convert :
+       {vectors.from_f32, vectors.pairs_from_f32, vectors.stream_pairs_from_f32}) {
+    convert(format.type, values.data(), bits[0].bits.data(), padded);
     for (std::size_t i = 0; i < padded; ++i) {
-      const Bits got = narrow[line(i)].bits[within(i)];
-      check(i < all.size() ? got == all[i].to : format.is_nan(got), format.name, " narrows ",
-            wide[i], " to ", got, " on ", name_of(isa));
+      const Bits got = bits[line(i)].bits[within(i)];
+      check(i < all.size() ? got == all[i].to : format.is_nan(got), "f32 to ", format.name, ": ",
+            values[i], " to ", got, " on ", name_of(isa));
     }
   }
 }
@@ -148,7 +151,7 @@ void test_vectors(const Format& format, const native::Isa isa) {
 
 void test_conversions() {
   for (const Format& format : formats) {
-    test_single_values(format);
+    test_scalars(format);
     for (const native::Isa isa : isas()) test_vectors(format, isa);
   }
 }

@@ -18,7 +18,7 @@ struct Moments {
   std::vector<double> variance;
 };
 
-// By their definition, in more digits than f64 has.
+// Return mean and variance by their definitions, in long double.
 Moments moments_of(const Call& call, const std::vector<std::int64_t>& statistics) {
   const auto channels = static_cast<std::size_t>(call.problem.geometry.statistics());
   const auto count = static_cast<long double>(call.problem.geometry.per_statistic());
@@ -41,10 +41,10 @@ Moments moments_of(const Call& call, const std::vector<std::int64_t>& statistics
   return moments;
 }
 
-void check_near(const double got, const double wanted, const double allowed, const char* const name,
-                const std::size_t at, const Call& call, const Run& run) {
-  check(std::abs(got - wanted) <= allowed, name, "[", at, "] is ", got, ", not ", wanted, ", and ",
-        allowed, " is allowed: ", call, " on ", run);
+void check_near(const double got, const double expected, const double allowed,
+                const char* const name, const std::size_t index, const Call& call, const Run& run) {
+  check(std::abs(got - expected) <= allowed, name, "[", index, "] is ", got, ", not ", expected,
+        " +- ", allowed, ": ", call, " on ", run);
 }
 
 void check_statistics(const Call& call, const Results& results, const Run& run) {
@@ -53,29 +53,30 @@ void check_statistics(const Call& call, const Results& results, const Run& run) 
   for (std::size_t c = 0; c < moments.mean.size(); ++c) {
     const double mean = moments.mean[c];
     const double variance = moments.variance[c];
-    // f32 rounds the mean by up to 2^-24 of it; its sum is as right as the deviation is.
-    const double mean_off = 0x1.01p-24 * std::abs(mean) + 1e-6 * std::sqrt(variance) + 1e-30;
-    const double variance_off = 1e-6 * variance + 1e-30;
-    const auto near = [&](const Output port, const double wanted, const double allowed) {
-      check_near(results.at(port)[c], wanted, allowed, output_names[static_cast<int>(port)], c,
+    // The mean is rounded to f32, by up to 2^-24 of its value; the error of its sum is relative to
+    // the standard deviation.
+    const double mean_error = 0x1.01p-24 * std::abs(mean) + 1e-6 * std::sqrt(variance) + 1e-30;
+    const double variance_error = 1e-6 * variance + 1e-30;
+    const auto near = [&](const Output port, const double expected, const double allowed) {
+      check_near(results.at(port)[c], expected, allowed, output_names[static_cast<int>(port)], c,
                  call, run);
     };
-    near(Output::batch_mean, mean, mean_off);
-    near(Output::batch_variance, variance, variance_off);
+    near(Output::batch_mean, mean, mean_error);
+    near(Output::batch_variance, variance, variance_error);
     const double mean_before = momentum * call[Input::mean][c];
     const double variance_before = momentum * call[Input::variance][c];
     near(Output::running_mean, mean_before + (1 - momentum) * mean,
-         mean_off + 1e-7 * (std::abs(mean_before) + std::abs(mean)));
+         mean_error + 1e-7 * (std::abs(mean_before) + std::abs(mean)));
     near(Output::running_variance, variance_before + (1 - momentum) * variance,
-         variance_off + 1e-7 * (std::abs(variance_before) + variance));
+         variance_error + 1e-7 * (std::abs(variance_before) + variance));
   }
 }
 
-// dst is what the returned statistics give.
+// Check dst against the formula with the returned statistics.
 void check_dst(const Call& call, const Results& results, const Run& run) {
   const Problem& problem = call.problem;
   const std::vector<std::int64_t> statistics = call.layout.statistics();
-  const std::vector<double> r = inverse_deviations(problem, results.at(Output::batch_variance));
+  const std::vector<double> r = inverse_stddevs(problem, results.at(Output::batch_variance));
   const bool relu = problem.operation == Operation::relu_forward_training;
   for (std::size_t i = 0; i < statistics.size(); ++i) {
     const auto c = static_cast<std::size_t>(statistics[i]);
@@ -83,15 +84,16 @@ void check_dst(const Call& call, const Results& results, const Run& run) {
     const double beta = call.has(Input::beta) ? call[Input::beta][c] : 0;
     const double residual = call.has(Input::residual) ? call[Input::residual][i] : 0;
     const double scaled = (call[Input::src][i] - results.at(Output::batch_mean)[c]) * gamma * r[c];
-    double wanted = scaled + beta + residual;
-    if (relu) wanted = std::min(std::max(wanted, 0.0), problem.attributes.clip);
-    const double allowed =
-        tolerance(problem.data) * (std::abs(scaled) + std::abs(beta) + std::abs(residual)) +
-        least_step(problem.data);
-    check_near(results.at(Output::dst)[i], wanted, allowed, "dst", i, call, run);
+    double expected = scaled + beta + residual;
+    if (relu) expected = std::min(std::max(expected, 0.0), problem.attributes.clip);
+    const double allowed = relative_tolerance(problem.data) *
+                               (std::abs(scaled) + std::abs(beta) + std::abs(residual)) +
+                           absolute_tolerance(problem.data);
+    check_near(results.at(Output::dst)[i], expected, allowed, "dst", i, call, run);
   }
 }
 
+// Return a forward call whose src is not yet set.
 Call call_of(Random& random, const std::int64_t outer, const std::int64_t channels,
              const std::int64_t inner, const DataType type) {
   const Layout layout = block_layout(outer, channels, inner);
@@ -110,9 +112,9 @@ void fill(Call& call, const Value& value) {
   }
 }
 
-// In both layouts, with channels of some and of many elements, on all instruction sets.
+// Call use(call, run) for columns and planes, short and long channels, and all instruction sets.
 template <class Use>
-void for_hard_calls(Random& random, const DataType type, const Use& use) {
+void for_shapes_and_isas(Random& random, const DataType type, const Use& use) {
   struct Shape {
     std::int64_t outer, channels, inner;
   };
@@ -124,7 +126,7 @@ void for_hard_calls(Random& random, const DataType type, const Use& use) {
 }
 
 void test_large_means(Random& random) {
-  for_hard_calls(random, DataType::f32, [&](Call& call, const Run& run) {
+  for_shapes_and_isas(random, DataType::f32, [&](Call& call, const Run& run) {
     for (const double mean : {1e2, -1e4, 1e6}) {
       fill(call, [&](std::size_t, const std::int64_t c) {
         return mean * static_cast<double>(c + 1) + random.real();
@@ -132,20 +134,20 @@ void test_large_means(Random& random) {
       check_statistics(call, results_of(call, run), run);
     }
   });
-  // 10^7 elements a channel, 10^4 deviations off.
+  // 10^7 elements per channel, and a mean of more than 10^4 standard deviations.
   for (const std::int64_t inner : {1, 5000}) {
     Call call = call_of(random, 10000000 / inner, 1, inner, DataType::f32);
     fill(call, [&](std::size_t, std::int64_t) { return 1e4 + random.real(); });
-    Run run = plain_run(isas().back());
+    Run run = default_run(isas().back());
     run.threads = 2;
     check_statistics(call, results_of(call, run), run);
   }
 }
 
-// Wherever the pivot is taken from: outliers, many or few, at any place, change the order of
-// magnitude of what is summed.
+// Few or many outliers at random positions. If the pivot is estimated from outliers, or from all
+// elements but them, the sums have another order of magnitude.
 void test_outliers(Random& random) {
-  for_hard_calls(random, DataType::f32, [&](Call& call, const Run& run) {
+  for_shapes_and_isas(random, DataType::f32, [&](Call& call, const Run& run) {
     const std::size_t count = call[Input::src].count();
     for (const std::size_t period : {std::size_t{2}, std::size_t{7}, count / 16 + 1, count}) {
       const auto first = static_cast<std::size_t>(random.between(0, std::int64_t(period) - 1));
@@ -154,7 +156,7 @@ void test_outliers(Random& random) {
       });
       check_statistics(call, results_of(call, run), run);
     }
-    // All of the samples, if they are where they are today, and nothing else.
+    // The outliers are exactly the elements that the pivot is estimated from.
     const auto statistics = call.layout.statistics();
     std::vector<std::int64_t> seen(static_cast<std::size_t>(call.problem.geometry.statistics()));
     const std::int64_t elements = call.problem.geometry.per_statistic();
@@ -170,29 +172,30 @@ void test_outliers(Random& random) {
 
 void test_constant_channels(Random& random) {
   for (const DataType type : types) {
-    for_hard_calls(random, type, [&](Call& call, const Run& run) {
+    for_shapes_and_isas(random, type, [&](Call& call, const Run& run) {
       fill(call, [&](std::size_t, const std::int64_t c) { return 0.1 + static_cast<double>(c); });
       const Results results = results_of(call, run);
       for (std::size_t c = 0; c < results.at(Output::batch_mean).count(); ++c) {
         const double variance = results.at(Output::batch_variance)[c];
-        check(variance == 0, "a constant has the variance ", variance, ": ", call, " on ", run);
+        check(variance == 0, "a constant channel has the variance ", variance, ": ", call, " on ",
+              run);
       }
       check_dst(call, results, run);
     });
   }
 }
 
-// Infinities and NaN stay in their channels, and give there what the formulas give.
+// Infinities and NaN affect only their channels, and the results there are those of the formulas.
 void test_not_finite(Random& random) {
-  for (const double odd : {infinity, -infinity, std::nan("")}) {
-    for_hard_calls(random, DataType::f32, [&](Call& call, const Run& run) {
+  for (const double special : {infinity, -infinity, std::nan("")}) {
+    for_shapes_and_isas(random, DataType::f32, [&](Call& call, const Run& run) {
       const std::int64_t channels = call.problem.geometry.statistics();
-      const std::int64_t spoilt = random.between(0, channels - 1);
+      const std::int64_t nan_channel = random.between(0, channels - 1);
       const auto at = static_cast<std::size_t>(
           random.between(0, static_cast<std::int64_t>(call[Input::src].count()) - 1));
       fill(call, [&](const std::size_t i, const std::int64_t c) {
-        // One such element, or all of a channel's.
-        return i == at || (std::isnan(odd) && c == spoilt) ? odd : random.real();
+        // One such element; with NaN also a whole channel.
+        return i == at || (std::isnan(special) && c == nan_channel) ? special : random.real();
       });
       const std::vector<std::int64_t> statistics = call.layout.statistics();
       const Moments moments = moments_of(call, statistics);

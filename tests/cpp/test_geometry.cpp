@@ -10,16 +10,16 @@
 namespace onedsl::test {
 namespace {
 
-// The statistic of each element, in memory's order, as a backend takes it from a Geometry.
+// Return the index of each element's statistic, in memory order, from a Geometry.
 std::vector<std::int64_t> statistics_of(const Geometry& geometry) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(geometry.elements()), -1);
-  std::vector<std::int64_t> at(geometry.num_loops, 0);
+  std::vector<std::int64_t> index(geometry.num_loops, 0);
   for (bool more = true; more;) {
     std::int64_t offset = 0;
     std::int64_t group = 0;
     for (std::size_t i = 0; i < geometry.num_loops; ++i) {
-      offset += at[i] * geometry.loops[i].stride;
-      if (geometry.loops[i].kept) group = group * geometry.loops[i].count + at[i];
+      offset += index[i] * geometry.loops[i].stride;
+      if (geometry.loops[i].kept) group = group * geometry.loops[i].count + index[i];
     }
     for (std::int64_t o = 0; o < geometry.outer; ++o) {
       for (std::int64_t c = 0; c < geometry.channels; ++c) {
@@ -31,14 +31,14 @@ std::vector<std::int64_t> statistics_of(const Geometry& geometry) {
     }
     more = false;
     for (std::size_t i = geometry.num_loops; i-- > 0 && !more;) {
-      more = ++at[i] < geometry.loops[i].count;
-      if (!more) at[i] = 0;
+      more = ++index[i] < geometry.loops[i].count;
+      if (!more) index[i] = 0;
     }
   }
   return all;
 }
 
-// Whether the kept axes lie in memory in their own order.
+// Return whether the kept axes have the same order in memory as in the shape.
 bool kept_in_order(const Layout& layout) {
   std::ptrdiff_t last = std::numeric_limits<std::ptrdiff_t>::max();
   for (std::size_t axis = 0; axis < layout.shape.size(); ++axis) {
@@ -49,7 +49,7 @@ bool kept_in_order(const Layout& layout) {
   return true;
 }
 
-void test_every_element_has_its_statistic() {
+void test_statistic_of_each_element() {
   Random random(1);
   int seen = 0;
   int with_loops = 0;
@@ -58,49 +58,50 @@ void test_every_element_has_its_statistic() {
     const std::optional<Geometry> geometry = layout.geometry();
     check(geometry.has_value() == kept_in_order(layout), layout);
     if (!geometry) continue;
-    check(statistics_of(*geometry) == layout.statistics(), layout, " is seen as ", *geometry);
+    check(statistics_of(*geometry) == layout.statistics(), layout, " has the wrong geometry ",
+          *geometry);
     ++seen;
     with_loops += geometry->num_loops > 0 ? 1 : 0;
   }
   check(seen > 2000 && with_loops > 200, seen, " layouts, ", with_loops, " with loops");
 }
 
-void test_what_is_not_dense() {
-  const auto refused = [](const char* const what, const std::vector<std::ptrdiff_t>& shape,
-                          const std::vector<std::ptrdiff_t>& strides) {
+void test_not_dense() {
+  const auto check_rejected = [](const char* const reason, const std::vector<std::ptrdiff_t>& shape,
+                                 const std::vector<std::ptrdiff_t>& strides) {
     Layout layout;
     layout.shape = shape;
     layout.strides = strides;
     layout.kept = 0b10;
-    check(!layout.geometry(), what);
+    check(!layout.geometry(), "accepted: ", reason);
   };
-  refused("a gap", {4, 3}, {4, 1});
-  refused("an overlap", {4, 3}, {2, 1});
-  refused("a broadcast axis", {4, 3}, {0, 1});
-  refused("a negative stride", {4, 3}, {-3, 1});
-  refused("no element in a row", {4, 3}, {6, 2});
-  refused("a negative size", {-4, 3}, {3, 1});
+  check_rejected("a gap", {4, 3}, {4, 1});
+  check_rejected("an overlap", {4, 3}, {2, 1});
+  check_rejected("a broadcast axis", {4, 3}, {0, 1});
+  check_rejected("a negative stride", {4, 3}, {-3, 1});
+  check_rejected("a gap between all elements", {4, 3}, {6, 2});
+  check_rejected("a negative size", {-4, 3}, {3, 1});
   constexpr std::ptrdiff_t huge = std::ptrdiff_t{1} << 40;
-  refused("more bytes than 64 bits count", {huge, huge}, {huge, 1});
+  check_rejected("a size in bytes that overflows 64 bits", {huge, huge}, {huge, 1});
   constexpr std::ptrdiff_t most = max_tensor_bytes / 4;
-  refused("more than max_tensor_bytes", {1, most + 1}, {most + 1, 1});
-  check(block_layout(1, most, 1).geometry().has_value(), "as large as a tensor may be");
+  check_rejected("more than max_tensor_bytes", {1, most + 1}, {most + 1, 1});
+  check(block_layout(1, most, 1).geometry().has_value(), "the largest tensor is rejected");
 
   Layout single = block_layout(4, 3, 1);
   single.strides[2] = 12345;
-  check(single.geometry().has_value(), "the stride of an axis of size 1 is never walked");
+  check(single.geometry().has_value(), "the stride of an axis of size 1 must be ignored");
 }
 
 void test_empty() {
   const std::optional<Geometry> geometry = block_layout(0, 3, 5).geometry();
-  check(geometry && geometry->elements() == 0 && geometry->statistics() == 3, "empty");
+  check(geometry && geometry->elements() == 0 && geometry->statistics() == 3, "empty tensor");
 }
 
 }  // namespace
 
 void test_geometry() {
-  test_every_element_has_its_statistic();
-  test_what_is_not_dense();
+  test_statistic_of_each_element();
+  test_not_dense();
   test_empty();
 }
 

@@ -29,7 +29,7 @@ double rounded(const DataType type, const float value) {
   return static_cast<double>(value);
 }
 
-// ---- The thresholds: y is judged before it is rounded as it would be after ----
+// ---- Thresholds: comparing y with them before rounding is the same as comparing dst ----
 
 void check_thresholds(const DataType type, const double clip, const float y) {
   const native::Relu relu = native::relu_of(clip, type);
@@ -40,7 +40,10 @@ void check_thresholds(const DataType type, const double clip, const float y) {
   const bool reaches_clip = !std::isinf(clip) && dst >= bound;
   check(bound == 0 || (y >= relu.clip_threshold) == reaches_clip, y, " is rounded to ", dst,
         ", the clip to ", bound, ", and clip_threshold is ", relu.clip_threshold);
-  if (bound == 0) check(y <= relu.zero_threshold || y >= relu.clip_threshold, "open though the clip is 0");
+  if (bound == 0) {
+    check(y <= relu.zero_threshold || y >= relu.clip_threshold,
+          "the gradient is not zero although the clip is 0");
+  }
   check(static_cast<double>(relu.clip) == bound, "the clip is ", relu.clip, ", not ", bound);
 }
 
@@ -57,57 +60,59 @@ void test_thresholds() {
       };
       around(0);
       around(bound);
-      for (const float half : {0x1p-25F, 0x1p-24F, 0x1p-134F, 0x1p-133F, 65520.0F, 0x1.ffp127F}) {
-        around(half);
+      for (const float midpoint :
+           {0x1p-25F, 0x1p-24F, 0x1p-134F, 0x1p-133F, 65520.0F, 0x1.ffp127F}) {
+        around(midpoint);
       }
-      // Half a step of the type below the clip, and a step.
+      // Half the distance to the next value of the type below the clip, and the whole distance.
       for (const int bits : {8, 9, 10, 11, 12, 13}) {
-        const float step = std::ldexp(1.0F, std::ilogb(static_cast<float>(clip)) - bits);
-        if (std::isfinite(clip)) around(bound - step);
+        const float distance = std::ldexp(1.0F, std::ilogb(static_cast<float>(clip)) - bits);
+        if (std::isfinite(clip)) around(bound - distance);
       }
     }
   }
 }
 
-// ---- The gradient ----
+// ---- Gradient ----
 
+// Return whether the ReLU passes the gradient on.
 bool is_open(const double dst, const double clip) {
   return !(dst <= 0 || (!std::isinf(clip) && dst >= clip));
 }
 
-// That of the normalization alone, for a diff_dst that the mask has been laid over already.
+// Return the gradient's call without ReLU, for a diff_dst that is already masked.
 Call without_relu(const Call& call, const Tensor& dst) {
-  Call plain{call.layout, call.problem, {}};
-  plain.problem.operation = Operation::training_backward;
-  plain.problem.outputs = signature_of(Operation::training_backward).outputs;
+  Call masked{call.layout, call.problem, {}};
+  masked.problem.operation = Operation::training_backward;
+  masked.problem.outputs = signature_of(Operation::training_backward).outputs;
   signature_of(Operation::training_backward).inputs.for_each([&](const Input port) {
-    if (call.has(port)) plain.inputs.emplace(port, call[port]);
+    if (call.has(port)) masked.inputs.emplace(port, call[port]);
   });
   const double clip = rounded(call.problem.data, static_cast<float>(call.problem.attributes.clip));
-  Tensor& diff_dst = plain[Input::diff_dst];
+  Tensor& diff_dst = masked[Input::diff_dst];
   for (std::size_t i = 0; i < diff_dst.count(); ++i) {
     if (!is_open(dst[i], clip)) diff_dst.set(i, 0);
   }
-  return plain;
+  return masked;
 }
 
-// Bit for bit the plain gradient of the masked diff_dst, which is diff_residual.
+// Check that the results have the bits of the gradient without ReLU for the masked diff_dst, and
+// that diff_residual is the masked diff_dst.
 void check_gradient(const Call& call, const Tensor& dst, const Run& run) {
-  const Call plain = without_relu(call, dst);
-  Run plain_one = plain_run(run.machine.isa);
-  Results expected = results_of(plain, plain_one);
+  const Call masked = without_relu(call, dst);
+  Results expected = results_of(masked, default_run(run.machine.isa));
   const Results results = results_of(call, run);
-  expected.emplace(Output::diff_residual, plain[Input::diff_dst]);
+  expected.emplace(Output::diff_residual, masked[Input::diff_dst]);
   for (const auto& [port, tensor] : results) {
     check(tensor.same_bits(expected.at(port)), output_names[static_cast<int>(port)],
-          " is not that of the masked diff_dst: ", call, " on ", run);
+          " is not the result for the masked diff_dst: ", call, " on ", run);
   }
 }
 
-// Any dst, also one that a forward pass would not give.
+// Any dst, including values that no forward pass computes.
 void test_mask_of_dst(Random& random) {
-  const double odd[] = {0.0,   -0.0,   0.75,     0x1p-24,   -0x1p-24,     0x1p-133,
-                        1e-45, -1e-45, infinity, -infinity, std::nan(""), 0.7499};
+  const double special[] = {0.0,   -0.0,   0.75,     0x1p-24,   -0x1p-24,     0x1p-133,
+                            1e-45, -1e-45, infinity, -infinity, std::nan(""), 0.7499};
   for_random_layouts(random, 300, 20000, [&](const Layout& layout, const Geometry& geometry) {
     Call call = random_call(random, Operation::relu_training_backward, layout, geometry);
     call.problem.statistics = Statistics::batch;
@@ -116,13 +121,13 @@ void test_mask_of_dst(Random& random) {
     }
     Tensor& dst = call[Input::dst];
     for (std::size_t i = 0; i < dst.count(); ++i) {
-      dst.set(i, random.chance(2) ? odd[random.between(0, 11)] : random.real());
+      dst.set(i, random.chance(2) ? special[random.between(0, 11)] : random.real());
     }
     for (const Isa isa : isas()) check_gradient(call, dst, random_run(random, isa));
   });
 }
 
-// The forward pass, and the gradient that is given its results.
+// Calls of the forward pass and of the gradient of its results.
 struct Training {
   Call forward;
   Call backward;
@@ -143,12 +148,12 @@ Training random_training(Random& random, const Layout& layout, const Geometry& g
   return {std::move(forward), std::move(backward)};
 }
 
-void put(Call& call, const Input port, const Tensor& tensor) {
+void set_input(Call& call, const Input port, const Tensor& tensor) {
   call.inputs.erase(port);
   call.inputs.emplace(port, tensor);
 }
 
-// What is next to zero and next to the clip, in f32: beta such that some element comes out there.
+// Choose beta so that some elements are next to zero or next to the clip before rounding.
 void move_onto_thresholds(Random& random, Call& forward, const Run& run) {
   Call linear = forward;
   linear.problem.operation = Operation::forward_training;
@@ -166,7 +171,7 @@ void move_onto_thresholds(Random& random, Call& forward, const Run& run) {
   }
 }
 
-// The mask made of src is that of the forward pass's own dst, bit for bit.
+// Check that the mask computed from src is the mask of the dst that the forward pass computed.
 void test_mask_of_src(Random& random) {
   int open = 0;
   int closed = 0;
@@ -174,8 +179,8 @@ void test_mask_of_src(Random& random) {
     Training training = random_training(random, layout, geometry);
     Call& forward = training.forward;
     Call& backward = training.backward;
-    const Isa isa = random.of(isas());
-    // As small as f16 or f32 can hold, and less: dst is subnormal, or underflows to zero.
+    const Isa isa = random.choice(isas());
+    // With a tiny gamma, dst is subnormal or underflows to zero.
     const double small = random.chance(3) ? (random.chance(2) ? 1e-7 : 1e-38) : 1;
     if (forward.has(Input::gamma)) {
       for (std::size_t c = 0; c < forward[Input::gamma].count(); ++c) {
@@ -186,23 +191,24 @@ void test_mask_of_src(Random& random) {
     if (random.chance(8)) forward[Input::src].set(0, random.chance(2) ? infinity : std::nan(""));
     if (small == 1) move_onto_thresholds(random, forward, random_run(random, isa));
     const Results results = results_of(forward, random_run(random, isa));
-    put(backward, Input::src, forward[Input::src]);
-    put(backward, Input::mean, results.at(Output::batch_mean));
-    put(backward, Input::variance, results.at(Output::batch_variance));
-    if (forward.has(Input::gamma)) put(backward, Input::gamma, forward[Input::gamma]);
-    if (forward.has(Input::beta)) put(backward, Input::beta, forward[Input::beta]);
+    set_input(backward, Input::src, forward[Input::src]);
+    set_input(backward, Input::mean, results.at(Output::batch_mean));
+    set_input(backward, Input::variance, results.at(Output::batch_variance));
+    if (forward.has(Input::gamma)) set_input(backward, Input::gamma, forward[Input::gamma]);
+    if (forward.has(Input::beta)) set_input(backward, Input::beta, forward[Input::beta]);
     const Tensor& dst = results.at(Output::dst);
     check_gradient(backward, dst, random_run(random, isa));
     const double clip =
         rounded(forward.problem.data, static_cast<float>(forward.problem.attributes.clip));
     for (std::size_t i = 0; i < dst.count(); ++i) ++(is_open(dst[i], clip) ? open : closed);
   });
-  check(open > 100000 && closed > 100000, "one-sided: ", open, " open, ", closed, " closed");
+  check(open > 100000 && closed > 100000, "the masks cover too little: ", open, " open, ", closed,
+        " closed");
 }
 
-// ---- The forward pass at what is not an ordinary number ----
+// ---- Forward pass ----
 
-// Statistics that are exact: src is its own normalization.
+// Zeros, infinities, NaN and the clip. src is zero, so the residual is the input of the ReLU.
 void test_values(Random& random) {
   const Layout layout = block_layout(64, 1, 33);
   for (const DataType type : types) {
@@ -217,10 +223,10 @@ void test_values(Random& random) {
       call.inputs.erase(Input::residual);
       Tensor src(type, layout.elements(), 0);
       Tensor residual(type, layout.elements(), 1);
-      const double odd[] = {0.0, -0.0, infinity, -infinity, std::nan(""), bound, 0.25, -0.25};
+      const double special[] = {0.0, -0.0, infinity, -infinity, std::nan(""), bound, 0.25, -0.25};
       for (std::size_t i = 0; i < src.count(); ++i) {
         src.set(i, 0);
-        residual.set(i, odd[i % 8]);
+        residual.set(i, special[i % 8]);
       }
       call.inputs.emplace(Input::src, std::move(src));
       call.inputs.emplace(Input::residual, std::move(residual));
@@ -228,9 +234,9 @@ void test_values(Random& random) {
       const Results results = results_of(call, run);
       for (std::size_t i = 0; i < layout.statistics().size(); ++i) {
         const double y = call[Input::residual][i];
-        const double wanted = y <= 0 ? 0 : (y >= bound ? bound : y);
+        const double expected = y <= 0 ? 0 : (y >= bound ? bound : y);
         const double dst = results.at(Output::dst)[i];
-        const bool same = dst == wanted && !std::signbit(dst);
+        const bool same = dst == expected && !std::signbit(dst);
         check(same || (std::isnan(dst) && std::isnan(y)), "relu of ", y, " is ", dst, ": ", call,
               " on ", run);
       }

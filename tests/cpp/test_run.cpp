@@ -10,14 +10,15 @@
 namespace onedsl::test {
 namespace {
 
-// ---- Accuracy of the gradient: against the formulas in f64 ----
+// ---- Accuracy ----
 
-void check_accuracy(const Call& call, const Results& results, const Run& run) {
+// Check the gradient against the formulas in f64.
+void check_gradient(const Call& call, const Results& results, const Run& run) {
   const Problem& problem = call.problem;
   const std::vector<std::int64_t> statistics = call.layout.statistics();
   const auto channels = static_cast<std::size_t>(problem.geometry.statistics());
   const auto count = static_cast<double>(problem.geometry.per_statistic());
-  const std::vector<double> r = inverse_deviations(problem, call[Input::variance]);
+  const std::vector<double> r = inverse_stddevs(problem, call[Input::variance]);
   const Tensor& src = call[Input::src];
   const Tensor& diff_dst = call[Input::diff_dst];
   const auto normalized = [&](const std::size_t i, const std::size_t c) {
@@ -50,22 +51,22 @@ void check_accuracy(const Call& call, const Results& results, const Run& run) {
       gradient -= diff_beta[c] / count + normalized(i, c) * diff_gamma[c] / count;
       magnitude += (ones[c] + std::abs(normalized(i, c)) * terms[c]) / count;
     }
-    const double allowed =
-        tolerance(problem.data) * magnitude * std::abs(scale) + least_step(problem.data);
+    const double allowed = relative_tolerance(problem.data) * magnitude * std::abs(scale) +
+                           absolute_tolerance(problem.data);
     const double result = results.at(Output::diff_src)[i];
     check(std::abs(result - scale * gradient) <= allowed, "diff_src[", i, "] is ", result, ", not ",
           scale * gradient, ": ", call, " on ", run);
   }
 }
 
-// ---- Bits ----
+// ---- Reproducibility ----
 
 void check_same_bits(const Call& call, const Results& expected, const Run& run) {
-  check(same_bits(results_of(call, run), expected), "other bits: ", call, " on ", run);
+  check(same_bits(results_of(call, run), expected), "the bits differ: ", call, " on ", run);
 }
 
-// Shapes at which the bits did depend on the number of threads, with that number.
-void test_shapes_that_differed() {
+// Regression: with these shapes and numbers of threads, bits depended on the number of threads.
+void test_former_failures() {
   struct Shape {
     std::int64_t outer, channels;
     int threads;
@@ -77,7 +78,7 @@ void test_shapes_that_differed() {
     for (const Isa isa : isas()) {
       for (const Operation operation : operations) {
         const Call call = random_call(random, operation, layout, *layout.geometry());
-        Run run = plain_run(isa);
+        Run run = default_run(isa);
         const Results expected = results_of(call, run);
         run.threads = shape.threads;
         check_same_bits(call, expected, run);
@@ -86,8 +87,8 @@ void test_shapes_that_differed() {
   }
 }
 
-// Channels of so many elements that src is summed about a pivot other than the mean, which tells
-// where diff_dst does not cancel.
+// Long channels are summed about a pivot other than the mean. A wrong pivot changes the results if
+// the sum of diff_dst is not close to zero.
 void test_long_channels(Random& random) {
   for (const Layout& layout : {block_layout(9000, 3, 1), block_layout(3, 2, 4000)}) {
     Call call = random_call(random, Operation::training_backward, layout, *layout.geometry());
@@ -98,32 +99,32 @@ void test_long_channels(Random& random) {
     }
     for (const Isa isa : isas()) {
       const Run run = random_run(random, isa);
-      check_accuracy(call, results_of(call, run), run);
+      check_gradient(call, results_of(call, run), run);
     }
   }
 }
 
 }  // namespace
 
-void test_accuracy() {
+void test_gradient() {
   Random random(5);
   test_long_channels(random);
   for_random_layouts(random, 1000, 20000, [&](const Layout& layout, const Geometry& geometry) {
     const Call call = random_call(random, Operation::training_backward, layout, geometry);
     for (const Isa isa : isas()) {
       const Run run = random_run(random, isa);
-      check_accuracy(call, results_of(call, run), run);
+      check_gradient(call, results_of(call, run), run);
     }
   });
 }
 
-void test_bits() {
-  test_shapes_that_differed();
+void test_reproducibility() {
+  test_former_failures();
   Random random(6);
   for_random_layouts(random, 4000, 100000, [&](const Layout& layout, const Geometry& geometry) {
-    const Call call = random_call(random, random.of(operations), layout, geometry);
-    const Isa isa = random.of(isas());
-    const Results expected = results_of(call, plain_run(isa));
+    const Call call = random_call(random, random.choice(operations), layout, geometry);
+    const Isa isa = random.choice(isas());
+    const Results expected = results_of(call, default_run(isa));
     for (int i = 0; i < 5; ++i) check_same_bits(call, expected, random_run(random, isa));
   });
 }

@@ -21,14 +21,14 @@ using native::Schedule;
 using native::SummationOrder;
 using native::Worker;
 
-// Shares differ by at most one: no worker is idle while another has two.
+// Check that the numbers of items per worker differ by at most one.
 void check_even(const std::vector<Index>& shares, const Geometry& geometry) {
   const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
   check(*most - *least <= 1, "a thread has ", *most, " shares and another ", *least, " of ",
         geometry);
 }
 
-// Counts how often run() visits each channel of each partial sum.
+// Check that the loops of run() visit each channel of each partial sum exactly once.
 void check_covered_once(const Schedule& schedule, const SummationOrder& order,
                         const Geometry& geometry) {
   std::vector<int> sums(static_cast<std::size_t>(order.channels * order.partials), 0);
@@ -61,14 +61,15 @@ void check_covered_once(const Schedule& schedule, const SummationOrder& order,
     }
   }
   const auto once = [](const int times) { return times == 1; };
-  check(std::all_of(sums.begin(), sums.end(), once), "not every work item once: ", geometry);
-  check(std::all_of(finished.begin(), finished.end(), once), "not finished once: ", geometry);
+  check(std::all_of(sums.begin(), sums.end(), once), "a work item is not visited once: ", geometry);
+  check(std::all_of(finished.begin(), finished.end(), once),
+        "a channel is not finished once: ", geometry);
   check_even(panels_each, geometry);
   for (const std::vector<Index>& items : items_each) check_even(items, geometry);
 }
 
-void check_what_kernels_rely_on(const Schedule& schedule, const SummationOrder& order,
-                                const Geometry& geometry) {
+void check_requirements_of_kernels(const Schedule& schedule, const SummationOrder& order,
+                                   const Geometry& geometry) {
   check(schedule.block >= 1 && schedule.panel >= schedule.block, "blocks of ", geometry);
   if (order.repeat > 1)
     check(schedule.block == order.channels, "rows of several positions of ", geometry);
@@ -102,14 +103,14 @@ void test_schedule() {
         static_cast<int>(random.chance(2) ? random.between(1, 8) : random.between(1, 64));
     const SummationOrder order = native::order_of(geometry, 4 << random.between(0, 2));
     native::Traffic traffic;
-    traffic.type = random.of(types);
+    traffic.type = random.choice(types);
     traffic.summed = random.between(1, 3);
     traffic.cache_filled =
         static_cast<double>((traffic.summed + random.between(1, 2)) * geometry.elements()) *
         static_cast<double>(size_of(traffic.type)) / static_cast<double>(machine.cache.bytes);
     const Schedule schedule = schedule_for(order, traffic, machine, threads);
     check(schedule.threads >= 1 && schedule.threads <= threads, "threads for ", geometry);
-    check_what_kernels_rely_on(schedule, order, geometry);
+    check_requirements_of_kernels(schedule, order, geometry);
     check_covered_once(schedule, order, geometry);
     own_panels += schedule.own_panels ? 1 : 0;
     several_panels += schedule.panel < order.channels ? 1 : 0;
@@ -118,7 +119,7 @@ void test_schedule() {
   }
   for (const int seen : {own_panels, several_panels, several_blocks, several_threads}) {
     check(seen > 500, "the random schedules cover too little: ", own_panels, " with own panels, ",
-          several_panels, " with several, ", several_blocks, " with several blocks, ",
+          several_panels, " with several panels, ", several_blocks, " with several blocks, ",
           several_threads, " with several threads");
   }
 }

@@ -13,8 +13,8 @@ namespace {
 using native::Index;
 using native::SummationOrder;
 
-// The summation order depends on these two alone. If threads or caches had a part in it, results
-// would no longer have the same bits for any number of threads.
+// The summation order depends only on the geometry and the lanes of a vector. If it depended on
+// threads or caches, the bits of results would depend on the number of threads.
 static_assert(std::is_same_v<decltype(native::order_of), SummationOrder(const Geometry&, int)>);
 
 void check_rows(const SummationOrder& order, const Geometry& geometry) {
@@ -30,7 +30,7 @@ void check_rows(const SummationOrder& order, const Geometry& geometry) {
           "segments are summed separately: ", geometry);
     check((order.segments - 1) * order.segment < order.inner, "no segment is empty: ", geometry);
     check(order.segments * order.segment >= order.inner, "segments cover a plane: ", geometry);
-    // A vector may cross from one plane into the next, and not beyond it.
+    // A vector may extend into the next plane, but not beyond it.
     check(order.inner >= order.lanes, "planes of ", geometry);
   }
 }
@@ -51,7 +51,7 @@ void check_chunks(const SummationOrder& order, const Geometry& geometry) {
 
 }  // namespace
 
-void test_order() {
+void test_summation_order() {
   Random random(2);
   int columns = 0;
   int in_segments = 0;

@@ -5,10 +5,10 @@ namespace onedsl::test {
 void test_conversions();
 void test_cpu();
 void test_geometry();
-void test_order();
+void test_summation_order();
 void test_schedule();
-void test_accuracy();
-void test_bits();
+void test_gradient();
+void test_reproducibility();
 void test_forward();
 void test_statistics();
 void test_relu();

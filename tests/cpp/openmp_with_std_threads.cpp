@@ -1,8 +1,7 @@
-// What the kernels use of OpenMP, by the standard's threads, for ThreadSanitizer.
+// The libgomp functions that the kernels call, implemented with std::thread for ThreadSanitizer.
 //
-// libgomp waits and wakes by system calls that ThreadSanitizer does not see, and so takes every two
-// threads of a team for racing. With these functions in libgomp's place it sees who waits for whom,
-// and there are no false alarms to be suppressed.
+// libgomp synchronizes threads by system calls that ThreadSanitizer does not track, so it reports
+// false data races between the threads of a team. It tracks the synchronization below.
 
 #include <condition_variable>
 #include <mutex>
@@ -16,22 +15,22 @@ class Barrier {
   explicit Barrier(const int count) : count_(count) {}
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
-    const long turn = turn_;
+    const long generation = generation_;
     if (++waiting_ == count_) {
       waiting_ = 0;
-      ++turn_;
-      all_here_.notify_all();
+      ++generation_;
+      all_arrived_.notify_all();
     } else {
-      all_here_.wait(lock, [&] { return turn_ != turn; });
+      all_arrived_.wait(lock, [&] { return generation_ != generation; });
     }
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable all_here_;
+  std::condition_variable all_arrived_;
   const int count_;
   int waiting_ = 0;
-  long turn_ = 0;
+  long generation_ = 0;
 };
 
 struct Team {
@@ -40,8 +39,8 @@ struct Team {
 };
 
 thread_local Team team;
-thread_local int number = 0;
-thread_local int most = 1;
+thread_local int thread_num = 0;
+thread_local int max_threads = 1;
 std::mutex critical;
 
 }  // namespace
@@ -49,14 +48,14 @@ std::mutex critical;
 extern "C" {
 
 void GOMP_parallel(void (*function)(void*), void* data, const unsigned threads, unsigned) {
-  const int size = threads != 0 ? static_cast<int>(threads) : most;
+  const int size = threads != 0 ? static_cast<int>(threads) : max_threads;
   Barrier barrier(size);
   const Team outer = team;
   std::vector<std::thread> others;
   for (int i = 1; i < size; ++i) {
     others.emplace_back([&, i] {
       team = {size, &barrier};
-      number = i;
+      thread_num = i;
       function(data);
     });
   }
@@ -72,8 +71,8 @@ void GOMP_barrier() {
 void GOMP_critical_start() { critical.lock(); }
 void GOMP_critical_end() { critical.unlock(); }
 
-int omp_get_thread_num() { return number; }
+int omp_get_thread_num() { return thread_num; }
 int omp_get_num_threads() { return team.size; }
-int omp_get_max_threads() { return most; }
-void omp_set_num_threads(const int count) { most = count; }
+int omp_get_max_threads() { return max_threads; }
+void omp_set_num_threads(const int count) { max_threads = count; }
 }
