@@ -448,7 +448,7 @@ class TestErrors:
     @operators
     def test_totals_without_this_part(self, make):
         totals = make(self.problem, "NXC").reduce(slice(0, 5))
-        message = "must include .* with 30 elements per channel, got those of 25 elements"
+        message = "must include the 30 elements per channel of .*, got only 25 elements"
         self.check(make, ValueError, message, totals)
 
     @pytest.mark.parametrize("make", [gradient, forward])

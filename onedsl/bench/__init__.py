@@ -1,10 +1,10 @@
 """Benchmark of onedsl, oneDNN and PyTorch, used by ``onedsl bench`` and the examples.
 
-A `Case` is an operation on one layer in one type and data format. `implementations` returns the
+A `Case` is an operation on one layer in one dtype and data format. `implementations` returns the
 calls to time for a case, `measure` times them interleaved and returns a `Row` for each case, and
 the modules `report`, `compare` and `plot` present rows. `steps` times whole training steps.
 
-Calls are timed interleaved, so that only ratios of times from the same rounds are reported.
+Reported ratios compare times from the same interleaved rounds.
 """
 
 from __future__ import annotations

@@ -54,13 +54,13 @@ class Operation:
     ----------
     operator : type
     both_passes : tuple of str
-        Large tensors that the `reduce` pass and the `apply` pass both access.
+        Large tensors that both the `reduce` pass and the `apply` pass access.
     options : tuple of str
         Optional arguments of the operator's ``compile`` that are set.
     only_pytorch : tuple of str
         Large tensors that only PyTorch's separate kernels read.
     layers : int
-        Number of calls in a chain. Each reads what the previous one wrote.
+        Number of calls in a chain. Each call reads the result of the previous one.
     """
 
     operator: type[Any]
@@ -129,7 +129,7 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on one layer in one type and data format.
+    """An operation on one layer in one dtype and data format.
 
     Attributes
     ----------
@@ -165,21 +165,21 @@ class Case:
 
     @property
     def floor_bytes(self) -> int:
-        """Least number of bytes that the algorithm moves between memory and the CPU.
+        """Minimum number of bytes that the algorithm moves between memory and the CPU.
 
         In NCX, a group of channels stays in cache between the `reduce` and the `apply` pass. In
-        NXC, each row holds all channels, so that tensors that both passes access count twice.
+        NXC, each row holds all channels, so tensors that both passes access count twice.
         """
         operation = OPERATIONS[self.operation]
         in_cache = self.data_format == "NCX" and len(self.shape) > 2
-        again = 0 if in_cache else operation.layers * len(operation.both_passes) * self.tensor_bytes
-        return self.bytes + again
+        second = 0 if in_cache else operation.layers * len(operation.both_passes)
+        return self.bytes + second * self.tensor_bytes
 
     def floor_in_triads(self, non_temporal: bool) -> float:
-        """Return the least time of the algorithm, in units of the time of a triad.
+        """Return the minimum time of the algorithm, in units of the time of a triad.
 
         The triad reads two tensors of src's size and writes one, with the same kind of stores. An
-        ordinary store first reads the cache line, so that a written tensor counts twice.
+        ordinary store first reads the cache line, so a written tensor counts twice.
         """
         operation = OPERATIONS[self.operation]
         tensors = self.floor_bytes / self.tensor_bytes
@@ -202,9 +202,9 @@ def cases(
     formats: Sequence[str],
     operations: Sequence[str] = ("backward",),
 ) -> Iterator[Case]:
-    """Return the cases of workloads such as `WORKLOADS`.
+    """Yield the cases of workloads such as `WORKLOADS`.
 
-    Tensors of rank 2 are the same in both formats and come once.
+    Tensors of rank 2 are the same in both formats, so they have a case for the first format only.
     """
     for operation, workload in itertools.product(operations, workloads):
         for shape, dtype in itertools.product(workloads[workload], dtypes):

@@ -56,7 +56,7 @@ def read(path: Path) -> EarlierRun:
     Raises
     ------
     ValueError
-        If it is another file. The message names the file and the row.
+        If the file has other contents. The message contains its path and the number of the row.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -87,12 +87,12 @@ def _row(members: Mapping[str, Any]) -> Row:
 
 
 def key_of(case: Case) -> Key:
-    """Return what identifies a row in different runs."""
+    """Return the key that a row has in every run."""
     return case.operation, tuple(case.shape), case.dtype, case.data_format
 
 
 def changes(rows: Sequence[Row], earlier: EarlierRun) -> list[Change]:
-    """Compare the rows that an earlier run has as well.
+    """Return the changes of the rows that the earlier run also has.
 
     Times are compared in units of the triad's time in the same rounds, so that differences of
     memory bandwidth between the runs cancel out. If the triads used different stores, times are
@@ -114,7 +114,7 @@ def changes(rows: Sequence[Row], earlier: EarlierRun) -> list[Change]:
 
 
 def differences(machine: Mapping[str, Any], earlier: EarlierRun) -> list[str]:
-    """List what else differs between the runs: versions, CPU, threads."""
+    """Return the differences in machine and versions, one line each."""
     return [
         f"{name}: {earlier.machine.get(name)} before, {now} now"
         for name, now in machine.items()

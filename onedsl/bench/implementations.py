@@ -91,7 +91,7 @@ def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
 def triad_call(tensors: Memory, non_temporal: bool) -> Call:
     """Return a call of the triad ``out = a + 2 * b`` on the case's inputs.
 
-    `out` is other memory, one copy for each copy of the inputs, so that it is out of cache as well.
+    `out` is separate memory, with one copy for each copy of the inputs, so it is out of cache too.
     """
 
     def words(array: Array) -> Array:
@@ -110,7 +110,7 @@ def triad_call(tensors: Memory, non_temporal: bool) -> Call:
 
 
 def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
-    """Return the calls of PyTorch's own kernels on the same memory, empty if not installed.
+    """Return the calls of PyTorch's own kernels on the same memory, none without PyTorch.
 
     PyTorch runs one kernel for each of batch norm, addition and ReLU, in place where models do so.
     """

@@ -19,7 +19,7 @@ def describe_machine() -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what times depend on: CPU, versions, instruction sets, threads and cache."""
+    """Return the facts that times depend on: CPU, versions, instruction sets, threads, cache."""
     found = capabilities()
     return {
         "cpu": cpu_field("model name"),

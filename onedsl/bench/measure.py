@@ -16,11 +16,11 @@ from ..runtime.timing import samples_of
 from .cases import Case
 from .implementations import ALLOCATING, TRIAD, uses_non_temporal_stores
 
-# If a process has two OpenMP runtimes, for example because PyTorch brings its own libgomp, the idle
-# threads of one spin on the cores that the other needs. A pause lets them go to sleep.
+# If a process has two OpenMP runtimes, for example because PyTorch contains its own libgomp, the
+# idle threads of one spin on the cores that the other needs. After a pause they sleep.
 PAUSE_SECONDS = 0.004
 
-# CPUs that other programs may use before a measurement counts as noisy.
+# Number of CPUs that other programs may use before a measurement counts as noisy.
 TOLERATED_CPUS = 0.25
 
 
@@ -43,7 +43,7 @@ class Row(Case):
     seconds: Mapping[str, float]
     noise: Mapping[str, float]
     noisy: bool = False
-    non_temporal: bool = True  # as in files of versions whose triad had no other stores
+    non_temporal: bool = True  # files of older versions have no such field, and always used them
 
     def time(self, name: str) -> float:
         """Return the seconds of the faster of an implementation's calls, NaN if it did not run."""
@@ -56,7 +56,7 @@ class Row(Case):
 
     @property
     def triad_bandwidth(self) -> float:
-        """Bytes per second that the triad moved in the same rounds, without the lines it reads."""
+        """Bytes per second of the triad in the same rounds, without the reads of its stores."""
         return 3 * self.tensor_bytes / self.time(TRIAD)
 
     def bandwidth_share(self, name: str) -> float:
@@ -67,7 +67,7 @@ class Row(Case):
         return self.bytes / self.time(name) / self.triad_bandwidth
 
     def floor_share(self, name: str) -> float:
-        """Return the least time of the algorithm as a fraction of an implementation's time."""
+        """Return the minimum time of the algorithm as a fraction of an implementation's time."""
         return self.floor_in_triads(self.non_temporal) * self.time(TRIAD) / self.time(name)
 
 

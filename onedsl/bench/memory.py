@@ -44,7 +44,7 @@ class Memory(NamedTuple):
 
 
 def random_problem(case: Case) -> Problem:
-    """Return random inputs of a case. The statistics are not those of src."""
+    """Return random inputs of a case. mean and variance are not computed from src."""
     rng = np.random.default_rng(0)
     src = rng.standard_normal(case.tensor_shape, dtype=np.float32).astype(DTYPES[case.dtype])
     mean, variance, gamma = rng.uniform(0.5, 1.5, (3, case.shape[1])).astype(np.float32)
@@ -80,13 +80,13 @@ def memory(case: Case, problem: Problem) -> Memory:
 
 
 def copies_beyond_cache(bytes_of_one: int) -> int:
-    """Return how many copies exceed the last-level cache twice, at most `MAX_COPIES`."""
+    """Return the number of copies that fill twice the last-level cache, at most `MAX_COPIES`."""
     number = math.ceil(2 * _core.last_cache_bytes() / max(bytes_of_one, 1))
     return min(max(number, 1), MAX_COPIES)
 
 
 def _aligned_copy(array: Array) -> Array:
-    """Copy to the beginning of a cache line, where PyTorch and JAX allocate tensors too."""
+    """Copy an array to the alignment of PyTorch's and JAX's tensors, that of a cache line."""
     copy = aligned_like(array)
     copy[...] = array
     return copy
@@ -102,9 +102,10 @@ def _relu_dst(problem: Problem, beta: Array, data_format: str) -> Array:
 
 
 def expected(case: Case, tensors: Memory) -> dict[str, Array]:
-    """Compute in float64 what a call on the first copy returns, by name.
+    """Compute the float64 results of a call on the first copy of the tensors.
 
-    Of a forward pass, only dst. Of a chain, the results of the last layer.
+    The result maps names of outputs to arrays. For a forward pass, it contains only dst. For a
+    chain, it contains the results of the last layer.
     """
     options: dict[str, Any] = {"epsilon": EPSILON, "data_format": case.data_format}
     results: dict[str, Array] = {}

@@ -17,7 +17,7 @@ DARK_GREY, GRID, STRIPE = "#555555", "#dcdcdc", "#f3f3f3"
 
 MARKER: dict[str, Any] = {"linestyle": "", "markersize": 8}
 # Inches. The width is that of a slide.
-WIDTH, HEADER, FOOTER, LINE, LEAST = 13.3, 1.25, 1.2, 0.33, 2.2
+WIDTH, HEADER, FOOTER, LINE, MIN_HEIGHT = 13.3, 1.25, 1.2, 0.33, 2.2
 
 
 class Mark(NamedTuple):
@@ -27,7 +27,7 @@ class Mark(NamedTuple):
     ----------
     label, color, marker : str
     offset : float
-        Distance below the middle of the line. Marks of one offset are joined.
+        Distance below the middle of the line. A line joins marks with the same offset.
     """
 
     label: str
@@ -52,7 +52,7 @@ def plot(
         File to write: .png, .pdf or .svg.
     shares : mapping of (panel, label of the line) to mapping of mark to fraction
     marks : mapping
-        Marks that do not occur are left out of the legend.
+        The legend omits marks that are not drawn.
     title, subtitle, ylabel : str
     """
     panels = list(dict.fromkeys(panel for panel, _ in shares))
@@ -61,7 +61,7 @@ def plot(
     largest = max(share for line in shares.values() for share in line.values())
     marks = {name: mark for name, mark in marks.items() if name in drawn}
 
-    height = HEADER + FOOTER + max(LINE * len(labels), LEAST)
+    height = HEADER + FOOTER + max(LINE * len(labels), MIN_HEIGHT)
     figure = Figure(figsize=(WIDTH, height))
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     left = ((0.7 if ylabel else 0.3) + 0.085 * max(map(len, labels))) / WIDTH

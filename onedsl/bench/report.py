@@ -16,7 +16,7 @@ from .measure import Row, geometric_mean, noise_warning
 from .table import Column, microseconds, ratio, table
 
 # The summary leaves out smaller tensors, where the overhead of a call dominates.
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 
 OTHERS = ("oneDNN", "PyTorch")
 
@@ -44,8 +44,8 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
         yield table(
             f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
             "Times are of the faster of two calls: one allocates its results, one writes to given "
-            "memory. floor: the least time of the algorithm, at the memory bandwidth of a triad on "
-            "tensors of this size.",
+            "memory. floor: the minimum time of the algorithm at the memory bandwidth of a triad "
+            "on tensors of this size.",
             COLUMNS,
             [list(network) for _, network in itertools.groupby(section, lambda r: r.workload)],
         )
@@ -84,7 +84,7 @@ def _operation_summary(rows: Sequence[Row]) -> Iterator[str]:
         ratios = [
             (row.floor_share("onedsl"), str(row))
             for row in rows
-            if row.data_format == data_format and row.tensor_bytes >= LEAST_BYTES
+            if row.data_format == data_format and row.tensor_bytes >= MIN_BYTES
         ]
         if ratios:
             yield line(f"floor over time, {data_format}", ratios, ".0%")

@@ -1,7 +1,7 @@
 """Whole training steps of networks in PyTorch, without and with onedsl.
 
 A step is the forward pass, the backward pass and the optimizer's update for one batch of random
-images. The steps of all variants are interleaved. This module needs PyTorch, and is imported only
+images. The steps of all variants are interleaved. This module needs PyTorch, so it is imported only
 where it is used.
 """
 
@@ -29,8 +29,8 @@ from .table import Column, table
 
 CLASSES = 100
 
-# Parts of a step, by substrings of the names of PyTorch's ops and onedsl's autograd functions. The
-# first part that matches counts.
+# Parts of a step, with substrings of the names of PyTorch's ops and onedsl's autograd functions. An
+# op belongs to the first part that matches.
 PARTS = {
     "batch norm": ("batch_norm", "BatchNorm"),
     "convolutions": ("convolution", "addmm", "aten::mm", "aten::bmm"),
@@ -40,14 +40,14 @@ PARTS = {
 
 
 class Variant(NamedTuple):
-    """A way to train: how the model is prepared, and the context manager that steps run in."""
+    """A way to train: a function that prepares the model, and a context manager for the steps."""
 
     name: str
     prepare: Callable[[nn.Module], nn.Module]
     context: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
-# The first is what the others are compared with.
+# The others are compared with the first one.
 VARIANTS = (
     Variant("PyTorch", lambda model: model, contextlib.nullcontext),
     Variant("enable", lambda model: model, enable),
@@ -58,7 +58,7 @@ VARIANTS = (
 
 
 class Case(NamedTuple):
-    """A network, the type it computes in (f32 or bf16), and PyTorch's memory format."""
+    """A network, the dtype of its computations (f32 or bf16), and PyTorch's memory format."""
 
     network: str
     dtype: str
@@ -91,7 +91,7 @@ class Result(NamedTuple):
 def cases(
     networks: Iterable[str], dtypes: Iterable[str], memory_formats: Iterable[str]
 ) -> list[Case]:
-    """Return all cases of some networks, types and memory formats."""
+    """Return all combinations of networks, dtypes and memory formats."""
     return list(itertools.starmap(Case, itertools.product(networks, dtypes, memory_formats)))
 
 
@@ -167,14 +167,14 @@ def _measure(case: Case, batch: int, size: int, rounds: int) -> Result:
     torch.manual_seed(0)
     data = torch.randn(batch, 3, size, size), torch.randint(CLASSES, (batch,))
     model = NETWORKS[case.network](CLASSES)
-    torch.compiler.reset()  # or the compiled steps of earlier cases count towards its limit
+    torch.compiler.reset()  # compiled steps of earlier cases would count towards its cache limit
     trainers = [_Trainer(case, variant, model, *data) for variant in VARIANTS]
     for trainer in trainers:
         trainer.step()
     samples: dict[str, list[float]] = {variant.name: [] for variant in VARIANTS}
     monitor = NoiseMonitor()
     for i in range(rounds):
-        # Rotate the order, because a step finds in cache what the previous one left there.
+        # Rotate the order, because a step profits from what the previous one left in cache.
         first = i % len(trainers)
         for trainer in trainers[first:] + trainers[:first]:
             begin = time.perf_counter()

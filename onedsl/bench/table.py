@@ -35,10 +35,10 @@ def table(
     columns: Sequence[Column[Line]],
     sections: Iterable[Sequence[Line]],
 ) -> Table:
-    """Build a table with a gap between sections, without its empty columns.
+    """Build a table with a gap between sections and without empty columns.
 
-    The first column holds labels, which wrap in a narrow terminal. The other columns hold figures,
-    which are never cut.
+    In a narrow terminal, the labels in the first column wrap. Numbers in the other columns are
+    never truncated.
     """
     sections = [section for section in sections if section]
     columns = [

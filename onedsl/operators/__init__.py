@@ -1,4 +1,4 @@
-"""The operator classes, one file each, and what they share.
+"""The operator classes, one file each, and the code that they share.
 
-A new class is a new file here: an `OpSchema`, a result, the operator and what it compiles to.
+The file of a class defines its `OpSchema`, result, operator and compiled operator.
 """

@@ -11,7 +11,7 @@ from .. import _core
 
 
 def parse_epsilon(value: object) -> float:
-    """Return a positive finite number that is also one in float32, oneDNN's type of epsilon."""
+    """Return a number that is positive and finite in float32, oneDNN's type of epsilon."""
     number = _number("epsilon", value)
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"epsilon must be positive and finite, got {number}")

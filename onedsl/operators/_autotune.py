@@ -19,7 +19,7 @@ def fastest(
     compile_for: Callable[[_core.Backend], _core.Compiled],
     specs: Sequence[TensorSpec | None],
 ) -> _core.Compiled:
-    """Compile for both backends, time them interleaved on such inputs, and return the faster."""
+    """Compile for both backends, time them on inputs of the specs, and return the faster one."""
     plans = []
     for backend in (_core.Backend.onednn, _core.Backend.native):
         try:

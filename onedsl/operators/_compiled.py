@@ -1,4 +1,4 @@
-"""The base of the compiled operators."""
+"""Base class of the compiled operators."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from ._sums import BatchNormSums
 class Compiled(Generic[Result]):
     """An operator compiled for one `TensorSpec`. All decisions are made before the calls.
 
-    This is the base class of what the operators' ``compile`` returns: a callable with the arrays of
-    a direct call, under the same names, and ``out``. Many threads may call it at once. After a fork
-    the first call in the child compiles again, for one thread, because OpenMP's threads do not
-    survive a fork.
+    The operators' ``compile`` methods return subclasses. Calls have the arrays of a direct call,
+    under the same names, and ``out``. Many threads may make calls at once. After a fork, the first
+    call in the child compiles again for one thread, because OpenMP's threads do not survive a fork.
     """
 
     __slots__ = (
@@ -67,7 +66,7 @@ class Compiled(Generic[Result]):
         stats_dtype : str or dtype
             Dtype of the statistics.
         stats_shape : sequence of int
-            Shape of the statistics, unless it follows from spec.
+            Shape of the statistics, if it does not follow from spec.
         given : mapping of str to bool
             For each optional input, whether calls pass it.
         all_outputs : bool

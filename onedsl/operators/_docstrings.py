@@ -15,14 +15,14 @@ from ._schema import OpSchema
 from ._sums import Totals
 
 _ARRAY = """\
-A NumPy array, or any other CPU array with ``__dlpack__``; the results have its array type."""
+A NumPy array or any other CPU array with ``__dlpack__``. The results have the same array type."""
 
 _CALL = """\
 out : $result or tuple of $count arrays, optional
     Where to write. ``out.$output`` may be $in_place itself; any other overlap is an error.$none
 backend : {"auto", "onednn", "native"}
-    What computes: onedsl's kernels (``"auto"`` and ``"native"``), which support all types on every
-    x86-64 CPU, or oneDNN (``"onednn"``).
+    Library that computes: onedsl (``"auto"`` and ``"native"``), whose kernels support all types on
+    every x86-64 CPU, or oneDNN (``"onednn"``).
 
 Returns
 -------
@@ -32,9 +32,9 @@ $result
 Raises
 ------
 TypeError, ValueError
-    If an argument is invalid. Nothing has been written then.
+    If an argument is invalid. No output has been written.
 UnsupportedError
-    If the backend is ``"onednn"`` and oneDNN cannot run this on this CPU.
+    If the backend is ``"onednn"`` and oneDNN does not support the call on this CPU.
 $warns
 Notes
 -----
@@ -61,7 +61,8 @@ $result
 Raises
 ------
 TypeError, ValueError
-    If an argument is invalid, or not what this was compiled for. Nothing has been written then.
+    If an argument is invalid, or differs from what the operator was compiled for. No output has
+    been written.
 $warns
 Notes
 -----
@@ -69,7 +70,7 @@ Tensors are never copied. Statistics are copied if they are not contiguous."""
 
 _COMPILED_OPTIONAL = """\
 $names : array, optional
-    Like $like. Must be given if and only if this was compiled with ``$first=True``."""
+    Like $like. Must be given if and only if the operator was compiled with ``$first=True``."""
 
 _SPEC = """\
 spec : TensorSpec
@@ -82,31 +83,31 @@ backend : {"auto", "onednn", "native"}
     As in a direct call.
 autotune : bool
     Whether to time both backends now and keep the faster one, if backend is ``"auto"``. This takes
-    some ten calls of each and memory for their arrays. Only the time counts: oneDNN's f32 sums are
-    less accurate where a channel has many elements.
+    about ten calls of each and memory for their arrays. Accuracy is not compared: oneDNN's f32 sums
+    are less accurate if a channel has many elements.
 
 Returns
 -------
 Compiled$cls
-    To call with the arrays of a direct call, in the same order, and ``out``.
+    A callable with the arrays of a direct call, in the same order, and ``out``.
 
 Raises
 ------
 TypeError, ValueError
     If an argument is invalid.
 UnsupportedError
-    If the backend is ``"onednn"`` and oneDNN cannot run this on this CPU."""
+    If the backend is ``"onednn"`` and oneDNN does not support the call on this CPU."""
 
 _REDUCE = """\
 Parameters
 ----------
 $reduce_inputs : array
-    As in a direct call, for a part of the batch of any size, also an empty one.$whole
+    As in a direct call, for a part of the batch of any size, which may be empty.$whole
 
 Returns
 -------
 $totals
-    To be added to those of the other parts, for `apply`.
+    Add those of all parts with ``+``, and pass the sum to `apply`.
 
 Raises
 ------
@@ -117,7 +118,7 @@ _APPLY = """\
 Parameters
 ----------
 $totals_argument : $totals
-    The sum of those of all parts.
+    The sum of the results of `reduce` for all parts.
 $inputs, out
     As in a direct call, for a part of the batch.$whole
 
@@ -125,12 +126,12 @@ Returns
 -------
 $result
     ``out`` if given. $output is that of the part. The other outputs are those of the whole batch,
-    and the same for every part.
+    and are the same for every part.
 
 Raises
 ------
 TypeError, ValueError
-    If an argument is invalid. Nothing has been written then.
+    If an argument is invalid. No output has been written.
 $warns"""
 
 _WARNS = """
@@ -164,7 +165,7 @@ def fill(cls: type[Any], schema: OpSchema, totals: type[Totals]) -> None:
 
 
 def _values(cls: str, schema: OpSchema, totals: type[Totals]) -> dict[str, str]:
-    """Return what differs between classes in the sections."""
+    """Return the values of a class for the placeholders in the sections."""
     required = {p.name: p.kind for p in schema.inputs if not p.optional}
     tensors = [name for name, kind in required.items() if kind == "tensor"]
     statistics = [name for name, kind in required.items() if kind == "statistic"]

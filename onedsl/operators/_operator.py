@@ -1,4 +1,4 @@
-"""The base of the operator classes: calls of the C++ core, and validation if it rejects a call."""
+"""Base classes of the operators: calls of the C++ core, and validation if it rejects a call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = tuple[Any, ...]
 """One array per port, or None."""
 
 Run = Callable[[Arrays, Arrays | None], Arrays | None]
-"""The core on inputs and ``out``: returns the outputs, or None if it rejects an argument."""
+"""A call of the core with inputs and ``out``. Returns None if the core rejects an argument."""
 
 
 class Operator(Generic[Result]):
@@ -31,7 +31,7 @@ class Operator(Generic[Result]):
 
     _schema: ClassVar[OpSchema]
     _totals: ClassVar[type[Totals]] = BatchNormSums
-    """What ``reduce`` returns."""
+    """Class of the results of ``reduce``."""
     _attribute_names: ClassVar[tuple[str, ...]] = ("epsilon",)
 
     def __init_subclass__(cls) -> None:
@@ -136,7 +136,7 @@ class Operator(Generic[Result]):
         arrays, dense = self._validate(self._schema, inputs, check)
         buffers = self._buffers(inputs, arrays, dense, all_outputs, out)
         results = _accepted(run(dense, buffers))
-        if isinstance(out, tuple | list):  # the core only saw NumPy views of it
+        if isinstance(out, tuple | list):  # the core wrote to NumPy views of its arrays
             mark_written(out)
         return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in results)
 
@@ -146,7 +146,7 @@ class Operator(Generic[Result]):
         inputs: Arrays,
         check: Callable[[Sequence[Array | None]], None] | None = None,
     ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
-        """Return the inputs as NumPy arrays and as dense ones, or raise."""
+        """Return the inputs as NumPy arrays and as dense arrays, or raise."""
         arrays = [
             None if value is None and port.optional else as_numpy(port.label, value)
             for port, value in zip(schema.inputs, inputs, strict=True)
@@ -164,7 +164,7 @@ class Operator(Generic[Result]):
         all_outputs: bool,
         out: object,
     ) -> Arrays | None:
-        """Return the caller's ``out`` as NumPy arrays, or memory for src's library to own."""
+        """Return the caller's ``out`` as NumPy arrays, or new memory of src's library."""
         schema = self._schema
         if out is not None:
             members = _validation.parse_out(schema, all_outputs, out)
@@ -190,7 +190,7 @@ class Operator(Generic[Result]):
     def _drop_ignored(self, inputs: Arrays) -> Arrays:
         """Validate the ignored input, warn and drop it.
 
-        The warning names the line that called a public method: the caller of this method's caller.
+        The stack level of the warning is that of the code that called the public method.
         """
         schema = self._schema
         position = schema.ignored_position
@@ -206,10 +206,10 @@ class Operator(Generic[Result]):
         return (*inputs[:position], None, *inputs[position + 1 :])
 
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 
-def _accepted(results: Answer | None) -> Answer:
+def _accepted(results: Value | None) -> Value:
     if results is None:
         raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
     return results

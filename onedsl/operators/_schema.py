@@ -46,7 +46,7 @@ class OpSchema:
     all_or_none: tuple[str, ...]
     """Optional inputs of which all or none must be given."""
     reduce_inputs: int
-    """Number of leading inputs that ``reduce`` takes."""
+    """Number of leading inputs that ``reduce`` has."""
     statistics: _core.Statistics = _core.Statistics.batch
     types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATISTICS)
     """The dtypes that statistics may have, by the dtype of the tensors."""
@@ -158,6 +158,6 @@ class OpSchema:
 
 
 def channel_axis(statistics_shape: _core.StatisticsShape) -> int | None:
-    """Return the index of the channel axis, or None if the statistics' own shape decides."""
+    """Return the index of the channel axis, or None if the statistics broadcast."""
     shapes = _core.StatisticsShape
     return {shapes.channel_last: -1, shapes.channel_second: 1}.get(statistics_shape)

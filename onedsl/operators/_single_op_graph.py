@@ -1,4 +1,4 @@
-"""Conversion of calls of `BatchNormTrainingBackward` to graphs of one op, and back."""
+"""Conversion between calls of `BatchNormTrainingBackward` and graphs of one op."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def graph_of(
     inputs: Sequence[str],
     outputs: Sequence[str],
 ) -> Graph:
-    """Return the graph of one call. Without a spec its sizes are unknown."""
+    """Return the graph of one call. Without a spec, sizes are unknown."""
     ids = {name: i for i, name in enumerate((*inputs, *outputs))}
 
     def logical(name: str) -> LogicalTensor:
@@ -77,12 +77,13 @@ class CallInfo:
 
 
 def parse_graph(graph: Graph) -> CallInfo:
-    """Return the call that a graph of the one op describes.
+    """Return the call that a graph of one op describes.
 
     Raises
     ------
     ValueError
-        If it is another graph, or the op does not support the call. The message names the place.
+        If the graph has other ops, or the op does not support the call. The message contains the
+        path of the invalid member, such as ``graph[0].inputs[2].shape``.
     """
     if graph.engine_kind != "cpu":
         raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
@@ -104,12 +105,12 @@ def parse_graph(graph: Graph) -> CallInfo:
     return CallInfo(epsilon, data_format, op.inputs[0].dtype, op.inputs[2].dtype, inputs, outputs)
 
 
-def _error(place: str, expected: str, got: object) -> ValueError:
-    return ValueError(f"graph[0].{place} must be {expected}, got {got}")
+def _error(path: str, expected: str, got: object) -> ValueError:
+    return ValueError(f"graph[0].{path} must be {expected}, got {got}")
 
 
 def _ports(op: GraphOp) -> list[tuple[str, str, LogicalTensor]]:
-    """Return place, name and tensor of each port."""
+    """Return the path in the graph, the name and the tensor of each port."""
     named = ((INPUTS, "inputs", op.inputs), (OUTPUTS, "outputs", op.outputs))
     return [
         (f"{side}[{i}]", name, tensor)
@@ -135,15 +136,15 @@ def _attributes_of(op: GraphOp) -> tuple[float, DataFormat]:
 
 def _check_types(op: GraphOp) -> None:
     data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
-    for place, name, tensor in _ports(op):
+    for path, name, tensor in _ports(op):
         dtype, like = (data, "src") if name in _TENSORS else (statistics, "mean")
         got = f'"{tensor.dtype}" for {name}'
         if tensor.dtype not in DTYPES:
-            raise _error(f"{place}.dtype", " or ".join(DTYPES), got)
+            raise _error(f"{path}.dtype", " or ".join(DTYPES), got)
         if tensor.dtype != dtype:
-            raise _error(f"{place}.dtype", f"{dtype} like {like}", got)
+            raise _error(f"{path}.dtype", f"{dtype} like {like}", got)
         if tensor.layout_type not in ("strided", "any", "undef"):
-            raise _error(f"{place}.layout_type", "strided", f'"{tensor.layout_type}" for {name}')
+            raise _error(f"{path}.layout_type", "strided", f'"{tensor.layout_type}" for {name}')
     if statistics not in STATISTICS[data]:
         expected = f"{' or '.join(STATISTICS[data])} where src is {data}"
         raise _error("inputs[2].dtype", expected, f'"{statistics}" for mean')
@@ -156,18 +157,18 @@ def _check_shapes(op: GraphOp, data_format: DataFormat) -> None:
     if len(shape) < 2:
         raise _error("inputs[0].shape", "of rank 2 or more", f"{shape} for src")
     channels = (shape[data_format.channel_axis],)
-    for place, name, tensor in _ports(op):
-        if place.startswith("outputs") and tensor.shape is None:
+    for path, name, tensor in _ports(op):
+        if path.startswith("outputs") and tensor.shape is None:
             continue  # oneDNN infers it
         expected, like = (shape, "src's shape") if name in _TENSORS else (channels, "shape (C,)")
         if tensor.shape != expected:
             got = f"{tensor.shape} for {name} with src {shape} in {data_format}"
-            raise _error(f"{place}.shape", f"{expected}, {like}", got)
-        if place.startswith("inputs"):
-            _check_strides(place, name, tensor, expected)
+            raise _error(f"{path}.shape", f"{expected}, {like}", got)
+        if path.startswith("inputs"):
+            _check_strides(path, name, tensor, expected)
 
 
-def _check_strides(place: str, name: str, tensor: LogicalTensor, shape: tuple[int, ...]) -> None:
+def _check_strides(path: str, name: str, tensor: LogicalTensor, shape: tuple[int, ...]) -> None:
     """Raise ValueError if elements may share memory."""
     if tensor.strides is None or 0 in shape:
         return
@@ -176,5 +177,5 @@ def _check_strides(place: str, name: str, tensor: LogicalTensor, shape: tuple[in
         if size > 1:
             if stride < least:
                 expected = "strides without overlapping elements"
-                raise _error(f"{place}.stride", expected, f"{tensor.strides} for {name}")
+                raise _error(f"{path}.stride", expected, f"{tensor.strides} for {name}")
             least = stride * size

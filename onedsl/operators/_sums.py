@@ -1,4 +1,4 @@
-"""Results of ``reduce``, as one vector for any transport: sums and moments of parts of a batch."""
+"""Results of ``reduce``: sums and moments of parts of a batch, convertible to one vector."""
 
 # No annotations from __future__ here: pdoc would not find the types of the fields.
 
@@ -100,9 +100,9 @@ def _restore(cls: type[_Totals], vector: Vector) -> _Totals:
 class BatchNormSums(Totals):
     """The sums of the gradient over a part of the batch. Those of two parts add with ``+``.
 
-    `BatchNormTrainingBackward.reduce` returns them, and ``apply`` takes the sum of those of all
-    parts. There is one value per channel. For statistics of any other shape there is one per
-    element, in C order.
+    `BatchNormTrainingBackward.reduce` returns the sums of a part. Pass the total over all parts to
+    ``apply``. There is one value per channel. For statistics of any other shape, there is one value
+    per element, in C order.
 
     Parameters
     ----------
@@ -113,9 +113,9 @@ class BatchNormSums(Totals):
 
     Notes
     -----
-    The vectors of all parts may be added elementwise, for example by an all-reduce. The grouping of
-    the additions affects the last bits of the float64 sums, as with any sum. In thousands of random
-    batches it changed no bit of a gradient.
+    The vectors of all parts may be added elementwise, for example by an all-reduce. The order of
+    the additions affects the last bits of the float64 sums. In thousands of random batches it
+    changed no bit of a gradient.
 
     Examples
     --------
@@ -144,8 +144,8 @@ class BatchNormSums(Totals):
             It is copied.
         allow_nan : bool
             Whether sums may be NaN. `reduce` may return NaN for a batch with NaN or inf, which is
-            an error in most programs. Pass True if yours handles it, for example by skipping the
-            step, as PyTorch's GradScaler does.
+            an error in most programs. Pass True if your program handles NaN, for example by
+            skipping the step, as PyTorch's GradScaler does.
 
         Returns
         -------
@@ -190,8 +190,8 @@ class BatchNormSums(Totals):
 class BatchNormMoments(Totals):
     """The moments of src over a part of the batch. Those of two parts add with ``+``.
 
-    `BatchNormForwardTraining.reduce` returns them, and ``apply`` takes the sum of those of all
-    parts.
+    `BatchNormForwardTraining.reduce` returns the moments of a part. Pass the total over all parts
+    to ``apply``.
 
     Parameters
     ----------
@@ -202,11 +202,11 @@ class BatchNormMoments(Totals):
 
     Notes
     -----
-    ``+`` is the rule of Chan, Golub and LeVeque [1]_. The vectors must not be added elementwise:
-    gather those of all parts, and add what `from_vector` returns for them, in the same order in
-    every process. Another grouping may change the last bit of a statistic in float32: it did in one
-    of some 300 random batches of few elements, and in none of 400 with some thousand elements per
-    channel.
+    ``+`` is the rule of Chan, Golub and LeVeque [1]_. The vectors must not be added elementwise.
+    Gather the vectors of all parts, convert them with `from_vector`, and add the results in the
+    same order in every process. Another order may change the last bit of a statistic in float32:
+    it did in one of about 300 random batches with few elements, and in none of 400 with thousands
+    of elements per channel.
 
     References
     ----------

@@ -48,7 +48,7 @@ def check_spec(value: object) -> TensorSpec:
 
 
 def check_bool(name: str, value: object) -> bool:
-    """Return a bool, or raise TypeError: users may pass the array itself."""
+    """Return a bool, or raise TypeError, for example if a user passes an array."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
     return value
@@ -282,8 +282,8 @@ def check_totals_include(schema: OpSchema, totals: Totals, inputs: Sequence[Arra
     count = math.prod(src.shape) // channels if channels else 0
     if totals.count < count:
         raise ValueError(
-            f"{totals._argument} must include {src_name} with {count} elements per channel, got "
-            f"those of {totals.count} elements. Pass the sum of those of all parts"
+            f"{totals._argument} must include the {count} elements per channel of {src_name}, got "
+            f"only {totals.count} elements. Pass the sum of the results of reduce for all parts"
         )
 
 
@@ -304,7 +304,7 @@ def check_compiled_for(
     statistics: TensorSpec,
     given: int,
 ) -> None:
-    """Raise if valid inputs are not those that an operator was compiled for.
+    """Raise if valid inputs differ from those that an operator was compiled for.
 
     `given` has a bit for each input that calls must pass.
     """

@@ -72,11 +72,11 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     epsilon : float
         Added to the variance under the square root. Positive and finite.
     momentum : float, optional
-        Weight of the old running statistics in the new ones, from 0 to 1. Absent means 0.5, which
-        is what oneDNN uses and does not document.
+        Weight of the old running statistics in the new ones, from 0 to 1. Default: 0.5, which is
+        oneDNN's undocumented default.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of src: last or second. The memory layout may be
-        another one.
+        Position of the channel axis in the shape of src: last or second. It does not restrict the
+        memory layout.
 
     Notes
     -----
@@ -89,7 +89,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     - running_variance = momentum * variance + (1 - momentum) * batch_variance
 
     PyTorch's layers differ in two ways: their momentum m is 1 - momentum, and their running
-    variance uses the unbiased one, ``(1 - m) * variance + m * batch_variance * M / (M - 1)``.
+    variance uses the unbiased variance, ``(1 - m) * variance + m * batch_variance * M / (M - 1)``.
 
     For an empty src the batch statistics are zeros, and the running statistics do not change.
 
@@ -149,7 +149,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         mean, variance : array, (C,), f32, or bf16 where src is bf16
             The running statistics. They are not modified; the new ones are outputs.
         gamma, beta : array, (C,), dtype of mean, optional
-            Scale and shift, both or neither. Absent means ones and zeros.
+            Scale and shift, both or neither. Defaults: ones and zeros.
         $call
         """
         return self._call((src, mean, variance, gamma, beta), True, out, backend)

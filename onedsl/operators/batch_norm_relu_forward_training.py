@@ -52,7 +52,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
         Position of the channel axis in the shape of src: last or second.
     clip : float, optional
-        Upper bound of the ReLU: 6.0 for ReLU6. Absent means no bound.
+        Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
     Notes
     -----
@@ -126,9 +126,9 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         mean, variance : array, (C,), f32, or bf16 where src is bf16
             The running statistics. They are not modified; the new ones are outputs.
         gamma, beta : array, (C,), dtype of mean, optional
-            Scale and shift, both or neither. Absent means ones and zeros.
+            Scale and shift, both or neither. Defaults: ones and zeros.
         residual : array, src's shape and dtype, optional
-            Added before the ReLU. Absent means zeros.
+            Added before the ReLU. Default: zeros.
         $call
         """
         return self._call((src, mean, variance, gamma, beta, residual), True, out, backend)

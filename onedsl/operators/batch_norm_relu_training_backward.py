@@ -92,19 +92,18 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
         Position of the channel axis in the shape of src: last or second.
     clip : float, optional
-        Upper bound of the ReLU: 6.0 for ReLU6. Absent means no bound.
+        Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
     Notes
     -----
-    Let d be diff_dst where the ReLU passes its input, and 0 elsewhere. diff_src, diff_gamma and
-    diff_beta are those of `BatchNormTrainingBackward` for d, and diff_residual is d.
+    Let d be 0 where ``dst <= 0 or dst >= clip``, as in PyTorch, and diff_dst elsewhere. diff_src,
+    diff_gamma and diff_beta are those of `BatchNormTrainingBackward` for d, and diff_residual is d.
 
-    The ReLU passes its input where ``not (dst <= 0 or dst >= clip)``, as in PyTorch. dst is the
-    output of the layer. If it is absent, it is computed again from src, mean, variance, gamma and
-    beta, bitwise equal to the result of `BatchNormReLUForwardTraining` with ``backend="auto"``. So
-    dst need not be kept for the gradient, and no further tensor is read. Exceptions: if there was a
-    residual, or if the statistics are bf16, which are rounded after dst is computed, dst must be
-    given. The two passes must also run on the same instruction set.
+    dst is the output of the forward pass. If it is absent, it is recomputed from src, mean,
+    variance, gamma and beta. The result is bitwise equal to that of `BatchNormReLUForwardTraining`
+    with ``backend="auto"`` on the same instruction set, so dst need not be saved for the gradient.
+    There are two exceptions: dst must be given if the forward pass had a residual, and if the
+    statistics are bf16, because they are rounded after dst is computed.
 
     oneDNN documents a fused partition of ReLUBackward and BatchNormTrainingBackward [1]_, but its
     pattern connects the ReLU's gradient to the port src instead of diff_dst. Therefore
@@ -170,7 +169,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         mean, variance : array, (C,), f32, or bf16 where src is bf16
             batch_mean and batch_variance of the forward pass.
         gamma, beta : array, (C,), dtype of mean, optional
-            Scale and shift of the forward pass; both or neither if dst is absent. Absent means ones
+            Scale and shift of the forward pass, both or neither if dst is absent. Defaults: ones
             and zeros.
         dst : array, src's shape and dtype, optional
             Output of the ReLU. Required if the forward pass had a residual, and for ``"onednn"``.

@@ -84,8 +84,8 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     -----
     The specification's op is BatchNormTrainingBackprop-1 [1]_. Formulas and accuracy are those of
     `BatchNormTrainingBackward`: input_forward is its src, output_delta its diff_dst, input_delta
-    its diff_src, and gamma_delta and beta_delta are its diff_gamma and diff_beta. Unlike there,
-    gamma is also used if input_delta is the only output.
+    its diff_src, and gamma_delta and beta_delta are its diff_gamma and diff_beta. One behavior
+    differs: gamma is also used if input_delta is the only output.
 
     References
     ----------
@@ -132,7 +132,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         mean, variance : array, (C,), f32, or bf16 where input_forward is bf16
             Statistics of input_forward. The variance is the biased one.
         gamma : array, (C,), dtype of mean, optional
-            Scale of the forward pass. Absent means ones.
+            Scale of the forward pass. Default: ones.
         outputs : {"all", "input_delta"}
             What to compute.
         $call

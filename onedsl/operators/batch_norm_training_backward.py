@@ -71,8 +71,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     epsilon : float
         Added to the variance under the square root. Positive and finite.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of src: last or second. The memory layout may be
-        another one.
+        Position of the channel axis in the shape of src: last or second. It does not restrict the
+        memory layout.
 
     Notes
     -----
@@ -87,8 +87,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     ``variance`` is the biased variance (divided by M), never an inverse standard deviation.
 
     Products are computed in float32 and summed in float64. Results are accurate if diff_dst *
-    (src - mean) and xhat * diff_gamma / M are below 1e36 in magnitude, and those that matter are
-    above 1e-30. Outside this range they may be inf or NaN, or lose digits.
+    (src - mean) and xhat * diff_gamma / M are below 1e36 in magnitude, and above 1e-30 where they
+    contribute to the result. Outside this range, results may be inf or NaN, or lose digits.
 
     References
     ----------
@@ -135,10 +135,10 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         mean, variance : array, (C,), f32, or bf16 where src is bf16
             Statistics of src. The variance is the biased one.
         gamma : array, (C,), dtype of mean, optional
-            Scale of the forward pass. Absent means ones.
+            Scale of the forward pass. Default: ones.
         outputs : {"all", "diff_src"}
-            What to compute. With ``"diff_src"`` gamma is ignored, as oneDNN documents the op: the
-            result is that of gamma = 1.
+            What to compute. With ``"diff_src"`` gamma is ignored, as oneDNN's documentation of the
+            op requires: the result is that of gamma = 1.
         $call
         """
         all_outputs = _validation.parse_outputs(outputs, SCHEMA)
@@ -216,7 +216,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         Parameters
         ----------
         spec : TensorSpec, optional
-            Of src. Without it, sizes are oneDNN's number for unknown sizes.
+            Shape, dtype and strides of src. Without it, sizes are oneDNN's value for unknown sizes.
         stats_dtype, gamma, outputs
             As in `compile`.
 
@@ -252,7 +252,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         Parameters
         ----------
         text : str
-            Contents of the file. `onedsl.graph.Graph.from_json` reads the tensors, too.
+            Contents of the file. Use `onedsl.graph.Graph.from_json` to read the tensors, too.
 
         Returns
         -------
@@ -261,7 +261,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         Raises
         ------
         ValueError
-            If it is not the JSON of a graph of this one op. The message names the place.
+            If text is not the JSON of a graph with only this op. The message contains the path of
+            the invalid member.
         """
         call = _single_op_graph.parse_graph(Graph.from_json(text))
         return cls(call.epsilon, call.data_format)

@@ -125,13 +125,13 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     - output_scale_gradient = sum(input_gradient * xhat)
     - output_gradient = scale / sqrt(variance + epsilon) * input_gradient
 
-    All tensors have the same dtype, float32 or float16. Sums are computed in wider types and
-    rounded at the end. The range of accurate results is that of `BatchNormTrainingBackward`.
+    All tensors have the same dtype, float32 or float16. Sums are computed in a wider type and
+    rounded at the end. Results are accurate in the same range as in `BatchNormTrainingBackward`.
 
     oneDNN's Graph API has no op for frozen statistics. ``backend="onednn"`` runs oneDNN's batch
     normalization primitive, for statistics whose axes of size > 1 are adjacent in memory.
 
-    An input is copied if these axes have another order in memory than in its shape.
+    input is copied if the order of these axes in memory differs from that in the shape.
 
     References
     ----------
@@ -176,7 +176,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         input_gradient : array, input's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
         mean, variance, scale : array, input's rank and dtype
-            Of one shape, each size input's or 1. The variance is the biased one.
+            All three have the same shape, each size being input's or 1. variance is the biased
+            variance.
         outputs : {"all", "output_gradient"}
             What to compute.
         $call
@@ -197,8 +198,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
         Notes
         -----
-        output_gradient needs no sums, since the statistics are frozen. The sums are only for the
-        other two gradients, which are rounded once for all parts.
+        output_gradient does not depend on the sums, because the statistics are frozen. The other
+        two gradients are the sums over all parts, rounded once.
         """
         return self._reduce((input, input_gradient, mean, variance))  # type: ignore[no-any-return]
 

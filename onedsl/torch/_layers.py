@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ._op import IN_TRAINING, core_operator, op, run
+from ._op import TRAINING_OPERATOR, core_operator, op, run
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _BatchNorm(torch.autograd.Function):
-    """The two passes, for autograd.
+    """PyTorch's forward pass and onedsl's backward pass.
 
-    torch.func would need setup_context, which makes a call 26 microseconds longer.
+    torch.func is not supported: it requires setup_context, which adds 26 microseconds to a call.
     """
 
     @staticmethod
@@ -42,28 +42,32 @@ class _BatchNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
-        src, mean, spread, weight = ctx.saved_tensors  # variance_kind: as forward saved it
+        # In training the third tensor is the inverse standard deviation, otherwise the variance.
+        src, mean, invstd_or_variance, weight = ctx.saved_tensors
         gamma = weight
         if mean.dtype is not torch.float32:
-            mean, spread = mean.float(), spread.float()
+            mean, invstd_or_variance = mean.float(), invstd_or_variance.float()
             gamma = None if weight is None else weight.float()
         sums = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        # The dispatcher takes longer than the gradient of a small layer, so it is called only if
-        # autograd, a compiler or a dispatch mode must see the op.
+        # The dispatcher takes longer than the gradient of a small layer, so the op is dispatched
+        # only if autograd, a compiler or a dispatch mode must intercept it.
         gradients = None
         if not (
             torch.is_grad_enabled()
             or torch.compiler.is_compiling()
             or torch._C._len_torch_dispatch_stack()
         ):
-            operator = IN_TRAINING if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
-            gradients = run(operator, src, diff_dst, mean, spread, gamma, sums)
+            operator = (
+                TRAINING_OPERATOR if ctx.training else core_operator(ctx.eps, "NCX", "frozen")
+            )
+            gradients = run(operator, src, diff_dst, mean, invstd_or_variance, gamma, sums)
         if gradients is None:
             if ctx.training:
-                # The op's argument is a variance; this one includes eps.
-                variance, epsilon, statistics = spread.reciprocal().square(), 0.0, "batch"
+                # The op needs a variance. The one computed here already includes eps.
+                variance = invstd_or_variance.reciprocal().square()
+                epsilon, statistics = 0.0, "batch"
             else:
-                variance, epsilon, statistics = spread, ctx.eps, "frozen"
+                variance, epsilon, statistics = invstd_or_variance, ctx.eps, "frozen"
             gradients = op(src, diff_dst, mean, variance, gamma, epsilon, "NCX", statistics, sums)
         diff_src, *rest = gradients
         if weight is not gamma:
@@ -86,13 +90,13 @@ def batch_norm(
 ) -> Tensor:
     """Apply batch normalization: torch.nn.functional.batch_norm with onedsl's gradient.
 
-    Parameters, result and errors are PyTorch's. PyTorch's own function runs where onedsl has no
-    gradient: other devices and layouts, types other than float32, bfloat16 and float16, empty
-    inputs, eps = 0, traces by torch.jit and torch.export. Forward-mode differentiation, batched
+    Parameters, result and errors are PyTorch's. PyTorch's own gradient is used for what onedsl does
+    not support: other devices and layouts, dtypes other than float32, bfloat16 and float16, empty
+    inputs, eps = 0, and traces by torch.jit and torch.export. Forward-mode differentiation, batched
     gradients and the transforms of torch.func raise an error.
     """
     arguments = (input, weight, bias, running_mean, running_var, training)
-    if torch.is_grad_enabled() and _is_ours(*arguments, eps):
+    if torch.is_grad_enabled() and _is_supported(*arguments, eps):
         output: Tensor = _BatchNorm.apply(*arguments, momentum, eps)
         return output
     return nn.functional.batch_norm(
@@ -100,7 +104,7 @@ def batch_norm(
     )
 
 
-def _is_ours(
+def _is_supported(
     input: Tensor,  # noqa: A002
     weight: Tensor | None,
     bias: Tensor | None,
@@ -109,7 +113,7 @@ def _is_ours(
     training: bool,
     eps: float,
 ) -> bool:
-    """Return whether onedsl has the gradient. Invalid arguments are left to PyTorch's errors."""
+    """Return whether onedsl supports the arguments. For invalid ones PyTorch then raises."""
     if not (input.is_cpu and input.layout is torch.strided and input.dtype in TYPES):
         return False
     if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing() or torch.compiler.is_exporting():
@@ -124,7 +128,7 @@ def _is_ours(
 
 
 class Step(NamedTuple):
-    """What a layer passes to batch norm with its input."""
+    """The arguments of a batch-norm call that follow from the state of the layer."""
 
     running_mean: Tensor | None
     running_var: Tensor | None
@@ -133,7 +137,7 @@ class Step(NamedTuple):
 
 
 def begin_step(layer: nn.modules.batchnorm._BatchNorm) -> Step:
-    """Count a call of a layer in training, and return the statistics that it uses."""
+    """Return the arguments of a layer's next call, and in training count it as PyTorch does."""
     tracked = layer.training and layer.track_running_stats
     momentum = 0.0 if layer.momentum is None else layer.momentum
     if tracked and layer.num_batches_tracked is not None:
@@ -147,7 +151,7 @@ def begin_step(layer: nn.modules.batchnorm._BatchNorm) -> Step:
 
 
 def in_fx(layer: nn.Module, *inputs: Any) -> Any:
-    """Return the single node that a layer is in a trace by torch.fx, like PyTorch's layers."""
+    """Trace a call of a layer with torch.fx as a single node, as is done for PyTorch's layers."""
     tracer = inputs[0].tracer
     return tracer.create_proxy("call_module", tracer.path_of_module(layer), inputs, {})
 

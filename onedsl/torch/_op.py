@@ -32,9 +32,9 @@ def batch_norm_backward(
 ) -> BatchNormGradients:
     """Compute the gradients of batch normalization.
 
-    Works in eager mode, under torch.compile and on fake tensors, and can be differentiated once
-    more: with ``statistics="batch"`` mean and variance count as functions of src, otherwise as
-    constants.
+    This function works in eager mode, under torch.compile and on fake tensors. Its results can be
+    differentiated again. That derivative treats mean and variance as functions of src if
+    `statistics` is ``"batch"``, and otherwise as constants.
 
     Parameters
     ----------
@@ -43,14 +43,15 @@ def batch_norm_backward(
     diff_dst : Tensor, src's shape and dtype
         Gradient of the loss with respect to the output of the forward pass.
     mean, variance : Tensor, (C,), float32, or bfloat16 where src is bfloat16
-        Those of the forward pass. The variance is biased, and not an inverse standard deviation.
+        Statistics of the forward pass. variance is the biased variance, not an inverse standard
+        deviation.
     gamma : Tensor, (C,), dtype of mean, optional
-        The layer's weight, ones by default. It is used whatever `outputs` is.
+        The layer's weight, ones by default. It also affects the result of ``outputs="diff_src"``.
     epsilon : float
-        Added to the variance, inside the root. Positive and finite.
+        Added to the variance under the square root. Positive and finite.
     data_format : {"NCX", "NXC"} or DataFormat, default "NCX"
-        Where the channels are in the shape: at index 1, as in PyTorch, or last. Any memory layout
-        is allowed.
+        Position of the channel axis in the shape of src: second, as in PyTorch, or last. Any memory
+        layout is allowed.
     statistics : {"batch", "frozen"}
         Whether mean and variance are those of src (training) or constants (evaluation).
     outputs : {"all", "diff_src"}
@@ -69,13 +70,12 @@ def batch_norm_backward(
 
     Notes
     -----
-    The formulas are those of `onedsl.BatchNormTrainingBackward`, and with frozen statistics those
-    of `onedsl.BatchNormalizationGrad`.
+    The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
+    `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    Nothing is copied if src's memory is dense in any order of its axes (contiguous and
-    channels_last are), diff_dst has the same strides, and the vectors are contiguous. Anything else
-    is copied first: src if it has gaps or is not aligned, and diff_dst if its strides differ from
-    those of src.
+    No tensor is copied if src's memory is dense in any order of its axes (contiguous and
+    channels_last are), diff_dst has the same strides, and mean, variance and gamma are contiguous.
+    Otherwise the tensors are copied first, src only if it has gaps or is not aligned.
     """
     epsilon = _attributes.parse_epsilon(epsilon)
     sums = _validation.parse_outputs(outputs, SCHEMA)
@@ -91,7 +91,7 @@ torch.library.define(
     "str data_format, str statistics, bool sums) -> Tensor[]",
 )
 op = torch.ops.onedsl.batch_norm_backward.default
-"""The custom op. ``sums`` says whether diff_gamma and diff_beta are computed."""
+"""The custom op. Its argument ``sums`` selects whether diff_gamma and diff_beta are computed."""
 
 
 def _schema(statistics: str) -> OpSchema:
@@ -116,7 +116,9 @@ def core_operator(
 
 
 # In training PyTorch saves 1 / sqrt(variance + eps), so one operator serves every eps.
-IN_TRAINING = core_operator(0.0, "NCX", "batch", variance_kind=_core.VarianceKind.inverse_stddev)
+TRAINING_OPERATOR = core_operator(
+    0.0, "NCX", "batch", variance_kind=_core.VarianceKind.inverse_stddev
+)
 
 
 def run(
@@ -193,7 +195,7 @@ def _fake(
     for t in (mean, variance, gamma):
         torch._check(
             t is None or t.shape == src.shape[axis:][:1],
-            lambda: "mean, variance and gamma must have one value a channel of src",
+            lambda: "mean, variance and gamma must have one value per channel of src",
         )
     for t in (diff_dst, mean, variance, gamma):
         torch._check(
@@ -210,9 +212,9 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
     """Differentiate ``<u, diff_src> + <a, diff_gamma> + <b, diff_beta>``.
 
-    With P v = v - E[v] - xhat E[v xhat], the gradient for batch statistics is
-    diff_src = gamma r P(diff_dst), P is symmetric, and d xhat = r P(d src), d r = -r^2 E[xhat
-    d src]. With frozen statistics P is the identity, and r is a constant.
+    Let r = 1 / sqrt(variance + epsilon) and P(v) = v - E[v] - xhat E[v xhat], which is symmetric.
+    With batch statistics, diff_src = gamma r P(diff_dst), d xhat = r P(d src) and
+    d r = -r^2 E[xhat d src]. With frozen statistics, P is the identity and r is a constant.
     """
     src, diff_dst, mean, variance, gamma = ctx.saved_tensors
     data_format = parse_data_format(ctx.data_format)
@@ -220,8 +222,8 @@ def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
     beside_src = data_format.statistics_shape_beside(src.shape)
     batch = ctx.statistics == "batch"
 
-    def channels(t: Tensor | None, absent: float) -> Tensor:
-        return mean.new_full((1,) * src.ndim, absent) if t is None else t.reshape(beside_src)
+    def channels(t: Tensor | None, default: float) -> Tensor:
+        return mean.new_full((1,) * src.ndim, default) if t is None else t.reshape(beside_src)
 
     def average(t: Tensor) -> Tensor:
         return t.mean(axes, keepdim=True)
@@ -246,7 +248,7 @@ def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
         )
     d_diff_dst = gamma_ * r * pu + a * xhat + b
     d_gamma = None if gamma is None else (r * (u * pg)).sum(axes).to(gamma.dtype)
-    d_mean = d_variance = None  # functions of src, whose part is in d_src, or constants
+    d_mean = d_variance = None  # batch statistics are functions of src, frozen ones are constants
     d_attributes = (None, None, None, None)
     return (
         d_src.expand_as(src).to(src.dtype),

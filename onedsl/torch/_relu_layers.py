@@ -23,10 +23,10 @@ Outputs = tuple[Tensor, Tensor, Tensor]
 
 
 class _BatchNormReLU(torch.autograd.Function):
-    """The results of the forward pass, for autograd, and the backward pass.
+    """The backward pass for outputs that `normalize` has computed.
 
-    The mask of the ReLU comes from dst, which is kept only if there is a residual. Otherwise the
-    core computes it from src again, bit for bit.
+    The mask of the ReLU follows from dst, which is saved only if there is a residual. Otherwise the
+    core recomputes dst from src, bitwise equal.
     """
 
     @staticmethod
@@ -42,8 +42,8 @@ class _BatchNormReLU(torch.autograd.Function):
     ) -> Tensor:
         dst, mean, variance = outputs
         ctx.eps, ctx.clip = eps, clip
-        kept = None if residual is None else dst
-        ctx.save_for_backward(src, weight, bias, mean, variance, kept)
+        saved = None if residual is None else dst
+        ctx.save_for_backward(src, weight, bias, mean, variance, saved)
         return dst
 
     @staticmethod
@@ -51,21 +51,21 @@ class _BatchNormReLU(torch.autograd.Function):
         src, weight, bias, mean, variance, dst = ctx.saved_tensors
         _, weight_needed, bias_needed, residual_needed, *_ = ctx.needs_input_grad
         gamma, beta = affine(weight, bias)
-        answer: tuple[Any, ...] | None
+        gradients: tuple[Any, ...] | None
         if torch.is_grad_enabled():
-            answer = _differentiable(
+            gradients = _differentiable(
                 src, diff_dst, mean, variance, gamma, beta, dst, ctx.eps, ctx.clip
             )
         else:
             if diff_dst.stride() != src.stride():
                 diff_dst = torch.empty_like(src).copy_(diff_dst)
             inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
-            answer = operator(_BACKWARD, ctx.eps, ctx.clip).run(
+            gradients = operator(_BACKWARD, ctx.eps, ctx.clip).run(
                 inputs, residual_needed, None, _AUTO
             )
-            if answer is None:
-                raise AssertionError("the backward pass rejected what the forward pass accepted")
-        diff_src, diff_weight, diff_bias, diff_residual = answer
+            if gradients is None:
+                raise AssertionError("the core rejected valid arguments of the backward pass")
+        diff_src, diff_weight, diff_bias, diff_residual = gradients
         return (
             diff_src,
             diff_weight if weight_needed else None,
@@ -88,17 +88,17 @@ def _differentiable(
     eps: float,
     clip: float | None,
 ) -> tuple[Tensor, ...]:
-    """Compute the gradients with differentiable operators."""
+    """Compute the gradients with operators that can be differentiated again."""
     if dst is None:
         with torch.no_grad():
             dst = nn.functional.batch_norm(src, mean, variance, gamma, beta, eps=eps)
-    closed = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
-    diff = diff_dst.masked_fill(closed, 0)
+    mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
+    diff = diff_dst.masked_fill(mask, 0)
     return (*op(src, diff, mean, variance, gamma, eps, "NCX", "batch", True), diff)
 
 
 def _is_observed(*tensors: Tensor | None) -> bool:
-    """Return whether a compiler, a mode or a transform must see PyTorch's own operators."""
+    """Return whether a compiler, dispatch mode or transform must intercept PyTorch's operators."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
@@ -109,7 +109,7 @@ def _is_observed(*tensors: Tensor | None) -> bool:
 
 
 class ReLULayer(nn.modules.batchnorm._BatchNorm):
-    """Base of the layers that include a ReLU."""
+    """Base class of the layers that include a ReLU."""
 
     clip: float | None
 
@@ -118,7 +118,7 @@ class ReLULayer(nn.modules.batchnorm._BatchNorm):
         self.clip = _attributes.parse_clip(clip)
 
     def extra_repr(self) -> str:
-        """Return the attributes."""
+        """Return the attributes, for ``repr``."""
         clip = "" if self.clip is None else f", clip={self.clip}"
         return f"{super().extra_repr()}{clip}"
 
@@ -161,18 +161,18 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     Parameters
     ----------
     num_features : int
-        Channels.
+        Number of channels.
     clip : float, optional
-        The ReLU's upper bound: 6.0 for ReLU6. By default there is none.
+        Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
     **kwargs
         Arguments of the layer without the ReLU: eps, momentum, affine, track_running_stats, ...
 
     Notes
     -----
     Parameters, buffers and their names are those of the layer without the ReLU. In training, one
-    kernel computes both, and autograd keeps only the input: a ReLU that is not in place costs no
-    memory. PyTorch's own functions run in evaluation, in compiled models and for what onedsl's
-    kernels do not support.
+    kernel computes both, and autograd saves only the input, so the ReLU needs no memory even if it
+    is not in place. PyTorch's own functions run in evaluation, in compiled models, and for
+    arguments that onedsl's kernels do not support.
     """
 
 

@@ -1,4 +1,4 @@
-"""Batch norm with statistics of the batches of all processes that train together."""
+"""Batch norm with the statistics of the batches of all processes of a group."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _operators(eps: float) -> tuple[BatchNormForwardTraining, BatchNormTrainingB
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """Forward and backward pass, each with one exchange between its reduce and apply passes."""
+    """A forward and a backward pass, each with one exchange between `reduce` and `apply`."""
 
     @staticmethod
     def forward(
@@ -92,7 +92,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         if src_needed:
             total = _all_reduce(sums, ctx.group)
             diff_src = backward.apply(total, *inputs, _f32(weight)).diff_src
-        # The sums of this process's batch, as in torch.nn.SyncBatchNorm: DistributedDataParallel
+        # Not summed over the processes, as in torch.nn.SyncBatchNorm: DistributedDataParallel
         # averages the gradients of all parameters.
         diff_weight = diff_bias = None
         if weight_needed:
@@ -103,11 +103,11 @@ class _SyncBatchNorm(torch.autograd.Function):
 
 
 def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
-    """Merge the moments of all processes, in the order of ranks, for the same bits on each."""
+    """Merge the moments of all processes in the order of ranks, so that all get the same bits."""
     mine = torch.from_numpy(moments.to_vector())
     rows = mine.new_empty(distributed.get_world_size(group), len(mine))
     distributed.all_gather(list(rows), mine, group)
-    # One by one, adding the moments of 64 processes would take longer than gloo.
+    # Adding the moments of 64 processes with + would take longer than the exchange by gloo.
     return BatchNormMoments._of_parts(rows.numpy())
 
 
@@ -119,7 +119,7 @@ def _all_reduce(sums: BatchNormSums, group: Group) -> BatchNormSums:
 
 
 def _f32(channels: Tensor | None) -> Tensor | None:
-    """Convert a parameter for the kernels: a model in bfloat16 has parameters in bfloat16."""
+    """Convert a parameter to f32 for the kernels. Models in bfloat16 have bfloat16 parameters."""
     return None if channels is None else channels.detach().float().contiguous()
 
 
@@ -139,8 +139,8 @@ def _update_running(
             running.copy_(new)
 
 
-# Both functions are outside of torch.compile's graphs. torch.compiler.disable would import the
-# compiler with this module, which takes as long as importing PyTorch.
+# torch.compile breaks its graph at the next two functions. torch.compiler.disable does the same,
+# but it imports the compiler, which takes as long as importing PyTorch.
 @torch._disable_dynamo
 def _synchronized(*arguments: Any) -> Tensor:
     output: Tensor = _SyncBatchNorm.apply(*arguments)
@@ -151,8 +151,8 @@ def _synchronized(*arguments: Any) -> Tensor:
 def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
     """Raise ValueError on every process if the numbers of channels differ.
 
-    gloo aborts the process if the vectors of an exchange differ in length. The check is an exchange
-    itself, so it runs at the first call of a layer in a group only.
+    gloo aborts the process if the vectors of an exchange differ in length. The check itself is an
+    exchange, so it runs only at the first call of a layer in a group.
     """
     checked = _checked_groups.get(layer)
     if checked is not None and checked() is group:
@@ -193,22 +193,22 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     Notes
     -----
     torch.nn.SyncBatchNorm does not support CPU tensors. This layer works with every backend of
-    torch.distributed that exchanges CPU tensors (gloo, MPI). It has the same state_dict. In
-    evaluation, without a process group and in a group of one process, it is plain batch norm.
+    torch.distributed that exchanges CPU tensors (gloo, MPI). Its state_dict is the same. In
+    evaluation, without a process group, and in a group of one process, it is plain batch norm.
 
-    In training, each process sends 2 C + 1 numbers of float64 in the forward pass: count, mean and
-    sum of squared deviations, which are gathered and merged in the order of ranks, so that all
-    processes compute the same bits. It sends 2 C + 1 numbers in the backward pass, in one
+    In the forward pass of training, each process sends 2 C + 1 float64 numbers in one all-gather:
+    count, mean and sum of squared deviations. They are merged in the order of ranks, so that all
+    processes compute the same bits. In the backward pass, each process sends 2 C + 1 numbers in one
     all-reduce. At its first call in a group, a layer also compares the number of channels. The
     gradient of the input is that of the whole batch. The gradients of weight and bias are those of
     the process's own batch, as in PyTorch: DistributedDataParallel averages them. Batches may
-    differ in size, and may be empty.
+    differ in size and may be empty.
 
     All processes must call the same layers in the same order, and either all or none of them must
     need the gradient of the input.
 
-    A layer cannot compute during an exchange, so a step takes longer by two exchanges: 2.3 ms with
-    gloo between two processes of a virtual machine with two cores, where a step of 10 MB per
+    A layer cannot compute during an exchange, so the two exchanges make each step longer. With gloo
+    and two processes on a virtual machine with two cores, they take 2.3 ms; a step on 10 MB per
     process takes 5 ms. ``examples/scale.py`` measures this and models up to 1,024 processes.
 
     torch.compile breaks its graph at this layer. The gradient cannot be differentiated again.
@@ -244,7 +244,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         self.process_group = process_group
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
-        """Normalize."""
+        """Normalize the input."""
         if isinstance(input, torch.fx.Proxy):
             return in_fx(self, input)
         self._check_input_dim(input)
@@ -270,7 +270,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"input must have shape (N, C, ...), got {tuple(input.shape)}")
 
     def _check(self, input: Tensor) -> None:  # noqa: A002
-        """Raise before anything is sent."""
+        """Raise for an invalid input, before anything is sent."""
         if not input.is_cpu or input.layout is not torch.strided:
             raise ValueError(
                 f"input must be a strided CPU tensor, got {input.layout} on {input.device}. "
@@ -283,7 +283,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: ModuleT, process_group: Group | None = None) -> ModuleT:
-        """Return ``onedsl.torch.convert(module, process_group=process_group)``."""
+        """Convert layers, like ``onedsl.torch.convert(module, process_group=process_group)``."""
         for layer in module.modules():
             synchronize(layer, process_group)
         return module
@@ -302,7 +302,7 @@ _SYNCHRONIZED = dict.fromkeys([*_REVERTED, nn.SyncBatchNorm, SyncBatchNorm], Syn
 
 
 def synchronize(layer: nn.Module, group: Group | None) -> None:
-    """Change a layer to `SyncBatchNorm` if its class is known."""
+    """Change a layer's class to `SyncBatchNorm` if it is one of PyTorch's or onedsl's layers."""
     kind = class_of(layer)
     change_class(layer, _SYNCHRONIZED)
     if class_of(layer) is SyncBatchNorm:

@@ -47,7 +47,7 @@ def operator(
 
 
 def is_laid_out(src: Tensor) -> bool:
-    """Return whether PyTorch's result would have the strides of src, too."""
+    """Return whether the result of PyTorch's batch norm would have the strides of src."""
     return bool(
         src.is_contiguous()
         or (src.ndim == 4 and src.is_contiguous(memory_format=torch.channels_last))
@@ -56,7 +56,7 @@ def is_laid_out(src: Tensor) -> bool:
 
 
 def affine(weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return both or neither, as the core requires."""
+    """Return weight and bias, a missing one as ones or zeros: the core needs both or neither."""
     if weight is None:
         return (None if bias is None else torch.ones_like(bias)), bias
     return weight, (torch.zeros_like(weight) if bias is None else bias)
@@ -76,23 +76,23 @@ def normalize(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Compute dst, the batch's mean and its biased variance, and update the running statistics.
 
-    Return None, and write nothing, for unsupported arguments: other types and layouts, statistics
-    that are not f32, fewer than two values per channel, eps = 0.
+    Return None without writing anything if the arguments are not supported: other dtypes and memory
+    layouts, statistics that are not f32, fewer than two values per channel, eps = 0.
     """
     if src.ndim < 2 or eps <= 0 or src.numel() <= src.shape[1] or not is_laid_out(src):
         return None
-    given = (weight, bias, running_mean, running_var)
-    if src.dtype is not torch.float32 and all(t is None for t in given):
-        return None  # PyTorch rounds the statistics to src's type
+    vectors = (weight, bias, running_mean, running_var)
+    if src.dtype is not torch.float32 and all(t is None for t in vectors):
+        return None  # PyTorch rounds the statistics to src's dtype
     weight, bias = affine(weight, bias)
     mean, variance = running_mean, running_var
     if mean is None and variance is None:
         mean = variance = src.new_zeros(src.shape[1], dtype=torch.float32)
     inputs = (src, mean, variance, weight, bias, *more)
-    answer = operator(operation, eps, clip).run(inputs, True, None, _AUTO)
-    if answer is None:
+    results = operator(operation, eps, clip).run(inputs, True, None, _AUTO)
+    if results is None:
         return None
-    dst, _, _, mean, variance = answer
+    dst, _, _, mean, variance = results
     if running_mean is not None:
         count = src.numel() // src.shape[1]
         _core.update_running(running_mean, running_var, mean, variance, momentum, count)
