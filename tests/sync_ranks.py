@@ -76,7 +76,7 @@ def new_kind(kwargs, frozen):
 
 
 def kind(rank, kwargs, frozen):
-    """Run a training step; in evaluation, compare with plain batch norm."""
+    """Return the results of a training step, and compare evaluation with plain batch norm."""
     made = new_kind(kwargs, frozen)
     tensors = part(rank, (1, 3), *problem((4, 5, 3, 3)))
     results = numpy(step(made, *tensors))
@@ -112,14 +112,14 @@ def all_empty(_rank):
 
 
 def different_channels(rank):
-    """All ranks raise, and the group remains usable."""
+    """Return the error of a rank, and check that the group remains usable."""
     raised = ranks.caught(new_layer(3 + rank), torch.ones(2, 3 + rank, 2, 2))
     assert not ranks.caught(new_layer(3), torch.ones(2, 3, 2, 2))
     return raised
 
 
 def one_value(rank):
-    """All ranks raise, and the group remains usable."""
+    """Return the error of a rank, and check that the group remains usable."""
     sizes = (0, 1, 0)
     made = new_layer(3)
     raised = ranks.caught(step, made, *part(rank, sizes, *problem((1, 3, 1, 1))))
@@ -150,7 +150,7 @@ def exchanges(rank):
 
 
 def groups(rank):
-    """Use two groups of two ranks, each with its own statistics."""
+    """Run a step in two groups of two ranks, each with its own statistics."""
     pairs = [distributed.new_group(pair) for pair in ((0, 1), (2, 3))]
     mine, others = pairs[rank // 2], pairs[1 - rank // 2]
     tensors = part(rank, (1, 2, 3, 2), *problem((8, 5, 3, 3)))
@@ -183,7 +183,7 @@ def small_model():
 
 
 def compiled(rank):
-    """Check that a compiled model computes the same, in more than one graph."""
+    """Compare a compiled model with the eager one, and return the error of fullgraph=True."""
     eager = small_model()
     twin = copy.deepcopy(eager)
     src, diff_dst = part(rank, (1, 3), *problem((4, 5, 3, 3)))
@@ -214,7 +214,7 @@ def late(rank, seconds):
 
 
 silu = nn.functional.silu
-"""Smooth: with a ReLU, one rounding error that changes a sign changes the training."""
+"""A smooth activation: with a ReLU, a rounding error that changes a sign changes the training."""
 
 
 class Block(nn.Module):

@@ -30,7 +30,7 @@ def base(data_format: str = "NXC") -> testing.Problem:
 
 
 class Bad(NamedTuple):
-    """An invalid argument, made of the valid one, and its exception."""
+    """A function that makes an invalid argument from a valid one, and the expected exception."""
 
     make: Callable[[np.ndarray], Any]
     error: type[Exception]
@@ -148,7 +148,7 @@ def check_error(call, inputs, error, fragments, out=None):
 def test_invalid_input(name, kind, bad):
     problem = base()
     inputs = problem._replace(**{name: bad.make(getattr(problem, name))})
-    # If src has another shape, the first array that does not match it is named.
+    # If src has another shape, the message names the first array that does not match it.
     first = name
     fragments = bad.fragments
     if name == "src" and kind in ("fewer_axes", "more_axes", "empty"):
@@ -341,7 +341,7 @@ class TestOut:
 
     @pytest.mark.parametrize("kind", CALLS)
     def test_adjacent_slices_do_not_overlap(self, kind):
-        problem, wanted, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+        problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
         size = problem.src.size
         memory = np.zeros(3 * size + 5 * 8, "f4")
         big = [memory[i * size : (i + 1) * size].reshape(SHAPE) for i in range(3)]
@@ -349,7 +349,7 @@ class TestOut:
         for view, array in zip([*big[:2], *small[:3]], problem, strict=True):
             view[...] = array
         got = caller(kind)(*big[:2], *small[:3], out=(big[2], *small[3:]))
-        testing.assert_gradients_close(got, wanted)
+        testing.assert_gradients_close(got, expected)
 
     def test_strided_src_overlaps_out(self):
         """The overlap is checked with the caller's src, not with its dense copy."""
@@ -364,16 +364,16 @@ class TestOut:
 
     def test_interleaved_memory_does_not_overlap(self):
         """Regression: memory between the rows of a strided src counted as src's."""
-        problem, wanted, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+        problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
         memory = np.full((*SHAPE[:-1], 16), 7, "f4")
         src, between = memory[..., :8], memory.reshape(-1, 16)[:, 8:]
         src[...] = problem.src
         out = (np.empty(SHAPE, "f4"), between[0], between[3])
-        testing.assert_gradients_close(caller("direct")(src, *problem[1:], out=out), wanted)
+        testing.assert_gradients_close(caller("direct")(src, *problem[1:], out=out), expected)
         assert np.array_equal(src, problem.src)
         assert (np.delete(between, (0, 3), axis=0) == 7).all()
 
-    def test_undecidable_overlap_counts_as_one(self):
+    def test_undecidable_overlap_counts_as_overlap(self):
         """Whether strided memory contains a byte is a knapsack problem."""
         rng = np.random.default_rng(0)
         strides = [4 * int(step) for step in rng.integers(2**30, 2**31, 30)]
@@ -390,8 +390,8 @@ def test_inputs_may_be_the_same_read_only_array():
     src = read_only(base().src)
     ones = read_only(np.ones(8, "f4"))
     got = caller("direct")(src, src, ones, ones, ones)
-    wanted = testing.batch_norm_backward(src, src, ones, ones, ones, epsilon=EPSILON)
-    testing.assert_gradients_close(got, wanted)
+    expected = testing.batch_norm_backward(src, src, ones, ones, ones, epsilon=EPSILON)
+    testing.assert_gradients_close(got, expected)
 
 
 class TestEpsilon:
@@ -513,7 +513,7 @@ def test_invalid_stats_dtype(value):
 
 
 class TestNotCompiledFor:
-    """Inputs that are valid, but not those that were compiled for."""
+    """Inputs that are valid, but differ from those that were compiled for."""
 
     @staticmethod
     def check(problem, error, *fragments, plan=None, outputs=None):
@@ -563,13 +563,13 @@ class TestNotCompiledFor:
         self.check(base()._replace(src=src), ValueError, "src must be aligned", "src.copy()")
 
     def test_strided_statistics_are_copied(self, caplog):
-        problem, wanted, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+        problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
         gamma = unaligned(problem.gamma)
         gamma[...] = problem.gamma
         mean = np.repeat(problem.mean, 2)[::2]
         with caplog.at_level("INFO", logger="onedsl"):
             got = caller("compiled")(*problem._replace(mean=mean, gamma=gamma))
-        testing.assert_gradients_close(got, wanted)
+        testing.assert_gradients_close(got, expected)
         assert [r.getMessage().split()[:2] for r in caplog.records] == [
             ["mean", "copied:"],
             ["gamma", "copied:"],
@@ -597,10 +597,10 @@ def test_signatures():
 
 
 def test_keywords_are_the_names_of_the_ports():
-    problem, wanted, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
     op = Op(epsilon=EPSILON, data_format="NXC")
-    testing.assert_gradients_close(op(**problem._asdict()), wanted)
-    testing.assert_gradients_close(op.compile(SPEC)(**problem._asdict()), wanted)
+    testing.assert_gradients_close(op(**problem._asdict()), expected)
+    testing.assert_gradients_close(op.compile(SPEC)(**problem._asdict()), expected)
 
 
 class TestLargeSpecs:
@@ -635,8 +635,8 @@ class TestLargeSpecs:
             onedsl.TensorSpec((1,) * 65)
         most = (np.lib.NumpyVersion(np.__version__) >= "2.0.0" and 64) or 32
         shape = (4, *(1,) * (most - 2), 3)
-        problem, wanted, _ = helpers.case(shape, "f32", "f32", "NXC")
-        testing.assert_gradients_close(Op(EPSILON)(*problem), wanted, factor=4)
+        problem, expected, _ = helpers.case(shape, "f32", "f32", "NXC")
+        testing.assert_gradients_close(Op(EPSILON)(*problem), expected, factor=4)
 
 
 def test_copies_of_an_operator_validate():

@@ -1,4 +1,4 @@
-"""Invalid arguments for the private extension: it rejects them and does not crash."""
+"""The private extension rejects invalid arguments and does not crash."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ def test_is_dense_of_invalid_objects(odd):
 
 
 def test_is_dense_of_dense_arrays():
-    # If all axes are kept, they must be in C order in memory, which those of X.T are not.
+    # If all axes are kept, they must be in C order in memory. Those of X.T are not.
     transposed = X.T
     for array in (X, transposed, S, X[:0], ODD["rank_0"], ODD["empty"], ODD["vector_f16"]):
         for kept in (0, 1, 2**64 - 1):

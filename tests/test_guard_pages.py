@@ -1,4 +1,4 @@
-"""Nothing beyond an array is read or written: the runs have a process each (guard_pages.py)."""
+"""Kernels access no memory beyond an array. Each case is a process (programs/guard_pages.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORK = [
 ]
 
 
-# The best that this CPU has, and what lesser ones have.
+# The best instruction set of this CPU, and those of older CPUs.
 CAPS = [
     "AVX512_CORE",
     *(pytest.param(cap, marks=pytest.mark.isa_caps) for cap in ("AVX2", "SSE41")),
@@ -25,12 +25,12 @@ CAPS = [
 
 @pytest.mark.parametrize("work", WORK, ids=lambda work: "-".join(filter(None, work)))
 @pytest.mark.parametrize("cap", CAPS)
-def test_nothing_beyond_an_array_is_touched(cap, work):
+def test_no_access_beyond_an_array(cap, work):
     environment = capped(ONEDSL_MAX_CPU_ISA=cap, OMP_WAIT_POLICY="passive")
     child = helpers.run_script("guard_pages.py", *work, environment=environment)
-    last = child.stdout.splitlines()[-1] if child.stdout else "nothing"
+    last = child.stdout.splitlines()[-1] if child.stdout else "no run"
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name
-        pytest.fail(f"{name}: memory beyond an array was touched in {last}", pytrace=False)
+        pytest.fail(f"{name}: memory beyond an array was accessed in {last}", pytrace=False)
     assert child.returncode == 0, f"in {last}:\n{child.stderr}"
     assert last == "done"

@@ -1,6 +1,6 @@
-"""The suite again, on the instruction sets of lesser CPUs.
+"""The test suite with the instruction sets of older CPUs.
 
-The caps are read once in a process, so each has a process of its own.
+A process reads the caps once, so each cap has its own process.
 """
 
 from __future__ import annotations
@@ -9,30 +9,12 @@ import helpers
 import pytest
 from helpers import CAPS, capped
 
-# What starts programs of its own, or needs other libraries, says nothing more on lesser CPUs.
-LEFT_OUT = [
-    "isa",
-    "cli",
-    "cpp",
-    "guard_pages",
-    "examples",
-    "bench*",
-    "readme",
-    "load",
-    "process",
-    "fuzz",
-]
-LEFT_OUT += [
-    "torch*",
-    "jax*",
-    "dlpack",
-    "mixed_out",
-    "typing",
-    "api_pages",
-    "builds",
-    "project_files",
-]
-LEFT_OUT += ["layers", "errors_table", "autotune"]
+# These tests run other programs or libraries, and cover no further kernels on older CPUs.
+EXCLUDED = [
+    "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "readme", "load", "process", "fuzz",
+    "torch*", "jax*", "dlpack", "mixed_out", "typing", "api_pages", "builds", "project_files",
+    "layers", "errors_table", "autotune",
+]  # fmt: skip
 
 
 def cpu_flags() -> set[str]:
@@ -44,7 +26,7 @@ def cpu_flags() -> set[str]:
 
 
 def best(names: list[str]) -> str:
-    """Choose what this CPU has of the kernels' instruction sets, best first."""
+    """Return the first of these instruction sets of the kernels that this CPU supports."""
     flags = cpu_flags()
     has = {
         "avx512": {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags,
@@ -58,7 +40,7 @@ REPORT = "from onedsl import _core; print(_core.native_isa(), _core.onednn_cpu_i
 
 
 @pytest.mark.parametrize(("cap", "native", "onednn"), CAPS, ids=[c[0] for c in CAPS])
-def test_cap_holds(cap, native, onednn):
+def test_cap_applies_to_onedsl_and_onednn(cap, native, onednn):
     child = helpers.run_child(REPORT, environment=capped(ONEDNN_MAX_CPU_ISA=cap))
     assert child.returncode == 0, child.stderr
     got_native, got_onednn = child.stdout.split()
@@ -69,11 +51,11 @@ def test_cap_holds(cap, native, onednn):
 @pytest.mark.parametrize(
     ("cap", "native"), [("SSE41", ["baseline"]), ("AVX2", ["avx2", "baseline"])]
 )
-def test_onedsl_has_a_cap_of_its_own(cap, native):
-    """ONEDSL_MAX_CPU_ISA goes before ONEDNN_MAX_CPU_ISA, and is none of oneDNN's business."""
-    free = helpers.run_child(REPORT, environment=capped())
+def test_cap_for_onedsl_only(cap, native):
+    """ONEDSL_MAX_CPU_ISA overrides ONEDNN_MAX_CPU_ISA, and does not affect oneDNN."""
+    uncapped = helpers.run_child(REPORT, environment=capped())
     child = helpers.run_child(REPORT, environment=capped(ONEDSL_MAX_CPU_ISA=cap))
-    assert child.stdout.split() == [best(native), free.stdout.split()[1]]
+    assert child.stdout.split() == [best(native), uncapped.stdout.split()[1]]
     both = helpers.run_child(
         REPORT, environment=capped(ONEDNN_MAX_CPU_ISA="AVX512_CORE", ONEDSL_MAX_CPU_ISA=cap)
     )
@@ -90,7 +72,7 @@ def test_suite_under_a_cap(cap):
         "-q",
         "-p",
         "no:cacheprovider",
-        *(f"--ignore-glob=test_{name}.py" for name in LEFT_OUT),
+        *(f"--ignore-glob=test_{name}.py" for name in EXCLUDED),
         environment=capped(ONEDNN_MAX_CPU_ISA=cap),
         cwd=helpers.TESTS,
         timeout=900,

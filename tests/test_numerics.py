@@ -1,4 +1,4 @@
-"""Where floating point is hard: cancellation, huge means, long sums, NaN, extreme attributes."""
+"""Numerically difficult inputs: cancellation, large means, long sums, NaN, extreme attributes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def reference(problem, epsilon, data_format):
 @usable()
 @formats
 @pytest.mark.parametrize("channels", [1, 3, 16, 33])
-def test_one_element_a_channel(dtype, data_format, channels, backend):
-    """With its own statistics, an element's gradient is exactly zero: dy - dy/1 - 0."""
+def test_one_element_per_channel(dtype, data_format, channels, backend):
+    """With batch statistics, the gradient of one element is exactly zero: dy - dy/1 - 0."""
     shape = helpers.shape_of(data_format, 1, channels, (1, 1))
     problem = testing.random_problem(shape, dtype, data_format=data_format)
-    # random_problem's mean is src, exactly: one element has no rounding to do.
+    # The mean of one element is exact.
     assert np.array_equal(problem.mean, problem.src.reshape(-1).astype(np.float32))
     got = run(problem, EPSILON, data_format, backend)
     assert not got.diff_src.astype(np.float32).any()
@@ -38,25 +38,25 @@ def test_one_element_a_channel(dtype, data_format, channels, backend):
 @usable()
 @formats
 @pytest.mark.parametrize("channels", [1, 3, 16, 33])
-def test_two_elements_a_channel(dtype, data_format, channels, backend):
-    """Two elements cancel to almost nothing: the error is measured by what cancels."""
+def test_two_elements_per_channel(dtype, data_format, channels, backend):
+    """The terms cancel almost completely, so the allowed error is relative to their size."""
     shape = helpers.shape_of(data_format, 2, channels, (1, 1))
     problem = testing.random_problem(shape, dtype, data_format=data_format)
     got = run(problem, EPSILON, data_format, backend)
-    wanted = reference(problem, EPSILON, data_format)
+    expected = reference(problem, EPSILON, data_format)
     scale = (problem.gamma / np.sqrt(problem.variance + EPSILON)).astype(np.float64)
     axis = (1, 1, 1, channels) if data_format == "NXC" else (1, channels, 1, 1)
     size = np.abs(scale.reshape(axis) * problem.diff_dst.astype(np.float64)).max(
         axis=0, keepdims=True
     )
-    error = np.abs(got.diff_src.astype(np.float64) - wanted.diff_src)
-    assert (error <= 16 * 2.0**-24 * size + 2.0**-8 * np.abs(wanted.diff_src)).all()
+    error = np.abs(got.diff_src.astype(np.float64) - expected.diff_src)
+    assert (error <= 16 * 2.0**-24 * size + 2.0**-8 * np.abs(expected.diff_src)).all()
 
 
 @usable()
 @formats
 def test_zero_where_the_reference_is_zero(dtype, data_format, backend):
-    """A constant diff_dst has no gradient through batch statistics; nor has one of zeros."""
+    """With batch statistics, a constant diff_dst has the gradient zero."""
     shape = helpers.shape_of(data_format, 4, 5, (4, 4))
     src, diff_dst, *statistics = testing.random_problem(shape, dtype, data_format=data_format)
     zeros = run((src, np.zeros_like(diff_dst), *statistics), EPSILON, data_format, backend)
@@ -66,7 +66,7 @@ def test_zero_where_the_reference_is_zero(dtype, data_format, backend):
     got = run((src, diff_dst, *gamma_zero), EPSILON, data_format, backend)
     assert not got.diff_src.astype(np.float32).any()
     assert got.diff_beta.all()
-    # 64 elements of 1/2 in 5 channels of +-1 about their mean: every step is exact.
+    # Each channel has 64 elements, diff_dst = 1/2 and src = mean +- 1: every operation is exact.
     signs = np.where(np.indices(shape).sum(0) % 2 == 0, 3, 1).astype(src.dtype)
     ones = np.ones(5, np.float32)
     exact = run(
@@ -89,7 +89,7 @@ def test_mean_a_thousand_times_the_deviation(data_format, backend):
     variance = x.astype(np.float64).var(axes).astype(np.float32)
     gamma = rng.uniform(0.5, 2, 6).astype(np.float32)
     problem = testing.Problem(x, diff_dst, mean, variance, gamma)
-    # The difference src - mean is exact, so not even here is a wider tolerance called for.
+    # src - mean is exact, so the usual tolerance applies.
     testing.assert_gradients_close(
         run(problem, EPSILON, data_format, backend), reference(problem, EPSILON, data_format)
     )
@@ -97,8 +97,8 @@ def test_mean_a_thousand_times_the_deviation(data_format, backend):
 
 @usable()
 @formats
-def test_sums_are_not_held_in_16_bits(dtype, data_format, backend):
-    """A bf16 sum of ones stands still at 256, an f16 one at 2048."""
+def test_sums_are_not_accumulated_in_16_bits(dtype, data_format, backend):
+    """A sum of ones stops growing at 256 in bf16, and at 2048 in f16."""
     elements = 1 << 18
     shape = helpers.shape_of(data_format, 1, 2, (elements,))
     ones = np.ones(shape, helpers.NUMPY[dtype])
@@ -130,7 +130,7 @@ CHANNEL, CHANNELS = 2, 21
 @pytest.mark.parametrize("where", ["src", "diff_dst", "mean", "variance", "gamma"])
 def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, backend):
     shape = helpers.shape_of(data_format, 3, CHANNELS, (5, 4))
-    good, wanted, _ = helpers.case(shape, dtype, "f32", data_format)
+    good, expected, _ = helpers.case(shape, dtype, "f32", data_format)
     bad = getattr(good, where).copy()
     first = np.moveaxis(bad, -1 if data_format == "NXC" else 1, 0) if bad.ndim > 1 else bad
     if bad.ndim > 1:
@@ -145,9 +145,9 @@ def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, bac
             np.compress(others, got.diff_src, axis), got.diff_gamma[others], got.diff_beta[others]
         ),
         onedsl.BatchNormGradients(
-            np.compress(others, wanted.diff_src, axis),
-            wanted.diff_gamma[others],
-            wanted.diff_beta[others],
+            np.compress(others, expected.diff_src, axis),
+            expected.diff_gamma[others],
+            expected.diff_beta[others],
         ),
     )
     inside = np.take(got.diff_src, CHANNEL, axis).astype(np.float32)
@@ -166,16 +166,16 @@ def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, bac
 @backends
 @formats
 def test_negative_variance_gives_nan(data_format, backend):
-    """Not refused, since that would cost a look at every value; not silently wrong either."""
+    """Negative variances are not rejected, because a check would have to read all values."""
     shape = helpers.shape_of(data_format, 3, 4, (5,))
-    problem, wanted, _ = helpers.case(shape, "f32", "f32", data_format)
+    problem, expected, _ = helpers.case(shape, "f32", "f32", data_format)
     variance = problem.variance.copy()
     variance[1] = -1
     got = run(problem._replace(variance=variance), EPSILON, data_format, backend)
     axis = shape.index(4)
     assert np.isnan(np.take(got.diff_src, 1, axis)).all()
     assert np.isnan(got.diff_gamma[1])
-    np.testing.assert_allclose(got.diff_beta, wanted.diff_beta, rtol=1e-6)
+    np.testing.assert_allclose(got.diff_beta, expected.diff_beta, rtol=1e-6)
 
 
 @usable("f32", "bf16")
@@ -205,8 +205,8 @@ def test_variance_zero(data_format, epsilon, backend):
 
 
 @backends
-def test_epsilon_is_added_to_the_variance_inside_the_root(backend):
-    """Not to the deviation, and not left out."""
+def test_epsilon_is_added_to_the_variance_under_the_root(backend):
+    """Epsilon is not added to the standard deviation, and not ignored."""
     problem = helpers.case((16, 4), "f32", "f32", "NXC").problem
     got = run(problem, 0.5, "NXC", backend)
     testing.assert_gradients_close(got, reference(problem, 0.5, "NXC"))
@@ -218,12 +218,12 @@ def test_epsilon_is_added_to_the_variance_inside_the_root(backend):
 def test_batch_gradient_for_diff_src_alone(data_format, backend):
     """Regression: oneDNN's own one-output graph computes the frozen-statistics gradient."""
     shape = helpers.shape_of(data_format, 4, 8, (3, 5))
-    problem, _, wanted = helpers.case(shape, "f32", "f32", data_format)
+    problem, _, expected = helpers.case(shape, "f32", "f32", data_format)
     got = run(problem[:4], EPSILON, data_format, backend, outputs="diff_src")
     frozen = testing.batch_norm_backward(
         *problem[:4], epsilon=EPSILON, data_format=data_format, statistics="frozen"
     )
-    assert testing.relative_l2(got.diff_src, wanted.diff_src) < testing.TOLERANCES["f32"]
+    assert testing.relative_l2(got.diff_src, expected.diff_src) < testing.TOLERANCES["f32"]
     assert testing.relative_l2(got.diff_src, frozen.diff_src) > 0.1
 
 
@@ -242,29 +242,29 @@ def test_f16_subnormals_survive():
     problem = testing.random_problem((64, 8), "f16")
     small = problem._replace(gamma=np.full(8, 2e-6, np.float32))
     got = onedsl.BatchNormTrainingBackward(EPSILON)(*small)
-    wanted = reference(small, EPSILON, "NXC")
-    assert np.abs(got.diff_src.astype(np.float64) - wanted.diff_src).max() <= 2.0**-25 * 1.01
+    expected = reference(small, EPSILON, "NXC")
+    assert np.abs(got.diff_src.astype(np.float64) - expected.diff_src).max() <= 2.0**-25 * 1.01
 
 
-def test_more_shapes_than_plans_are_kept():
-    """Plans are dropped when thousands of shapes have been seen, and made again when needed."""
+def test_more_shapes_than_cached_plans():
+    """After thousands of shapes, plans are removed from the cache and compiled again if needed."""
     op = onedsl.BatchNormTrainingBackward(EPSILON)
-    problem, wanted, _ = helpers.case((9, 3), "f32", "f32", "NXC")
+    problem, expected, _ = helpers.case((9, 3), "f32", "f32", "NXC")
     one = np.ones(1, np.float32)
     data = np.ones((4200, 1), np.float32)
     for rows in range(1, 4200):
         got = op(data[:rows], data[:rows], one, one, one, backend="native")
         assert got.diff_beta[0] == rows
-    testing.assert_gradients_close(op(*problem, backend="native"), wanted)
+    testing.assert_gradients_close(op(*problem, backend="native"), expected)
 
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_sums_of_many_elements(dtype, data_format):
-    """What the README says of the native kernels' sums.
+    """Sums of 400,000 elements per channel have f32 accuracy.
 
-    Regression: src - mean is rounded alike for all src of one binade. diff_dst knows nothing of src
-    here, so that diff_gamma is small beside its terms and shows such an error.
+    Regression: src - mean has the same rounding error for all src of one binade. Here diff_dst is
+    independent of src, so diff_gamma is small compared to its terms and such an error is visible.
     """
     shape = (400_000, 3) if data_format == "NXC" else (40, 3, 10_000)
     problem = testing.random_problem(shape, dtype, data_format=data_format)
@@ -279,7 +279,7 @@ def test_sums_of_many_elements(dtype, data_format):
 
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 def test_mean_far_from_zero_and_many_elements(data_format):
-    """A mean a thousand times the deviation, a million elements a channel: a few ulp."""
+    """The error is a few ulp if the mean is a thousand times the standard deviation."""
     shape = (1_000_000, 2) if data_format == "NXC" else (10, 2, 100_000)
     problem = testing.random_problem(shape, data_format=data_format)
     src = (problem.src.astype(np.float64) + 1500).astype(np.float32)
@@ -299,8 +299,8 @@ def test_mean_far_from_zero_and_many_elements(data_format):
 @pytest.mark.parametrize(
     ("size", "gradient"), [(1e37, 1e-9), (1e30, 1e4), (1e5, 1e29), (1e-19, 1e-9)]
 )
-def test_the_range_that_is_documented(data_format, spatial, size, gradient):
-    """Products below 1e36 and above 1e-30, but for some that do not matter."""
+def test_documented_range(data_format, spatial, size, gradient):
+    """Products are below 1e36, and above 1e-30 except for some that do not contribute."""
     shape = helpers.shape_of(data_format, 60, 5, spatial)
     src, diff_dst, mean, _, gamma = testing.random_problem(shape, data_format=data_format)
     src, mean = src * np.float32(size), mean * np.float32(size)

@@ -23,7 +23,7 @@ KINDS = [onedsl.BatchNormSums, onedsl.BatchNormMoments]
 
 
 class Setup(NamedTuple):
-    """An operator, its inputs by name, and the names of its tensors and of reduce's inputs."""
+    """An operator, its inputs by name, and the names of its tensors and of the inputs of reduce."""
 
     op: Any
     inputs: dict[str, np.ndarray]
@@ -115,26 +115,26 @@ def add_in_random_order(totals: list[Any], random: Any) -> Any:
 @given(settings(CELLS), st.sampled_from(OPERATORS), st.booleans())
 def test_one_part_equals_the_call_bitwise(setting, make, in_place):
     setup = make(setting.problem, setting.data_format)
-    wanted = bits(setup.call())
+    expected = bits(setup.call())
     totals = setup.reduce()
     assert totals.count == setting.problem.src.size // setting.problem.mean.size
     out = None
     if in_place:
         over = setup.inputs[setup.tensors[-1]] = setup.inputs[setup.tensors[-1]].copy(order="K")
         out = (over, *(np.empty_like(a) for a in setup.call()[1:]))
-    assert bits(setup.apply(totals, out=out)) == wanted
+    assert bits(setup.apply(totals, out=out)) == expected
 
 
-# Tolerances are in units of the last place of the largest term: the kernels add up to eight terms
-# in f32, and other ones in parts than in the whole.
+# Tolerances are in units of the last place of the largest term. The kernels add up to eight terms
+# in f32, and the division into parts changes which terms these are.
 LAST_PLACE = {"f32": 2.0**-23, "bf16": 2.0**-7, "f16": 2.0**-10}
 
 
-def assert_near(got: np.ndarray, wanted: np.ndarray, terms: np.ndarray, units: float) -> None:
+def assert_near(got: np.ndarray, expected: np.ndarray, terms: np.ndarray, units: float) -> None:
     dtype = next(name for name, d in helpers.NUMPY.items() if d == got.dtype)
-    off = np.abs(got.astype("f8") - wanted.astype("f8"))
-    size = np.maximum(np.abs(wanted.astype("f8")), terms)
-    assert (off <= units * LAST_PLACE[dtype] * size + 1e-30).all(), (off / size).max()
+    error = np.abs(got.astype("f8") - expected.astype("f8"))
+    size = np.maximum(np.abs(expected.astype("f8")), terms)
+    assert (error <= units * LAST_PLACE[dtype] * size + 1e-30).all(), (error / size).max()
 
 
 @given(settings(CELLS), st.randoms(use_true_random=False))
@@ -181,10 +181,10 @@ def check_parts(setting: Setting, random: Any, units: float) -> None:
     nothing = np.zeros_like(in_mean)
     for result in done:
         assert bits(result[1:]) == bits(done[0][1:])
-    for got, wanted, size_of_terms in zip(
+    for got, expected, size_of_terms in zip(
         done[0][1:], normalized[1:], (in_mean + old, nothing, in_mean, nothing), strict=True
     ):
-        assert_near(got, wanted, size_of_terms, units)
+        assert_near(got, expected, size_of_terms, units)
 
 
 @types
@@ -201,24 +201,24 @@ def test_large_parts_equal_the_whole_within_an_ulp(dtype, stats, data_format, se
     setup = gradient(problem, data_format)
     halves = np.array_split(np.arange(13), 2)
     result = setup.apply(sum(setup.reduce(where) for where in halves), halves[0])
-    for got, wanted in zip(result[1:], setup.call()[1:], strict=True):
-        step = np.spacing(np.abs(wanted.astype(np.float32)))
+    for got, expected in zip(result[1:], setup.call()[1:], strict=True):
+        step = np.spacing(np.abs(expected.astype(np.float32)))
         if stats == "f32":
-            assert (np.abs(got - wanted) <= step).all()
+            assert (np.abs(got - expected) <= step).all()
         else:
-            assert bits([got]) == bits([wanted])
+            assert bits([got]) == bits([expected])
 
 
 @given(settings(CELLS), st.randoms(use_true_random=False))
 def test_gradient_does_not_depend_on_the_grouping_of_sums(setting, random):
-    """Bitwise: differences in the last bits of float64 vanish in float32."""
+    """Results are bitwise equal: differences in the last bits of float64 vanish in float32."""
     setup = gradient(setting.problem, setting.data_format)
     parts = split(setting, random)
     sums = [setup.reduce(where) for where in parts]
-    wanted, other = sum(sums), add_in_random_order(sums, random)
-    np.testing.assert_allclose(other.to_vector(), wanted.to_vector(), rtol=1e-13, atol=1e-13)
+    expected, other = sum(sums), add_in_random_order(sums, random)
+    np.testing.assert_allclose(other.to_vector(), expected.to_vector(), rtol=1e-13, atol=1e-13)
     for where in parts:
-        assert bits(setup.apply(other, where)) == bits(setup.apply(wanted, where))
+        assert bits(setup.apply(other, where)) == bits(setup.apply(expected, where))
 
 
 @given(settings(CELLS), st.randoms(use_true_random=False))
@@ -280,10 +280,10 @@ def test_apply_for_diff_src_only():
     problem = testing.random_problem((6, 5, 3))
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     sums = op.reduce(*problem[:4])
-    wanted = op(*problem[:4], outputs="diff_src")
+    expected = op(*problem[:4], outputs="diff_src")
     got = op.apply(sums, *problem[:4], outputs="diff_src")
     assert got[1:] == (None, None)
-    assert bits(got) == bits(wanted)
+    assert bits(got) == bits(expected)
     with pytest.warns(onedsl.GammaIgnoredWarning) as caught:
         op.apply(sums, *problem, outputs="diff_src")
     assert caught[0].filename == __file__
@@ -399,7 +399,7 @@ class TestTotals:
         ("make", "value"), [(gradient, np.nan), (forward, np.nan), (forward, np.inf)]
     )
     def test_nan_and_inf_in_a_batch_propagate(self, make, value):
-        """As in a direct call. Only a vector from elsewhere must not contain NaN by default."""
+        """They propagate as in a direct call. Only `from_vector` rejects NaN by default."""
         problem = testing.random_problem((6, 5, 3))
         problem.src[0, 0, 0] = value
         setup = make(problem, "NXC")

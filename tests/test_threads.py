@@ -19,7 +19,7 @@ from onedsl import testing
 @formats
 @pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
 def test_many_threads_at_once(dtype, backend, data_format, compiled):
-    """One object, eight threads, each with tensors of its own."""
+    """Eight threads call the same object, each with its own tensors."""
     shape = helpers.shape_of(data_format, 4, 20, (11, 10))
     cases = [helpers.case(shape, dtype, "f32", data_format, seed) for seed in range(8)]
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
@@ -38,8 +38,8 @@ def test_many_threads_at_once(dtype, backend, data_format, compiled):
 
 
 @pytest.mark.parametrize("backend", helpers.BACKENDS)
-def test_many_threads_meet_new_shapes(backend):
-    """Plans are made and looked up by all at the same time."""
+def test_many_threads_with_new_shapes(backend):
+    """All threads compile plans and look them up at the same time."""
     op = onedsl.BatchNormTrainingBackward(3e-5)
     start = threading.Barrier(8)
 
@@ -47,8 +47,8 @@ def test_many_threads_meet_new_shapes(backend):
         start.wait()
         for rows in range(9, 29):
             problem = testing.random_problem((rows, 5), seed=rows)
-            wanted = testing.batch_norm_backward(*problem, epsilon=3e-5)
-            testing.assert_gradients_close(op(*problem, backend=backend), wanted, factor=4)
+            expected = testing.batch_norm_backward(*problem, epsilon=3e-5)
+            testing.assert_gradients_close(op(*problem, backend=backend), expected, factor=4)
         return True
 
     with ThreadPoolExecutor(8) as pool:
@@ -63,14 +63,14 @@ SHAPES = {
     "one_image": (1, 5, (333, 77)),
     "many_channels": (2, 1025, (7, 3)),
     "large": (3, 24, (200, 210)),
-    "many_images": (620, 9, (28, 29)),  # out of the cache, in small planes
+    "many_images": (620, 9, (28, 29)),  # larger than the cache, with small planes
 }
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @formats
 @pytest.mark.parametrize("size", SHAPES)
-def test_native_gives_the_same_bits_on_any_number_of_threads(dtype, data_format, size):
+def test_native_computes_the_same_bits_on_any_number_of_threads(dtype, data_format, size):
     shape = helpers.shape_of(data_format, *SHAPES[size])
     problem = testing.random_problem(shape, dtype, "f32", data_format=data_format)
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
@@ -82,14 +82,14 @@ def test_native_gives_the_same_bits_on_any_number_of_threads(dtype, data_format,
             for got in (plan(*problem), op(*problem, backend="native")):
                 results.append([member.tobytes() for member in got])
     assert all(result == results[0] for result in results)
-    wanted = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
-    testing.assert_gradients_close(got, wanted)
+    expected = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+    testing.assert_gradients_close(got, expected)
 
 
 @usable()
 @formats
-def test_thread_count_is_that_of_compile(dtype, backend, data_format):
-    """A plan keeps its count and gives right results when the setting has changed since."""
+def test_plans_keep_their_number_of_threads(dtype, backend, data_format):
+    """Results are correct even if the setting changed after compiling."""
     shape = helpers.shape_of(data_format, 6, 20, (9, 8))
     case = helpers.case(shape, dtype, "f32", data_format)
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
@@ -109,8 +109,8 @@ def test_thread_count_is_that_of_compile(dtype, backend, data_format):
 
 
 @pytest.fixture
-def nobody_is_made_to_give_up_the_gil():
-    """A thread keeps the GIL until it gives it up by itself."""
+def no_forced_gil_switches():
+    """Let a thread keep the GIL until it releases it."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1000)
     yield
@@ -118,46 +118,47 @@ def nobody_is_made_to_give_up_the_gil():
 
 
 @pytest.mark.parametrize("backend", ["onednn", "native"])
-@pytest.mark.usefixtures("nobody_is_made_to_give_up_the_gil")
+@pytest.mark.usefixtures("no_forced_gil_switches")
 def test_gil_is_released(backend):
-    """Another Python thread runs while a call computes.
+    """Another Python thread runs during a call.
 
-    It is woken before each call, and gets the GIL only where this thread gives it up.
+    It is woken before each call, and gets the GIL only if this thread releases it.
     """
     problem = testing.random_problem((64, 56, 56, 16))
     plan = onedsl.BatchNormTrainingBackward(EPSILON).compile(
         onedsl.TensorSpec.of(problem.src), backend=backend
     )
     woken = threading.Semaphore(0)
-    computing, over, heard = False, False, False
+    computing, done, ran = False, False, False
 
-    def listen():
-        nonlocal heard
-        while not over:
+    def observe():
+        nonlocal ran
+        while not done:
             woken.acquire()
-            heard = heard or computing
+            ran = ran or computing
 
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    for _ in range(200):  # in a short call the listener may be too late
+    observer = threading.Thread(target=observe, daemon=True)
+    observer.start()
+    for _ in range(200):  # during a short call, the observer may wake too late
         woken.release()
         computing = True
         plan(*problem)
         computing = False
-        if heard:
+        if ran:
             break
-    over = True
+    done = True
     woken.release()
-    listener.join()
-    assert heard
+    observer.join()
+    assert ran
 
 
 @pytest.mark.parametrize("backend", helpers.BACKENDS)
 @pytest.mark.parametrize("first", ["used", "unused"])
 def test_fork(backend, first):
-    """A forked child has lost OpenMP's threads: it must not wait for them, and compute right.
+    """OpenMP's threads do not survive a fork, so a child must compute without them.
 
-    Compiled before the fork and in the child, in a child's child, and in the parent afterwards.
+    Plans are compiled before the fork and in the child. Calls run in the child, in its own child,
+    and afterwards in the parent.
     """
     child = helpers.run_script("fork.py", backend, first, timeout=60)
     assert child.returncode == 0, child.stderr
@@ -165,10 +166,10 @@ def test_fork(backend, first):
 
 
 def test_multiprocessing_fork_pool():
-    """The way in which people fork without knowing: a pool of workers."""
+    """Programs often fork implicitly, through a pool of workers."""
     child = helpers.run_script("fork_pool.py", timeout=60)
     assert child.returncode == 0, child.stderr
 
 
-def test_formats_are_all_there():
+def test_helpers_have_all_formats():
     assert [f.value for f in onedsl.DataFormat] == FORMATS

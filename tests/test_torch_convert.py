@@ -1,4 +1,4 @@
-"""convert and revert: a model keeps its parameters, its state and its training."""
+"""convert and revert: models keep their parameters, state and training results."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_revert(model):
     torch.fx.symbolic_trace(ours)
 
 
-def test_convert_one_layer_and_leave_others_alone():
+def test_convert_changes_supported_classes_only():
     assert type(onedsl_torch.convert(nn.BatchNorm3d(3))) is OURS[3]
 
-    class Mine(nn.BatchNorm2d):
+    class Subclass(nn.BatchNorm2d):
         pass
 
-    for layer in Mine(3), nn.LazyBatchNorm2d(), nn.SyncBatchNorm(3), nn.GroupNorm(1, 3):
+    for layer in Subclass(3), nn.LazyBatchNorm2d(), nn.SyncBatchNorm(3), nn.GroupNorm(1, 3):
         assert type(onedsl_torch.convert(layer)) is type(layer)
 
 
@@ -58,7 +58,7 @@ def test_parametrized_layers_are_converted_and_reverted(model):
     nn.utils.parametrize.register_parametrization(layer, "weight", nn.Softplus())
     twin = copy.deepcopy(model)  # shares the class that parametrize made
     x = torch.randn(4, 3, 6, 6)
-    wanted = model(x)
+    expected = model(x)
     onedsl_torch.convert(model)
     assert isinstance(layer, OURS[2])
     assert not isinstance(twin.stem[1], OURS[2])
@@ -67,10 +67,10 @@ def test_parametrized_layers_are_converted_and_reverted(model):
     assert onedsl_torch.report(model)[0][:3] == ("stem.1", "ParametrizedBatchNorm2d", "converted")
     onedsl_torch.revert(model)
     assert not isinstance(layer, OURS[2])
-    assert torch.equal(model(x), wanted)
+    assert torch.equal(model(x), expected)
 
 
-def test_layers_that_were_parametrized_since_are_reverted(model):
+def test_revert_layers_that_were_parametrized_after_convert(model):
     onedsl_torch.convert(model)
     nn.utils.parametrize.register_parametrization(model.stem[1], "weight", nn.Softplus())
     onedsl_torch.revert(model)
@@ -93,7 +93,7 @@ def test_traces_by_fx(model, change):
 @dynamo
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("change", [onedsl_torch.convert, onedsl_torch.fuse])
-def test_exported_programs_have_pytorch_s_ops_alone(model, change):
+def test_exported_programs_contain_only_ops_of_pytorch(model, change):
     program = torch.export.export(change(model), (torch.randn(4, 3, 6, 6),))
     targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert sum("aten.batch_norm" in target for target in targets) == 3
@@ -137,7 +137,7 @@ def test_whole_models_are_saved_and_copied(model):
 
 @pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_training_follows_pytorch_s(model, memory, dtype):
+def test_losses_are_close_to_those_of_pytorch(model, memory, dtype):
     theirs, ours = model, onedsl_torch.convert(copy.deepcopy(model))
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(64, 3, 6, 6, generator=generator)
@@ -174,8 +174,8 @@ def test_convert_with_a_group_and_back():
     assert [type(layer) for layer in model[:4]] == [onedsl_torch.SyncBatchNorm] * 4
     assert all(layer.process_group is group for layer in model[:4])
     assert onedsl_torch.convert(model, process_group=None)[0].process_group is None
-    told = [(line.kind, line.state, line.convert) for line in onedsl_torch.report(model)]
-    assert told == [
+    lines = [(line.kind, line.state, line.convert) for line in onedsl_torch.report(model)]
+    assert lines == [
         *[("SyncBatchNorm", "converted", "")] * 4,
         (
             "LazyBatchNorm1d",
@@ -184,7 +184,7 @@ def test_convert_with_a_group_and_back():
         ),
         ("BatchNormReLU2d", "fused", "it is fused"),
     ]
-    onedsl_torch.convert(model)  # changes nothing: they have onedsl's gradient
+    onedsl_torch.convert(model)  # changes nothing: these layers have onedsl's gradient
     assert [type(layer) for layer in model[:4]] == [onedsl_torch.SyncBatchNorm] * 4
     onedsl_torch.revert(model)
     kinds = [nn.SyncBatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm]
@@ -193,13 +193,13 @@ def test_convert_with_a_group_and_back():
     assert vars(model[1]).keys() == vars(nn.BatchNorm1d(3)).keys()
 
 
-def test_convert_sync_batchnorm_is_pytorch_s_word_for_it(model):
+def test_convert_sync_batchnorm(model):
     assert onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model, "group") is model
     assert type(model.stem[1]) is onedsl_torch.SyncBatchNorm
     assert model.head[1].process_group == "group"
 
 
-def test_synchronized_layers_have_pytorch_s_signature_and_state():
+def test_synchronized_layers_have_the_signature_and_state_of_pytorch():
     ours, theirs = onedsl_torch.SyncBatchNorm, nn.SyncBatchNorm
     parameters = [list(inspect.signature(kind).parameters) for kind in (ours, theirs)]
     assert parameters[0] == parameters[1]
@@ -225,10 +225,10 @@ def test_synchronized_layers_are_saved_copied_traced_and_parametrized(model):
     assert b"onedsl.torch._sync" not in file.getvalue()
     assert type(onedsl_torch.revert(copy.deepcopy(ours)).head[1]) is nn.BatchNorm1d
     nn.utils.parametrize.register_parametrization(ours.stem[1], "weight", nn.Softplus())
-    wanted = ours(x)
+    expected = ours(x)
     assert onedsl_torch.report(ours)[0][:3] == ("stem.1", "ParametrizedSyncBatchNorm", "converted")
     onedsl_torch.revert(ours)
     assert isinstance(ours.stem[1], nn.BatchNorm2d)
-    assert torch.equal(ours(x), wanted)
+    assert torch.equal(ours(x), expected)
     onedsl_torch.convert(ours, process_group=None)
     assert isinstance(ours.stem[1], onedsl_torch.SyncBatchNorm)

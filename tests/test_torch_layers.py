@@ -1,4 +1,4 @@
-"""onedsl.torch's layers: PyTorch's forward pass, onedsl's gradient; PyTorch is the judge."""
+"""The layers with PyTorch's forward pass and onedsl's gradient, against PyTorch's layers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_attributes(dtype, train, kwargs):
 @modes
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_parameters_of_16_bits(dtype, train):
-    """PyTorch's forward pass rounds the statistics too: as near as its own gradient is."""
+    """The tolerance is larger, because PyTorch's forward pass rounds the statistics too."""
     layer = random_layer(2, DTYPES[dtype]).train(train)
     check_layer(layer, *inputs(2, dtype), factor=4)
 
@@ -86,8 +86,8 @@ def test_input_that_needs_no_grad(train):
 
 @modes
 @pytest.mark.parametrize("kind", ["expanded", "strided", "other_order"])
-def test_gradients_that_lie_otherwise(train, kind):
-    """The mean of a loss comes back expanded, and a transposed one in another order."""
+def test_gradients_with_other_strides(train, kind):
+    """The gradient of a mean is expanded, that of a transposed output has another axis order."""
     src, diff_dst = inputs(2, "f32")
     diff_dst = {
         "expanded": lambda t: t[..., :1, :1].expand_as(src),
@@ -144,7 +144,7 @@ def test_autocast(train, memory):
     ],
     ids=["float64", "meta"],
 )
-def test_what_onedsl_has_not_is_pytorch_s(make, train):
+def test_fallback_to_pytorch(make, train):
     layer, src = make(random_layer(2).train(train), inputs(2, "f32")[0])
     twin = copy.deepcopy(layer)
     twin.__class__ = nn.BatchNorm2d
@@ -158,7 +158,7 @@ def test_what_onedsl_has_not_is_pytorch_s(make, train):
 @pytest.mark.parametrize(
     ("shape", "rank"), [((1, 5, 1, 1), 2), ((1, 5), 1), ((4, 3, 6, 7), 2), ((4, 5), 2)]
 )
-def test_errors_are_pytorch_s(shape, rank):
+def test_errors_equal_those_of_pytorch(shape, rank):
     ours, src = OURS[rank](5), torch.zeros(shape)
     with pytest.raises(Exception) as theirs:
         LAYERS[rank](5)(src)
@@ -169,7 +169,7 @@ def test_errors_are_pytorch_s(shape, rank):
 
 @pytest.mark.parametrize("shape", [(0, 5, 6, 7), (4, 5, 0, 7), (0, 5), (4, 0)])
 @modes
-def test_empty_batches_are_pytorch_s(shape, train):
+def test_empty_batches_equal_those_of_pytorch(shape, train):
     rank = max(1, len(shape) - 2)
     results = []
     for kind in OURS[rank], LAYERS[rank]:
@@ -187,7 +187,7 @@ def test_empty_batches_are_pytorch_s(shape, train):
 
 @pytest.mark.parametrize("missing", [(0, 1), (0,), (1,)])
 def test_evaluation_without_statistics(missing):
-    """torch.native_batch_norm itself crashes on these."""
+    """torch.native_batch_norm crashes for these arguments."""
     src, weight = torch.randn(4, 3, 5), torch.ones(3, requires_grad=True)
     running = [None if at in missing else torch.ones(3) for at in range(2)]
     errors = []
@@ -216,7 +216,7 @@ def test_unaligned_tensors_are_copied(train):
     assert torch.equal(op(raw, diff_dst, *rest).diff_src, op(src, diff_dst, *rest).diff_src)
 
 
-def test_the_smallest_epsilon():
+def test_subnormal_epsilon():
     src = torch.zeros(4, 1)
     grads = []
     for kind in OURS[1], LAYERS[1]:
@@ -227,6 +227,6 @@ def test_the_smallest_epsilon():
     assert torch.allclose(*grads, rtol=1e-4)
 
 
-def test_no_tensor_is_copied_by_a_layer():
+def test_layers_copy_no_tensor():
     child = helpers.run_script("torch_peak.py")
     assert child.returncode == 0, child.stdout + child.stderr

@@ -47,17 +47,17 @@ def test_against_the_reference(dtype, stats, outputs, data_format):
             statistics=statistics,
             outputs=outputs,
         )
-        wanted = testing.batch_norm_backward(
+        expected = testing.batch_norm_backward(
             *problem, epsilon=EPSILON, data_format=data_format, statistics=statistics
         )
         if outputs == "diff_src":
             assert got[1:] == (None, None)
-            wanted = onedsl.BatchNormGradients(wanted.diff_src)
-        testing.assert_gradients_close(back(got), wanted)
+            expected = onedsl.BatchNormGradients(expected.diff_src)
+        testing.assert_gradients_close(back(got), expected)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("change", "error", "message"),
     [
         ({"epsilon": -1.0}, ValueError, "epsilon"),
         ({"data_format": "NHWC"}, ValueError, "data_format"),
@@ -65,14 +65,14 @@ def test_against_the_reference(dtype, stats, outputs, data_format):
         ({"outputs": "diff_gamma"}, ValueError, "outputs must be"),
     ],
 )
-def test_attributes_that_are_wrong(change, error, words):
-    with pytest.raises(error, match=words):
+def test_invalid_attributes(change, error, message):
+    with pytest.raises(error, match=message):
         onedsl_torch.batch_norm_backward(
             *tensors(SHAPES[2], "f32"), **{"epsilon": EPSILON, **change}
         )
 
 
-def test_tensors_that_are_wrong():
+def test_invalid_tensors():
     src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
     call = onedsl_torch.batch_norm_backward
     with pytest.raises(ValueError, match="mean must have shape"):
@@ -85,17 +85,17 @@ def test_tensors_that_are_wrong():
         call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)
 
 
-def test_tensors_of_several_devices():
+def test_tensors_on_different_devices():
     src, diff_dst, *rest = tensors(SHAPES[2], "f32")
     with pytest.raises(RuntimeError, match="src's device"):
         onedsl_torch.batch_norm_backward(src, diff_dst.to("meta"), *rest, epsilon=EPSILON)
     meta = [t.to("meta") for t in (src, diff_dst, *rest)]
     assert onedsl_torch.batch_norm_backward(*meta, epsilon=EPSILON).diff_src.is_meta
-    with pytest.raises(RuntimeError, match="one value a channel"):
+    with pytest.raises(RuntimeError, match="one value per channel"):
         onedsl_torch.batch_norm_backward(*meta[:2], meta[2][:1], *meta[3:], epsilon=EPSILON)
 
 
-def test_gamma_counts_where_diff_src_is_the_only_output():
+def test_gamma_affects_diff_src_as_the_only_output():
     src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
     call = onedsl_torch.batch_norm_backward
     every = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)

@@ -1,4 +1,4 @@
-"""The layers with a ReLU in them: PyTorch's two or three layers in float64 are the judge."""
+"""Layers that include a ReLU, against PyTorch's separate layers in float64."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def make(rank, with_residual, clip=None, **kwargs):
     return layer
 
 
-def by_pytorch(layer, rank):
-    """What the layer stands for, as a function and its batch norm in float64."""
+def reference_of(layer, rank):
+    """Return PyTorch's batch norm in float64, and a function that computes the layer with it."""
     norm = copy.deepcopy(layer).double()
     norm.__class__ = LAYERS[rank]
 
@@ -51,14 +51,14 @@ def by_pytorch(layer, rank):
     return norm, run
 
 
-def off(ours, exact):
+def relative_error(ours, exact):
     ours, exact = ours.detach().double(), exact.detach().double()
     return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The backward passes that are onedsl's."""
+    """Count the backward passes that onedsl computes."""
     seen = []
     backward = _relu_layers._BatchNormReLU.backward
 
@@ -72,43 +72,43 @@ def calls(monkeypatch):
 
 def check(layer, rank, src, diff_dst, residual=None):
     """Compare outputs, gradients and buffers."""
-    norm, exact = by_pytorch(layer, rank)
+    norm, exact = reference_of(layer, rank)
     ours = [t for t in (src, residual) if t is not None]
     theirs = [t.double() for t in ours]
     ours = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in ours]
     theirs = [t.detach().requires_grad_() for t in theirs]
-    wanted = exact(*theirs)
+    expected = exact(*theirs)
     output = layer(*ours)
-    # Where rounding opens or closes the ReLU, the gradient jumps: leave those elements out.
+    # Exclude elements so close to a bound of the ReLU that rounding may change their gradient.
     limit = LIMITS[src.dtype]
     bounds = [0.0] if layer.clip is None else [0.0, layer.clip]
-    dst = norm_before_relu(norm, exact, theirs, layer)
+    dst = dst_before_relu(norm, theirs, layer)
     unsure = sum((dst - bound).abs() < 20 * limit for bound in bounds).bool()
     diff_dst = diff_dst.masked_fill(unsure, 0)
     output.backward(diff_dst)
-    wanted.backward(diff_dst.double())
+    expected.backward(diff_dst.double())
     assert output.dtype == src.dtype
     assert output.stride() == src.stride()
-    pairs = [(output, wanted), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]
+    pairs = [(output, expected), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]
     pairs += [(p.grad, q.grad) for p, q in zip(layer.parameters(), norm.parameters(), strict=True)]
     pairs += list(zip(layer.buffers(), norm.buffers(), strict=True))
     for a, b in pairs:
-        assert off(a, b) < max(limit, LIMITS[torch.float32] if a.dtype == torch.float32 else limit)
+        assert relative_error(a, b) < limit
     return [a.grad for a in ours]
 
 
-def norm_before_relu(norm, exact, theirs, layer):
+def dst_before_relu(norm, theirs, layer):
     twin = copy.deepcopy(layer).double()
     twin.__class__ = type(norm)
     with torch.no_grad():
-        running = norm.training or norm.running_mean is None
+        batch_statistics = norm.training or norm.running_mean is None
         dst = nn.functional.batch_norm(
             theirs[0],
-            None if running else norm.running_mean,
-            None if running else norm.running_var,
+            None if batch_statistics else norm.running_mean,
+            None if batch_statistics else norm.running_var,
             norm.weight,
             norm.bias,
-            running,
+            batch_statistics,
             0.0,
             norm.eps,
         )
@@ -150,7 +150,7 @@ def test_attributes(calls, with_residual, kwargs):
     assert len(calls) == 1
 
 
-def test_a_closed_relu_gives_no_gradient():
+def test_gradient_is_zero_where_the_output_is_zero():
     layer, (src, diff_dst) = make(2, True), inputs(2, "f32")
     residual = torch.randn_like(src).requires_grad_()
     output = layer(src, residual)
@@ -160,7 +160,7 @@ def test_a_closed_relu_gives_no_gradient():
 
 @residuals
 @pytest.mark.parametrize("kind", ["expanded", "strided", "other_order"])
-def test_gradients_that_lie_otherwise(with_residual, kind):
+def test_gradients_with_other_strides(with_residual, kind):
     layer, (src, diff_dst) = make(2, with_residual), inputs(2, "f32")
     other = {
         "expanded": lambda t: t[..., :1, :1].expand_as(src),
@@ -169,26 +169,26 @@ def test_gradients_that_lie_otherwise(with_residual, kind):
     }[kind](diff_dst)
     tensors = [src.clone().requires_grad_() for _ in range(1 + with_residual)]
     got = torch.autograd.grad(layer(*tensors), tensors, other)
-    wanted = torch.autograd.grad(layer(*tensors), tensors, other.contiguous())
-    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    expected = torch.autograd.grad(layer(*tensors), tensors, other.contiguous())
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 @residuals
 def test_second_derivatives(calls, with_residual):
     layer, (src, diff_dst) = make(2, with_residual), inputs(2, "f32")
-    _, exact = by_pytorch(layer, 2)
+    _, exact = reference_of(layer, 2)
     found = []
     for run, kind in ((layer, torch.float32), (exact, torch.float64)):
         given = [t.to(kind).requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
         first = torch.autograd.grad(run(*given).pow(3).sum(), given, create_graph=True)
-        weighed = sum((g * diff_dst.to(kind)).sum() for g in first)
-        found.append(torch.autograd.grad(weighed, given))
+        weighted = sum((g * diff_dst.to(kind)).sum() for g in first)
+        found.append(torch.autograd.grad(weighted, given))
     for a, b in zip(*found, strict=True):
-        assert off(a, b) < 1e-4
+        assert relative_error(a, b) < 1e-4
     assert calls
 
 
-OTHERS = {
+UNSUPPORTED = {
     "float64": lambda src, r: (src.double(), r.double()),
     "broadcast residual": lambda src, r: (src, r[:1]),
     "residual of another type": lambda src, r: (src, r.double()),
@@ -197,16 +197,16 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("what", OTHERS)
-def test_what_onedsl_has_not_is_pytorch_s(calls, what):
-    src, residual = OTHERS[what](*inputs(2, "f32"))
+@pytest.mark.parametrize("what", UNSUPPORTED)
+def test_fallback_to_pytorch(calls, what):
+    src, residual = UNSUPPORTED[what](*inputs(2, "f32"))
     layer = make(2, True).to(src.dtype)
-    _, exact = by_pytorch(layer, 2)
+    _, exact = reference_of(layer, 2)
     given = [src.detach().requires_grad_(), residual.detach().requires_grad_()]
     twins = [t.double().detach().requires_grad_() for t in given]
     got = torch.autograd.grad(layer(*given).sum(), given)
-    wanted = torch.autograd.grad(exact(*twins).sum(), twins)
-    for a, b in zip(got, wanted, strict=True):
+    expected = torch.autograd.grad(exact(*twins).sum(), twins)
+    for a, b in zip(got, expected, strict=True):
         assert torch.allclose(a.double(), b, rtol=1e-4, atol=1e-5)
     assert not calls
 
@@ -229,7 +229,7 @@ def test_checkpoints(reentrant):
 
 
 @residuals
-def test_inputs_changed_in_place_are_found(with_residual):
+def test_inputs_modified_in_place_raise(with_residual):
     src, diff_dst = inputs(2, "f32")
     residual = (src.clone(),) if with_residual else ()
     output = make(2, with_residual)(src, *residual)
@@ -240,10 +240,10 @@ def test_inputs_changed_in_place_are_found(with_residual):
 
 def test_torch_func():
     layer, (src, _) = make(2, False, track_running_stats=False), inputs(2, "f32")
-    _, exact = by_pytorch(layer, 2)
+    _, exact = reference_of(layer, 2)
     got = torch.func.grad(lambda x: layer(x).pow(2).sum())(src)
-    wanted = torch.func.grad(lambda x: exact(x).pow(2).sum())(src.double())
-    assert off(got, wanted) < 1e-4
+    expected = torch.func.grad(lambda x: exact(x).pow(2).sum())(src.double())
+    assert relative_error(got, expected) < 1e-4
 
 
 @dynamo
@@ -253,16 +253,16 @@ def test_compile(train, with_residual):
     torch._dynamo.reset()
     layer, (src, diff_dst) = make(2, with_residual).train(train), inputs(2, "f32")
     run = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    _, exact = by_pytorch(layer, 2)
+    _, exact = reference_of(layer, 2)
     given = [src.clone().requires_grad_() for _ in range(1 + with_residual)]
     twins = [src.double().requires_grad_() for _ in range(1 + with_residual)]
     got = torch.autograd.grad(run(*given), given, diff_dst)
-    wanted = torch.autograd.grad(exact(*twins), twins, diff_dst.double())
-    for a, b in zip(got, wanted, strict=True):
-        assert off(a, b) < 1e-5
+    expected = torch.autograd.grad(exact(*twins), twins, diff_dst.double())
+    for a, b in zip(got, expected, strict=True):
+        assert relative_error(a, b) < 1e-5
 
 
-def test_words():
+def test_repr_and_errors():
     layer = onedsl_torch.BatchNormReLU2d(4, eps=1e-3, clip=6)
     assert repr(layer).startswith("BatchNormReLU2d(4, eps=0.001, momentum=0.1")
     assert repr(layer).endswith("clip=6.0)")

@@ -48,15 +48,15 @@ def join(results):
     return joined
 
 
-def check(results, wanted, dtype="f32", state="f32"):
+def check(results, expected, dtype="f32", state="f32"):
     got = join(results)
     for result in results[1:]:
         for name in ("running_mean", "running_var", "num_batches_tracked"):
-            assert (name in result) == (name in wanted)
+            assert (name in result) == (name in expected)
             if name in result:
                 assert np.array_equal(result[name], got[name]), f"{name} differs from rank to rank"
-    assert got.keys() == wanted.keys()
-    for name, reference in wanted.items():
+    assert got.keys() == expected.keys()
+    for name, reference in expected.items():
         if reference is None or got[name] is None:
             assert got[name] is reference, name
             continue
@@ -81,8 +81,8 @@ def check(results, wanted, dtype="f32", state="f32"):
 def test_results_are_those_of_the_whole_batch(ranks, sizes, dtype, memory):
     shape = (sum(sizes), 19, 5, 6)
     results = ranks.run(len(sizes), sync_ranks.layer, sizes, shape, dtype, memory)
-    _, wanted = exact_step(sync_ranks.new_layer(19), *sync_ranks.problem(shape, dtype))
-    check(results, wanted, dtype)
+    _, expected = exact_step(sync_ranks.new_layer(19), *sync_ranks.problem(shape, dtype))
+    check(results, expected, dtype)
 
 
 OPTIONS = {
@@ -98,15 +98,15 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_layer_options_in_training_and_evaluation(ranks, name):
     results = ranks.run(2, sync_ranks.kind, *OPTIONS[name])
-    _, wanted = exact_step(sync_ranks.new_kind(*OPTIONS[name]), *sync_ranks.problem((4, 5, 3, 3)))
-    check(results, wanted)
+    _, expected = exact_step(sync_ranks.new_kind(*OPTIONS[name]), *sync_ranks.problem((4, 5, 3, 3)))
+    check(results, expected)
 
 
 def test_a_model_in_bfloat16(ranks):
     results = ranks.run(2, sync_ranks.bfloat16)
     layer = sync_ranks.new_layer(5).bfloat16()
-    _, wanted = exact_step(layer, *sync_ranks.problem((4, 5, 3, 3), "bf16"))
-    check(results, wanted, "bf16", "bf16")
+    _, expected = exact_step(layer, *sync_ranks.problem((4, 5, 3, 3), "bf16"))
+    check(results, expected, "bf16", "bf16")
 
 
 def test_every_rank_computes_the_same_bits(ranks):
@@ -157,15 +157,15 @@ def test_groups_have_their_own_statistics(ranks):
     results = ranks.run(4, sync_ranks.groups)
     tensors = sync_ranks.problem((8, 5, 3, 3))
     for half, rows in ((slice(0, 2), slice(0, 3)), (slice(2, 4), slice(3, 8))):
-        _, wanted = exact_step(sync_ranks.new_layer(5), *(t[rows] for t in tensors))
-        check(results[half], wanted)
+        _, expected = exact_step(sync_ranks.new_layer(5), *(t[rows] for t in tensors))
+        check(results[half], expected)
 
 
 def test_invalid_inputs(ranks):
     for raised in ranks.run(2, sync_ranks.invalid_inputs):
         kinds, messages = zip(*raised, strict=True)
         assert kinds == ("TypeError", *["ValueError"] * 4, "RuntimeError")
-        for got, wanted in zip(
+        for got, expected in zip(
             messages,
             (
                 "input must be float32, bfloat16 or float16, got torch.float64",
@@ -177,7 +177,7 @@ def test_invalid_inputs(ranks):
             ),
             strict=True,
         ):
-            assert wanted in got
+            assert expected in got
 
 
 def test_torch_compile_breaks_its_graph_at_the_layer(ranks):
@@ -192,9 +192,9 @@ def test_autocast(ranks, dtype):
     src, diff_dst = sync_ranks.problem((4, 5, 3, 3))
     model = sync_ranks.small_model().double()
     model[1].__class__ = nn.BatchNorm2d
-    wanted = sync_ranks.numpy(sync_ranks.step(model, src.double(), diff_dst[:, :4].double()))
+    expected = sync_ranks.numpy(sync_ranks.step(model, src.double(), diff_dst[:, :4].double()))
     got = join(results)
-    for name, reference in wanted.items():
+    for name, reference in expected.items():
         assert testing.relative_l2(got[name], reference) < 8 * testing.TOLERANCES[dtype], name
 
 

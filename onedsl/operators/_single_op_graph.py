@@ -172,10 +172,10 @@ def _check_strides(path: str, name: str, tensor: LogicalTensor, shape: tuple[int
     """Raise ValueError if elements may share memory."""
     if tensor.strides is None or 0 in shape:
         return
-    least = 1
+    smallest = 1
     for stride, size in sorted(zip(tensor.strides, shape, strict=True)):
         if size > 1:
-            if stride < least:
+            if stride < smallest:
                 expected = "strides without overlapping elements"
                 raise _error(f"{path}.stride", expected, f"{tensor.strides} for {name}")
-            least = stride * size
+            smallest = stride * size

@@ -150,9 +150,10 @@ def check_dtypes(schema: OpSchema, data: str, statistic: str, argument: str) -> 
 
 def check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
     """Raise ValueError if a tensor has too few or too many dimensions."""
-    least, most = schema.ranks
-    if not least <= len(shape) <= most:
-        limit, number = ("at least", least) if len(shape) < least else ("at most", most)
+    minimum, maximum = schema.ranks
+    if not minimum <= len(shape) <= maximum:
+        is_low = len(shape) < minimum
+        limit, number = ("at least", minimum) if is_low else ("at most", maximum)
         raise ValueError(
             f"{schema.inputs[0].label} must have {limit} {number} "
             f"dimension{'s' * (number > 1)}, got {len(shape)}: shape {shape}"

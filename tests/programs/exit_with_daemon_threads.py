@@ -1,4 +1,4 @@
-"""Exits while daemon threads run calls. Command line: backend."""
+"""Exits while daemon threads make calls. Command line: backend."""
 
 import sys
 import threading

@@ -1,8 +1,8 @@
-"""Runs valid and invalid calls of every kind, which must not grow the process.
+"""Runs valid and invalid calls of every kind, and measures the growth of the process.
 
     python tests/programs/flat_memory.py 1000000
 
-Command line: number of calls. Prints the growth in bytes after the first tenth of them.
+Command line: number of calls. Prints the growth in bytes after the first tenth of the calls.
 """
 
 import sys

@@ -1,4 +1,7 @@
-"""Forks before and after the first call, and in the child; all processes must compute correctly."""
+"""Forks before or after the first call, and in the child. All processes must compute correctly.
+
+Command line: backend, "used" to make calls before the fork or "unused".
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Forks while threads compile and run changing shapes; each child must compute and exit.
+"""Forks while threads compile and run changing shapes. Each child must compute and exit.
 
 Command line: backend, number of forks.
 """

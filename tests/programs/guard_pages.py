@@ -1,7 +1,10 @@
-"""Run onedsl's kernels on arrays that end, or begin, where memory does.
+"""Runs onedsl's kernels on arrays next to inaccessible pages.
 
-Every input and output lies flush against a page that may not be touched. A kernel that reads or
-writes beyond an array's end dies of it: each run is announced before it is started.
+Every input and output ends or begins at such a page, so a kernel that accesses memory beyond an
+array crashes. The program prints the name of each run before it starts.
+
+Command line: dtype, dtype of statistics ("frozen" for frozen ones), data format, "layers" for the
+other operators.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ INNER = [1, 3, 7, 17, 49, 100]
 BATCHES = [1, 2, 9, 65]
 MOST_ELEMENTS = 12_000
 
-# What BatchNormalizationGrad's statistics keep of an input of rank 4.
+# Axes of an input of rank 4 that the statistics of BatchNormalizationGrad keep.
 KEPT = [(), (0,), (1,), (3,), (0, 1), (1, 3), (0, 2), (0, 1, 2, 3)]
 
 _PROTECTED = 0  # PROT_NONE
@@ -35,12 +38,12 @@ _mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Guarded:
-    """Memory for one array at a time, between two pages that may not be touched."""
+    """Memory for one array at a time, between two inaccessible pages."""
 
     def __init__(self) -> None:
-        self._make(0)
+        self._allocate(0)
 
-    def _make(self, nbytes: int) -> None:
+    def _allocate(self, nbytes: int) -> None:
         page = mmap.PAGESIZE
         self._bytes = -(-max(nbytes, 1) // page) * page
         self._memory = mmap.mmap(-1, self._bytes + 2 * page)
@@ -50,29 +53,29 @@ class Guarded:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any], side: str) -> np.ndarray:
-        """Give an array with no byte of memory before its start, or behind its end."""
+        """Return an array without accessible memory before its start or after its end."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes > self._bytes:
-            self._make(nbytes)
+            self._allocate(nbytes)
         offset = mmap.PAGESIZE + (0 if side == "start" else self._bytes - nbytes)
         return np.ndarray(shape, dtype, self._memory, offset)
 
 
-# Kept from run to run, because fresh memory costs more than its use.
+# Reused for all runs, because allocating memory takes longer than a run.
 TENSORS = [Guarded() for _ in ("src", "diff_dst", "diff_src")]
 STATISTICS = [Guarded() for _ in ("mean", "variance", "gamma", "diff_gamma", "diff_beta")]
 
 
-def run(name: str, call: Any, inputs: Any, wanted: Any, shape: tuple[int, ...]) -> None:
-    """Run a call on guarded arrays, at both sides and also in place, and compare.
+def run(name: str, call: Any, inputs: Any, expected: Any, shape: tuple[int, ...]) -> None:
+    """Compare a call on guarded arrays with the expected results, at both sides and in place.
 
-    Tensors of the given shape hold those of inputs again and again, so that large ones cost
-    little: diff_src repeats itself as well, and the sums are as many times those of wanted.
+    Tensors of the given shape repeat those of inputs, so that no large reference is needed. The
+    results then repeat diff_src of expected, and contain multiples of its sums.
     """
     tensor, mean = inputs[0], inputs[2]
     repeats = math.prod(shape) // tensor.size
     for side, in_place in itertools.product(("end", "start"), (False, True)):
-        print(f"{name}, nothing at the {side}{', in place' if in_place else ''}", flush=True)
+        print(f"{name}, guard page at the {side}{', in place' if in_place else ''}", flush=True)
         src, diff_dst, diff_src = (m.array(shape, tensor.dtype, side) for m in TENSORS)
         *statistics, diff_gamma, diff_beta = (
             m.array(mean.shape, mean.dtype, side) for m in STATISTICS
@@ -87,8 +90,8 @@ def run(name: str, call: Any, inputs: Any, wanted: Any, shape: tuple[int, ...]) 
 
         parts = diff_src.reshape(repeats, *tensor.shape)
         bits = parts.view(f"u{parts.itemsize}")
-        assert (bits == bits[0]).all(), "the same elements have got different gradients"
-        once, *sums = wanted
+        assert (bits == bits[0]).all(), "repeated elements have different gradients"
+        once, *sums = expected
         testing.assert_gradients_close(
             (parts[0], diff_gamma, diff_beta), (once, *(repeats * total for total in sums))
         )
@@ -98,14 +101,14 @@ Sizes = tuple[int, int, int]  # batch, channels, inner
 
 
 def sizes(itemsize: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """Give the sizes of a problem, and of the tensors that hold it once or many times."""
+    """Yield the sizes of a problem, and those of tensors that contain it once or repeatedly."""
     for batch, channels, inner in itertools.product(BATCHES, CHANNELS, INNER):
         if batch * channels * inner <= MOST_ELEMENTS:
             yield (batch, channels, inner), (batch, channels, inner)
     for inner in (1, 49):
         yield (33, 24, inner), (33, 24, inner)
 
-    # More than stays in the last cache: other stores are used there, and several threads.
+    # Tensors larger than the last-level cache use non-temporal stores and several threads.
     elements = _core.last_cache_bytes() // 5 // itemsize
     for channels, inner in ((3, 3), (67, 7), (32, 49), (5, 4099)):
         batch = 4099 // (channels * inner) + 1
@@ -123,16 +126,16 @@ def run_batch_statistics(dtype: str, stats: str, data_format: str) -> None:
     for once, whole in sizes(helpers.NUMPY[dtype].itemsize):
         small, shape = (helpers.shape_of(data_format, b, c, (i,)) for b, c, i in (once, whole))
         problem = testing.random_problem(small, dtype, stats, data_format=data_format)
-        # With one element a channel's own statistics, nothing but rounding would be left.
+        # With src's own statistics, the gradient of a single element would be rounding error only.
         moved = {
             name: (getattr(problem, name) + 1).astype(problem.mean.dtype)
             for name in ("mean", "variance")
         }
         problem = problem._replace(**moved)
-        wanted = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+        expected = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
         run(
             f"batch statistics, {dtype}/{stats}, {data_format}, {shape}",
-            *(call, problem, wanted, shape),
+            *(call, problem, expected, shape),
         )
 
 
@@ -148,40 +151,41 @@ def run_frozen_statistics(dtype: str) -> None:
         keep = [size if axis in kept else 1 for axis, size in enumerate(small)]
         inputs = (
             rng.uniform(0.5, 1.5, small),
-            # Its sums are to stay in f16.
+            # The factor prevents an overflow of the sums in f16.
             rng.uniform(0.5, 1.5, small) * min(1, 10_000 * math.prod(keep) / math.prod(shape)),
             rng.uniform(-1, 0, keep),
             *(rng.uniform(0.5, 1.5, keep) for _ in range(2)),
         )
         narrow = tuple(array.astype(helpers.NUMPY[dtype]) for array in inputs)
-        wanted = testing.batch_normalization_grad(*narrow, epsilon=EPSILON)
-        run(f"frozen statistics, {dtype}, {shape}, {kept}", op, narrow, wanted, shape)
+        expected = testing.batch_normalization_grad(*narrow, epsilon=EPSILON)
+        run(f"frozen statistics, {dtype}, {shape}, {kept}", op, narrow, expected, shape)
 
 
 class InPasses:
-    """An operator whose calls are a reduce, of the first inputs, and an apply."""
+    """An operator that calls `reduce` on its first inputs, and then `apply`."""
 
-    def __init__(self, op: Any, summed: int) -> None:
-        self._op, self._summed = op, summed
+    def __init__(self, op: Any, reduced: int) -> None:
+        self._op, self._reduced = op, reduced
         self._schema = op._schema
 
     def __call__(self, *inputs: Any, out: Any = None, backend: str) -> Any:
-        return self._op.apply(self._op.reduce(*inputs[: self._summed]), *inputs, out=out)
+        return self._op.apply(self._op.reduce(*inputs[: self._reduced]), *inputs, out=out)
 
     def __repr__(self) -> str:
         return f"{self._op} in passes"
 
 
 def gradient_in_passes(epsilon: float, data_format: str) -> InPasses:
-    return InPasses(onedsl.BatchNormTrainingBackward(epsilon, data_format), summed=4)
+    return InPasses(onedsl.BatchNormTrainingBackward(epsilon, data_format), reduced=4)
 
 
 def forward_in_passes(epsilon: float, data_format: str) -> InPasses:
     op = onedsl.BatchNormForwardTraining(epsilon, data_format=data_format)
-    return InPasses(op, summed=1)
+    return InPasses(op, reduced=1)
 
 
-# The operators of a whole layer: inputs and outputs, what may lie over what, and options.
+# Operators with the names of their inputs and outputs, the input whose memory the first output may
+# use, and options.
 VECTORS = ("mean", "variance", "gamma", "beta")
 NORMALIZED = ("dst", "running_mean", "running_variance", "batch_mean", "batch_variance")
 GRADIENTS = ("diff_src", "diff_gamma", "diff_beta", "diff_residual")
@@ -209,16 +213,16 @@ TENSORS_BY_NAME = ("src", "diff_dst", "residual", "dst", "diff_src", "diff_resid
 
 
 def run_layers(dtype: str, stats: str, data_format: str) -> None:
-    """Run the other operators: guarded arrays must give the bits that ordinary ones do."""
+    """Check that the other operators compute the same bits on guarded and on ordinary arrays."""
     memory = {name: Guarded() for name in {*TENSORS_BY_NAME, *VECTORS, *NORMALIZED, *GRADIENTS}}
     narrow, narrow_stats = helpers.NUMPY[dtype], helpers.NUMPY[stats]
     rng = np.random.default_rng(0)
     numbers = rng.uniform(0.5, 1.5, MOST_ELEMENTS)
-    large = 8192 // narrow.itemsize * 1024  # streams, and has several threads
+    large = 8192 // narrow.itemsize * 1024  # uses non-temporal stores and several threads
     shapes = [s for s, _ in sizes(narrow.itemsize) if math.prod(s) <= MOST_ELEMENTS]
     for batch, channels, inner in [*shapes, (large // (67 * 49), 67, 49), (large // 67, 67, 1)]:
         shape = helpers.shape_of(data_format, batch, channels, (inner,))
-        for kind, inputs, outputs, over, options in LAYERS:
+        for kind, inputs, outputs, in_place_input, options in LAYERS:
             op: Any = kind(EPSILON, data_format=data_format)
             padding = [None] * (len(op._schema.outputs) - len(outputs))
 
@@ -230,17 +234,17 @@ def run_layers(dtype: str, stats: str, data_format: str) -> None:
                 return made
 
             given = [array(name, "end").copy() for name in inputs]
-            wanted = [a for a in op(*given, **options, backend="native") if a is not None]
+            expected = [a for a in op(*given, **options, backend="native") if a is not None]
             for side, in_place in itertools.product(("end", "start"), (False, True)):
-                what = f"nothing at the {side}{', in place' if in_place else ''}"
+                what = f"guard page at the {side}{', in place' if in_place else ''}"
                 print(f"{op}, {dtype}/{stats}, {shape}, {what}", flush=True)
                 guarded = {name: array(name, side) for name in inputs}
                 out = [array(name, side) for name in outputs]
                 if in_place:
-                    out[0] = guarded[over]
+                    out[0] = guarded[in_place_input]
                 op(*guarded.values(), **options, out=(*out, *padding), backend="native")
-                for got, expected in zip(out, wanted, strict=True):
-                    assert got.tobytes() == expected.tobytes()
+                for a, b in zip(out, expected, strict=True):
+                    assert a.tobytes() == b.tobytes()
 
 
 def main(dtype: str, stats: str, data_format: str = "", what: str = "gradient") -> None:

@@ -1,4 +1,4 @@
-"""Interrupts calls as Control-C does; the next call must be correct.
+"""Interrupts calls as Control-C does. The next call must be correct.
 
 Command line: backend, number of interrupts.
 """
@@ -16,7 +16,7 @@ problem = testing.random_problem((4000, 64))
 op = onedsl.BatchNormTrainingBackward(1e-5)
 expected = [a.tobytes() for a in op(*problem, backend=backend)]
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-came = 0
+interrupted = 0
 for i in range(interrupts):
     out = tuple(np.empty_like(a) for a in (problem.src, *problem[3:]))
     try:
@@ -25,7 +25,7 @@ for i in range(interrupts):
             op(*problem, out=out, backend=backend)
             op(problem.src[:, ::-1], *problem[1:], backend=backend)
     except KeyboardInterrupt:
-        came += 1
+        interrupted += 1
     if [a.tobytes() for a in op(*problem, out=out, backend=backend)] != expected:
-        sys.exit("other bits after an interrupt")
-print(f"{came} interrupts")
+        sys.exit("different bits after an interrupt")
+print(f"{interrupted} interrupts")

@@ -127,7 +127,7 @@ def second_derivative(layer):
     return sharded(jax.grad(functools.partial(sum_of_squares, layer)), ROWS, ROWS)
 
 
-if jax.__version_info__ >= (0, 8):  # before, JAX gives ffi_call's results another sharding type
+if jax.__version_info__ >= (0, 8):  # earlier versions change the sharding type of results
     got = second_derivative(onedsl_layer)(src)
     assert_close(got, in_float64(second_derivative(composed), src), 2e-5)
 batch = np.stack([src, diff_dst])

@@ -113,7 +113,7 @@ for kind in (AxisType.Auto, AxisType.Explicit) if hasattr(jax.sharding, "reshard
         check(mesh, "NXC", ("a",), "bf16", "bf16")
         check(mesh, "NXC", ("a",), "bf16", "f32")
 
-    if kind is not AxisType.Explicit:  # for which JAX rejects an uneven sharding
+    if kind is not AxisType.Explicit:  # JAX rejects uneven shardings of explicit axes
         problem = testing.random_problem((5, 3, 8))
 
         def uneven(src, *rest, mesh=mesh):

@@ -1,4 +1,4 @@
-"""Kills one of three training ranks at a random time: the others must raise an error.
+"""Kills one of three training ranks at a random time. The others must raise an error.
 
 Command line: number of runs, seed.
 """

@@ -1,8 +1,8 @@
-"""Many threads run one compiled operator, while others change the number of OpenMP's threads.
+"""Runs one compiled operator on many threads while others change the number of OpenMP's threads.
 
     PYTHONPATH=tests python tests/programs/one_plan_many_threads.py native 16 10000
 
-Command line: backend, threads, calls of each. Every call must give the bits of a serial one.
+Command line: backend, number of threads, calls of each. Every call must compute the same bits.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ backend, threads, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 problem = testing.random_problem((300, 64))
 op = onedsl.BatchNormTrainingBackward(1e-5)
 compiled = op.compile(onedsl.TensorSpec.of(problem.src), backend=backend)
-wanted = [a.tobytes() for a in compiled(*problem)]
-other, done = [], []
+expected = [a.tobytes() for a in compiled(*problem)]
+different, done = [], []
 stop = threading.Event()
 
 
 def work() -> None:
     for _ in range(calls):
-        if [a.tobytes() for a in compiled(*problem)] != wanted:
-            other.append(1)
+        if [a.tobytes() for a in compiled(*problem)] != expected:
+            different.append(1)
     done.append(1)
 
 
@@ -56,5 +56,5 @@ for thread in workers:
 stop.set()
 for thread in changers:
     thread.join()
-print(f"{len(done) * calls} calls, {len(other)} with other bits")
-sys.exit(len(other) > 0)
+print(f"{len(done) * calls} calls, {len(different)} with other bits")
+sys.exit(len(different) > 0)

@@ -1,4 +1,4 @@
-"""Random problems on any number of threads, in place, elsewhere in memory: always the same bits.
+"""Compares the bits of random problems over thread counts, addresses and in-place calls.
 
     PYTHONPATH=tests OMP_WAIT_POLICY=passive python tests/programs/same_bits.py 10000
 
@@ -22,9 +22,9 @@ THREADS = [1, 2, 3, 4, 7, 16]
 MOST_ELEMENTS = 1 << 19
 OPENMP = threadpoolctl.ThreadpoolController().select(user_api="openmp").lib_controllers
 
-# Every tensor is a piece of it: fresh numbers would cost more than the calls.
+# Every tensor is a slice of it, because drawing new numbers would take longer than the calls.
 NUMBERS = np.random.default_rng(0).standard_normal(4 * MOST_ELEMENTS)
-# The last quarter has a few that are not finite.
+# The last quarter contains a few infinities and NaN.
 NUMBERS[3 * MOST_ELEMENTS :: 9973] = np.resize([np.inf, -np.inf, np.nan, -np.nan], 53)
 POOL = {name: NUMBERS.astype(dtype) for name, dtype in helpers.NUMPY.items()}
 
@@ -46,7 +46,7 @@ def random_shape(rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def layer(rng: np.random.Generator) -> tuple[Any, list[np.ndarray]]:
-    """Draw an operator of the forward pass or with a ReLU, and inputs for it: src comes first."""
+    """Draw an operator of the forward pass or with a ReLU, and its inputs, starting with src."""
     shape = random_shape(rng)
     data_format = helpers.FORMATS[rng.integers(2)]
     dtype, stats = helpers.TYPES[rng.integers(len(helpers.TYPES))]
@@ -55,7 +55,7 @@ def layer(rng: np.random.Generator) -> tuple[Any, list[np.ndarray]]:
     mean, variance, gamma, beta = (some(rng, stats, channels) for _ in range(4))
     vectors = [mean, abs(variance), gamma, beta]
     clip = (None, 1.0)[rng.integers(2)]
-    last = [other][: rng.integers(2)]  # a residual, or the dst that the mask is made of
+    last = [other][: rng.integers(2)]  # a residual, or dst for the mask
     match rng.integers(3):
         case 0:
             op: Any = onedsl.BatchNormForwardTraining(1e-3, data_format=data_format)
@@ -68,7 +68,7 @@ def layer(rng: np.random.Generator) -> tuple[Any, list[np.ndarray]]:
 
 
 def problem(rng: np.random.Generator) -> tuple[Any, list[np.ndarray]]:
-    """Draw an operator, and inputs for it."""
+    """Draw an operator and its inputs."""
     if rng.integers(2):
         return layer(rng)
     shape = random_shape(rng)
@@ -98,7 +98,7 @@ def shifted(array: np.ndarray, items: int) -> np.ndarray:
 
 
 def in_passes(op: Any, inputs: list[np.ndarray], out: Any, threads: int) -> Any:
-    """Run the two passes one by one, on other numbers of threads."""
+    """Run `reduce` on the current number of threads, and `apply` on another."""
     totals = op.reduce(*inputs[: 1 if isinstance(op, FORWARD) else 4])
     for library in OPENMP:
         library.set_num_threads(threads)
@@ -106,7 +106,7 @@ def in_passes(op: Any, inputs: list[np.ndarray], out: Any, threads: int) -> Any:
 
 
 def bits(result: Any) -> list[bytes]:
-    """All that are promised: a NaN stays one, and the compiler chooses which."""
+    """Return the bits of the results. All NaN count as equal: the compiler chooses their bits."""
     arrays = [array for array in result if array is not None]
     return [np.where(np.isnan(a), a.dtype.type(np.nan), a).tobytes() for a in arrays]
 
@@ -114,17 +114,17 @@ def bits(result: Any) -> list[bytes]:
 def differs(seed: int) -> bool:
     rng = np.random.default_rng(seed)
     op, inputs = problem(rng)
-    wanted = results = None
+    expected = results = None
     for threads in THREADS:
         for library in OPENMP:
             library.set_num_threads(threads)
         given, out = inputs, None
-        if wanted is not None and rng.integers(2):
+        if expected is not None and rng.integers(2):
             tensor = inputs[0].shape
             items = int(rng.integers(64))
             given = [shifted(a, items) if a.shape == tensor else a for a in inputs]
             if rng.integers(2):
-                # The first result lies over the input that it may: src, or backward diff_dst.
+                # The first result may use the memory of src, or of diff_dst in a backward pass.
                 over = given[0 if isinstance(op, FORWARD) else 1]
                 out = (over, *(None if a is None else np.empty_like(a) for a in results[1:]))
         if hasattr(op, "reduce") and rng.integers(2):
@@ -132,11 +132,11 @@ def differs(seed: int) -> bool:
         else:
             results = op(*given, out=out)
         got = bits(results)
-        if wanted not in (None, got):
+        if expected not in (None, got):
             src = inputs[0]
             print(f"seed {seed}: {op}, {src.dtype} {src.shape} by {src.strides}, {threads} threads")
             return True
-        wanted = got
+        expected = got
     return False
 
 

@@ -1,4 +1,4 @@
-"""Train under onedsl.torch.enable() as programs do, warnings being errors: say "trained"."""
+"""Trains a model under onedsl.torch.enable() with warnings as errors, and prints "trained"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onedsl.torch
 
 
 class Batches(torch.utils.data.Dataset):
-    """Images that a layer in the worker has normalized."""
+    """Images that a batch-norm layer in the worker process has normalized."""
 
     def __len__(self):
         return 8
@@ -23,7 +23,7 @@ class Batches(torch.utils.data.Dataset):
 
 def main():
     warnings.simplefilter("error")
-    # Of PyTorch's own: it forks its workers.
+    # PyTorch's data loader forks its workers.
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     onedsl.torch.enable()
     onedsl.torch.disable()

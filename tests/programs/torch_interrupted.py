@@ -1,4 +1,4 @@
-"""Sends interrupts to calls under onedsl.torch.enable(): each must be a KeyboardInterrupt."""
+"""Interrupts calls under onedsl.torch.enable(). Each interrupt must raise KeyboardInterrupt."""
 
 import contextlib
 import logging

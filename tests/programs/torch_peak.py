@@ -1,4 +1,4 @@
-"""Peak memory of a layer's passes: input, output and two gradients, and nothing beside."""
+"""Checks that the passes of a layer allocate only the input, the output and two gradients."""
 
 import re
 from pathlib import Path
@@ -26,10 +26,10 @@ for train in True, False:
     layer = onedsl.torch.BatchNorm2d(16).train(train)
     for dtype in torch.float32, torch.bfloat16, torch.float16:
         for memory in torch.contiguous_format, torch.channels_last:
-            Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
             step(layer, (2, 16, 4, 4), memory, dtype)
             before = peak()
             step(layer, (TENSOR // dtype.itemsize // (16 << 10), 16, 32, 32), memory, dtype)
             print(train, dtype, memory, (peak() - before) / TENSOR)
-            # x, y, diff_dst, diff_src; to(memory_format) has its source as well.
+            # x, y, diff_dst, diff_src, and the sources of to(memory_format).
             assert peak() - before < 4.5 * TENSOR

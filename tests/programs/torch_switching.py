@@ -1,4 +1,4 @@
-"""Enables and disables onedsl's kernels, for the first time too, while four threads train."""
+"""Enables and disables onedsl's kernels while four threads train, also for the first time."""
 
 import threading
 
