@@ -479,7 +479,7 @@ def test_threshold(figures, capsys):
         (lambda d: d["rows"][0]["seconds"].pop("triad"), "rows[0] is invalid"),
         (lambda d: d["rows"][0]["seconds"].update(onedsl=0), "rows[0] is invalid"),
         (lambda d: d["rows"][0]["seconds"].update(triad="x"), "rows[0] is invalid"),
-        (lambda d: d["rows"].clear(), "has none of the rows to measure"),
+        (lambda d: d["rows"].clear(), "must contain one of the rows to measure, got none"),
     ],
 )
 def test_invalid_files_are_rejected(figures, spoil, message, monkeypatch, capsys):

@@ -32,7 +32,7 @@ from onedsl.operators._single_op_graph import parse_graph
 
 
 def run_command(*arguments, **options):
-    """Run a command in a process of its own, without a terminal."""
+    """Run a command in a separate process, without a terminal."""
     return helpers.run_python("-m", "onedsl", *arguments, **options)
 
 
@@ -135,7 +135,7 @@ def test_export_equals_to_json(tmp_path, capsys):
 
 
 def rows_of(shown):
-    """Parse the table of ``onedsl run``."""
+    """Return the rows in the output of ``onedsl run``, without the times."""
     pattern = r"^(native|onednn) +(\w+) +(\S+) +(\S+) +(PASS|FAIL)"
     return re.findall(pattern, shown, re.MULTILINE)
 
@@ -318,13 +318,13 @@ def test_run_of_a_graph_without_shapes(tmp_path, capsys):
     file = tmp_path / "graph.json"
     file.write_text(onedsl.BatchNormTrainingBackward(1e-5).to_json())
     assert main(["run", str(file)]) == 2
-    assert "set it with --in-shapes" in capsys.readouterr().err
+    assert "must be known. Set --in-shapes" in capsys.readouterr().err
     shapes = "--in-shapes=0:4x5x6+1:4x5x6+2:6+3:6+4:6"
     assert main(["run", str(file), shapes, "--seconds", "0.01"]) == 0
 
 
 def test_example_in_the_docstring(tmp_path, monkeypatch, capsys):
-    """All figures except times, and oneDNN's only if it supports bf16."""
+    """All figures except times are current. oneDNN's are checked only if it supports bf16."""
     example = cli.__doc__.partition("```text\n$ onedsl ")[2].partition("```")[0]
     command, _, shown = example.partition("\n")
     monkeypatch.chdir(tmp_path)
@@ -351,7 +351,7 @@ def problem(shape, dtype="f32", data_format="NCX"):
 @helpers.dtypes
 @pytest.mark.parametrize("shape", [(2, 9, 3, 3), (4, 9, 8), (3, 8, 200, 40), (7, 3)])
 def test_inputs_equal_benchdnns(shape, dtype):
-    """Computed element by element, as in benchdnn's source code."""
+    """The expected values are computed element by element, as in benchdnn's source code."""
     inputs = fill.filled(problem(shape, dtype), 0)
     digits = {"f32": 24, "bf16": 8, "f16": 11}[dtype]
     batch, channels, *spatial = shape
@@ -405,7 +405,7 @@ def test_inputs_do_not_depend_on_the_block_size(monkeypatch):
 
 def test_inputs_have_the_graphs_strides():
     strided = LogicalTensor(0, "f32", (2, 3, 4), (100, 1, 10))
-    assert fill.empty(strided).strides == (400, 4, 40)
+    assert fill.zeros(strided).strides == (400, 4, 40)
     assert overrides.dense_strides((1, 32, 4, 4), [0, 2, 3, 1]) == (512, 1, 128, 32)
     assert overrides.dense_strides((1, 32, 4, 4), overrides.axes_of("acdb", 4))[1] == 1
 
@@ -414,7 +414,7 @@ def test_inputs_have_the_graphs_strides():
 
 
 def lines_of(shown):
-    """Parse the lines of ``onedsl explain``."""
+    """Return the lines in the output of ``onedsl explain``, as a dict from label to text."""
     return dict(re.findall(r"^(\w+(?: \w+)?)  +(\S.*?) *$", shown, re.MULTILINE))
 
 

@@ -157,7 +157,7 @@ def test_operators_without_a_graph():
 
 @pytest.mark.parametrize("name", ["backward", "forward, residual, clipped"])
 def test_drawings_label_everything(name, tmp_path):
-    """A graph of one op, and a graph of several ops with tensors between them."""
+    """The label of each op, attribute, tensor and partition is in the drawing."""
     mpl = pytest.importorskip("matplotlib")
     compiled = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16)))
     with mpl.rc_context({"svg.fonttype": "none"}):
@@ -189,12 +189,12 @@ def test_drawing_needs_a_known_suffix_and_matplotlib(tmp_path, monkeypatch):
         graph.draw(tmp_path / "a.png")
 
 
-def changed(place, value):
-    """Return a valid document with one value replaced, or removed if it is None."""
+def changed(path, value):
+    """Return a dump in which the value at a path is replaced, or removed if `value` is None."""
     document = copy.deepcopy(json.loads(dumped("dumped_nxc_bf16.json")))
-    *path, last = place
+    *parents, last = path
     at = document
-    for key in path:
+    for key in parents:
         at = at[key]
     if value is None:
         del at[last]
@@ -204,7 +204,7 @@ def changed(place, value):
 
 
 OP = ("graph", 0)
-BROKEN = [
+INVALID = [
     (("graph",), None, "graph is missing"),
     (("graph",), 3, "graph must be a list of ops, got 3"),
     (("graph",), [], "graph must have one op, got 0"),
@@ -289,9 +289,9 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value", "message"), BROKEN, ids=lambda p: str(p)[:40])
-def test_errors_name_the_place(place, value, message):
-    text = changed(place, value)
+@pytest.mark.parametrize(("path", "value", "message"), INVALID, ids=lambda p: str(p)[:40])
+def test_errors_contain_the_path(path, value, message):
+    text = changed(path, value)
     if not message:  # a graph without gamma is valid
         onedsl.BatchNormTrainingBackward.from_json(text)
         return

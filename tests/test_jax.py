@@ -34,7 +34,7 @@ gammas = pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_
 
 
 def variants(*stats_dtypes):
-    """Parametrize over all dtypes at rank 4 with jit, and over all other ranks in f32 without."""
+    """Parametrize over all dtypes at rank 4 with jit, and over the other ranks in f32 without."""
     rows = [(*row, (4, 3), jax.jit) for row in helpers.TYPES if row[1] in stats_dtypes]
     rows += [("f32", "f32", spatial, eager) for spatial in [(), (5,), (2, 3, 2)]]
     return pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def arrays(*values):
 
 
 def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="NXC"):
-    """Compute the layer with jax.numpy in src's dtype; JAX differentiates it."""
+    """Compute the layer with jax.numpy in src's dtype, as a reference that JAX differentiates."""
     channel = src.ndim - 1 if data_format == "NXC" else 1
     axes = tuple(axis for axis in range(src.ndim) if axis != channel)
     shape = tuple(size if axis == channel else 1 for axis, size in enumerate(src.shape))
@@ -100,7 +100,7 @@ def test_backward_equals_the_numpy_call_bitwise():
 @helpers.formats
 @gammas
 def test_training_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
-    """Results and gradients of a loss that also depends on the statistics."""
+    """Results and gradients are right for a loss that also depends on the statistics."""
     problem = problem_of(data_format, spatial, dtype, stats)
     parameters = (problem.gamma, problem.mean) if with_gamma else ()
 
@@ -133,7 +133,7 @@ def test_training_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
 
 @pytest.mark.parametrize("used", ["dst", "mean", "variance"])
 def test_each_result_has_its_gradient(used):
-    """A loss that depends on one result: the other cotangents are symbolic zeros."""
+    """If the loss depends on one result, the other cotangents are symbolic zeros."""
     problem = problem_of()
     index = ["dst", "mean", "variance"].index(used)
 
@@ -148,7 +148,7 @@ def test_each_result_has_its_gradient(used):
 
 
 def test_unused_statistics_add_no_pass():
-    """The program of the gradient is the call alone."""
+    """The compiled gradient contains only the custom call, if the loss depends on dst alone."""
     src = jnp.asarray(problem_of().src)
     _, backward = jax.vjp(lambda src: onedsl.jax.batch_norm(src, epsilon=EPSILON)[0], src)
     program = jax.jit(backward).lower(src).as_text()
@@ -161,7 +161,7 @@ def test_unused_statistics_add_no_pass():
 @helpers.formats
 @gammas
 def test_frozen_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
-    """All five gradients, including those of mean and variance."""
+    """All five gradients are right, including those of mean and variance."""
     problem = problem_of(data_format, spatial, dtype, stats)
     statistics = (problem.mean, problem.variance)
     parameters = (problem.gamma, problem.mean) if with_gamma else ()
@@ -195,7 +195,7 @@ def test_frozen_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
 @modes
 @pytest.mark.parametrize("spatial", [(), (4, 3)], ids=["rank_2", "rank_4"])
 def test_vmap(mode, spatial):
-    """Over all arguments, over one, over the last axis, and nested."""
+    """vmap is tested over all arguments, nested, and over the last axis of one argument."""
     problems = [problem_of("NCX", spatial, seed=seed) for seed in range(4)]
     options = {"epsilon": EPSILON, "data_format": "NCX", "statistics": mode}
     function = functools.partial(onedsl.jax.batch_norm_backward, **options)
@@ -235,7 +235,7 @@ def test_vmap_of_a_gradient():
 @modes
 @gammas
 def test_second_derivatives(mode, with_gamma):
-    """Reverse over reverse and forward over reverse mode."""
+    """Reverse over reverse mode and forward over reverse mode are tested."""
     problem = problem_of(spatial=())
     gamma = (problem.gamma,) if with_gamma else ()
 
@@ -267,7 +267,7 @@ def test_second_derivatives(mode, with_gamma):
 
 @modes
 def test_third_derivatives(mode):
-    """In reverse and in forward mode."""
+    """Both reverse mode and forward mode are tested."""
     problem = problem_of(spatial=())
     statistics = (problem.mean, problem.variance)
 
@@ -328,7 +328,7 @@ def test_layers_reject_invalid_arguments(changes, error, message):
 
 @pytest.mark.parametrize("name", ["gamma", "beta"])
 def test_dtypes_of_the_parameters(name):
-    """The message does not mention mean where the layer has no such argument."""
+    """The message does not mention mean if the layer has no such argument."""
     src, ones = np.ones((2, 8), "f2"), np.ones(8, "f4")
     half = {name: ones.astype("f2")}
     with pytest.raises(TypeError, match=f"^{name} must be f32 where src is f16, .*f16$"):
@@ -427,7 +427,7 @@ def test_in_a_scan_and_a_checkpoint():
 
 @jits
 def test_training_follows_the_composed_layer(wrap):
-    """Thirty steps of a small network with either layer."""
+    """A small network has the same losses with both layers in 30 steps."""
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((64, 6), dtype=np.float32)
     targets = np.sin(inputs.sum(1, keepdims=True))
@@ -493,7 +493,7 @@ def test_unknown_ffi_version(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["jax", "torch"])
 def test_attribute_of_a_module_that_was_not_imported(name):
-    """`import onedsl` imports no framework, and the error names the import that is missing."""
+    """`import onedsl` imports neither framework, and the error contains the missing import."""
     child = helpers.run_child(
         "import sys, onedsl\n"
         f"assert {name!r} not in sys.modules\n"

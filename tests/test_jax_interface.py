@@ -35,7 +35,7 @@ def test_names_of_handlers():
 
 def test_interface_equals_the_header_of_xla():
     compiler = shutil.which("c++") or shutil.which("g++")
-    assert compiler, "the README asks for a C++ compiler"
+    assert compiler, "the tests need a C++ compiler, as the README describes"
     source = helpers.TESTS / "programs" / "xla_interface.cpp"
     done = subprocess.run(
         [compiler, "-std=c++17", "-fsyntax-only", "-isystem", jax.ffi.include_dir(), source],
@@ -45,7 +45,7 @@ def test_interface_equals_the_header_of_xla():
 
 
 def call(target=BACKWARD, inputs=None, results=None, **changes):
-    """Call a handler with any arguments."""
+    """Call a handler directly, with any inputs, results and attributes."""
     if inputs is None:
         inputs = testing.random_problem((4, 3, 8))
     if results is None:
@@ -108,7 +108,7 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
     ],
 )  # fmt: skip
 def test_invalid_calls_are_rejected(changes, message):
-    """A call that onedsl.jax does not make fails with an error and nothing else."""
+    """The handlers check calls that onedsl.jax never makes, and fail with an error."""
     with pytest.raises(
         jax.errors.JaxRuntimeError, match=rf"onedsl's handler of BatchNorm.*{message}"
     ):
@@ -125,7 +125,7 @@ def test_invalid_calls_are_rejected(changes, message):
     ],
 )
 def test_invalid_batches_are_rejected(index, shape, message):
-    """A batch of two items, as under vmap."""
+    """The leading axis has size 2, as under vmap."""
     arrays = [np.stack([array, array]) for array in testing.random_problem((4, 3, 8))]
     arrays += [arrays[0], arrays[2], arrays[2]]
     arrays[index] = np.zeros(shape, "f4")
@@ -134,7 +134,7 @@ def test_invalid_batches_are_rejected(index, shape, message):
 
 
 def test_export(tmp_path):
-    """One process saves programs with known and with symbolic shapes; another runs them."""
+    """One process saves programs with known and with symbolic shapes. Another one runs them."""
     pytest.importorskip("flatbuffers", reason="JAX needs it to save programs")
     for action in ("save", "run"):
         child = helpers.run_script("jax_export.py", action, str(tmp_path))
@@ -142,7 +142,7 @@ def test_export(tmp_path):
 
 
 def test_persistent_cache(tmp_path):
-    """Another process finds the program of the gradient there."""
+    """The second process finds the compiled gradient in the cache of the first one."""
     for expected in ("0 1", "1 0"):
         child = helpers.run_script("jax_cache.py", str(tmp_path))
         assert child.returncode == 0, child.stderr
@@ -150,7 +150,7 @@ def test_persistent_cache(tmp_path):
 
 
 def test_symbolic_shapes():
-    """They are validated without concrete values."""
+    """Arguments with symbolic shapes are validated."""
     (batch,) = jax.export.symbolic_shape("b")
     src = jax.ShapeDtypeStruct((batch, 3, 8), "f4")
     with pytest.raises(ValueError, match=r"gamma must have shape \(8,\), one value"):

@@ -307,8 +307,8 @@ def test_scripts_and_their_workers_run_with_onedsl(options, tmp_path):
     child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (child.returncode, child.stdout) == (3, "['--epochs', '3']\n"), child.stderr
     lines = [line for line in child.stderr.splitlines() if line.startswith("onedsl.torch: ")]
-    fused = " and fused where a ReLU follows" if options else ""
-    assert lines == [f"onedsl.torch: 1 batch-norm layers reached{fused}, 0 left"] * 2
+    fused = ", fused where a ReLU follows" if options else ""
+    assert lines == [f"onedsl.torch: 1 batch-norm layers used onedsl{fused}; 0 skipped"] * 2
 
 
 def test_scripts_that_do_not_exist():

@@ -27,15 +27,24 @@ Shapes = tuple[tuple[int, ...], ...]
 
 NETWORKS = ("ResNet-50", "MobileNetV2", "DenseNet-121")
 
-# Parameters that only whole training steps have, and those that they do not have.
+# Parameters that require --step, and parameters that --step excludes.
 _STEP_PARAMETERS = ("batch", "size", "rounds")
 _LAYER_PARAMETERS = ("what", "operations", "seconds", "old_file", "threshold")
 
+# PyTorch's memory format for each data format.
 _MEMORY_FORMATS = {"NCX": "contiguous", "NXC": "channels_last"}
 
 
 def parse_workload(text: str) -> tuple[str, Shapes]:
-    """Parse a preset's name, or its beginning, or a layer's shape with the channels last."""
+    """Parse the name of a preset, its first letters, or a layer's shape with the channels last.
+
+    Returns
+    -------
+    name : str
+        The preset's full name, or the text of the shape.
+    shapes : tuple of tuple of int
+        The shapes of the layers, with the channels second.
+    """
     if text[:1].isdecimal():
         number, *spatial, channels = parse_shape(text)
         if 0 in (number, *spatial, channels):
@@ -50,7 +59,7 @@ def parse_workload(text: str) -> tuple[str, Shapes]:
 
 
 def parse_networks(text: str) -> list[str]:
-    """Parse comma-separated names of networks, or their beginnings."""
+    """Parse comma-separated names of networks. The first letters of a name are enough."""
     chosen = set()
     for word in map(_plain, text.split(",")):
         found = [name for name in NETWORKS if word and _plain(name).startswith(word)]
@@ -61,6 +70,7 @@ def parse_networks(text: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
+    """Return a name as the command line spells it: in lower case, without hyphens."""
     return name.lower().replace("-", "")
 
 
@@ -84,7 +94,7 @@ def _plain(name: str) -> str:
     type=POSITIVE,
     default="1.1",
     show_default=True,
-    help="With --compare: new over old time above which a row is slower.",
+    help="With --compare: a row is slower if its new time exceeds its old time by this factor.",
 )
 @click.option(
     "--step",
@@ -93,8 +103,8 @@ def _plain(name: str) -> str:
     is_flag=False,
     flag_value=",".join(NETWORKS),
     metavar="[NETWORKS]",
-    help="Time whole training steps in PyTorch instead of layers: of all networks, or of "
-    f"comma-separated names among {', '.join(map(_plain, NETWORKS))}.",
+    help="Time whole training steps in PyTorch instead of layers. NETWORKS are comma-separated "
+    f"names among {', '.join(map(_plain, NETWORKS))}; the default is all.",
 )
 @click.option(
     "--batch",
@@ -137,13 +147,14 @@ def bench(
     """Compare the speed of onedsl, oneDNN and PyTorch on layers of networks.
 
     WHAT is a preset (resnet50, mobilenetv2, transformer, images, small) or the shape of one layer
-    with the channels last, such as 32x56x56x64. The default is all presets. The calls of onedsl,
-    oneDNN, PyTorch if it is installed, and a triad, which measures the machine's memory bandwidth,
-    are timed interleaved.
+    with the channels last, such as 32x56x56x64. The default is all presets. For each layer, the
+    command times calls of onedsl, of oneDNN, of PyTorch if it is installed, and of a triad
+    (out = a + 2 * b), which measures the machine's memory bandwidth. The calls are interleaved.
 
-    With --step, the command times whole training steps of networks in PyTorch: as they are, with
-    onedsl.torch.enable(), and with onedsl.torch.fuse() too; in f32 and in bf16 by autocast; in
-    PyTorch's memory formats contiguous (NCX) and channels_last (NXC).
+    With --step, the command times whole training steps of networks in PyTorch: with PyTorch's own
+    kernels, with onedsl.torch.enable(), with enable() and onedsl.torch.fuse(), and with
+    torch.compile, without and with fuse(). The dtypes are f32 and bf16, by autocast. The memory
+    formats are PyTorch's contiguous (NCX) and channels_last (NXC).
     """
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib: pip install 'onedsl[cli]'")
@@ -160,7 +171,7 @@ def bench(
     with as_usage_errors():
         earlier = None if old_file is None else compare.read(old_file)
         if earlier and not any(compare.key_of(case) in earlier.rows for case in cases):
-            raise ValueError(f"{old_file} has none of the rows to measure")
+            raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
 
     out = console()
     out.print(benchmark.describe_machine())
@@ -188,7 +199,11 @@ def bench(
 
 
 def _first_given(context: click.Context, names: Sequence[str]) -> str:
-    """Return the first of some parameters on the command line, or an empty string."""
+    """Return the first of the named parameters that the command line sets.
+
+    The result is the option's flag, ``WHAT`` for the argument, or an empty string if the command
+    line sets none of the parameters.
+    """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and source is click.core.ParameterSource.COMMANDLINE:
@@ -206,6 +221,7 @@ def _bench_steps(
     json_file: Path | None,
     plot: Path | None,
 ) -> int:
+    """Time training steps, print a table, write the files, and return the exit status."""
     if "f16" in dtypes:
         raise click.UsageError("--dtypes must be among f32, bf16 with --step, got 'f16'")
     if importlib.util.find_spec("torch") is None:

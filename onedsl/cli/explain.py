@@ -32,7 +32,7 @@ from .overrides import axes_of, dense_strides
 
 Array = npt.NDArray[Any]
 Lines = Iterator[tuple[str, str]]
-"""Lines of output: a label and a text."""
+"""The lines of the output: (label, text)."""
 
 
 @click.command(short_help="Show what runs for a tensor, why, and how fast.")
@@ -48,13 +48,14 @@ Lines = Iterator[tuple[str, str]]
     type=click.Choice(["auto", "onednn", "native"]),
     default="auto",
     show_default=True,
-    help="As in the Python call.",
+    help="The argument backend of the Python call.",
 )
 @click.option(
     "--check",
     metavar="FILE.npz",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Check that the arrays mean and variance in the file are those of src, which has SHAPE.",
+    help="Check that the arrays mean and variance in the file are the statistics of its array src, "
+    "whose shape is SHAPE.",
 )
 @click.option(
     "--seconds", type=POSITIVE, default="0.5", show_default=True, help="Time spent on timing."
@@ -74,9 +75,9 @@ def explain(
 ) -> int:
     """Show what runs for a tensor of this SHAPE, why, and how fast.
 
-    SHAPE is the shape of src in the data format of --format. The floor is the least time of the
-    algorithm at the machine's memory bandwidth, measured by a triad that is timed interleaved with
-    the call.
+    SHAPE is the shape of src in the data format of --format. The floor is the time that the memory
+    traffic of the algorithm takes at the machine's memory bandwidth. A triad (out = a + 2 * b),
+    which is timed interleaved with the call, measures this bandwidth.
     """
     with as_usage_errors():
         order = list(range(len(shape))) if tag is None else axes_of(tag, len(shape))
@@ -100,6 +101,7 @@ def explain(
 
 
 def _layout(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Lines:
+    """Yield the lines about the memory layout of src, whose axes in memory have this order."""
     shape = compiled.spec.shape
     name = "C order" if order == sorted(order) else "".join(chr(ord("a") + a) for a in order)
     sizes = " x ".join(str(shape[axis]) for axis in order)
@@ -112,6 +114,7 @@ def _layout(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Li
 
 
 def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
+    """Yield the lines about a native kernel."""
     reason = ' ("auto" always uses it)' if backend == "auto" else ""
     yield "runs", compiled.implementation + reason
     info = compiled._core.kernel_info
@@ -136,6 +139,7 @@ def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
 
 
 def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
+    """Yield the lines about the graph that oneDNN compiled."""
     yield "runs", compiled.implementation
     graph = compiled.graph
     for op in graph.ops:
@@ -147,7 +151,7 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
 
 
 def _memory_of(compiled: CompiledBatchNormTrainingBackward) -> Memory:
-    """Return copies of a call's tensors that together exceed the last-level cache."""
+    """Return arrays for calls, with so many copies of the tensors that they exceed the cache."""
     spec = compiled.spec
     number = copies_beyond_cache(3 * math.prod(spec.shape) * spec.numpy_dtype.itemsize)
     names = ("src", "diff_dst", "diff_src")
@@ -160,6 +164,7 @@ def _memory_of(compiled: CompiledBatchNormTrainingBackward) -> Memory:
 
 
 def _call(compiled: CompiledBatchNormTrainingBackward, memory: Memory) -> Callable[[], object]:
+    """Return a function that calls the operator, each time with the next copy of its tensors."""
     vectors = memory.vectors
     gamma = vectors["gamma"] if compiled.gamma else None
     sums = (
@@ -180,6 +185,7 @@ def _times(
     native: CompiledBatchNormTrainingBackward,
     seconds: float,
 ) -> Lines:
+    """Time the call and the triad; yield the lines about memory traffic, bandwidth and time."""
     geometry = native._core.geometry
     outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
     if inner == 1:
@@ -207,6 +213,7 @@ def _times(
 
 
 def _check_statistics(path: Path, spec: TensorSpec, data_format: DataFormatLike) -> list[str]:
+    """Return the problems that `check_statistics` finds in the arrays of an .npz file."""
     try:
         with path.open("rb") as file:  # np.load(path) leaves the file open if it is not a zip file
             arrays = dict(np.load(file))
@@ -224,7 +231,7 @@ def _check_statistics(path: Path, spec: TensorSpec, data_format: DataFormatLike)
 
 
 def _known_type(array: Array) -> Array:
-    """Restore bfloat16, which .npz files store as 2-byte void."""
+    """Return a bfloat16 view of an array of 2-byte void, as which .npz files store bfloat16."""
     return array.view(DTYPES["bf16"]) if array.dtype == np.dtype("V2") else array
 
 

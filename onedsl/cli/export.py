@@ -29,8 +29,8 @@ def export(
 ) -> None:
     """Write a graph of one BatchNormTrainingBackward op in oneDNN's JSON format.
 
-    `onedsl run` and oneDNN's benchdnn read it. SHAPE is the shape of src in the data format of
-    --format: in NXC, 32x56x56x64 is batch, height, width and channels.
+    `onedsl run` and oneDNN's benchdnn read this format. SHAPE is the shape of src in the data
+    format of --format: in NXC, 32x56x56x64 is batch, height, width and channels.
     """
     with as_usage_errors():
         op = BatchNormTrainingBackward(epsilon, data_format)

@@ -1,9 +1,12 @@
-"""Inputs filled as in benchdnn's bnorm driver, for which f32 sums are exact in any order.
+"""Inputs of ``onedsl run``, filled as in the batch-normalization driver of oneDNN's benchdnn.
 
-In src, two neighboring elements have opposite deviations from the mean; mean and deviations have
-few significant bits. With too many elements per channel for that, the mean and most elements are 0.
-diff_dst holds small integers, mostly 0. src, mean, variance and gamma equal benchdnn's; diff_dst
-has the same distribution but comes from NumPy's generator.
+The inputs have so few significant bits that f32 sums over a channel are exact in any order. Each
+channel of src consists of pairs of neighboring elements, and the two elements of a pair have
+opposite deviations from the channel's mean. If a channel has too many elements for exact sums, its
+mean and most of its elements are 0. The elements of diff_dst are small integers, most of them 0.
+
+src, mean, variance and gamma are equal to benchdnn's. diff_dst has the same distribution as
+benchdnn's, but comes from NumPy's random generator.
 """
 
 from __future__ import annotations
@@ -22,20 +25,21 @@ from ..tensors.dtypes import DTYPES
 
 Array = npt.NDArray[Any]
 
-BLOCK = 1 << 22  # elements that are computed at a time
+BLOCK = 1 << 22  # number of elements that are computed at a time
 
 _SIGNIFICAND_BITS = {"f32": 24, "bf16": 8, "f16": 11}
 
 
 @dataclass(frozen=True)
 class _Bits:
-    """Precision of src's elements.
+    """The precision of the elements of src.
 
     Attributes
     ----------
     flexible : int
-        Number of significant bits of the deviations.
+        Number of significant bits of the deviations from the mean.
     zero_mean : bool
+        Whether the mean of every channel is 0.
     density : float
         Fraction of elements that are not zero.
     """
@@ -46,6 +50,7 @@ class _Bits:
 
 
 def _bits(dtype: str, count: int) -> _Bits:
+    """Return the precision for which sums of `count` elements per channel are exact."""
     bits = _SIGNIFICAND_BITS[dtype]
     free = math.trunc((bits - math.ceil(math.log2(count))) / 2) - 1 if count else 0
     if free >= 3:
@@ -56,7 +61,11 @@ def _bits(dtype: str, count: int) -> _Bits:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of one call. gamma is None if the graph has none, or ignores it."""
+    """Inputs of one call.
+
+    gamma is None if the graph has no gamma, or if diff_src is the op's only output: oneDNN ignores
+    gamma in this case.
+    """
 
     src: Array
     diff_dst: Array
@@ -65,8 +74,8 @@ class Inputs:
     gamma: Array | None
 
 
-def empty(tensor: LogicalTensor) -> Array:
-    """Return zeros with a logical tensor's shape, type and strides."""
+def zeros(tensor: LogicalTensor) -> Array:
+    """Return an array of zeros with the shape, dtype and strides of a logical tensor."""
     dtype = DTYPES[tensor.dtype]
     shape = tensor.shape or ()
     if tensor.strides is None or 0 in shape:
@@ -80,7 +89,7 @@ def empty(tensor: LogicalTensor) -> Array:
 
 
 def blocks(array: Array, channel_axis: int) -> Iterator[slice]:
-    """Return slices of the channels that have about `BLOCK` elements each."""
+    """Yield slices that cover all channels; each selects about `BLOCK` elements of the array."""
     channels = array.shape[channel_axis]
     step = max(1, BLOCK * channels // max(array.size, 1))
     for first in range(0, channels, step):
@@ -88,10 +97,10 @@ def blocks(array: Array, channel_axis: int) -> Iterator[slice]:
 
 
 def filled(info: CallInfo, seed: int) -> Inputs:
-    """Return inputs for the op of a graph, whose shapes must be known."""
+    """Return inputs for the op of a graph. The shapes in `info` must be known."""
     axis = info.data_format.channel_axis
-    src = empty(info.inputs["src"])
-    diff_dst = empty(info.inputs["diff_dst"])
+    src = zeros(info.inputs["src"])
+    diff_dst = zeros(info.inputs["diff_dst"])
     channels = src.shape[axis]
     count = src.size // max(channels, 1)
     bits = _bits(info.dtype, count)
@@ -122,7 +131,11 @@ def filled(info: CallInfo, seed: int) -> Inputs:
 
 
 def _src(channels: npt.NDArray[np.int64], count: int, mean: Array, bits: _Bits) -> Array:
-    """Return the elements of some channels: a row per channel, image by image."""
+    """Return the elements of src in the given channels, as one row for each channel.
+
+    A row contains the channel's elements of the first image, then those of the second image, and
+    so on. `count` is the length of a row.
+    """
     number = np.arange(count)[None, :] + channels[:, None] * (239 * 2)
     pair = number // 2
     fraction = (pair * 1637 & ((1 << bits.flexible) - 1)) / np.float32(1 << bits.flexible)

@@ -26,6 +26,7 @@ FLAGS = (
     "amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "avx10_1",
 )  # fmt: skip
 
+# Environment variables that limit instruction sets or threads.
 CAPS = ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA", "OMP_NUM_THREADS")
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -44,7 +45,7 @@ def info(as_json: bool) -> None:
 
 
 def facts() -> dict[str, Any]:
-    """Return what the command shows, as objects that JSON can represent."""
+    """Return everything that the command shows, as objects that JSON can represent."""
     found = capabilities()
     return {
         "onedsl": found.onedsl_version,
@@ -71,7 +72,10 @@ def facts() -> dict[str, Any]:
 
 
 def _added(support: Support, found: Capabilities) -> str:
-    """Return how onedsl runs a variant that oneDNN does not support."""
+    """Return what onedsl does to run a variant that oneDNN does not support.
+
+    The result is empty for a variant that oneDNN supports.
+    """
     if support.onednn:
         return ""
     if support.stats_dtype != "f32":
@@ -85,19 +89,20 @@ def _added(support: Support, found: Capabilities) -> str:
 
 
 def _threading_library() -> str:
-    """Return the names of the loaded OpenMP or TBB libraries."""
+    """Return the file names of the OpenMP and TBB libraries that this process has loaded."""
     maps = Path("/proc/self/maps").read_text()
     names = re.findall(r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", maps, re.MULTILINE)
     return ", ".join(dict.fromkeys(names))
 
 
 def _instruction_sets() -> list[str]:
+    """Return the names in `FLAGS` that Linux reports for this CPU."""
     has = set(cpu_field("flags").split())
     return [flag for flag in FLAGS if flag in has]
 
 
 def _caches() -> list[dict[str, str]]:
-    """Return the first CPU's caches as Linux reports them."""
+    """Return level, type, size and sharing CPUs of each cache of the first CPU, from Linux."""
     return [
         {
             part: (index / part).read_text().strip()
@@ -141,6 +146,7 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _matrix(support: list[dict[str, Any]]) -> Table:
+    """Return a table with a row for each pair of dtypes and data format."""
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in support:
         rows.setdefault((f"{row['dtype']}/{row['stats_dtype']}", row["data_format"]), []).append(
@@ -166,7 +172,7 @@ def _matrix(support: list[dict[str, Any]]) -> Table:
 
 
 def _reasons(support: list[dict[str, Any]]) -> list[str]:
-    """Return each message of oneDNN's with the variants that it applies to."""
+    """Return a line for each of oneDNN's error messages, with the variants that it applies to."""
     by_message: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for types in dict.fromkeys((r["dtype"], r["stats_dtype"]) for r in support):
         of_types = [r for r in support if (r["dtype"], r["stats_dtype"]) == types]
@@ -180,6 +186,10 @@ def _reasons(support: list[dict[str, Any]]) -> list[str]:
 
 
 def _variants(unsupported: list[dict[str, Any]], all_of: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Return short descriptions of unsupported variants, such as ``NXC rank 2 and 3``.
+
+    `all_of` contains all variants with the same dtypes.
+    """
     if len(unsupported) == len(all_of):
         return ("every format and rank",)
     variants = []

@@ -21,7 +21,10 @@ PICTURES = (".png", ".pdf", ".svg")
 
 # click.ParamType is generic in newer versions of click and cannot be subscripted in older ones.
 class Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A parameter type whose function parses the text, or raises ValueError."""
+    """A parameter type of click that parses text with a given function.
+
+    The function must raise ValueError for invalid text.
+    """
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self._parse = name, parse
@@ -82,7 +85,11 @@ SHAPE = Parsed("shape", parse_shape)
 def names_option(
     flag: str, known: Collection[str], default: str = ""
 ) -> Callable[[Command], Command]:
-    """Return an option for comma-separated names, or their first words before a hyphen."""
+    """Return a decorator that adds an option for comma-separated names.
+
+    The first word of hyphenated names selects all names that begin with it. The default is all
+    known names.
+    """
 
     def parse(text: str) -> list[str]:
         chosen: set[str] = set()
@@ -99,12 +106,12 @@ def names_option(
         type=Parsed("names", parse),
         default=default or ",".join(known),
         show_default=True,
-        help=f"Comma-separated names, or their first words.{some}",
+        help=f"Comma-separated names, or first words of hyphenated names.{some}",
     )
 
 
 def save_option(default: str) -> Callable[[Command], Command]:
-    """Return an option for the path of a picture."""
+    """Return a decorator that adds the option ``--save`` for the path of a picture."""
     return click.option(
         "--save",
         type=Parsed("file", lambda text: parse_picture_file(text) if text else None),
@@ -115,7 +122,7 @@ def save_option(default: str) -> Callable[[Command], Command]:
 
 
 def with_operator_options(command: Command) -> Command:
-    """Add the options that describe an operator's call, which `export` and `explain` share."""
+    """Add the options of `export` and `explain` that describe a call of the operator."""
     options = (
         click.option(
             "--dtype",
@@ -158,7 +165,10 @@ def with_operator_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def as_usage_errors() -> Iterator[None]:
-    """Convert errors that the library raises to usage errors: exit status 2, only the message."""
+    """Convert errors of the library to usage errors of click.
+
+    For a usage error, the command prints the message without a traceback and exits with status 2.
+    """
     try:
         yield
     except (OneDNNError, TypeError, ValueError, OverflowError, OSError, MemoryError) as error:

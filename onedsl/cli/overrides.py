@@ -1,4 +1,7 @@
-"""benchdnn's options that change a graph: ``--in-shapes``, ``--dt``, ``--op-attrs``."""
+"""Options of ``onedsl run`` that change a graph: ``--in-shapes``, ``--dt`` and ``--op-attrs``.
+
+The syntax is that of oneDNN's benchdnn. Each function returns a changed copy of the graph.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ Tensors = tuple[LogicalTensor, ...]
 
 
 def in_shapes(graph: Graph, text: str) -> Graph:
-    """Change inputs: ``ID:SHAPE``, ``ID:TAG`` or ``ID:SHAPE*TAG``, joined by ``+``.
+    """Change the shapes and strides of inputs.
 
-    A tag lists the axes from the slowest in memory to the fastest; ``a`` is the first axis. Without
-    a tag, the order of the axes in memory stays if the rank does. The outputs' shapes become
-    unknown, to be inferred.
+    `text` consists of ``ID:SHAPE``, ``ID:TAG`` or ``ID:SHAPE*TAG``, joined by ``+``. A tag lists
+    the axes from the slowest in memory to the fastest; ``a`` is the first axis. An input without a
+    tag keeps the order of its axes in memory if its rank does not change, and is in C order
+    otherwise. The shapes of the outputs become unknown, because they follow from the inputs.
     """
     changes = dict(_by_id("--in-shapes", text))
     computed = {tensor.id for op in graph.ops for tensor in op.outputs}
@@ -42,9 +46,11 @@ def in_shapes(graph: Graph, text: str) -> Graph:
 
 
 def dt(graph: Graph, text: str) -> Graph:
-    """Change types: ``DT`` for src, diff_dst and diff_src, or ``ID:DT`` joined by ``+``.
+    """Change the dtypes of tensors.
 
-    As in benchdnn, the first form does not change the statistics.
+    `text` is ``DT``, which sets the dtype of src, diff_dst and diff_src, or consists of ``ID:DT``
+    joined by ``+``. As in benchdnn, ``DT`` alone does not change the statistics, and ``undef``
+    changes nothing.
     """
     if text == "undef":
         return graph
@@ -75,7 +81,11 @@ def dt(graph: Graph, text: str) -> Graph:
 
 
 def op_attrs(graph: Graph, text: str) -> Graph:
-    """Change existing attributes: ``ID:NAME:VALUE*NAME:VALUE``, joined by ``+``."""
+    """Change existing attributes of ops.
+
+    `text` consists of ``ID:NAME:VALUE*NAME:VALUE``, joined by ``+``. The shapes of the op's outputs
+    become unknown, because they may depend on the attributes.
+    """
     changes = dict(_by_id("--op-attrs", text))
     for number in changes:
         if number not in {op.id for op in graph.ops}:
@@ -106,6 +116,7 @@ def _with_ops(graph: Graph, change: Callable[[GraphOp], GraphOp]) -> Graph:
 
 
 def _by_id(option: str, text: str) -> Iterator[tuple[int, str]]:
+    """Yield (id, rest) for each part ``ID:REST`` of a text that joins its parts by ``+``."""
     for part in text.split("+"):
         number, colon, rest = part.partition(":")
         if not colon or not number.isdecimal() or not rest:
@@ -120,10 +131,12 @@ def _dtype(word: str) -> str:
 
 
 def _retyped(tensors: Tensors, count: int, dtype: str) -> Tensors:
+    """Return the tensors with the first `count` of them changed to the dtype."""
     return tuple(replace(t, dtype=dtype) if i < count else t for i, t in enumerate(tensors))
 
 
 def _parsed(name: str, value: str, old: Attribute) -> Attribute:
+    """Parse the new value of an attribute, which has the type of the old value."""
     try:
         if isinstance(old, bool):
             return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
@@ -136,6 +149,7 @@ def _parsed(name: str, value: str, old: Attribute) -> Attribute:
 
 
 def _reshaped(tensor: LogicalTensor, text: str) -> LogicalTensor:
+    """Return the tensor with the shape and strides of ``SHAPE``, ``TAG`` or ``SHAPE*TAG``."""
     first, star, second = text.partition("*")
     sizes, tag = (first, second) if star else ("", first) if first.isalpha() else (first, "")
     if star and not (sizes and tag):
@@ -148,7 +162,9 @@ def _reshaped(tensor: LogicalTensor, text: str) -> LogicalTensor:
             raise ValueError(f"--in-shapes: SHAPE must be sizes such as 2x3x4, got {sizes!r}")
         shape = tuple(map(int, sizes.split("x")))
     if shape is None:
-        raise ValueError(f"--in-shapes: needs a SHAPE, since that of tensor {tensor.id} is unknown")
+        raise ValueError(
+            f"--in-shapes: must contain a SHAPE, because the shape of tensor {tensor.id} is unknown"
+        )
     if tag:
         order = axes_of(tag, len(shape))
     elif tensor.strides is not None and len(tensor.strides) == len(shape):
@@ -160,12 +176,12 @@ def _reshaped(tensor: LogicalTensor, text: str) -> LogicalTensor:
 
 
 def axes_of(tag: str, rank: int) -> list[int]:
-    """Parse a tag: the axes from the slowest in memory to the fastest.
+    """Return the axes that a tag lists, from the slowest in memory to the fastest.
 
     Raises
     ------
     ValueError
-        If it does not contain each axis once.
+        If the tag does not contain each axis once.
     """
     order = [ord(letter) - ord("a") for letter in tag]
     if sorted(order) != list(range(rank)):
@@ -175,7 +191,10 @@ def axes_of(tag: str, rank: int) -> list[int]:
 
 
 def dense_strides(shape: tuple[int, ...], order: list[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of a dense tensor with its axes in the given order."""
+    """Return the strides, in elements, of a dense tensor.
+
+    `order` lists the axes from the slowest in memory to the fastest.
+    """
     strides = [1] * len(shape)
     step = 1
     for axis in reversed(order):

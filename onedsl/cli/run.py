@@ -32,19 +32,20 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "both": ("native", "onednn"),
 }
 
-MAX_FILE_BYTES = 1 << 20  # parsed JSON takes many times the memory
+MAX_FILE_BYTES = 1 << 20  # a parsed document takes many times as much memory
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the table: one output of one backend.
+    """A line of the table, for one output of one backend.
 
     Attributes
     ----------
     backend, output : str
     error, tolerance : float
+        Relative L2 errors.
     time : str
-        Empty except in each backend's first line.
+        Median time of a call in microseconds, or empty except in each backend's first line.
     """
 
     backend: str
@@ -55,7 +56,7 @@ class Line:
 
     @property
     def passed(self) -> bool:
-        """Whether the error is within the tolerance. NaN is not."""
+        """Whether the error is at most the tolerance. An error of NaN does not pass."""
         return self.error <= self.tolerance
 
 
@@ -76,7 +77,7 @@ class Line:
     "--op-attrs", metavar="ID:NAME:VALUE*...+...", help="Change attributes, as in benchdnn."
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random inputs."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of diff_dst."
 )
 @click.option(
     "--seconds", type=POSITIVE, default="0.5", show_default=True, help="Time spent on timing."
@@ -100,7 +101,7 @@ def run(
         graph = _overridden(_read(graph_file), in_shapes, dt, op_attrs)
         problem = parse_graph(graph)
         if problem.shape is None:
-            raise ValueError("graph[0].inputs[0].shape (src) is unknown: set it with --in-shapes")
+            raise ValueError("graph[0].inputs[0].shape (src) must be known. Set --in-shapes")
         op = BatchNormTrainingBackward(problem.epsilon, problem.data_format)
         inputs = filled(problem, seed)
         outputs: Literal["all", "diff_src"] = "all" if len(problem.outputs) > 1 else "diff_src"
@@ -126,6 +127,7 @@ def run(
 
 
 def _read(path: Path) -> Graph:
+    """Parse a graph file. Error messages begin with the path."""
     with path.open("rb") as file:
         content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
@@ -140,6 +142,7 @@ def _read(path: Path) -> Graph:
 
 
 def _overridden(graph: Graph, in_shapes: str | None, dt: str | None, op_attrs: str | None) -> Graph:
+    """Return the graph with the changes of the command line's options."""
     for change, text in (
         (overrides.op_attrs, op_attrs),
         (overrides.in_shapes, in_shapes),
@@ -153,9 +156,10 @@ def _overridden(graph: Graph, in_shapes: str | None, dt: str | None, op_attrs: s
 def relative_errors(
     problem: CallInfo, inputs: Inputs, results: dict[str, BatchNormGradients]
 ) -> dict[tuple[str, str], float]:
-    """Return the relative L2 error of each backend's outputs, by backend and output.
+    """Return the relative L2 error of each output of each backend. The keys are (backend, output).
 
-    The float64 reference is computed for blocks of channels. Unexpected NaNs give an error of NaN.
+    To save memory, the float64 reference is computed for one block of channels at a time. The error
+    of an output that contains NaN is NaN.
     """
     axis = problem.data_format.channel_axis
     squares = {
@@ -187,6 +191,7 @@ def relative_errors(
 
 
 def _relative(error: float, norm: float) -> float:
+    """Return the relative L2 error, from the squared L2 norms of the error and the reference."""
     if norm == 0:
         return 0.0 if error == 0 else float("nan") if np.isnan(error) else float("inf")
     return float(np.sqrt(error / norm))
@@ -199,6 +204,10 @@ def _show(
     times: dict[str, float],
     unsupported: dict[str, str],
 ) -> int:
+    """Print the results and return the exit status.
+
+    `unsupported` contains oneDNN's error message for each backend that does not support the graph.
+    """
     shape = "x".join(map(str, problem.shape or ()))
     out = console()
     out.print(

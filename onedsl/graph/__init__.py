@@ -4,7 +4,8 @@ A `Graph` is returned by ``compiled.graph`` and by `Graph.from_json`, which read
 `Graph.to_json`, files of benchdnn's ``inputs/graph``, and oneDNN's dumps
 (``ONEDNN_GRAPH_DUMP=graph`` or ``subgraph``). oneDNN writes dumps only if it was built with
 ``ONEDNN_ENABLE_GRAPH_DUMP``, which the PyPI wheels are not.
-`BatchNormTrainingBackward.to_json` and ``from_json`` convert an operator.
+`BatchNormTrainingBackward.to_json` and ``from_json`` convert an operator to this JSON format and
+back.
 
 Examples
 --------

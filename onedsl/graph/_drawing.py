@@ -14,11 +14,11 @@ SUFFIXES = (".png", ".pdf", ".svg")
 TENSOR, OP, FRAME = "#e8f1f8", "#fbe6d9", "#0072B2"
 
 WIDTH, ROW_HEIGHT, GAP = 12.6, 0.62, 0.6  # inches
-COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges
+COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges, inches
 
 
 def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Partition]) -> None:
-    """Draw the ops and partitions to a file."""
+    """Draw the ops and partitions of a graph to an image file with one of the `SUFFIXES`."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path.name!r}")
     try:
@@ -64,7 +64,11 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
 
 
 def _external_ports(op: GraphOp, produced: set[int], consumed: set[int]) -> dict[str, list[str]]:
-    """Return the labels of the tensors that enter and leave the graph at this op."""
+    """Return the labels of the op's tensors that no op of the graph produces or consumes.
+
+    The key ``"in"`` has the inputs that no op produces, and ``"out"`` the outputs that no op
+    consumes.
+    """
     internal = {"in": produced, "out": consumed}
     ports: dict[str, list[str]] = {"in": [], "out": []}
     for side, name, tensor in op.ports:
@@ -76,6 +80,7 @@ def _external_ports(op: GraphOp, produced: set[int], consumed: set[int]) -> dict
 def _draw_op(
     axes: Any, op: GraphOp, ports: dict[str, list[str]], top: float, height: float
 ) -> None:
+    """Draw an op, boxes for its external tensors, and arrows between them."""
     attrs = "\n".join(f"{name} = {value}" for name, value in op.attrs.items())
     _box(axes, "op", top + 0.08, height - 0.16, f"{op.kind}\n\n{attrs}", OP)
     for side, ends in (("in", ("in", "op")), ("out", ("op", "out"))):
@@ -102,12 +107,14 @@ def _box(axes: Any, column: str, top: float, height: float, text: str, color: st
 
 
 def _draw_link(axes: Any, start: float, end: float, label: str) -> None:
+    """Draw a labeled arrow between two ops, from the bottom of one to the top of the other."""
     x = sum(COLUMNS["op"]) / 2
     axes.annotate("", xy=(x, end), xytext=(x, start), arrowprops={"arrowstyle": "->"})
     axes.text(x + 0.1, (start + end) / 2, label, size=8.5, va="center")
 
 
 def _draw_frame(axes: Any, top: float, bottom: float, label: str) -> None:
+    """Draw a dashed frame around the ops of a partition."""
     from matplotlib.patches import Rectangle
 
     left, right = COLUMNS["op"][0] - 0.2, COLUMNS["op"][1] + 0.2

@@ -18,7 +18,7 @@ from ._parts import GraphOp, LogicalTensor, Partition
 
 @dataclass(frozen=True)
 class Graph:
-    """Ops and the partitions that oneDNN makes of them. `str` returns a listing.
+    """Ops, and the partitions that oneDNN divides them into. `str` lists all parts.
 
     Attributes
     ----------
@@ -70,8 +70,8 @@ class Graph:
         Raises
         ------
         ValueError
-            If the text is not such a document. The message names the place, as
-            ``graph[0].inputs[2].shape``.
+            If the text is not a document of this format. The message contains the path of the
+            invalid value, such as ``graph[0].inputs[2].shape``.
         """
         document = JsonValue.parse(text)
         version = document.get("version", str, "")
@@ -83,12 +83,12 @@ class Graph:
         )
 
     def draw(self, path: str | Path) -> None:
-        """Draw ops, tensors, and a frame around each partition to an image file.
+        """Draw the ops, the tensors, and a frame around each partition to an image file.
 
         Parameters
         ----------
         path : str or Path
-            The file to write; .png, .pdf or .svg.
+            The file to write. Its suffix must be .png, .pdf or .svg.
 
         Raises
         ------
@@ -117,14 +117,14 @@ class Graph:
 
 
 def graph_from_core(parts: tuple[Sequence[Any], Sequence[Any]]) -> Graph:
-    """Return the graph of the core's tuples of ops and partitions."""
+    """Convert the tuples of ops and partitions that the C++ core returns to a `Graph`."""
     ops, partitions = parts
 
     def tensors(rows: Sequence[Any]) -> tuple[LogicalTensor, ...]:
         return tuple(LogicalTensor(*row) for row in rows)
 
     def attribute(value: Any) -> Any:
-        # The shortest decimal that rounds to the same float32, usually what the user wrote.
+        # oneDNN's float32 as the shortest decimal that rounds to it, usually what the user wrote.
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
     kinds = {op[0]: op[2] for op in ops}

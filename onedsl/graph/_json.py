@@ -1,4 +1,7 @@
-"""Parsing of oneDNN's JSON format for graphs. Error messages name the place in the document."""
+"""Parsing of oneDNN's JSON format for graphs.
+
+Error messages contain the path of the invalid value, such as ``graph[0].inputs[2].shape``.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ _MAX_DEPTH = 16  # a graph has 6 levels
 
 
 def _is_deeper(document: Any, levels: int) -> bool:
-    """Return whether a document has more levels. Does not recurse."""
+    """Return whether the lists and objects of a document are nested deeper than a number of levels.
+
+    This is a loop because recursion over a deep document would raise RecursionError.
+    """
     values = [document]
     for _ in range(levels):
         values = [
@@ -27,32 +33,32 @@ def _is_deeper(document: Any, levels: int) -> bool:
 
 
 class JsonValue:
-    """A value in a JSON document with its path, such as ``graph[0].inputs[2].shape``."""
+    """A value in a JSON document, and its path. The methods raise ValueError if it is invalid."""
 
     def __init__(self, value: Any, path: str = _ROOT) -> None:
         self.value, self.path = value, path
 
     @classmethod
     def parse(cls, text: str) -> JsonValue:
-        """Parse a document, or raise ValueError."""
+        """Parse a JSON document."""
         try:
             document = json.loads(text)
             if not _is_deeper(document, _MAX_DEPTH):
                 return cls(document)
-        except RecursionError:
+        except RecursionError:  # json.loads raises it for a very deep document
             pass
         except ValueError as error:
             raise ValueError(f"graph must be valid JSON: {error}") from None
         raise ValueError(f"graph must be valid JSON: at most {_MAX_DEPTH} levels are supported")
 
     def error(self, requirement: str) -> ValueError:
-        """Return the exception for a value that does not meet the requirement."""
+        """Return the exception for this value, which does not meet the requirement."""
         text = json.dumps(self.value)
         shown = text if len(text) < 60 else f"{text[:60]}..."
         return ValueError(f"{self.path} must be {requirement}, got {shown}")
 
     def as_type(self, kind: type | tuple[type, ...], requirement: str) -> Any:
-        """Return the value if it has the type; bool does not count as a number."""
+        """Return the value if it has one of the types. A bool is not accepted as a number."""
         if not isinstance(self.value, kind) or (isinstance(self.value, bool) and kind is not bool):
             raise self.error(requirement)
         return self.value
@@ -68,31 +74,34 @@ class JsonValue:
         return JsonValue(members[key], path)
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
-        """Return a string or an integer that is a member of an object."""
+        """Return a member of an object, which must be a string or an integer.
+
+        If the member is missing, return the default, or raise ValueError if it is None.
+        """
         members = self.as_type(dict, "an object")
         if default is not None and key not in members:
             return default
         return self.at(key).as_type(kind, {str: "a string", int: "an integer"}[kind])
 
     def items(self, what: str) -> Iterator[JsonValue]:
-        """Iterate over the elements of a list."""
+        """Yield the elements of a list. `what` is their name in an error message."""
         for i in range(len(self.as_type(list, f"a list of {what}"))):
             yield self.at(i)
 
     def number(self) -> float:
-        """Return a number as float."""
+        """Return a number as a float."""
         try:
             return float(self.as_type((int, float), "a number"))
         except OverflowError:
             raise self.error("a number in the range of float32") from None
 
     def integers(self) -> tuple[int, ...]:
-        """Return a list of integers as tuple."""
+        """Return a list of integers as a tuple."""
         return tuple(item.as_type(int, "an integer") for item in self.items("integers"))
 
 
 def parse_op(op: JsonValue) -> GraphOp:
-    """Return the op that an object describes."""
+    """Convert a JSON object to an op."""
     attrs = op.at("attrs")
     return GraphOp(
         op.get("id", int),

@@ -10,7 +10,7 @@ from .. import _core
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
-# Inputs and outputs of the ops that onedsl builds, by the names in oneDNN's documentation.
+# Names of the inputs and outputs of each op that onedsl builds, as in oneDNN's documentation.
 _PORTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "BatchNormTrainingBackward": _core.ports(_core.Operation.training_backward),
     "BatchNormForwardTraining": _core.ports(_core.Operation.forward_training),
@@ -91,9 +91,9 @@ class GraphOp:
 
     @property
     def ports(self) -> list[tuple[str, str, LogicalTensor]]:
-        """Side (``"in"`` or ``"out"``), name and tensor of each port.
+        """The inputs and outputs: (side, name, tensor), where side is ``"in"`` or ``"out"``.
 
-        The names are those of oneDNN's documentation, and empty for ops that onedsl does not
+        The names are those of oneDNN's documentation. They are empty for ops that onedsl does not
         build.
         """
         names = _PORTS.get(self.kind, ((), ()))
@@ -122,10 +122,10 @@ class Partition:
     ----------
     id : int
     kind : str
-        The kinds of its ops, joined by `` + ``.
+        The kinds of the partition's ops, joined by `` + ``.
     op_ids : tuple of int
     supported : bool
-        Whether oneDNN supports it on this CPU.
+        Whether oneDNN supports the partition on this CPU.
     inputs, outputs : tuple of LogicalTensor
         The tensors of the compiled partition.
     """
@@ -145,11 +145,12 @@ def _sizes(sizes: tuple[int, ...] | None) -> str:
 
 
 def _typed(value: Attribute) -> dict[str, Any]:
+    """Return an attribute's JSON object, which has its type and its value."""
     if isinstance(value, str):
         return {"type": "string", "value": value}
     if isinstance(value, bool):
         return {"type": "bool", "value": value}
     if isinstance(value, tuple):
-        whole = all(isinstance(item, int) for item in value)
-        return {"type": "s64[]" if whole else "f32[]", "value": list(value)}
+        integers = all(isinstance(item, int) for item in value)
+        return {"type": "s64[]" if integers else "f32[]", "value": list(value)}
     return {"type": "s64" if isinstance(value, int) else "f32", "value": value}

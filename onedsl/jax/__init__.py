@@ -19,8 +19,8 @@ tested.
 - `jax.shard_map`, with and without ``check_vma``. Each device uses the statistics of its own
   shard, and `batch_norm_backward` returns the sums of that shard; add them with `jax.lax.psum`. As
   everywhere in JAX, gradients of replicated parameters are summed over the devices.
-- `jax.export`, also with symbolic shapes. Allow the custom calls as below. The process that runs
-  the exported program must import onedsl.jax first::
+- `jax.export`, also with symbolic shapes. The export must allow the custom calls, as in this
+  example. The process that runs the exported program must import onedsl.jax first::
 
       calls = "onedsl_batch_norm_forward_training", "onedsl_batch_norm_training_backward"
       allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in calls]
@@ -116,8 +116,8 @@ def batch_norm_backward(
     Raises
     ------
     TypeError, ValueError
-        If an argument does not meet the requirements above, was deleted, or is not on a CPU. In a
-        program that is compiled for another device, JAX raises an error of its own.
+        If an argument does not meet the requirements above, was deleted, or is not on a CPU. If
+        JAX compiles a program for another device, JAX raises its own error.
 
     Notes
     -----
@@ -176,7 +176,7 @@ def batch_norm(
     Raises
     ------
     TypeError, ValueError
-        As `batch_norm_backward`.
+        For the same reasons as `batch_norm_backward`.
 
     Notes
     -----
@@ -186,8 +186,8 @@ def batch_norm(
         diff_mean / M + diff_variance * 2 * (src - mean) / M
 
     with M elements per channel. The function is a `jax.custom_vjp`: forward mode (`jax.jvp`,
-    `jax.jacfwd`) raises JAX's TypeError. Second derivatives, as `jax.grad` of a gradient and
-    `jax.hessian`, work.
+    `jax.jacfwd`) raises JAX's TypeError. Second derivatives work, with `jax.grad` of a gradient and
+    with `jax.hessian`.
 
     References
     ----------
@@ -197,7 +197,7 @@ def batch_norm(
 
     Examples
     --------
-    Update running statistics with the returned ones:
+    Update running statistics with the returned statistics:
 
     >>> def layer(params, running, src):
     ...     dst, mean, variance = onedsl.jax.batch_norm(src, *params, epsilon=1e-5)
@@ -245,13 +245,13 @@ def batch_norm_frozen(
     Raises
     ------
     TypeError, ValueError
-        As `batch_norm_backward`.
+        For the same reasons as `batch_norm_backward`.
 
     Notes
     -----
     The gradient with respect to src, gamma and beta is that of `batch_norm_backward` with
-    ``statistics="frozen"``. The gradients of mean and variance, the derivatives of the formula
-    above, follow from its sums:
+    ``statistics="frozen"``. The gradients with respect to mean and variance are the derivatives of
+    the formula above, and follow from diff_gamma and diff_beta:
 
     - diff_mean = -gamma / sqrt(variance + epsilon) * diff_beta
     - diff_variance = -gamma / (2 * (variance + epsilon)) * diff_gamma

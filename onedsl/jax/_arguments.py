@@ -1,4 +1,4 @@
-"""Argument validation of onedsl.jax, from shapes and dtypes alone, so that tracers pass too."""
+"""Argument validation of onedsl.jax. It needs only shapes and dtypes, so it accepts tracers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAINING_LAYER = dataclasses.replace(
 
 @dataclass(frozen=True)
 class Attributes:
-    """Static attributes of a call. JAX compares and hashes them by value."""
+    """The attributes of a call, a static argument of JAX, which hashes and compares it."""
 
     epsilon: float
     data_format: DataFormat
@@ -38,7 +38,7 @@ class Attributes:
 
 
 def parse_attributes(epsilon: object, data_format: object, statistics: object) -> Attributes:
-    """Return the parsed attributes, or raise."""
+    """Parse the attributes of a call, or raise TypeError or ValueError."""
     if isinstance(epsilon, jax.core.Tracer):
         raise TypeError(
             "epsilon must be a Python number, got a tracer. Close over it, or name it in "
@@ -54,19 +54,22 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
 
 
 def check(schema: OpSchema, data_format: DataFormat, src: object, *others: object) -> None:
-    """Raise if the device, dtype or shape of an input does not fit the schema."""
+    """Raise if the device, dtype or shape of an input is invalid for the schema.
+
+    `others` are the inputs after src, in the schema's order.
+    """
     tensor = array_info("src", src)
     rest = [
         None if value is None and port.optional else array_info(port.name, value)
         for port, value in zip(schema.inputs[1:], others, strict=True)
     ]
-    if not any(rest):  # the checks below need one statistic: the default gamma, which is ones
+    if not any(rest):  # check_inputs needs one statistic: pass the default gamma, (C,) ones
         rest[0] = _validation.ArrayInfo(tensor.shape[data_format.channel_axis :][:1], "f32")
     _validation.check_inputs(schema, data_format.statistics_shape_kind, [tensor, *rest])
 
 
 def array_info(name: str, value: object) -> _validation.ArrayInfo:
-    """Return shape and dtype of an array or a tracer, or raise if it is unusable."""
+    """Return the shape and dtype of an array or a tracer, or raise if onedsl cannot use it."""
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         if value.is_deleted():
             raise ValueError(f"{name} must have memory, got a deleted or donated array")

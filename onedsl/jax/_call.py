@@ -1,7 +1,7 @@
 """XLA custom calls of onedsl's C++ handlers, for arrays on one device.
 
-XLA calls the handlers directly, without Python and its GIL, so programs that contain these calls
-can be exported and cached.
+XLA calls the handlers directly, without Python and the GIL. Therefore programs that contain these
+calls can be exported and cached.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ._arguments import Attributes
 
 
 def _check_ffi_version() -> None:
-    """Raise ImportError if XLA's FFI has another major version than onedsl's handlers.
+    """Raise ImportError if the FFI of the installed XLA has another major version than onedsl's.
 
-    Without this check, JAX would fail on its first use of a device.
+    Without this check, JAX would fail when it first uses a device.
     """
     header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h")
     text = header.read_text(encoding="utf-8") if header.is_file() else ""
@@ -62,7 +62,7 @@ def backward(
     variance: jax.Array,
     gamma: jax.Array | None,
 ) -> BatchNormGradients:
-    """Compute the gradients."""
+    """Compute diff_src, diff_gamma and diff_beta."""
     schema = batch_norm_training_backward.SCHEMA
     return BatchNormGradients(*_call(schema, attributes, src, diff_dst, mean, variance, gamma))
 
@@ -73,7 +73,7 @@ def forward(
     """Normalize by the batch statistics; return dst, and mean and variance in f32."""
     channels = src.shape[attributes.data_format.channel_axis]
     zeros, ones = jnp.zeros(channels, jnp.float32), jnp.ones(channels, jnp.float32)
-    if gamma is not None or beta is not None:  # the op takes both or neither
+    if gamma is not None or beta is not None:  # the op has both inputs or neither
         gamma = ones if gamma is None else gamma
         beta = zeros if beta is None else beta
     schema = batch_norm_forward_training.SCHEMA
@@ -82,7 +82,7 @@ def forward(
 
 
 def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -> list[jax.Array]:
-    """Return the outputs of a custom call."""
+    """Return the outputs of the custom call of an operator. Optional inputs may be None."""
     types: dict[str, Any] = {}
     for port, array in zip(schema.inputs, inputs, strict=True):
         if array is not None:
@@ -90,7 +90,7 @@ def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -
     call = jax.ffi.ffi_call(
         f"onedsl_batch_norm_{schema.operation.name}",
         [types[port.kind] for port in schema.outputs],
-        # One call for the whole batch; "sequential" would copy each item.
+        # Under jax.vmap, one call computes the whole batch. "sequential" would copy each item.
         vmap_method="expand_dims",
     )
     outputs: list[jax.Array] = call(

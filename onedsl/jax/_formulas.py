@@ -1,7 +1,8 @@
 """The layers and their gradients in `jax.numpy`, which JAX can differentiate and partition.
 
-Every function takes the attributes first. ``mesh_axes`` names the mesh axes over which the elements
-of a channel are sharded: sums include all devices along these axes.
+The first argument of every layer and gradient is the attributes. The argument ``mesh_axes``
+contains the names of the mesh axes over which the elements of a channel are sharded: sums include
+all devices along these axes.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def backward(
     variance: jax.Array,
     gamma: jax.Array | None,
 ) -> BatchNormGradients:
-    """Compute the gradients."""
+    """Compute diff_src, diff_gamma and diff_beta."""
     axes, _ = summed_axes_and_shape(attributes, src)
     xhat, _ = _xhat_and_rstd(attributes, src, mean, variance)
     dy = to_f32(diff_dst)
@@ -84,7 +85,7 @@ def diff_src(
     diff_beta: jax.Array,
     mesh_axes: MeshAxes = (),
 ) -> jax.Array:
-    """Compute diff_src from diff_gamma and diff_beta, which are f32."""
+    """Compute diff_src from diff_gamma and diff_beta, which must be f32."""
     axes, shape = summed_axes_and_shape(attributes, src)
     xhat, rstd = _xhat_and_rstd(attributes, src, mean, variance)
     dy = to_f32(diff_dst)
@@ -107,25 +108,29 @@ def _xhat_and_rstd(
 def summed_axes_and_shape(
     attributes: Attributes, src: jax.Array
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the axes that statistics are summed over, and the shape that broadcasts (C,) to src's.
+    """Return the axes over which statistics are summed, and src's shape with size 1 in these axes.
 
-    The shape has size 1 in every summed axis.
+    An array of shape (C,) that is reshaped to the second result broadcasts to src.
     """
     data_format = attributes.data_format
     return data_format.summed_axes(src.ndim), data_format.statistics_shape_beside(src.shape)
 
 
 def elements_per_channel(src: jax.Array, axes: tuple[int, ...], mesh_axes: MeshAxes = ()) -> int:
-    """Return the number of elements per channel, or 1 if there are none, so that 0 / count is 0."""
+    """Return the number of elements per channel, on all devices along the mesh axes.
+
+    The result for an empty src is 1 per device instead of 0, so that 0 / count is 0.
+    """
     sizes = [src.shape[axis] for axis in axes]
     count: int = _psum(1 if 0 in sizes else math.prod(sizes), mesh_axes)
     return count
 
 
 def _psum(value: Any, mesh_axes: MeshAxes) -> Any:
+    """Return the sum of a value over all devices along the mesh axes."""
     return jax.lax.psum(value, mesh_axes) if mesh_axes else value
 
 
 def to_f32(array: jax.Array) -> jax.Array:
-    """Convert to f32."""
+    """Convert an array to f32."""
     return array.astype(jnp.float32)

@@ -1,9 +1,10 @@
 """Partitioning of the calls over the devices of a mesh.
 
-Under `jax.jit` the compiler partitions a program by the shardings of its arrays. It cannot look
-into a custom call, so this module defines the partitioning: if only the channels are sharded, each
-device calls onedsl for its own channels; if the elements of a channel are sharded, the devices add
-up their sums. Inside `jax.shard_map`, a call computes on the arrays of one device.
+Under `jax.jit` the compiler partitions a program by the shardings of its arrays. It cannot analyze
+a custom call, so this module defines the partitioning. If only the channels are sharded, each
+device calls onedsl for its own channels. If the elements of a channel are sharded, each device
+computes sums over its own elements, and the sums are added over the devices. Inside
+`jax.shard_map`, a call computes on the arrays of one device.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from . import _call, _formulas
 from ._arguments import Attributes
 from ._formulas import MeshAxes
 
-# Computes from all elements of each channel. Arguments: the attributes, then the arrays.
+# A function whose arrays contain all elements of each channel. Its arguments are the attributes and
+# the arrays.
 _LocalCall = Callable[..., Any]
-# Computes from some elements of each channel, and sums over the devices along the keyword argument
-# `mesh_axes`.
+# A function whose arrays contain some elements of each channel. It has the same arguments, and the
+# keyword argument `mesh_axes`: its sums include all devices along these axes.
 _SummingCall = Callable[..., Any]
 
 
@@ -41,7 +43,7 @@ def backward(
     variance: jax.Array,
     gamma: jax.Array | None,
 ) -> BatchNormGradients:
-    """Compute the gradients."""
+    """Compute diff_src, diff_gamma and diff_beta of arrays that may be sharded."""
     inputs = src, diff_dst, mean, variance, gamma
     gradients: BatchNormGradients = _partition(
         attributes, _call.backward, _summing_backward, inputs
@@ -52,7 +54,10 @@ def backward(
 def forward(
     attributes: Attributes, src: jax.Array, gamma: jax.Array | None, beta: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalize by the batch statistics; return dst, and mean and variance in f32."""
+    """Normalize by the batch statistics, for arrays that may be sharded.
+
+    Return dst, and mean and variance in f32.
+    """
     results: tuple[jax.Array, jax.Array, jax.Array] = _partition(
         attributes, _call.forward, _formulas.forward, (src, gamma, beta)
     )
@@ -60,11 +65,11 @@ def forward(
 
 
 def match_shardings(attributes: Attributes, *arrays: Any) -> tuple[Any, ...]:
-    """Convert the arrays, src first, to types that JAX accepts in one operation.
+    """Convert the shardings of the arrays so that JAX accepts the arrays in one operation.
 
-    Explicit shardings are matched to src's, and inside `jax.shard_map` all arrays become varying
-    over the same mesh axes. JAX transposes these conversions, so the gradient of an array that was
-    replicated is summed over the devices.
+    The first array is src. Explicit shardings are matched to the sharding of src. Inside
+    `jax.shard_map`, all arrays become varying over the same mesh axes. JAX transposes these
+    conversions, so the gradient of an array that was replicated is summed over the devices.
     """
     sharding = jax.typeof(arrays[0]).sharding
     if _is_explicit(sharding):
@@ -79,7 +84,11 @@ def match_shardings(attributes: Attributes, *arrays: Any) -> tuple[Any, ...]:
 
 
 def _is_explicit(sharding: Any) -> bool:
-    """Return whether the mesh has Explicit axes; these were experimental before `reshard`."""
+    """Return whether the mesh of a sharding has Explicit axes.
+
+    The result is False for versions of JAX without `jax.sharding.reshard`, in which these axes were
+    experimental.
+    """
     return AxisType.Explicit in sharding.mesh.axis_types and hasattr(jax.sharding, "reshard")
 
 
@@ -92,6 +101,7 @@ def _varying_axes(array: Any) -> frozenset[str]:
 
 
 def _make_varying(array: jax.Array, axes: frozenset[str]) -> Any:
+    """Return the array, marked for `jax.shard_map` as varying along more mesh axes."""
     if not axes:
         return array
     if hasattr(jax.lax, "pcast"):  # older versions of JAX name it pvary
@@ -109,14 +119,14 @@ def _summing_backward(
     *,
     mesh_axes: MeshAxes,
 ) -> BatchNormGradients:
-    """Compute the gradients if other devices hold further elements of each channel.
+    """Compute the gradients if this device has only some elements of each channel.
 
-    onedsl computes diff_gamma and diff_beta of this device's elements, and `jax.numpy` computes
-    diff_src from their sums over the devices. For batch statistics this discards the diff_src of
-    the call, which costs one of six passes over memory of src's size.
+    onedsl computes diff_gamma and diff_beta for this device's elements. They are added over the
+    devices, and `jax.numpy` computes diff_src from the totals. For batch statistics, the diff_src
+    that onedsl computed is discarded; it costs one of six passes over memory of src's size.
     """
     frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
-    # In f32, so that no sum over devices is 16-bit.
+    # Convert to f32, so that the sums over devices are f32.
     mu, var, scale = jax.tree.map(_formulas.to_f32, (mean, variance, gamma))
     local = _call.backward(frozen, src, diff_dst, mu, var, scale)
     diff_gamma, diff_beta = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)
@@ -134,7 +144,10 @@ def _partition(
     summing_call: _SummingCall,
     inputs: tuple[Any, ...],
 ) -> Any:
-    """Compute in a way that the compiler can partition."""
+    """Compute a result such that the compiler can partition the computation over devices.
+
+    Each device runs `local_call` or, if the elements of a channel are sharded, `summing_call`.
+    """
     local_call = functools.partial(local_call, attributes)
     summing_call = functools.partial(summing_call, attributes)
     if jax.sharding.get_abstract_mesh().manual_axes:  # inside jax.shard_map
@@ -159,7 +172,7 @@ def _partitioned(
     inputs: tuple[Any, ...],
     results: Any,
 ) -> Any:
-    """Return the call with rules for the partitioner and for `jax.vmap`."""
+    """Return `local_call` with rules for the partitioner and for `jax.vmap`."""
 
     def infer(_mesh: Any, arguments: Any, results: Any) -> Any:
         src = arguments[0]
@@ -181,7 +194,7 @@ def _partitioned(
         infer_sharding_from_operands=infer,  # for JAX before 0.7
         sharding_rule=_sharding_rule(attributes, inputs, results),
     )
-    # custom_partitioning does not support vmap. A batch becomes one call that is not partitioned.
+    # custom_partitioning does not support vmap, so a batch becomes one call without partitioning.
     batchable: Any = custom_vmap(call)
 
     def batch(size: int, batched: Any, *arrays: Any) -> Any:
@@ -194,7 +207,7 @@ def _partitioned(
 
 
 def _sharding_rule(attributes: Attributes, inputs: Any, results: Any) -> str:
-    """Return the rule that names corresponding axes, as ``"x0 x1 x2, x2 -> x0 x1 x2, x2"``."""
+    """Return the rule that names equal axes, such as ``"x0 x1 x2, x2 -> x0 x1 x2, x2"``."""
     rank = inputs[0].ndim
     names = [f"x{axis}" for axis in range(rank)]
     channels = names[attributes.data_format.channel_axis]
@@ -208,10 +221,10 @@ def _sharding_rule(attributes: Attributes, inputs: Any, results: Any) -> str:
 def _shardings(
     attributes: Attributes, src_sharding: Any, shape: tuple[int, ...]
 ) -> Callable[[Any], NamedSharding]:
-    """Return a function that maps any input or output to the sharding that follows from src's."""
-    if not isinstance(src_sharding, NamedSharding):  # without axis names, replicate everything
+    """Return a function that returns the sharding of any input or output, given src's sharding."""
+    if not isinstance(src_sharding, NamedSharding):  # it has no axis names: replicate all arrays
         src_sharding = NamedSharding(Mesh(list(src_sharding.device_set), ("all",)), PartitionSpec())
-    # An axis that is not evenly divisible is gathered: XLA would pad it with arbitrary elements.
+    # Gather axes that are not evenly divisible: XLA would pad them with arbitrary elements.
     spec = [
         axes
         if size % math.prod(src_sharding.mesh.shape[name] for name in _mesh_axes(axes)) == 0

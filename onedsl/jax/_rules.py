@@ -1,6 +1,6 @@
-"""Differentiation rules of the layers and of the operator.
+"""Differentiation rules of the layers and of the gradient.
 
-Every function takes the attributes first, as a static argument.
+The first argument of every function is the attributes, a static argument of JAX.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from ._arguments import Attributes
 
 
 def _with_jvp(call: Any, formulas: Any) -> Any:
-    """Return the call with JAX's derivatives, of any order, of the formulas."""
+    """Return the call, differentiable to any order by JAX's derivatives of `formulas`.
+
+    `formulas` is a function in `jax.numpy` that computes the same results as the call.
+    """
     differentiable = jax.custom_jvp(call, nondiff_argnums=(0,))
 
     def jvp(attributes: Attributes, primals: Any, tangents: Any) -> Any:
@@ -34,11 +37,12 @@ _differentiable_forward = _with_jvp(_mesh.forward, _formulas.forward)
 
 @functools.partial(jax.jit, static_argnums=0)
 def gradients(attributes: Attributes, *inputs: Any) -> Any:
-    """Compute the gradients."""
+    """Compute diff_src, diff_gamma and diff_beta. The function is differentiable to any order."""
     return _differentiable_backward(attributes, *_mesh.match_shardings(attributes, *inputs))
 
 
 def _forward_rule(attributes: Attributes, *primals: Any) -> Any:
+    """Return the results of the training layer, and the residuals for `_backward_rule`."""
     # With symbolic_zeros=True, jax.custom_vjp wraps each argument.
     src, gamma, beta = jax.tree.map(lambda primal: primal.value, primals)
     dst, mean, variance = _differentiable_forward(attributes, src, gamma, beta)
@@ -46,11 +50,12 @@ def _forward_rule(attributes: Attributes, *primals: Any) -> Any:
 
 
 def _backward_rule(attributes: Attributes, residuals: Any, cotangents: Any) -> Any:
+    """Return the gradients with respect to src, gamma and beta of the training layer."""
     src, mean, variance, gamma, beta = residuals
     diff_dst, diff_mean, diff_variance = cotangents
     results = gradients(attributes, src, _instantiate(diff_dst), mean, variance, gamma)
     diff_src = results.diff_src
-    # This pass over the tensor is needed only if the loss depends on the statistics.
+    # Only a loss that depends on the statistics needs this further pass over the tensor.
     if not (isinstance(diff_mean, SymbolicZero) and isinstance(diff_variance, SymbolicZero)):
         axes, shape = _formulas.summed_axes_and_shape(attributes, src)
         count = _formulas.elements_per_channel(src, axes)
@@ -65,7 +70,7 @@ def _backward_rule(attributes: Attributes, residuals: Any, cotangents: Any) -> A
     )
 
 
-# Symbolic zeros show which results the loss does not depend on.
+# With symbolic_zeros, a cotangent is a SymbolicZero if the loss does not depend on that result.
 _training_layer = jax.custom_vjp(_differentiable_forward, nondiff_argnums=(0,))
 _training_layer.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 
@@ -77,10 +82,12 @@ def batch_norm(attributes: Attributes, *inputs: Any) -> Any:
 
 
 def _frozen_forward_rule(attributes: Attributes, *arguments: Any) -> Any:
+    """Return the result of the frozen layer, and the residuals for `_frozen_backward_rule`."""
     return _formulas.normalize(attributes, *arguments), arguments
 
 
 def _frozen_backward_rule(attributes: Attributes, residuals: Any, diff_dst: jax.Array) -> Any:
+    """Return the gradients with respect to all five arrays of the frozen layer."""
     src, mean, variance, gamma, beta = residuals
     results = gradients(attributes, src, diff_dst, mean, variance, gamma)
     rstd_squared = 1 / (_formulas.to_f32(variance) + attributes.epsilon)
@@ -107,6 +114,6 @@ def batch_norm_frozen(attributes: Attributes, *inputs: Any) -> Any:
 
 
 def _instantiate(cotangent: Any) -> jax.Array:
-    """Return the cotangent, with zeros for a symbolic zero."""
+    """Return the cotangent as an array; a symbolic zero becomes an array of zeros."""
     is_zero = isinstance(cotangent, SymbolicZero)
     return jnp.zeros(cotangent.shape, cotangent.dtype) if is_zero else cotangent

@@ -1,4 +1,8 @@
-"""What oneDNN supports on this machine, determined by compiling each variant of the op."""
+"""Capabilities: versions, instruction sets, and what oneDNN supports on this machine.
+
+A variant of the op BatchNormTrainingBackward is a combination of dtypes, data format and rank, with
+or without gamma. To determine whether oneDNN supports a variant, this module compiles it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from .errors import OneDNNError
 
 
 class Support(NamedTuple):
-    """Whether oneDNN alone compiles one variant of the op, with all three outputs."""
+    """A variant of BatchNormTrainingBackward, and whether oneDNN alone compiles it.
+
+    The op has all three outputs. "Alone" means without onedsl's conversions, such as a reshape to
+    rank 4, which ``backend="onednn"`` applies.
+    """
 
     dtype: str
     stats_dtype: str
@@ -24,7 +32,7 @@ class Support(NamedTuple):
     onednn: bool
     """Whether oneDNN alone supports this variant. onedsl supports every variant."""
     message: str
-    """oneDNN's error message where it does not, else empty."""
+    """oneDNN's error message if oneDNN does not support this variant, else empty."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Capabilities:
     """Instruction set of onedsl's own kernels. ONEDSL_MAX_CPU_ISA limits it; if that is unset,
     ONEDNN_MAX_CPU_ISA does."""
     num_threads: int
-    """Number of OpenMP threads of a plan that is created now."""
+    """Number of OpenMP threads that a call would use now."""
     support: tuple[Support, ...]
 
     def runs_in_onednn(self, dtype: DType, stats_dtype: DType = "f32") -> bool:
@@ -53,9 +61,9 @@ class Capabilities:
         Parameters
         ----------
         dtype : str or dtype
-            Of src.
+            Dtype of src.
         stats_dtype : str or dtype
-            Of mean, variance and gamma.
+            Dtype of mean, variance and gamma.
 
         Returns
         -------
@@ -64,7 +72,7 @@ class Capabilities:
         Raises
         ------
         TypeError
-            If one is not f32, bf16 or f16.
+            If a dtype is not f32, bf16 or f16.
         ValueError
             If the op does not support the combination.
         """
@@ -97,7 +105,10 @@ class Capabilities:
 
 
 def with_or_without_gamma(runs: list[bool]) -> str:
-    """Return the table cell for a variant that oneDNN supports (with gamma, without gamma)."""
+    """Return the text of a table cell.
+
+    `runs` contains two values: whether oneDNN supports the variant with gamma, and without gamma.
+    """
     texts = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
     return texts.get((runs[0], runs[1]), "without gamma")
 
@@ -129,7 +140,7 @@ def capabilities() -> Capabilities:
 
 @functools.lru_cache(maxsize=1)
 def _support() -> tuple[Support, ...]:
-    _core.make_onednn_engine()  # raises if there is no engine, which says nothing about the op
+    _core.make_onednn_engine()  # without an engine, raise instead of reporting no support
     return tuple(
         _compile_variant(dtype, stats, data_format, rank, gamma)
         for dtype, all_stats in STATISTICS.items()
@@ -141,6 +152,7 @@ def _support() -> tuple[Support, ...]:
 
 
 def _compile_variant(dtype: str, stats: str, data_format: str, rank: int, gamma: bool) -> Support:
+    """Compile a variant of the op with oneDNN, and return whether it succeeded."""
     dims = [2] * rank
     dims[DataFormat(data_format).channel_axis] = 16
     try:

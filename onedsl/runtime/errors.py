@@ -22,7 +22,7 @@ class OneDNNError(RuntimeError):
 
 
 class UnsupportedError(OneDNNError, NotImplementedError):
-    """oneDNN cannot run the operation on this CPU; the message names what is missing."""
+    """oneDNN cannot run the operation on this CPU. The message contains the missing feature."""
 
 
 class GammaIgnoredWarning(UserWarning):

@@ -11,7 +11,7 @@ _INSTALL = (
 
 
 def import_error_message(error: ImportError) -> str:
-    """Return the cause and the remedy of an ImportError of ``onedsl._core``."""
+    """Return a message with the cause and the remedy of an ImportError of ``onedsl._core``."""
     text = str(error)
     if "libdnnl" in text and "cannot open" in text:
         return (

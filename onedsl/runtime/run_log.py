@@ -1,4 +1,7 @@
-"""Run logging: one record for each run of a plan."""
+"""Run logging: one record for each run of a plan.
+
+A plan is a call's choice of backend and kernel for given shapes, dtypes and number of threads.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class RunRecord(NamedTuple):
     operation: str
     dtype: str
     geometry: tuple[int, int, int]
-    """The memory layout of src: outer, channels, inner."""
+    """The shape (outer, channels, inner) of src, viewed as a C-ordered array in memory order."""
     backend: str
     implementation: str
     num_threads: int
@@ -37,7 +40,7 @@ class RunRecord(NamedTuple):
 
 @contextlib.contextmanager
 def log_runs_to(callback: Callable[[RunRecord], object]) -> Iterator[None]:
-    """Call a function with the record of each run, of all threads, within a scope."""
+    """Inside a ``with`` block, call a function with the record of each run on any thread."""
     with _LOCK:
         _CALLBACKS.append(callback)
         _core.enable_logging(True)
@@ -52,7 +55,7 @@ def log_runs_to(callback: Callable[[RunRecord], object]) -> Iterator[None]:
 def record(
     operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: str | int | float
 ) -> None:
-    """Pass the record of a run to all callbacks; the core calls this."""
+    """Pass the record of a run to all callbacks. The C++ core calls this function."""
     run = RunRecord(operation, dtype.name, geometry, *rest)  # type: ignore[arg-type]
     for callback in tuple(_CALLBACKS):
         callback(run)
@@ -60,13 +63,13 @@ def record(
 
 @contextlib.contextmanager
 def verbose() -> Iterator[None]:
-    """Log every run within a scope: operation, implementation, threads, and time.
+    """Inside a ``with`` block, log operation, implementation, threads and time of every run.
 
-    The logger is ``onedsl``, the level is INFO, and runs of all threads are logged. Within the scope
-    the logger is enabled for INFO, and writes to stderr if the program has configured no logging.
+    The logger is ``onedsl``, the level is INFO, and runs on all threads are logged. Inside the block
+    the logger is enabled for INFO. It writes to stderr if the program has not configured logging.
 
-    oneDNN's own verbose mode is independent of this: set the environment variable
-    ``ONEDNN_VERBOSE=1`` to have oneDNN print the kernels that it runs to stdout.
+    oneDNN's own verbose mode is independent of this: with the environment
+    variable ``ONEDNN_VERBOSE=1``, oneDNN prints the kernels that it runs to stdout.
 
     Examples
     --------

@@ -19,20 +19,20 @@ SAMPLE_SECONDS = 2e-3
 def samples_of(
     calls: Mapping[Name, Callable[[], object]], *, seconds: float = 0.0, pause: float = 0.0
 ) -> dict[Name, list[float]]:
-    """Time several calls in interleaved rounds, so that slow phases of the machine affect all.
+    """Time calls in interleaved rounds, so that slow phases of the machine affect all of them.
 
     Parameters
     ----------
     calls : mapping of name to callable
     seconds : float
-        Total time for all calls; there are always at least MIN_ROUNDS rounds.
+        Total time for all calls. At least `MIN_ROUNDS` rounds are run, even if they take longer.
     pause : float
         Seconds to sleep before each sample.
 
     Returns
     -------
     dict
-        Seconds per call, one value for each round.
+        The seconds per call for each name, one value for each round.
     """
     timers = {name: timeit.Timer(call, timer=time.perf_counter) for name, call in calls.items()}
     samples: dict[Name, list[float]] = {name: [] for name in calls}
@@ -57,7 +57,7 @@ def median_seconds(
 
 
 def _warm_up(timer: timeit.Timer, seconds: float) -> int:
-    """Call at least once and for at least the given time; return the number of calls."""
+    """Repeat the timer's call for at least the given time, and return the number of calls."""
     total, number, elapsed = 0, 1, 0.0
     while True:
         elapsed += timer.timeit(number)

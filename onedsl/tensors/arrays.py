@@ -23,7 +23,7 @@ class SupportsDLPack(Protocol):
 
 
 class HasShapeAndDtype(Protocol):
-    """An array whose type stubs do not declare ``__dlpack__``: JAX's."""
+    """An array whose type stubs do not declare ``__dlpack__``, such as JAX's."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -39,12 +39,12 @@ _HOST = (1, 3, 11)
 
 
 def as_numpy(name: str, value: object) -> Array:
-    """Return an array of one of the three types as a NumPy array over the same memory.
+    """Return a NumPy array over the memory of an f32, bf16 or f16 array of any library.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not such an array. `name` stands for it in the message.
+        If the value is not such an array. The message calls it `name`.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -58,9 +58,10 @@ def as_numpy(name: str, value: object) -> Array:
 
 
 def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | None, ...] | None:
-    """Return memory for results that are exported to src's library, or None if that is NumPy.
+    """Return arrays for results that onedsl exports to src's library, or None if that is NumPy.
 
-    The memory begins at a cache line, since JAX copies arrays that do not.
+    The result has an uninitialized array for each array in `likes`, and None for None. The memory
+    of each array begins at a cache line, because JAX copies other arrays.
     """
     if isinstance(src, np.ndarray):
         return None
@@ -73,7 +74,10 @@ def is_contiguous(array: Array) -> bool:
 
 
 def same_layout(array: Array, like: Array) -> bool:
-    """Return whether an aligned array has the strides of another array of its shape."""
+    """Return whether an array is aligned and has the strides of another array of its shape.
+
+    Strides that are never used (of axes of size 1, and of empty arrays) may differ.
+    """
     if not array.flags.aligned:
         return False
     steps = zip(array.shape, array.strides, like.strides, strict=True)
@@ -90,21 +94,22 @@ def same_memory(array: Array, other: Array) -> bool:
 
 
 def may_overlap(array: Array, other: Array) -> bool:
-    """Return whether two arrays share a byte.
+    """Return whether two arrays share a byte. If this is too hard to decide, return True.
 
-    The problem is NP-hard for strided memory: after bounded work, the answer is True.
+    The problem is NP-hard for strided arrays, so the work is bounded.
     """
     try:
-        # NumPy's stub allows only its two named bounds.
+        # NumPy's type stub allows only two values of max_work.
         return np.shares_memory(array, other, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
 
 def mark_written(out: Sequence[object]) -> None:
-    """Increment the version counters of PyTorch tensors, since autograd may have saved them.
+    """Increment the version counters of the PyTorch tensors in `out`, after a call wrote to them.
 
-    The core calls this for an ``out`` with arrays that are not NumPy's.
+    Autograd then detects that a tensor which it saved was overwritten. The C++ core calls this
+    function if `out` contains arrays of other libraries than NumPy.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -114,13 +119,17 @@ def mark_written(out: Sequence[object]) -> None:
 
 
 def aligned_like(like: Array, line: int = 64) -> Array:
-    """Return an uninitialized array like another, whose memory begins at a cache line."""
+    """Return an uninitialized array with the shape, dtype and strides of another array.
+
+    Its memory begins at a cache line; `line` is the size of a cache line in bytes.
+    """
     memory = np.empty(like.nbytes + line, np.uint8)
     start = -memory.ctypes.data % line
     return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
 
 
 def _reject(name: str, value: Any) -> NoReturn:
+    """Raise the error for a value that the C++ core does not accept as an array."""
     kind = type(value).__name__
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
@@ -138,8 +147,8 @@ def _reject(name: str, value: Any) -> NoReturn:
         )
     if getattr(value, "requires_grad", False) is True:
         raise TypeError(
-            f"{name} must not require grad, because the result would not be part of its graph. "
-            f"Pass {name}.detach(), or use onedsl.torch, which supports autograd"
+            f"{name} must not require grad, because the result would not be part of the "
+            f"autograd graph. Pass {name}.detach(), or use onedsl.torch, which supports autograd"
         )
     rank = getattr(value, "ndim", 0)
     if isinstance(rank, int) and rank > MAX_RANK:

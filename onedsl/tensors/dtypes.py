@@ -18,7 +18,7 @@ DType = (
     | np.dtype[Any]
     | type[np.generic]
 )
-"""The accepted spellings of the three types."""
+"""The accepted values of an argument `dtype`: short names, NumPy's names, and dtype objects."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
@@ -26,12 +26,14 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16),
 }
 
-# The op's type table: the dtypes that statistics, gamma and beta may have, by the tensors' dtype.
+# For each dtype of the tensors (src, diff_dst, ...): the dtypes that statistics, gamma and beta may
+# have.
 STATISTICS: dict[str, tuple[str, ...]] = {
     name: tuple(s.name for tensor, s in _core.supported_types() if tensor.name == name)
     for name in DTYPES
 }
 
+# The enumerators of the C++ core.
 CORE = {name: _core.DataType[name] for name in DTYPES}
 
 _SPELLINGS = {name: name for name in DTYPES} | {d.name: name for name, d in DTYPES.items()}
@@ -43,7 +45,7 @@ def dtype_name(dtype: object, argument: str = "dtype") -> str:
     Raises
     ------
     TypeError
-        If it is another dtype, or not in native byte order.
+        If the dtype is another one, or not in native byte order. The message calls it `argument`.
     """
     if isinstance(dtype, str):
         name = _SPELLINGS.get(dtype)

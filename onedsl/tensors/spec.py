@@ -17,9 +17,10 @@ from .dtypes import DTYPES, MAX_RANK, DType, dtype_name
 
 
 class DataFormat(str, enum.Enum):
-    """Where the channels are in a tensor's shape; the op's attribute ``data_format``.
+    """The position of the channels in a tensor's shape. It is the op's attribute ``data_format``.
 
-    X is any number of spatial axes, also zero: a tensor of rank 2 is (N, C) in both formats.
+    N is the batch, C the channels, and X any number of spatial axes, including zero: a tensor of
+    rank 2 is (N, C) in both formats.
     """
 
     NXC = "NXC"
@@ -43,11 +44,14 @@ class DataFormat(str, enum.Enum):
         return shapes.channel_last if self is DataFormat.NXC else shapes.channel_second
 
     def summed_axes(self, rank: int) -> tuple[int, ...]:
-        """Return the axes that statistics are summed over: all except the channel axis."""
+        """Return the axes over which statistics are summed: all axes except the channel axis."""
         return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)
 
     def statistics_shape_beside(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape in which a (C,) array broadcasts to a tensor of this shape."""
+        """Return the shape to which an array of shape (C,) must be reshaped to broadcast.
+
+        It then broadcasts to a tensor of the given shape.
+        """
         summed = self.summed_axes(len(shape))
         return tuple(1 if axis in summed else size for axis, size in enumerate(shape))
 
@@ -70,12 +74,12 @@ class TensorSpec:
     Parameters
     ----------
     shape : sequence of int
-        All sizes, in the order of the op's data_format.
+        All sizes, with the axes in the order of the op's data_format.
     dtype : str or dtype, default "f32"
         ``"f32"``, ``"bf16"``, ``"f16"``, or the NumPy / ml_dtypes dtype or its name.
     strides : sequence of int, optional
-        In elements, as in oneDNN's logical tensor. The default is C order. The memory must be dense
-        in some order of the axes, such as PyTorch's channels_last.
+        Strides in elements, as in oneDNN's logical tensor. The default is C order. The memory must
+        be dense in some order of the axes, as in PyTorch's channels_last.
 
     Raises
     ------
@@ -130,7 +134,7 @@ class TensorSpec:
         Raises
         ------
         TypeError, ValueError
-            If it is not an array of one of the three types, or its memory is not dense.
+            If it is not an f32, bf16 or f16 array, or its memory is not dense.
         """
         array = as_numpy("array", array)
         if array.size == 0:
@@ -150,8 +154,8 @@ class TensorSpec:
     def byte_strides(self) -> tuple[int, ...]:
         """Strides in bytes, as in NumPy.
 
-        Strides that are never used, those of axes of size 1 and of empty tensors, are 0: their
-        values are arbitrary and might overflow in bytes.
+        Strides that are never used (of axes of size 1, and of empty tensors) are 0 here: their
+        values in `strides` are arbitrary and might overflow when they are converted to bytes.
         """
         empty = 0 in self.shape
         return tuple(
@@ -180,6 +184,7 @@ def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether the memory is dense: without gaps and without elements that overlap."""
     if 0 in shape:
         return True
     expected = 1

@@ -20,6 +20,9 @@ def to_float64(array: npt.ArrayLike) -> Float64:
 def prepare(
     src: npt.ArrayLike, data_format: DataFormatLike
 ) -> tuple[Float64, tuple[int, ...], tuple[int, ...]]:
-    """Return src in float64, the summed axes, and the shape that broadcasts (C,) to src's shape."""
+    """Return src in float64, the axes over which statistics are summed, and a shape.
+
+    An array of shape (C,) that is reshaped to this shape broadcasts to src.
+    """
     x, parsed = to_float64(src), parse_data_format(data_format)
     return x, parsed.summed_axes(x.ndim), parsed.statistics_shape_beside(x.shape)

@@ -1,4 +1,4 @@
-"""Comparison with a reference."""
+"""Comparison of results with a reference."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     Returns
     -------
     float
-        0 if both arrays are zero or empty, inf if only expected is zero, NaN if actual contains
-        NaN.
+        The relative error. It is 0 if both arrays are zero or empty, inf if only expected is zero,
+        and NaN if actual contains NaN.
 
     Raises
     ------
@@ -51,8 +51,8 @@ def assert_close(
 ) -> None:
     """Raise if an operator's results differ from a reference by more than onedsl's tolerances.
 
-    The error of each array is its `relative_l2`. `TOLERANCES` apply to tensors, `SUM_TOLERANCES`
-    to the other arrays.
+    The error of each array is its `relative_l2`. The tolerance is in `TOLERANCES` for tensors, and
+    in `SUM_TOLERANCES` for the other arrays.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def assert_close(
     expected : tuple
         The results of a reference implementation of this module.
     factor : float
-        Multiplies all tolerances.
+        A factor by which all tolerances are multiplied.
 
     Raises
     ------

@@ -30,23 +30,23 @@ def random_problem(
     data_format: DataFormatLike = DataFormat.NXC,
     seed: int = 0,
 ) -> Problem:
-    """Return random inputs. mean and variance are src's, rounded to their dtype.
+    """Return random inputs. mean and variance are the statistics of src, rounded to stats_dtype.
 
-    diff_dst is correlated with src, as in training. Otherwise the terms of diff_gamma would cancel,
-    and its relative error would grow with the square root of the number of elements per channel,
-    whatever the implementation.
+    diff_dst is correlated with src, as in training. Without correlation, the terms of diff_gamma
+    would cancel: the relative error of diff_gamma would grow with the square root of the number of
+    elements per channel, in every implementation.
 
     Parameters
     ----------
     shape : sequence of int
         Shape of src, in the order of data_format.
     dtype : str or dtype
-        Of src and diff_dst.
+        Dtype of src and diff_dst.
     stats_dtype : str or dtype
-        Of mean, variance and gamma.
+        Dtype of mean, variance and gamma.
     data_format : {"NXC", "NCX"} or DataFormat
     seed : int
-        Seed of the random generator; the same seed returns the same inputs.
+        Seed of the random generator. The same seed gives the same inputs.
 
     Returns
     -------

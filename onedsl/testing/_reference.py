@@ -201,7 +201,10 @@ def _gradients(
     axes: tuple[int, ...],
     statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
-    """Compute the gradients, for mean, variance and gamma in shapes that broadcast to x's."""
+    """Compute diff_src, diff_gamma and diff_beta, with sums over `axes`.
+
+    mean, variance and gamma must have shapes that broadcast to the shape of x.
+    """
     _attributes.parse_statistics(statistics)
     rstd = 1 / np.sqrt(variance + epsilon)
     xhat = (x - mean) * rstd
@@ -300,7 +303,7 @@ def batch_norm_relu_backward(
     Parameters
     ----------
     src, diff_dst, mean, variance, gamma
-        As in `batch_norm_backward`. gamma may be None.
+        The same as for `batch_norm_backward`. gamma may be None.
     dst : array_like, src's shape
         Output of the ReLU, rounded to its dtype.
     epsilon : float
@@ -316,7 +319,8 @@ def batch_norm_relu_backward(
     Notes
     -----
     ``diff_residual`` is the gradient of the ReLU [1]_: diff_dst where ``0 < dst < clip`` or dst is
-    NaN, and 0 elsewhere. The other members are `batch_norm_backward` of diff_residual.
+    NaN, and 0 elsewhere. The other members are the results of `batch_norm_backward` for
+    diff_residual.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Detection of wrong statistics, which calls cannot detect themselves."""
+"""Detection of wrong arguments mean and variance, which every operator accepts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def check_statistics(
     *,
     data_format: DataFormatLike = DataFormat.NXC,
 ) -> list[str]:
-    """Return what is wrong with statistics that should be src's mean and variance.
+    """Check whether mean and variance are the statistics of src, and return a list of problems.
 
-    The gradient accepts any mean and variance of the right shape and dtype; wrong values silently
-    give a wrong gradient. This function computes src's own statistics in float64 and compares. It
-    is slow: use it in tests, or to find out why a training run does not converge.
+    The operators accept any mean and variance of the right shape and dtype; wrong values silently
+    give a wrong gradient. This function computes src's own statistics in float64 and compares them
+    with the arguments. It is slow: use it in tests, or to find out why a training run does not
+    converge.
 
-    It recognizes negative and non-finite values, standard deviations and inverse standard
+    The function recognizes negative and non-finite values, standard deviations and inverse standard
     deviations instead of variances, the unbiased variance, means of squares, swapped mean and
     variance, and the statistics of the other data format. Any other deviation of more than
     0.001 standard deviations, or twice the rounding error of the statistics' dtype, is reported as
@@ -76,11 +77,13 @@ def check_statistics(
 
 
 def _precision(values: npt.ArrayLike) -> float:
+    """Return the relative rounding error of a 16-bit array's dtype, and 0 for other dtypes."""
     dtype = np.asarray(values).dtype
     return {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(dtype.name, 0.0)
 
 
 def _wrong_shapes(x: Float64, given: _Statistics, data_format: DataFormat) -> list[str]:
+    """Return a problem for each of the two arrays whose shape is not (C,)."""
     channels = x.shape[data_format.channel_axis]
     others = x.shape[_other(data_format).channel_axis]
     problems = []
@@ -99,6 +102,7 @@ def _wrong_shapes(x: Float64, given: _Statistics, data_format: DataFormat) -> li
 def _recognized(
     x: Float64, given: _Statistics, data_format: DataFormat, tolerance: float
 ) -> str | None:
+    """Return the first problem that the values show, or None if they are the statistics of x."""
     true = _statistics(x, data_format)
     deviation = np.sqrt(true.variance)
     count = x.size // true.mean.size
@@ -141,7 +145,10 @@ def _recognized(
 
 
 def _is_unbiased(values: Float64, variance: Float64, count: int, tolerance: float) -> bool:
-    """Return whether the unbiased variance is much closer, as both are close for many elements."""
+    """Return whether the values are close to the unbiased variance, and far from the biased one.
+
+    For many elements per channel both variances are close, hence the second condition.
+    """
     unbiased = variance * (count / (count - 1))
     from_unbiased = float(np.abs(values - unbiased).sum())
     from_biased = float(np.abs(values - variance).sum())
@@ -150,6 +157,7 @@ def _is_unbiased(values: Float64, variance: Float64, count: int, tolerance: floa
 
 
 def _is_inverse_deviation(values: Float64, variance: Float64, tolerance: float) -> bool:
+    """Return whether the values are 1 / sqrt(variance + epsilon) for some epsilon up to 0.1."""
     if not (values > 0).all():
         return False
     sums = values**-2.0  # variance + epsilon
@@ -161,6 +169,7 @@ def _is_inverse_deviation(values: Float64, variance: Float64, tolerance: float) 
 
 
 def _other_statistics(given: _Statistics, true: _Statistics, mean_fits: bool) -> str:
+    """Return a problem that contains the largest deviation from the statistics of src."""
     name = "variance" if mean_fits else "mean"
     values, expected = (getattr(statistics, name) for statistics in (given, true))
     scale = true.variance if mean_fits else np.sqrt(true.variance)
@@ -184,5 +193,6 @@ def _other(data_format: DataFormat) -> DataFormat:
 
 
 def _first(wrong: npt.NDArray[np.bool_], values: Float64) -> str:
+    """Describe the first wrong value, and count the channels with wrong values."""
     first = int(wrong.argmax())
     return f"{values[first]:.6g} in channel {first} ({int(wrong.sum())} of {wrong.size} channels)"

@@ -1,18 +1,19 @@
 """Batch normalization for training with PyTorch on CPUs.
 
 - `enable` replaces PyTorch's batch-norm kernels by onedsl's in the whole process.
-- `fuse` lets the batch-norm layers of a model compute the addition and the ReLU that follow them.
-  Nothing else of the model is changed. It works under torch.compile.
+- `fuse` changes the batch-norm layers of a model: one kernel then computes a layer and the addition
+  and the ReLU that follow it. `fuse` changes no other layer. It works under torch.compile.
 - `convert` replaces the batch-norm layers of a model by `BatchNorm1d`, `BatchNorm2d` and
-  `BatchNorm3d`, which are torch.nn's layers with onedsl's gradient, or by `SyncBatchNorm` if called
-  with ``process_group``. `revert` undoes it.
-- `batch_norm` is the function of these layers. `batch_norm_backward` is the gradient alone, the
-  custom op ``torch.ops.onedsl.batch_norm_backward``.
-- `SyncBatchNorm` is torch.nn's layer for CPUs: statistics of all processes that train together.
-- `report` lists what `fuse` and `convert` skipped.
+  `BatchNorm3d`, which are torch.nn's layers with onedsl's gradient. If ``process_group`` is given,
+  it replaces them by `SyncBatchNorm`. `revert` undoes `convert` and `fuse`.
+- `batch_norm` is the functional form of these layers. `batch_norm_backward` is the gradient alone,
+  the custom op ``torch.ops.onedsl.batch_norm_backward``.
+- `SyncBatchNorm` is torch.nn.SyncBatchNorm for CPUs. Its statistics are those of the batches of all
+  processes that train together.
+- `report` lists the layers that `fuse` and `convert` skipped, and why.
 
-``python -m onedsl.torch [--fuse] train.py`` runs a script with `enable`. With ``--fuse``, the
-batch-norm layers of all its models compute as after `fuse`, too.
+``python -m onedsl.torch [--fuse] train.py`` calls `enable` and runs a script. With ``--fuse``, the
+batch-norm layers of all models of the script also behave as after `fuse`.
 
 Requires PyTorch 2.11 or newer: ``pip install 'onedsl[torch]'``. No other module of onedsl imports
 PyTorch.
@@ -34,7 +35,7 @@ if tuple(map(int, _torch.__version__.split(".")[:2])) < (2, 11):
 
 from ._convert import convert, revert
 from ._enable import disable, enable, enabled
-from ._fuse import (  # the classes: for models that were saved
+from ._fuse import (  # saved models refer to the classes by their names in onedsl.torch
     FusedBatchNorm1d,  # noqa: F401
     FusedBatchNorm2d,  # noqa: F401
     FusedBatchNorm3d,  # noqa: F401

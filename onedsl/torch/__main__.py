@@ -18,17 +18,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m onedsl.torch",
         description="Run a training script with onedsl's batch normalization, in this process and "
-        "in those that it starts. At exit, one line on stderr counts the layers.",
+        "in the processes that it starts. At exit, each process prints the number of layers that "
+        "used onedsl to stderr.",
     )
     parser.add_argument(
         "--fuse",
         action="store_true",
-        help="compute batch norm, an addition and the ReLU after it in one kernel, as "
+        help="compute batch norm and the addition and the ReLU that follow it in one kernel, as "
         "onedsl.torch.fuse does",
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="script is a module's name")
-    parser.add_argument("script", help="the script's path")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's arguments")
+    parser.add_argument("-m", dest="module", action="store_true", help="script is a module name")
+    parser.add_argument("script", help="path of the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     options = parser.parse_args()
     if not options.module and not Path(options.script).is_file():
         parser.error(f"script must be a file, got {options.script}")

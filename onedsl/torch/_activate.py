@@ -17,19 +17,20 @@ from ._fuse import FUSED, apply_fused
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
-_seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-_reached: collections.Counter[str] = collections.Counter()
-_left: collections.Counter[str] = collections.Counter()
+# Layers that were counted, and the numbers of layers that use onedsl and that do not, by kind.
+_counted: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_used: collections.Counter[str] = collections.Counter()
+_skipped: collections.Counter[str] = collections.Counter()
 
 
 def activate(*, fuse: bool) -> None:
-    """Call `enable`, let all batch-norm layers be fused if wanted, and report at exit.
+    """Call `enable`, optionally fuse all batch-norm layers, and print a summary at exit.
 
     Parameters
     ----------
     fuse : bool
-        Whether layers of exactly torch.nn.BatchNorm1d to 3d, of every model, compute as after
-        `onedsl.torch.fuse`.
+        Whether to run the layers of all models as after `onedsl.torch.fuse`. This applies to layers
+        of torch.nn.BatchNorm1d to 3d, but not to subclasses.
     """
     enable()
     plain = _BatchNorm.forward
@@ -39,7 +40,7 @@ def activate(*, fuse: bool) -> None:
         kind = type(self)
         fused = fuse and kind in FUSED
         if not torch.compiler.is_compiling():
-            _count(self, input, fused)
+            _count(self, input)
         if fused:
             return apply_fused(self, input, functools.partial(plain, self))
         output: Tensor = plain(self, input)
@@ -49,26 +50,27 @@ def activate(*, fuse: bool) -> None:
     atexit.register(_print_summary, fuse)
 
 
-def _count(layer: nn.Module, src: Any, fused: bool) -> None:
-    if not layer.training or layer in _seen or not isinstance(src, Tensor):
+def _count(layer: nn.Module, src: Any) -> None:
+    """Count a layer in training for the summary, when it runs for the first time."""
+    if not layer.training or layer in _counted or not isinstance(src, Tensor):
         return
-    _seen.add(layer)
+    _counted.add(layer)
     kind = type(layer).__name__
     if not src.is_cpu:
-        _left[f"{kind} on {src.device.type}"] += 1
+        _skipped[f"{kind} on {src.device.type}"] += 1
     elif src.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        _left[f"{kind} of {src.dtype}"] += 1
+        _skipped[f"{kind} of {src.dtype}"] += 1
     else:
-        _reached[kind] += 1
+        _used[kind] += 1
 
 
 def _print_summary(fuse: bool) -> None:
-    if not _reached and not _left:
+    if not _used and not _skipped:
         return
-    left = ", ".join(f"{count} {kind}" for kind, count in _left.items())
+    skipped = ", ".join(f"{count} {kind}" for kind, count in _skipped.items())
     print(
-        f"onedsl.torch: {sum(_reached.values())} batch-norm layers reached"
-        f"{' and fused where a ReLU follows' if fuse else ''}, "
-        f"{sum(_left.values())} left{f' ({left})' if left else ''}",
+        f"onedsl.torch: {sum(_used.values())} batch-norm layers used onedsl"
+        f"{', fused where a ReLU follows' if fuse else ''}; "
+        f"{sum(_skipped.values())} skipped{f' ({skipped})' if skipped else ''}",
         file=sys.stderr,
     )

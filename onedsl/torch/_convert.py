@@ -1,4 +1,4 @@
-"""Conversion of the batch-norm layers of a model to onedsl's, and back."""
+"""Conversion of the batch-norm layers of a model to onedsl's layers, and back."""
 
 from __future__ import annotations
 
@@ -26,24 +26,27 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def convert(module: ModuleT, *, process_group: Group | EllipsisType | None = ...) -> ModuleT:
     """Convert the batch-norm layers of a model to onedsl's layers, in place.
 
-    Their gradient is then onedsl's. With `process_group` they become `SyncBatchNorm`, and so do
-    layers of torch.nn.SyncBatchNorm: their statistics are those of all processes of the group.
+    onedsl then computes the gradient of these layers. If `process_group` is given, the layers
+    become `SyncBatchNorm`, whose statistics are those of all processes of the group. This includes
+    layers of torch.nn.SyncBatchNorm, which are skipped otherwise.
 
-    `convert` changes one model, and torch.compile keeps its gradient; `enable` changes the whole
-    process, and includes the forward pass.
+    `convert` changes the gradient of one model, also under torch.compile. `enable` changes the
+    forward pass and the gradient of all models of the process, but has no effect on models that
+    inductor, torch.compile's default compiler, compiles.
 
-    Only the classes of the layers change: they stay the same objects, with their parameters,
-    buffers, hooks and mode. Subclasses of PyTorch's three classes are skipped, except those that
-    torch.nn.utils.parametrize makes. A lazy layer is such a subclass until its first input.
-    `report` and the logger ``onedsl.torch`` (level INFO) list what was skipped, and why.
+    Only the classes of the layers change. The layers stay the same objects, with the same
+    parameters, buffers, hooks and mode. Subclasses of torch.nn.BatchNorm1d to 3d are skipped,
+    except those that torch.nn.utils.parametrize creates. A lazy layer is an instance of a subclass
+    until its first input. `report` and the logger ``onedsl.torch`` (level INFO) list the skipped
+    layers and the reasons.
 
     Parameters
     ----------
     module : torch.nn.Module
         A model, or a layer.
     process_group : torch.distributed.ProcessGroup or None, optional
-        The processes that share statistics; None is the default group. By default, nothing is
-        shared.
+        The processes that share statistics; None is the default group of torch.distributed. If
+        the argument is not given, each process uses its own statistics.
 
     Returns
     -------
@@ -62,7 +65,7 @@ def convert(module: ModuleT, *, process_group: Group | EllipsisType | None = ...
 
 
 def revert(module: ModuleT) -> ModuleT:
-    """Undo `convert` and `fuse`: the layers get PyTorch's classes back.
+    """Undo `convert` and `fuse`: restore PyTorch's classes of the layers.
 
     Parameters
     ----------
@@ -82,12 +85,12 @@ def revert(module: ModuleT) -> ModuleT:
 
 
 def is_converted(layer: nn.Module) -> bool:
-    """Return whether `convert` changed a layer."""
+    """Return whether a layer has a class to which `convert` changes layers."""
     return class_of(layer) in _ORIGINAL or class_of(layer) is SyncBatchNorm
 
 
 def why_not_converted(layer: nn.Module) -> str:
-    """Return why `convert` skips a layer; empty if it does not."""
+    """Return why `convert` skips a layer, or an empty string if it does not skip the layer."""
     kind = class_of(layer)
     if kind in _CONVERTED or is_converted(layer):
         return ""

@@ -12,15 +12,19 @@ from .. import _core
 
 
 class _Switch:
-    """Counts the uses of `enable`. The kernels are in use while there is one."""
+    """Counts the calls of `enable` that have not ended.
+
+    PyTorch uses onedsl's kernels while the count is positive.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._registered = False
         self._uses = 0
-        self._generation = 0  # `clear` ends all uses of earlier generations
+        self._generation = 0  # the number of calls of `clear`, which ends all uses before it
 
     def begin(self) -> int:
+        """Begin a use, and return its generation, the argument for `end`."""
         with self._lock:
             if not self._registered:
                 _register()
@@ -30,18 +34,21 @@ class _Switch:
             return self._generation
 
     def end(self, generation: int) -> None:
+        """End one use, unless `clear` has ended it before."""
         with self._lock:
             if generation == self._generation:
                 self._uses -= 1
                 _core.use_torch_kernels(self._uses > 0)
 
     def clear(self) -> None:
+        """End all uses."""
         with self._lock:
             self._uses = 0
             self._generation += 1
             _core.use_torch_kernels(False)
 
     def is_on(self) -> bool:
+        """Return whether PyTorch uses onedsl's kernels."""
         return self._uses > 0
 
 
@@ -49,12 +56,14 @@ _switch = _Switch()
 
 
 def _register() -> None:
+    """Register onedsl's kernels with PyTorch's dispatcher, without PyTorch's warning."""
+
     def register(element: float) -> float:
         _core.register_torch_kernels()
         return element
 
-    # PyTorch warns when a kernel is overridden. It prints the warning to stderr unless one of its
-    # Python functions is running, hence `apply_`.
+    # PyTorch warns when a kernel is overridden. While a Python function of PyTorch such as `apply_`
+    # runs, the warning is a Python warning, which can be filtered; otherwise it goes to stderr.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         torch.zeros(1).apply_(register)
@@ -69,9 +78,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     parameters that are not float32, layouts other than contiguous and channels_last, and every call
     that PyTorch rejects. Autograd is unchanged.
 
-    Takes effect at once. It may be used as a context manager: the kernels stay in use until the
-    last of several ``with`` blocks ends, on any thread. Enabling and disabling are safe while other
-    threads train.
+    The call takes effect at once, on all threads. The result may be used as a context manager; if
+    there are several ``with`` blocks, on any threads, the kernels stay in use until the last block
+    ends. Enabling and disabling are safe while other threads train.
 
     Raises
     ------
@@ -84,8 +93,8 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     costs less than PyTorch's for the smallest layers; a call that PyTorch's own kernel computes
     costs about a microsecond more, also after `disable`.
 
-    inductor, torch.compile's compiler, decomposes batch norm before kernels are selected: enable
-    has no effect on a model that it compiled. Use `fuse` there.
+    inductor, torch.compile's default compiler, decomposes batch norm before kernels are selected,
+    so `enable` has no effect on models that it compiles. Use `fuse` for them.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
@@ -114,7 +123,7 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
 
 def disable() -> None:
-    """Use PyTorch's own kernels again, whatever number of `enable` calls came before."""
+    """Use PyTorch's own kernels again, regardless of the number of `enable` calls before."""
     _switch.clear()
 
 

@@ -1,4 +1,4 @@
-"""Batch-norm layers of a model, and changes of their classes."""
+"""Detection of batch-norm layers, and changes of their classes in place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Classes = Mapping[type[nn.Module], type[nn.Module]]
 
 
 def is_batch_norm(layer: nn.Module) -> bool:
-    """Return whether a module is a batch-norm layer, of PyTorch or of another library."""
+    """Return whether a module is a batch-norm layer of PyTorch or of another library.
+
+    A module of another library is one if its class name contains ``BatchNorm`` and it has no child.
+    """
     return isinstance(layer, nn.modules.batchnorm._BatchNorm) or (
         "BatchNorm" in type(layer).__name__ and not any(layer.children())
     )
@@ -42,14 +45,17 @@ def change_class(layer: nn.Module, classes: Classes) -> None:
 
 
 def why_unknown(layer: nn.Module) -> str:
-    """Return why neither `convert` nor `fuse` changes a layer of a class that they do not know."""
+    """Return why `convert` and `fuse` skip a layer of a class that they do not support."""
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         return "it is lazy and was not initialized by an input"
     return f"{class_of(layer).__name__} is not one of PyTorch's BatchNorm1d, 2d and 3d"
 
 
 def log_skipped(done: str, count: int, skipped: Mapping[nn.Module, str], model: nn.Module) -> None:
-    """Log how many layers of a model were changed, and why each of the others was not."""
+    """Log the number of changed layers, and the reason for each skipped layer of the model.
+
+    `done` is the first word of the message: ``converted`` or ``fused``.
+    """
     _logger.info("%s %d batch-norm layers, skipped %d", done, count, len(skipped))
     for name, layer in model.named_modules():
         if layer in skipped:

@@ -1,4 +1,4 @@
-"""Reports of what onedsl did with the batch-norm layers of a model, and what it could do."""
+"""Reports about the batch-norm layers of a model: their states, and why a layer is skipped."""
 
 # No annotations from __future__ here: pdoc would not find the types of the fields.
 
@@ -19,15 +19,16 @@ class LayerReport(NamedTuple):
     Attributes
     ----------
     name : str
-        Its name in the model.
+        The layer's name in the model.
     kind : str
-        The name of its class.
+        The name of the layer's class.
     state : {"PyTorch's", "converted", "fused"}
-        "fused" includes `BatchNormReLU2d`, `BatchNormAddReLU2d` and the like.
+        "PyTorch's" is the state of all layers that onedsl did not change. "fused" includes
+        onedsl.torch's own classes with a ReLU, such as `BatchNormReLU2d`.
     convert : str
-        Why `convert` skips it; empty if it does not.
+        Why `convert` skips the layer, or an empty string if it does not skip the layer.
     fuse : str
-        Why `fuse` skips it; empty if it does not.
+        Why `fuse` skips the layer, or an empty string if it does not skip the layer.
     """
 
     name: str
@@ -38,10 +39,10 @@ class LayerReport(NamedTuple):
 
 
 class ModelReport(list[LayerReport]):
-    """The states of the batch-norm layers of a model. ``str`` of it is a summary line."""
+    """The states of the batch-norm layers of a model. ``str(report)`` is a one-line summary."""
 
     def __str__(self) -> str:
-        """Return the number of layers in each state, and of those skipped for each reason."""
+        """Return the number of layers in each state, and the number skipped for each reason."""
         states = collections.Counter(layer.state for layer in self)
         skipped = collections.Counter(layer.fuse for layer in self if layer.fuse)
         counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
@@ -53,22 +54,24 @@ class ModelReport(list[LayerReport]):
 def report(model: nn.Module) -> ModelReport:
     """Report for each batch-norm layer of a model what `convert` and `fuse` did or would do.
 
-    `enable` is not included: it applies to all layers, of any class, that call PyTorch's batch
-    norm.
+    The report does not include `enable`, which applies to layers of any class that call PyTorch's
+    batch norm.
 
     Parameters
     ----------
     model : torch.nn.Module
-        A model, or a layer. It is not changed, and none of its code runs.
+        A model, or a layer. The function neither changes nor runs it.
 
     Returns
     -------
     list of LayerReport
-        In the order of ``model.named_modules()``. ``str`` of it is a summary.
+        One item for each batch-norm layer, in the order of ``model.named_modules()``. ``str`` of
+        the list is a one-line summary.
 
     Notes
     -----
-    `convert` and `fuse` log the same, to the logger ``onedsl.torch`` at level INFO.
+    `convert` and `fuse` log the skipped layers and the reasons to the logger ``onedsl.torch``, at
+    level INFO.
 
     Examples
     --------
@@ -93,6 +96,7 @@ def report(model: nn.Module) -> ModelReport:
 
 
 def _state(layer: nn.Module) -> Literal["PyTorch's", "converted", "fused"]:
+    """Return the state of a batch-norm layer, as in `LayerReport`."""
     if is_fused(layer) or isinstance(layer, ReLULayer):
         return "fused"
     return "converted" if is_converted(layer) else "PyTorch's"

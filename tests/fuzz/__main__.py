@@ -2,10 +2,11 @@
 
     python tests/fuzz --calls 1000000
 
-The corpus of past bugs runs first. A number, the seed, determines each call. Results of valid
-calls are compared with float64 formulas, and bit by bit with those on other threads and at other
-addresses. Invalid calls must raise a suitable error and write nothing. Each violation is printed
-with its seed; `--seed N --calls 1` repeats it. The exit status is 1 if there are any.
+First, the fuzzer runs the corpus of past bugs. Then it makes random calls. A number, the seed,
+determines each call. The results of a valid call are compared with float64 formulas, and bit by bit
+with the results on another number of threads and at other addresses. An invalid call must raise a
+suitable error and write nothing. Each violation is printed with its seed; `--seed N --calls 1`
+repeats it. The exit status is 1 if there are violations.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[0] = str(HERE.parent)  # Python puts this folder there, but the package is `fuzz`
+sys.path[0] = str(HERE.parent)  # replaces this folder, so that `fuzz` can be imported as a package
 
 from fuzz.workers import CORPUS, Worker, make_calls  # noqa: E402
 
@@ -27,16 +28,18 @@ CALLS_PER_CHILD = 5000
 
 
 def main() -> int:
-    """Run the command line and return the exit status."""
+    """Run the fuzzer with the options of the command line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python tests/fuzz",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--calls", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0, help="of the first call")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--torch", action="store_true", help="also use PyTorch tensors")
+    parser.add_argument("--calls", type=int, default=20_000, help="number of calls")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first call")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="number of child processes"
+    )
+    parser.add_argument("--torch", action="store_true", help="also pass PyTorch tensors")
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:

@@ -1,4 +1,8 @@
-"""Random arrays: shapes, values, memory layouts, array types, and invalid arguments."""
+"""Random arrays: shapes, values, memory layouts, array types, and invalid arguments.
+
+An array type is a way to pass an array to onedsl: as a NumPy array, a PyTorch tensor, or an object
+that exports its memory through DLPack.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ SIZES = [1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130, 511]
 
 
 def choose(rng: Rng, options: Any) -> Any:
-    """Return a random option (`rng.choice` would convert the options to an array)."""
+    """Return one of the options at random. `rng.choice` would convert the options to an array."""
     options = list(options)
     return options[rng.integers(len(options))]
 
@@ -27,7 +31,7 @@ def one_in(rng: Rng, n: int) -> bool:
 
 
 def random_shape(rng: Rng, min_rank: int, max_rank: int) -> tuple[int, ...]:
-    """Return a shape, mostly of rank 2 to 5 with up to some thousand elements."""
+    """Return a random shape, mostly of rank 2 to 5 and with at most `MAX_ELEMENTS` elements."""
     rank = int(rng.integers(min_rank, min(max_rank, 10 if one_in(rng, 12) else 5) + 1))
     left = MAX_LARGE_ELEMENTS if one_in(rng, 50) else MAX_ELEMENTS
     sizes = []
@@ -40,7 +44,7 @@ def random_shape(rng: Rng, min_rank: int, max_rank: int) -> tuple[int, ...]:
 
 
 def random_values(rng: Rng, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return src and diff_dst in float64, with easy or difficult values."""
+    """Return src and diff_dst in float64: normally distributed, constant, or badly scaled."""
     src = rng.standard_normal(shape) * 1.5 + 0.5
     diff_dst = rng.standard_normal(shape) + 0.25 + 0.5 * src
     match int(rng.integers(12)):
@@ -71,20 +75,20 @@ def insert_special_values(rng: Rng, array: np.ndarray) -> None:
 
 
 def permuted_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Return a dense copy with a random order of axes in memory."""
+    """Return a dense copy whose axes have a random order in memory."""
     order = rng.permutation(array.ndim)
     return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
 
 
 def copy_with_layout(array: np.ndarray, model: np.ndarray) -> np.ndarray:
-    """Return a copy with the order of axes in memory of another array."""
+    """Return a copy of `array` whose axes have the same order in memory as those of `model`."""
     copy = np.empty_like(model, array.dtype, order="K")
     copy[...] = array
     return copy
 
 
 def shifted_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Return a copy at an address without SIMD alignment; strides of dense arrays are kept."""
+    """Return a copy at an address without SIMD alignment. A dense array keeps its strides."""
     copy = np.empty_like(array, order="K")
     memory = np.empty(copy.nbytes + 256, np.uint8)
     start = int(rng.integers(64)) * array.itemsize
@@ -94,7 +98,10 @@ def shifted_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
 
 
 def strided_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Return a copy with gaps, negative strides, odd addresses, a record's field, or broadcasts."""
+    """Return a copy that is not dense or not aligned, or a broadcast of the array.
+
+    A copy has gaps, negative strides or an odd address, or is a field of a structured array.
+    """
     if not array.ndim:
         return array.copy()
     match int(rng.integers(5)):
@@ -122,7 +129,7 @@ def strided_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
 
 
 def with_arbitrary_unit_strides(rng: Rng, array: np.ndarray) -> np.ndarray:
-    """Return a view with arbitrary strides for axes of size 1."""
+    """Return a view in which the axes of size 1 have arbitrary strides."""
     strides = [
         int(choose(rng, [0, 7, -4096, 2**61, -(2**62), 2**63 - 1])) if size == 1 else step
         for size, step in zip(array.shape, array.strides, strict=True)
@@ -148,7 +155,7 @@ def random_layout(rng: Rng, array: np.ndarray) -> np.ndarray:
     return array.copy()
 
 
-# ---- Array types. Each function returns the array itself if the type cannot represent it. ----
+# ---- Array types: each function converts to a type, or returns arrays that it cannot convert ----
 
 
 def _has_item_strides(array: np.ndarray) -> bool:
@@ -185,12 +192,12 @@ ARRAY_TYPES: list[Callable[[np.ndarray], Any]] = [_to_dlpack, _to_exchange_api]
 
 
 def use_torch() -> None:
-    """Also use PyTorch tensors."""
+    """Add PyTorch tensors to `ARRAY_TYPES`."""
     ARRAY_TYPES.append(_to_torch)
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Return a NumPy view of an array of any of the types; raise AttributeError for others."""
+    """Return a NumPy view of an array of any array type. Raise AttributeError for other objects."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     if isinstance(value, dlpack.Foreign | dlpack.Taken):
@@ -208,7 +215,7 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 def _invalid_producer(rng: Rng, array: np.ndarray) -> Any:
-    """Return a DLPack producer with invalid fields that onedsl can detect."""
+    """Return a DLPack producer with an invalid field that onedsl can detect."""
     kind = choose(rng, [dlpack.Foreign, _ExchangeApiArray])
     producer = kind(np.array(array, helpers.NUMPY["f32"]), versioned=bool(rng.integers(2)))
     tensor = producer._managed.tensor
@@ -236,7 +243,7 @@ def _invalid_producer(rng: Rng, array: np.ndarray) -> Any:
 
 
 def mutated(rng: Rng, array: np.ndarray) -> Any:
-    """Return a variant of an array that is probably invalid as the same argument."""
+    """Return an object that is probably invalid if it is passed instead of this array."""
     if array.dtype not in helpers.NUMPY.values():
         return None  # mutated before
 

@@ -1,4 +1,4 @@
-"""A random call of an operator: valid, or mutated."""
+"""Random calls of operators: valid calls, and calls with mutated (probably invalid) arguments."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ INVALID_NUMBERS: list[Any] = [
 
 @dataclass
 class Case:
-    """A call, which is valid if `mutations` is empty."""
+    """A call of an operator. It is valid if `mutations` is empty."""
 
     target: Target
     attributes: dict[str, Any]
     inputs: list[Any]
     options: dict[str, Any]
-    """The backend, and which outputs are requested."""
+    """The backend, and the option that requests outputs."""
     mode: str
     """"direct", "compiled" or "in passes" (reduce and apply)."""
     mutations: list[str] = field(default_factory=list)
-    """Mutated arguments. The call must raise a suitable error or return the correct result."""
+    """Names of mutated arguments. The call must raise an error or return the correct result."""
     out: Any = None
     guard: helpers.Guarded | None = None
     """Checks the memory around `out`."""
     in_place: bool = False
+    """Whether a member of `out` is also an input."""
     spec: Any = None
+    """The TensorSpec of src, or None if src is not dense."""
 
     def __str__(self) -> str:
         return (
@@ -48,7 +50,7 @@ class Case:
 
     @property
     def channel_axis(self) -> int:
-        """The axis of the statistics if they are vectors."""
+        """The channel axis of operators whose statistics have shape (C,)."""
         return 1 if self.attributes.get("data_format") == "NCX" else -1
 
     @property
@@ -58,7 +60,7 @@ class Case:
 
     @property
     def requested(self) -> list[str]:
-        """Names of the requested outputs."""
+        """Names of the outputs that the call requests."""
         schema = self.target.schema
         if self.target.option:
             name, all_outputs, _ = self.target.option
@@ -68,6 +70,7 @@ class Case:
 
 
 def _describe(value: Any) -> str:
+    """Return the type, dtype, shape and strides of an array, or the repr of another object."""
     try:
         array = arrays.to_numpy(value)
         return f"{type(value).__name__} {array.dtype} {array.shape} with strides {array.strides}"
@@ -79,7 +82,7 @@ def _describe(value: Any) -> str:
 
 
 def random_case(rng: Rng) -> Case:
-    """Return a random valid call; mutate half of them."""
+    """Return a random call, which is valid with a probability of 1/2 and mutated otherwise."""
     target = choose(rng, TARGETS)
     dtype = choose(rng, target.schema.types)
     attributes = {name: choose(rng, valid) for name, valid in target.attributes.items()}
@@ -103,7 +106,7 @@ def random_case(rng: Rng) -> Case:
 
 
 def _random_tensors(rng: Rng, target: Target, dtype: str) -> list[Any]:
-    """Return the inputs with all tensors, and None for the statistics."""
+    """Return the inputs: random tensors, and None for each statistic."""
     shape = arrays.random_shape(rng, *target.schema.ranks)
     values = list(arrays.random_values(rng, shape))
     tensors: list[Any] = []
@@ -117,7 +120,7 @@ def _random_tensors(rng: Rng, target: Target, dtype: str) -> list[Any]:
 
 
 def _add_statistics(rng: Rng, case: Case, dtype: str) -> None:
-    """Add statistics: those of src, or random ones."""
+    """Add the statistics, gamma and beta: src's mean and variance, or random values."""
     src = case.inputs[0].astype(np.float64)
     if case.target.broadcast:
         kept = [axis for axis in range(src.ndim) if one_in(rng, 2)]
@@ -141,6 +144,7 @@ def _add_statistics(rng: Rng, case: Case, dtype: str) -> None:
 
 
 def _omit_optional_inputs(rng: Rng, case: Case) -> None:
+    """Replace some optional inputs by None, in valid combinations."""
     omitted = {name for name in ("gamma", "dst", "residual") if one_in(rng, 2)}
     if case.options.get("residual"):
         omitted.discard("dst")
@@ -152,9 +156,12 @@ def _omit_optional_inputs(rng: Rng, case: Case) -> None:
 
 
 def _change_layouts(rng: Rng, case: Case) -> None:
-    """Change memory layouts, mostly to the same for all tensors, and some array types."""
+    """Change the memory layouts of inputs, and convert some inputs to other array types.
+
+    In most cases, all tensors have the same order of axes in memory.
+    """
     model = arrays.permuted_copy(rng, case.inputs[0]) if one_in(rng, 2) else case.inputs[0]
-    any_layout = case.mode != "compiled"  # compiled operators take only dense tensors
+    any_layout = case.mode != "compiled"  # compiled operators accept only dense tensors
     if any_layout and one_in(rng, 5):
         model = arrays.random_layout(rng, model)
     for i, (port, value) in enumerate(zip(case.target.schema.inputs, case.inputs, strict=True)):
@@ -179,7 +186,7 @@ def _change_layouts(rng: Rng, case: Case) -> None:
 
 
 def _add_out(rng: Rng, case: Case) -> None:
-    """Add `out`, with guarded buffers or in place, if src is dense."""
+    """Add `out` if src is dense. Its members are guarded buffers, or inputs of in-place calls."""
     schema = case.target.schema
     src = arrays.to_numpy(case.inputs[0])
     if not is_dense(src):
@@ -245,6 +252,7 @@ def _mutate(rng: Rng, case: Case) -> None:
 
 
 def _mutated_out(rng: Rng, case: Case) -> Any:
+    """Return a variant of `out` that is probably invalid."""
     members = list(case.out) if isinstance(case.out, tuple) and case.out else [case.out]
     i = int(rng.integers(len(members)))
     member = members[i]
@@ -266,7 +274,10 @@ def _mutated_out(rng: Rng, case: Case) -> Any:
 
 
 def _overlapping(rng: Rng, case: Case, member: np.ndarray) -> np.ndarray:
-    """Return an output that overlaps the end of an input, or the output itself if none fits."""
+    """Return an array like this member of `out` that overlaps the end of an input.
+
+    Return the member itself if no input has the right size and dtype.
+    """
     inputs = [v for v in case.inputs if isinstance(v, np.ndarray) and v.size]
     if not inputs:
         return member

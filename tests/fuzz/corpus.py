@@ -1,4 +1,4 @@
-"""Calls that showed a bug in the past. The fuzzer and the test suite run them first."""
+"""Functions that reproduce bugs of the past. The fuzzer and the test suite run them first."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ CORPUS: list[Callable[[], None]] = []
 
 
 def add(function: Callable[[], None]) -> Callable[[], None]:
-    """Add a function to the corpus."""
+    """Decorate a function to add it to the corpus."""
     CORPUS.append(function)
     return function
 
 
 def expect_rejection(call: Callable[[], Any], argument: str) -> None:
-    """Raise unless a call is rejected with a message that names the argument."""
+    """Raise unless a call raises an error whose message contains the name of the argument."""
     try:
         call()
     except judge.REJECTIONS as error:
         if argument not in str(error):
-            raise judge.Violation(f"the error does not name {argument}: {error}") from error
+            raise judge.Violation(f"the error must contain {argument}, got: {error}") from error
     else:
         raise judge.Violation("an invalid call was accepted")
 

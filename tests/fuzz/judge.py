@@ -1,4 +1,4 @@
-"""Runs a random call and checks its result or its error."""
+"""Makes a random call and checks its result or its error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fuzz.targets import PIVOT, Expected
 from onedsl import _core
 
 ITEM_TOLERANCES = {"f32": 2.0**-22, "bf16": 2.0**-8, "f16": 2.0**-10}
-"""Allowed rounding error, relative to the item, by the output's type."""
+"""For each output dtype, the allowed rounding error of an item, relative to the item."""
 
 SUM_TOLERANCE = 1e-6
-"""Allowed error of sums, relative to the magnitude of their terms, before they are rounded."""
+"""Allowed error of a sum before rounding, relative to the sum of its terms' absolute values."""
 
 OPENMP = threadpoolctl.ThreadpoolController().select(user_api="openmp").lib_controllers
 THREADS = [1, 2, 3, 4, 7, 16]
@@ -34,7 +34,7 @@ INTERNAL_MESSAGES = (
 
 
 class Violation(AssertionError):  # noqa: N818
-    """A wrong result or a wrong reaction to an invalid call."""
+    """A wrong result, or a wrong error of an invalid call."""
 
 
 def set_threads(number: int) -> None:
@@ -66,9 +66,10 @@ def run(case: Case, threads: int = 2) -> Any:
 
 
 def check(seed: int) -> str:
-    """Make and check the call of a seed; return its outcome: its mode or the kind of error.
+    """Make the random call that a seed determines, and check its result or its error.
 
-    Raises Violation if the outcome is wrong.
+    Return the mode of a call that succeeded, and ``"rejected"`` or ``"unsupported"`` for an error.
+    Raise Violation if the result or the error is wrong.
     """
     rng = np.random.default_rng(seed)
     case = random_case(rng)
@@ -92,11 +93,12 @@ def check(seed: int) -> str:
 
 
 def _is_raised_by_argument(error: Exception) -> bool:
-    """Return whether an argument that is not a plain array raised the error itself."""
+    """Return whether an argument's own code raised the error, when onedsl used the argument."""
     return isinstance(error, AttributeError | IndexError) and "onedsl" not in str(error)
 
 
 def _bytes_of(value: Any) -> bytes | None:
+    """Return the bytes of an array, or None for other objects."""
     try:
         return arrays.to_numpy(value).tobytes()
     except Exception:
@@ -104,7 +106,10 @@ def _bytes_of(value: Any) -> bytes | None:
 
 
 def _check_inputs(case: Case, before: list[bytes | None]) -> None:
-    """Raise if an input changed that is not also an output."""
+    """Raise if the call changed an input that is not also an output.
+
+    `before` contains the bytes of the inputs before the call.
+    """
     outputs = case.target.schema.outputs
     written = (
         {port.in_place for port in outputs} if case.in_place or "out" in case.mutations else set()
@@ -115,11 +120,15 @@ def _check_inputs(case: Case, before: list[bytes | None]) -> None:
 
 
 def _check_error(case: Case, error: Exception, before: list[bytes | None]) -> str:
-    """Return the kind of an error; raise if the call is valid or the error is not acceptable."""
+    """Return the kind of an error: ``"rejected"`` or ``"unsupported"``.
+
+    Raise Violation if the call is valid, if the message is not meant for users, or if the call
+    wrote to memory before it raised the error.
+    """
     message = str(error)
     if isinstance(error, onedsl.UnsupportedError):
         if case.backend != "onednn":
-            raise Violation(f"{case.backend} does not support: {message}: {case}")
+            raise Violation(f"{case.backend} must support this call: {message}: {case}")
         return "unsupported"
     if not case.mutations and not _needs_dense_copy(case):
         raise Violation(f"a valid call was rejected: {message!r}: {case}")
@@ -134,9 +143,11 @@ def _check_error(case: Case, error: Exception, before: list[bytes | None]) -> st
 
 
 def _needs_dense_copy(case: Case) -> bool:
-    """Return whether src must be copied because its kept axes are permuted in memory.
+    """Return whether the call is invalid because src's kept axes are permuted in memory.
 
-    A compiled operator has no plan for such a src, and outputs must have the strides of the copy.
+    Kept axes are those in which the statistics have src's size. A direct call copies such a src to
+    dense memory. A compiled operator has no plan for it, and `out` must have the strides of the
+    copy.
     """
     if not case.target.broadcast or (case.mode != "compiled" and case.out is None):
         return False
@@ -148,7 +159,7 @@ def _needs_dense_copy(case: Case) -> bool:
 
 
 def compute_expected(case: Case) -> list[Expected] | None:
-    """Compute the outputs in float64; return None if the inputs do not fit together."""
+    """Compute the outputs in float64. Return None if the inputs are invalid, after a mutation."""
     ports = case.target.schema.inputs
     try:
         inputs = [None if v is None else arrays.to_numpy(v) for v in case.inputs]
@@ -183,7 +194,7 @@ def compute_expected(case: Case) -> list[Expected] | None:
 
 
 def check_result(case: Case, result: Any, expected: list[Expected] | None) -> None:
-    """Compare a result with the expected one."""
+    """Raise Violation if a result differs from the expected outputs. None stands for an error."""
     if expected is None:
         raise Violation(f"an invalid call was accepted: {case}")
     if "values" in case.mutations:
@@ -209,14 +220,14 @@ def _has_negative_variance(case: Case) -> bool:
 
 
 def _compare(case: Case, name: str, got: np.ndarray, expected: Expected, per_channel: int) -> None:
-    """Compare an output elementwise, with tolerances that follow from its terms."""
+    """Compare an output elementwise, with tolerances computed from the terms of its sums."""
     dtype = next(n for n, d in helpers.NUMPY.items() if d == got.dtype)
     value, magnitude, slack = (
         np.broadcast_to(a, np.shape(expected.value)).reshape(got.shape) for a in expected
     )
     onednn = case.backend == "onednn"
     info = np.finfo(np.float16 if dtype == "f16" else np.float32)
-    # oneDNN adds in f32, and rounds the result of each op.
+    # oneDNN adds in f32, and rounds every intermediate result.
     sums = SUM_TOLERANCE + per_channel * 2.0**-24 * onednn
     allowed = ITEM_TOLERANCES[dtype] * (np.abs(value) + slack + magnitude * onednn)
     allowed += (sums + 2.0**-21) * magnitude + slack + float(info.smallest_subnormal)
@@ -234,7 +245,10 @@ def _compare(case: Case, name: str, got: np.ndarray, expected: Expected, per_cha
 
 
 def _check_bits(rng: Rng, case: Case, result: Any) -> None:
-    """Repeat the call with other threads, at other addresses: the bits must be the same."""
+    """Repeat the call with another number of threads, and with inputs at other addresses.
+
+    Raise Violation if the results have other bits.
+    """
     again = dataclasses.replace(case, out=None, guard=None, mode="direct")
     again.inputs = [
         arrays.shifted_copy(rng, v)

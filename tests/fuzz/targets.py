@@ -1,4 +1,11 @@
-"""The operator classes under test and their formulas. A new class is a new row of TARGETS."""
+"""The operator classes under test, and their formulas in float64.
+
+To test another class, add a row to TARGETS.
+
+A formula also returns what the tolerances are computed from. The magnitude of a result is the sum
+of the absolute values of its terms; rounding errors are proportional to it. Its slack is an
+absolute tolerance: if rounding decides whether a ReLU passes a gradient, both results are correct.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +20,27 @@ from onedsl.operators._schema import OpSchema
 
 
 class Expected(NamedTuple):
-    """An output in float64 with what its tolerance is computed from."""
+    """An expected output in float64, with its magnitude and its slack."""
 
     value: np.ndarray
     magnitude: np.ndarray
-    """The sum of the absolute values of the terms of value."""
     slack: np.ndarray | float = 0.0
-    """An additional absolute tolerance, where rounding decides whether a ReLU is open."""
 
 
 Values = Mapping[str, Any]
-"""Inputs in float64 by their names in oneDNN's documentation, and attributes by their names.
+"""The inputs in float64 and the attributes. Keys are the names in oneDNN's documentation.
 
-Statistics have a shape that broadcasts to the tensors; absent inputs are None."""
+Statistics have a shape that broadcasts to the tensors. Omitted inputs are None."""
 
 Formula = Callable[[Values, tuple[int, ...]], list[Expected]]
-"""Computes the outputs from the values and the summed axes."""
+"""A function that computes the outputs from the values and the summed axes."""
 
 PIVOT = 2.0**-11
-"""The kernels' pivot of sums differs from the mean by at most this factor of it."""
+"""Largest relative difference between the mean and the pivot that kernels subtract from src."""
 
 
 def total(terms: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """Return the sums per channel, with kept dimensions."""
+    """Return the sums of the terms over the axes, with size 1 in these axes."""
     return np.sum(terms, axis=axes, keepdims=True)
 
 
@@ -52,7 +57,7 @@ def frozen_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
 def _gradients(
     v: Values, axes: tuple[int, ...], d: np.ndarray, d_slack: np.ndarray, frozen: bool = False
 ) -> list[Expected]:
-    """Compute the gradients from diff_dst after the ReLU, which has a slack per item."""
+    """Compute the gradients of batch norm from its output's gradient `d`, with slack `d_slack`."""
     x, mean = v["src"], v["mean"]
     gamma = np.ones_like(mean) if v["gamma"] is None else v["gamma"]
     r = 1 / np.sqrt(v["variance"] + v["epsilon"])
@@ -76,7 +81,7 @@ def relu_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
     """Compute the gradients of batch norm and ReLU."""
     d, bound = v["diff_dst"], np.inf if v["clip"] is None else v["clip"]
     dst, slack = v["dst"], np.zeros_like(d)
-    if dst is None:  # the rounding of dst may decide on which side of 0 or the bound it is
+    if dst is None:  # the kernel computes dst, and its rounding may cross 0 or the bound
         computed = _dst(v, v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"]))
         dst = computed.value
         margin = (np.abs(dst) + computed.magnitude) * 2.0**-7 + 2.0**-24
@@ -89,7 +94,10 @@ def relu_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
 def _dst(
     v: Values, mean: np.ndarray, r: np.ndarray, condition: np.ndarray | float = 1.0
 ) -> Expected:
-    """Normalize; `condition` is the magnitude of the variance's terms divided by the variance."""
+    """Compute dst before the ReLU from the mean and `r` = 1 / sqrt(variance + epsilon).
+
+    `condition` is the magnitude of the variance's terms, divided by the variance.
+    """
     gamma = np.ones_like(mean) if v["gamma"] is None else v["gamma"]
     beta = np.zeros_like(mean) if v["beta"] is None else v["beta"]
     residual = np.zeros_like(v["src"]) if v.get("residual") is None else v["residual"]
@@ -135,13 +143,13 @@ class Target:
     cls: type[Any]
     formula: Formula
     attributes: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Attributes other than epsilon and data_format, and valid values of each."""
+    """Valid values of each attribute, except epsilon and data_format."""
     option: tuple[str, Any, Any] | None = None
-    """The option that requests outputs: its name, the value for all outputs, one for some."""
+    """The option that requests outputs: its name, its value for all outputs, and for fewer."""
     reduce_inputs: int = 0
-    """The number of inputs of `reduce`; 0 if the class has none."""
+    """The number of inputs of the method `reduce`, or 0 if the class has no such method."""
     broadcast: bool = False
-    """Whether statistics have the rank of src and broadcast to it; no data_format then."""
+    """Whether statistics have src's rank and broadcast to it. The class has no data_format then."""
 
     @property
     def schema(self) -> OpSchema:

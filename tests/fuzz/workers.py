@@ -12,11 +12,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 CORPUS = (-1, 1)
-"""A range of seeds that stands for the corpus."""
+"""A range of seeds, as (first, count), that means the corpus."""
 
 
 def make_calls(first: int, count: int) -> None:
-    """Make calls, and print the name of each before it, because it may kill this process."""
+    """Make the random calls of a range of seeds, or those of the corpus.
+
+    The name of a call is its seed or its function. It is printed before the call, because the call
+    may crash this process.
+    """
     from fuzz import corpus, judge
 
     if (first, count) == CORPUS:
@@ -28,6 +32,7 @@ def make_calls(first: int, count: int) -> None:
 
 
 def _make_call(name: str, call: Callable[[], str]) -> None:
+    """Make one call, and print its start, its outcome, and a violation if it raises an error."""
     print("start", name, flush=True)
     try:
         outcome = call()
@@ -38,7 +43,10 @@ def _make_call(name: str, call: Callable[[], str]) -> None:
 
 
 class Worker(threading.Thread):
-    """Runs ranges of seeds in child processes; after a crash, a new child runs the rest."""
+    """A thread that runs ranges of seeds in child processes, one after the other.
+
+    If a child crashes, a new child runs the rest of its range.
+    """
 
     def __init__(
         self,
@@ -46,14 +54,17 @@ class Worker(threading.Thread):
         command: Sequence[str],
         timeout: float = 120,
     ) -> None:
-        """Store the command of a child, to which a range's first seed and count are added."""
+        """Store the queue of ranges and the command line of a child.
+
+        The first seed and the count of a range are added to the command line.
+        """
         super().__init__()
         self._ranges, self._command, self._timeout = ranges, command, timeout
         self.outcomes: collections.Counter[str] = collections.Counter()
         self.violations: list[str] = []
 
     def run(self) -> None:
-        """Run ranges until there are none left."""
+        """Run ranges until the queue is empty."""
         while True:
             try:
                 first, count = self._ranges.get_nowait()
@@ -64,7 +75,7 @@ class Worker(threading.Thread):
                 first = self._run_child(first, end - first)
 
     def _run_child(self, first: int, count: int) -> int:
-        """Run one child, and return the seed to continue with."""
+        """Run one child, and return the first seed that it did not run."""
         with (
             tempfile.TemporaryFile() as stderr,
             subprocess.Popen(
@@ -95,7 +106,7 @@ class Worker(threading.Thread):
             return int(name) + 1 if name.isdigit() else first + count
 
     def _lines(self, child: subprocess.Popen[bytes]) -> Iterator[str]:
-        """Yield the lines of a child; after a timeout, kill it and yield "timeout"."""
+        """Yield the lines that a child prints. After a timeout, kill it and yield "timeout"."""
         assert child.stdout is not None
         pending = b""
         while select.select([child.stdout], [], [], self._timeout)[0]:
@@ -108,5 +119,6 @@ class Worker(threading.Thread):
         yield "timeout"
 
     def _report(self, text: str) -> None:
+        """Print a violation and store it."""
         self.violations.append(text)
         print(text, flush=True)
