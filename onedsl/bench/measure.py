@@ -43,7 +43,7 @@ class Row(Case):
     seconds: Mapping[str, float]
     noise: Mapping[str, float]
     noisy: bool = False
-    non_temporal: bool = True  # files of older versions have no such field, and always used them
+    non_temporal: bool = True  # older files lack it: their triad always used such stores
 
     def time(self, name: str) -> float:
         """Return the seconds of the faster of an implementation's calls, NaN if it did not run."""

@@ -86,7 +86,7 @@ def copies_beyond_cache(bytes_of_one: int) -> int:
 
 
 def _aligned_copy(array: Array) -> Array:
-    """Copy an array to the alignment of PyTorch's and JAX's tensors, that of a cache line."""
+    """Copy an array to memory aligned to a cache line, as PyTorch and JAX align tensors."""
     copy = aligned_like(array)
     copy[...] = array
     return copy
