@@ -277,7 +277,7 @@ def test_operators_copy_other_layouts():
 
 
 def test_unsupported_tensors_are_rejected():
-    with pytest.raises(RuntimeError, match="must be dense float32"):
+    with pytest.raises(RuntimeError, match="must be float32, bfloat16 or float16"):
         ops.batch_norm_training(torch.randn(2, 4, 3, 5).double(), None, None, 1e-5)
 
 

@@ -31,18 +31,25 @@ def _small(monkeypatch):
 def kinds(monkeypatch):
     """Count the kernels: ReLU, addition and ReLU, plain results, and fused backward passes."""
     counts = collections.Counter()
-    compute, plain = _deferred_state.State.compute, _deferred_autograd._gradients
+    state_class = _deferred_state.State
+    relu, plain = state_class.relu, state_class.plain
+    gradients = _deferred_autograd._gradients
 
-    def counted(state, operation, clip=None):
-        name = "plain" if "relu" not in operation.name else "relu"
-        counts["add " * (state.residual is not None) + name] += 1
-        return compute(state, operation, clip)
+    def counted_relu(state, clip):
+        counts["add " * (state.residual is not None) + "relu"] += 1
+        return relu(state, clip)
+
+    def counted_plain(state):
+        if state.values is None:
+            counts["add " * (state.residual is not None) + "plain"] += 1
+        return plain(state)
 
     def counted_backward(*arguments):
         counts["plain backward"] += 1
-        return plain(*arguments)
+        return gradients(*arguments)
 
-    monkeypatch.setattr(_deferred_state.State, "compute", counted)
+    monkeypatch.setattr(state_class, "relu", counted_relu)
+    monkeypatch.setattr(state_class, "plain", counted_plain)
     monkeypatch.setattr(_deferred_autograd, "_gradients", counted_backward)
     return counts
 
@@ -55,8 +62,8 @@ def run(model, seed):
     model.attach_hooks()
     observed = []
     generator = torch.Generator().manual_seed(seed)
-    for step in range(3):
-        model.train(step < 2)
+    for step in range(4):
+        model.train(step < 3)
         x = torch.randn(3, 4, 5, 5, generator=generator).requires_grad_(step == 1)
         error, output = None, None
         try:
@@ -557,6 +564,55 @@ def test_memory_that_is_not_pytorch_s(kinds):
     outputs = [F.relu(layer(src * 1) + torch.from_numpy(array)) for layer in (fused, plain)]
     assert torch.allclose(*outputs, atol=1e-5)
     assert not kinds["add relu"]
+
+
+def test_expected_results_are_used_only_where_they_are_right():
+    """A step computes early what the step before used; another use must not get that result."""
+    torch.manual_seed(0)
+    plain = nn.BatchNorm2d(4)
+    fused = onedsl_torch.fuse(copy.deepcopy(plain))
+    uses = (
+        lambda m, x: F.relu(m(x)),
+        lambda m, x: F.relu6(m(x)),
+        lambda m, x: F.relu(m(x) + x),
+        lambda m, x: m(x).sigmoid(),
+        lambda m, x: [m(x), F.relu6(m(2 * x))][0].relu(),  # another upper bound in between
+        lambda m, x: F.relu(m(x)) + F.relu6(m(x) + 1),
+    )
+    for i in torch.randint(len(uses), (200,)).tolist():
+        x = 4 * torch.randn(3, 4, 5, 5)
+        results = []
+        for layer in (plain, fused):
+            layer.zero_grad()
+            leaf = x.clone().requires_grad_()
+            out = uses[i](layer, leaf * 1)
+            out.square().sum().backward()
+            running = (layer.running_mean.clone(), layer.running_var.clone())
+            results.append((out.detach(), leaf.grad, layer.weight.grad, layer.bias.grad, *running))
+        for expected, got in zip(*results, strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("expected", ["relu", "add", "plain"])
+def test_expectations_do_not_change_bits(expected):
+    """The first call expects nothing, and the others what the calls before used."""
+    use = {
+        "relu": lambda y, x: F.relu(y),
+        "add": lambda y, x: F.relu(y + x),
+        "plain": lambda y, x: y.sigmoid(),
+    }[expected]
+    layer = onedsl_torch.fuse(nn.BatchNorm2d(4, momentum=0.0))
+    x = torch.randn(3, 4, 9, 9, requires_grad=True)
+    results = []
+    for _ in range(4):
+        x.grad = None
+        layer.zero_grad()
+        y = x * 1
+        out = use(layer(y), y)
+        out.square().sum().backward()
+        results.append((out.detach(), x.grad, layer.weight.grad, layer.bias.grad))
+    for more in results[1:]:
+        assert all(map(torch.equal, results[0], more))
 
 
 def test_small_tensors_are_not_deferred(x, monkeypatch):

@@ -249,7 +249,8 @@ void run_logged(const Plan& plan, const Ports& ports) {
 }
 
 void bind_frameworks(py::module_& module) {
-  module.def("register_torch_kernels", [] { torch::register_kernels(&run_logged); });
+  module.def("register_torch_ops", [] { torch::register_own_ops(&run_logged); });
+  module.def("override_torch_kernels", &torch::override_pytorch);
   module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
   module.def("xla_handlers", [] {
     py::dict all;

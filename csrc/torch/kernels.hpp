@@ -3,19 +3,23 @@
 #include "../core/ports.hpp"
 #include "../plan/plan.hpp"
 
-// CPU kernels of PyTorch's batch-norm ops.
+// CPU kernels of PyTorch's batch-norm ops and of onedsl's.
 //
-// They compute the forward pass in training and the gradient of contiguous and channels_last
-// tensors in a supported type with f32 parameters. Every other call goes to PyTorch's own kernel.
+// Those of PyTorch's ops compute the forward pass in training and the gradient of contiguous and
+// channels_last tensors in a supported type with f32 parameters. Every other call goes to PyTorch's
+// own kernel.
 namespace onedsl::torch {
 
 // Executes a plan and writes it to the run log.
 using LoggedRun = void (*)(const Plan& plan, const Ports& ports);
 
+// Registers the kernels of the ops that onedsl/torch/_compiled_ops.py has defined. Must be called
+// once, before the others. Throws std::runtime_error if this PyTorch is unsupported.
+void register_own_ops(LoggedRun run);
+
 // Overrides PyTorch's kernels for the rest of the process. Until use_kernels(true), the new kernels
-// call PyTorch's own. Must be called once. Throws std::runtime_error if this PyTorch is
-// unsupported.
-void register_kernels(LoggedRun run);
+// call PyTorch's own. Must be called once.
+void override_pytorch();
 
 // Thread-safe at any time. A kernel that is already running is not affected.
 void use_kernels(bool use) noexcept;

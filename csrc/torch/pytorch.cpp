@@ -52,6 +52,7 @@ void load() {
   loaded.find("torch_get_const_data_ptr", api.data);
   loaded.find("torch_get_mutable_data_ptr", api.mutable_data);
   loaded.find("aoti_torch_empty_strided", api.empty);
+  loaded.find("torch_from_blob", api.from_blob);
   loaded.find("aoti_torch_new_uninitialized_tensor", api.undefined);
   loaded.find("aoti_torch_copy_", api.copy);
   loaded.find("aoti_torch_delete_tensor_object", api.delete_tensor);

@@ -56,6 +56,11 @@ struct StableInterface {
   Error (*mutable_data)(const Tensor*, void**);
   Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                  std::int32_t type, std::int32_t device, std::int32_t device_index, Tensor** made);
+  Error (*from_blob)(void* data, std::int64_t rank, const std::int64_t* sizes,
+                     const std::int64_t* strides, std::int64_t offset, std::int32_t type,
+                     std::int32_t device, std::int32_t device_index, Tensor** made,
+                     std::int32_t layout, const std::uint8_t* opaque, std::int64_t opaque_size,
+                     void (*deleter)(void* data, void* context), void* context);
   Error (*undefined)(Tensor** made);
   Error (*copy)(Tensor* to, const Tensor* from, std::int32_t non_blocking);
   Error (*delete_tensor)(Tensor*);

@@ -4,12 +4,21 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <vector>
 
 namespace onedsl::torch {
 namespace {
 
+constexpr std::size_t cache_line = 64;
 constexpr std::size_t page = 4096;
 constexpr std::size_t large_memory = std::size_t{4} << 20;
+constexpr std::int32_t no_index = -1;  // of the device: there is one CPU
+
+std::size_t bytes_to_next(const std::size_t multiple, const void* const address) {
+  return (multiple - reinterpret_cast<std::uintptr_t>(address) % multiple) % multiple;
+}
 
 std::optional<DataType> data_type(const std::int32_t type) {
   if (type == api.f32()) return DataType::f32;
@@ -25,7 +34,6 @@ std::int32_t pytorch_type(const DataType type) {
 
 OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
                   const std::int64_t* const strides, const std::int32_t type) {
-  constexpr std::int32_t no_index = -1;
   Tensor* made = nullptr;
   check(api.empty(rank, sizes, strides, type, api.cpu(), no_index, &made));
   return OwnedTensor(made);
@@ -43,12 +51,37 @@ bool is_contiguous(const View& v, const Axis& axis) {
   return true;
 }
 
+std::size_t size_in_bytes(const View& dense) {
+  std::size_t bytes = size_of(dense.type);
+  for (std::int64_t i = 0; i < dense.rank; ++i) bytes *= static_cast<std::size_t>(dense.sizes[i]);
+  return bytes;
+}
+
 // Without huge pages, page faults of new memory take longer than the kernel that writes it.
 void use_huge_pages(std::byte* const begin, const std::size_t bytes) {
-  if (bytes < large_memory) return;
-  const std::size_t before_page = (page - reinterpret_cast<std::uintptr_t>(begin) % page) % page;
   // A system without huge pages returns an error; ordinary pages remain.
+  const std::size_t before_page = bytes_to_next(page, begin);
   static_cast<void>(madvise(begin + before_page, bytes - before_page, MADV_HUGEPAGE));
+}
+
+// Returns a tensor in memory of malloc.
+//
+// With glibc before 2.38, large memory of PyTorch's own costs up to a tenth of a training step:
+// posix_memalign takes new memory from the system time and again, because what it freed is a little
+// too short for the next tensor of the same size.
+OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
+  auto* const allocated = static_cast<std::byte*>(std::malloc(bytes + cache_line));
+  if (allocated == nullptr) throw std::bad_alloc();
+  std::byte* const begin = allocated + bytes_to_next(cache_line, allocated);
+  use_huge_pages(begin, bytes);
+  Tensor* made = nullptr;
+  const Error error = api.from_blob(
+      begin, like.rank, like.sizes, like.strides, 0, pytorch_type(like.type), api.cpu(), no_index,
+      &made, api.strided(), nullptr, 0, [](void*, void* const to_free) { std::free(to_free); },
+      allocated);
+  if (error != 0) std::free(allocated);
+  check(error);
+  return OwnedTensor(made);
 }
 
 }  // namespace
@@ -99,11 +132,24 @@ OwnedTensor empty_vector(const std::int64_t length) {
 }
 
 OwnedTensor empty_like(const View& dense) {
+  const std::size_t bytes = size_in_bytes(dense);
+  if (bytes >= large_memory) return empty_by_malloc(dense, bytes);
+  return empty(dense.rank, dense.sizes, dense.strides, pytorch_type(dense.type));
+}
+
+OwnedTensor empty_clonable_like(const View& dense) {
   OwnedTensor made = empty(dense.rank, dense.sizes, dense.strides, pytorch_type(dense.type));
-  std::size_t bytes = size_of(dense.type);
-  for (std::int64_t i = 0; i < dense.rank; ++i) bytes *= static_cast<std::size_t>(dense.sizes[i]);
-  use_huge_pages(memory_of<std::byte>(*made), bytes);
+  const std::size_t bytes = size_in_bytes(dense);
+  if (bytes >= large_memory) use_huge_pages(memory_of<std::byte>(*made), bytes);
   return made;
+}
+
+OwnedTensor empty_contiguous(const View& like) {
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(like.rank), 1);
+  for (auto i = strides.size() - 1; i-- > 0;) {
+    strides[i] = strides[i + 1] * std::max<std::int64_t>(like.sizes[i + 1], 1);
+  }
+  return empty(like.rank, like.sizes, strides.data(), pytorch_type(like.type));
 }
 
 OwnedTensor empty_bytes() {

@@ -56,6 +56,8 @@ const float* f32_vector(const Tensor& tensor, std::int64_t length);
 
 OwnedTensor empty_vector(std::int64_t length);
 OwnedTensor empty_like(const View& dense);
+OwnedTensor empty_clonable_like(const View& dense);  // memory of PyTorch's, for lazy clones
+OwnedTensor empty_contiguous(const View& like);
 OwnedTensor empty_bytes();  // a uint8 tensor without elements
 OwnedTensor undefined();
 

@@ -113,9 +113,7 @@ def mark_written(out: Sequence[object]) -> None:
     """
     torch = sys.modules.get("torch")
     if torch is not None:
-        for array in out:
-            if isinstance(array, torch.Tensor):
-                torch.autograd.graph.increment_version(array)
+        torch.autograd.graph.increment_version([t for t in out if isinstance(t, torch.Tensor)])
 
 
 def aligned_like(like: Array, line: int = 64) -> Array:

@@ -1,4 +1,4 @@
-"""Batch norm in training as functional operators that torch.compile keeps whole.
+"""Batch norm in training as functional operators: fused, and kept whole by torch.compile.
 
 Under torch.compile, layers call `batch_norm_training`. A pass over inductor's graph
 (`_compiler_pass`) then replaces it, an addition and the ReLU that follows by
@@ -16,11 +16,7 @@ from torch import Tensor, nn
 
 from .. import _core
 from ._layers import TYPES, begin_step
-from ._op import core_operator
-from ._training import affine, is_laid_out, normalize, operator
 
-_AUTO = _core.Backend.auto
-_RELU_BACKWARD = _core.Operation.relu_training_backward
 _Statistics = tuple[Tensor, Tensor]
 _Outputs = tuple[Tensor, Tensor, Tensor]
 
@@ -45,6 +41,7 @@ for _name, _schema in {
 }.items():
     _LIBRARY.define(_name + _schema, tags=(torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag))
 
+_core.register_torch_ops()  # the CPU kernels of all but the last: csrc/torch/own_ops.cpp
 batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_relu_training = torch.ops.onedsl.batch_norm_relu_training.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
@@ -95,91 +92,6 @@ def _register_pass() -> bool:
 # What torch.compiler.assume_constant_result sets, without importing torch._dynamo here: the
 # function runs while the layer is traced.
 _register_pass._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _in_layout_of(src: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor with src's strides; copied if it has others."""
-    return tensor if tensor.stride() == src.stride() else torch.empty_like(src).copy_(tensor)
-
-
-def _laid_out(src: Tensor) -> Tensor:
-    """Return a tensor in a layout that the kernels support; copied if it has another."""
-    return src if is_laid_out(src) else src.contiguous()
-
-
-def _checked(outputs: Any) -> Any:
-    if outputs is None:
-        raise RuntimeError(
-            "the tensors must be dense float32, bfloat16 or float16 on the CPU, with float32 "
-            "statistics"
-        )
-    return outputs
-
-
-@torch.library.impl(_LIBRARY, "batch_norm_training", "CPU")
-def _batch_norm(src: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Any:
-    operation = _core.Operation.forward_training
-    return _checked(normalize(operation, _laid_out(src), weight, bias, None, None, 0.0, eps))
-
-
-@torch.library.impl(_LIBRARY, "batch_norm_relu_training", "CPU")
-def _batch_norm_relu(
-    src: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    eps: float,
-    clip: float | None,
-) -> Any:
-    src = _laid_out(src)
-    residual = None if residual is None else _in_layout_of(src, residual)
-    operation = _core.Operation.relu_forward_training
-    return _checked(
-        normalize(operation, src, weight, bias, None, None, 0.0, eps, residual, clip=clip)
-    )
-
-
-@torch.library.impl(_LIBRARY, "batch_norm_training_backward", "CPU")
-def _batch_norm_backward(
-    diff_dst: Tensor,
-    src: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    weight: Tensor | None,
-    eps: float,
-) -> Any:
-    src = _laid_out(src)
-    inputs = (src, _in_layout_of(src, diff_dst), mean, variance, weight)
-    return _checked(core_operator(eps, "NCX", "batch").run(inputs, True, None, _AUTO))
-
-
-def _relu_backward(
-    diff_dst: Tensor,
-    src: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    dst: Tensor | None,
-    eps: float,
-    clip: float | None,
-) -> Any:
-    src = _laid_out(src)
-    diff_dst = _in_layout_of(src, diff_dst)
-    dst = None if dst is None else _in_layout_of(src, dst)
-    inputs = (src, diff_dst, mean, variance, *affine(weight, bias), dst)
-    kernel = operator(_RELU_BACKWARD, eps, clip)
-    return _checked(kernel.run(inputs, dst is not None, None, _AUTO))
-
-
-torch.library.impl(_LIBRARY, "batch_norm_add_relu_training_backward", "CPU")(_relu_backward)
-
-
-@torch.library.impl(_LIBRARY, "batch_norm_relu_training_backward", "CPU")
-def _relu_backward_without_residual(*arguments: Any) -> Any:
-    diff_dst, src, mean, variance, weight, bias, eps, clip = arguments
-    gradients = _relu_backward(diff_dst, src, mean, variance, weight, bias, None, eps, clip)
-    return gradients[:3]
 
 
 def _fake_statistics(src: Tensor) -> _Statistics:

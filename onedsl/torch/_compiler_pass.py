@@ -14,14 +14,10 @@ import torch
 import torch._inductor.config
 from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from . import _compiled_ops as ops
-from . import _decompositions
-from ._decompositions import DECOMPOSITIONS
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
@@ -60,9 +56,6 @@ class FuseBatchNorm(CustomGraphPass):
             if relu is not None:
                 _fuse(graph, relu, _find_gradient(relu))
         _clean_up(graph)
-        for node in list(graph.nodes):
-            if node.target in DECOMPOSITIONS and _is_followed_by_pointwise(node):
-                _decompose(graph, node)
         for node in graph.nodes:
             if node.target is _aten.convolution_backward.default and _is_output_of(
                 node.args[0], _GRADIENTS
@@ -72,7 +65,7 @@ class FuseBatchNorm(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return what distinguishes versions of this pass in inductor's caches."""
-        return get_hash_for_files((__file__, ops.__file__, _decompositions.__file__))
+        return get_hash_for_files((__file__, ops.__file__))
 
 
 def register() -> None:
@@ -307,34 +300,3 @@ _GRADIENTS = (
     ops.batch_norm_relu_training_backward,
     ops.batch_norm_add_relu_training_backward,
 )
-
-
-def _is_followed_by_pointwise(node: Node) -> bool:
-    """Return whether inductor can fuse a batch norm, or its gradient, with what uses its result."""
-    first = _output(node, 0)
-    return first is not None and any(
-        torch.Tag.pointwise in getattr(user.target, "tags", ()) for user in _users(first)
-    )
-
-
-def _decompose(graph: Graph, node: Node) -> None:
-    """Replace an operator by PyTorch's own, which inductor fuses with their neighbors."""
-    inputs = node.all_input_nodes
-
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        values = dict(zip(inputs, tensors, strict=True))
-        return DECOMPOSITIONS[node.target](
-            *(values[a] if isinstance(a, Node) else a for a in node.args)
-        )
-
-    traced = make_fx(run, decomposition_table=select_decomp_table())(*map(_value, inputs))
-    unused = iter(inputs)
-    copies: dict[Node, Any] = {}
-    with graph.inserting_before(node):
-        for other in traced.graph.nodes:
-            if other.op == "placeholder":
-                copies[other] = next(unused)
-            elif other.op == "output":
-                _replace_outputs(node, [copies[n] for n in other.args[0]])
-            else:
-                copies[other] = graph.node_copy(other, copies.__getitem__)

@@ -5,9 +5,11 @@ statistics, and returns a `DeferredBatchNorm`: a tensor without storage. An addi
 well. A ReLU then runs one kernel for all of it. Any other use computes the plain result and turns
 the object into an ordinary tensor.
 
-The statistics are not deferred, although one kernel for both passes is up to 1.1 times as fast in
-contiguous memory: running statistics can be read at any time through references that nothing can
-intercept, and an unused result must update them, too.
+The statistics are not deferred: running statistics can be read at any time through references that
+nothing can intercept, and an unused result must update them, too. But one kernel for statistics and
+result is faster than two. So a layer computes at once what the previous step used: the result with
+a ReLU, or the plain one, which is then not deferred. If the use is another one this time, the
+kernels run again.
 
 What is computed late must not depend on what happens in between. Inputs can be overwritten, even
 unseen by autograd (through ``tensor.data``), so they are held as copy-on-write clones of PyTorch,
@@ -20,6 +22,7 @@ one kernel and leaves them at the node of the batch norm, which runs next.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -29,15 +32,16 @@ from torch import Tensor, nn
 
 from .. import _core
 from ._deferred_autograd import apply_add, apply_batch_norm, apply_relu
-from ._deferred_state import Operands, Snapshot
+from ._deferred_state import Expectation, compute_early
 from ._deferred_tensor import HANDLERS, DeferredBatchNorm, become, is_transformed, make_plain
 from ._layers import TYPES, begin_step
-from ._training import is_laid_out, operator
+from ._training import is_laid_out
 
 MIN_ELEMENTS = 1 << 18
 """Smaller inputs are computed at once: the bookkeeping here takes longer than the fusion saves."""
 
 _NO_MEMORY = torch.empty(0)
+_expectations: weakref.WeakKeyDictionary[nn.Module, Expectation] = weakref.WeakKeyDictionary()
 
 
 def defer(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
@@ -67,28 +71,24 @@ def defer(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
     ):
         return None
     layer._check_input_dim(src)
+    expectation = _expectations.get(layer)
+    if expectation is None:
+        expectation = _expectations.setdefault(layer, Expectation())
     try:
         if not _is_private(src):
             return None
-    except RuntimeError:  # a view that autograd has invalidated: the error is PyTorch's
+        operands = compute_early(src, weight, bias, layer.eps, expectation)
+    except RuntimeError:  # an invalidated view, memory without lazy clones, an unsupported input
         return None
-    statistics = operator(_core.Operation.forward_training, layer.eps).reduce((src,))
-    if statistics is None:
-        return None
-    try:
-        with torch.no_grad():
-            snapshot = Snapshot(src)
-    except RuntimeError:  # the memory is not PyTorch's own, and has no lazy clones
+    if operands is None:
         return None
     running_mean, running_var, _, momentum = begin_step(layer)
-    count, channels = statistics[0], src.shape[1]
-    moments = torch.from_numpy(statistics)
-    mean, variance = moments[1 : channels + 1].float(), (moments[channels + 1 :] / count).float()
     if running_mean is not None:
-        _core.update_running(running_mean, running_var, mean, variance, momentum, count)
-    weight_copy, bias_copy = (None if t is None else t.detach().clone() for t in (weight, bias))
-    operands = Operands(snapshot, statistics, weight_copy, bias_copy, layer.eps)
-    result: Tensor = apply_batch_norm(src, weight, bias, mean, variance, operands)
+        count = src.numel() // src.shape[1]
+        _core.update_running(
+            running_mean, running_var, operands.mean, operands.variance, momentum, count
+        )
+    result: Tensor = apply_batch_norm(src, weight, bias, operands)
     return result
 
 

@@ -8,14 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import _core
-from ..operators.batch_norm_relu_training_backward import SCHEMA as BACKWARD
+from . import _compiled_ops as ops
 from ._deferred_state import Operands, Snapshot, State
 from ._deferred_tensor import new_result
-from ._op import core_operator, op, run
-from ._training import affine, operator
-
-_AUTO = _core.Backend.auto
+from ._op import op
 
 
 class _Fused(NamedTuple):
@@ -37,16 +33,19 @@ class _BatchNorm(torch.autograd.Function):
         src: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        mean: Tensor,
-        variance: Tensor,
         operands: Operands,
     ) -> Tensor:
-        # PyTorch saves no bias: changing it between the passes is allowed. This is the copy.
-        ctx.save_for_backward(src, weight, operands.bias, mean, variance)
         ctx.eps = operands.eps
+        ctx.fused = None
+        if operands.plain is not None:
+            ctx.save_for_backward(src, weight, None, operands.mean, operands.variance)
+            return operands.plain
+        operands.weight = None if weight is None else weight.clone()
+        operands.bias = None if bias is None else bias.clone()
+        # PyTorch saves no bias: changing it between the passes is allowed. This is the copy.
+        ctx.save_for_backward(src, weight, operands.bias, operands.mean, operands.variance)
         ctx.shared = False  # whether anything but ReLUs uses the result
         ctx.relus = 0
-        ctx.fused = None
         operands.node = ctx
         return new_result(src, State(operands))
 
@@ -63,7 +62,7 @@ class _BatchNorm(torch.autograd.Function):
         if gradients is None:
             src, weight, _, mean, variance = ctx.saved_tensors
             gradients = _gradients(src, diff_dst, mean, variance, weight, ctx.eps)
-        return *(g if n else None for g, n in zip(gradients, needed, strict=True)), None, None, None
+        return *(g if n else None for g, n in zip(gradients, needed, strict=True)), None
 
 
 class _Add(torch.autograd.Function):
@@ -87,7 +86,7 @@ class _ReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, result: Tensor, clip: float | None) -> Tensor:
         state: State = result._state
-        dst = state.compute(_core.Operation.relu_forward_training, clip)
+        dst = state.relu(clip)
         # Without a residual the mask is computed from src again, and dst need not be kept.
         ctx.save_for_backward(None if state.residual is None else dst)
         ctx.batch_norm, ctx.clip = state.operands.node, clip
@@ -107,20 +106,22 @@ class _ReLU(torch.autograd.Function):
             return _masked(ctx, diff_dst), None
         src, weight, bias, mean, variance = batch_norm.saved_tensors
         (dst,) = ctx.saved_tensors
-        if diff_dst.stride() != src.stride():
-            diff_dst = torch.empty_like(src).copy_(diff_dst)
-        inputs = (src, diff_dst, mean, variance, *affine(weight, bias), dst)
-        kernel = operator(BACKWARD.operation, batch_norm.eps, ctx.clip)
-        gradients = kernel.run(inputs, dst is not None, None, _AUTO)
-        if gradients is None:
-            return _masked(ctx, diff_dst), None
-        *others, diff_residual = gradients[:4]
         placeholder = dst is None
-        returned = src.new_zeros(()).expand(src.shape) if placeholder else diff_residual
+        arguments = (diff_dst, src, mean, variance, weight, bias)
+        with torch._C._AutoDispatchBelowAutograd():
+            if placeholder:
+                gradients = ops.batch_norm_relu_training_backward(
+                    *arguments, batch_norm.eps, ctx.clip
+                )
+                returned = src.new_zeros(()).expand(src.shape)
+            else:
+                *gradients, returned = ops.batch_norm_add_relu_training_backward(
+                    *arguments, dst, batch_norm.eps, ctx.clip
+                )
         batch_norm.fused = _Fused(
             torch._C._current_graph_task_id(),
             returned,
-            tuple(others),
+            tuple(gradients),
             ctx if placeholder else None,
             diff_dst,
         )
@@ -180,13 +181,16 @@ def _gradients(
             diff_dst, src, weight, None, None, mean, inverse_stddev, True, eps, mask
         )
         return outputs
-    gradients = None
-    if not _is_observed(diff_dst):
-        kernel = core_operator(eps, "NCX", "batch")
-        gradients = run(kernel, src, diff_dst, mean, variance, weight, True)
-    return tuple(gradients or op(src, diff_dst, mean, variance, weight, eps, "NCX", "batch", True))
+    if _is_observed(diff_dst):
+        return tuple(op(src, diff_dst, mean, variance, weight, eps, "NCX", "batch", True))
+    with torch._C._AutoDispatchBelowAutograd():
+        found: tuple[Tensor, ...] = ops.batch_norm_training_backward(
+            diff_dst, src, mean, variance, weight, eps
+        )
+    return found
 
 
-apply_batch_norm = _BatchNorm.apply
-apply_add = _Add.apply
-apply_relu = _ReLU.apply
+# Function.apply without its support of torch.func, whose transforms never get here.
+apply_batch_norm = super(torch.autograd.Function, _BatchNorm).apply
+apply_add = super(torch.autograd.Function, _Add).apply
+apply_relu = super(torch.autograd.Function, _ReLU).apply

@@ -59,7 +59,7 @@ def _register() -> None:
     """Register onedsl's kernels with PyTorch's dispatcher, without PyTorch's warning."""
 
     def register(element: float) -> float:
-        _core.register_torch_kernels()
+        _core.override_torch_kernels()
         return element
 
     # PyTorch warns when a kernel is overridden. While a Python function of PyTorch such as `apply_`
@@ -95,6 +95,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     inductor, torch.compile's default compiler, decomposes batch norm before kernels are selected,
     so `enable` has no effect on models that it compiles. Use `fuse` for them.
+
+    Results of 4 MB and more are not memory of PyTorch's allocator: they cannot be resized
+    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``).
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 

@@ -121,15 +121,17 @@ def fuse(model: ModuleT) -> ModuleT:
 
     Notes
     -----
+    A layer computes its result at once as the step before used it, with a ReLU or without. This
+    affects only the speed: if the use is another one, the kernels run again.
+
     The plain result is computed at once in evaluation, without gradients, for inputs of fewer than
     262,144 elements, under torch.jit, torch.func and PyTorch's modes, for layers with forward or
     backward hooks, and for what onedsl's kernels do not support. So it is for
     inputs and residuals that no operation with gradients computed, as threads may share them.
 
     ``torch.compile(fuse(model))`` needs no other option. In training, a batch norm with its
-    addition and ReLU, and their gradients, are operators that the compiled graph calls. Batch norm
-    that inductor can fuse with something else stays inductor's. Exported programs hold PyTorch's
-    operators only.
+    addition and ReLU, and their gradients, are operators that the compiled graph calls. Exported
+    programs hold PyTorch's operators only.
 
     A deferred result is an instance of a subclass of torch.Tensor until it is used: do not compare
     its type. C++ functions that are not PyTorch operators and read a tensor's memory raise

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "pytorch.hpp"
+#include "tensors.hpp"
+
+// Arguments and results of kernels, in the form in which PyTorch's dispatcher passes them.
+namespace onedsl::torch {
+
+// An argument of an op, which the kernel owns, by the parameter type of PyTorch's own kernel.
+template <class Parameter>
+class Argument;
+
+class TensorArgument {
+ public:
+  explicit TensorArgument(const Value value) noexcept : handle_(reinterpret_cast<Tensor*>(value)) {}
+  Tensor& get() const noexcept { return *handle_; }
+
+ private:
+  OwnedTensor handle_;
+};
+
+template <>
+class Argument<const Tensor&> : public TensorArgument {
+  using TensorArgument::TensorArgument;
+};
+
+template <>
+class Argument<Tensor&> : public TensorArgument {
+  using TensorArgument::TensorArgument;
+};
+
+template <>
+class Argument<const OptionalTensor&> {
+ public:
+  explicit Argument(const Value value) noexcept : pointer_(reinterpret_cast<Value*>(value)) {
+    if (!pointer_) return;
+    handle_.reset(reinterpret_cast<Tensor*>(*pointer_));
+    tensor_.emplace(*handle_);
+  }
+  const OptionalTensor& get() const noexcept { return tensor_; }
+
+ private:
+  std::unique_ptr<Value> pointer_;
+  OwnedTensor handle_;
+  OptionalTensor tensor_;
+};
+
+template <>
+class Argument<bool> {
+ public:
+  explicit Argument(const Value value) noexcept : value_((value & 0xff) != 0) {}
+  bool get() const noexcept { return value_; }
+
+ private:
+  bool value_;
+};
+
+template <>
+class Argument<double> {
+ public:
+  explicit Argument(const Value value) noexcept { std::memcpy(&value_, &value, sizeof value_); }
+  double get() const noexcept { return value_; }
+
+ private:
+  double value_ = 0;
+};
+
+template <>
+class Argument<std::optional<double>> {
+ public:
+  explicit Argument(const Value value) noexcept : pointer_(reinterpret_cast<Value*>(value)) {}
+  std::optional<double> get() const noexcept {
+    if (!pointer_) return std::nullopt;
+    return Argument<double>(*pointer_).get();
+  }
+
+ private:
+  std::unique_ptr<Value> pointer_;
+};
+
+struct DeleteList {
+  void operator()(List* const list) const noexcept { api.delete_list(list); }
+};
+
+template <>
+class Argument<std::array<bool, 3>> {
+ public:
+  explicit Argument(const Value value) noexcept : handle_(reinterpret_cast<List*>(value)) {}
+  std::array<bool, 3> get() const {
+    std::array<bool, 3> flags = {};
+    for (std::size_t i = 0; i < flags.size(); ++i) {
+      Value item = 0;
+      check(api.list_item(handle_.get(), i, &item));
+      flags[i] = Argument<bool>(item).get();
+    }
+    return flags;
+  }
+
+ private:
+  std::unique_ptr<List, DeleteList> handle_;
+};
+
+template <std::size_t count>
+using Results = std::array<OwnedTensor, count>;
+
+// Calls a kernel of PyTorch and moves its results into handles, which are allocated before the call
+// so that nothing can fail after it.
+template <class... Outputs, class... Parameters, class... Arguments>
+Results<sizeof...(Outputs)> call(std::tuple<Outputs...> (*const kernel)(Parameters...),
+                                 const Arguments&... arguments) {
+  Results<sizeof...(Outputs)> handles;
+  for (OwnedTensor& handle : handles) handle = undefined();
+  const std::tuple<Outputs...> tensors = kernel(arguments.get()...);
+  OwnedTensor* next = handles.data();
+  std::apply([&](const auto&... tensor) { (((*next++)->impl = tensor.impl), ...); }, tensors);
+  return handles;
+}
+
+template <std::size_t count>
+void write_results(Value* const values, Results<count> results) {
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = reinterpret_cast<Value>(results[i].release());
+  }
+}
+
+}  // namespace onedsl::torch
