@@ -180,7 +180,7 @@ class BatchNormSums(Totals):
         return self._halves()[1]
 
     def __add__(self, other: "BatchNormSums") -> "BatchNormSums":
-        """Return the sums of both parts."""
+        """Return the sums over both parts together."""
         if not isinstance(other, BatchNormSums):
             return NotImplemented
         self._check_channels(other)

@@ -65,11 +65,11 @@ def record(
 def verbose() -> Iterator[None]:
     """Inside a ``with`` block, log operation, implementation, threads and time of every run.
 
-    The logger is ``onedsl``, the level is INFO, and runs on all threads are logged. Inside the block
-    the logger is enabled for INFO. It writes to stderr if the program has not configured logging.
+    Every run is logged, whichever thread calls it. The logger is ``onedsl`` and the level is INFO,
+    which the block enables. The logger writes to stderr if the program has not configured logging.
 
-    oneDNN's own verbose mode is independent of this: with the environment
-    variable ``ONEDNN_VERBOSE=1``, oneDNN prints the kernels that it runs to stdout.
+    oneDNN's own verbose mode is independent of this: with the environment variable
+    ``ONEDNN_VERBOSE=1``, oneDNN prints to stdout which kernels it runs.
 
     Examples
     --------

@@ -25,7 +25,7 @@ class _Fused(NamedTuple):
 
 
 class _BatchNorm(torch.autograd.Function):
-    """The node of the batch norm."""
+    """The autograd node of the batch norm."""
 
     @staticmethod
     def forward(
@@ -66,7 +66,7 @@ class _BatchNorm(torch.autograd.Function):
 
 
 class _Add(torch.autograd.Function):
-    """The node of the addition."""
+    """The autograd node of the addition."""
 
     @staticmethod
     def forward(ctx: Any, result: Tensor, residual: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class _Add(torch.autograd.Function):
 
 
 class _ReLU(torch.autograd.Function):
-    """The node of the ReLU, which computes everything."""
+    """The autograd node of the ReLU, which computes the gradients of all three."""
 
     @staticmethod
     def forward(ctx: Any, result: Tensor, clip: float | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The forward pass in training, with PyTorch's statistics."""
+"""The forward pass in training, which updates running statistics by PyTorch's formula."""
 
 from __future__ import annotations
 
