@@ -11,6 +11,8 @@ import helpers
 import pytest
 from torch_helpers import dynamo, nn, onedsl_torch, torch
 
+from onedsl.bench import networks  # it needs PyTorch, as torch_helpers does
+
 F = nn.functional
 ops = torch.ops.onedsl
 pytestmark = dynamo
@@ -279,6 +281,69 @@ def test_operators_copy_other_layouts():
 def test_unsupported_tensors_are_rejected():
     with pytest.raises(RuntimeError, match="must be float32, bfloat16 or float16"):
         ops.batch_norm_training(torch.randn(2, 4, 3, 5).double(), None, None, 1e-5)
+
+
+CACHED = """
+import sys, torch, onedsl.torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+x = torch.randn(2, 3, 9, 9)
+model = torch.compile(onedsl.torch.fuse(model) if sys.argv[1] == "fuse" else model)
+loss = model(x).square().sum()
+loss.backward()
+hits = counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
+print(hits > 0, f"{float(loss):.3f}", f"{float(next(model.parameters()).grad.norm()):.3f}")
+"""
+
+
+@pytest.mark.slow
+def test_compiled_graphs_are_cached_between_processes(tmp_path):
+    """Neither another process nor an unfused model must get a graph of another kind."""
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    printed = []
+    for model in ("fuse", "fuse", "plain", "fuse"):
+        child = helpers.run_python("-c", CACHED, model, environment=environment)
+        assert child.returncode == 0, child.stderr
+        printed.append(child.stdout.split())
+    assert [hit for hit, *_ in printed] == ["False", "True", "False", "True"]
+    assert all(values == printed[0][1:] for _, *values in printed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, True])
+def test_losses_of_20_steps(compiled):
+    """They differ from PyTorch's by no more than if its weights were changed by 1e-7."""
+
+    def train(change, change_weights=0.0):
+        torch.manual_seed(0)
+        model = networks.NETWORKS["MobileNetV2"](10)
+        x, labels = torch.randn(8, 3, 64, 64), torch.randint(10, (8,))
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(1 + change_weights * torch.randn_like(p))
+        model = change(model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+        losses = []
+        for _ in range(20):
+            loss = nn.functional.cross_entropy(model(x), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return torch.tensor(losses)
+
+    def fuse(model):
+        return torch.compile(onedsl_torch.fuse(model)) if compiled else onedsl_torch.fuse(model)
+
+    expected = train(lambda model: model)
+    allowed = (train(lambda model: model, 1e-7) - expected).abs().max()
+    with onedsl_torch.enable():
+        actual = train(fuse)
+    assert expected[-1] < 0.5 * expected[0]
+    assert (actual - expected).abs().max() <= 3 * allowed + 1e-6
 
 
 TRAIN = """

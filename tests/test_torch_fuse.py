@@ -25,6 +25,7 @@ F = nn.functional
 def _small(monkeypatch):
     """Fuse small tensors, too."""
     monkeypatch.setattr(_deferred, "MIN_ELEMENTS", 0)
+    monkeypatch.setattr(_deferred, "MIN_ELEMENTS_OF_SUM", 0)
 
 
 @pytest.fixture

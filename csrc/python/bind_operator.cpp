@@ -44,11 +44,6 @@ py::dict signature_info(const Operation operation) {
   return info;
 }
 
-py::tuple port_names(const Operation operation) {
-  const Signature& signature = signature_of(operation);
-  return py::make_tuple(names_of(signature.inputs), names_of(signature.outputs));
-}
-
 // ---- Plans as Python objects, for inspection ----
 
 py::list tensor_infos(const std::vector<onednn::GraphView::Tensor>& tensors) {
@@ -122,7 +117,6 @@ py::object kernel_info(const Plan& plan) {
 }  // namespace
 
 void bind_operator(py::module_& module) {
-  module.def("ports", &port_names, py::arg("operation"), py::pos_only());
   module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
   module.def("is_dense", &is_dense, py::arg("array"), py::arg("kept"), py::pos_only());
   module.def("clear_plans", &clear_plans);

@@ -84,8 +84,11 @@ Results<3> own_forward(const OpConfig& config, const Tensor& src_tensor,
   }
   const auto key = plan_key(src, config, given, signature_of(config.operation).outputs);
   require(key && affine.is_supported());
+  // The result may become the residual of a later layer, which fuse clones lazily. Where it hardly
+  // ever does, memory of malloc is faster.
+  const bool is_block_end = residual || config.operation == Operation::forward_training;
   return compute_forward(*key, src, affine, residual ? residual_elements->data() : nullptr,
-                         empty_clonable_like(src));
+                         is_block_end ? empty_clonable_like(src) : empty_like(src));
 }
 
 Results<3> own_batch_norm(const Tensor& src, const OptionalTensor& weight,

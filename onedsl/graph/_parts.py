@@ -10,10 +10,18 @@ from .. import _core
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
+_Names = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def _port_names(operation: _core.Operation) -> _Names:
+    ports = _core.signature(operation)
+    return tuple(p[0] for p in ports["inputs"]), tuple(p[0] for p in ports["outputs"])
+
+
 # Names of the inputs and outputs of each op that onedsl builds, as in oneDNN's documentation.
-_PORTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "BatchNormTrainingBackward": _core.ports(_core.Operation.training_backward),
-    "BatchNormForwardTraining": _core.ports(_core.Operation.forward_training),
+_PORTS: dict[str, _Names] = {
+    "BatchNormTrainingBackward": _port_names(_core.Operation.training_backward),
+    "BatchNormForwardTraining": _port_names(_core.Operation.forward_training),
     "Add": (("src_0", "src_1"), ("dst",)),
     "Clamp": (("src",), ("dst",)),
     "ClampBackward": (("dst", "diff_dst"), ("diff_src",)),

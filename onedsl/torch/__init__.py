@@ -12,8 +12,13 @@
   processes that train together.
 - `report` lists the layers that `fuse` and `convert` skipped, and why.
 
+Which to use: ``fuse(model)`` and `enable` in eager mode, ``torch.compile(fuse(model))`` in compiled
+models, where `enable` has no effect. `enable` is a setting of the process: call it once at the
+start of the program, and in each process that is spawned. A forked process inherits it.
+
 ``python -m onedsl.torch [--fuse] train.py`` calls `enable` and runs a script. With ``--fuse``, the
-batch-norm layers of all models of the script also behave as after `fuse`.
+batch-norm layers of all models of the script also behave as after `fuse`. Processes that the script
+spawns do the same.
 
 Requires PyTorch 2.11 or newer: ``pip install 'onedsl[torch]'``. No other module of onedsl imports
 PyTorch.

@@ -37,8 +37,11 @@ from ._deferred_tensor import HANDLERS, DeferredBatchNorm, become, is_transforme
 from ._layers import TYPES, begin_step
 from ._training import is_laid_out
 
-MIN_ELEMENTS = 1 << 18
-"""Smaller inputs are computed at once: the bookkeeping here takes longer than the fusion saves."""
+MIN_ELEMENTS, MIN_ELEMENTS_OF_SUM = 1 << 20, 1 << 22
+"""Smaller inputs are not deferred, and smaller sums not fused.
+
+The bookkeeping would take longer than the fusion saves.
+"""
 
 _NO_MEMORY = torch.empty(0)
 _expectations: weakref.WeakKeyDictionary[nn.Module, Expectation] = weakref.WeakKeyDictionary()
@@ -149,6 +152,7 @@ def _add(result: Any, residual: Any, inplace: bool = False) -> Any:
         or residual.dtype != result.dtype
         or residual.stride() != result.stride()
         or residual.shape != result.shape
+        or residual.numel() < MIN_ELEMENTS_OF_SUM
         or not residual.is_cpu
         or residual.is_neg()
         or not _is_private(residual)

@@ -125,9 +125,10 @@ def fuse(model: ModuleT) -> ModuleT:
     affects only the speed: if the use is another one, the kernels run again.
 
     The plain result is computed at once in evaluation, without gradients, for inputs of fewer than
-    262,144 elements, under torch.jit, torch.func and PyTorch's modes, for layers with forward or
-    backward hooks, and for what onedsl's kernels do not support. So it is for
-    inputs and residuals that no operation with gradients computed, as threads may share them.
+    1,048,576 elements (4,194,304 where an addition follows), under torch.jit, torch.func and
+    PyTorch's modes, for layers with forward or backward hooks, and for what onedsl's kernels do not
+    support. So it is for inputs and residuals that no operation with gradients computed, as threads
+    may share them.
 
     ``torch.compile(fuse(model))`` needs no other option. In training, a batch norm with its
     addition and ReLU, and their gradients, are operators that the compiled graph calls. Exported
