@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _core
-from ._layers import TYPES, begin_step
+from ._layers import TYPES, begin_step, is_exporting
 
 _Statistics = tuple[Tensor, Tensor]
 _Outputs = tuple[Tensor, Tensor, Tensor]
@@ -56,7 +56,7 @@ def apply(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
     """Apply a layer in training under torch.compile; None if PyTorch's functions must run."""
     weight, bias, running_mean = layer.weight, layer.bias, layer.running_mean
     if (
-        torch.compiler.is_exporting()
+        is_exporting()
         or not layer.training
         or not src.is_cpu
         or src.dtype not in TYPES

@@ -116,7 +116,7 @@ def _is_supported(
     """Return whether onedsl supports the arguments. For invalid ones PyTorch then raises."""
     if not (input.is_cpu and input.layout is torch.strided and input.dtype in TYPES):
         return False
-    if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing() or torch.compiler.is_exporting():
+    if input.ndim < 2 or eps <= 0 or torch.jit.is_tracing() or is_exporting():
         return False
     count = input.shape[1]
     for t in (weight, bias, running_mean, running_var):
@@ -125,6 +125,14 @@ def _is_supported(
     if training:
         return bool(input.numel() > count)  # PyTorch requires two values per channel
     return running_mean is not None and running_var is not None and input.numel() > 0
+
+
+def is_exporting() -> bool:
+    """Return whether torch.export runs.
+
+    Under torch.compile, PyTorch 2.11 replaces torch.compiler.is_exporting() by True.
+    """
+    return bool(torch.compiler._is_exporting_flag)
 
 
 class Step(NamedTuple):
