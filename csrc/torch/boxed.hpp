@@ -13,7 +13,7 @@
 // Arguments and results of kernels, in the form in which PyTorch's dispatcher passes them.
 namespace onedsl::torch {
 
-// An argument of an op, which the kernel owns, by the parameter type of PyTorch's own kernel.
+// An argument of an op, which the kernel owns, by the parameter type of the function behind it.
 template <class Parameter>
 class Argument;
 

@@ -74,6 +74,15 @@ class InLayoutOf {
   const void* data_;
 };
 
+inline OpConfig op_config(const Operation operation, const double epsilon,
+                          const std::optional<double> clip = {}) {
+  OpConfig config;
+  config.operation = operation;
+  config.attributes.epsilon = epsilon;
+  if (clip) config.attributes.clip = *clip;
+  return config;
+}
+
 // Returns nothing if the kernels do not support src or epsilon. `given` are the optional tensors.
 std::optional<PlanKey> plan_key(const View& src, const OpConfig& config, InputSet given,
                                 OutputSet outputs);

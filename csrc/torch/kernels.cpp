@@ -34,11 +34,9 @@ void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   run(values, cpu_kernels.*pytorch, ours);
 }
 
+// The key of a call that passes no optional tensor and computes all outputs.
 std::optional<PlanKey> plan_key(const View& src, const Operation operation, const double epsilon) {
-  OpConfig config;
-  config.operation = operation;
-  config.attributes.epsilon = epsilon;
-  return plan_key(src, config, {}, signature_of(operation).outputs);
+  return plan_key(src, op_config(operation, epsilon), {}, signature_of(operation).outputs);
 }
 
 std::optional<Results<3>> forward(const Tensor& src_tensor, const OptionalTensor& weight,

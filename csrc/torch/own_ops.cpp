@@ -61,15 +61,6 @@ class Source {
   View view_ = {};
 };
 
-OpConfig op_config(const Operation operation, const double epsilon,
-                   const std::optional<double> clip = {}) {
-  OpConfig config;
-  config.operation = operation;
-  config.attributes.epsilon = epsilon;
-  if (clip) config.attributes.clip = *clip;
-  return config;
-}
-
 Results<3> own_forward(const OpConfig& config, const Tensor& src_tensor,
                        const OptionalTensor& weight, const OptionalTensor& bias,
                        const OptionalTensor& residual) {

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from .. import _core
 from ._layers import TYPES, begin_step, is_exporting
 
-_Statistics = tuple[Tensor, Tensor]
 _Outputs = tuple[Tensor, Tensor, Tensor]
 
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
@@ -94,13 +93,9 @@ def _register_pass() -> bool:
 _register_pass._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _fake_statistics(src: Tensor) -> _Statistics:
-    mean = src.new_empty(src.shape[1], dtype=torch.float32)
-    return mean, torch.empty_like(mean)
-
-
 def _fake(src: Tensor) -> _Outputs:
-    return torch.empty_like(src), *_fake_statistics(src)
+    mean = src.new_empty(src.shape[1], dtype=torch.float32)
+    return torch.empty_like(src), mean, torch.empty_like(mean)
 
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
