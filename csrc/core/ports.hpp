@@ -108,6 +108,11 @@ struct Sums {
   double* second = nullptr;
 };
 
+// The sums in one vector of 1 + 2 * statistics elements.
+constexpr Sums sums_in(double* const vector, const std::ptrdiff_t statistics) noexcept {
+  return {vector, vector + 1, vector + 1 + statistics};
+}
+
 // The memory of one run. A pointer is null if the optional input is absent or the output is not
 // computed; the pointers of `sums` are null if one run does both passes.
 struct Ports {

@@ -20,10 +20,6 @@ bool is_statistic(const View& v, const View& mean) {
   return v.is_c_contiguous() && v.same_layout(mean);
 }
 
-Sums sums_of(double* const vector, const py::ssize_t statistics) {
-  return {vector, vector + 1, vector + 1 + statistics};
-}
-
 bool has_all_or_none(const Call& call, const Signature& signature) {
   std::size_t present = 0;
   signature.all_or_none.for_each([&](const Input port) { present += call.in[port] ? 1 : 0; });
@@ -173,7 +169,7 @@ py::object Operator::reduce(const py::tuple& inputs) const {
   const py::ssize_t statistics = call->geometry.statistics();
   DoubleVector vector(1 + 2 * statistics);
   Run run = prepare(*call, signature(), nothing, py::none());
-  run.ports.sums = sums_of(vector.mutable_data(), statistics);
+  run.ports.sums = sums_in(vector.mutable_data(), statistics);
   execute(*call, nothing, BackendChoice::automatic, Pass::reduce, run.ports);
   return std::move(vector);
 }
@@ -189,7 +185,7 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
     return py::none();
   }
   Run run = prepare(*call, signature(), outputs, out);
-  run.ports.sums = sums_of(const_cast<double*>(sums.data()), statistics);
+  run.ports.sums = sums_in(const_cast<double*>(sums.data()), statistics);
   execute(*call, outputs, BackendChoice::automatic, Pass::apply, run.ports);
   return export_results(std::move(run), *call, out, inputs[0]);
 }

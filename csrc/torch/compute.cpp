@@ -15,7 +15,7 @@ LoggedRun logged_run = nullptr;
 }  // namespace
 
 std::optional<PlanKey> plan_key(const View& src, const OpConfig& config, const InputSet given,
-                                const OutputSet outputs) {
+                                const OutputSet outputs, const Pass pass) {
   const double epsilon = config.attributes.epsilon;
   if (src.rank < 2 || src.rank > max_rank || !is_contiguous_or_channels_last(src) ||
       !std::isfinite(epsilon) || epsilon <= 0) {
@@ -25,7 +25,8 @@ std::optional<PlanKey> plan_key(const View& src, const OpConfig& config, const I
   const std::optional<Geometry> geometry =
       dense_geometry(src.rank, src.sizes, src.strides, 1, item_size, KeptAxes{1} << 1);
   if (!geometry || geometry->elements() <= geometry->statistics()) return std::nullopt;
-  return make_key(config, *geometry, src.type, DataType::f32, given, outputs);
+  return make_key(config, *geometry, src.type, DataType::f32, given, outputs,
+                  BackendChoice::automatic, pass);
 }
 
 void set_logged_run(const LoggedRun run) { logged_run = run; }
@@ -37,7 +38,7 @@ void execute(const PlanKey& key, const Ports& ports) {
 }
 
 Results<3> compute_forward(const PlanKey& key, const View& src, const Affine& affine,
-                           const void* const residual, OwnedTensor dst) {
+                           const void* const residual, OwnedTensor dst, const Sums& sums) {
   const std::int64_t channels = src.sizes[1];
   Results<3> results = {std::move(dst), empty_vector(channels), empty_vector(channels)};
   const auto length = static_cast<std::size_t>(channels);
@@ -49,6 +50,7 @@ Results<3> compute_forward(const PlanKey& key, const View& src, const Affine& af
   ports.in[Input::gamma] = affine.gamma();
   ports.in[Input::beta] = affine.beta();
   ports.in[Input::residual] = residual;
+  ports.sums = sums;
   ports.out[Output::dst] = memory_of<void>(*results[0]);
   ports.out[Output::running_mean] = unused.data() + length;
   ports.out[Output::running_variance] = unused.data() + 2 * length;

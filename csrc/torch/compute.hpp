@@ -85,15 +85,15 @@ inline OpConfig op_config(const Operation operation, const double epsilon,
 
 // Returns nothing if the kernels do not support src or epsilon. `given` are the optional tensors.
 std::optional<PlanKey> plan_key(const View& src, const OpConfig& config, InputSet given,
-                                OutputSet outputs);
+                                OutputSet outputs, Pass pass = Pass::both);
 
 // Runs a plan, and writes it to the run log with `set_logged_run`'s function.
 void execute(const PlanKey& key, const Ports& ports);
 void set_logged_run(LoggedRun run);
 
-// Returns dst, the batch's mean and its biased variance.
+// Returns dst, the batch's mean and its biased variance. The apply pass reads `sums`.
 Results<3> compute_forward(const PlanKey& key, const View& src, const Affine& affine,
-                           const void* residual, OwnedTensor dst);
+                           const void* residual, OwnedTensor dst, const Sums& sums = {});
 
 // Registers CPU kernels of ops in a namespace, for the rest of the process.
 void add_kernels(const char* ops, std::initializer_list<std::pair<const char*, Kernel*>> kernels);

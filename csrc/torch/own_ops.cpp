@@ -61,9 +61,10 @@ class Source {
   View view_ = {};
 };
 
+// With `sums_tensor`, the result of the reduce pass, only the apply pass runs.
 Results<3> own_forward(const OpConfig& config, const Tensor& src_tensor,
                        const OptionalTensor& weight, const OptionalTensor& bias,
-                       const OptionalTensor& residual) {
+                       const OptionalTensor& residual, const Tensor* const sums_tensor = nullptr) {
   const Source source(src_tensor);
   const View& src = source.view();
   const Affine affine(weight, bias, src.sizes[1]);
@@ -73,13 +74,20 @@ Results<3> own_forward(const OpConfig& config, const Tensor& src_tensor,
     residual_elements.emplace(source.in_layout(*residual));
     given.add(Input::residual);
   }
-  const auto key = plan_key(src, config, given, signature_of(config.operation).outputs);
+  Sums sums;
+  if (sums_tensor != nullptr) {
+    const double* const vector = f64_vector(*sums_tensor, 1 + 2 * src.sizes[1]);
+    require(vector != nullptr);
+    sums = sums_in(const_cast<double*>(vector), src.sizes[1]);
+  }
+  const auto key = plan_key(src, config, given, signature_of(config.operation).outputs,
+                            sums_tensor == nullptr ? Pass::both : Pass::apply);
   require(key && affine.is_supported());
   // The result may become the residual of a later layer, which fuse clones lazily. Where it hardly
   // ever does, memory of malloc is faster.
   const bool is_block_end = residual || config.operation == Operation::forward_training;
   return compute_forward(*key, src, affine, residual ? residual_elements->data() : nullptr,
-                         is_block_end ? empty_clonable_like(src) : empty_like(src));
+                         is_block_end ? empty_clonable_like(src) : empty_like(src), sums);
 }
 
 Results<3> own_batch_norm(const Tensor& src, const OptionalTensor& weight,
@@ -92,6 +100,44 @@ Results<3> own_batch_norm_relu(const Tensor& src, const OptionalTensor& weight,
                                const double epsilon, const std::optional<double> clip) {
   return own_forward(op_config(Operation::relu_forward_training, epsilon, clip), src, weight, bias,
                      residual);
+}
+
+// The reduce pass: returns its result, the batch's mean and its biased variance.
+Results<3> own_sums(const Tensor& src_tensor) {
+  const Source source(src_tensor);
+  const View& src = source.view();
+  const std::int64_t channels = src.sizes[1];
+  const double epsilon = 1;  // any: the apply pass uses it
+  const auto key =
+      plan_key(src, op_config(Operation::forward_training, epsilon), {}, {}, Pass::reduce);
+  require(key.has_value());
+  Results<3> results = {empty_f64_vector(1 + 2 * channels), empty_vector(channels),
+                        empty_vector(channels)};
+  Ports ports;
+  ports.in[Input::src] = src.data;
+  ports.sums = sums_in(memory_of<double>(*results[0]), channels);
+  execute(*key, ports);
+  float* const mean = memory_of(*results[1]);
+  float* const variance = memory_of(*results[2]);
+  for (std::int64_t c = 0; c < channels; ++c) {
+    mean[c] = static_cast<float>(ports.sums.first[c]);
+    variance[c] = static_cast<float>(ports.sums.second[c] / *ports.sums.count);
+  }
+  return results;
+}
+
+// The apply pass.
+Results<1> own_apply(const Tensor& sums, const Tensor& src, const OptionalTensor& weight,
+                     const OptionalTensor& bias, const double epsilon) {
+  return {std::move(own_forward(op_config(Operation::forward_training, epsilon), src, weight, bias,
+                                {}, &sums)[0])};
+}
+
+Results<1> own_apply_relu(const Tensor& sums, const Tensor& src, const OptionalTensor& weight,
+                          const OptionalTensor& bias, const OptionalTensor& residual,
+                          const double epsilon, const std::optional<double> clip) {
+  return {std::move(own_forward(op_config(Operation::relu_forward_training, epsilon, clip), src,
+                                weight, bias, residual, &sums)[0])};
 }
 
 // Returns diff_src, diff_gamma, diff_beta, and with `dst` the gradient of the residual.
@@ -171,6 +217,9 @@ void register_own_ops(const LoggedRun run) {
       "onedsl",
       {{"batch_norm_training", &own_kernel<&own_batch_norm>},
        {"batch_norm_relu_training", &own_kernel<&own_batch_norm_relu>},
+       {"batch_norm_sums", &own_kernel<&own_sums>},
+       {"batch_norm_apply", &own_kernel<&own_apply>},
+       {"batch_norm_relu_apply", &own_kernel<&own_apply_relu>},
        {"batch_norm_training_backward", &own_kernel<&own_batch_norm_backward>},
        {"batch_norm_relu_training_backward", &own_kernel<&own_batch_norm_relu_backward>},
        {"batch_norm_add_relu_training_backward", &own_kernel<&own_batch_norm_add_relu_backward>}});

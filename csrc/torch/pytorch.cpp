@@ -60,6 +60,7 @@ void load() {
   loaded.find("torch_delete_list", api.delete_list);
   loaded.find("aoti_torch_device_type_cpu", api.cpu);
   loaded.find("aoti_torch_layout_strided", api.strided);
+  loaded.find("aoti_torch_dtype_float64", api.f64);
   loaded.find("aoti_torch_dtype_float32", api.f32);
   loaded.find("aoti_torch_dtype_bfloat16", api.bf16);
   loaded.find("aoti_torch_dtype_float16", api.f16);

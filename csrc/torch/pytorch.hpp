@@ -70,6 +70,7 @@ struct StableInterface {
 
   std::int32_t (*cpu)();
   std::int32_t (*strided)();
+  std::int32_t (*f64)();
   std::int32_t (*f32)();
   std::int32_t (*bf16)();
   std::int32_t (*f16)();

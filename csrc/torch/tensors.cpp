@@ -39,6 +39,28 @@ OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
   return OwnedTensor(made);
 }
 
+OwnedTensor empty_vector(const std::int64_t length, const std::int32_t type) {
+  const std::int64_t stride = 1;
+  return empty(1, &length, &stride, type);
+}
+
+bool has_memory(const Tensor& tensor) {
+  return get(api.is_defined, &tensor) && get(api.device, &tensor) == api.cpu() &&
+         get(api.layout, &tensor) == api.strided();
+}
+
+// Returns the elements of a contiguous vector of `length` elements of the type, else null.
+const void* vector(const Tensor& tensor, const std::int64_t length, const std::int32_t type) {
+  if (!has_memory(tensor) || get(api.type, &tensor) != type || get(api.rank, &tensor) != 1 ||
+      *get(api.sizes, &tensor) != length || (length != 1 && *get(api.strides, &tensor) != 1)) {
+    return nullptr;
+  }
+  const void* data = nullptr;
+  const bool is_readable = api.data(&tensor, &data) == 0;
+  const std::size_t alignment = type == api.f64() ? alignof(double) : alignof(float);
+  return is_readable && bytes_to_next(alignment, data) == 0 ? data : nullptr;
+}
+
 // Whether the elements are contiguous in memory when `axis(0)` is the slowest axis, then `axis(1)`.
 template <class Axis>
 bool is_contiguous(const View& v, const Axis& axis) {
@@ -87,10 +109,7 @@ OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
 }  // namespace
 
 std::optional<View> view(const Tensor& tensor) {
-  if (!get(api.is_defined, &tensor) || get(api.device, &tensor) != api.cpu() ||
-      get(api.layout, &tensor) != api.strided()) {
-    return std::nullopt;
-  }
+  if (!has_memory(tensor)) return std::nullopt;
   const std::optional<DataType> type = data_type(get(api.type, &tensor));
   if (!type) return std::nullopt;
   const void* data = nullptr;
@@ -121,15 +140,16 @@ bool same_strides(const View& a, const View& b) {
 }
 
 const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
-  const std::optional<View> v = view(tensor);
-  if (!v || v->type != DataType::f32 || v->rank != 1 || v->sizes[0] != length) return nullptr;
-  return length == 1 || v->strides[0] == 1 ? static_cast<const float*>(v->data) : nullptr;
+  return static_cast<const float*>(vector(tensor, length, api.f32()));
 }
 
-OwnedTensor empty_vector(const std::int64_t length) {
-  const std::int64_t stride = 1;
-  return empty(1, &length, &stride, api.f32());
+const double* f64_vector(const Tensor& tensor, const std::int64_t length) {
+  return static_cast<const double*>(vector(tensor, length, api.f64()));
 }
+
+OwnedTensor empty_vector(const std::int64_t length) { return empty_vector(length, api.f32()); }
+
+OwnedTensor empty_f64_vector(const std::int64_t length) { return empty_vector(length, api.f64()); }
 
 OwnedTensor empty_like(const View& dense) {
   const std::size_t bytes = size_in_bytes(dense);
@@ -152,11 +172,7 @@ OwnedTensor empty_contiguous(const View& like) {
   return empty(like.rank, like.sizes, strides.data(), pytorch_type(like.type));
 }
 
-OwnedTensor empty_bytes() {
-  const std::int64_t length = 0;
-  const std::int64_t stride = 1;
-  return empty(1, &length, &stride, api.u8());
-}
+OwnedTensor empty_bytes() { return empty_vector(0, api.u8()); }
 
 OwnedTensor undefined() {
   Tensor* made = nullptr;

@@ -51,10 +51,12 @@ bool is_contiguous_or_channels_last(const View& v);
 bool same_shape_and_type(const View& a, const View& b);
 bool same_strides(const View& a, const View& b);  // of views of the same shape
 
-// Returns the elements of a contiguous f32 vector of `length` elements, else null.
+// Returns the elements of a contiguous vector of `length` elements of the type, else null.
 const float* f32_vector(const Tensor& tensor, std::int64_t length);
+const double* f64_vector(const Tensor& tensor, std::int64_t length);
 
-OwnedTensor empty_vector(std::int64_t length);
+OwnedTensor empty_vector(std::int64_t length);  // of f32
+OwnedTensor empty_f64_vector(std::int64_t length);
 OwnedTensor empty_like(const View& dense);
 OwnedTensor empty_clonable_like(const View& dense);  // memory of PyTorch's, for lazy clones
 OwnedTensor empty_contiguous(const View& like);

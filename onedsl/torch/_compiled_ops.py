@@ -28,6 +28,13 @@ for _name, _schema in {
     " -> (Tensor, Tensor, Tensor)",
     "batch_norm_relu_training": "(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual,"
     " float eps, float? clip) -> (Tensor, Tensor, Tensor)",
+    # The two passes of the operators above. The first returns its sums, the batch's mean and its
+    # biased variance. They are not used under torch.compile.
+    "batch_norm_sums": "(Tensor src) -> (Tensor, Tensor, Tensor)",
+    "batch_norm_apply": "(Tensor sums, Tensor src, Tensor? weight, Tensor? bias, float eps)"
+    " -> Tensor",
+    "batch_norm_relu_apply": "(Tensor sums, Tensor src, Tensor? weight, Tensor? bias,"
+    " Tensor? residual, float eps, float? clip) -> Tensor",
     # Return diff_src, diff_weight, diff_bias, and the gradient of the residual.
     "batch_norm_training_backward": f"({_GRADIENT}, float eps) -> (Tensor, Tensor, Tensor)",
     "batch_norm_relu_training_backward": f"({_GRADIENT}, Tensor? bias, float eps, float? clip)"
@@ -43,6 +50,9 @@ for _name, _schema in {
 _core.register_torch_ops()  # the CPU kernels of all but the last: csrc/torch/own_ops.cpp
 batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_relu_training = torch.ops.onedsl.batch_norm_relu_training.default
+batch_norm_sums = torch.ops.onedsl.batch_norm_sums.default
+batch_norm_apply = torch.ops.onedsl.batch_norm_apply.default
+batch_norm_relu_apply = torch.ops.onedsl.batch_norm_relu_apply.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
 batch_norm_relu_training_backward = torch.ops.onedsl.batch_norm_relu_training_backward.default
 batch_norm_add_relu_training_backward = (

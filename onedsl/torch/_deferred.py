@@ -37,7 +37,7 @@ from ._deferred_tensor import HANDLERS, DeferredBatchNorm, become, is_transforme
 from ._layers import TYPES, begin_step
 from ._training import is_laid_out
 
-MIN_ELEMENTS, MIN_ELEMENTS_OF_SUM = 1 << 20, 1 << 22
+MIN_ELEMENTS, MIN_ELEMENTS_OF_SUM = 1 << 20, 1 << 21
 """Smaller inputs are not deferred, and smaller sums not fused.
 
 The bookkeeping would take longer than the fusion saves.
@@ -82,8 +82,6 @@ def defer(layer: nn.modules.batchnorm._BatchNorm, src: Tensor) -> Tensor | None:
             return None
         operands = compute_early(src, weight, bias, layer.eps, expectation)
     except RuntimeError:  # an invalidated view, memory without lazy clones, an unsupported input
-        return None
-    if operands is None:
         return None
     running_mean, running_var, _, momentum = begin_step(layer)
     if running_mean is not None:

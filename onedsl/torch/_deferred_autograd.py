@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from . import _compiled_ops as ops
-from ._deferred_state import Operands, Snapshot, State
+from ._deferred_state import Operands, State
 from ._deferred_tensor import new_result
 from ._op import op
 
@@ -71,7 +71,7 @@ class _Add(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, result: Tensor, residual: Tensor) -> Tensor:
         state: State = result._state
-        deferred = State(state.operands, Snapshot(residual), weakref.ref(state))
+        deferred = State(state.operands, torch._lazy_clone(residual), weakref.ref(state))
         state.in_graph = True
         return new_result(result, deferred)
 

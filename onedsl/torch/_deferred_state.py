@@ -2,46 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _core
 from . import _compiled_ops as ops
-from ._training import affine, operator
-
-_LARGE = 4 << 20  # bytes
-_FORWARD, _RELU_FORWARD = _core.Operation.forward_training, _core.Operation.relu_forward_training
-
-
-class Snapshot:
-    """The values that a tensor has now. They are copied only if the tensor is written to later."""
-
-    __slots__ = ("_clone", "_tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-        self._clone: Tensor | None = torch._lazy_clone(tensor)
-
-    def release(self) -> Tensor:
-        """Return a tensor with the values, for a kernel to read; call `renew` after that.
-
-        The kernels ask for writable memory, which would copy a tensor that has a lazy clone.
-        """
-        clone, tensor = self._clone, self._tensor
-        if clone is None or torch._C._data_address(clone) != torch._C._data_address(tensor):
-            return tensor if clone is None else clone
-        self._clone = None
-        return tensor
-
-    def renew(self) -> None:
-        """Hold the values again."""
-        if self._clone is None:
-            self._clone = torch._lazy_clone(self._tensor)
 
 
 class Expectation:
@@ -81,7 +48,7 @@ class Operands:
 
     __slots__ = (
         *("bias", "clip", "eps", "expectation", "mean", "node", "plain"),
-        *("relu", "snapshot", "sums", "variance", "weight"),
+        *("relu", "src", "sums", "variance", "weight"),
     )
 
     bias: Tensor | None
@@ -89,11 +56,12 @@ class Operands:
     node: Any
     mean: Tensor
     variance: Tensor
-    snapshot: Snapshot
+    src: Tensor
+    """A lazy clone: it is copied only if the layer's input is written to."""
 
     def __init__(self, eps: float, expectation: Expectation) -> None:
         self.eps, self.expectation = eps, expectation
-        self.sums: np.ndarray[Any, Any] | None = None
+        self.sums: Tensor | None = None
         # What was computed early: the plain result, after which nothing is deferred, or the result
         # with a ReLU of the upper bound `clip`.
         self.plain: Tensor | None = None
@@ -103,10 +71,10 @@ class Operands:
 
 def compute_early(
     src: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, expectation: Expectation
-) -> Operands | None:
+) -> Operands:
     """Compute the statistics, and the result that is expected.
 
-    Return None, or raise RuntimeError, if no kernel supports it.
+    Raise RuntimeError if no kernel supports it.
     """
     operands = Operands(eps, expectation)
     with torch._C._AutoDispatchBelowAutograd():
@@ -121,14 +89,8 @@ def compute_early(
                 src, weight, bias, None, eps, clip
             )
         else:
-            operands.sums = sums = operator(_FORWARD, eps).reduce((src,))
-            if sums is None:
-                return None
-            channels = src.shape[1]
-            moments = torch.from_numpy(sums)
-            operands.mean = moments[1 : channels + 1].float()
-            operands.variance = (moments[channels + 1 :] / sums[0]).float()
-        operands.snapshot = Snapshot(src)
+            operands.sums, operands.mean, operands.variance = ops.batch_norm_sums(src)
+        operands.src = torch._lazy_clone(src)
     return operands
 
 
@@ -140,7 +102,7 @@ class State:
     def __init__(
         self,
         operands: Operands,
-        residual: Snapshot | None = None,
+        residual: Tensor | None = None,
         before_sum: weakref.ref[State] | None = None,
     ) -> None:
         self.operands, self.residual, self.before_sum = operands, residual, before_sum
@@ -152,7 +114,7 @@ class State:
         o = self.operands
         dst, o.relu = o.relu, None
         if dst is None or clip != o.clip or self.residual is not None:
-            dst = self._compute(_RELU_FORWARD, clip)
+            dst = self._compute(True, clip)
         o.expectation.used_by_relu(clip, self.residual is not None)
         return dst
 
@@ -164,45 +126,21 @@ class State:
             o.relu = None
             o.expectation.used_plainly()
             with torch.no_grad():
-                self.values = self._compute(_FORWARD)
+                self.values = self._compute(False)
         return self.values
 
-    def _compute(self, operation: _core.Operation, clip: float | None = None) -> Tensor:
+    def _compute(self, with_relu: bool, clip: float | None = None) -> Tensor:
         """Run a kernel: the plain batch norm, or with the addition and the ReLU."""
         o = self.operands
-        src = o.snapshot.release()
-        if o.sums is None:
-            o.sums = operator(_FORWARD, o.eps).reduce((src,))
-        residual = None if self.residual is None else self.residual.release()
-        with_relu = operation is _RELU_FORWARD
-        weight, bias = affine(o.weight, o.bias)
-        dst = empty_like(src)
-        # The kernel needs running statistics, which are updated elsewhere.
-        running, *vectors = src.new_empty((5, src.shape[1]), dtype=torch.float32).unbind()
-        inputs = (src, running, running, weight, bias, *((residual,) if with_relu else ()))
-        outputs = o.sums is not None and operator(operation, o.eps, clip).apply(
-            o.sums, inputs, True, (dst, *vectors)
-        )
-        if not outputs:
-            raise AssertionError("the kernel rejected what an earlier one accepted")
-        if residual is not None and not with_relu:
-            dst.add_(residual)
-        o.snapshot.renew()
-        if self.residual is not None:
-            self.residual.renew()
+        with torch._C._AutoDispatchBelowAutograd():
+            if o.sums is None:
+                o.sums, _, _ = ops.batch_norm_sums(o.src)
+            inputs = (o.sums, o.src, o.weight, o.bias)
+            dst: Tensor
+            if with_relu:
+                dst = ops.batch_norm_relu_apply(*inputs, self.residual, o.eps, clip)
+            else:
+                dst = ops.batch_norm_apply(*inputs, o.eps)
+                if self.residual is not None:
+                    dst.add_(self.residual)
         return dst
-
-
-def empty_like(src: Tensor) -> Tensor:
-    """Return torch.empty_like(src) in large pages: a page fault every 4 KB takes longer."""
-    dst = torch.empty_like(src)
-    if dst.nbytes >= _LARGE:
-        begin = dst.data_ptr()
-        first_page = -(-begin // 4096) * 4096
-        _madvise(first_page, begin + dst.nbytes - first_page, _MADV_HUGEPAGE)
-    return dst
-
-
-_MADV_HUGEPAGE = 14
-_madvise = ctypes.CDLL(None).madvise
-_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

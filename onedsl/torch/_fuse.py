@@ -125,7 +125,7 @@ def fuse(model: ModuleT) -> ModuleT:
     affects only the speed: if the use is another one, the kernels run again.
 
     The plain result is computed at once in evaluation, without gradients, for inputs of fewer than
-    1,048,576 elements (4,194,304 where an addition follows), under torch.jit, torch.func and
+    1,048,576 elements (2,097,152 where an addition follows), under torch.jit, torch.func and
     PyTorch's modes, for layers with forward or backward hooks, and for what onedsl's kernels do not
     support. So it is for inputs and residuals that no operation with gradients computed, as threads
     may share them.
