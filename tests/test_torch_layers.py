@@ -12,6 +12,7 @@ from torch_helpers import (
     LAYERS,
     OURS,
     SHAPES,
+    WITHOUT_BIAS,
     check_layer,
     dtypes,
     inputs,
@@ -41,7 +42,7 @@ def test_gradients(dtype, rank, memory, train):
     "kwargs",
     [
         {"affine": False},
-        {"bias": False},
+        *WITHOUT_BIAS,
         {"track_running_stats": False},
         {"affine": False, "track_running_stats": False},
         {"momentum": None},

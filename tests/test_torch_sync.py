@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sync_ranks
 from ranks import Ranks
-from torch_helpers import modes, nn, onedsl_torch, torch
+from torch_helpers import WITHOUT_BIAS, modes, nn, onedsl_torch, torch
 
 from onedsl import testing
 
@@ -88,7 +88,7 @@ def test_results_are_those_of_the_whole_batch(ranks, sizes, dtype, memory):
 OPTIONS = {
     "momentum None": ({"momentum": None}, None),
     "no affine": ({"affine": False}, None),
-    "no bias": ({"bias": False}, None),
+    **({"no bias": (WITHOUT_BIAS[0], None)} if WITHOUT_BIAS else {}),
     "no running statistics": ({"track_running_stats": False}, None),
     "frozen weight": ({}, "weight"),
     "frozen bias": ({}, "bias"),

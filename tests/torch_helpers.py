@@ -6,6 +6,7 @@ The files import torch, nn and onedsl_torch from here: without PyTorch they are 
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 
 import helpers
@@ -25,6 +26,8 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 SHAPES = {1: (6, 5, 7), 2: (4, 5, 6, 7), 3: (3, 4, 2, 5, 3)}
 LAYERS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 OURS = {n: getattr(onedsl_torch, f"BatchNorm{n}d") for n in LAYERS}
+# The keyword argument `bias` of PyTorch's batch-norm layers is newer than PyTorch 2.11.
+WITHOUT_BIAS = [{"bias": False}] if "bias" in inspect.signature(nn.BatchNorm2d).parameters else []
 CHANNELS_LAST = {1: None, 2: torch.channels_last, 3: torch.channels_last_3d}
 
 dtypes = pytest.mark.parametrize("dtype", DTYPES)

@@ -120,7 +120,8 @@ class _Trainer:
 
     def profile(self) -> dict[str, float]:
         """Return the seconds of each part of a step."""
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        cpu = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=cpu, acc_events=True) as profiler:
             self.step()
         parts = dict.fromkeys(PARTS, 0.0)
         for event in profiler.key_averages():
