@@ -23,9 +23,10 @@ namespace {
 // output's lines, but the next operator then reads the output from memory: chains of layers gain
 // only where the tensors of one layer fill so much of the cache.
 constexpr double non_temporal_from = 0.5;
-// Tables for non-temporal stores have at least so many entries, which makes contiguous stores of
-// several short rows.
-constexpr Index non_temporal_period = 512;
+// Tables of columns have about so many entries, so that one loop writes several short rows ...
+constexpr Index long_period = 512;
+// ... but at most this fraction of the elements: filling them takes time.
+constexpr Index elements_per_entry = 64;
 // From so many groups per thread on, each group is run by one thread.
 constexpr Index many_groups = 4;
 
@@ -177,9 +178,8 @@ void run_group(const Problem& problem, const int num_threads, const Ports& ports
   Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
   Index floats = 0;
   if (order.columns) {
-    const Index rows =
-        task.non_temporal ? std::max<Index>(non_temporal_period / order.row, 1) : Index{1};
-    tables.period = order.row * rows;
+    const Index rows = std::min(long_period / order.row, order.rows / elements_per_entry);
+    tables.period = order.row * std::max<Index>(rows, 1);
     tables.entries = round_up(tables.period + pair, 2);
     const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
     doubles = scratch_per_column * round_up(columns, pair);

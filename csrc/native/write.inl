@@ -21,28 +21,16 @@ class Writer {
 
   void write_columns() const {
     const Range rows = rows_of(order_, tile_.chunk);
-    const Index rest = rest_of(order_, tile_.chunk);
-    const bool whole_rows = length(tile_.channels) == order_.channels;
-    if (whole_rows && (task_.non_temporal || four_vectors_hold_whole_positions())) {
+    if (length(tile_.channels) == order_.channels) {
+      const Index rest = rest_of(order_, tile_.chunk);
       return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
     }
     const Index column = tile_.channels.begin * order_.inner;
-    const Index width = whole_rows ? order_.row : length(tile_.channels) * order_.inner;
-    Index row = rows.begin;
-    if (task_.non_temporal) {
-      for (; row < rows.end; ++row) {
-        const Index begin = row * order_.row + column;
-        write_span(begin, begin + width, column);
-      }
-      return;
+    const Index width = length(tile_.channels) * order_.inner;
+    for (Index row = rows.begin; row < rows.end; ++row) {
+      const Index begin = row * order_.row + column;
+      write_span(begin, begin + width, column);
     }
-    // Long rows are read faster one after the other.
-    constexpr Index longest_row_bytes = 1024;
-    if (order_.row * element_bytes <= longest_row_bytes) {
-      for (; row + 4 <= rows.end; row += 4) write_rows<4>(row, column, width);
-    }
-    for (; row < rows.end; ++row) write_rows<1>(row, column, width);
-    if (rest > 0) write_rows<1>(order_.rows, 0, rest);
   }
 
   void write_planes() const {
@@ -58,22 +46,16 @@ class Writer {
   // At most a cache line: each vector of a pair that begins a line is aligned.
   static constexpr Index pair_bytes = minimum(2 * vector_bytes, line_bytes);
 
-  // Writes `count` pairs of vectors of each of n rows. coefficients(i) returns those of the pair
-  // that begins at element i.
-  template <int n = 1, bool prefetches = false, class Of>
+  // Writes `count` pairs of vectors. coefficients(i) returns those of the pair that begins at
+  // element i.
+  template <bool prefetches, class Of>
   [[gnu::flatten]] void write_pairs(const Index count, const Index at,
                                     const Of& coefficients) const {
     // A copy in registers: *this would be loaded again after every store.
     const Result result = result_;
-    const Index stride = order_.row;
-    const Index end = at + count * pair_lanes;
-    for (Index i = at; i < end; i += pair_lanes) {
-      const PairCoefficients k = coefficients(i - at);
-      for (int row = 0; row < n; ++row) {
-        const Index j = i + row * stride;
-        if constexpr (prefetches) prefetch(result, j + prefetch_distance<Element>, pair_lanes);
-        result.write(j, k, WholePair{});
-      }
+    for (Index i = at; i < at + count * pair_lanes; i += pair_lanes) {
+      if constexpr (prefetches) prefetch(result, i + prefetch_distance<Element>, pair_lanes);
+      result.write(i, coefficients(i - at), WholePair{});
     }
   }
 
@@ -128,31 +110,11 @@ class Writer {
     while (at + pair_lanes <= end) {
       const Index up_to_period = (period - column - 1) / pair_lanes + 1;
       const Index count = minimum((end - at) / pair_lanes, up_to_period);
-      write_pairs<1, true>(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
+      write_pairs<true>(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
       at += count * pair_lanes;
       pass_columns(count * pair_lanes);
     }
     if (at < end) result_.write(at, coefficients().at(0), FirstOfPair{static_cast<int>(end - at)});
-  }
-
-  // Writes columns of n rows, which share the loads of the coefficients.
-  template <int n>
-  void write_rows(const Index row, const Index column, const Index width) const {
-    const Index at = row * order_.row + column;
-    const auto write_few = [&](const Index first, const Index count) {
-      const PairCoefficients k = Tables_(task_, column + first).at(0);
-      for (Index i = at + first; i < at + first + n * order_.row; i += order_.row) {
-        result_.write(i, k, FirstOfPair{static_cast<int>(count)});
-      }
-    };
-    const bool aligned_alike = order_.row * element_bytes % line_bytes == 0;
-    const Index head = aligned_alike ? minimum(unaligned_from(at, pair_bytes), width) : 0;
-    if (head > 0) write_few(0, head);
-    const Index pairs = (width - head) / pair_lanes;
-    const Tables_ tables(task_, column + head);
-    write_pairs<n, true>(pairs, at + head, [tables](Index i) { return tables.at(i); });
-    const Index done = head + pairs * pair_lanes;
-    if (done < width) write_few(done, width - done);
   }
 
   // Writes a row of planes: a segment of each. Whole planes are neighbors in memory, and a vector
@@ -199,7 +161,7 @@ class Writer {
       if (tile_.to_next_panel > 0) {
         prefetch<CacheLevel::second>(result_, i + tile_.to_next_panel, count * pair_lanes);
       }
-      write_pairs(count, i, coefficients);
+      write_pairs<false>(count, i, coefficients);
     }
     const Index done = at + vectors * lanes;
     if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector{});
