@@ -23,13 +23,17 @@ constexpr Index least_bytes_in_block = 8192;
 constexpr Index short_read = 16384;
 constexpr Index scratch_bytes = 65536;  // of a thread
 // CPUs with large second-level caches have last-level caches behind a mesh, hardly faster than
-// memory. There, a panel should stay in a fraction of the second-level cache until it is written.
+// memory. There, a panel should stay in a fraction of the second-level cache until it is written,
+// whether or not the next one is prefetched.
 constexpr Index large_l2 = Index{2} << 20;
+// From this size on, the second-level cache can hold the panel that is written and the next one.
+constexpr Index medium_l2 = Index{1} << 20;
 constexpr Index l2_fraction = 4;
-// For shorter planes, prefetching the next panel gains nothing.
+// With large second-level caches: for shorter planes, prefetching the next panel gains nothing, and
+// the cache holds older lines besides the two panels.
 constexpr Index least_prefetched_plane = 1024;  // bytes
-// The second-level cache then holds the panel that is written, the next one, and older lines.
-constexpr Index panels_while_prefetching = 3;
+constexpr Index panels_in_large_l2 = 3;
+constexpr Index panels_in_medium_l2 = 2;
 // At least so many blocks per thread, if there are enough channels.
 constexpr Index blocks_per_thread = 4;
 
@@ -50,26 +54,44 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
                      const Cache& cache) {
   const auto element_bytes = static_cast<Index>(size_of(traffic.type));
   const Index threads = schedule.threads;
-  const bool by_l2 = cache.l2_bytes >= large_l2;
   const Index plane_bytes = order.inner * element_bytes;
-  const bool may_prefetch = by_l2 && plane_bytes >= least_prefetched_plane;
-  const bool cached = may_prefetch ? traffic.bytes <= static_cast<double>(threads * cache.l2_bytes)
-                                   : traffic.cache_filled <= most_filled;
   const Index channel_bytes = order.outer * plane_bytes;
+  const bool large = cache.l2_bytes >= large_l2;
+  const bool long_in_large = large && plane_bytes >= least_prefetched_plane;
+  const bool cached = long_in_large ? traffic.bytes <= static_cast<double>(threads * cache.l2_bytes)
+                                    : traffic.cache_filled <= most_filled;
   const Index most =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
 
-  Index block = bytes_in_block / plane_bytes;
-  if (!cached) {
-    // A thread's block stays in the thread's share of a cache until it is written, except where
-    // that makes the contiguous reads too short.
-    const Index share = by_l2 ? cache.l2_bytes / (l2_fraction * traffic.summed)
-                              : cache.bytes / (8 * std::min(threads, cache.cores));
-    block = std::max(least_bytes_in_block / plane_bytes, share / channel_bytes);
-  }
-  if (order.segments > 1) block = 1;  // segments of neighboring planes are not contiguous
-  block = std::clamp<Index>(block, 1, most);
-  block = std::min(block, std::max<Index>(order.channels / (blocks_per_thread * threads), 1));
+  // A thread's block of each tensor stays in `share` bytes of a cache until it is written, except
+  // where that makes the contiguous reads too short.
+  const auto block_in = [&](const Index share) {
+    Index block = cached ? bytes_in_block / plane_bytes
+                         : std::max(least_bytes_in_block / plane_bytes, share / channel_bytes);
+    if (order.segments > 1) block = 1;  // segments of neighboring planes are not contiguous
+    block = std::clamp<Index>(block, 1, most);
+    return std::min(block, std::max<Index>(order.channels / (blocks_per_thread * threads), 1));
+  };
+  // Panels of their own, unless some threads would be idle for more than a ninth of the time.
+  const auto is_balanced = [&](const Index block) {
+    const Index blocks = divide_up(order.channels, block);
+    return divide_up(blocks, threads) * threads * 8 <= blocks * 9;
+  };
+
+  const Index block_in_l2 = block_in(cache.l2_bytes / (l2_fraction * traffic.summed));
+  const Index panel_bytes = traffic.summed * channel_bytes * block_in_l2;
+  const bool can_prefetch = !cached && is_balanced(block_in_l2);
+  // A medium cache has no room for lines of further tensors that are read while a panel is written.
+  const bool prefetches_in_medium = can_prefetch && !large && cache.l2_bytes >= medium_l2 &&
+                                    traffic.tensors == traffic.summed + 1 &&
+                                    panels_in_medium_l2 * panel_bytes <= cache.l2_bytes;
+  schedule.prefetch_next_panel =
+      prefetches_in_medium ||
+      (can_prefetch && long_in_large && panels_in_large_l2 * panel_bytes <= cache.l2_bytes);
+
+  const bool by_l2 = large || prefetches_in_medium;
+  const Index block =
+      by_l2 ? block_in_l2 : block_in(cache.bytes / (8 * std::min(threads, cache.cores)));
   schedule.block = block;
 
   // Many positions of small planes: a channel's planes are short and far apart. All threads then
@@ -84,16 +106,9 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
     return;
   }
 
-  // Panels of their own, unless some threads would be idle for more than a ninth of the time.
-  const Index blocks = divide_up(order.channels, block);
-  const Index rounds = divide_up(blocks, threads);
-  schedule.own_panels = rounds * threads * 8 <= blocks * 9;
+  schedule.own_panels = is_balanced(block);
   const Index blocks_held = cache.bytes / 2 / (traffic.summed * channel_bytes * block);
   schedule.panel = schedule.own_panels ? block : block * std::max<Index>(blocks_held, 1);
-
-  const Index panel_bytes = traffic.summed * channel_bytes * block;
-  schedule.prefetch_next_panel = may_prefetch && !cached && schedule.own_panels &&
-                                 panels_while_prefetching * panel_bytes <= cache.l2_bytes;
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ int threads_for(Index elements, const Machine& machine, int num_threads);
 // The memory traffic of a run, all groups included.
 struct Traffic {
   DataType type = DataType::f32;
+  Index tensors = 0;        // that are read or written
   Index summed = 0;         // tensors that the reduce pass reads
   double bytes = 0;         // of all tensors
   double cache_filled = 0;  // bytes as a multiple of the last-level cache

@@ -114,19 +114,18 @@ Ports advance(const Problem& problem, const Ports& ports, const Index tensor_byt
 
 Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache) {
   const Signature& signature = signature_of(problem.operation);
-  Index tensors = 0;
+  Traffic traffic;
   signature.inputs.for_each([&](const Input port) {
-    if (is_tensor(port) && ports.in[port] != nullptr) ++tensors;
+    if (is_tensor(port) && ports.in[port] != nullptr) ++traffic.tensors;
   });
   signature.outputs.for_each([&](const Output port) {
-    if (is_tensor(port) && ports.out[port] != nullptr) ++tensors;
+    if (is_tensor(port) && ports.out[port] != nullptr) ++traffic.tensors;
   });
-  Traffic traffic;
   traffic.type = problem.data;
   for (const Input port : {Input::src, Input::diff_dst, Input::dst}) {
     if (ports.in[port] != nullptr) ++traffic.summed;
   }
-  traffic.bytes = static_cast<double>(tensors * problem.geometry.elements()) *
+  traffic.bytes = static_cast<double>(traffic.tensors * problem.geometry.elements()) *
                   static_cast<double>(size_of(problem.data));
   traffic.cache_filled = traffic.bytes / static_cast<double>(cache.bytes);
   return traffic;
