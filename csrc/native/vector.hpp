@@ -245,14 +245,11 @@ inline Words round_bf16_bits(Vec v) {
 inline Half16 round_bf16(Vec v) { return low_halves(round_bf16_bits(v) >> 16); }
 #if defined(__AVX512BF16__)
 // The instructions that narrow to bf16 take subnormal numbers for zero.
-inline bool has_subnormal(Vec v) {
-  constexpr int subnormal = 0x20;
-  return _mm512_fpclass_ps_mask(v, subnormal) != 0;
-}
+inline __mmask16 subnormal_lanes(Vec v) { return _mm512_fpclass_ps_mask(v, 0x20); }
 #endif
 inline Half16 f32_to_bf16(Vec v) {
 #if defined(__AVX512BF16__)
-  if (__builtin_expect(!has_subnormal(v), 1)) return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
+  if (__builtin_expect(subnormal_lanes(v) == 0, 1)) return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
 #endif
   return round_bf16(v);
 }

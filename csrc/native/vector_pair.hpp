@@ -31,7 +31,7 @@ inline VecPair split_bf16(Words bits) {
 }
 inline Words join_bf16(const VecPair& pair) {
 #if defined(__AVX512BF16__)
-  if (__builtin_expect(!has_subnormal(pair.a) && !has_subnormal(pair.b), 1)) {
+  if (__builtin_expect(_kortestz_mask16_u8(subnormal_lanes(pair.a), subnormal_lanes(pair.b)), 1)) {
     using Shorts = std::uint16_t __attribute__((vector_size(sizeof(Vec))));
     constexpr Shorts interleaved = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
