@@ -80,15 +80,45 @@ void check_requirements_of_kernels(const Schedule& schedule, const SummationOrde
   }
 }
 
+// Check that the panel that is written and the prefetched one fit the second-level cache.
+void check_prefetched(const Schedule& schedule, const SummationOrder& order,
+                      const native::Traffic& traffic, const native::Cache& cache,
+                      const Geometry& geometry) {
+  const Index panel_bytes = schedule.panel * order.outer * order.inner * traffic.summed *
+                            static_cast<Index>(size_of(traffic.type));
+  check(schedule.own_panels && 2 * panel_bytes <= cache.l2_bytes, "prefetched panels of ",
+        geometry);
+}
+
+// With 1 MB second-level caches, only operations without a further tensor prefetch.
+void test_medium_caches() {
+  Machine machine;
+  machine.cache = {Index{32} << 20, 8, Index{1} << 20};
+  const Geometry geometry{32, 128, Index{28} * 28};
+  const SummationOrder order = native::order_of(geometry, 16);
+  for (const Index further : {0, 1}) {
+    native::Traffic traffic;
+    traffic.summed = 2;
+    traffic.tensors = traffic.summed + 1 + further;
+    traffic.bytes = static_cast<double>(traffic.tensors * geometry.elements()) * 4;
+    traffic.cache_filled = traffic.bytes / static_cast<double>(machine.cache.bytes);
+    const Schedule schedule = schedule_for(order, traffic, machine, 2);
+    check(schedule.prefetch_next_panel == (further == 0), "prefetching with ", further,
+          " further tensors");
+  }
+}
+
 }  // namespace
 
 void test_schedule() {
+  test_medium_caches();
   Random random(3);
   constexpr std::array types = {DataType::f32, DataType::bf16, DataType::f16};
   int own_panels = 0;
   int several_panels = 0;
   int several_blocks = 0;
   int several_threads = 0;
+  int prefetched = 0;
   for (int i = 0; i < 20000; ++i) {
     const Index most = Index{1} << random.between(4, 34);
     const std::optional<Geometry> whole =
@@ -105,13 +135,18 @@ void test_schedule() {
     native::Traffic traffic;
     traffic.type = random.choice(types);
     traffic.summed = random.between(1, 3);
-    traffic.cache_filled =
-        static_cast<double>((traffic.summed + random.between(1, 2)) * geometry.elements()) *
-        static_cast<double>(size_of(traffic.type)) / static_cast<double>(machine.cache.bytes);
+    traffic.tensors = traffic.summed + random.between(1, 2);
+    traffic.bytes = static_cast<double>(traffic.tensors * geometry.elements()) *
+                    static_cast<double>(size_of(traffic.type));
+    traffic.cache_filled = traffic.bytes / static_cast<double>(machine.cache.bytes);
     const Schedule schedule = schedule_for(order, traffic, machine, threads);
     check(schedule.threads >= 1 && schedule.threads <= threads, "threads for ", geometry);
     check_requirements_of_kernels(schedule, order, geometry);
     check_covered_once(schedule, order, geometry);
+    if (schedule.prefetch_next_panel) {
+      check_prefetched(schedule, order, traffic, machine.cache, geometry);
+      ++prefetched;
+    }
     own_panels += schedule.own_panels ? 1 : 0;
     several_panels += schedule.panel < order.channels ? 1 : 0;
     several_blocks += schedule.block < schedule.panel ? 1 : 0;
@@ -122,6 +157,7 @@ void test_schedule() {
           several_panels, " with several panels, ", several_blocks, " with several blocks, ",
           several_threads, " with several threads");
   }
+  check(prefetched > 50, "only ", prefetched, " of the random schedules prefetch");
 }
 
 }  // namespace onedsl::test
