@@ -159,7 +159,7 @@ class MaskedGradientTerms {
     return apply(gradient_terms, k, x, d);
   }
 
-  // Prefetching makes these sums slower, up to a fifth: this many tensors keep memory busy anyway.
+  // None is prefetched: that makes these sums slower, by up to a fifth.
   template <class Visit>
   void inputs(const Visit&) const {}
 

@@ -25,7 +25,7 @@ namespace {
 constexpr double non_temporal_from = 0.5;
 // Tables of columns have about so many entries, so that one loop writes several short rows ...
 constexpr Index long_period = 512;
-// ... but at most this fraction of the elements: filling them takes time.
+// ... but only where a tensor has this many elements for each entry: filling them takes time.
 constexpr Index elements_per_entry = 512;
 // From so many groups per thread on, each group is run by one thread.
 constexpr Index many_groups = 4;
