@@ -249,7 +249,8 @@ inline __mmask16 subnormal_lanes(Vec v) { return _mm512_fpclass_ps_mask(v, 0x20)
 #endif
 inline Half16 f32_to_bf16(Vec v) {
 #if defined(__AVX512BF16__)
-  if (__builtin_expect(subnormal_lanes(v) == 0, 1)) return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
+  if (__builtin_expect(subnormal_lanes(v) == 0, 1))
+    return reinterpret<Half16>(_mm512_cvtneps_pbh(v));
 #endif
   return round_bf16(v);
 }
