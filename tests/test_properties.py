@@ -104,8 +104,10 @@ def test_equals_the_reference(setting):
     factor = helpers.tolerance_factor(setting.backend, per_channel)
     tensor = got._replace(diff_gamma=None, diff_beta=None)
     testing.assert_gradients_close(tensor, wanted, factor=2 * factor)
+    if setting.backend == "onednn":  # it sums in float32
+        factor *= setting.cancellation()
     sums = got._replace(diff_src=None)
-    testing.assert_gradients_close(sums, wanted, factor=2 * factor * setting.cancellation())
+    testing.assert_gradients_close(sums, wanted, factor=2 * factor)
     assert setting.run().diff_src.strides == setting.problem.src.strides
 
 

@@ -19,6 +19,7 @@ from onedsl.bench import networks  # it needs PyTorch, as torch_helpers does
 from onedsl.torch import _deferred, _deferred_autograd, _deferred_state, _deferred_tensor
 
 F = nn.functional
+MIN_ELEMENTS, MIN_ELEMENTS_OF_SUM = _deferred.MIN_ELEMENTS, _deferred.MIN_ELEMENTS_OF_SUM
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +150,24 @@ def test_random_modules(kinds):
 @pytest.mark.slow
 def test_a_thousand_random_modules(kinds):
     check_random_modules(range(60, 1060), kinds)
+
+
+def test_only_large_tensors_are_deferred_and_only_large_sums_fused(kinds, monkeypatch):
+    large = f"{MIN_ELEMENTS:,} elements ({MIN_ELEMENTS_OF_SUM:,} where an addition follows)"
+    assert large in " ".join(onedsl_torch.fuse.__doc__.split())
+    layer = onedsl_torch.fuse(nn.BatchNorm2d(3))
+
+    def relu_of_sum(elements, elements_of_sum):
+        monkeypatch.setattr(_deferred, "MIN_ELEMENTS", elements)
+        monkeypatch.setattr(_deferred, "MIN_ELEMENTS_OF_SUM", elements_of_sum)
+        kinds.clear()
+        x = torch.randn(2, 3, 5, 5, requires_grad=True)  # 150 elements
+        F.relu(layer(x * 1) + x * 2)
+        return dict(kinds)
+
+    assert relu_of_sum(150, 150) == {"add relu": 1}
+    assert relu_of_sum(150, 151) == {"plain": 1}
+    assert relu_of_sum(151, 150) == {}
 
 
 # What earlier versions computed wrongly. Each way through the block is a forward method.

@@ -121,6 +121,7 @@ class _Trainer:
     def profile(self) -> dict[str, float]:
         """Return the seconds of each part of a step."""
         cpu = [torch.profiler.ProfilerActivity.CPU]
+        # Without acc_events, PyTorch 2.11 warns that only one cycle is kept; there is only one.
         with torch.profiler.profile(activities=cpu, acc_events=True) as profiler:
             self.step()
         parts = dict.fromkeys(PARTS, 0.0)
