@@ -67,9 +67,9 @@ inline T* at_offset(void* const tensor, const Index offset) {
 }
 
 // Prefetches the tensors that a formula reads.
-template <CacheLevel level = CacheLevel::first, class Formula_>
+template <class Formula_>
 inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
-  formula.inputs([=](const auto* const tensor) { prefetch<level>(tensor + begin, count); });
+  formula.inputs([=](const auto* const tensor) { prefetch(tensor + begin, count); });
 }
 
 // diff_dst where the ReLU's mask is open, else zero. The mask is read from dst, or recomputed from
@@ -159,9 +159,11 @@ class MaskedGradientTerms {
     return apply(gradient_terms, k, x, d);
   }
 
-  // None is prefetched: that makes these sums slower, by up to a fifth.
   template <class Visit>
-  void inputs(const Visit&) const {}
+  void inputs(const Visit& visit) const {
+    visit(src_);
+    diff_.inputs(visit);
+  }
 
  private:
   // Whether every row begins a cache line.

@@ -35,19 +35,14 @@ constexpr std::int64_t prefetch_distance = prefetch_bytes / static_cast<std::int
 
 constexpr std::int64_t line_bytes = 64;
 
-enum class CacheLevel : std::uint8_t { first, second };
-
+// Into the second-level cache: the first has room for few pending requests, and the loads need it.
 // The elements may be anywhere: a prefetch never faults. Not __builtin_prefetch: to GCC, a function
 // that does nothing else has no effect, and it removes the call.
-template <CacheLevel level, class T>
+template <class T>
 inline void prefetch(const T* const begin, const std::int64_t count) {
   constexpr auto line = line_bytes / static_cast<std::int64_t>(sizeof(T));
   for (const T* at = begin; at < begin + count; at += line) {
-    if constexpr (level == CacheLevel::first) {
-      asm volatile("prefetcht0 %0" : : "m"(*at));
-    } else {
-      asm volatile("prefetcht1 %0" : : "m"(*at));
-    }
+    asm volatile("prefetcht1 %0" : : "m"(*at));
   }
 }
 

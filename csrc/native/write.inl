@@ -159,7 +159,7 @@ class Writer {
       const Index count = minimum(pairs - done, step);
       const Index i = at + done * pair_lanes;
       if (tile_.to_next_panel > 0) {
-        prefetch<CacheLevel::second>(result_, i + tile_.to_next_panel, count * pair_lanes);
+        prefetch(result_, i + tile_.to_next_panel, count * pair_lanes);
       }
       write_pairs<false>(count, i, coefficients);
     }
