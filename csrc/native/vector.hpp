@@ -69,6 +69,10 @@ inline Vec where_open(Vec d, Vec y, Vec zero_threshold, Vec clip_threshold) {
   const __mmask16 positive = _mm512_cmp_ps_mask(y, zero_threshold, _CMP_NLE_UQ);
   return _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(positive, y, clip_threshold, _CMP_NGE_UQ), d);
 }
+// NaN stays, and -0 becomes 0.
+inline Vec relu(Vec y, Vec clip) {
+  return _mm512_maskz_min_ps(_mm512_cmp_ps_mask(y, broadcast(0), _CMP_NLE_UQ), clip, y);
+}
 inline Half lower(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 0); }
 inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
 
@@ -281,13 +285,12 @@ inline Vec where_open(Vec d, Vec y, Vec zero_threshold, Vec clip_threshold) {
   const Words closed = reinterpret<Words>((y <= zero_threshold) | (y >= clip_threshold));
   return reinterpret<Vec>(~closed & reinterpret<Words>(d));
 }
-#endif
-// NaN stays, and -0 becomes 0.
 inline Vec relu(Vec y, Vec clip) {
   const Vec zero = broadcast(0);
   const Vec positive = y <= zero ? zero : y;
   return positive >= clip ? clip : positive;
 }
+#endif
 
 constexpr int lanes = static_cast<int>(sizeof(Vec) / sizeof(float));
 

@@ -27,6 +27,8 @@ template <>
 constexpr bool splits_even_odd<Bf16> = true;
 
 inline VecPair split_bf16(Words bits) {
+  // Keeps the compiler from loading them twice, as an operand of each instruction.
+  asm("" : "+v"(bits));
   return {reinterpret<Vec>(bits << 16), reinterpret<Vec>(bits & 0xffff0000)};
 }
 inline Words join_bf16(const VecPair& pair) {
