@@ -81,8 +81,7 @@ struct PairCoefficients {
 inline Vec pivot_of(const Coefficients& k) { return k.pivot; }
 inline VecPair pivot_of(const PairCoefficients& k) { return {k.a.pivot, k.b.pivot}; }
 
-inline Coefficients channel_coefficients(const Task& task, const Index c) {
-  const Tables& tables = task.workspace.tables;
+inline Coefficients channel_coefficients(const Tables& tables, const Index c) {
   return {broadcast(tables.pivot[c]), broadcast(tables.mean[c]),  broadcast(tables.scale[c]),
           broadcast(tables.beta[c]),  broadcast(tables.shift[c]), broadcast(tables.slope[c])};
 }

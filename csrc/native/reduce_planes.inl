@@ -95,8 +95,8 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     double* sums = scratch.doubles;
     for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
       add_segments(terms, segment.begin + c * order.inner, together, order.row, segment.count,
-                   channel_coefficients(task, c), task.out_of_cache && row + together < rows.end,
-                   sums, sums + lanes);
+                   channel_coefficients(task.workspace.tables, c),
+                   task.out_of_cache && row + together < rows.end, sums, sums + lanes);
     }
   }
 

@@ -48,13 +48,13 @@ class Writer {
 
   // Writes `count` pairs of vectors. coefficients(i) returns those of the pair that begins at
   // element i.
-  template <bool prefetches, class Of>
+  template <class Of>
   [[gnu::flatten]] void write_pairs(const Index count, const Index at,
                                     const Of& coefficients) const {
     // A copy in registers: *this would be loaded again after every store.
     const Result result = result_;
     for (Index i = at; i < at + count * pair_lanes; i += pair_lanes) {
-      if constexpr (prefetches) prefetch(result, i + prefetch_distance<Element>, pair_lanes);
+      prefetch(result, i + prefetch_distance<Element>, pair_lanes);
       result.write(i, coefficients(i - at), WholePair{});
     }
   }
@@ -110,7 +110,7 @@ class Writer {
     while (at + pair_lanes <= end) {
       const Index up_to_period = (period - column - 1) / pair_lanes + 1;
       const Index count = minimum((end - at) / pair_lanes, up_to_period);
-      write_pairs<true>(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
+      write_pairs(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
       at += count * pair_lanes;
       pass_columns(count * pair_lanes);
     }
@@ -120,52 +120,58 @@ class Writer {
   // Writes a row of planes: a segment of each. Whole planes are neighbors in memory, and a vector
   // that crosses from one into the next takes its coefficients from both.
   [[gnu::flatten]] void write_segments(const Segment& segment) const {
-    Index at = segment.begin + tile_.channels.begin * order_.inner;
+    // Copies in registers, as in write_pairs(): small planes are bound by such loads.
+    const Result result = result_;
+    const Tables tables = task_.workspace.tables;
+    const Range channels = tile_.channels;
+    const Index inner = order_.inner;
+    const Index to_next_panel = tile_.to_next_panel;
+    Index at = segment.begin + channels.begin * inner;
     Index end = at + segment.count;
-    Coefficients k = channel_coefficients(task_, tile_.channels.begin);
+    Coefficients k = channel_coefficients(tables, channels.begin);
     // Ordinary stores gain from alignment only where all tensors are misaligned.
     const Index n =
         task_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
     if (n > 0) {
-      result_.write(at, k, FirstOfVector{static_cast<int>(n)});
+      result.write(at, k, FirstOfVector{static_cast<int>(n)});
       at += n;
     }
-    for (Index c = tile_.channels.begin; c < tile_.channels.end; ++c) {
-      at = write_whole_vectors(at, end, k);
+    for (Index c = channels.begin; c < channels.end; ++c) {
+      at = write_whole_vectors(result, at, end, to_next_panel, k);
       const int left = static_cast<int>(end - at);
-      if (c + 1 < tile_.channels.end) {
-        const Coefficients next = channel_coefficients(task_, c + 1);
+      if (c + 1 < channels.end) {
+        const Coefficients next = channel_coefficients(tables, c + 1);
         if (left > 0) {
-          result_.write(at, select_first(left, k, next), WholeVector{});
+          result.write(at, select_first(left, k, next), WholeVector{});
           at += lanes;
         }
         k = next;
       } else if (left > 0) {
-        result_.write(at, k, FirstOfVector{left});
+        result.write(at, k, FirstOfVector{left});
       }
-      end += order_.inner;
+      end += inner;
     }
   }
 
   // Writes as many vectors as fit before `end`, and returns where the last one ends.
-  Index write_whole_vectors(const Index at, const Index end, const Coefficients& k) const {
+  static Index write_whole_vectors(const Result& result, Index at, const Index end,
+                                   const Index to_next_panel, const Coefficients& k) {
     // With a panel to prefetch, in short stretches: only so many requests to memory can be pending.
-    constexpr Index prefetched_pairs = 16;
-    const Index vectors = (end - at) / lanes;
-    const Index pairs = vectors / 2;
-    const Index step = tile_.to_next_panel > 0 ? prefetched_pairs : pairs;
-    const auto coefficients = [k](Index) { return PairCoefficients{k, k}; };
-    for (Index done = 0; done < pairs; done += step) {
-      const Index count = minimum(pairs - done, step);
-      const Index i = at + done * pair_lanes;
-      if (tile_.to_next_panel > 0) {
-        prefetch(result_, i + tile_.to_next_panel, count * pair_lanes);
+    constexpr Index prefetched = 16 * pair_lanes;
+    const PairCoefficients both{k, k};
+    while (end - at >= pair_lanes) {
+      Index stop = end;
+      if (to_next_panel > 0) {
+        stop = minimum(at + prefetched, end);
+        prefetch(result, at + to_next_panel, stop - at);
       }
-      write_pairs<false>(count, i, coefficients);
+      for (; stop - at >= pair_lanes; at += pair_lanes) result.write(at, both, WholePair{});
     }
-    const Index done = at + vectors * lanes;
-    if (vectors % 2 != 0) result_.write(done - lanes, k, WholeVector{});
-    return done;
+    if (end - at >= lanes) {
+      result.write(at, k, WholeVector{});
+      at += lanes;
+    }
+    return at;
   }
 
   const Task& task_;
