@@ -59,15 +59,21 @@ class Writer {
     }
   }
 
-  // Writes `count` times two pairs of vectors, all of whose coefficients stay in registers.
-  [[gnu::flatten]] void write_two_pairs(const Index count, const Index at,
-                                        const PairCoefficients& first,
-                                        const PairCoefficients& second) const {
+  // Writes `count` times n pairs of vectors, all of whose coefficients stay in registers.
+  template <int n>
+  [[gnu::flatten]] void write_repeatedly(const Index count, const Index at,
+                                         const PairCoefficients (&coefficients)[n]) const {
+    // Copies in registers, as in write_pairs().
     const Result result = result_;
-    for (Index i = at; i < at + count * 2 * pair_lanes; i += 2 * pair_lanes) {
-      prefetch(result, i + prefetch_distance<Element>, 2 * pair_lanes);
-      result.write(i, first, WholePair{});
-      result.write(i + pair_lanes, second, WholePair{});
+    PairCoefficients k[n];
+    for (int pair = 0; pair < n; ++pair) k[pair] = coefficients[pair];
+    for (Index i = at; i < at + count * n * pair_lanes; i += n * pair_lanes) {
+#pragma GCC unroll 4
+      for (int pair = 0; pair < n; ++pair) {
+        const Index begin = i + pair * pair_lanes;
+        prefetch(result, begin + prefetch_distance<Element>, pair_lanes);
+        result.write(begin, k[pair], WholePair{});
+      }
     }
   }
 
@@ -79,9 +85,9 @@ class Writer {
     return static_cast<Index>((0 - address) % static_cast<std::uintptr_t>(bytes)) / element_bytes;
   }
 
-  // If so, the coefficients repeat every two pairs of vectors.
-  bool four_vectors_hold_whole_positions() const {
-    return 2 * pair_lanes % (order_.channels * order_.inner) == 0;
+  // Return whether the coefficients repeat every n pairs of vectors.
+  bool repeats_every(const Index n) const {
+    return n * pair_lanes % (order_.channels * order_.inner) == 0;
   }
 
   // Writes the elements [begin, end), the first of which is in the given column.
@@ -98,14 +104,22 @@ class Writer {
       at += n;
       pass_columns(n);
     }
-    if (four_vectors_hold_whole_positions()) {
-      const PairCoefficients first = coefficients().at(0);
-      pass_columns(pair_lanes);
-      const PairCoefficients second = coefficients().at(0);
-      pass_columns(pair_lanes);
-      const Index count = (end - at) / (2 * pair_lanes);
-      write_two_pairs(count, at, first, second);
-      at += count * 2 * pair_lanes;
+    const auto write_in_registers = [&](auto& k) {
+      constexpr Index n = sizeof k / sizeof *k;
+      for (PairCoefficients& pair : k) {
+        pair = coefficients().at(0);
+        pass_columns(pair_lanes);
+      }
+      const Index count = (end - at) / (n * pair_lanes);
+      write_repeatedly(count, at, k);
+      at += count * n * pair_lanes;
+    };
+    if (repeats_every(2)) {
+      PairCoefficients k[2];
+      write_in_registers(k);
+    } else if (repeats_every(4)) {
+      PairCoefficients k[4];
+      write_in_registers(k);
     }
     while (at + pair_lanes <= end) {
       const Index up_to_period = (period - column - 1) / pair_lanes + 1;
