@@ -1,8 +1,10 @@
-"""The C++ tests, and the symbols of the kernels' object files."""
+"""The C++ tests, and the symbols and instructions of the kernels' object files."""
 
 from __future__ import annotations
 
+import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import helpers
@@ -45,3 +47,19 @@ def test_kernels_share_no_symbol(build, isa):
     symbols = [line.split() for line in run("nm", "--defined-only", "-P", kernels).splitlines()]
     shared = [name for name, kind, *_ in symbols if kind.isupper() or kind in "uvw"]
     assert shared == [f"_ZN6onedsl6native{len(isa)}{isa}7kernelsENS_8DataTypeENS0_7VariantE"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_kernels_prefetch(build, isa):
+    """GCC removes prefetches that it takes for calls without effect."""
+    (kernels,) = build.rglob(f"kernels_{isa}.cpp.o")
+    prefetches: Counter[str] = Counter()  # by what is summed or written, such as ReluResult<float>
+    formulas: list[str] = []
+    for line in run("objdump", "-dC", "--no-show-raw-insn", kernels).splitlines():
+        if line.endswith(">:"):
+            formulas = re.findall(r"\w+(?:Terms|Result)<[^<>]*>", line)
+            prefetches.update(dict.fromkeys(formulas, 0))
+        elif "prefetcht1" in line:
+            prefetches.update(formulas)
+    assert len(prefetches) >= 10  # formulas of each type
+    assert all(prefetches.values()), prefetches
