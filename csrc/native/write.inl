@@ -46,16 +46,13 @@ class Writer {
   // At most a cache line: each vector of a pair that begins a line is aligned.
   static constexpr Index pair_bytes = minimum(2 * vector_bytes, line_bytes);
 
-  // Writes `count` pairs of vectors. coefficients(i) returns those of the pair that begins at
-  // element i.
-  template <class Of>
-  [[gnu::flatten]] void write_pairs(const Index count, const Index at,
-                                    const Of& coefficients) const {
+  // Writes `count` pairs of vectors. The tables are those from the column of element `at` on.
+  [[gnu::flatten]] void write_pairs(const Index count, const Index at, const Tables_ tables) const {
     // A copy in registers: *this would be loaded again after every store.
     const Result result = result_;
     for (Index i = at; i < at + count * pair_lanes; i += pair_lanes) {
       prefetch(result, i + prefetch_distance<Element>, pair_lanes);
-      result.write(i, coefficients(i - at), WholePair{});
+      result.write(i, tables.at(i - at), WholePair{});
     }
   }
 
@@ -93,21 +90,21 @@ class Writer {
   // Writes the elements [begin, end), the first of which is in the given column.
   void write_span(const Index begin, const Index end, Index column) const {
     const Index period = task_.workspace.tables.period;
-    const auto coefficients = [&] { return Tables_(task_, column); };
+    const auto tables = [&] { return Tables_(task_, column); };
     const auto pass_columns = [&](const Index count) {
       column += count;
       while (column >= period) column -= period;
     };
     Index at = begin;
     if (const Index n = minimum(unaligned_from(at, pair_bytes), end - at); n > 0) {
-      result_.write(at, coefficients().at(0), FirstOfPair{static_cast<int>(n)});
+      result_.write(at, tables().at(0), FirstOfPair{static_cast<int>(n)});
       at += n;
       pass_columns(n);
     }
     const auto write_in_registers = [&](auto& k) {
       constexpr Index n = sizeof k / sizeof *k;
       for (PairCoefficients& pair : k) {
-        pair = coefficients().at(0);
+        pair = tables().at(0);
         pass_columns(pair_lanes);
       }
       const Index count = (end - at) / (n * pair_lanes);
@@ -124,11 +121,11 @@ class Writer {
     while (at + pair_lanes <= end) {
       const Index up_to_period = (period - column - 1) / pair_lanes + 1;
       const Index count = minimum((end - at) / pair_lanes, up_to_period);
-      write_pairs(count, at, [tables = coefficients()](Index i) { return tables.at(i); });
+      write_pairs(count, at, tables());
       at += count * pair_lanes;
       pass_columns(count * pair_lanes);
     }
-    if (at < end) result_.write(at, coefficients().at(0), FirstOfPair{static_cast<int>(end - at)});
+    if (at < end) result_.write(at, tables().at(0), FirstOfPair{static_cast<int>(end - at)});
   }
 
   // Writes a row of planes: a segment of each. Whole planes are neighbors in memory, and a vector
