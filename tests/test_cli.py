@@ -26,8 +26,7 @@ pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from onedsl import cli
-from onedsl.cli import fill, overrides
-from onedsl.graph import Graph, LogicalTensor
+from onedsl.graph import Graph
 from onedsl.operators._single_op_graph import parse_graph
 
 
@@ -154,31 +153,16 @@ def test_run_verifies_exported_graphs(dtype, stats, data_format, tmp_path, capsy
     assert [row[:2] for row in rows] == [
         (backend, name) for backend in backends for name in ("diff_src", "diff_gamma", "diff_beta")
     ]
-    for _, name, error, allowed, _ in rows:
+    for backend, name, error, allowed, _ in rows:
         tolerance = (testing.TOLERANCES if name == "diff_src" else testing.SUM_TOLERANCES)[
             dtype if name == "diff_src" else stats
         ]
+        if backend == "onednn":  # it sums 105 elements per channel in f32
+            tolerance += 2e-8 * 105**0.5
         assert float(allowed) == pytest.approx(tolerance, rel=0.05)
         assert float(error) <= tolerance
     if len(backends) == 1:
         assert f"needs {helpers.missing_isa(dtype)}" in shown.replace("\n", " ")
-
-
-@helpers.dtypes
-@pytest.mark.parametrize(
-    "rewrite",
-    [
-        ("--in-shapes=0:2x7x7x6+1:2x7x7x6", "--op-attrs=0:data_format:NXC"),
-        ("--in-shapes=0:9x5x7x7+1:9x5x7x7+2:5+3:5+4:5", "--op-attrs=0:epsilon:0.5"),
-        ("--in-shapes=0:acdb+1:acdb",),
-        ("--in-shapes=0:2x6x3*cab+1:2x6x3",),
-    ],
-)
-def test_run_with_benchdnn_options(graph_file, rewrite, dtype, capsys):
-    assert main(["run", str(graph_file), f"--dt={dtype}", *rewrite, "--seconds", "0.01"]) == 0
-    shown = capsys.readouterr().out
-    assert f"src {dtype} " in shown
-    assert all(row[-1] == "PASS" for row in rows_of(shown))
 
 
 def test_run_on_one_backend(graph_file, capsys):
@@ -208,18 +192,17 @@ def test_run_reports_failures(graph_file, capsys, monkeypatch):
 
 
 def test_an_error_of_nan_fails():
-    from onedsl.cli.run import Line, _relative
+    from onedsl.cli.run import Line
 
     assert not Line("native", "diff_src", float("nan"), 1.0, "").passed
-    assert _relative(0.0, 0.0) == 0
-    assert _relative(1.0, 0.0) == float("inf")
-    assert np.isnan(_relative(float("nan"), 0.0))
-    assert np.isnan(_relative(float("nan"), 1.0))
 
 
-def test_unsupported_by_onednn_is_an_error_only_if_requested(graph_file):
+def test_unsupported_by_onednn_is_an_error_only_if_requested(tmp_path):
     capped = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    options = (str(graph_file), "--dt=bf16", "--seconds", "0.01")
+    file = tmp_path / "graph.json"
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    file.write_text(op.to_json(onedsl.TensorSpec((2, 5, 5, 6), "bf16")))
+    options = (str(file), "--seconds", "0.01")
     both = run_command("run", *options, environment=capped)
     assert both.returncode == 0, both.stderr
     assert "onednn does not support this graph" in both.stdout
@@ -232,25 +215,6 @@ def test_unsupported_by_onednn_is_an_error_only_if_requested(graph_file):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--in-shapes=9:2x3"], "ID must be the id of an input, got 9"),
-        (["--in-shapes=0"], "must begin with an id such as 0:, got '0'"),
-        (["--in-shapes=0:2x"], "SHAPE must be sizes such as 2x3x4, got '2x'"),
-        (["--in-shapes=0:2x6x5x5*"], "must be SHAPE, TAG or SHAPE*TAG, got '2x6x5x5*'"),
-        (["--in-shapes=0:abcc"], "the tag must contain each of 'abcd' once, got 'abcc'"),
-        (["--in-shapes=0:abc"], "the tag must contain each of 'abcd' once, got 'abc'"),
-        (["--in-shapes=0:2x7x5x5"], "src's shape, got (2, 6, 5, 5) for diff_dst"),
-        (["--in-shapes=0:-"], "graph[0].inputs[0].shape must be of rank 2 or more, got ()"),
-        (["--dt=f64"], "DT must be one of f32, bf16, f16, got 'f64'"),
-        (["--dt=9:f16"], "ID must be the id of a tensor, got 9"),
-        (["--dt=2:bf16"], "graph[0].inputs[3].dtype must be bf16 like mean, got"),
-        (["--op-attrs=1:epsilon:1"], "ID must be the id of an op, got 1"),
-        (
-            ["--op-attrs=0:momentum:1"],
-            "attribute of op 0 (epsilon, data_format), got 'momentum'",
-        ),
-        (["--op-attrs=0:epsilon"], "must be NAME:VALUE, got 'epsilon'"),
-        (["--op-attrs=0:epsilon:small"], "epsilon must be a float, got 'small'"),
-        (["--op-attrs=0:epsilon:-1"], "epsilon must be positive"),
         (["--seconds=inf"], "must be a positive, finite number, got"),
         (["--backend=cuda"], "'cuda' is not one of"),
         (["--seed=-1"], "-1 is not in the range"),
@@ -318,9 +282,7 @@ def test_run_of_a_graph_without_shapes(tmp_path, capsys):
     file = tmp_path / "graph.json"
     file.write_text(onedsl.BatchNormTrainingBackward(1e-5).to_json())
     assert main(["run", str(file)]) == 2
-    assert "must be known. Set --in-shapes" in capsys.readouterr().err
-    shapes = "--in-shapes=0:4x5x6+1:4x5x6+2:6+3:6+4:6"
-    assert main(["run", str(file), shapes, "--seconds", "0.01"]) == 0
+    assert "inputs[0].shape (src) must be known" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_example_in_the_docstring(tmp_path, monkeypatch, capsys):
@@ -340,74 +302,25 @@ def test_example_in_the_docstring(tmp_path, monkeypatch, capsys):
                 assert float(results[row[:2]][0]) == pytest.approx(float(row[2]), rel=0.2)
 
 
-# ---- Inputs of run ----
-
-
-def problem(shape, dtype="f32", data_format="NCX"):
-    op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
-    return parse_graph(Graph.from_json(op.to_json(onedsl.TensorSpec(shape, dtype))))
-
-
-@helpers.dtypes
-@pytest.mark.parametrize("shape", [(2, 9, 3, 3), (4, 9, 8), (3, 8, 200, 40), (7, 3)])
-def test_inputs_equal_benchdnns(shape, dtype):
-    """The expected values are computed element by element, as in benchdnn's source code."""
-    inputs = fill.filled(problem(shape, dtype), 0)
-    digits = {"f32": 24, "bf16": 8, "f16": 11}[dtype]
-    batch, channels, *spatial = shape
-    plane = int(np.prod(spatial))
-    count = batch * plane
-    free = int((digits - int(np.ceil(np.log2(count)))) / 2) - 1
-    exact = free >= 3
-    flexible = min(digits, free) if exact else min(6, digits // 2)
-    density = 1.0 if exact else (1 << (digits - 2 * flexible)) / count
-    got = inputs.src.reshape(batch, channels, plane).astype(np.float64)
-    for c in (0, 1, channels - 1):
-        mean = 0.25 * 2 ** (c % 7) if exact else 0.0
-        assert inputs.mean[c] == mean
-        assert inputs.gamma[c] == 2 ** (c % 7) / 8
-        for n in {0, batch - 1}:
-            for s in {0, plane // 2, plane - 1}:
-                number = n * plane + s + c * 239 * 2
-                value = (number // 2 * 1637) % 2**flexible / 2**flexible
-                value *= 1 if number % 2 == 0 else -1
-                if exact:
-                    value = mean * (1 + value)
-                    if count % 2 and n * plane + s == count - 1:
-                        value = mean
-                elif number // 2 * 257 * 753737 % 1000003 >= density * 1000003:
-                    value = 0
-                assert got[n, c, s] == value
-    axes = tuple(a for a in range(len(shape)) if a != 1)
-    np.testing.assert_allclose(
-        inputs.variance, inputs.src.astype(np.float64).var(axes), rtol=1e-5 if exact else 1
-    )
-    assert set(np.unique(inputs.diff_dst.astype(np.float32))) <= {-2, -1, 0, 1, 2}
-    assert np.any(inputs.diff_dst)
-
-
-def test_inputs_depend_on_the_seed_and_not_on_the_format():
-    a, again, b = (fill.filled(problem((2, 6, 5, 5)), seed) for seed in (3, 3, 4))
-    np.testing.assert_array_equal(a.diff_dst, again.diff_dst)
-    assert np.any(a.diff_dst != b.diff_dst)
-    last = fill.filled(problem((2, 5, 5, 6), data_format="NXC"), 3)
-    np.testing.assert_array_equal(np.moveaxis(last.src, -1, 1), a.src)
-    np.testing.assert_array_equal(np.moveaxis(last.diff_dst, -1, 1), a.diff_dst)
-
-
-def test_inputs_do_not_depend_on_the_block_size(monkeypatch):
-    whole = fill.filled(problem((2, 6, 5, 5)), 0)
-    monkeypatch.setattr(fill, "BLOCK", 100)
-    blocks = fill.filled(problem((2, 6, 5, 5)), 0)
-    for name in ("src", "mean", "variance", "gamma"):
-        np.testing.assert_array_equal(getattr(whole, name), getattr(blocks, name))
-
-
-def test_inputs_have_the_graphs_strides():
-    strided = LogicalTensor(0, "f32", (2, 3, 4), (100, 1, 10))
-    assert fill.zeros(strided).strides == (400, 4, 40)
-    assert overrides.dense_strides((1, 32, 4, 4), [0, 2, 3, 1]) == (512, 1, 128, 32)
-    assert overrides.dense_strides((1, 32, 4, 4), overrides.axes_of("acdb", 4))[1] == 1
+def test_run_uses_the_strides_of_the_graph(tmp_path, monkeypatch):
+    """One graph is channels-last in memory, another has gaps between its rows."""
+    module = importlib.import_module("onedsl.cli.run")
+    for strides in ((60, 1, 15, 3), (500, 100, 20, 1)):
+        document = json.loads(
+            onedsl.BatchNormTrainingBackward(1e-5, "NCX").to_json(onedsl.TensorSpec((2, 3, 4, 5)))
+        )
+        (op,) = document["graph"]
+        for tensor in op["inputs"][:2]:
+            tensor["stride"] = list(strides)
+        problem = parse_graph(Graph.from_json(json.dumps(document)))
+        inputs = module.random_inputs(problem, 3)
+        dense = testing.random_problem((2, 3, 4, 5), data_format="NCX", seed=3)
+        for got, expected in zip(inputs, dense, strict=True):
+            np.testing.assert_array_equal(got, expected)
+        assert inputs[0].strides == tuple(4 * step for step in strides)
+        file = tmp_path / "graph.json"
+        file.write_text(json.dumps(document))
+        assert main(["run", str(file), "--seconds", "0.01"]) == 0
 
 
 # ---- explain ----

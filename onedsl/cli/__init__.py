@@ -4,17 +4,17 @@ This example exports a graph of one op, runs it with both backends, compares the
 float64 reference, and times both backends:
 
 ```text
-$ onedsl export 2x71x71x192 -o graph.json && onedsl run graph.json --dt=bf16 --seconds 3
+$ onedsl export 2x71x71x192 --dtype bf16 -o graph.json && onedsl run graph.json --seconds 3
 graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
 backend      output  relative L2 error  tolerance  result  time (µs)
 ─────────────────────────────────────────────────────────────────────
-native     diff_src           1.64e-03    3.9e-03    PASS      1,162
-native   diff_gamma           1.96e-09    1.0e-06    PASS
-native    diff_beta           0.00e+00    1.0e-06    PASS
+native     diff_src           1.66e-03    3.9e-03    PASS      1,162
+native   diff_gamma           1.91e-08    1.0e-06    PASS
+native    diff_beta           2.80e-08    1.0e-06    PASS
 
-onednn     diff_src           1.64e-03    3.9e-03    PASS      5,918
-onednn   diff_gamma           1.96e-09    1.0e-06    PASS
-onednn    diff_beta           0.00e+00    1.0e-06    PASS
+onednn     diff_src           1.66e-03    3.9e-03    PASS      5,918
+onednn   diff_gamma           8.35e-07    3.0e-06    PASS
+onednn    diff_beta           1.25e-07    3.0e-06    PASS
 PASS
 ```
 """

@@ -28,7 +28,6 @@ from ..tensors.dtypes import DTYPES, Backend, DType
 from ..tensors.spec import DataFormatLike, TensorSpec
 from ..testing import check_statistics
 from .options import POSITIVE, SHAPE, as_usage_errors, with_operator_options
-from .overrides import axes_of, dense_strides
 
 Array = npt.NDArray[Any]
 Lines = Iterator[tuple[str, str]]
@@ -98,6 +97,34 @@ def explain(
             lines += _times(compiled, native, seconds)
     _show(op, lines, findings)
     return 1 if findings else 0
+
+
+def axes_of(tag: str, rank: int) -> list[int]:
+    """Return the axes that a tag lists, from the slowest in memory to the fastest.
+
+    Raises
+    ------
+    ValueError
+        If the tag does not contain each axis once.
+    """
+    order = [ord(letter) - ord("a") for letter in tag]
+    if sorted(order) != list(range(rank)):
+        letters = "".join(chr(ord("a") + axis) for axis in range(min(rank, 26)))
+        raise ValueError(f"the tag must contain each of {letters!r} once, got {tag!r}")
+    return order
+
+
+def dense_strides(shape: tuple[int, ...], order: list[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a dense tensor.
+
+    `order` lists the axes from the slowest in memory to the fastest.
+    """
+    strides = [1] * len(shape)
+    step = 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
 
 
 def _layout(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Lines:
