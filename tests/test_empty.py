@@ -15,12 +15,6 @@ SHAPES = {
     "NCX": [(0, 3), (4, 0), (0, 0), (0, 3, 5), (2, 3, 0), (2, 0, 5), (2, 3, 4, 0, 5), (0, 0, 0, 0)],
 }
 CASES = [(data_format, shape) for data_format in FORMATS for shape in SHAPES[data_format]]
-CELLS = [
-    (dtype, stats, backend)
-    for dtype, stats in helpers.TYPES
-    for backend in helpers.BACKENDS
-    if helpers.runs(backend, dtype)  # test_matrix.py tests the others
-]
 
 
 def problem_of(data_format, shape, dtype, stats):
@@ -31,7 +25,7 @@ def problem_of(data_format, shape, dtype, stats):
     return tensor, tensor.copy(), statistics, statistics, statistics
 
 
-@pytest.mark.parametrize(("dtype", "stats", "backend"), CELLS)
+@helpers.cells
 @pytest.mark.parametrize("compiled", [False, True], ids=["direct", "compiled"])
 def test_all_outputs(dtype, stats, backend, compiled):
     for data_format, shape in CASES:
@@ -54,7 +48,7 @@ def test_all_outputs(dtype, stats, backend, compiled):
                 assert not member.view(np.uint8).any()
 
 
-@pytest.mark.parametrize(("dtype", "stats", "backend"), CELLS)
+@helpers.cells
 def test_diff_src_only(dtype, stats, backend):
     for data_format, shape in CASES:
         inputs = problem_of(data_format, shape, dtype, stats)[:4]
@@ -115,6 +109,14 @@ def test_unaligned_address(backend):
     assert not op(src, src, stats, stats, out=out, backend=backend).diff_beta.any()
     none = odd.reshape(3, 0)
     assert op(none, none, odd, odd, odd, out=(none, odd, odd), backend=backend).diff_gamma is odd
+
+
+def test_spec():
+    """Strides are those of NumPy, which counts a size of 0 as 1."""
+    spec = onedsl.TensorSpec((4, 0, 3))
+    assert spec.strides == (3, 3, 1)
+    assert spec == onedsl.TensorSpec.of(np.empty((4, 0, 3), np.float32))
+    assert eval(repr(spec)) == spec
 
 
 def test_reference():

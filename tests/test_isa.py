@@ -62,6 +62,24 @@ def test_cap_for_onedsl_only(cap, native):
     assert both.stdout.split()[0] == best(native)
 
 
+NAN = """
+import helpers, numpy as np, onedsl
+gamma = np.uint32([0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff]).view("f4")
+ones = np.ones(5, "f4")
+for dtype in helpers.NUMPY.values():
+    x = np.arange(20).reshape(4, 5).astype(dtype)
+    got = onedsl.BatchNormTrainingBackward(1e-5)(x, x, ones, ones, gamma)
+    assert np.isnan(got.diff_src.astype("f4")).all(), got.diff_src
+"""
+
+
+@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
+def test_nan_stays_nan(cap):
+    """Whatever its payload: rounding to bf16 could carry into the sign."""
+    child = helpers.run_child(NAN, environment=capped(ONEDSL_MAX_CPU_ISA=cap))
+    assert child.returncode == 0, child.stderr
+
+
 @pytest.mark.isa_caps
 @pytest.mark.parametrize("cap", [c[0] for c in CAPS])
 def test_suite_under_a_cap(cap):

@@ -401,6 +401,20 @@ def test_empty_tensors(shape, wrap):
     assert (np.asarray(mean) == 0).all()
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8)])
+def test_derivatives_of_empty_tensors(shape):
+    """The mean of no elements does not depend on them."""
+    src, weights = jnp.zeros(shape), jnp.ones(8)
+
+    def loss(src, weights):
+        return (weights * onedsl.jax.batch_norm(src, epsilon=EPSILON)[1]).sum()
+
+    def mean(src):  # in reverse mode, because the layer has no forward mode
+        return jax.grad(loss, (0, 1))(src, weights)[1]
+
+    assert not any(a.any() for a in jax.jvp(mean, (src,), (src,)))
+
+
 def test_no_tensor_is_copied():
     """The compiled program consists of the call, its parameters and its results."""
     problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))

@@ -78,6 +78,20 @@ def test_axes_of_one_element_may_have_any_stride(data_format, backend, no_copies
     testing.assert_gradients_close(op(*inputs, backend=backend), expected)
 
 
+def test_out_may_have_any_stride_in_axes_of_one_element():
+    """Strided inputs, so that Python code compares the strides of out."""
+    problem, expected, _ = helpers.case((6, 1, 5), "f32", "f32", "NXC")
+    wide = np.zeros((6, 1, 10), np.float32)
+    src, diff_dst = wide[..., :5].copy(), wide[..., ::2]
+    src[...], diff_dst[...] = problem[:2]
+    memory = np.empty((6, 5), np.float32)
+    diff_src = np.lib.stride_tricks.as_strided(memory, (6, 1, 5), (20, 12345, 4))
+    out = (diff_src, np.empty(5, "f4"), np.empty(5, "f4"))
+    got = onedsl.BatchNormTrainingBackward(EPSILON)(src, diff_dst, *problem[2:], out=out)
+    assert got.diff_src is diff_src
+    testing.assert_gradients_close(got, expected)
+
+
 @pytest.mark.parametrize("step", [2**61, 2**62 + 1, 2**70, -(2**62)])
 @pytest.mark.parametrize("shape", [(1, 4, 3), (0, 4, 3)])
 def test_a_spec_of_axes_of_one_element_may_have_any_stride(shape, step):
@@ -253,6 +267,13 @@ def test_in_place_large(data_format, backend):
     testing.assert_gradients_close(got, expected, factor=factor)
 
 
+def test_non_temporal_stores_are_aligned():
+    """An unaligned one crashes, so this runs in a child process."""
+    child = helpers.run_script("alignment_of_outputs.py")
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert child.stdout.endswith("\ndone\n")
+
+
 @backends
 def test_in_place_by_another_view_of_the_same_memory(backend):
     problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
@@ -261,6 +282,19 @@ def test_in_place_by_another_view_of_the_same_memory(backend):
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     got = op(*problem._replace(diff_dst=buffer), out=out, backend=backend)
     testing.assert_gradients_close(got, expected)
+
+
+def test_strided_diff_dst_that_begins_where_out_begins():
+    """It is not the in-place run: later elements would be overwritten before they are read."""
+    problem = helpers.case((6, 5), "f32", "f32", "NXC").problem
+    memory = np.zeros((6, 10), np.float32)
+    diff_dst, over = memory[:, ::2], memory.reshape(-1)[:30].reshape(6, 5)
+    diff_dst[...] = problem.diff_dst
+    before = memory.copy()
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    with pytest.raises(ValueError, match=r"out\.diff_src must not overlap diff_dst"):
+        op(*problem._replace(diff_dst=diff_dst), out=(over, np.empty(5, "f4"), np.empty(5, "f4")))
+    assert np.array_equal(memory, before)
 
 
 def test_memmap(tmp_path, no_copies):

@@ -42,6 +42,31 @@ def test_one_plan_for_each_kind_of_call():
     assert onedsl.plan_counts() == (0, 0)
 
 
+SRC = np.linspace(-3, 3, 12, dtype=np.float32).reshape(4, 3)
+KEYS = {  # two operators, or two calls of the first one
+    "epsilon": ({"epsilon": 1e-5}, {"epsilon": 0.1}),
+    "momentum": ({"momentum": 0.25}, {"momentum": 0.75}),
+    "clip": ({"clip": 0.25}, {"clip": 0.75}),
+    "no clip": ({"clip": 0.25}, {"clip": None}),
+    "residual": ({"residual": None}, {"residual": SRC}),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_calls_that_differ_have_plans_of_their_own(kind):
+    def run(epsilon=1e-5, momentum=0.5, clip=1.0, src=SRC, residual=None):
+        op = onedsl.BatchNormReLUForwardTraining(epsilon, momentum, clip=clip)
+        return [a.tobytes() for a in op(src, S, S, S, S, residual)]
+
+    one, other = KEYS[kind]
+    alone = run(**other)
+    onedsl.clear_plans()
+    first = run(**one)
+    assert run(**other) == alone
+    assert onedsl.plan_counts().plans == 2
+    assert first != alone
+
+
 @pytest.mark.parametrize(("backend", "calls"), [("native", 4500), ("onednn", 800)])
 def test_the_cache_is_bounded(backend, calls):
     most = onedsl.PlanCounts(0, 0)

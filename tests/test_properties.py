@@ -13,13 +13,6 @@ from hypothesis import strategies as st
 import onedsl
 from onedsl import testing
 
-CELLS = [
-    (dtype, stats, backend)
-    for dtype, stats in helpers.TYPES
-    for backend in helpers.BACKENDS
-    if helpers.runs(backend, dtype)  # test_matrix.py tests the others
-]
-
 
 class Setting(NamedTuple):
     problem: testing.Problem
@@ -73,7 +66,7 @@ class Setting(NamedTuple):
 
 
 @st.composite
-def settings(draw, cells=tuple(CELLS)):
+def settings(draw, cells=tuple(helpers.CELLS)):
     """Draw a problem with 8 to some thousand elements per channel in any dense layout."""
     dtype, stats, backend = draw(st.sampled_from(cells))
     data_format = draw(st.sampled_from(helpers.FORMATS))
@@ -91,7 +84,7 @@ def settings(draw, cells=tuple(CELLS)):
     return Setting(problem, data_format, dtype, stats, backend, seed)
 
 
-FLOAT = tuple(cell for cell in CELLS if cell[0] == "f32")
+FLOAT = tuple(cell for cell in helpers.CELLS if cell[0] == "f32")
 
 
 @given(settings())

@@ -112,6 +112,12 @@ for kind in (AxisType.Auto, AxisType.Explicit) if hasattr(jax.sharding, "reshard
             check(mesh, "NCX", spec)
         check(mesh, "NXC", ("a",), "bf16", "bf16")
         check(mesh, "NXC", ("a",), "bf16", "f32")
+        # Sums over devices are f32: 257 on one device is no bf16 number, and 257 + 2 rounds to 260.
+        diff_dst = np.zeros((514, 8), jnp.bfloat16)
+        diff_dst[:259] = 1
+        statistics = np.ones((3, 8), jnp.bfloat16)
+        got = jax.jit(call)(*put(mesh, ("a",), diff_dst, diff_dst), *statistics)
+        assert (got.diff_beta == 260).all(), got.diff_beta
 
     if kind is not AxisType.Explicit:  # JAX rejects uneven shardings of explicit axes
         problem = testing.random_problem((5, 3, 8))
