@@ -6,7 +6,6 @@ import itertools
 import sys
 import threading
 
-import helpers
 import numpy as np
 import pytest
 from helpers import EPSILON
@@ -98,33 +97,33 @@ runs = pytest.mark.parametrize("run", [operator_run, compiled_run])
 
 
 @runs
-@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("port", GOOD)
-def test_invalid_inputs_return_none(run, odd, port):
-    if odd == "none" and port == "gamma":
-        return  # valid: gamma is optional
+def test_invalid_inputs_return_none(run, port):
     assert run(GOOD) is not None
-    assert run({**GOOD, port: ODD[odd]}) is None
+    for name, odd in ODD.items():
+        if (name, port) != ("none", "gamma"):  # gamma is optional
+            assert run({**GOOD, port: odd}) is None, name
 
 
 @runs
-@pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("member", range(3))
-def test_invalid_outputs_return_none(run, odd, member):
-    out = [np.zeros((4, 3), np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)]
-    assert run(GOOD, out=tuple(out)) is not None
-    for array in out:
+def test_invalid_outputs_return_none(run, member):
+    good = [np.zeros((4, 3), np.float32), np.zeros(3, np.float32), np.zeros(3, np.float32)]
+    assert run(GOOD, out=tuple(good)) is not None
+    read_only = np.zeros_like(good[member])
+    read_only.flags.writeable = False
+    for array in good:
         array[...] = 7
-    out[member] = ODD[odd]
-    assert run(GOOD, out=tuple(out)) is None
-    for i, array in enumerate(out):
-        assert i == member or (array == 7).all()
+    for name, odd in {**ODD, "read_only": read_only, "an input": (X, S, S)[member]}.items():
+        out = (*good[:member], odd, *good[member + 1 :])
+        assert run(GOOD, out=out) is None, name
+    assert all((array == 7).all() for array in good)
 
 
 @runs
 @pytest.mark.parametrize(
     "out",
-    [(), (X.copy(),), [X.copy(), S.copy(), S.copy()], "abc", 3, (X, S, S), (None,) * 3],
+    [(), (X.copy(),), [X.copy(), S.copy(), S.copy()], "abc", 3, (None,) * 3],
     ids=str,
 )
 def test_invalid_out_returns_none(run, out):
@@ -150,30 +149,6 @@ def test_number_of_inputs(run, inputs):
     assert run(dict(enumerate(inputs))) is None
 
 
-def test_signature_equals_onednns_documentation():
-    signature = _core.signature(_core.Operation.training_backward)
-    names = ["src", "diff_dst", "mean", "variance", "gamma"]
-    assert [name for name, *_ in signature["inputs"]] == names
-    assert [name for name, *_ in signature["outputs"]] == ["diff_src", "diff_gamma", "diff_beta"]
-
-
-@pytest.mark.parametrize("value", ["x", object(), None], ids=["text", "object", "none"])
-@pytest.mark.parametrize("name", OPERATOR_OPTIONS)
-def test_operator_constructor_types(name, value):
-    with pytest.raises(TypeError):
-        operator(**{name: value})
-
-
-@pytest.mark.parametrize(
-    "args",
-    [(), (1,), (1, BATCH), (_core.Operation.training_backward,), (None,) * 6],
-    ids=str,
-)
-def test_operator_constructor_arity(args):
-    with pytest.raises(TypeError):
-        _core.Operator(*args)
-
-
 @pytest.mark.parametrize("ranks", [(0, 4), (-1, 2), (1, 65), (2, 2**40)], ids=str)
 def test_operator_rejects_invalid_ranks(ranks):
     with pytest.raises(ValueError, match="ranks"):
@@ -187,42 +162,15 @@ def test_rank_must_be_within_the_operators_limits():
     assert op.run((cube, cube, S, S, S), True, None, AUTO) is not None
 
 
-FIVE = (X, X, S, S, S)
-
-
-@pytest.mark.parametrize(
-    "args",
-    [
-        (FIVE, True, None),
-        (FIVE, 0b111, None, AUTO),
-        (FIVE, True, None, "auto"),
-        (FIVE, True, None, 0),
-        (FIVE, True, None, AUTO, 1),
-        (FIVE, True, None, None),
-        (list(FIVE), True, None, AUTO),
-        (X, True, None, AUTO),
-        (None, True, None, AUTO),
-        (FIVE, "all", None, AUTO),
-        (FIVE, -1, None, AUTO),
-        (FIVE, 2**70, None, AUTO),
-        (FIVE, None, None, AUTO),
-    ],
-    ids=[
-        "few", "mask", "text", "int", "many", "none", "list", "array", "no_inputs", "word",
-        "negative", "huge", "no_outputs",
-    ],
-)  # fmt: skip
-def test_run_types(args):
-    with pytest.raises(TypeError):
-        OPERATOR.run(*args)
-
-
 BIG = 2**62
 
 
-@pytest.mark.parametrize(
-    ("shape", "strides"),
-    [
+@pytest.mark.parametrize("layout", [LAST, SECOND, BROADCAST])
+def test_compiled_rejects_invalid_shapes(layout):
+    op = operator(statistics_shape=layout)
+    valid = (1, 3) if layout is BROADCAST else (3,)
+    compile_(op, stats_shape=valid)
+    for shape, strides in [
         ((), ()),
         ((3,), (4,)),
         ((4, 3), (12,)),
@@ -238,36 +186,14 @@ BIG = 2**62
         ((BIG, 4), (16, 4)),
         ((2**31, 2**31, 4), (2**35, 16, 4)),
         ((2**32, 2**32), (2**34, 4)),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("layout", [LAST, SECOND, BROADCAST])
-@pytest.mark.parametrize("stats_shape", [(3,), (4,), (1, 3), (1, -3), (1,) * 65, ()], ids=str)
-def test_compiled_rejects_invalid_shapes(shape, strides, stats_shape, layout):
-    if (shape, layout) == ((3,), BROADCAST) and stats_shape == (3,):
-        return  # valid
-    op = operator(statistics_shape=layout, ranks=(1 if layout is BROADCAST else 2, 64))
-    with pytest.raises(ValueError):
-        compile_(op, shape=shape, strides=strides, stats_shape=stats_shape)
-
-
-@pytest.mark.parametrize(
-    ("shape", "stats_shape", "layout"),
-    [
-        ((4, 3), (4,), LAST),
-        ((4, 3), (3, 1), LAST),
-        ((4, 3), (), LAST),
-        ((4, 3), (4, 3, 1), BROADCAST),
-        ((4, 3), (3,), BROADCAST),
-        ((4, 3), (2, 3), BROADCAST),
-        ((4, 3), (1, -3), BROADCAST),
-    ],
-    ids=str,
-)
-def test_compiled_rejects_invalid_statistics_shapes(shape, stats_shape, layout):
-    op = operator(statistics=FROZEN, statistics_shape=layout)
-    with pytest.raises(ValueError):
-        compile_(op, shape=shape, stats_shape=stats_shape)
+    ]:
+        for stats_shape in [valid, (4,), (1, -3), (1,) * 65, (), (BIG, BIG, BIG)]:
+            with pytest.raises(ValueError):
+                compile_(op, shape=shape, strides=strides, stats_shape=stats_shape)
+    others = [(), (4,), (3, 1), (2, 3), (1, -3), (4, 3, 1), (BIG, BIG, BIG)]
+    for stats_shape in [*others, (3,) if layout is BROADCAST else (1, 3)]:
+        with pytest.raises(ValueError):
+            compile_(op, stats_shape=stats_shape)
 
 
 def test_compiled_rejects_invalid_type_pairs():
@@ -291,13 +217,6 @@ def test_compiled_rejects_invalid_type_pairs():
         else:
             with pytest.raises(ValueError):
                 compile_(**arguments)
-
-
-@pytest.mark.parametrize("value", ["x", object(), None, 1.5], ids=str)
-@pytest.mark.parametrize("name", ["op", *COMPILED_OPTIONS])
-def test_compiled_types(name, value):
-    with pytest.raises(TypeError):
-        compile_(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -326,22 +245,17 @@ def test_onednn_compiles_does_not_crash(dims, data_format, outputs):
         _core.onednn_compiles(dims, data_format, F32, F32, True, outputs)
 
 
-NOT_DENSE = [
-    "none", "int", "text", "list", "class", "object", "scalar", "f64", "objects", "big_endian",
-    "record", "subclass", "strided", "reversed", "broadcast", "unaligned", "vector_strided",
-    "vector_reversed",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("odd", NOT_DENSE)
-def test_is_dense_of_invalid_objects(odd):
-    assert _core.is_dense(ODD[odd], 0) is False
+def test_is_dense_of_other_objects():
+    dense = {"rank_0", "rank_1", "other_shape", "empty"}
+    dense |= {f"vector_{kind}" for kind in ("short", "long", "f16")}
+    for name, odd in ODD.items():
+        assert _core.is_dense(odd, 0) is (name in dense), name
 
 
 def test_is_dense_of_dense_arrays():
     # If all axes are kept, they must be in C order in memory. Those of X.T are not.
     transposed = X.T
-    for array in (X, transposed, S, X[:0], ODD["rank_0"], ODD["empty"], ODD["vector_f16"]):
+    for array in (X, transposed, S, X[:0]):
         for kept in (0, 1, 2**64 - 1):
             assert _core.is_dense(array, kept) is (array is not transposed or kept < 2)
 
@@ -399,56 +313,6 @@ def test_no_reference_is_leaked():
     for _ in range(50):
         everything()
     assert [sys.getrefcount(o) for o in objects] == before
-
-
-# Random arguments in every position, in a child process because it may crash.
-FUZZ = """
-import random, sys, warnings
-import numpy as np
-import test_core as t
-from onedsl import _core
-
-rng = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-bf16 = t.helpers.NUMPY["bf16"]
-values = [*t.ODD.values(), t.X, t.S, t.X.astype("f2"), t.S.astype(bf16), t.X.astype(bf16),
-          (t.X.copy(), t.S.copy(), t.S.copy()), (), (None,) * 3,
-          (t.X.copy(), None, None), True, False, 2**70, -1, 1e-5, float("nan"), _core.DataType.f16,
-          _core.DataType.f32, _core.Backend.native, _core.Backend.auto, (4, 3), (12, 4), [], [0, 3],
-          (4, 0), (1,) * 70, {}, b"x"]
-plans = [t.operator(statistics_shape=a) for a in (t.LAST, t.SECOND, t.BROADCAST)]
-returned = rejected = 0
-for _ in range(30000):
-    try:
-        kind = rng.randrange(4)
-        if kind == 0:
-            good = [t.X, t.X, t.S, t.S, t.S, True, None]
-            args = [g if rng.random() < 0.65 else rng.choice(values) for g in good]
-            inputs = tuple(args[:5]) if rng.random() < 0.9 else rng.choice(values)
-            result = rng.choice(plans[:3]).run(inputs, *args[5:], _core.Backend.native)
-        elif kind == 1:
-            names = ["op", *t.COMPILED_OPTIONS]
-            result = t.compile_(**{rng.choice(names): rng.choice(values) for _ in range(2)})
-            plans.append(result)
-        elif kind == 2 and len(plans) > 3:
-            args = [t.X, t.X, t.S, t.S, t.S, None]
-            args[rng.randrange(6)] = rng.choice(values)
-            inputs = tuple(args[:5]) if rng.random() < 0.9 else rng.choice(values)
-            result = rng.choice(plans[3:]).run(inputs, args[5])
-        else:
-            result = _core.is_dense(rng.choice(values), rng.choice(values))
-        returned += result is not None
-        rejected += result is None
-    except (TypeError, ValueError, MemoryError):
-        rejected += 1
-assert returned > 1000 and rejected > 1000, (returned, rejected)
-print("survived")
-"""
-
-
-def test_random_arguments_do_not_crash():
-    child = helpers.run_child(FUZZ, environment={"PYTHONPATH": str(helpers.TESTS)})
-    assert child.returncode == 0, child.stdout + child.stderr
-    assert "survived" in child.stdout
 
 
 def test_running_statistics_reject_invalid_vectors():

@@ -10,7 +10,6 @@ from helpers import capped
 
 WORK = [
     *((dtype, stats, form) for dtype, stats in helpers.TYPES for form in helpers.FORMATS),
-    *((dtype, "f32", form, "layers") for dtype in helpers.NUMPY for form in helpers.FORMATS),
     ("f32", "frozen", ""),
     ("f16", "frozen", ""),
 ]

@@ -110,8 +110,9 @@ struct Run {
   Machine machine;
   int threads = 1;
   bool in_place = false;
-  bool separate_passes = false;  // reduce, then apply
-  std::int64_t shift = 0;        // of the outputs, see Tensor
+  bool separate_passes = false;     // reduce, then apply
+  std::int64_t shift = 0;           // of the outputs, see Tensor
+  std::int64_t residual_shift = 0;  // of diff_residual, in addition
 };
 
 inline Run default_run(const Isa isa) {
@@ -132,6 +133,7 @@ inline Run random_run(Random& random, const Isa isa) {
   run.in_place = random.chance(3);
   run.separate_passes = random.chance(3);
   run.shift = random.chance(2) ? 0 : random.between(1, 15);
+  run.residual_shift = random.chance(2) ? 0 : random.between(1, 15);
   return run;
 }
 
@@ -141,7 +143,7 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
              << " bytes for " << run.machine.cache.cores << " cores"
              << (run.in_place ? ", in place" : "")
              << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
-             << run.shift;
+             << run.shift << " and " << run.residual_shift;
 }
 
 // Run the reduce pass, which has no outputs, and then the apply pass.
@@ -170,10 +172,9 @@ inline Results results_of(const Call& call, const Run& run) {
   problem.outputs.for_each([&](const Output port) {
     const auto count =
         is_tensor(port) ? problem.geometry.elements() : problem.geometry.statistics();
-    Tensor& tensor =
-        results
-            .emplace(port, Tensor(is_tensor(port) ? problem.data : DataType::f32, count, run.shift))
-            .first->second;
+    const DataType type = is_tensor(port) ? problem.data : DataType::f32;
+    const auto shift = run.shift + (port == Output::diff_residual ? run.residual_shift : 0);
+    Tensor& tensor = results.emplace(port, Tensor(type, count, shift)).first->second;
     ports.out[port] = tensor.data();
   });
   if (run.in_place) {

@@ -132,9 +132,16 @@ void test_vectors(const Format& format, const native::Isa isa) {
   }
 
   const std::vector<Rounding> all = all_roundings(format);
-  const std::size_t padded = (all.size() + 31) / 32 * 32;
-  values.assign(padded, NAN);
-  for (std::size_t i = 0; i < all.size(); ++i) values[i] = all[i].from;
+  const std::size_t padded = (all.size() + 63) / 32 * 32;
+  // NaN with the smallest and the largest payload: rounding could carry into the sign.
+  constexpr std::array nan_bits = {0x7f800001U, 0x7fffffffU, 0xff800001U, 0xffffffffU};
+  values.resize(padded);
+  for (std::size_t i = 0; i < padded; ++i) {
+    if (i < all.size())
+      values[i] = all[i].from;
+    else
+      std::memcpy(&values[i], &nan_bits[i % nan_bits.size()], sizeof(float));
+  }
   bits.resize(padded / 32);
   for (const auto convert :
        {vectors.from_f32, vectors.pairs_from_f32, vectors.stream_pairs_from_f32}) {
