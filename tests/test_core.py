@@ -149,6 +149,23 @@ def test_number_of_inputs(run, inputs):
     assert run(dict(enumerate(inputs))) is None
 
 
+@pytest.mark.parametrize(
+    "cls",
+    [
+        onedsl.BatchNormTrainingBackward,
+        onedsl.BatchNormForwardTraining,
+        onedsl.BatchNormReLUForwardTraining,
+        onedsl.BatchNormReLUTrainingBackward,
+    ],
+)
+def test_schemas_name_the_ports_of_the_core(cls):
+    schema = cls._schema
+    signature = _core.signature(schema.operation)
+    assert [port.name for port in schema.inputs] == [name for name, *_ in signature["inputs"]]
+    outputs = [name for name, *_ in signature["outputs"]]
+    assert [port.name for port in schema.outputs] == list(schema.result._fields) == outputs
+
+
 @pytest.mark.parametrize("ranks", [(0, 4), (-1, 2), (1, 65), (2, 2**40)], ids=str)
 def test_operator_rejects_invalid_ranks(ranks):
     with pytest.raises(ValueError, match="ranks"):

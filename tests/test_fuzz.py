@@ -17,9 +17,9 @@ import onedsl
 
 def test_a_short_run():
     """The corpus and some calls; .ci/run makes more."""
-    child = helpers.run_python(str(helpers.TESTS / "fuzz"), "--calls", "400", timeout=300)
+    child = helpers.run_python(str(helpers.TESTS / "fuzz"), "--calls", "3000", timeout=300)
     assert child.returncode == 0, child.stdout + child.stderr
-    assert child.stdout.startswith("400 calls from seed 0 in ")
+    assert child.stdout.startswith("3000 calls from seed 0 in ")
     assert f"{len(CORPUS)} corpus" in child.stdout
     assert child.stdout.endswith("violations: 0\n")
 

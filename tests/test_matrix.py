@@ -6,7 +6,6 @@ test_isa.py runs this file again with lower instruction sets.
 from __future__ import annotations
 
 import functools
-import itertools
 import warnings
 
 import helpers
@@ -86,28 +85,8 @@ def test_ranks_and_ports(dtype, stats, data_format, rank, backend):
     shape = helpers.shape_of(data_format, BATCH.get(rank, 2), CHANNELS[rank], SPATIAL[rank])
     case = helpers.case(shape, dtype, stats, data_format)
     for ports in PORTS:
-        check(case, dtype, data_format, backend, ports)
-
-
-@backends
-@types
-@formats
-@pytest.mark.parametrize("channels", [1, 3, 8, 16, 17, 64, 257])
-def test_channels_and_sizes(dtype, stats, data_format, channels, backend):
-    for batch, size in ((37, 1), (4, 7), (2, 33)):
-        shape = helpers.shape_of(data_format, batch, channels, (size, size))
-        case = helpers.case(shape, dtype, stats, data_format)
-        check(case, dtype, data_format, backend)
-
-
-@backends
-@types
-@formats
-def test_compiled(dtype, stats, data_format, backend):
-    shape = helpers.shape_of(data_format, 4, 20, (6, 5))
-    case = helpers.case(shape, dtype, stats, data_format)
-    for ports in PORTS:
-        check(case, dtype, data_format, backend, ports, compiled=True)
+        for compiled in (False, True):
+            check(case, dtype, data_format, backend, ports, compiled=compiled)
 
 
 @types
@@ -167,20 +146,3 @@ def large_case(channels: int, dtype: str, data_format: str) -> helpers.Case:
 @formats
 def test_large(dtype, data_format, channels):
     check(large_case(channels, dtype, data_format), dtype, data_format, "native", offset=3)
-
-
-@backends
-@types
-@formats
-def test_every_alignment(dtype, stats, data_format, backend):
-    """Arrays are aligned to their items, and not to vectors."""
-    for channels, offset in itertools.product((5, 16), (1, 7, 16, 31)):
-        shape = helpers.shape_of(data_format, 2, channels, (7, 9))
-        problem, wanted, without = helpers.case(shape, dtype, stats, data_format)
-        shifted = []
-        for array in problem:
-            (copy,) = helpers.Guarded(array, offset=offset).buffers
-            copy[...] = array
-            shifted.append(copy)
-        case = helpers.Case(testing.Problem(*shifted), wanted, without)
-        check(case, dtype, data_format, backend, offset=offset + 1)

@@ -71,7 +71,7 @@ def test_calls_that_differ_have_plans_of_their_own(kind):
 def test_the_cache_is_bounded(backend, calls):
     most = onedsl.PlanCounts(0, 0)
     for i in range(1, calls):
-        call(1, backend, epsilon=i / 1e6)
+        assert call(1, backend, epsilon=i / 1e6).diff_beta[0] == 1
         counts = onedsl.plan_counts()
         most = onedsl.PlanCounts(*map(max, most, counts))
     assert most.plans <= MAX_PLANS
