@@ -1,10 +1,31 @@
 """Batch normalization training on CPUs for NumPy, PyTorch and JAX, based on oneDNN.
 
-`BatchNormTrainingBackward` computes the gradient, the op of that name in oneDNN's Graph API.
-`BatchNormForwardTraining` computes the forward pass, and `BatchNormReLUForwardTraining` and
-`BatchNormReLUTrainingBackward` are fused with a ReLU and an addition. `BatchNormTrainingBackprop`
-and `BatchNormalizationGrad` are the gradient with the names of oneDNN's Graph specification and of
-DirectML. `onedsl.torch` and `onedsl.jax` are imported separately.
+Operators
+    - `BatchNormTrainingBackward`: the gradient, the op of that name in oneDNN's Graph API. Its
+      docstring describes arrays, errors and backends, which all operators share.
+    - `BatchNormForwardTraining`: the forward pass.
+    - `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: both fused with a ReLU and an
+      addition.
+    - `BatchNormTrainingBackprop`, `BatchNormalizationGrad`: the gradient with the names of oneDNN's
+      Graph specification and of DirectML.
+
+Arguments and results
+    - `TensorSpec`, `DataFormat`: descriptions of tensors.
+    - `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
+      `BatchNormalizationGradients`: the results of calls.
+    - `Compiled` and its subclasses: the results of ``compile``.
+    - `BatchNormSums`, `BatchNormMoments`: the results of ``reduce``.
+    - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`.
+
+Inspection
+    - `capabilities`, `Capabilities`, `Support`: what this machine and oneDNN support.
+    - `verbose`: logs every call with its kernel and time.
+    - `graph`: oneDNN's graphs. `Compiled.graph` is the graph that oneDNN compiled.
+    - `testing`: float64 references of all formulas, for tests.
+    - `plan_counts`, `PlanCounts`, `clear_plans`: the plan cache.
+
+`onedsl.torch` and `onedsl.jax` are imported separately. The command line
+(``pip install 'onedsl[cli]'``) has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
 
 By default (``backend="auto"``) onedsl's own kernels compute: their sums are accurate for any number
 of elements per channel, all types run on every x86-64 CPU, results are bitwise identical for any
@@ -23,32 +44,28 @@ for x, d in parts:
 Processes add ``sums.to_vector()`` with their own transport. The examples ``larger_than_memory.py``
 and ``mpi.py`` show both. For tensors larger than the cache, the two passes take up to 1.04 times as
 long as one call if the channels are last, and up to 1.5 times if they are second.
-
-For inspection, `verbose` logs every call with its kernel and time, `Compiled.graph` is the graph
-that oneDNN compiled, `onedsl.testing` has float64 references of all formulas, and
-`onedsl.testing.check_statistics` finds wrong mean and variance arguments. The command line
-(``pip install 'onedsl[cli]'``) has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import importlib.metadata
+import warnings
+from typing import TYPE_CHECKING
 
 try:
     import onedsl._core  # `from . import` would report a partially initialized module
 except ImportError as _error:
-    from .runtime.import_errors import import_error_message as _import_error_message
+    from .runtime.import_errors import import_error_message
 
-    raise ImportError(_import_error_message(_error), name=_error.name, path=_error.path) from _error
+    raise ImportError(import_error_message(_error), name=_error.name, path=_error.path) from _error
 
 if (_cap := onedsl._core.unknown_native_cap()) is not None:
-    import warnings as _warnings
+    from .runtime.import_errors import unknown_isa_cap_message
 
-    from .runtime.import_errors import unknown_isa_cap_message as _cap_message
-
-    _warnings.warn(
-        _cap_message(_cap, onedsl._core.known_native_caps()), RuntimeWarning, stacklevel=2
+    warnings.warn(
+        unknown_isa_cap_message(_cap, onedsl._core.known_native_caps()),
+        RuntimeWarning,
+        stacklevel=2,
     )
 
 from . import graph, testing
@@ -83,53 +100,60 @@ from .operators.batch_normalization_grad import (
     BatchNormalizationGradients,
     CompiledBatchNormalizationGrad,
 )
-from .runtime.capabilities import Capabilities, capabilities
+from .runtime.capabilities import Capabilities, Support, capabilities
 from .runtime.errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
 from .runtime.plan_cache import PlanCounts, clear_plans, plan_counts
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec
 
 __docformat__ = "numpy"
-__version__ = _version("onedsl")
+__version__ = importlib.metadata.version("onedsl")
 
-__all__ = [
-    "BatchNormDeltas",
-    "BatchNormForward",
-    "BatchNormForwardTraining",
-    "BatchNormGradients",
-    "BatchNormMoments",
-    "BatchNormReLUForwardTraining",
-    "BatchNormReLUGradients",
-    "BatchNormReLUTrainingBackward",
-    "BatchNormSums",
-    "BatchNormTrainingBackprop",
+# The order of the API pages.
+__all__ = [  # noqa: RUF022
     "BatchNormTrainingBackward",
+    "BatchNormForwardTraining",
+    "BatchNormReLUForwardTraining",
+    "BatchNormReLUTrainingBackward",
+    "BatchNormTrainingBackprop",
     "BatchNormalizationGrad",
+    "TensorSpec",
+    "DataFormat",
+    "BatchNormGradients",
+    "BatchNormForward",
+    "BatchNormReLUGradients",
+    "BatchNormDeltas",
     "BatchNormalizationGradients",
-    "Capabilities",
+    "BatchNormSums",
+    "BatchNormMoments",
     "Compiled",
+    "CompiledBatchNormTrainingBackward",
     "CompiledBatchNormForwardTraining",
     "CompiledBatchNormReLUForwardTraining",
     "CompiledBatchNormReLUTrainingBackward",
     "CompiledBatchNormTrainingBackprop",
-    "CompiledBatchNormTrainingBackward",
     "CompiledBatchNormalizationGrad",
-    "DataFormat",
-    "GammaIgnoredWarning",
     "OneDNNError",
-    "PlanCounts",
-    "TensorSpec",
     "UnsupportedError",
-    "__version__",
+    "GammaIgnoredWarning",
     "capabilities",
+    "Capabilities",
+    "Support",
+    "verbose",
+    "plan_counts",
+    "PlanCounts",
     "clear_plans",
     "graph",
-    "plan_counts",
     "testing",
-    "verbose",
+    "__version__",
 ]
 
-if not _TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
+
+def __dir__() -> list[str]:
+    return [*__all__, *({"jax", "torch"} & globals().keys())]
+
+
+if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 
     def __getattr__(name: str) -> object:
         remedy = f"; import onedsl.{name} first" if name in ("jax", "torch") else ""

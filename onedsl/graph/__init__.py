@@ -21,4 +21,9 @@ from ._parts import GraphOp, LogicalTensor, Partition
 __docformat__ = "numpy"
 __all__ = ["Graph", "GraphOp", "LogicalTensor", "Partition"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 of_core = graph_from_core

@@ -74,6 +74,11 @@ from ._arguments import FROZEN_LAYER, TRAINING_LAYER, check, parse_attributes
 
 __all__ = ["batch_norm", "batch_norm_backward", "batch_norm_frozen"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Array: TypeAlias = jax.Array | npt.NDArray[Any]
 
 
@@ -87,7 +92,7 @@ def batch_norm_backward(
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
     statistics: Literal["batch", "frozen"] = "batch",
-) -> BatchNormGradients:
+) -> BatchNormGradients[jax.Array]:
     """Compute the gradients of batch normalization.
 
     Parameters
@@ -139,7 +144,7 @@ def batch_norm_backward(
     """
     attributes = parse_attributes(epsilon, data_format, statistics)
     check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
-    gradients: BatchNormGradients = _rules.gradients(
+    gradients: BatchNormGradients[jax.Array] = _rules.gradients(
         attributes, src, diff_dst, mean, variance, gamma
     )
     return gradients

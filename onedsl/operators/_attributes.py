@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from .. import _core
+from ..tensors.spec import parse_data_format
 
 
 def parse_epsilon(value: object) -> float:
@@ -43,6 +46,14 @@ def parse_clip(value: object) -> float | None:
         raise ValueError(f"clip must be positive and finite, or None, got {number}")
     return number
 
+
+PARSERS: dict[str, Callable[[object], Any]] = {
+    "epsilon": parse_epsilon,
+    "momentum": parse_momentum,
+    "clip": parse_clip,
+    "data_format": parse_data_format,
+}
+"""The function that validates each attribute of an operator."""
 
 _BACKENDS = {name: _core.Backend[name] for name in ("auto", "onednn", "native")}
 

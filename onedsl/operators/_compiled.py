@@ -11,19 +11,23 @@ from ..graph import Graph, of_core
 from ..tensors.arrays import Array
 from ..tensors.dtypes import CORE, DTYPES, dtype_name
 from ..tensors.spec import TensorSpec
-from . import _attributes, _docstrings, _validation
+from . import _attributes, _validation
 from ._autotune import fastest
 from ._operator import Arrays, Operator, Result
 from ._schema import OpSchema, channel_axis
-from ._sums import BatchNormSums
 
 
 class Compiled(Generic[Result]):
-    """An operator compiled for one `TensorSpec`. All decisions are made before the calls.
+    """An operator compiled for one `TensorSpec`, on one backend.
 
-    The operators' ``compile`` methods return subclasses. Calls have the arrays of a direct call,
-    under the same names, and ``out``. Many threads may make calls at once. After a fork, the first
-    call in the child compiles again for one thread, because OpenMP's threads do not survive a fork.
+    The operators' ``compile`` methods return subclasses. A call has the arrays of a direct call, in
+    the same order and under the same names, and ``out``. The tensors must have the spec's shape,
+    dtype and strides, and are never copied. The statistics must have `stats_shape` and
+    `stats_dtype`; those that are not contiguous are copied. An optional input must be passed if and
+    only if the operator was compiled for it.
+
+    Many threads may make calls at once. After a fork, the first call in the child compiles again
+    for one thread, because OpenMP's threads do not survive a fork.
     """
 
     __slots__ = (
@@ -39,10 +43,6 @@ class Compiled(Generic[Result]):
 
     _schema: ClassVar[OpSchema]
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        _docstrings.fill(cls, cls._schema, BatchNormSums)
-
     def __init__(
         self,
         operator: Operator[Result],
@@ -55,24 +55,10 @@ class Compiled(Generic[Result]):
         backend: str,
         autotune: bool,
     ) -> None:
-        """Compile an operator. Use its ``compile`` instead.
+        """Compile an operator, for its method ``compile``.
 
-        Parameters
-        ----------
-        operator : Operator
-            The operator.
-        spec : TensorSpec
-            Shape, dtype and strides of the tensors.
-        stats_dtype : str or dtype
-            Dtype of the statistics.
-        stats_shape : sequence of int
-            Shape of the statistics, if it does not follow from spec.
-        given : mapping of str to bool
-            For each optional input, whether calls pass it.
-        all_outputs : bool
-            Whether calls compute the outputs that are optional.
-        backend, autotune
-            As in the operators' ``compile``.
+        `given` contains for each optional input whether calls pass it, and `all_outputs` is whether
+        they compute the optional outputs. `stats_shape` matters only if statistics broadcast.
         """
         schema = self._schema
         self._operator = operator
@@ -181,21 +167,9 @@ class Compiled(Generic[Result]):
         return of_core(parts)
 
     def draw(self, path: str | Path) -> None:
-        """Draw `graph`. ``print(compiled.graph)`` shows it as text.
+        """Draw `graph` to a .png, .pdf or .svg file, with matplotlib.
 
-        Parameters
-        ----------
-        path : str or Path
-            Where to write the picture: .png, .pdf or .svg.
-
-        Raises
-        ------
-        AttributeError
-            If there is no graph.
-        ValueError
-            If the path has another suffix.
-        ImportError
-            If matplotlib is not installed.
+        ``print(compiled.graph)`` shows it as text.
         """
         self.graph.draw(path)
 

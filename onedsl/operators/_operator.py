@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from .. import _core
 from ..runtime.errors import GammaIgnoredWarning
 from ..tensors.arrays import Array, as_numpy, buffers_for, mark_written
-from ..tensors.spec import DataFormat, parse_data_format
-from . import _attributes, _docstrings, _validation
+from ..tensors.spec import DataFormat
+from . import _attributes, _validation
 from ._dense import dense_inputs
 from ._schema import OpSchema
 from ._sums import BatchNormSums, Totals
@@ -25,54 +26,50 @@ Run = Callable[[Arrays, Arrays | None], Arrays | None]
 
 
 class Operator(Generic[Result]):
-    """An operator with an epsilon. Subclasses define the schema and the signatures."""
+    """Attributes, calls of the C++ core, and the errors of a rejected call.
 
-    __slots__ = ("_core", "_epsilon", "_statistics_shape")
+    A subclass defines its schema, its result, the signatures of its methods and its formulas.
+    """
+
+    __slots__ = ("_attributes", "_core", "_statistics_shape")
 
     _schema: ClassVar[OpSchema]
     _totals: ClassVar[type[Totals]] = BatchNormSums
     """Class of the results of ``reduce``."""
-    _attribute_names: ClassVar[tuple[str, ...]] = ("epsilon",)
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "_schema" in vars(cls):
-            _docstrings.fill(cls, cls._schema, cls._totals)
-
-    def __init__(
-        self,
-        epsilon: float,
-        statistics_shape: _core.StatisticsShape,
-        numbers: Mapping[str, float | None] = {},
-    ) -> None:
-        self._epsilon = _attributes.parse_epsilon(epsilon)
-        self._statistics_shape = statistics_shape
-        given = {name: number for name, number in numbers.items() if number is not None}
-        self._core = self._schema.core_operator(self._epsilon, statistics_shape, given)
+    def __init__(self, **attributes: object) -> None:
+        """Validate the attributes, whose order is that of `repr`."""
+        self._attributes = {n: _attributes.PARSERS[n](v) for n, v in attributes.items()}
+        data_format = self._attributes.get("data_format")
+        self._statistics_shape = (
+            data_format.statistics_shape_kind
+            if isinstance(data_format, DataFormat)
+            else _core.StatisticsShape.broadcast
+        )
+        numbers = {n: v for n, v in self._attributes.items() if isinstance(v, float)}
+        self._core = self._schema.core_operator(
+            numbers.pop("epsilon"), self._statistics_shape, numbers
+        )
 
     @property
     def epsilon(self) -> float:
         """Added to the variance under the square root."""
-        return self._epsilon
-
-    def _attributes(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in self._attribute_names}
-        return {n: str(v) if isinstance(v, DataFormat) else v for n, v in values.items()}
+        return self._attributes["epsilon"]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        attributes = ", ".join(f"{name}={value!r}" for name, value in self._attributes().items())
+        attributes = ", ".join(f"{name}={value!r}" for name, value in self._attributes.items())
         return f"onedsl.{type(self).__name__}({attributes})"
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._attributes() == other._attributes()
+        return self._attributes == other._attributes
 
     def __hash__(self) -> int:
-        return hash((type(self), *self._attributes().values()))
+        return hash((type(self), *self._attributes.values()))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self._attributes())
+        return functools.partial(type(self), **self._attributes), ()
 
     def _call(self, inputs: Arrays, all_outputs: bool, out: Any, backend: str) -> Result:
         """Run the operator. Only public ``__call__`` methods may call this, see `_drop_ignored`."""
@@ -215,27 +212,12 @@ def _accepted(results: Value | None) -> Value:
     return results
 
 
-def _restore(cls: type[Any], attributes: Mapping[str, Any]) -> Any:
-    return cls(**attributes)
-
-
 class ChannelOperator(Operator[Result]):
-    """An operator whose attribute data_format names the channel axis of src."""
+    """An operator with an attribute data_format."""
 
-    __slots__ = ("_data_format",)
-
-    _attribute_names: ClassVar[tuple[str, ...]] = ("epsilon", "data_format")
-
-    def __init__(
-        self,
-        epsilon: float,
-        data_format: DataFormat | str,
-        numbers: Mapping[str, float | None] = {},
-    ) -> None:
-        self._data_format = parse_data_format(data_format)
-        super().__init__(epsilon, self._data_format.statistics_shape_kind, numbers)
+    __slots__ = ()
 
     @property
     def data_format(self) -> DataFormat:
-        """Position of the channel axis in the shape of the input."""
-        return self._data_format
+        """Position of the channel axis in the shape of the tensors."""
+        return self._attributes["data_format"]  # type: ignore[no-any-return]

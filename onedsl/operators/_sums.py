@@ -2,7 +2,7 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the fields.
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,6 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float64]
 
 _MAX_COUNT = 2**53  # larger float64 numbers are not all integers
-
-_Totals = TypeVar("_Totals", bound="Totals")
 
 
 class Totals:
@@ -23,7 +21,7 @@ class Totals:
     _argument: ClassVar[str]
     """The argument name in error messages."""
 
-    def __new__(cls: type[_Totals], vector: npt.ArrayLike, *, allow_nan: bool = False) -> _Totals:
+    def __new__(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> Self:
         own = np.asarray(vector).copy()
         if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
             raise ValueError(
@@ -44,7 +42,42 @@ class Totals:
         return totals
 
     @classmethod
-    def _of(cls: type[_Totals], vector: Vector) -> _Totals:
+    def from_vector(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> Self:
+        """Return the object for a vector of `to_vector`, from this or another process.
+
+        Parameters
+        ----------
+        vector : array, (2 C + 1,), f64
+            It is copied.
+        allow_nan : bool
+            Whether numbers may be NaN. `reduce` may return NaN for a batch with NaN or inf, which
+            is an error in most programs. Pass True if your program handles NaN, for example by
+            skipping the step, as PyTorch's GradScaler does.
+
+        Returns
+        -------
+        BatchNormSums or BatchNormMoments
+
+        Raises
+        ------
+        ValueError
+            If vector has another shape or dtype, does not start with an integer from 0 to 2^53,
+            contains NaN, or has a negative m2.
+        """
+        return cls(vector, allow_nan=allow_nan)
+
+    def to_vector(self) -> Vector:
+        """Return all numbers in one new array, in the order of `from_vector`.
+
+        Returns
+        -------
+        numpy.ndarray, (2 C + 1,), f64
+            The count, then the C numbers of diff_beta or mean, then those of diff_gamma or m2.
+        """
+        return self._vector.copy()
+
+    @classmethod
+    def _of(cls, vector: Vector) -> Self:
         """Wrap a vector without checks or a copy."""
         totals = super().__new__(cls)
         vector.flags.writeable = False
@@ -68,14 +101,14 @@ class Totals:
         end = 1 + self.channels
         return self._vector[1:end], self._vector[end:]
 
-    def _check_channels(self: _Totals, other: _Totals) -> None:
+    def _check_channels(self, other: Self) -> None:
         if self.channels != other.channels:
             raise ValueError(
                 f"{self._argument} must have the same number of channels to be added, "
                 f"got {self.channels} and {other.channels}"
             )
 
-    def __radd__(self: _Totals, other: int) -> _Totals:
+    def __radd__(self, other: int) -> Self:
         """Support `sum`, which starts with 0."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
@@ -93,7 +126,7 @@ class Totals:
         return f"<{type(self).__name__}: {self.channels} channels, {self.count} elements each>"
 
 
-def _restore(cls: type[_Totals], vector: Vector) -> _Totals:
+def _restore(cls: type[Totals], vector: Vector) -> Totals:
     return cls(vector, allow_nan=True)
 
 
@@ -103,13 +136,6 @@ class BatchNormSums(Totals):
     `BatchNormTrainingBackward.reduce` returns the sums of a part. Pass the total over all parts to
     ``apply``. There is one value per channel. For statistics of any other shape, there is one value
     per element, in C order.
-
-    Parameters
-    ----------
-    vector : array, (2 C + 1,), f64
-        As in `from_vector`.
-    allow_nan : bool
-        As in `from_vector`.
 
     Notes
     -----
@@ -134,41 +160,6 @@ class BatchNormSums(Totals):
     __slots__ = ()
     _argument = "sums"
 
-    @classmethod
-    def from_vector(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> "BatchNormSums":
-        """Return the sums for a vector of `to_vector`, from this or another process.
-
-        Parameters
-        ----------
-        vector : array, (2 C + 1,), f64
-            It is copied.
-        allow_nan : bool
-            Whether sums may be NaN. `reduce` may return NaN for a batch with NaN or inf, which is
-            an error in most programs. Pass True if your program handles NaN, for example by
-            skipping the step, as PyTorch's GradScaler does.
-
-        Returns
-        -------
-        BatchNormSums
-
-        Raises
-        ------
-        ValueError
-            If vector has another shape or dtype, does not start with an integer from 0 to 2^53, or
-            contains NaN.
-        """
-        return cls(vector, allow_nan=allow_nan)
-
-    def to_vector(self) -> Vector:
-        """Return all numbers in one new array.
-
-        Returns
-        -------
-        numpy.ndarray, (2 C + 1,), f64
-            count, then the C numbers of diff_beta, then those of diff_gamma.
-        """
-        return self._vector.copy()
-
     @property
     def diff_beta(self) -> Vector:
         """Sum of diff_dst, for each channel: (C,), f64, read-only."""
@@ -192,13 +183,6 @@ class BatchNormMoments(Totals):
 
     `BatchNormForwardTraining.reduce` returns the moments of a part. Pass the total over all parts
     to ``apply``.
-
-    Parameters
-    ----------
-    vector : array, (2 C + 1,), f64
-        As in `from_vector`.
-    allow_nan : bool
-        As in `from_vector`.
 
     Notes
     -----
@@ -226,39 +210,6 @@ class BatchNormMoments(Totals):
 
     __slots__ = ()
     _argument = "moments"
-
-    @classmethod
-    def from_vector(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> "BatchNormMoments":
-        """Return the moments for a vector of `to_vector`, from this or another process.
-
-        Parameters
-        ----------
-        vector : array, (2 C + 1,), f64
-            It is copied.
-        allow_nan : bool
-            Whether moments may be NaN, as in `BatchNormSums.from_vector`.
-
-        Returns
-        -------
-        BatchNormMoments
-
-        Raises
-        ------
-        ValueError
-            If vector has another shape or dtype, does not start with an integer from 0 to 2^53,
-            contains NaN, or has a negative m2.
-        """
-        return cls(vector, allow_nan=allow_nan)
-
-    def to_vector(self) -> Vector:
-        """Return all numbers in one new array.
-
-        Returns
-        -------
-        numpy.ndarray, (2 C + 1,), f64
-            count, then the C numbers of mean, then those of m2.
-        """
-        return self._vector.copy()
 
     @classmethod
     def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> "BatchNormMoments":

@@ -2,13 +2,12 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from .. import _core
-from ..tensors.arrays import AnyArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _attributes
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
@@ -17,24 +16,19 @@ from ._sums import BatchNormMoments
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
 
 
-class BatchNormForward(NamedTuple):
-    """The outputs of the forward operators.
+class BatchNormForward(NamedTuple, Generic[SrcArray]):
+    """The outputs of the forward operators."""
 
-    Attributes
-    ----------
-    dst : array
-        Output of the layer, with src's shape, dtype and memory layout.
-    running_mean, running_variance : array
-        The updated running statistics: shape (C,), mean's dtype.
-    batch_mean, batch_variance : array
-        Mean and biased variance of src: the mean and variance of `BatchNormTrainingBackward`.
-    """
-
-    dst: Any
+    dst: SrcArray
+    """Output of the layer: an array with src's type, shape, dtype and memory layout."""
     running_mean: Any
+    """The updated running mean: shape (C,), mean's dtype."""
     running_variance: Any
+    """The updated running variance: shape (C,), mean's dtype."""
     batch_mean: Any
+    """Mean of src, the mean of `BatchNormTrainingBackward`."""
     batch_variance: Any
+    """Biased variance of src, the variance of `BatchNormTrainingBackward`."""
 
 
 SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
@@ -49,18 +43,15 @@ class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
         beta: AnyArray | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormForward:
-        """Normalize src and update the running statistics.
-
-        $compiled_call
-        """
+    ) -> BatchNormForward[SrcArray]:
+        """Normalize src and update the running statistics, like a direct call."""
         return self._call((src, mean, variance, gamma, beta), out)
 
 
@@ -93,6 +84,8 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
     For an empty src the batch statistics are zeros, and the running statistics do not change.
 
+    Arrays and errors are as in `BatchNormTrainingBackward`.
+
     References
     ----------
     .. [1] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
@@ -108,11 +101,10 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     array([0.25], dtype=float32)
     """
 
-    __slots__ = ("_momentum",)
+    __slots__ = ()
 
     _schema = SCHEMA
     _totals = BatchNormMoments
-    _attribute_names = ("epsilon", "momentum", "data_format")
 
     def __init__(
         self,
@@ -120,17 +112,16 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         momentum: float | None = None,
         data_format: DataFormatLike = DataFormat.NXC,
     ) -> None:
-        self._momentum = _attributes.parse_momentum(momentum)
-        super().__init__(epsilon, data_format, {"momentum": self._momentum})
+        super().__init__(epsilon=epsilon, momentum=momentum, data_format=data_format)
 
     @property
     def momentum(self) -> float | None:
         """Weight of the old running statistics in the new ones; None means oneDNN's 0.5."""
-        return self._momentum
+        return self._attributes["momentum"]  # type: ignore[no-any-return]
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
@@ -138,43 +129,61 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         *,
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormForward:
+    ) -> BatchNormForward[SrcArray]:
         """Normalize src and update the running statistics.
 
         Parameters
         ----------
         src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
             Input of the layer.
-            $array
         mean, variance : array, (C,), f32, or bf16 where src is bf16
             The running statistics. They are not modified; the new ones are outputs.
         gamma, beta : array, (C,), dtype of mean, optional
             Scale and shift, both or neither. Defaults: ones and zeros.
-        $call
+        out : tuple of five arrays, optional
+            Where to write. dst may be written to src itself; any other overlap is an error.
+        backend : {"auto", "onednn", "native"}
+            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+
+        Returns
+        -------
+        BatchNormForward
+            ``out`` if given.
         """
         return self._call((src, mean, variance, gamma, beta), True, out, backend)
 
     def reduce(self, src: AnyArray) -> BatchNormMoments:
         """Compute the moments of a part of the batch: the first of the two passes of a call.
 
-        $reduce
+        src is a part of any size, which may be empty.
+
+        Returns
+        -------
+        BatchNormMoments
+            Add those of all parts with ``+``, and pass the sum to `apply`.
         """
         return self._reduce((src,))  # type: ignore[no-any-return]
 
     def apply(
         self,
         moments: BatchNormMoments,
-        src: AnyArray,
+        src: SrcArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
         beta: AnyArray | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormForward:
+    ) -> BatchNormForward[SrcArray]:
         """Normalize a part of the batch: the second of the two passes of a call.
 
-        $apply
+        moments is the sum of the results of `reduce` for all parts. The other arguments are those
+        of a call, for this part.
+
+        Returns
+        -------
+        BatchNormForward
+            dst of this part. The statistics are those of the whole batch.
         """
         return self._apply(moments, (src, mean, variance, gamma, beta), True, out)
 
@@ -191,10 +200,17 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
         Parameters
         ----------
-        $spec
+        spec, stats_dtype
+            As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
-        $compile
+        backend, autotune
+            As in `BatchNormTrainingBackward.compile`.
+
+        Returns
+        -------
+        CompiledBatchNormForwardTraining
+            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormForwardTraining(
             self,

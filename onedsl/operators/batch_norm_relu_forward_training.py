@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from .. import _core
-from ..tensors.arrays import AnyArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _attributes
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
@@ -24,7 +23,7 @@ class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
@@ -32,11 +31,8 @@ class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
         residual: AnyArray | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormForward:
-        """Normalize src, add the residual, apply the ReLU, and update the running statistics.
-
-        $compiled_call
-        """
+    ) -> BatchNormForward[SrcArray]:
+        """Compute all outputs, like a direct call."""
         return self._call((src, mean, variance, gamma, beta, residual), out)
 
 
@@ -45,12 +41,8 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
     Parameters
     ----------
-    epsilon : float
-        Added to the variance under the square root. Positive and finite.
-    momentum : float, optional
+    epsilon, momentum, data_format
         As in `BatchNormForwardTraining`.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of src: last or second.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
@@ -59,6 +51,8 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     dst = min(max(batch_norm(src) + residual, 0), clip), where batch_norm and the other outputs are
     those of `BatchNormForwardTraining`. NaN stays NaN. Sum, ReLU and bound are computed in f32 and
     rounded once.
+
+    Arrays and errors are as in `BatchNormTrainingBackward`.
 
     oneDNN has no such op. ``backend="onednn"`` runs a graph of the three ops [1]_ [2]_, in as many
     partitions as oneDNN chooses.
@@ -77,10 +71,9 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
              [0.45, 1.34]]]], dtype=float32)
     """
 
-    __slots__ = ("_clip", "_momentum")
+    __slots__ = ()
 
     _schema = SCHEMA
-    _attribute_names = ("epsilon", "momentum", "data_format", "clip")
 
     def __init__(
         self,
@@ -90,23 +83,21 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         *,
         clip: float | None = None,
     ) -> None:
-        self._momentum = _attributes.parse_momentum(momentum)
-        self._clip = _attributes.parse_clip(clip)
-        super().__init__(epsilon, data_format, {"momentum": self._momentum, "clip": self._clip})
+        super().__init__(epsilon=epsilon, momentum=momentum, data_format=data_format, clip=clip)
 
     @property
     def momentum(self) -> float | None:
         """Weight of the old running statistics in the new ones; None means oneDNN's 0.5."""
-        return self._momentum
+        return self._attributes["momentum"]  # type: ignore[no-any-return]
 
     @property
     def clip(self) -> float | None:
         """Upper bound of the ReLU, or None."""
-        return self._clip
+        return self._attributes["clip"]  # type: ignore[no-any-return]
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
@@ -115,21 +106,28 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         *,
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormForward:
+    ) -> BatchNormForward[SrcArray]:
         """Normalize src, add the residual, apply the ReLU, and update the running statistics.
 
         Parameters
         ----------
         src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
             Input of the layer.
-            $array
         mean, variance : array, (C,), f32, or bf16 where src is bf16
             The running statistics. They are not modified; the new ones are outputs.
         gamma, beta : array, (C,), dtype of mean, optional
             Scale and shift, both or neither. Defaults: ones and zeros.
         residual : array, src's shape and dtype, optional
             Added before the ReLU. Default: zeros.
-        $call
+        out : tuple of five arrays, optional
+            Where to write. dst may be written to src itself; any other overlap is an error.
+        backend : {"auto", "onednn", "native"}
+            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+
+        Returns
+        -------
+        BatchNormForward
+            ``out`` if given.
         """
         return self._call((src, mean, variance, gamma, beta, residual), True, out, backend)
 
@@ -147,12 +145,19 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
         Parameters
         ----------
-        $spec
+        spec, stats_dtype
+            As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
         residual : bool
             Whether calls pass a residual.
-        $compile
+        backend, autotune
+            As in `BatchNormTrainingBackward.compile`.
+
+        Returns
+        -------
+        CompiledBatchNormReLUForwardTraining
+            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormReLUForwardTraining(
             self,

@@ -2,13 +2,13 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from .. import _core
-from ..tensors.arrays import AnyArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _attributes, _validation
+from . import _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
@@ -16,23 +16,17 @@ from ._schema import OpSchema
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray | None]
 
 
-class BatchNormReLUGradients(NamedTuple):
-    """The outputs of `BatchNormReLUTrainingBackward`.
+class BatchNormReLUGradients(NamedTuple, Generic[SrcArray]):
+    """The outputs of `BatchNormReLUTrainingBackward`."""
 
-    Attributes
-    ----------
-    diff_src : array
-        Gradient with respect to src, with its shape, dtype and memory layout.
-    diff_gamma, diff_beta : array
-        Gradients with respect to gamma and beta: shape (C,), mean's dtype.
-    diff_residual : array or None
-        Gradient with respect to the residual, like diff_src. None if it was not requested.
-    """
-
-    diff_src: Any
+    diff_src: SrcArray
+    """Gradient with respect to src: an array with its type, shape, dtype and memory layout."""
     diff_gamma: Any
+    """Gradient with respect to gamma: shape (C,), mean's dtype."""
     diff_beta: Any
-    diff_residual: Any = None
+    """Gradient with respect to beta: shape (C,), mean's dtype."""
+    diff_residual: SrcArray | None = None
+    """Gradient with respect to the residual, like diff_src, or None if it was not requested."""
 
 
 SCHEMA = OpSchema.of(
@@ -65,7 +59,7 @@ class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         diff_dst: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -74,11 +68,8 @@ class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
         dst: AnyArray | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormReLUGradients:
-        """Compute the gradients.
-
-        $compiled_call
-        """
+    ) -> BatchNormReLUGradients[SrcArray]:
+        """Compute the gradients, like a direct call."""
         return self._call((src, diff_dst, mean, variance, gamma, beta, dst), out)
 
 
@@ -87,10 +78,8 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
     Parameters
     ----------
-    epsilon : float
-        Added to the variance under the square root. Positive and finite.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of src: last or second.
+    epsilon, data_format
+        As in `BatchNormTrainingBackward`.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
@@ -104,6 +93,8 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     with ``backend="auto"`` on the same instruction set, so dst need not be saved for the gradient.
     There are two exceptions: dst must be given if the forward pass had a residual, and if the
     statistics are bf16, because they are rounded after dst is computed.
+
+    Arrays and errors are as in `BatchNormTrainingBackward`.
 
     oneDNN documents a fused partition of ReLUBackward and BatchNormTrainingBackward [1]_, but its
     pattern connects the ReLU's gradient to the port src instead of diff_dst. Therefore
@@ -123,10 +114,9 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     array([2.], dtype=float32)
     """
 
-    __slots__ = ("_clip",)
+    __slots__ = ()
 
     _schema = SCHEMA
-    _attribute_names = ("epsilon", "data_format", "clip")
 
     def __init__(
         self,
@@ -135,17 +125,16 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         *,
         clip: float | None = None,
     ) -> None:
-        self._clip = _attributes.parse_clip(clip)
-        super().__init__(epsilon, data_format, {"clip": self._clip})
+        super().__init__(epsilon=epsilon, data_format=data_format, clip=clip)
 
     @property
     def clip(self) -> float | None:
         """Upper bound of the ReLU, or None."""
-        return self._clip
+        return self._attributes["clip"]  # type: ignore[no-any-return]
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         diff_dst: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -156,14 +145,13 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         residual: bool = False,
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormReLUGradients:
+    ) -> BatchNormReLUGradients[SrcArray]:
         """Compute the gradients.
 
         Parameters
         ----------
         src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
             Input of the forward pass.
-            $array
         diff_dst : array, src's shape and dtype
             Gradient of the loss with respect to the output of the ReLU.
         mean, variance : array, (C,), f32, or bf16 where src is bf16
@@ -175,7 +163,16 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
             Output of the ReLU. Required if the forward pass had a residual, and for ``"onednn"``.
         residual : bool
             Whether to compute diff_residual.
-        $call
+        out : tuple of four arrays, optional
+            Where to write, with None for a diff_residual that is not computed. diff_src may be
+            written to diff_dst itself; any other overlap is an error.
+        backend : {"auto", "onednn", "native"}
+            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+
+        Returns
+        -------
+        BatchNormReLUGradients
+            ``out`` if given.
         """
         all_outputs = _check_mask(
             gamma=gamma is not None,
@@ -201,14 +198,21 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
         Parameters
         ----------
-        $spec
+        spec, stats_dtype
+            As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
         dst : bool
             Whether calls pass dst.
         residual : bool
             Whether calls compute diff_residual.
-        $compile
+        backend, autotune
+            As in `BatchNormTrainingBackward.compile`.
+
+        Returns
+        -------
+        CompiledBatchNormReLUTrainingBackward
+            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormReLUTrainingBackward(
             self,

@@ -2,35 +2,29 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 from .. import _core
-from ..tensors.arrays import AnyArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
 from ._sums import BatchNormSums
+from ._validation import parse_outputs
+from .batch_norm_training_backward import Out
 
-Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
+class BatchNormDeltas(NamedTuple, Generic[SrcArray]):
+    """The outputs of `BatchNormTrainingBackprop`. Those that were not requested are None."""
 
-class BatchNormDeltas(NamedTuple):
-    """The outputs of `BatchNormTrainingBackprop`. Those that were not requested are None.
-
-    Attributes
-    ----------
-    input_delta : array
-        Gradient with respect to input_forward, with its shape, dtype and memory layout.
-    gamma_delta, beta_delta : array or None
-        Gradients with respect to gamma and beta: shape (C,), mean's dtype.
-    """
-
-    input_delta: Any
+    input_delta: SrcArray
+    """Gradient with respect to input_forward: an array with its type, shape, dtype and layout."""
     gamma_delta: Any = None
+    """Gradient with respect to gamma: shape (C,), mean's dtype."""
     beta_delta: Any = None
+    """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
 SCHEMA = OpSchema.of(
@@ -55,37 +49,31 @@ class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
 
     def __call__(
         self,
-        input_forward: AnyArray,
+        input_forward: SrcArray,
         output_delta: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormDeltas:
-        """Compute the gradients.
-
-        $compiled_call
-        """
+    ) -> BatchNormDeltas[SrcArray]:
+        """Compute the gradients, like a direct call."""
         return self._call((input_forward, output_delta, mean, variance, gamma), out)
 
 
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
-    """The gradient of batch normalization with the names of the oneDNN Graph specification.
+    """`BatchNormTrainingBackward` with the names of the oneDNN Graph specification.
 
     Parameters
     ----------
-    epsilon : float
-        Added to the variance under the square root. Positive and finite.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of input_forward: last or second.
+    epsilon, data_format
+        As in `BatchNormTrainingBackward`.
 
     Notes
     -----
-    The specification's op is BatchNormTrainingBackprop-1 [1]_. Formulas and accuracy are those of
-    `BatchNormTrainingBackward`: input_forward is its src, output_delta its diff_dst, input_delta
-    its diff_src, and gamma_delta and beta_delta are its diff_gamma and diff_beta. One behavior
-    differs: gamma is also used if input_delta is the only output.
+    The specification's op is BatchNormTrainingBackprop-1 [1]_. input_forward is src, output_delta
+    is diff_dst, and input_delta, gamma_delta and beta_delta are diff_src, diff_gamma and diff_beta.
+    One behavior differs: gamma is also used if input_delta is the only output.
 
     References
     ----------
@@ -106,11 +94,11 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     _schema = SCHEMA
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
-        super().__init__(epsilon, data_format)
+        super().__init__(epsilon=epsilon, data_format=data_format)
 
     def __call__(
         self,
-        input_forward: AnyArray,
+        input_forward: SrcArray,
         output_delta: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -119,40 +107,36 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         outputs: Literal["all", "input_delta"] = "all",
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormDeltas:
+    ) -> BatchNormDeltas[SrcArray]:
         """Compute the gradients.
 
         Parameters
         ----------
-        input_forward : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the forward pass.
-            $array
-        output_delta : array, input_forward's shape and dtype
-            Gradient of the loss with respect to the output of the forward pass.
-        mean, variance : array, (C,), f32, or bf16 where input_forward is bf16
-            Statistics of input_forward. The variance is the biased one.
-        gamma : array, (C,), dtype of mean, optional
-            Scale of the forward pass. Default: ones.
+        input_forward, output_delta, mean, variance, gamma
+            src, diff_dst, mean, variance and gamma of `BatchNormTrainingBackward`.
         outputs : {"all", "input_delta"}
-            What to compute.
-        $call
+            What to compute. gamma is used in both cases.
+        out, backend
+            As in `BatchNormTrainingBackward`. input_delta may be written to output_delta itself.
+
+        Returns
+        -------
+        BatchNormDeltas
+            ``out`` if given.
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._call(inputs, _validation.parse_outputs(outputs, SCHEMA), out, backend)
+        return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
 
     def reduce(
         self, input_forward: AnyArray, output_delta: AnyArray, mean: AnyArray, variance: AnyArray
     ) -> BatchNormSums:
-        """Compute the sums of a part of the batch: the first of the two passes of a call.
-
-        $reduce
-        """
+        """Compute the sums of a part of the batch, as `BatchNormTrainingBackward.reduce` does."""
         return self._reduce((input_forward, output_delta, mean, variance))  # type: ignore[no-any-return]
 
     def apply(
         self,
         sums: BatchNormSums,
-        input_forward: AnyArray,
+        input_forward: SrcArray,
         output_delta: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -160,13 +144,10 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         *,
         outputs: Literal["all", "input_delta"] = "all",
         out: Out | None = None,
-    ) -> BatchNormDeltas:
-        """Compute the gradients of a part of the batch: the second of the two passes of a call.
-
-        $apply
-        """
+    ) -> BatchNormDeltas[SrcArray]:
+        """Compute the gradients of a part, as `BatchNormTrainingBackward.apply` does."""
         inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._apply(sums, inputs, _validation.parse_outputs(outputs, SCHEMA), out)
+        return self._apply(sums, inputs, parse_outputs(outputs, SCHEMA), out)
 
     def compile(
         self,
@@ -178,23 +159,13 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         backend: Backend = "auto",
         autotune: bool = False,
     ) -> CompiledBatchNormTrainingBackprop:
-        """Compile for one shape, dtype and memory layout.
-
-        Parameters
-        ----------
-        $spec
-        gamma : bool
-            Whether calls pass gamma.
-        outputs : {"all", "input_delta"}
-            What calls compute.
-        $compile
-        """
+        """Compile for one spec, with the parameters of `BatchNormTrainingBackward.compile`."""
         return CompiledBatchNormTrainingBackprop(
             self,
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma},
-            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
+            all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

@@ -2,11 +2,11 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 from .. import _core
 from ..graph import Graph
-from ..tensors.arrays import AnyArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType, dtype_name
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import _single_op_graph, _validation
@@ -18,20 +18,15 @@ from ._sums import BatchNormSums
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
 
-class BatchNormGradients(NamedTuple):
-    """The outputs of `BatchNormTrainingBackward`. Those that were not requested are None.
+class BatchNormGradients(NamedTuple, Generic[SrcArray]):
+    """The outputs of `BatchNormTrainingBackward`. Those that were not requested are None."""
 
-    Attributes
-    ----------
-    diff_src : array
-        Gradient with respect to src, with its shape, dtype and memory layout.
-    diff_gamma, diff_beta : array or None
-        Gradients with respect to gamma and beta: shape (C,), mean's dtype.
-    """
-
-    diff_src: Any
+    diff_src: SrcArray
+    """Gradient with respect to src: an array with its type, shape, dtype and memory layout."""
     diff_gamma: Any = None
+    """Gradient with respect to gamma: shape (C,), mean's dtype."""
     diff_beta: Any = None
+    """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
 SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormGradients, ignored="gamma")
@@ -46,18 +41,15 @@ class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         diff_dst: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
         gamma: AnyArray | None = None,
         *,
         out: Out | None = None,
-    ) -> BatchNormGradients:
-        """Compute the gradients.
-
-        $compiled_call
-        """
+    ) -> BatchNormGradients[SrcArray]:
+        """Compute the gradients, like a direct call."""
         return self._call((src, diff_dst, mean, variance, gamma), out)
 
 
@@ -86,6 +78,14 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     ``variance`` is the biased variance (divided by M), never an inverse standard deviation.
 
+    An array is a NumPy array or any other CPU array with ``__dlpack__``, and results have src's
+    array type. src is used in place if its memory is dense in any order of its axes. Other arrays
+    (slices, negative or zero strides, unaligned items, a diff_dst whose strides are not src's) are
+    copied first, and the logger ``onedsl`` reports it at level INFO.
+
+    An invalid argument is a TypeError or ValueError, and no output has been written. A call that
+    oneDNN does not support on this CPU is an `UnsupportedError`.
+
     Products are computed in float32 and summed in float64. Results are accurate if diff_dst *
     (src - mean) and xhat * diff_gamma / M are below 1e36 in magnitude, and above 1e-30 where they
     contribute to the result. Outside this range, results may be inf or NaN, or lose digits.
@@ -109,11 +109,11 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     _schema = SCHEMA
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
-        super().__init__(epsilon, data_format)
+        super().__init__(epsilon=epsilon, data_format=data_format)
 
     def __call__(
         self,
-        src: AnyArray,
+        src: SrcArray,
         diff_dst: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -122,14 +122,13 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         outputs: Literal["all", "diff_src"] = "all",
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormGradients:
+    ) -> BatchNormGradients[SrcArray]:
         """Compute the gradients.
 
         Parameters
         ----------
         src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
             Input of the forward pass.
-            $array
         diff_dst : array, src's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
         mean, variance : array, (C,), f32, or bf16 where src is bf16
@@ -139,7 +138,21 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         outputs : {"all", "diff_src"}
             What to compute. With ``"diff_src"`` gamma is ignored, as oneDNN's documentation of the
             op requires: the result is that of gamma = 1.
-        $call
+        out : tuple of three arrays, optional
+            Where to write, with None for what is not computed. diff_src may be written to diff_dst
+            itself; any other overlap is an error.
+        backend : {"auto", "onednn", "native"}
+            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+
+        Returns
+        -------
+        BatchNormGradients
+            ``out`` if given.
+
+        Warns
+        -----
+        GammaIgnoredWarning
+            If gamma is given with ``outputs="diff_src"``.
         """
         all_outputs = _validation.parse_outputs(outputs, SCHEMA)
         return self._call((src, diff_dst, mean, variance, gamma), all_outputs, out, backend)
@@ -149,14 +162,20 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     ) -> BatchNormSums:
         """Compute the sums of a part of the batch: the first of the two passes of a call.
 
-        $reduce
+        src and diff_dst are a part of any size, which may be empty. The statistics are those of the
+        whole batch.
+
+        Returns
+        -------
+        BatchNormSums
+            Add those of all parts with ``+``, and pass the sum to `apply`.
         """
         return self._reduce((src, diff_dst, mean, variance))  # type: ignore[no-any-return]
 
     def apply(
         self,
         sums: BatchNormSums,
-        src: AnyArray,
+        src: SrcArray,
         diff_dst: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -164,10 +183,16 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         *,
         outputs: Literal["all", "diff_src"] = "all",
         out: Out | None = None,
-    ) -> BatchNormGradients:
+    ) -> BatchNormGradients[SrcArray]:
         """Compute the gradients of a part of the batch: the second of the two passes of a call.
 
-        $apply
+        sums is the sum of the results of `reduce` for all parts. The other arguments are those of a
+        call, for this part.
+
+        Returns
+        -------
+        BatchNormGradients
+            diff_src of this part. diff_gamma and diff_beta are those of the whole batch.
         """
         all_outputs = _validation.parse_outputs(outputs, SCHEMA)
         return self._apply(sums, (src, diff_dst, mean, variance, gamma), all_outputs, out)
@@ -186,12 +211,23 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
         Parameters
         ----------
-        $spec
+        spec : TensorSpec
+            Shape, dtype and strides of src and of every other array of its shape.
+        stats_dtype : str or dtype, default "f32"
+            Dtype of mean and of every other array of its shape.
         gamma : bool
-            Whether calls pass gamma. Has no effect where gamma is ignored.
-        outputs : {"all", "diff_src"}
-            What calls compute.
-        $compile
+            Whether calls pass gamma. Has no effect with ``outputs="diff_src"``, which ignores it.
+        outputs, backend
+            As in a direct call.
+        autotune : bool
+            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
+            This takes about ten calls of each and memory for their arrays. Accuracy is not
+            compared: oneDNN's f32 sums are less accurate if a channel has many elements.
+
+        Returns
+        -------
+        CompiledBatchNormTrainingBackward
+            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormTrainingBackward(
             self,
@@ -223,12 +259,6 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         Returns
         -------
         str
-            JSON.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is invalid.
         """
         all_outputs = _validation.parse_outputs(outputs, SCHEMA)
         gamma = _validation.check_bool("gamma", gamma)
@@ -237,7 +267,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             _validation.check_rank(SCHEMA, _validation.check_spec(spec).shape)
             _validation.check_dtypes(SCHEMA, spec.dtype, statistics, "stats_dtype")
         graph = _single_op_graph.graph_of(
-            self._attributes(),
+            self._attributes,
             spec,
             statistics,
             [port.name for port in SCHEMA.inputs if gamma or not port.optional],

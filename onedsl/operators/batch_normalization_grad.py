@@ -3,35 +3,29 @@
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple
 
 from .. import _core
-from ..tensors.arrays import AnyArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import TensorSpec
-from . import _validation
 from ._compiled import Compiled
 from ._operator import Operator
 from ._schema import OpSchema
 from ._sums import BatchNormSums
+from ._validation import check_spec, parse_outputs
+from .batch_norm_training_backward import Out
 
-Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
+class BatchNormalizationGradients(NamedTuple, Generic[SrcArray]):
+    """The outputs of `BatchNormalizationGrad`. Those that were not requested are None."""
 
-class BatchNormalizationGradients(NamedTuple):
-    """The outputs of `BatchNormalizationGrad`. Those that were not requested are None.
-
-    Attributes
-    ----------
-    output_gradient : array
-        OutputGradientTensor: gradient with respect to input, with its shape and memory layout.
-    output_scale_gradient, output_bias_gradient : array or None
-        OutputScaleGradientTensor and OutputBiasGradientTensor: mean's shape.
-    """
-
-    output_gradient: Any
+    output_gradient: SrcArray
+    """Gradient with respect to input: an array with its type, shape, dtype and memory layout."""
     output_scale_gradient: Any = None
+    """Gradient with respect to scale: mean's shape and dtype."""
     output_bias_gradient: Any = None
+    """Gradient with respect to the bias: mean's shape and dtype."""
 
 
 SCHEMA = OpSchema.of(
@@ -78,18 +72,15 @@ class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
 
     def __call__(
         self,
-        input: AnyArray,  # noqa: A002 - the field is InputTensor
+        input: SrcArray,  # noqa: A002 - the field is InputTensor
         input_gradient: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
         scale: AnyArray,
         *,
         out: Out | None = None,
-    ) -> BatchNormalizationGradients:
-        """Compute the gradients.
-
-        $compiled_call
-        """
+    ) -> BatchNormalizationGradients[SrcArray]:
+        """Compute the gradients, like a direct call."""
         return self._call((input, input_gradient, mean, variance, scale), out)
 
 
@@ -131,7 +122,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     oneDNN's Graph API has no op for frozen statistics. ``backend="onednn"`` runs oneDNN's batch
     normalization primitive, for statistics whose axes of size > 1 are adjacent in memory.
 
-    input is copied if the order of these axes in memory differs from that in the shape.
+    Arrays and errors are as in `BatchNormTrainingBackward`. input is also copied if the axes of
+    size > 1 in the statistics have another order in memory than in the shape.
 
     References
     ----------
@@ -152,11 +144,11 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     _schema = SCHEMA
 
     def __init__(self, epsilon: float) -> None:
-        super().__init__(epsilon, _core.StatisticsShape.broadcast)
+        super().__init__(epsilon=epsilon)
 
     def __call__(
         self,
-        input: AnyArray,  # noqa: A002 - the field is InputTensor
+        input: SrcArray,  # noqa: A002 - the field is InputTensor
         input_gradient: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -165,14 +157,13 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         outputs: Literal["all", "output_gradient"] = "all",
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormalizationGradients:
+    ) -> BatchNormalizationGradients[SrcArray]:
         """Compute the gradients.
 
         Parameters
         ----------
         input : array, 1 to 8 dimensions, f32 or f16
             Input of the forward pass.
-            $array
         input_gradient : array, input's shape and dtype
             Gradient of the loss with respect to the output of the forward pass.
         mean, variance, scale : array, input's rank and dtype
@@ -180,33 +171,38 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             variance.
         outputs : {"all", "output_gradient"}
             What to compute.
-        $call
+        out : tuple of three arrays, optional
+            Where to write, with None for what is not computed. output_gradient may be written to
+            input_gradient itself; any other overlap is an error.
+        backend : {"auto", "onednn", "native"}
+            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+
+        Returns
+        -------
+        BatchNormalizationGradients
+            ``out`` if given.
         """
         inputs = (input, input_gradient, mean, variance, _check_scale(scale))
-        return self._call(inputs, _validation.parse_outputs(outputs, SCHEMA), out, backend)
+        return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
 
     def reduce(
         self,
-        input: AnyArray,  # noqa: A002 - the field is InputTensor
+        input: SrcArray,  # noqa: A002 - the field is InputTensor
         input_gradient: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
     ) -> BatchNormSums:
-        """Compute the sums of a part of the batch: the first of the two passes of a call.
+        """Compute the sums of a part of the batch, as `BatchNormTrainingBackward.reduce` does.
 
-        $reduce
-
-        Notes
-        -----
-        output_gradient does not depend on the sums, because the statistics are frozen. The other
-        two gradients are the sums over all parts, rounded once.
+        output_gradient does not depend on them, because the statistics are frozen. The other two
+        gradients are the sums over all parts, rounded once.
         """
         return self._reduce((input, input_gradient, mean, variance))  # type: ignore[no-any-return]
 
     def apply(
         self,
         sums: BatchNormSums,
-        input: AnyArray,  # noqa: A002 - the field is InputTensor
+        input: SrcArray,  # noqa: A002 - the field is InputTensor
         input_gradient: AnyArray,
         mean: AnyArray,
         variance: AnyArray,
@@ -214,13 +210,10 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         *,
         outputs: Literal["all", "output_gradient"] = "all",
         out: Out | None = None,
-    ) -> BatchNormalizationGradients:
-        """Compute the gradients of a part of the batch: the second of the two passes of a call.
-
-        $apply
-        """
+    ) -> BatchNormalizationGradients[SrcArray]:
+        """Compute the gradients of a part, as `BatchNormTrainingBackward.apply` does."""
         inputs = (input, input_gradient, mean, variance, _check_scale(scale))
-        return self._apply(sums, inputs, _validation.parse_outputs(outputs, SCHEMA), out)
+        return self._apply(sums, inputs, parse_outputs(outputs, SCHEMA), out)
 
     def compile(
         self,
@@ -239,16 +232,22 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             Shape, dtype and strides of input.
         stats_shape : sequence of int
             Shape of mean, variance and scale: input's rank, each size input's or 1.
-        outputs : {"all", "output_gradient"}
-            What calls compute.
-        $compile
+        outputs, backend
+            As in a direct call.
+        autotune : bool
+            As in `BatchNormTrainingBackward.compile`.
+
+        Returns
+        -------
+        CompiledBatchNormalizationGrad
+            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormalizationGrad(
             self,
             spec,
-            stats_dtype=_validation.check_spec(spec).dtype,
+            stats_dtype=check_spec(spec).dtype,
             stats_shape=stats_shape,
-            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
+            all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
         )

@@ -25,10 +25,15 @@ class Support(NamedTuple):
     """
 
     dtype: str
+    """Dtype of src: ``"f32"``, ``"bf16"`` or ``"f16"``."""
     stats_dtype: str
+    """Dtype of mean, variance and gamma."""
     data_format: str
+    """``"NXC"`` or ``"NCX"``."""
     rank: int
+    """Number of dimensions of src."""
     gamma: bool
+    """Whether gamma is passed."""
     onednn: bool
     """Whether oneDNN alone supports this variant. onedsl supports every variant."""
     message: str

@@ -11,6 +11,7 @@ class PlanCounts(NamedTuple):
     """Size of the plan cache."""
 
     plans: int
+    """Number of plans."""
     bytes: int
     """Estimated memory of the plans: about 90 KiB for each oneDNN plan, some hundred bytes for
     each plan of onedsl's own kernels."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,12 @@ class HasShapeAndDtype(Protocol):
 
 AnyArray = SupportsDLPack | HasShapeAndDtype
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    SrcArray = _TypeVar("SrcArray", bound=AnyArray, default=Any)
+else:  # Python 3.13 is the first one whose TypeVar has defaults
+    SrcArray = TypeVar("SrcArray")
 
 # DLPack's device types of memory that the CPU can access: kDLCPU, kDLCUDAHost and kDLROCMHost.
 _HOST = (1, 3, 11)

@@ -16,7 +16,7 @@ from .arrays import AnyArray, as_numpy
 from .dtypes import DTYPES, MAX_RANK, DType, dtype_name
 
 
-class DataFormat(str, enum.Enum):
+class DataFormat(enum.StrEnum):
     """The position of the channels in a tensor's shape. It is the op's attribute ``data_format``.
 
     N is the batch, C the channels, and X any number of spatial axes, including zero: a tensor of
@@ -29,8 +29,7 @@ class DataFormat(str, enum.Enum):
     NCX = "NCX"
     """Channels second, as in (N, C, H, W)."""
 
-    __str__ = str.__str__
-    __format__ = str.__format__  # type: ignore[assignment]
+    __repr__ = str.__repr__
 
     @property
     def channel_axis(self) -> int:
@@ -62,7 +61,7 @@ DataFormatLike = DataFormat | Literal["NXC", "NCX"]
 def parse_data_format(value: object) -> DataFormat:
     """Return the DataFormat for the enum or its string, or raise ValueError."""
     try:
-        return DataFormat(value)
+        return DataFormat(value)  # type: ignore[arg-type]
     except ValueError:
         raise ValueError(f"data_format must be 'NXC' or 'NCX', got {value!r}") from None
 

@@ -31,3 +31,7 @@ __all__ = [
     "random_problem",
     "relative_l2",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

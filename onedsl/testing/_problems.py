@@ -16,10 +16,15 @@ class Problem(NamedTuple):
     """Inputs of one call, in the order of `BatchNormTrainingBackward`'s arguments."""
 
     src: Array
+    """Normally distributed, with mean 0.5 and standard deviation 1.5."""
     diff_dst: Array
+    """Correlated with src, as in training."""
     mean: Array
+    """Mean of src, for each channel."""
     variance: Array
+    """Biased variance of src, for each channel."""
     gamma: Array
+    """From 0.5 to 2."""
 
 
 def random_problem(
@@ -32,7 +37,7 @@ def random_problem(
 ) -> Problem:
     """Return random inputs. mean and variance are the statistics of src, rounded to stats_dtype.
 
-    diff_dst is correlated with src, as in training. Without correlation, the terms of diff_gamma
+    Without the correlation of diff_dst with src, the terms of diff_gamma
     would cancel: the relative error of diff_gamma would grow with the square root of the number of
     elements per channel, in every implementation.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, assert_type
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import assert_type
 
 import onedsl
 from onedsl import testing
@@ -20,7 +19,8 @@ def direct(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) ->
     gamma = np.ones_like(mean)
     op = onedsl.BatchNormTrainingBackward(epsilon=1e-5, data_format="NXC")
     grads = op(src, diff_dst, mean, variance, gamma)
-    assert_type(grads, onedsl.BatchNormGradients)
+    assert_type(grads, onedsl.BatchNormGradients[Float32])
+    assert_type(grads.diff_src, Float32)
     diff_src, diff_gamma, diff_beta = grads
     op(src, diff_dst, mean, variance, outputs="diff_src", backend="native")
     op(src, diff_dst, mean, variance, out=grads, backend="auto")
@@ -33,25 +33,26 @@ def direct(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) ->
 
     backprop = onedsl.BatchNormTrainingBackprop(1e-5, onedsl.DataFormat.NXC)
     deltas = backprop(input_forward=src, output_delta=diff_dst, mean=mean, variance=variance)
-    assert_type(deltas, onedsl.BatchNormDeltas)
+    assert_type(deltas.input_delta, Float32)
     print(deltas.input_delta, deltas.gamma_delta, deltas.beta_delta)
 
     ones = np.ones((1,) * (src.ndim - 1) + mean.shape, np.float32)
     grad = onedsl.BatchNormalizationGrad(epsilon=1e-5)
     frozen = grad(src, diff_dst, ones, ones, scale=ones, outputs="output_gradient")
-    assert_type(frozen, onedsl.BatchNormalizationGradients)
+    assert_type(frozen.output_gradient, Float32)
     print(frozen.output_gradient, frozen.output_scale_gradient, frozen.output_bias_gradient)
 
 
 def forward(src: Float32, mean: Float32, variance: Float32) -> None:
     op = onedsl.BatchNormForwardTraining(1e-5, momentum=0.1, data_format="NXC")
     result = op(src, mean, variance, gamma=mean, beta=mean)
-    assert_type(result, onedsl.BatchNormForward)
+    assert_type(result, onedsl.BatchNormForward[Float32])
+    assert_type(result.dst, Float32)
     dst, running_mean, running_variance, batch_mean, batch_variance = result
     op(src, mean, variance, out=(dst, running_mean, running_variance, batch_mean, batch_variance))
     plan = op.compile(onedsl.TensorSpec.of(src), gamma=False, backend="auto")
     assert_type(plan, onedsl.CompiledBatchNormForwardTraining)
-    assert_type(plan(src=src, mean=mean, variance=variance, out=result), onedsl.BatchNormForward)
+    assert_type(plan(src=src, mean=mean, variance=variance, out=result).dst, Float32)
 
 
 def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
@@ -61,7 +62,7 @@ def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> 
     assert_type(sum([moments], start=moments), onedsl.BatchNormMoments)
     assert_type(moments.to_vector(), npt.NDArray[np.float64])
     assert_type(moments.mean, npt.NDArray[np.float64])
-    assert_type(forward.apply(moments, src[:2], mean, variance), onedsl.BatchNormForward)
+    assert_type(forward.apply(moments, src[:2], mean, variance).dst, Float32)
 
     op = onedsl.BatchNormTrainingBackward(1e-5)
     sums = op.reduce(src, diff_dst, mean, variance)
@@ -69,7 +70,7 @@ def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> 
     assert_type(sums.count, int)
     assert_type(onedsl.BatchNormSums.from_vector(sums.to_vector()), onedsl.BatchNormSums)
     grads = op.apply(sums, src, diff_dst, mean, variance, gamma=mean, outputs="all")
-    assert_type(grads, onedsl.BatchNormGradients)
+    assert_type(grads.diff_src, Float32)
     op.apply(sums=sums, src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads)
 
     backprop = onedsl.BatchNormTrainingBackprop(1e-5)
@@ -78,30 +79,32 @@ def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> 
         *(src, diff_dst, mean, variance),
         outputs="input_delta",
     )
-    assert_type(deltas, onedsl.BatchNormDeltas)
+    assert_type(deltas.input_delta, Float32)
     ones = np.ones((1,) * (src.ndim - 1) + mean.shape, np.float32)
     grad = onedsl.BatchNormalizationGrad(1e-5)
     totals = grad.reduce(src, input_gradient=diff_dst, mean=ones, variance=ones)
     frozen = grad.apply(totals, src, diff_dst, ones, ones, scale=ones)
-    assert_type(frozen, onedsl.BatchNormalizationGradients)
+    assert_type(frozen.output_gradient, Float32)
 
 
 def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
     spec = onedsl.TensorSpec.of(src)
     op = onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0)
     result = op(src, mean, variance, gamma=mean, beta=mean, residual=src)
-    assert_type(result, onedsl.BatchNormForward)
+    assert_type(result, onedsl.BatchNormForward[Float32])
+    assert_type(result.dst, Float32)
     plan = op.compile(spec)
     assert_type(plan, onedsl.CompiledBatchNormReLUForwardTraining)
-    assert_type(plan(src, mean, variance, mean, mean), onedsl.BatchNormForward)
+    assert_type(plan(src, mean, variance, mean, mean).dst, Float32)
 
     gradient = onedsl.BatchNormReLUTrainingBackward(1e-5, "NXC", clip=6.0)
     grads = gradient(src, diff_dst, mean, variance, mean, mean, dst=result.dst, residual=True)
-    assert_type(grads, onedsl.BatchNormReLUGradients)
+    assert_type(grads, onedsl.BatchNormReLUGradients[Float32])
+    assert_type(grads.diff_residual, Float32 | None)
     print(grads.diff_src, grads.diff_gamma, grads.diff_beta, grads.diff_residual)
     compiled = gradient.compile(spec, dst=False)
     assert_type(compiled, onedsl.CompiledBatchNormReLUTrainingBackward)
-    assert_type(compiled(src, diff_dst, mean, variance, mean, mean), onedsl.BatchNormReLUGradients)
+    assert_type(compiled(src, diff_dst, mean, variance, mean, mean).diff_src, Float32)
 
 
 def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
@@ -112,25 +115,23 @@ def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) 
     plan = op.compile(spec, stats_dtype="f32", gamma=False, outputs="all", backend="auto")
     assert_type(plan, onedsl.CompiledBatchNormTrainingBackward)
     grads = plan(src, diff_dst, mean, variance)
-    assert_type(grads, onedsl.BatchNormGradients)
-    assert_type(
-        plan(src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads),
-        onedsl.BatchNormGradients,
-    )
+    assert_type(grads, onedsl.BatchNormGradients[Float32])
+    again = plan(src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads)
+    assert_type(again.diff_src, Float32)
 
     backprop = onedsl.BatchNormTrainingBackprop(1e-5).compile(spec, outputs="input_delta")
     assert_type(backprop, onedsl.CompiledBatchNormTrainingBackprop)
     deltas = backprop(
         input_forward=src, output_delta=diff_dst, mean=mean, variance=variance, gamma=mean
     )
-    assert_type(deltas, onedsl.BatchNormDeltas)
+    assert_type(deltas.input_delta, Float32)
 
     shape = (1,) * (src.ndim - 1) + mean.shape
     ones = np.ones(shape, np.float32)
     frozen = onedsl.BatchNormalizationGrad(1e-5).compile(spec, shape, autotune=True)
     assert_type(frozen, onedsl.CompiledBatchNormalizationGrad)
     result = frozen(input=src, input_gradient=diff_dst, mean=ones, variance=ones, scale=ones)
-    assert_type(result, onedsl.BatchNormalizationGradients)
+    assert_type(result.output_gradient, Float32)
 
     for each in (plan, backprop, frozen):
         describe(each)
@@ -181,6 +182,7 @@ def capabilities() -> None:
         assert_type(found, onedsl.Capabilities)
         assert_type(found.runs_in_onednn("bf16", np.float32), bool)
         assert_type(found.num_threads, int)
+        assert_type(found.support, tuple[onedsl.Support, ...])
         print(found, [row.message for row in found.support])
     onedsl.clear_plans()
     assert_type(onedsl.plan_counts(), onedsl.PlanCounts)

@@ -13,6 +13,7 @@ forward = onedsl.BatchNormForwardTraining(1e-5)
 sums, moments = op.reduce(x, x, ones, ones), forward.reduce(x)
 grad = onedsl.BatchNormalizationGrad(1e-5)
 
+onedsl.BatchNormTrainingBackwards(1e-5)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 onedsl.BatchNormTrainingBackward()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 onedsl.BatchNormTrainingBackward("1e-5")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 onedsl.BatchNormTrainingBackward(1e-5, "NHWC")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -29,7 +30,7 @@ op(x, x, ones, ones, outputs="input_delta")  # type: ignore[arg-type]  # pyright
 op(x, x, ones, ones, backend="fast")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op(x, x, ones, ones, out=x)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op(x, x, ones, ones, out=(x, ones))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-op([1.0], x, ones, ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+op([1.0], x, ones, ones)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 op(x, x, ones, 1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 _ = op(x, x, ones, ones).diff_sauce  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
