@@ -14,7 +14,7 @@ Arguments and results
     - `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
       `BatchNormalizationGradients`: the results of calls.
     - `Compiled` and its subclasses: the results of ``compile``.
-    - `BatchNormSums`, `BatchNormMoments`: the results of ``reduce``.
+    - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
     - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`.
 
 Inspection
@@ -70,7 +70,7 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
 
 from . import graph, testing
 from .operators._compiled import Compiled
-from .operators._sums import BatchNormMoments, BatchNormSums
+from .operators._sums import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .operators.batch_norm_forward_training import (
     BatchNormForward,
     BatchNormForwardTraining,
@@ -126,6 +126,7 @@ __all__ = [  # noqa: RUF022
     "BatchNormalizationGradients",
     "BatchNormSums",
     "BatchNormMoments",
+    "BatchNormTotals",
     "Compiled",
     "CompiledBatchNormTrainingBackward",
     "CompiledBatchNormForwardTraining",

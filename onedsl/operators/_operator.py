@@ -14,7 +14,7 @@ from ..tensors.spec import DataFormat
 from . import _attributes, _validation
 from ._dense import dense_inputs
 from ._schema import OpSchema
-from ._sums import BatchNormSums, Totals
+from ._sums import BatchNormSums, BatchNormTotals
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
 
@@ -34,7 +34,7 @@ class Operator(Generic[Result]):
     __slots__ = ("_attributes", "_core", "_statistics_shape")
 
     _schema: ClassVar[OpSchema]
-    _totals: ClassVar[type[Totals]] = BatchNormSums
+    _totals: ClassVar[type[BatchNormTotals]] = BatchNormSums
     """Class of the results of ``reduce``."""
 
     def __init__(self, **attributes: object) -> None:

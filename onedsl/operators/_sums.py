@@ -12,8 +12,11 @@ Vector = npt.NDArray[np.float64]
 _MAX_COUNT = 2**53  # larger float64 numbers are not all integers
 
 
-class Totals:
-    """A count and two numbers per channel, in one read-only vector of float64."""
+class BatchNormTotals:
+    """Numbers that ``reduce`` computes for a part of the batch: a count, and two per channel.
+
+    Each operator has its own subclass.
+    """
 
     __slots__ = ("_vector",)
 
@@ -56,7 +59,8 @@ class Totals:
 
         Returns
         -------
-        BatchNormSums or BatchNormMoments
+        BatchNormTotals
+            Of the class whose method this is.
 
         Raises
         ------
@@ -126,11 +130,11 @@ class Totals:
         return f"<{type(self).__name__}: {self.channels} channels, {self.count} elements each>"
 
 
-def _restore(cls: type[Totals], vector: Vector) -> Totals:
+def _restore(cls: type[BatchNormTotals], vector: Vector) -> BatchNormTotals:
     return cls(vector, allow_nan=True)
 
 
-class BatchNormSums(Totals):
+class BatchNormSums(BatchNormTotals):
     """The sums of the gradient over a part of the batch. Those of two parts add with ``+``.
 
     `BatchNormTrainingBackward.reduce` returns the sums of a part. Pass the total over all parts to
@@ -178,7 +182,7 @@ class BatchNormSums(Totals):
         return BatchNormSums._of(self._vector + other._vector)
 
 
-class BatchNormMoments(Totals):
+class BatchNormMoments(BatchNormTotals):
     """The moments of src over a part of the batch. Those of two parts add with ``+``.
 
     `BatchNormForwardTraining.reduce` returns the moments of a part. Pass the total over all parts

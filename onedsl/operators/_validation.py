@@ -15,7 +15,7 @@ from ..tensors.arrays import Array, as_numpy, is_contiguous, may_overlap, same_l
 from ..tensors.dtypes import dtype_name
 from ..tensors.spec import TensorSpec
 from ._schema import OpSchema, Port, channel_axis
-from ._sums import Totals
+from ._sums import BatchNormTotals
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _check_overlap(port: Port, name: str, array: Array, others: dict[str, Array]
 # ---- Results of reduce ----
 
 
-def check_totals(kind: type[Totals], value: object) -> Totals:
+def check_totals(kind: type[BatchNormTotals], value: object) -> BatchNormTotals:
     """Return an object of the class that ``reduce`` returns, or raise TypeError."""
     if not isinstance(value, kind):
         raise TypeError(
@@ -269,7 +269,9 @@ def check_totals(kind: type[Totals], value: object) -> Totals:
     return value
 
 
-def check_totals_include(schema: OpSchema, totals: Totals, inputs: Sequence[Array | None]) -> None:
+def check_totals_include(
+    schema: OpSchema, totals: BatchNormTotals, inputs: Sequence[Array | None]
+) -> None:
     """Raise ValueError if valid inputs cannot be a part of what the totals were computed from."""
     expected = _Expected.of(schema, _infos(schema, inputs))
     assert expected.statistic is not None

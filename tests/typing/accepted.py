@@ -59,6 +59,8 @@ def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> 
     forward = onedsl.BatchNormForwardTraining(1e-5)
     moments = forward.reduce(src[:2]) + forward.reduce(src=src[2:])
     assert_type(moments, onedsl.BatchNormMoments)
+    totals: onedsl.BatchNormTotals = moments
+    print(totals.count, totals.channels)
     assert_type(sum([moments], start=moments), onedsl.BatchNormMoments)
     assert_type(moments.to_vector(), npt.NDArray[np.float64])
     assert_type(moments.mean, npt.NDArray[np.float64])
