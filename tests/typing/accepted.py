@@ -138,6 +138,8 @@ def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) 
     for each in (plan, backprop, frozen):
         describe(each)
     only_gradients(plan)
+    only_deltas(deltas)
+    only_frozen(result)
 
 
 def describe(plan: onedsl.Compiled[Any]) -> None:
@@ -151,6 +153,14 @@ def describe(plan: onedsl.Compiled[Any]) -> None:
 
 def only_gradients(plan: onedsl.Compiled[onedsl.BatchNormGradients]) -> None:
     print(plan)
+
+
+def only_deltas(deltas: onedsl.BatchNormDeltas) -> None:
+    print(deltas)
+
+
+def only_frozen(gradients: onedsl.BatchNormalizationGradients[Any]) -> None:
+    print(gradients)
 
 
 def spellings() -> None:
