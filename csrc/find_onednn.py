@@ -14,8 +14,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-RUN_WHEEL = "onednn-cpu-gomp>=2023.2"
-BUILD_WHEEL = "onednn-devel-cpu-gomp>=2023.2"
+# The extension needs libdnnl.so.3, which later years' wheels may no longer contain.
+RUN_WHEEL = "onednn-cpu-gomp>=2023.2,<2024"
+BUILD_WHEEL = "onednn-devel-cpu-gomp>=2023.2,<2024"
 CONFIG = "dnnl-config.cmake"
 CMAKE_VARIABLE = "dnnl_DIR"
 

@@ -473,6 +473,14 @@ def test_many_concurrent_calls():
     assert child.returncode == 0, child.stderr
 
 
+def test_devices_share_the_threads():
+    """Regression: N devices on N cores ran N * N threads. A plan is for one number of threads."""
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "OMP_NUM_THREADS": "4"}
+    child = helpers.run_script("jax_devices_share_threads.py", environment=flags)
+    assert child.returncode == 0, child.stderr
+    assert int(child.stdout) > 1
+
+
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
 def test_sharded_arrays(program, devices):

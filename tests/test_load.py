@@ -157,17 +157,42 @@ def test_extension_of_another_python(copied):
 COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
 
 
-@pytest.mark.skipif(
-    COMPILER is None, reason="a oneDNN without an engine is faked in C: no compiler"
-)
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in C: no compiler")
+
+
+def preloaded(source, tmp_path):
+    """Return the environment of a process that loads a C file of programs/ before oneDNN."""
+    fake = tmp_path / "libengine.so"
+    subprocess.run(
+        [COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source], check=True
+    )
+    return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
+
+
+@needs_compiler
 def test_no_cpu_engine(tmp_path):
     """onedsl's kernels work; what needs oneDNN raises an error with the remedy."""
-    source, fake = helpers.PROGRAMS / "no_engine.c", tmp_path / "libengine.so"
-    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", fake, source], check=True)
-    preload = ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))
-    child = helpers.run_script("no_engine.py", environment={"LD_PRELOAD": preload})
+    child = helpers.run_script("no_engine.py", environment=preloaded("no_engine.c", tmp_path))
     assert child.returncode == 0, child.stderr
     assert child.stdout == "done\n"
+
+
+@needs_compiler
+def test_the_engine_is_not_destroyed_at_exit(tmp_path):
+    """Regression: daemon threads may use it while the process exits."""
+    environment = preloaded("engine_destroyed.c", tmp_path)
+    program = "from onedsl import _core; _core.make_onednn_engine()"
+    child = helpers.run_child(program, environment=environment)
+    assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
+
+
+@needs_compiler
+def test_an_error_is_not_cached_as_support(tmp_path):
+    """Regression: after one error, every call asked oneDNN, which leaks whenever it rejects."""
+    environment = preloaded("engine_fails_once.c", tmp_path) | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    child = helpers.run_script("rejected_calls.py", "1000", "1", environment=environment)
+    assert child.returncode == 0, child.stderr
+    assert int(child.stdout) < 1 << 20
 
 
 @pytest.mark.parametrize("value", ["avx1024", "fastest", "AVX 512"])

@@ -36,6 +36,26 @@ def test_the_recipe_has_the_dependencies_of_the_package():
     assert len(required) == 2
 
 
+def test_cmake_is_new_enough_for_the_build():
+    """CMakeLists.txt uses COMMAND_ERROR_IS_FATAL, which CMake 3.19 added."""
+    assert "COMMAND_ERROR_IS_FATAL" in text("CMakeLists.txt")
+    for path, pattern in [
+        ("CMakeLists.txt", r"cmake_minimum_required\(VERSION (\d+)\.(\d+)\.\.\."),
+        ("pyproject.toml", r'"cmake>=(\d+)\.(\d+)"'),
+        (".conda/recipe.yaml", r"cmake >=(\d+)\.(\d+)"),
+    ]:
+        ((major, minor),) = re.findall(pattern, text(path))
+        assert (int(major), int(minor)) >= (3, 19), path
+
+
+def test_the_extension_imports_nothing_from_the_package():
+    """Includes and imports follow the layers: the package passes in what the extension needs."""
+    sources = [p for p in (helpers.ROOT / "csrc").rglob("*.*pp") if "import(" in p.read_text()]
+    assert sources
+    for source in sources:
+        assert 'import("onedsl' not in source.read_text(), source
+
+
 def test_every_file_in_recipes_and_workflows_exists():
     workflows = sorted((helpers.ROOT / ".github" / "workflows").glob("*.yml"))
     assert workflows

@@ -34,16 +34,15 @@ def enabled():
 
 
 @pytest.fixture
-def forward_runs(enabled, monkeypatch):
+def forward_runs(enabled):
     """The forward passes that onedsl ran."""
     runs = []
 
-    def append(operation, *_):
-        if operation == "BatchNormForwardTraining":
-            runs.append(operation)
+    def append(run):
+        if run.operation == "BatchNormForwardTraining":
+            runs.append(run.operation)
 
-    with onedsl.verbose():
-        monkeypatch.setattr(onedsl.runtime.run_log, "record", append)
+    with onedsl.runtime.run_log.log_runs_to(append):
         yield runs
 
 

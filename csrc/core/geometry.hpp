@@ -58,8 +58,8 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 // The axes that have statistics of their own, one bit each.
 using KeptAxes = std::uint64_t;
 
-// Return the Geometry of a tensor. Strides may have any unit: item_stride is the stride of
-// neighboring items in that unit. item_size is in bytes.
+// Return the Geometry of a tensor. item_stride is the distance of adjacent items in the unit of the
+// strides: 1 if they count items, item_size if they count bytes. item_size is in bytes.
 //
 // Return nullopt if the tensor is not dense (gaps, overlap, negative strides), if it has more than
 // max_tensor_bytes, if the order of the kept axes in memory is not their order in the shape (the

@@ -9,6 +9,11 @@ template <class T>
 class NoDestructor {
  public:
   NoDestructor() { renew(); }
+  // The object is the result of `make`, which may throw.
+  template <class Make>
+  explicit NoDestructor(const Make& make) {
+    new (storage_) T(make());
+  }
   NoDestructor(const NoDestructor&) = delete;
   NoDestructor& operator=(const NoDestructor&) = delete;
 

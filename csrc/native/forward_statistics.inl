@@ -20,9 +20,9 @@ namespace {
 // Largest squared distance of the pivot from the mean, in variances.
 constexpr double farthest_pivot = 4;
 
-// Return the value rounded to a multiple of about an eighth of the spread (a power of two), so that
-// src - pivot is mostly exact, and otherwise not rounded alike for all src of one binade. Without
-// spread the value itself is returned, so that the variance of equal values is zero.
+// Return the value rounded to a multiple of a power of two, about an eighth of the spread. Then
+// most src - pivot are exact, and the others are not all rounded in the same direction. If the
+// spread is zero, return the value itself, so that the variance of equal values is zero.
 inline float pivot_near(const double value, const double spread) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, &spread, sizeof bits);

@@ -96,7 +96,8 @@ struct Task {
   bool reduce_writes_residual = false;
 };
 
-// Planes in segments: the block is a single channel.
+// What one call of a kernel processes: a chunk of a block. If planes have several segments, the
+// block has one channel.
 struct Tile {
   Range channels;
   Index chunk = 0;

@@ -15,8 +15,9 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Rows are read from so many positions of the chunk at the same time: memory serves several streams
-// faster than one, and the sums in cache are loaded and stored once for all of them.
+// The number of rows, a quarter of the chunk apart, that are read at the same time: memory serves
+// several streams faster than one, and the sums in cache are loaded and stored once for all of
+// them.
 constexpr Index streams = 4;
 
 // Calls add(j, access) for each pair of vectors of the columns [begin, end).

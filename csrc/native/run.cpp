@@ -23,11 +23,12 @@ namespace {
 // output's lines, but the next operator then reads the output from memory: chains of layers gain
 // only where the tensors of one layer fill so much of the cache.
 constexpr double non_temporal_from = 0.5;
-// Tables of columns have about so many entries, so that one loop writes several short rows ...
+// Short rows of columns have their coefficients repeated in the tables, up to this many entries, so
+// that one loop writes several rows.
 constexpr Index long_period = 512;
-// ... but only where a tensor has this many elements for each entry: filling them takes time.
-constexpr Index elements_per_entry = 512;
-// From so many groups per thread on, each group is run by one thread.
+// The tensor must have this many rows for each repetition, because filling the tables takes time.
+constexpr Index rows_per_repetition = 512;
+// With at least this many groups per thread, each group is run by one thread.
 constexpr Index many_groups = 4;
 
 const Kernels& kernels_for(Isa isa, const DataType type, const Variant variant) {
@@ -178,7 +179,7 @@ void run_group(const Problem& problem, const int num_threads, const Ports& ports
   Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
   Index floats = 0;
   if (order.columns) {
-    const Index rows = std::min(long_period / order.row, order.rows / elements_per_entry);
+    const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
     tables.period = order.row * std::max<Index>(rows, 1);
     tables.entries = round_up(tables.period + pair, 2);
     const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;

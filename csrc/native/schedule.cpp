@@ -23,9 +23,9 @@ constexpr Index least_bytes_in_block = 8192;
 // Contiguous reads that are shorter than this are slow.
 constexpr Index short_read = 16384;
 constexpr Index scratch_bytes = 65536;  // of a thread
-// CPUs with large second-level caches have last-level caches behind a mesh, hardly faster than
-// memory. There, a panel should stay in a fraction of the second-level cache until it is written,
-// whether or not the next one is prefetched.
+// On CPUs with second-level caches of at least this size, the last-level cache is hardly faster
+// than memory, because a mesh connects it. There, a panel should stay in a fraction of the
+// second-level cache until it is written, whether or not the next one is prefetched.
 constexpr Index large_l2 = Index{2} << 20;
 // From this size on, the second-level cache can hold the panel that is written and the next one.
 constexpr Index medium_l2 = Index{1} << 20;
@@ -35,7 +35,7 @@ constexpr Index l2_fraction = 4;
 constexpr Index least_prefetched_plane = 1024;  // bytes
 constexpr Index panels_in_large_l2 = 3;
 constexpr Index panels_in_medium_l2 = 2;
-// At least so many blocks per thread, if there are enough channels.
+// The least number of blocks per thread, if there are enough channels.
 constexpr Index blocks_per_thread = 4;
 
 void schedule_columns(Schedule& schedule, const SummationOrder& order) {

@@ -8,9 +8,9 @@
 namespace onedsl::native {
 namespace {
 
-// Columns. The sums of a row of so many elements stay in the first two caches.
+// Columns. The sums of a row of this many elements stay in the first two caches.
 constexpr Index longest_row = 2048;
-// Positions are joined to rows of so many vectors, whose sums fit in the registers.
+// Short positions are joined to rows of 8 vectors, whose sums fit in the registers.
 constexpr Index vectors_in_registers = 8;
 // With fewer joined rows, the rest would be a large part of the tensor.
 constexpr Index fewest_joined_rows = 8;
@@ -22,16 +22,17 @@ constexpr Index rows_in_long_chunk = 512;
 constexpr Index most_partial_sums = 32768;
 constexpr Index most_chunks = 256;
 
-// Planes. Channels that are too few for many threads have several chunks, of so many elements at
-// least.
+// Planes. If there are fewer channels than many threads need, a channel has several chunks, each of
+// at least this many elements.
 constexpr Index elements_in_chunk = 16384;
 constexpr Index most_chunks_of_planes = 256;
-// A chunk has at least so many rows; planes are cut into segments where positions are fewer. The
-// length of a segment is a multiple of segment_unit.
+// The least number of rows of a chunk. If there are fewer positions, planes are cut into segments,
+// whose lengths are multiples of segment_unit elements.
 constexpr Index rows_in_chunk_of_planes = 4;
 constexpr Index segment_unit = 256;
-// Adding a sum in f32 to the one in f64 costs as much as some vectors. So short planes are summed
-// together, up to so many terms of a lane, and up to as many planes as memory serves at a time.
+// Adding an f32 sum to an f64 sum takes as long as adding several vectors. So the rows of short
+// planes are summed together: at most this many vectors, and this many rows, because memory serves
+// no more streams at a time.
 constexpr Index terms_together = 32;
 constexpr Index most_rows_together = 8;
 

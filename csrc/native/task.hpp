@@ -17,7 +17,8 @@ Variant variant_of(Operation operation);
 Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
               const LoopOffsets& repetitions);
 
-// Return the ports advanced by so many bytes of each tensor and so many statistics.
+// Return the ports with all tensors advanced by a number of bytes, and all statistics by a number
+// of values.
 Ports advance(const Problem& problem, const Ports& ports, Index tensor_bytes, Index statistics);
 
 Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache);

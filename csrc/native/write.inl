@@ -167,7 +167,8 @@ class Writer {
   // Writes as many vectors as fit before `end`, and returns where the last one ends.
   static Index write_whole_vectors(const Result& result, Index at, const Index end,
                                    const Index to_next_panel, const Coefficients& k) {
-    // With a panel to prefetch, in short stretches: only so many requests to memory can be pending.
+    // Prefetches 16 pairs at a time, because a CPU can have only some ten requests to memory
+    // pending.
     constexpr Index prefetched = 16 * pair_lanes;
     const PairCoefficients both{k, k};
     while (end - at >= pair_lanes) {

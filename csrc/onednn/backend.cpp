@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "../core/errors.hpp"
 #include "../core/no_destructor.hpp"
@@ -75,24 +76,25 @@ std::string required_isa(const DataType data) {
 
 // Throw UnsupportedError if oneDNN does not support the operation with these types on this CPU, at
 // any size. oneDNN leaks about 6 KiB whenever it rejects an op, so this compiles the smallest
-// problem once for each combination and stores the result.
+// problem once for each combination and stores the result, unless oneDNN fails for another reason.
 void check_support(const Problem& problem) {
   using Kind = std::tuple<Operation, Statistics, DataType>;
   static NoDestructor<std::mutex> mutex;
-  static NoDestructor<std::map<Kind, std::optional<UnsupportedError>>> errors;
+  static NoDestructor<std::map<Kind, std::optional<UnsupportedError>>> results;
   const std::lock_guard<std::mutex> lock(*mutex);
-  const auto [entry, is_new] =
-      errors->try_emplace({problem.operation, problem.statistics, problem.data});
-  if (is_new) {
+  const Kind kind{problem.operation, problem.statistics, problem.data};
+  if (results->count(kind) == 0) {
     Problem smallest = problem;
     smallest.geometry = Geometry{1, 16, 1};
+    std::optional<UnsupportedError> result;
     try {
       compile_reshaped(smallest, 1);
     } catch (const UnsupportedError& error) {
-      entry->second = error;
+      result = error;
     }
+    results->emplace(kind, std::move(result));
   }
-  if (entry->second) throw UnsupportedError(*entry->second);
+  if (const auto& error = results->at(kind)) throw UnsupportedError(*error);
 }
 
 [[noreturn]] void raise_unsupported(const std::string& message) {

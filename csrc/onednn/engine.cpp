@@ -2,6 +2,8 @@
 
 #include <oneapi/dnnl/dnnl_debug.h>
 
+#include "../core/no_destructor.hpp"
+
 namespace onedsl::onednn {
 
 Version version() {
@@ -28,7 +30,7 @@ std::string build_hash() { return dnnl_version()->hash; }
 // Created at the first use, not at import: the package must be importable with a oneDNN that cannot
 // create its CPU engine, such as the SYCL build without an OpenCL CPU device.
 const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine = [] {
+  static NoDestructor<dnnl::engine> engine([] {
     try {
       return dnnl::engine(dnnl::engine::kind::cpu, 0);
     } catch (const dnnl::error& error) {
@@ -40,8 +42,8 @@ const dnnl::engine& cpu_engine() {
               "that needs an OpenCL CPU device.",
           status_name(error));
     }
-  }();
-  return engine;
+  });
+  return *engine;
 }
 
 void raise(const std::string& doing, const char* const what, const std::string& status) {

@@ -31,7 +31,14 @@ bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
 
 std::size_t PlanKeyHash::operator()(const PlanKey& key) const noexcept {
   const Problem& p = key.problem;
-  std::size_t h = std::hash<double>{}(p.attributes.epsilon);
+  std::size_t h = 0;
+  const auto add = [&h](const std::size_t part) {
+    h = (h ^ part) * 0x9e3779b97f4a7c15U;
+    h ^= h >> 32;
+  };
+  for (const double part : {p.attributes.epsilon, p.attributes.momentum, p.attributes.clip}) {
+    add(std::hash<double>{}(part));
+  }
   // The loops are left out: keys that differ only in them are rare.
   for (const std::int64_t part :
        {p.geometry.outer, p.geometry.channels, p.geometry.inner,
@@ -41,8 +48,7 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const noexcept {
         static_cast<std::int64_t>(p.pass), static_cast<std::int64_t>(key.statistics_type),
         static_cast<std::int64_t>(key.backend), std::int64_t{key.num_threads},
         std::int64_t{key.fork_generation}}) {
-    h = (h ^ static_cast<std::size_t>(part)) * 0x9e3779b97f4a7c15U;
-    h ^= h >> 32;
+    add(static_cast<std::size_t>(part));
   }
   return h;
 }

@@ -3,13 +3,53 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
-#include "../core/f32_statistics.hpp"
+#include "../core/convert_16bit.hpp"
 #include "../native/cpu.hpp"
 #include "../onednn/backend.hpp"
 #include "../onednn/engine.hpp"
 
 namespace onedsl {
+namespace {
+
+template <class Port, class Pointer, class Function>
+void for_each_statistic(const PerPort<Port, Pointer>& ports, const Function& function) {
+  for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
+    const auto port = static_cast<Port>(i);
+    if (!is_tensor(port) && ports[port] != nullptr) function(port);
+  }
+}
+
+// Calls run(ports) with 16-bit statistics of the type converted to f32, and converts the resulting
+// statistics back. `count` is the length of each statistic.
+template <class Run>
+void run_in_f32(const Ports& ports, const DataType type, const std::size_t count, const Run& run) {
+  std::size_t present = 0;
+  for_each_statistic(ports.in, [&](Input) { ++present; });
+  for_each_statistic(ports.out, [&](Output) { ++present; });
+  std::vector<float> values(present * count);
+  float* next = values.data();
+  Ports f32_ports = ports;
+  for_each_statistic(ports.in, [&](const Input port) {
+    const auto* const from = static_cast<const std::uint16_t*>(ports.in[port]);
+    std::transform(from, from + count, next, type == DataType::bf16 ? bf16_to_f32 : f16_to_f32);
+    f32_ports.in[port] = next;
+    next += count;
+  });
+  for_each_statistic(ports.out, [&](const Output port) {
+    f32_ports.out[port] = next;
+    next += count;
+  });
+  run(f32_ports);
+  for_each_statistic(ports.out, [&](const Output port) {
+    const auto* const from = static_cast<const float*>(f32_ports.out[port]);
+    std::transform(from, from + count, static_cast<std::uint16_t*>(ports.out[port]),
+                   type == DataType::bf16 ? f32_to_bf16 : f32_to_f16);
+  });
+}
+
+}  // namespace
 
 // "automatic" is never oneDNN: it sums in f32 one element after the other, so that its error
 // exceeds the tolerance of 1e-6 at some thousand elements per channel; and on most layouts it is
@@ -78,9 +118,8 @@ void Plan::execute(const Ports& ports) const {
   const bool other_parts = pass == Pass::apply && *ports.sums.count > 0 && statistics > 0;
   if (geometry.elements() == 0 && !other_parts) return write_empty(ports);
   if (key_.statistics_type == DataType::f32) return run(ports);
-  const F32Statistics converted(ports, key_.statistics_type, statistics);
-  run(converted.ports());
-  converted.write_results();
+  run_in_f32(ports, key_.statistics_type, statistics,
+             [this](const Ports& f32_ports) { run(f32_ports); });
 }
 
 }  // namespace onedsl

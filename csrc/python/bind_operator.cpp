@@ -122,6 +122,7 @@ void bind_operator(py::module_& module) {
   module.def("clear_plans", &clear_plans);
   module.def(
       "enable_logging", [](const bool on) { logging_enabled = on; }, py::arg("on"), py::pos_only());
+  module.def("set_run_log", &set_run_log, py::arg("record"), py::pos_only());
   module.def("plan_counts", [] {
     const PlanCount count = plan_count();
     return py::make_tuple(count.plans, count.bytes);

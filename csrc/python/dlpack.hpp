@@ -32,6 +32,10 @@ std::optional<std::string> dlpack_type(pybind11::handle object);
 // NumPy or no from_dlpack is found.
 pybind11::object export_array(pybind11::array array, pybind11::handle like);
 
+// Increments the version counters of the PyTorch tensors in `out`, after a call wrote to them:
+// autograd then detects that a tensor which it saved was overwritten.
+void mark_written(const pybind11::sequence& out);
+
 // An argument for from_dlpack: NumPy's arrays do not export bf16.
 struct Producer {
   pybind11::array array;

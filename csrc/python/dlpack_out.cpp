@@ -75,6 +75,11 @@ py::object capsule_of(py::array array) {
   return py::reinterpret_steal<py::object>(capsule);
 }
 
+// Returns a module that the program has imported, or None.
+py::object imported_module(const std::string& name) {
+  return py::module_::import("sys").attr("modules").attr("get")(name, py::none());
+}
+
 // Returns from_dlpack of the library of an object, or None.
 py::object importer_for(const py::handle object) {
   const py::object none = py::none();
@@ -83,12 +88,21 @@ py::object importer_for(const py::handle object) {
   }
   const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
   if (module == "__main__") return none;  // its from_dlpack may be that of another library
-  const py::object package = py::module_::import("sys").attr("modules").attr("get")(
-      module.substr(0, module.find('.')), none);
-  return py::getattr(package, "from_dlpack", none);
+  return py::getattr(imported_module(module.substr(0, module.find('.'))), "from_dlpack", none);
 }
 
 }  // namespace
+
+void mark_written(const py::sequence& out) {
+  const py::object torch = imported_module("torch");
+  if (torch.is_none()) return;
+  const py::object tensor_type = torch.attr("Tensor");
+  py::list tensors;
+  for (const py::handle array : out) {
+    if (py::isinstance(array, tensor_type)) tensors.append(array);
+  }
+  torch.attr("autograd").attr("graph").attr("increment_version")(tensors);
+}
 
 py::object Producer::capsule(const bool versioned) const {
   return versioned ? capsule_of<abi::Versioned>(array) : capsule_of<abi::Unversioned>(array);

@@ -12,7 +12,7 @@
 
 #include "../core/errors.hpp"
 #include "../core/geometry.hpp"
-#include "../core/pytorch_statistics.hpp"
+#include "../core/running_statistics.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
@@ -74,21 +74,30 @@ void bind_types(py::module_& module) {
   });
 }
 
-// The exception classes are defined in Python (onedsl/runtime/errors.py), where one can have two
-// base classes and a docstring.
-void raise_in_python(const char* const name, const OneDNNError& error) {
-  const py::object type = py::module_::import("onedsl.runtime.errors").attr(name);
+// The exception classes are defined in Python, where one can have two base classes and a docstring.
+// Never destroyed, because static objects are destroyed after the interpreter.
+py::handle onednn_error;
+py::handle unsupported_error;
+
+void raise_in_python(const py::handle type, const OneDNNError& error) {
   PyErr_SetObject(type.ptr(), type(error.what(), error.status()).ptr());
 }
 
-void bind_errors() {
+void bind_errors(py::module_& module) {
+  module.def(
+      "set_error_types",
+      [](const py::type& onednn, const py::type& unsupported) {
+        onednn_error = onednn.inc_ref();
+        unsupported_error = unsupported.inc_ref();
+      },
+      py::arg("onednn_error"), py::arg("unsupported_error"), py::pos_only());
   py::register_local_exception_translator([](const std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const UnsupportedError& error) {
-      raise_in_python("UnsupportedError", error);
+      raise_in_python(unsupported_error, error);
     } catch (const OneDNNError& error) {
-      raise_in_python("OneDNNError", error);
+      raise_in_python(onednn_error, error);
     }
   });
 }
@@ -108,6 +117,7 @@ void bind_dlpack(py::module_& module) {
           py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
       .def("__dlpack_device__", [](const Producer&) { return py::make_tuple(1, 0); });
   module.def("import_array", &import_array, py::arg("array"), py::pos_only());
+  module.def("mark_written", &mark_written, py::arg("out"), py::pos_only());
   module.def("dlpack_type", &dlpack_type, py::arg("array"), py::pos_only());
   module.def("export_array", &export_array, py::arg("array"), py::arg("like"), py::pos_only());
 }
@@ -268,7 +278,7 @@ void bind_frameworks(py::module_& module) {
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "onedsl's extension. Private: use the package onedsl.";
   onedsl::bind_types(module);
-  onedsl::bind_errors();
+  onedsl::bind_errors(module);
   onedsl::bind_dlpack(module);
   onedsl::bind_statistics(module);
   onedsl::bind_operator(module);

@@ -44,9 +44,7 @@ Run prepare(const Call& call, const Signature& signature, const OutputSet output
 
 py::object export_results(Run run, const Call& call, const py::object& out, const py::handle src) {
   if (!out.is_none()) {
-    if (!all_numpy(call.out)) {
-      py::module_::import("onedsl.tensors.arrays").attr("mark_written")(out);
-    }
+    if (!all_numpy(call.out)) mark_written(out);
     return std::move(run.results);
   }
   if (call.src().is_numpy) return std::move(run.results);

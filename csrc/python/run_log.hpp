@@ -1,13 +1,18 @@
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <optional>
 #include <string>
 
 #include "../core/logging_enabled.hpp"
 #include "../plan/plan.hpp"
 
-// Passes a record of each run to onedsl.runtime.run_log while logging is enabled.
+// Passes a record of each run to a Python function while logging is enabled.
 namespace onedsl {
+
+// Sets the function, `record` of onedsl/runtime/run_log.py.
+void set_run_log(const pybind11::function& record);
 
 class RunLog {
  public:

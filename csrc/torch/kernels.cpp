@@ -3,7 +3,7 @@
 #include <atomic>
 #include <utility>
 
-#include "../core/pytorch_statistics.hpp"
+#include "../core/running_statistics.hpp"
 #include "compute.hpp"
 
 namespace onedsl::torch {

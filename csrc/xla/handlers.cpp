@@ -1,6 +1,7 @@
 #include "handlers.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <exception>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "../core/threads.hpp"
 #include "../plan/cache.hpp"
 #include "call_frame.hpp"
 
@@ -186,6 +188,21 @@ class Call {
   PlanKey key_;
 };
 
+// Counts the calls in progress. XLA makes the calls of several devices at the same time, each on a
+// thread of its own. Without a limit each of them would start a team of all OpenMP threads.
+class CallInProgress {
+ public:
+  CallInProgress() noexcept : limit_(std::max(1, max_threads() / ++count)) {}
+  ~CallInProgress() { --count; }
+  CallInProgress(const CallInProgress&) = delete;
+  CallInProgress& operator=(const CallInProgress&) = delete;
+
+ private:
+  static inline std::atomic<int> count = 0;
+
+  ThreadLimit limit_;  // this call's share of the threads
+};
+
 abi::Error* error(const abi::Api& api, const abi::Code code, const char* const message) noexcept {
   abi::ErrorArguments arguments = {sizeof arguments, nullptr, message, code};
   return api.create_error(&arguments);
@@ -218,6 +235,7 @@ abi::Error* handle(abi::Call* const call) noexcept {
     return error(api, abi::internal, operation, "XLA's interface has changed; update onedsl");
   }
   try {
+    const CallInProgress in_progress;
     Call(*call, operation).run();
     return nullptr;
   } catch (const InvalidCall& invalid) {

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from .. import _core
 from ..runtime.errors import GammaIgnoredWarning
-from ..tensors.arrays import Array, as_numpy, buffers_for, mark_written
+from ..tensors.arrays import Array, as_numpy, buffers_for
 from ..tensors.spec import DataFormat
 from . import _attributes, _validation
 from ._dense import dense_inputs
@@ -134,7 +134,7 @@ class Operator(Generic[Result]):
         buffers = self._buffers(inputs, arrays, dense, all_outputs, out)
         results = _accepted(run(dense, buffers))
         if isinstance(out, tuple | list):  # the core wrote to NumPy views of its arrays
-            mark_written(out)
+            _core.mark_written(out)
         return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in results)
 
     def _validate(

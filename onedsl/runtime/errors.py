@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .. import _core
+
 
 class OneDNNError(RuntimeError):
     """An error reported by oneDNN.
@@ -35,3 +37,5 @@ class GammaIgnoredWarning(UserWarning):
 
 for _class in (OneDNNError, UnsupportedError, GammaIgnoredWarning):
     _class.__module__ = "onedsl"
+
+_core.set_error_types(OneDNNError, UnsupportedError)

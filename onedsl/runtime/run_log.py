@@ -61,6 +61,9 @@ def record(
         callback(run)
 
 
+_core.set_run_log(record)
+
+
 @contextlib.contextmanager
 def verbose() -> Iterator[None]:
     """Inside a ``with`` block, log operation, implementation, threads and time of every run.

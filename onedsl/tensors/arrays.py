@@ -111,17 +111,6 @@ def may_overlap(array: Array, other: Array) -> bool:
         return True
 
 
-def mark_written(out: Sequence[object]) -> None:
-    """Increment the version counters of the PyTorch tensors in `out`, after a call wrote to them.
-
-    Autograd then detects that a tensor which it saved was overwritten. The C++ core calls this
-    function if `out` contains arrays of other libraries than NumPy.
-    """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.autograd.graph.increment_version([t for t in out if isinstance(t, torch.Tensor)])
-
-
 def aligned_like(like: Array, line: int = 64) -> Array:
     """Return an uninitialized array with the shape, dtype and strides of another array.
 

@@ -1,0 +1,43 @@
+#include <limits>
+#include <set>
+
+#include "check.hpp"
+#include "plan/key.hpp"
+#include "tests.hpp"
+
+namespace onedsl::test {
+namespace {
+
+PlanKey key_with(const Attributes& attributes) {
+  OpConfig config;
+  config.operation = Operation::relu_forward_training;
+  config.attributes = attributes;
+  const OutputSet outputs = signature_of(config.operation).outputs;
+  return make_key(config, Geometry{4, 3, 1}, DataType::f32, DataType::f32, {}, outputs);
+}
+
+}  // namespace
+
+// Regression: operators with other momenta were all in one bucket of the plan cache.
+void test_plan_key() {
+  constexpr double no_clip = std::numeric_limits<double>::infinity();
+  std::set<std::size_t> hashes;
+  std::size_t keys = 0;
+  for (const double epsilon : {1e-5, 1e-3}) {
+    for (const double momentum : {0.1, 0.5, 0.9}) {
+      for (const double clip : {1.0, 6.0, no_clip}) {
+        const PlanKey key = key_with({epsilon, momentum, clip});
+        check(key == key_with({epsilon, momentum, clip}), "equal keys differ");
+        check(!(key == key_with({epsilon, momentum, 2 * clip + 1})) || clip == no_clip,
+              "keys with other bounds of the ReLU are equal");
+        check(!(key == key_with({epsilon, momentum / 2, clip})),
+              "keys with other momenta are equal");
+        hashes.insert(PlanKeyHash{}(key));
+        ++keys;
+      }
+    }
+  }
+  check(hashes.size() == keys, hashes.size(), " hashes of ", keys, " keys");
+}
+
+}  // namespace onedsl::test
