@@ -20,9 +20,9 @@ from matplotlib.ticker import LogLocator, NullLocator
 from torch import Tensor, distributed, nn
 
 import onedsl.torch
-from onedsl.bench.plot import BLUE, DARK_GREY, GRID, VERMILION
 
 BATCH, TEST = 4, 360
+BLUE, VERMILION, DARK_GREY, GRID = "#0072B2", "#D55E00", "#555555", "#dcdcdc"
 COLORS = {"statistics of each process": BLUE, "synchronized statistics": VERMILION}
 
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import statistics
 import time
@@ -18,10 +19,16 @@ from rich.console import Console
 
 from onedsl import _core, bench, testing
 from onedsl.__main__ import main
-from onedsl.bench import compare, report
-from onedsl.bench.implementations import uses_non_temporal_stores
+from onedsl.bench import compare
+from onedsl.bench.implementations import (
+    MAX_COPIES,
+    memory,
+    random_problem,
+    uses_non_temporal_stores,
+)
 from onedsl.bench.measure import standard_error
-from onedsl.cli.bench import parse_workload
+from onedsl.cli.bench import _plot, parse_workload, rows_tables, summary
+from onedsl.runtime import timing
 from onedsl.runtime.timing import MIN_ROUNDS, SAMPLE_SECONDS, median_seconds
 
 
@@ -47,7 +54,7 @@ def test_bench_writes_a_table_json_and_a_picture(tmp_path, capsys):
     chosen = ["--dtypes", "f16", "--formats", "NCX"]
     assert run("small", "64x48", *chosen, "--json", str(figures), "--plot", str(picture)) == 0
     shown = capsys.readouterr().out
-    assert "1x8x4x4" in shown
+    assert "1x4x4x8" in shown
     assert "64x48" in shown
     rows = json.loads(figures.read_text())["rows"]
     assert len(rows) == 4
@@ -59,53 +66,55 @@ def test_bench_writes_a_table_json_and_a_picture(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_implementations_have_two_calls_each():
-    case = bench.Case("w", (2, 3, 4), "f32", "NCX")
-    calls = bench.implementations(case, bench.random_problem(case))
-    here = {name: call for name, call in calls.items() if not name.startswith("PyTorch")}
-    backends = {name: call.args[0].backend for name, call in here.items() if name != "triad"}
-    assert backends == {
-        "onedsl": "native",
-        "onedsl (allocating)": "native",
-        "oneDNN": "onednn",
-        "oneDNN (allocating)": "onednn",
-    }
-    assert here.keys() - backends.keys() == {"triad"}
-
-
 def test_one_of_two_calls_allocates():
-    case = bench.Case("w", (2, 3, 4), "f32", "NCX")
-    memory = bench.memory(case, bench.random_problem(case))
-    outputs = [layer["diff_src"] for (layer,) in memory.copies]
-    for name, call in bench.onedsl_calls(case, memory).items():
-        result = call().diff_src
-        assert any(result is array for array in outputs) != name.endswith("(allocating)")
+    """The other one writes to the same aligned arrays in each round over all copies."""
+    case = bench.Case("w", (2, 4, 3), "f32", "NCX")
+    calls = bench.implementations(case)
+    for name in ("onedsl", "oneDNN"):
+        results = [calls[name]().diff_src for _ in range(2 * MAX_COPIES)]
+        assert len(set(map(id, results))) == MAX_COPIES
+        assert not any(array.ctypes.data % 64 for array in results)
+        kept = [calls[f"{name} (allocating)"]().diff_src for _ in range(3)]
+        assert not {array.ctypes.data for array in kept} & {r.ctypes.data for r in results}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_tensors_are_aligned_to_cache_lines(dtype):
-    case = bench.Case("w", (2, 3, 5), dtype, "NXC")
-    memory = bench.memory(case, bench.random_problem(case))
-    tensors = [array for (layer,) in memory.copies for array in layer.values()]
+    case = bench.Case("w", (2, 5, 3), dtype, "NXC", "add-relu-backward")
+    tensors = [
+        array for copy in memory(case, random_problem(case)).copies for array in copy.values()
+    ]
     assert not any(array.ctypes.data % 64 for array in tensors)
+
+
+def expected_results(operation, inputs, options):
+    """Return the float64 results of src's shape, by name."""
+    src, gamma, beta = inputs["src"], inputs["gamma"], inputs["beta"]
+    if operation.endswith("forward"):
+        dst = testing.batch_norm(src, gamma, beta, **options)
+        if "add" in operation:
+            dst = dst + inputs["residual"].astype(np.float64)
+        return {"dst": np.maximum(dst, 0) if "relu" in operation else dst}
+    arguments = src, inputs["diff_dst"], inputs["mean"], inputs["variance"], gamma
+    if "relu" not in operation:
+        return testing.batch_norm_backward(*arguments, **options)._asdict()
+    gradients = testing.batch_norm_relu_backward(*arguments, dst=inputs["dst"], **options)
+    return {n: v for n, v in gradients._asdict().items() if "add" in operation or "res" not in n}
 
 
 def results_by_name(case, name, results):
     """Return the results that all implementations have, as NumPy arrays of the case's shape."""
-    first, *others = results
-    operation = bench.OPERATIONS[case.operation]
-    named = {operation.outputs[0]: first}
-    if "diff_gamma" in operation.outputs:
-        named |= zip(operation.outputs[1:], others, strict=False)
-    named = {key: value for key, value in named.items() if value is not None}
+    if case.operation.endswith("forward"):
+        named = {"dst": results[0]}
+    else:
+        names = ["diff_src", "diff_gamma", "diff_beta", "diff_residual"]
+        named = {n: v for n, v in zip(names, results, strict=False) if v is not None}
     if not name.startswith("PyTorch"):
         return named
-    spatial_last = len(case.shape) > 2 and case.data_format == "NXC"
     for key, tensor in named.items():
         named[key] = tensor.float().numpy()
-        if key in operation.large and spatial_last:
-            moved = np.moveaxis(named[key], 1, -1)
-            named[key] = moved.reshape(case.shape[0], *case.shape[2:], case.shape[1])
+        if tensor.ndim > 1 and len(case.shape) > 2 and case.data_format == "NXC":
+            named[key] = np.moveaxis(named[key], 1, -1).reshape(case.shape)
     return named
 
 
@@ -114,18 +123,21 @@ def results_by_name(case, name, results):
     ("shape", "data_format"),
     [
         ((6, 8), "NXC"),
-        ((3, 8, 5), "NXC"),
-        ((3, 8, 5), "NCX"),
-        ((2, 8, 3, 4), "NXC"),
-        ((2, 8, 3, 4), "NCX"),
+        ((3, 5, 8), "NXC"),
+        ((3, 5, 8), "NCX"),
+        ((2, 3, 4, 8), "NXC"),
+        ((2, 3, 4, 8), "NCX"),
     ],
     ids=str,
 )
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_all_implementations_agree(dtype, shape, data_format, operation):
     case = bench.Case("w", shape, dtype, data_format, operation)
-    problem = bench.random_problem(case)
-    expected = bench.expected(case, bench.memory(case, problem))
+    problem = random_problem(case)
+    tensors = memory(case, problem)
+    options = {"epsilon": bench.EPSILON, "data_format": data_format}
+    inputs = {**tensors.vectors, **tensors.copies[0]}
+    expected = expected_results(operation, inputs, options)
     calls = bench.implementations(case, problem)
     calls.pop(bench.TRIAD)()
     assert "onedsl" in calls
@@ -134,24 +146,23 @@ def test_all_implementations_agree(dtype, shape, data_format, operation):
             results = results_by_name(case, name, call())
             for key, reference in expected.items():
                 if np.ndim(reference) == 1:
-                    allowed = 0.05 if case.operation != "backward" else 1e-4
+                    allowed = 0.05 if operation != "backward" else 1e-4
                     np.testing.assert_allclose(results[key], reference, rtol=allowed, atol=allowed)
-                else:
-                    # PyTorch rounds between its kernels, and each layer of a chain rounds.
+                else:  # PyTorch rounds between its kernels
                     tolerance = 6 * testing.TOLERANCES[dtype]
                     error = testing.relative_l2(results[key], reference)
                     assert error < tolerance, (name, key)
 
 
 def test_tensors_of_rank_2_come_once():
-    rows = list(bench.cases({"w": bench.WORKLOADS["transformer"]}, ["f32"], ["NXC", "NCX"]))
-    assert [len(row.shape) for row in rows] == [2, 2, 3, 3, 3, 3]
+    layers = list(bench.layers({"w": bench.WORKLOADS["transformer"]}, ["f32"], ["NXC", "NCX"]))
+    assert [len(layer) for layer in layers] == [1, 1, 2, 2]
 
 
 def test_summary_reports_mean_and_lowest_ratio():
     fast = row((2, 3), {"onedsl": 1, "oneDNN": 3, "PyTorch": 8})
     slow = row((4, 5), {"onedsl": 1, "oneDNN": 1, "PyTorch": 2})
-    lines = report.summary([fast, slow])
+    lines = summary([fast, slow])
     assert "backward: speedup over oneDNN 1.73 (geometric mean of 2 rows)" in lines[0]
     assert "lowest 1.00 (backward 4x5 f32 NXC)" in lines[0]
     assert "speedup over PyTorch 4.00 (geometric mean of 2 rows)" in lines[1]
@@ -159,22 +170,40 @@ def test_summary_reports_mean_and_lowest_ratio():
 
 
 def test_summary_omits_implementations_that_did_not_run():
-    lines = report.summary([row(seconds={"onedsl": 1, "PyTorch": 2})])
+    lines = summary([row(seconds={"onedsl": 1, "PyTorch": 2})])
     assert len(lines) == 1
     assert "PyTorch" in lines[0]
-    assert report.summary([row()]) == []
+    assert summary([row()]) == []
 
 
-def test_summary_warns_of_noise():
-    assert "2 of 3 rows" in report.summary([row(), row(noisy=True), row(noisy=True)])[-1]
+def test_noise_is_reported(tmp_path, monkeypatch):
+    rows = [row(), row(noisy=True), row(noisy=True)]
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    *_, count, warning = summary(rows)
+    assert "2 of 3 rows" in count
+    assert "OMP_WAIT_POLICY=passive" in warning
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    assert "OMP_WAIT_POLICY" not in summary(rows)[-1]
+    assert "2 of 3 rows are noisy." in texts_of_picture(tmp_path, rows)
 
 
-def test_bandwidth_and_floor():
+def test_the_monitor_counts_other_programs(monkeypatch):
+    """Not this process, and nothing before the monitor was created."""
+    busy = 0.0
+    monkeypatch.setattr(timing, "_cpu_seconds_of_others", lambda: busy)
+    monitor = timing.NoiseMonitor()
+    monitor._begin -= 1.0
+    cpus = os.cpu_count()
+    for seconds, threads, noisy in ((0.01, cpus + 1, False), (0.2, cpus, False), (0.5, cpus, True)):
+        busy = seconds
+        assert monitor.is_noisy(threads) == noisy
+        assert bool(monitor.warning(threads)) == noisy
+    assert not monitor.is_noisy(cpus - 1)
+
+
+def test_floor():
     half = row((10, 10), {"onedsl": 2.0, "triad": 1.0}, dtype="bf16")
-    assert half.bytes == 600
-    assert half.floor_bytes == 1000  # rank 2 counts as NXC: two tensors are read twice
-    assert half.triad_bandwidth == 600
-    assert half.bandwidth_share("onedsl") == 0.5
+    assert half.floor_tensors == 5  # rank 2 counts as NXC: two tensors are read twice
     assert half.floor_share("onedsl") == pytest.approx(5 / 6)
     assert math.isnan(half.time("PyTorch"))
 
@@ -183,7 +212,7 @@ def test_ordinary_stores_read_the_line_that_they_write():
     """Five tensors and the lines of one, in units of three tensors and the lines of one."""
     ordinary = row((10, 10), {"onedsl": 2.0, "triad": 1.0}, non_temporal=False)
     assert ordinary.floor_share("onedsl") == pytest.approx(6 / 4 / 2)
-    case = bench.Case("w", (2, 3, 4), "f32", "NCX", "add-relu-backward")
+    case = bench.Case("w", (2, 4, 3), "f32", "NCX", "add-relu-backward")
     assert case.floor_in_triads(non_temporal=True) == pytest.approx(5 / 3)
     assert case.floor_in_triads(non_temporal=False) == pytest.approx(7 / 4)
 
@@ -196,31 +225,21 @@ def test_the_triad_uses_the_kernels_stores(monkeypatch):
         case = bench.Case("w", (elements // 64, 64), "f32", "NXC")
         assert uses_non_temporal_stores(case) == non_temporal
     small = bench.Case("w", (6, 8), "f32", "NXC")
-    bench.implementations(small, bench.random_problem(small))["triad"]()
+    bench.implementations(small)["triad"]()
     assert used == [False]
 
 
 @pytest.mark.parametrize(
     ("operation", "ncx", "nxc"),
     [
-        ("backward", 3, 5), ("chain", 12, 20), ("forward", 2, 3), ("relu-forward", 2, 3),
+        ("backward", 3, 5), ("forward", 2, 3), ("relu-forward", 2, 3),
         ("relu-backward", 3, 5), ("add-relu-forward", 3, 4), ("add-relu-backward", 5, 7),
     ],
 )  # fmt: skip
 def test_least_memory_traffic(operation, ncx, nxc):
     for data_format, tensors in (("NCX", ncx), ("NXC", nxc)):
         case = bench.Case("w", (2, 3, 4), "f16", data_format, operation)
-        assert case.floor_bytes == tensors * case.tensor_bytes
-        assert case.bytes == ncx * case.tensor_bytes
-
-
-def test_a_layer_of_a_chain_reads_what_the_previous_one_wrote():
-    case = bench.Case("w", (2, 3, 4), "f32", "NCX", "chain")
-    layers = bench.memory(case, bench.random_problem(case)).copies[0]
-    assert len(layers) == 4
-    for before, after in itertools.pairwise(layers):
-        assert after["diff_dst"] is before["diff_src"]
-        assert after["src"] is not before["src"]
+        assert case.floor_tensors == tensors
 
 
 def test_the_time_is_that_of_the_faster_call():
@@ -230,38 +249,60 @@ def test_the_time_is_that_of_the_faster_call():
 
 def test_figures_fit_a_narrow_terminal():
     seconds = {"onedsl": 0.0234567, "oneDNN": 0.135246, "PyTorch": 0.0657294}
-    shapes = (32, 64, 112, 112), (16384, 768)
+    shapes = (32, 112, 112, 64), (16384, 768)
     rows = [row(shape, {"triad": 0.01} | seconds) for shape in shapes]
     for width in (60, 100):
-        shown = printed(next(report.rows_tables(rows)), width)
+        shown = printed(next(rows_tables(rows, {})), width)
         assert max(map(len, shown.splitlines())) <= width
         for figure in ("23,457", "135,246", "65,729", "5.77", "2.80"):
             assert shown.count(figure) == len(rows), (width, figure)
         assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_table_and_legend_have_only_what_ran(tmp_path):
+def test_ncx_over_nxc_is_in_the_row_of_ncx():
+    rows = [row((4, 5, 6), {"onedsl": s}, data_format=f) for f, s in (("NXC", 2), ("NCX", 7))]
+    nxc, ncx = (
+        line for line in printed(next(rows_tables(rows, {})), 100).splitlines() if "4x5" in line
+    )
+    assert "3.50" in ncx
+    assert "3.50" not in nxc
+
+
+def texts_of_picture(tmp_path, rows):
+    """Draw rows and return the texts in the picture."""
+    picture = tmp_path / "picture.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        _plot(picture, rows)
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+
+
+def test_table_and_picture_have_only_what_ran(tmp_path):
     rows = [row(seconds={"onedsl": 1, "PyTorch": 2})]
-    shown = printed(next(report.rows_tables(rows)), 100)
+    shown = printed(next(rows_tables(rows, {})), 100)
     header = shown[shown.index("type,") : shown.index("4x5")]
-    assert "PyTorch" in header
-    assert "oneDNN" not in header
-    picture = tmp_path / "picture.svg"
-    with mpl.rc_context({"svg.fonttype": "none"}):
-        report.draw(picture, rows)
-    legend = re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
-    assert "PyTorch" in legend
-    assert "onedsl" in legend
-    assert "oneDNN" not in legend
+    texts = texts_of_picture(tmp_path, rows)
+    assert "onedsl: 2.0 times as fast as PyTorch" in texts
+    for text in (header.split(), texts):
+        assert {"PyTorch", "onedsl"} <= set(text)
+        assert "oneDNN" not in text
 
 
-def test_ticks_are_readable_if_noise_makes_shares_large(tmp_path):
-    rows = [row((10, 10), {"onedsl": 1.0, "triad": triad}) for triad in (0.5, 12.0)]
-    picture = tmp_path / "picture.svg"
-    with mpl.rc_context({"svg.fonttype": "none"}):
-        report.draw(picture, rows)
-    ticks = re.findall(r"<text[^>]*>(\d+%)</text>", picture.read_text())
-    assert 2 <= len(ticks) <= 8
+def test_the_picture_names_layers_and_implementations(tmp_path):
+    shares = {"onedsl": 1.0, "oneDNN": 2.0, "PyTorch": 3.0}
+    rows = [row(shape, shares, dtype=d) for shape in ((4, 5), (6, 7)) for d in ("f32", "bf16")]
+    rows.append(
+        row((10, 10), {"onedsl": 1.0, "triad": 12.0})
+    )  # noise makes it faster than the floor
+    texts = texts_of_picture(tmp_path, rows)
+    title = "onedsl: 2.0 times as fast as oneDNN and 3.0 times as fast as PyTorch"
+    for label in (title, "backward 4x5 NXC", "backward 6x7 NXC", "f32", "bf16", *shares):
+        assert label in texts
+    assert "Layers (N, X, C): w. Geometric mean of all rows." in texts
+    assert 4 <= len([text for text in texts if text.endswith("%") and text[:-1].isdigit()]) <= 16
+    picture = (tmp_path / "picture.svg").read_text()
+    for color, extra in (("#0072b2", 0), ("#d55e00", 1), ("#8a8a8a", 0)):
+        marks = [line for line in picture.splitlines() if "<use " in line and color in line.lower()]
+        assert len(marks) == 4 + extra + 1, "one for each row and one in the legend"
 
 
 def test_short_calls_are_repeated_and_long_ones_are_not():
@@ -297,7 +338,7 @@ def test_cases_are_measured_together():
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--operations", "sideways", "must be among backward, chain"),
+        ("--operations", "sideways", "must be among backward, forward"),
         ("--dtypes", "f64", "must be among f32, bf16, f16, got 'f64'"),
         ("--formats", "NHWC", "must be among NXC, NCX, got 'NHWC'"),
     ],
@@ -339,7 +380,7 @@ def test_outputs_are_checked_before_anything_is_measured(
         ("ResNet-50", "ResNet-50", bench.WORKLOADS["ResNet-50"]),
         ("mobilenet", "MobileNetV2", bench.WORKLOADS["MobileNetV2"]),
         ("transformer", "transformer", bench.WORKLOADS["transformer"]),
-        ("32x56x50x64", "32x56x50x64", ((32, 64, 56, 50),)),
+        ("32x56x50x64", "32x56x50x64", ((32, 56, 50, 64),)),
         ("128x64", "128x64", ((128, 64),)),
     ],
 )
@@ -364,7 +405,7 @@ def test_invalid_presets_are_rejected(what, message, capsys):
 
 def test_a_shape_instead_of_a_preset(capsys):
     assert run("3x5x8", "--dtypes", "f32", "--operations", "forward", "--formats", "NXC") == 0
-    assert "3x8x5" in capsys.readouterr().out
+    assert "3x5x8" in capsys.readouterr().out
 
 
 # ---- Comparison with an earlier run ----
@@ -379,23 +420,20 @@ def test_standard_error_of_the_median():
     assert standard_error([*steady, 1000.0]) < 0.02
 
 
-def compared(old, new, *, noise=None, non_temporal=True):
-    errors = noise or {"onedsl": 0.01, "triad": 0.0}
+def compared(old, new, *, noise=0.01, non_temporal=True):
+    errors = {"onedsl": noise, "triad": 0.0}
     rows = [
         dataclasses.replace(row(seconds=old), noise=errors),
         dataclasses.replace(row(seconds=new), noise=errors, non_temporal=non_temporal),
     ]
-    earlier = compare.EarlierRun({}, {compare.key_of(rows[0]): rows[0]})
-    (change,) = compare.changes([rows[1]], earlier)
-    return change
+    return compare.change(rows[1], {compare.key_of(rows[0]): rows[0]})
 
 
 def test_times_are_compared_in_triads():
     change = compared({"onedsl": 1.0, "triad": 0.5}, {"onedsl": 3.0, "triad": 1.0})
     assert change.ratio == pytest.approx(1.5)
     assert change.noise == pytest.approx(1.5 * 0.01 * math.sqrt(2))
-    assert change.is_slower(1.4)
-    assert not change.is_slower(1.6)
+    assert change.is_slower
 
 
 def test_times_are_compared_in_seconds_if_the_triads_differ():
@@ -403,24 +441,10 @@ def test_times_are_compared_in_seconds_if_the_triads_differ():
     assert compared(*seconds, non_temporal=False).ratio == pytest.approx(3)
 
 
-def test_changes_fit_a_narrow_terminal():
-    change = compared({"onedsl": 1.0}, {"onedsl": 2.5})
-    wide = dataclasses.replace(
-        change,
-        row=dataclasses.replace(
-            change.row, shape=(32, 64, 112, 112), operation="add-relu-backward", dtype="bf16"
-        ),
-    )
-    shown = printed(compare.changes_table([change, wide], 1.1), 60)
-    assert max(map(len, shown.splitlines())) <= 60
-    assert shown.count(" 2.50 ") == 2
-    assert shown.count("slower") == 2
-
-
 def test_noise_is_not_a_regression():
     times = {"onedsl": 1.0}, {"onedsl": 1.2}
-    assert compared(*times).is_slower(1.1)
-    assert not compared(*times, noise={"onedsl": 0.1, "triad": 0.0}).is_slower(1.1)
+    assert compared(*times).is_slower
+    assert not compared(*times, noise=0.1).is_slower
 
 
 def steady(calls, _seconds):
@@ -461,24 +485,25 @@ def test_a_regression_has_status_1(figures, factor, status, capsys):
     assert len(re.findall(r"^64x16 .* slower *$", shown, re.MULTILINE)) == status
 
 
-def test_threshold(figures, capsys):
-    document = json.loads(figures.read_text())
-    document["rows"][0]["seconds"]["onedsl"] /= 100
-    figures.write_text(json.dumps(document))
-    assert run(*SMALL, "--compare", str(figures), "--threshold", "1e6") == 0
-    assert "a ratio above 1e+06" in " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda d: d.clear(), "must be a file that `onedsl bench --json` wrote"),
         (lambda d: d.update(rows=3), "must be a file that `onedsl bench --json` wrote"),
-        (lambda d: d["rows"][0].pop("shape"), "rows[0] is invalid"),
-        (lambda d: d["rows"][0].pop("noise"), "rows[0] is invalid"),
-        (lambda d: d["rows"][0]["seconds"].pop("triad"), "rows[0] is invalid"),
-        (lambda d: d["rows"][0]["seconds"].update(onedsl=0), "rows[0] is invalid"),
-        (lambda d: d["rows"][0]["seconds"].update(triad="x"), "rows[0] is invalid"),
+        (lambda d: d["rows"][0].pop("shape"), "must be a file that `onedsl bench --json` wrote"),
+        (lambda d: d["rows"][0].pop("noise"), "must be a file that `onedsl bench --json` wrote"),
+        (
+            lambda d: d["rows"][0]["seconds"].pop("triad"),
+            "must be a file that `onedsl bench --json` wrote",
+        ),
+        (
+            lambda d: d["rows"][0]["seconds"].update(onedsl=0),
+            "must be a file that `onedsl bench --json` wrote",
+        ),
+        (
+            lambda d: d["rows"][0]["seconds"].update(triad="x"),
+            "must be a file that `onedsl bench --json` wrote",
+        ),
         (lambda d: d["rows"].clear(), "must contain one of the rows to measure, got none"),
     ],
 )
@@ -499,23 +524,6 @@ def test_files_without_json_are_rejected(content, tmp_path, capsys):
     assert "must be a file that `onedsl bench --json` wrote" in capsys.readouterr().err.replace(
         "\n", " "
     )
-
-
-def test_the_picture_has_a_mark_for_each_time(tmp_path):
-    rows = [
-        row(shape, {"onedsl": 1, "oneDNN": 2, "PyTorch": 3}, dtype=dtype)
-        for shape in ((4, 5), (6, 7))
-        for dtype in ("f32", "bf16")
-    ]
-    picture = tmp_path / "picture.svg"
-    with mpl.rc_context({"svg.fonttype": "none"}):
-        report.draw(picture, rows)
-    text = picture.read_text()
-    for color in ("#0072b2", "#d55e00", "#8a8a8a"):
-        marks = [line for line in text.splitlines() if "<use " in line and color in line.lower()]
-        assert len(marks) == len(rows) + 1, "one for each row and one in the legend"
-    for label in ("4x5", "6x7", ">f32<", ">bf16<", "Batch normalization"):
-        assert label in text
 
 
 def test_missing_matplotlib_is_reported_before_anything_is_measured(monkeypatch, capsys):

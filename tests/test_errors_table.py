@@ -26,23 +26,22 @@ def test_onedsl_is_never_the_least_accurate():
     assert child.stderr == ""
     lines = child.stdout.splitlines()
     header, _, *rows = ([c.strip() for c in li.split("|")[1:-1]] for li in lines if li[:1] == "|")
-    names = ["onedsl", "oneDNN", "PyTorch"]
-    assert header[3:] == [*(["rounded", *names] * 2), *names]
+    assert header[1:] == ["onedsl", "oneDNN", "PyTorch"] * 2
     assert {len(row) for row in rows} == {len(header)}
-    assert len(rows) == 8 * 3 * 2
-    for word in ("ordinary", "mean 1,000,000", "cancel", "subnormal", "inf or NaN"):
+    assert len(rows) == 5 * 3 * 2
+    for word in ("ordinary", "mean 1,000,000", "cancel", "subnormal"):
         assert any(word in row[0] for row in rows)
-    assert all(float(row[11]) <= 2 for row in rows if row[0] == "ordinary")
+    assert all(float(row[4]) <= 2 for row in rows if row[0].startswith("ordinary"))
     assert lines[-1] == "onedsl is never the least accurate."
 
 
 def test_violations_are_reported(errors):
-    good, bad = errors.Errors(1e-7, 1e-7, 1.0), errors.Errors(3e-7, 1e-7, 3.0)
-    best = errors.Errors(5e-8, 5e-8, 0.5)
+    good, bad = errors.Errors(1e-7, 1.0), errors.Errors(3e-7, 3.0)
+    best = errors.Errors(5e-8, 0.5)
 
     def violations(name, ours, others):
         found = {"onedsl": ours, "oneDNN": others}
-        return list(errors.Row(name, "f32", "NXC", best, found).violations())
+        return list(errors.violations(f"{name}, f32, NXC", best, found))
 
     assert violations("ordinary", good, bad) == []
     assert violations("other", bad, good) == [
@@ -70,10 +69,3 @@ def test_the_reference_is_exact(errors):
     expected = sum(d * (s - Fraction(float(mean[0]))) for d, s in pairs) / 2
     assert diff_gamma[0] == float(expected) == 1
     assert float(diff_dst.astype(np.float64).sum()) != 2
-
-
-def test_a_lost_nan_is_an_infinite_error(errors):
-    finite, with_nan = np.array([1.0, 2.0]), np.array([1.0, np.nan])
-    assert errors.relative_l2(finite, with_nan) == np.inf
-    assert errors.relative_l2(with_nan, with_nan) == 0
-    assert errors.relative_l2(with_nan, finite) == np.inf

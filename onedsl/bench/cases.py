@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import (
     BatchNormForwardTraining,
@@ -15,113 +13,64 @@ from .. import (
     BatchNormReLUTrainingBackward,
     BatchNormTrainingBackward,
 )
-from ..operators._schema import OpSchema, Port
 from ..tensors.dtypes import DTYPES
 
 FORMATS = ("NXC", "NCX")
 
-# Shapes (N, C, *spatial) of the networks' layers in training.
-WORKLOADS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "small": ((1, 8, 4, 4),),
-    "ResNet-50": (
-        (32, 64, 112, 112),
-        (32, 64, 56, 56),
-        (32, 256, 56, 56),
-        (32, 128, 28, 28),
-        (32, 512, 28, 28),
-        (32, 1024, 14, 14),
-        (32, 512, 7, 7),
-        (32, 2048, 7, 7),
-    ),
-    "MobileNetV2": (
-        (32, 32, 112, 112),
-        (32, 24, 56, 56),
-        (32, 144, 56, 56),
-        (32, 192, 28, 28),
-        (32, 576, 14, 14),
-        (32, 960, 7, 7),
-    ),
-    "transformer": ((4096, 512), (16384, 768), (32, 768, 128), (16, 1024, 512)),
-    "images": ((32, 3, 224, 224),),
+Shape = tuple[int, ...]
+
+# Shapes of the networks' layers in training, with the channels last.
+_WORKLOADS = {
+    "small": "1x4x4x8",
+    "ResNet-50": "32x112x112x64 32x56x56x64 32x56x56x256 32x28x28x128 32x28x28x512 32x14x14x1024 "
+    "32x7x7x512 32x7x7x2048",
+    "MobileNetV2": "32x112x112x32 32x56x56x24 32x56x56x144 32x28x28x192 32x14x14x576 32x7x7x960",
+    "transformer": "4096x512 16384x768 32x128x768 16x512x1024",
+    "images": "32x224x224x3",
+}
+WORKLOADS: dict[str, tuple[Shape, ...]] = {
+    name: tuple(tuple(map(int, shape.split("x"))) for shape in shapes.split())
+    for name, shapes in _WORKLOADS.items()
 }
 
 
-@dataclass(frozen=True)
-class Operation:
-    """An operator, its optional arguments, and the large tensors that it reads and writes.
-
-    Attributes
-    ----------
-    operator : type
-    both_passes : tuple of str
-        Large tensors that both the `reduce` pass and the `apply` pass access.
-    options : tuple of str
-        Optional arguments of the operator's ``compile`` that are set.
-    only_pytorch : tuple of str
-        Large tensors that only PyTorch's separate kernels read.
-    layers : int
-        Number of calls in a chain. Each call reads the result of the previous one.
-    """
+class Operation(NamedTuple):
+    """An operator and the tensors that it reads and writes."""
 
     operator: type[Any]
-    both_passes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    """Arguments of src's shape."""
+    vectors: tuple[str, ...]
+    """Arguments with one value per channel."""
+    written: int = 1
+    """Number of results of src's shape."""
+    read_twice: int = 1
+    """Number of tensors that both the `reduce` pass and the `apply` pass access."""
     options: tuple[str, ...] = ()
-    only_pytorch: tuple[str, ...] = ()
-    layers: int = 1
-
-    @property
-    def _input_ports(self) -> list[Port]:
-        schema: OpSchema = self.operator._schema
-        return [
-            port
-            for port in schema.inputs
-            if port.kind == "statistic" or not port.optional or port.name in self.options
-        ]
-
-    @property
-    def _output_ports(self) -> list[Port]:
-        first, *others = self.operator._schema.outputs
-        residual = "residual" in self.options
-        return [first, *(port for port in others if port.kind == "statistic" or residual)]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs of a call."""
-        return tuple(port.name for port in self._input_ports)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs of a call."""
-        return tuple(port.name for port in self._output_ports)
-
-    @property
-    def large(self) -> tuple[str, ...]:
-        """Names of the inputs and outputs of src's shape."""
-        ports = (*self._input_ports, *self._output_ports)
-        return tuple(port.name for port in ports if port.kind == "tensor")
-
-    @property
-    def large_outputs(self) -> tuple[str, ...]:
-        """Names of the outputs of src's shape."""
-        return tuple(name for name in self.outputs if name in self.large)
+    """Optional arguments of ``compile`` that are set."""
 
 
-_BACKWARD = Operation(BatchNormTrainingBackward, both_passes=("src", "diff_dst"))
+_STATISTICS = ("mean", "variance", "gamma")
+_AFFINE = (*_STATISTICS, "beta")
 
 OPERATIONS = {
-    "backward": _BACKWARD,
-    "chain": dataclasses.replace(_BACKWARD, layers=4),
-    "forward": Operation(BatchNormForwardTraining, both_passes=("src",)),
-    "relu-forward": Operation(BatchNormReLUForwardTraining, both_passes=("src",)),
+    "backward": Operation(
+        BatchNormTrainingBackward, ("src", "diff_dst"), _STATISTICS, read_twice=2
+    ),
+    "forward": Operation(BatchNormForwardTraining, ("src",), _AFFINE),
+    "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",), _AFFINE),
     "relu-backward": Operation(
-        BatchNormReLUTrainingBackward, both_passes=("src", "diff_dst"), only_pytorch=("dst",)
+        BatchNormReLUTrainingBackward, ("src", "diff_dst"), _AFFINE, read_twice=2
     ),
     "add-relu-forward": Operation(
-        BatchNormReLUForwardTraining, both_passes=("src",), options=("residual",)
+        BatchNormReLUForwardTraining, ("src", "residual"), _AFFINE, options=("residual",)
     ),
     "add-relu-backward": Operation(
         BatchNormReLUTrainingBackward,
-        both_passes=("src", "diff_residual"),
+        ("src", "diff_dst", "dst"),
+        _AFFINE,
+        written=2,
+        read_twice=2,
         options=("dst", "residual"),
     ),
 }
@@ -136,21 +85,21 @@ class Case:
     workload : str
         Name of the network or of the shape.
     shape : tuple of int
-        N, C and the spatial sizes, in either data format.
+        N, the spatial sizes and C, in either data format.
     dtype, data_format, operation : str
     """
 
     workload: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     data_format: str
     operation: str = "backward"
 
     @property
-    def tensor_shape(self) -> tuple[int, ...]:
+    def tensor_shape(self) -> Shape:
         """Shape of src in the data format."""
-        number, channels, *spatial = self.shape
-        return (number, *spatial, channels) if self.data_format == "NXC" else self.shape
+        number, *spatial, channels = self.shape
+        return self.shape if self.data_format == "NXC" else (number, channels, *spatial)
 
     @property
     def tensor_bytes(self) -> int:
@@ -158,22 +107,16 @@ class Case:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     @property
-    def bytes(self) -> int:
-        """Size of all large tensors, each counted once."""
-        operation = OPERATIONS[self.operation]
-        return operation.layers * len(operation.large) * self.tensor_bytes
-
-    @property
-    def floor_bytes(self) -> int:
-        """Minimum number of bytes that the algorithm moves between memory and the CPU.
+    def floor_tensors(self) -> int:
+        """Minimum number of tensors that the algorithm moves between memory and the CPU.
 
         In NCX, a group of channels stays in cache between the `reduce` and the `apply` pass. In
         NXC, each row holds all channels, so tensors that both passes access count twice.
         """
         operation = OPERATIONS[self.operation]
         in_cache = self.data_format == "NCX" and len(self.shape) > 2
-        second = 0 if in_cache else operation.layers * len(operation.both_passes)
-        return self.bytes + second * self.tensor_bytes
+        once = len(operation.inputs) + operation.written
+        return once if in_cache else once + operation.read_twice
 
     def floor_in_triads(self, non_temporal: bool) -> float:
         """Return the minimum time of the algorithm, in units of the time of a triad.
@@ -181,32 +124,32 @@ class Case:
         The triad reads two tensors of src's size and writes one, with the same kind of stores. An
         ordinary store first reads the cache line, so a written tensor counts twice.
         """
-        operation = OPERATIONS[self.operation]
-        tensors = self.floor_bytes / self.tensor_bytes
         if non_temporal:
-            return tensors / 3
-        return (tensors + operation.layers * len(operation.large_outputs)) / 4
+            return self.floor_tensors / 3
+        return (self.floor_tensors + OPERATIONS[self.operation].written) / 4
 
     @property
     def layer(self) -> str:
-        """The shape as text, such as ``32x64x56x56``."""
+        """The shape as text, such as ``32x56x56x64``."""
         return "x".join(map(str, self.shape))
 
     def __str__(self) -> str:
         return f"{self.operation} {self.layer} {self.dtype} {self.data_format}"
 
 
-def cases(
-    workloads: Mapping[str, Sequence[tuple[int, ...]]],
+def layers(
+    workloads: Mapping[str, Sequence[Shape]],
     dtypes: Sequence[str],
     formats: Sequence[str],
     operations: Sequence[str] = ("backward",),
-) -> Iterator[Case]:
-    """Yield the cases of workloads such as `WORKLOADS`.
+) -> Iterator[list[Case]]:
+    """Yield the cases of each operation, layer and dtype: one case for each data format.
 
     Tensors of rank 2 are the same in both formats, so they have a case for the first format only.
     """
-    for operation, workload in itertools.product(operations, workloads):
-        for shape, dtype in itertools.product(workloads[workload], dtypes):
-            for data_format in formats if len(shape) > 2 else formats[:1]:
-                yield Case(workload, shape, dtype, data_format, operation)
+    for operation in operations:
+        for workload, shapes in workloads.items():
+            for shape in shapes:
+                for dtype in dtypes:
+                    chosen = formats if len(shape) > 2 else formats[:1]
+                    yield [Case(workload, shape, dtype, name, operation) for name in chosen]

@@ -2,47 +2,119 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from .. import TensorSpec, UnsupportedError, _core
+from .. import DataFormat, TensorSpec, UnsupportedError, _core
 from ..tensors.arrays import aligned_like
 from ..tensors.dtypes import DTYPES
 from ..testing import Problem
 from .cases import OPERATIONS, Case
-from .memory import EPSILON, Array, Memory, memory
 
+Array = npt.NDArray[Any]
 Call = Callable[[], Any]
+
+BACKENDS: dict[str, Literal["native", "onednn"]] = {"onedsl": "native", "oneDNN": "onednn"}
+EPSILON = 1e-5
+MAX_COPIES = 16
+MOMENTUM = 0.1
+TRIAD = "triad"
 
 ALLOCATING = " (allocating)"
 """Suffix of an implementation's name, for a call that allocates its results."""
 
-TRIAD = "triad"
-BACKENDS: dict[str, Literal["native", "onednn"]] = {"onedsl": "native", "oneDNN": "onednn"}
-MOMENTUM = 0.1
+
+class Memory(NamedTuple):
+    """Copies of a case's tensors that together exceed the last-level cache.
+
+    Every call, of any implementation, uses the next copy, so that no call finds its tensors in
+    cache.
+    """
+
+    copies: Sequence[Mapping[str, Array]]
+    """For each copy, the large tensors by name."""
+    vectors: Mapping[str, Array]
+    """Arrays of one value per channel, shared by all copies."""
+    next_copy: Iterator[int]
+    """Index of the copy that the next call uses."""
 
 
-def implementations(case: Case, problem: Problem) -> dict[str, Call]:
+def implementations(case: Case, problem: Problem | None = None) -> dict[str, Call]:
     """Return the calls of all implementations and the triad, by name.
 
     onedsl, oneDNN if it supports the case, and PyTorch if it is installed have two calls each. One
     writes to given memory, which is out of cache. One allocates its results, often in memory that
     is still in cache.
+
+    Parameters
+    ----------
+    case : Case
+    problem : onedsl.testing.Problem, optional
+        Inputs in the case's data format. The default is `random_problem`.
     """
-    tensors = memory(case, problem)
+    tensors = memory(case, random_problem(case) if problem is None else problem)
     triad = triad_call(tensors, uses_non_temporal_stores(case))
     return onedsl_calls(case, tensors) | pytorch_calls(case, tensors) | {TRIAD: triad}
+
+
+def random_problem(case: Case) -> Problem:
+    """Return random inputs of a case. mean and variance are not computed from src."""
+    rng = np.random.default_rng(0)
+    src = rng.standard_normal(case.tensor_shape, dtype=np.float32).astype(DTYPES[case.dtype])
+    mean, variance, gamma = rng.uniform(0.5, 1.5, (3, case.shape[-1])).astype(np.float32)
+    return Problem(src, src[::-1].copy(), mean, variance, gamma)
+
+
+def memory(case: Case, problem: Problem) -> Memory:
+    """Copy a problem's tensors, aligned to cache lines, and add those that the case needs."""
+    operation = OPERATIONS[case.operation]
+    beta = (problem.gamma / 8).astype(problem.gamma.dtype)
+    vectors = dict(zip(("mean", "variance", "gamma", "beta"), (*problem[2:], beta), strict=True))
+    arrays = {
+        "src": problem.src,
+        "diff_dst": problem.diff_dst,
+        "residual": np.roll(problem.src, 1),
+    }
+    names = set(operation.inputs)
+    if case.operation.endswith("relu-backward"):  # PyTorch's kernels compute the mask from dst
+        names.add("dst")
+        arrays["dst"] = _relu_dst(problem, beta, case.data_format)
+    number = copies_beyond_cache((len(names) + operation.written) * problem.src.nbytes)
+    copies = [{name: _aligned_copy(arrays[name]) for name in names} for _ in range(number)]
+    return Memory(copies, vectors, itertools.cycle(range(number)))
+
+
+def copies_beyond_cache(bytes_of_one: int) -> int:
+    """Return the number of copies that fill twice the last-level cache, at most `MAX_COPIES`."""
+    number = math.ceil(2 * _core.last_cache_bytes() / max(bytes_of_one, 1))
+    return min(max(number, 1), MAX_COPIES)
+
+
+def _aligned_copy(array: Array) -> Array:
+    copy = aligned_like(array)
+    copy[...] = array
+    return copy
+
+
+def _relu_dst(problem: Problem, beta: Array, data_format: str) -> Array:
+    """Compute the result of the forward pass with ReLU in float32."""
+    per_channel = DataFormat(data_format).statistics_shape_beside(problem.src.shape)
+    scale = problem.gamma / np.sqrt(problem.variance + np.float32(EPSILON))
+    mean, scale, beta = (v.reshape(per_channel) for v in (problem.mean, scale, beta))
+    dst = (problem.src.astype(np.float32) - mean) * scale + beta
+    return np.maximum(dst, 0).astype(problem.src.dtype)
 
 
 def _compile(case: Case, backend: Literal["native", "onednn"]) -> Any:
     operation = OPERATIONS[case.operation]
     op = operation.operator(epsilon=EPSILON, data_format=case.data_format)
     spec = TensorSpec(case.tensor_shape, DTYPES[case.dtype])
-    options = dict.fromkeys(operation.options, True)
-    return op.compile(spec, **options, backend=backend)
+    return op.compile(spec, **dict.fromkeys(operation.options, True), backend=backend)
 
 
 def uses_non_temporal_stores(case: Case) -> bool:
@@ -52,39 +124,29 @@ def uses_non_temporal_stores(case: Case) -> bool:
 
 
 def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
-    """Return the calls of onedsl's kernels, and of oneDNN's if it supports the case.
-
-    A chain has no call that allocates, because the next layer reads the results.
-    """
+    """Return the calls of onedsl's kernels, and of oneDNN's if it supports the case."""
     operation = OPERATIONS[case.operation]
-    number_of_outputs = len(operation.operator._schema.outputs)
+    vectors = {name: tensors.vectors[name] for name in operation.vectors}
+    inputs = [{name: c[name] for name in operation.inputs} | vectors for c in tensors.copies]
+    native = _compile(case, "native")
+    like = native(**inputs[0])
+    results = [
+        like._make(None if array is None else aligned_like(array) for array in like) for _ in inputs
+    ]
 
-    def arguments(layer: Mapping[str, Array]) -> tuple[Sequence[Any], Sequence[Any]]:
-        arrays = {**tensors.vectors, **layer}
-        out = [arrays[name] for name in operation.outputs]
-        inputs = [arrays[name] for name in operation.inputs]
-        return inputs, out + [None] * (number_of_outputs - len(out))
+    def calls_of(compiled: Any) -> tuple[Call, Call]:
+        def call() -> Any:
+            i = next(tensors.next_copy)
+            return compiled(**inputs[i], out=results[i])
 
-    prepared = [[arguments(layer) for layer in copy] for copy in tensors.copies]
-
-    def call(compiled: Any) -> Any:
-        for inputs, outputs in prepared[next(tensors.next_copy)]:
-            results = compiled(*inputs, out=outputs)
-        return results
-
-    def call_allocating(compiled: Any) -> Any:
-        ((inputs, _),) = prepared[next(tensors.next_copy)]
-        return compiled(*inputs)
+        return call, lambda: compiled(**inputs[next(tensors.next_copy)])
 
     calls: dict[str, Call] = {}
     for name, backend in BACKENDS.items():
         try:
-            compiled = _compile(case, backend)
+            calls[name], calls[name + ALLOCATING] = calls_of(_compile(case, backend))
         except UnsupportedError:
             continue
-        calls[name] = functools.partial(call, compiled)
-        if operation.layers == 1:
-            calls[name + ALLOCATING] = functools.partial(call_allocating, compiled)
     return calls
 
 
@@ -100,7 +162,7 @@ def triad_call(tensors: Memory, non_temporal: bool) -> Call:
 
     arguments = []
     for copy in tensors.copies:
-        a, b, *_ = copy[0].values()
+        a, b = copy["src"], copy.get("diff_dst", copy["src"])
         arguments.append((words(aligned_like(a)), words(a), words(b)))
 
     def call() -> None:
@@ -130,74 +192,52 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
             result = result.movedim(-1, 1)
         return result
 
-    copies = [
-        [{name: tensor(array) for name, array in layer.items()} for layer in copy]
-        for copy in tensors.copies
-    ]
-    kernels = _PyTorchKernels(
-        torch, {name: torch.from_numpy(array) for name, array in tensors.vectors.items()}
-    )
-    method = case.operation.replace("-", "_").removeprefix("add_").replace("chain", "backward")
+    aten = torch.ops.aten
+    v = {name: torch.from_numpy(array) for name, array in tensors.vectors.items()}
+    copies = [{name: tensor(array) for name, array in copy.items()} for copy in tensors.copies]
+    given = [(torch.empty_like(c["src"]), torch.empty_like(c["src"])) for c in copies]
+    sums = torch.empty_like(v["mean"]), torch.empty_like(v["mean"])
+    running = v["mean"].clone(), v["variance"].clone()
+    training = (v["gamma"], v["beta"], *running, True, MOMENTUM, EPSILON)
+    invstd = (v["variance"] + EPSILON).rsqrt()
+    saved = (v["gamma"], None, None, v["mean"], invstd, True, EPSILON, [True] * 3)
 
-    def call(run_layer: Callable[[Mapping[str, Any]], Any]) -> Any:
-        for layer in copies[next(tensors.next_copy)]:
-            results = run_layer(layer)
+    def forward(t: Mapping[str, Any], out: Any) -> Any:
+        if out is None:
+            results = aten.native_batch_norm(t["src"], *training)
+        else:
+            results = aten.native_batch_norm.out(
+                t["src"], *training, out=out[0], save_mean=sums[0], save_invstd=sums[1]
+            )
+        if "residual" in t:
+            results[0].add_(t["residual"])
+        if "relu" in case.operation:
+            results[0].relu_()
         return results
 
-    calls: dict[str, Call] = {"PyTorch": functools.partial(call, getattr(kernels, f"{method}_out"))}
-    if OPERATIONS[case.operation].layers == 1:
-        calls["PyTorch" + ALLOCATING] = functools.partial(call, getattr(kernels, method))
-    return calls
+    def backward(t: Mapping[str, Any], out: Any) -> Any:
+        diff_dst = t["diff_dst"]
+        if "relu" in case.operation and out is None:
+            diff_dst = aten.threshold_backward(diff_dst, t["dst"], 0)
+        elif "relu" in case.operation:
+            masked = out[OPERATIONS[case.operation].written - 1]
+            aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=masked)
+            diff_dst = masked
+        if out is None:
+            results = aten.native_batch_norm_backward(diff_dst, t["src"], *saved)
+        else:
+            results = aten.native_batch_norm_backward.out(
+                diff_dst, t["src"], *saved, out0=out[0], out1=sums[0], out2=sums[1]
+            )
+        return (*results, diff_dst)
 
+    run = forward if case.operation.endswith("forward") else backward
 
-class _PyTorchKernels:
-    """PyTorch's kernels for each operation, on one layer's tensors."""
+    def call() -> Any:
+        i = next(tensors.next_copy)
+        return run(copies[i], given[i])
 
-    def __init__(self, torch: Any, vectors: Mapping[str, Any]) -> None:
-        aten = torch.ops.aten
-        self._normalize, self._gradient = aten.native_batch_norm, aten.native_batch_norm_backward
-        self._mask = aten.threshold_backward
-        v = vectors
-        running = v["mean"].clone(), v["variance"].clone()
-        self._training = (v["gamma"], v["beta"], *running, True, MOMENTUM, EPSILON)
-        invstd = (v["variance"] + EPSILON).rsqrt()
-        self._saved = (v["gamma"], None, None, v["mean"], invstd, True, EPSILON, [True] * 3)
-        self._sums = tuple(torch.empty_like(v["mean"]) for _ in range(2))
-
-    def forward(self, t: Mapping[str, Any]) -> Any:
-        return self._normalize(t["src"], *self._training)
-
-    def forward_out(self, t: Mapping[str, Any]) -> Any:
-        sums = {"save_mean": self._sums[0], "save_invstd": self._sums[1]}
-        return self._normalize.out(t["src"], *self._training, out=t["dst"], **sums)
-
-    def backward(self, t: Mapping[str, Any]) -> Any:
-        return self._gradient(t["diff_dst"], t["src"], *self._saved)
-
-    def backward_out(self, t: Mapping[str, Any]) -> Any:
-        return self._gradient_into(t["diff_src"], t["diff_dst"], t)
-
-    def _gradient_into(self, diff_src: Any, diff_dst: Any, t: Mapping[str, Any]) -> Any:
-        sums = {"out1": self._sums[0], "out2": self._sums[1]}
-        return self._gradient.out(diff_dst, t["src"], *self._saved, out0=diff_src, **sums)
-
-    def relu_forward(self, t: Mapping[str, Any]) -> Any:
-        return self._add_and_relu(self.forward(t), t)
-
-    def relu_forward_out(self, t: Mapping[str, Any]) -> Any:
-        return self._add_and_relu(self.forward_out(t), t)
-
-    def _add_and_relu(self, normalized: Any, t: Mapping[str, Any]) -> Any:
-        dst = normalized[0]
-        if "residual" in t:
-            dst.add_(t["residual"])
-        return (dst.relu_(), *normalized[1:])
-
-    def relu_backward(self, t: Mapping[str, Any]) -> Any:
-        masked = self._mask(t["diff_dst"], t["dst"], 0)
-        return (*self._gradient(masked, t["src"], *self._saved), masked)
-
-    def relu_backward_out(self, t: Mapping[str, Any]) -> Any:
-        masked = t.get("diff_residual", t["diff_src"])
-        self._mask.grad_input(t["diff_dst"], t["dst"], 0, grad_input=masked)
-        return (*self._gradient_into(t["diff_src"], masked, t), masked)
+    return {
+        "PyTorch": call,
+        "PyTorch" + ALLOCATING: lambda: run(copies[next(tensors.next_copy)], None),
+    }

@@ -1,27 +1,23 @@
-"""Interleaved timing of the calls of cases, and noise detection."""
+"""Interleaved timing of the calls of cases, and a description of the machine."""
 
 from __future__ import annotations
 
 import math
-import os
+import re
 import statistics
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _core
-from ..runtime.timing import samples_of
+from .. import _core, capabilities
+from ..runtime.timing import NoiseMonitor, samples_of
 from .cases import Case
 from .implementations import ALLOCATING, TRIAD, uses_non_temporal_stores
 
 # If a process has two OpenMP runtimes, for example because PyTorch contains its own libgomp, the
 # idle threads of one spin on the cores that the other needs. After a pause they sleep.
 PAUSE_SECONDS = 0.004
-
-# Number of CPUs that other programs may use before a measurement counts as noisy.
-TOLERATED_CPUS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,28 +39,12 @@ class Row(Case):
     seconds: Mapping[str, float]
     noise: Mapping[str, float]
     noisy: bool = False
-    non_temporal: bool = True  # older files lack it: their triad always used such stores
+    non_temporal: bool = True
 
     def time(self, name: str) -> float:
         """Return the seconds of the faster of an implementation's calls, NaN if it did not run."""
         calls = name, name + ALLOCATING
         return min((self.seconds[call] for call in calls if call in self.seconds), default=math.nan)
-
-    def ran(self, name: str) -> bool:
-        """Return whether an implementation ran."""
-        return not math.isnan(self.time(name))
-
-    @property
-    def triad_bandwidth(self) -> float:
-        """Bytes per second of the triad in the same rounds, without the reads of its stores."""
-        return 3 * self.tensor_bytes / self.time(TRIAD)
-
-    def bandwidth_share(self, name: str) -> float:
-        """Return an implementation's effective memory bandwidth as a fraction of the triad's.
-
-        The effective bandwidth counts each tensor once.
-        """
-        return self.bytes / self.time(name) / self.triad_bandwidth
 
     def floor_share(self, name: str) -> float:
         """Return the minimum time of the algorithm as a fraction of an implementation's time."""
@@ -119,30 +99,31 @@ def geometric_mean(values: Sequence[float]) -> float:
     return statistics.geometric_mean(values) if values else math.nan
 
 
-class NoiseMonitor:
-    """Detects whether other programs use CPUs, from its construction on."""
-
-    def __init__(self) -> None:
-        self._begin, self._others = time.perf_counter(), _cpu_seconds_of_others()
-
-    def is_noisy(self, num_threads: int) -> bool:
-        """Return whether other programs left fewer CPUs than the number of threads."""
-        elapsed = time.perf_counter() - self._begin
-        used = (_cpu_seconds_of_others() - self._others) / elapsed
-        return num_threads + used > (os.cpu_count() or 1) + TOLERATED_CPUS
+def describe_machine() -> str:
+    """Return versions, instruction sets and threads in one line."""
+    found = capabilities()
+    return (
+        f"onedsl {found.onedsl_version} ({found.native_isa}), oneDNN {found.onednn_version} "
+        f"({found.onednn_isa}), {found.num_threads} threads"
+    )
 
 
-def _cpu_seconds_of_others() -> float:
-    user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - time.process_time()
+def machine_facts() -> dict[str, Any]:
+    """Return the facts that times depend on: CPU, versions, instruction sets, threads, cache."""
+    found = capabilities()
+    return {
+        "cpu": cpu_field("model name"),
+        "onedsl": found.onedsl_version,
+        "onednn": found.onednn_version,
+        "onednn_isa": found.onednn_isa,
+        "native_isa": found.native_isa,
+        "num_threads": found.num_threads,
+        "last_cache_bytes": _core.last_cache_bytes(),
+    }
 
 
-def noise_warning(rows: Iterable[Row]) -> list[str]:
-    """Return a warning about noisy rows: one line, or none."""
-    noisy = [row.noisy for row in rows]
-    if not any(noisy):
-        return []
-    return [
-        f"Warning: {sum(noisy)} of {len(noisy)} rows are noisy, because other programs used the "
-        "CPUs. Their times are not reliable."
-    ]
+def cpu_field(name: str) -> str:
+    """Return a field of the first CPU in /proc/cpuinfo, or an empty string."""
+    text = Path("/proc/cpuinfo").read_text()
+    found = re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else ""

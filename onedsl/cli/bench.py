@@ -3,56 +3,62 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
+from rich.table import Table
 
 from .. import bench as benchmark
-from ..bench import compare, report
-from ..bench.table import console, progress
+from ..bench import Row, compare, geometric_mean
+from ..bench.cases import Shape
+from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
 from .options import (
     COUNT,
+    EXISTING_FILE,
     OUTPUT_FILE,
     PICTURE_FILE,
     POSITIVE,
-    Parsed,
     as_usage_errors,
     names_option,
     parse_shape,
+    parsed,
 )
+from .output import console, microseconds, progress, ratio, table
 
-Shapes = tuple[tuple[int, ...], ...]
-
-NETWORKS = ("ResNet-50", "MobileNetV2", "DenseNet-121")
+NETWORKS = ("ResNet-18", "ResNet-50", "MobileNetV2", "DenseNet-121")
+OTHERS = ("oneDNN", "PyTorch")
 
 # Parameters that require --step, and parameters that --step excludes.
-_STEP_PARAMETERS = ("batch", "size", "rounds")
-_LAYER_PARAMETERS = ("what", "operations", "seconds", "old_file", "threshold")
+_STEP_PARAMETERS = ("batch", "size", "rounds", "processes")
+_LAYER_PARAMETERS = ("what", "operations", "seconds", "plot", "old_file")
 
-# PyTorch's memory format for each data format.
-_MEMORY_FORMATS = {"NCX": "contiguous", "NXC": "channels_last"}
+# The summary leaves out smaller tensors, where the overhead of a call dominates.
+MIN_BYTES = 1 << 20
 
 
-def parse_workload(text: str) -> tuple[str, Shapes]:
-    """Parse the name of a preset, its first letters, or a layer's shape with the channels last.
+def parse_workload(text: str) -> tuple[str, Sequence[Shape]]:
+    """Parse the name of a preset, its first letters, or a layer's shape.
 
     Returns
     -------
     name : str
         The preset's full name, or the text of the shape.
-    shapes : tuple of tuple of int
-        The shapes of the layers, with the channels second.
+    shapes : sequence of tuple of int
+        The shapes of the layers.
     """
     if text[:1].isdecimal():
-        number, *spatial, channels = parse_shape(text)
-        if 0 in (number, *spatial, channels):
+        shape = parse_shape(text)
+        if 0 in shape:
             raise ValueError(f"must have no size of 0, got {text!r}")
-        return text, ((number, channels, *spatial),)
-    prefix = _plain(text)
-    found = [name for name in benchmark.WORKLOADS if _plain(name).startswith(prefix)]
-    if len(found) != 1 or not prefix:
+        return text, (shape,)
+    found = _beginning_with(text, benchmark.WORKLOADS)
+    if len(found) != 1:
         known = ", ".join(map(_plain, benchmark.WORKLOADS))
         raise ValueError(f"must be one of {known}, or a shape such as 32x56x56x64, got {text!r}")
     return found[0], benchmark.WORKLOADS[found[0]]
@@ -60,13 +66,18 @@ def parse_workload(text: str) -> tuple[str, Shapes]:
 
 def parse_networks(text: str) -> list[str]:
     """Parse comma-separated names of networks. The first letters of a name are enough."""
-    chosen = set()
-    for word in map(_plain, text.split(",")):
-        found = [name for name in NETWORKS if word and _plain(name).startswith(word)]
+    chosen: set[str] = set()
+    for word in text.split(","):
+        found = _beginning_with(word, NETWORKS)
         if not found:
             raise ValueError(f"must be among {', '.join(map(_plain, NETWORKS))}, got {word!r}")
         chosen.update(found)
     return [name for name in NETWORKS if name in chosen]
+
+
+def _beginning_with(text: str, names: Sequence[str] | Mapping[str, object]) -> list[str]:
+    prefix = _plain(text)
+    return [name for name in names if prefix and _plain(name).startswith(prefix)]
 
 
 def _plain(name: str) -> str:
@@ -75,44 +86,31 @@ def _plain(name: str) -> str:
 
 
 @click.command(short_help="Compare the speed of onedsl, oneDNN and PyTorch.")
-@click.argument("what", nargs=-1, type=Parsed("preset", parse_workload))
+@click.argument("what", nargs=-1, type=parsed("preset", parse_workload))
 @names_option("--operations", benchmark.OPERATIONS, "backward,forward")
 @names_option("--dtypes", DTYPES)
 @names_option("--formats", benchmark.FORMATS)
-@click.option("--seconds", type=POSITIVE, default="1", show_default=True, help="Time per row.")
+@click.option("--seconds", type=POSITIVE, default="2", show_default=True, help="Time per layer.")
 @click.option("--json", "json_file", type=OUTPUT_FILE, help="Write all figures to a JSON file.")
 @click.option("--plot", type=PICTURE_FILE, help="Draw a picture (.png, .pdf or .svg).")
 @click.option(
     "--compare",
     "old_file",
     metavar="OLD.json",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     help="Compare with a file that --json wrote. The exit status is 1 if a row is slower.",
-)
-@click.option(
-    "--threshold",
-    type=POSITIVE,
-    default="1.1",
-    show_default=True,
-    help="With --compare: a row is slower if its new time exceeds its old time by this factor.",
 )
 @click.option(
     "--step",
     "networks",
-    type=Parsed("networks", parse_networks),
+    type=parsed("networks", parse_networks),
     is_flag=False,
     flag_value=",".join(NETWORKS),
     metavar="[NETWORKS]",
     help="Time whole training steps in PyTorch instead of layers. NETWORKS are comma-separated "
     f"names among {', '.join(map(_plain, NETWORKS))}; the default is all.",
 )
-@click.option(
-    "--batch",
-    type=click.IntRange(1, 1 << 16),
-    default=16,
-    show_default=True,
-    help="With --step: number of images.",
-)
+@click.option("--batch", type=COUNT, default=16, show_default=True, help="With --step: images.")
 @click.option(
     "--size",
     type=click.IntRange(32, 1 << 12),  # the networks halve it five times
@@ -121,16 +119,19 @@ def _plain(name: str) -> str:
     help="With --step: height and width of the images in pixels.",
 )
 @click.option(
-    "--rounds",
+    "--rounds", type=COUNT, default=5, show_default=True, help="With --step: steps of a process."
+)
+@click.option(
+    "--processes",
     type=COUNT,
-    default=20,
+    default=5,
     show_default=True,
-    help="With --step: number of timed steps of each variant.",
+    help="With --step: processes for each way to train.",
 )
 @click.pass_context
 def bench(
     context: click.Context,
-    what: Sequence[tuple[str, Shapes]],
+    what: Sequence[tuple[str, Sequence[Shape]]],
     operations: list[str],
     dtypes: list[str],
     formats: list[str],
@@ -138,23 +139,24 @@ def bench(
     json_file: Path | None,
     plot: Path | None,
     old_file: Path | None,
-    threshold: float,
     networks: list[str] | None,
     batch: int,
     size: int,
     rounds: int,
+    processes: int,
 ) -> int:
     """Compare the speed of onedsl, oneDNN and PyTorch on layers of networks.
 
     WHAT is a preset (resnet50, mobilenetv2, transformer, images, small) or the shape of one layer
     with the channels last, such as 32x56x56x64. The default is all presets. For each layer, the
     command times calls of onedsl, of oneDNN, of PyTorch if it is installed, and of a triad
-    (out = a + 2 * b), which measures the machine's memory bandwidth. The calls are interleaved.
+    (out = a + 2 * b), which measures the machine's memory bandwidth. The calls in all formats of a
+    layer are interleaved.
 
-    With --step, the command times whole training steps of networks in PyTorch: with PyTorch's own
-    kernels, with onedsl.torch.enable(), with enable() and onedsl.torch.fuse(), and with
-    torch.compile, without and with fuse(). The dtypes are f32 and bf16, by autocast. The memory
-    formats are PyTorch's contiguous (NCX) and channels_last (NXC).
+    With --step, the command times whole training steps of networks in PyTorch: eager, with
+    onedsl.torch.enable(), with torch.compile, and with torch.compile(backend="onedsl"). Each way
+    runs in processes of its own, which alternate. The dtypes are f32 and bf16, by autocast. NCX is
+    PyTorch's contiguous memory format, NXC its channels_last.
     """
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib: pip install 'onedsl[cli]'")
@@ -163,39 +165,44 @@ def bench(
             raise click.UsageError(f"{given} cannot be combined with --step")
         if not _first_given(context, ("dtypes",)):
             dtypes = ["f32", "bf16"]
-        return _bench_steps(networks, dtypes, formats, batch, size, rounds, json_file, plot)
+        cases = list(itertools.product(networks, dtypes, formats))
+        return _bench_steps(cases, (batch, size, rounds), processes, json_file)
     if given := _first_given(context, _STEP_PARAMETERS):
         raise click.UsageError(f"{given} needs --step")
-    workloads: Mapping[str, Shapes] = dict(what) if what else benchmark.WORKLOADS
-    cases = list(benchmark.cases(workloads, dtypes, formats, operations))
-    with as_usage_errors():
-        earlier = None if old_file is None else compare.read(old_file)
-        if earlier and not any(compare.key_of(case) in earlier.rows for case in cases):
-            raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
+    workloads = dict(what) if what else benchmark.WORKLOADS
+    layers = list(benchmark.layers(workloads, dtypes, formats, operations))
+    earlier: dict[object, Row] = {}
+    if old_file:
+        with as_usage_errors():
+            machine, earlier = compare.read(old_file)
+            if not {compare.key_of(case) for layer in layers for case in layer} & earlier.keys():
+                raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
 
     out = console()
     out.print(benchmark.describe_machine())
-    rows = []
-    for case in progress(cases, "measuring"):
+    rows: list[Row] = []
+    for layer in progress(layers, "measuring"):
         with as_usage_errors():
-            calls = benchmark.implementations(case, benchmark.random_problem(case))
-            rows += benchmark.measure({case: calls}, seconds)
-    for table in report.rows_tables(rows):
-        out.print(table)
-    for line in report.summary(rows):
+            calls = {case: benchmark.implementations(case) for case in layer}
+            rows += benchmark.measure(calls, seconds)
+    for report in rows_tables(rows, earlier):
+        out.print(report)
+    for line in summary(rows):
         out.print(line)
     if json_file:
-        report.write_json(json_file, rows)
+        _write_json(json_file, rows=[asdict(row) for row in rows])
     if plot:
-        report.draw(plot, rows)
-    if earlier is None:
+        _plot(plot, rows)
+    if not old_file:
         return 0
-    found = compare.changes(rows, earlier)
-    out.print(compare.changes_table(found, threshold))
-    for line in compare.differences(benchmark.machine_facts(), earlier):
-        out.print(line, markup=False)
-    out.print(compare.verdict(found, threshold))
-    return 1 if any(change.is_slower(threshold) for change in found) else 0
+    for name, now in benchmark.machine_facts().items():
+        if machine.get(name) != now:
+            out.print(f"{name}: {machine.get(name)} before, {now} now", markup=False)
+    changes = [change for row in rows if (change := compare.change(row, earlier))]
+    slower = sum(change.is_slower for change in changes)
+    mean = geometric_mean([change.ratio for change in changes])
+    out.print(f"{slower} of {len(changes)} rows slower; new/old time {mean:.2f} (geometric mean)")
+    return 1 if slower else 0
 
 
 def _first_given(context: click.Context, names: Sequence[str]) -> str:
@@ -211,34 +218,156 @@ def _first_given(context: click.Context, names: Sequence[str]) -> str:
     return ""
 
 
+def _write_json(path: Path, **results: object) -> None:
+    """Write the machine, the versions and the results."""
+    path.write_text(json.dumps({"machine": benchmark.machine_facts(), **results}, indent=1))
+
+
+# ---- Layers ----
+
+
+def speedup(row: Row, other: str) -> float:
+    """Return another implementation's time over onedsl's, NaN if the other did not run."""
+    return row.time(other) / row.time("onedsl")
+
+
+def rows_tables(rows: Sequence[Row], earlier: Mapping[object, Row]) -> Iterator[Table]:
+    """Build a table for each operation, with a gap between networks."""
+    titles = (
+        "layer\n(N, X, C)", "type,\nformat", "onedsl\nµs", "oneDNN\nµs", "PyTorch\nµs",
+        "speedup\nvs.\noneDNN", "speedup\nvs.\nPyTorch", "NCX\n/NXC", "floor\n/time",
+        "new/old\ntime",
+    )  # fmt: skip
+    in_nxc = {
+        (row.operation, row.shape, row.dtype): row.time("onedsl")
+        for row in rows
+        if row.data_format == "NXC"
+    }
+
+    def line(row: Row) -> list[str]:
+        key = row.operation, row.shape, row.dtype
+        change = compare.change(row, earlier)
+        nxc = in_nxc.get(key, math.nan) if row.data_format == "NCX" else math.nan
+        return [
+            row.layer,
+            f"{row.dtype:<4} {row.data_format}",
+            *(microseconds(row.time(name)) for name in ("onedsl", *OTHERS)),
+            *(ratio(speedup(row, other)) for other in OTHERS),
+            ratio(row.time("onedsl") / nxc),
+            f"{row.floor_share('onedsl'):.0%}",
+            f"{change.ratio:.2f}{' slower' if change.is_slower else ''}" if change else "",
+        ]
+
+    for operation, section in itertools.groupby(rows, lambda row: row.operation):
+        networks = itertools.groupby(section, lambda row: row.workload)
+        yield table(
+            titles,
+            [list(map(line, network)) for _, network in networks],
+            f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
+            "Times are of the faster of two calls: one allocates its results, one writes to given "
+            "memory. NCX/NXC: onedsl's times in the two formats. floor: the minimum time of the "
+            "algorithm at the memory bandwidth of a triad on tensors of this size."
+            + (" new/old: relative to the triads of both runs." if earlier else ""),
+        )
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Return mean and lowest ratios of each operation, and a warning about noisy rows."""
+    lines = []
+    for operation, group in itertools.groupby(rows, lambda row: row.operation):
+        section = list(group)
+        figures = {
+            f"speedup over {name}": (
+                ".2f",
+                [(speedup(r, name), str(r)) for r in section if name in r.seconds],
+            )
+            for name in OTHERS
+        }
+        for name in benchmark.FORMATS:
+            large = [r for r in section if r.data_format == name and r.tensor_bytes >= MIN_BYTES]
+            shares = [(row.floor_share("onedsl"), str(row)) for row in large]
+            figures[f"floor over time, {name}"] = ".0%", shares
+        for what, (unit, ratios) in figures.items():
+            if ratios:
+                mean, (lowest, row) = geometric_mean([r for r, _ in ratios]), min(ratios)
+                lines.append(
+                    f"{operation}: {what} {mean:{unit}} (geometric mean of {len(ratios)} rows), "
+                    f"lowest {lowest:{unit}} ({row})"
+                )
+    return lines + _noise(rows)
+
+
+def _noise(rows: Sequence[Row]) -> list[str]:
+    noisy = sum(row.noisy for row in rows)
+    return [f"{noisy} of {len(rows)} rows are noisy.", noise_warning()] if noisy else []
+
+
+def _plot(path: Path, rows: Sequence[Row]) -> None:
+    """Draw all rows."""
+    from .plot import draw  # matplotlib is optional
+
+    gains = []
+    for name in OTHERS:
+        if ratios := [speedup(row, name) for row in rows if name in row.seconds]:
+            gains.append(f"{geometric_mean(ratios):.1f} times as fast as {name}")
+    title = " and ".join(gains)
+    layers = ", ".join(dict.fromkeys(row.workload for row in rows))
+    subtitle = [f"Layers (N, X, C): {layers}. Geometric mean of all rows."]
+    subtitle += [benchmark.describe_machine(), *_noise(rows)[:1]]
+    draw(path, rows, f"onedsl: {title}" if title else "onedsl", "\n".join(subtitle))
+
+
+# ---- Training steps ----
+
+
 def _bench_steps(
-    networks: Sequence[str],
-    dtypes: Sequence[str],
-    formats: Sequence[str],
-    batch: int,
-    size: int,
-    rounds: int,
+    cases: Sequence[tuple[str, str, str]],
+    workload: tuple[int, int, int],
+    processes: int,
     json_file: Path | None,
-    plot: Path | None,
 ) -> int:
-    """Time training steps, print a table, write the files, and return the exit status."""
-    if "f16" in dtypes:
+    """Time training steps, print a table, write the file, and return the exit status."""
+    if any(dtype == "f16" for _, dtype, _ in cases):
         raise click.UsageError("--dtypes must be among f32, bf16 with --step, got 'f16'")
     if importlib.util.find_spec("torch") is None:
         raise click.UsageError("--step needs PyTorch: pip install 'onedsl[torch]'")
-    from ..bench import steps  # it needs PyTorch
+    from ..bench import steps
 
     results = []
-    cases = steps.cases(networks, dtypes, [_MEMORY_FORMATS[name] for name in formats])
     for case in progress(cases, "measuring"):
         with as_usage_errors():
-            results.append(steps.measure(case, batch, size, rounds))
-    conditions = steps.conditions(batch, size)
+            results.append(steps.measure(case, *workload, processes))
+    batch, size, rounds = workload
+    conditions = (
+        f"{batch} images of {size} x {size}, {processes} processes of {rounds} steps for each way"
+    )
     out = console()
     out.print(benchmark.describe_machine())
-    out.print(steps.results_table(results, conditions))
+    sections = [
+        [
+            (
+                " ".join(result.case) if way == steps.EAGER else "",
+                way,
+                f"{1e3 * result.seconds[way]:.0f}",
+                f"{result.speedups[way]:.2f}",
+                f"{result.page_faults[way]:,.0f}",
+            )
+            for way in result.seconds
+        ]
+        for result in results
+    ]
+    out.print(
+        table(
+            ("network", "way", "ms", "speedup", "page faults\nper step"),
+            sections,
+            "Time of a training step",
+            f"{conditions}. Medians of the processes; speedup: eager's time over the way's.",
+            left=2,
+        )
+    )
+    if any(result.noisy for result in results):
+        out.print(noise_warning())
     if json_file:
-        steps.write_json(json_file, results, conditions)
-    if plot:
-        steps.draw(plot, results, conditions)
+        found = [result._asdict() for result in results]
+        _write_json(json_file, conditions=conditions, steps=found)
     return 0

@@ -6,17 +6,13 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Literal
-from zipfile import BadZipFile
+from typing import Literal
 
 import click
 import numpy as np
-import numpy.typing as npt
-from rich.table import Table
 
-from ..bench import Case, Memory, copies_beyond_cache, triad_call
-from ..bench.table import console
+from ..bench.cases import Case
+from ..bench.implementations import Memory, copies_beyond_cache, triad_call
 from ..operators._autotune import ones
 from ..operators.batch_norm_training_backward import (
     BatchNormTrainingBackward,
@@ -26,10 +22,9 @@ from ..runtime.errors import UnsupportedError
 from ..runtime.timing import median_seconds
 from ..tensors.dtypes import DTYPES, Backend, DType
 from ..tensors.spec import DataFormatLike, TensorSpec
-from ..testing import check_statistics
 from .options import POSITIVE, SHAPE, as_usage_errors, with_operator_options
+from .output import console, grid
 
-Array = npt.NDArray[Any]
 Lines = Iterator[tuple[str, str]]
 """The lines of the output: (label, text)."""
 
@@ -50,13 +45,6 @@ Lines = Iterator[tuple[str, str]]
     help="The argument backend of the Python call.",
 )
 @click.option(
-    "--check",
-    metavar="FILE.npz",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Check that the arrays mean and variance in the file are the statistics of its array src, "
-    "whose shape is SHAPE.",
-)
-@click.option(
     "--seconds", type=POSITIVE, default="0.5", show_default=True, help="Time spent on timing."
 )
 def explain(
@@ -69,9 +57,8 @@ def explain(
     gamma: bool,
     tag: str | None,
     backend: Backend,
-    check: Path | None,
     seconds: float,
-) -> int:
+) -> None:
     """Show what runs for a tensor of this SHAPE, why, and how fast.
 
     SHAPE is the shape of src in the data format of --format. The floor is the time that the memory
@@ -82,7 +69,6 @@ def explain(
         order = list(range(len(shape))) if tag is None else axes_of(tag, len(shape))
         spec = TensorSpec(shape, dtype, dense_strides(shape, order))
         op = BatchNormTrainingBackward(epsilon, data_format)
-        findings = None if check is None else _check_statistics(check, spec, data_format)
         compile_for = functools.partial(
             op.compile, spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs
         )
@@ -95,8 +81,9 @@ def explain(
         else:
             lines += _onednn(compiled) if backend == "onednn" else _native(compiled, backend)
             lines += _times(compiled, native, seconds)
-    _show(op, lines, findings)
-    return 1 if findings else 0
+    out = console()
+    out.print(repr(op), markup=False)
+    out.print(grid(lines), markup=False)
 
 
 def axes_of(tag: str, rank: int) -> list[int]:
@@ -182,7 +169,7 @@ def _memory_of(compiled: CompiledBatchNormTrainingBackward) -> Memory:
     spec = compiled.spec
     number = copies_beyond_cache(3 * math.prod(spec.shape) * spec.numpy_dtype.itemsize)
     names = ("src", "diff_dst", "diff_src")
-    copies = [[{name: ones(spec) for name in names}] for _ in range(number)]
+    copies = [{name: ones(spec) for name in names} for _ in range(number)]
     vectors = {
         name: np.ones(compiled.stats_shape, DTYPES[compiled.stats_dtype])
         for name in ("mean", "variance", "gamma", "diff_gamma", "diff_beta")
@@ -199,7 +186,7 @@ def _call(compiled: CompiledBatchNormTrainingBackward, memory: Memory) -> Callab
     )
 
     def call() -> object:
-        (layer,) = memory.copies[next(memory.next_copy)]
+        layer = memory.copies[next(memory.next_copy)]
         out = (layer["diff_src"], *sums)
         inputs = layer["src"], layer["diff_dst"], vectors["mean"], vectors["variance"], gamma
         return compiled(*inputs, out=out)
@@ -218,8 +205,8 @@ def _times(
     if inner == 1:
         case = Case("", (outer, channels), compiled.spec.dtype, "NXC")
     else:
-        case = Case("", (outer, channels, inner), compiled.spec.dtype, "NCX")
-    if not case.bytes:
+        case = Case("", (outer, inner, channels), compiled.spec.dtype, "NCX")
+    if not case.tensor_bytes:
         yield "memory traffic", "none"
         return
     memory = _memory_of(compiled)
@@ -229,48 +216,11 @@ def _times(
     times = median_seconds(calls, seconds=seconds)
     bandwidth = 3 * case.tensor_bytes / times["triad"]
     floor = case.floor_in_triads(non_temporal) * times["triad"]
-    tensors = case.floor_bytes // case.tensor_bytes
-    size = f"{case.floor_bytes / 2**20:,.2f} MiB"
+    tensors = case.floor_tensors
+    size = f"{tensors * case.tensor_bytes / 2**20:,.2f} MiB"
     reads = "reads src and diff_dst" + (" twice" if tensors == 5 else "")
     yield "memory traffic", f"{size} ({tensors} tensors): {reads}, writes diff_src"
     triad = f"triad on such tensors, {'non-temporal' if non_temporal else 'ordinary'} stores"
     yield "bandwidth", f"{bandwidth / 1e9:.1f} GB/s ({triad})"
     yield "floor", f"{floor * 1e6:,.1f} µs, {floor / times['call']:.0%} of the time"
     yield "time", f"{times['call'] * 1e6:,.1f} µs"
-
-
-def _check_statistics(path: Path, spec: TensorSpec, data_format: DataFormatLike) -> list[str]:
-    """Return the problems that `check_statistics` finds in the arrays of an .npz file."""
-    try:
-        with path.open("rb") as file:  # np.load(path) leaves the file open if it is not a zip file
-            arrays = dict(np.load(file))
-    except (BadZipFile, EOFError, OSError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} must be an .npz file of numbers: {error}") from None
-    for name in ("src", "mean", "variance"):
-        if name not in arrays:
-            raise ValueError(
-                f"{path} must have an array {name!r}, got {', '.join(arrays) or 'none'}"
-            )
-    src, mean, variance = (_known_type(arrays[name]) for name in ("src", "mean", "variance"))
-    if src.shape != spec.shape:
-        raise ValueError(f"{path}: src must have the shape {spec.shape}, got {src.shape}")
-    return check_statistics(src, mean, variance, data_format=data_format)
-
-
-def _known_type(array: Array) -> Array:
-    """Return a bfloat16 view of an array of 2-byte void, as which .npz files store bfloat16."""
-    return array.view(DTYPES["bf16"]) if array.dtype == np.dtype("V2") else array
-
-
-def _show(
-    op: BatchNormTrainingBackward, lines: list[tuple[str, str]], findings: list[str] | None
-) -> None:
-    out = console()
-    out.print(repr(op), markup=False)
-    grid = Table.grid(padding=(0, 2))
-    for label, text in lines:
-        grid.add_row(label, text)
-    if findings is not None:
-        for finding in findings or ["mean and variance are those of src"]:
-            grid.add_row("statistics", finding)
-    out.print(grid, markup=False)

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich import box
-from rich.table import Table
 
 from .. import _core
-from ..bench.machine import cpu_field
-from ..bench.table import console
-from ..runtime.capabilities import Capabilities, Support, capabilities, with_or_without_gamma
+from ..bench.measure import cpu_field
+from ..runtime.capabilities import Capabilities, Support, capabilities
 from ..tensors.dtypes import DTYPES
 from .options import as_usage_errors
+from .output import console, grid
 
 # Linux's names of the instruction sets that onedsl's or oneDNN's kernels are built for.
 FLAGS = (
@@ -115,92 +113,35 @@ def _caches() -> list[dict[str, str]]:
 def _show(found: dict[str, Any]) -> None:
     onednn, processor = found["onednn"], found["cpu"]
     caps = ", ".join(f"{name}={value}" for name, value in found["environment"].items())
-    rows = {
-        "onedsl": found["onedsl"],
-        "oneDNN": f"{onednn['version']} ({onednn['hash'][:12]})",
-        "threading": f"{onednn['threading']} ({onednn['threading_library']})",
-        "CPU": processor["name"],
-        "instruction sets": " ".join(processor["instruction_sets"]),
-        "oneDNN uses": processor["onednn_isa"],
-        "onedsl uses": f"{processor['native_isa']} (of {processor['best_native_isa']})",
-        "environment": caps or "no limits",
-        "threads": f"{found['num_threads']} of {found['num_cpus']} CPUs",
-        "caches": ", ".join(
-            f"L{cache['level']} {cache['type'].lower()} {cache['size']}"
-            for cache in found["caches"]
-            if cache["type"] != "Instruction"
-        )
-        or "not reported",
-        "last-level cache": f"{found['last_cache_bytes'] >> 10}K assumed for this process",
-    }
     out = console()
-    grid = Table.grid(padding=(0, 2))
-    for name, value in rows.items():
-        grid.add_row(name, value)
-    out.print(grid, markup=False)
+    out.print(str(capabilities()), markup=False)
     out.print()
-    out.print(_matrix(found["support"]))
-    out.print("why oneDNN does not support the rest:")
-    for line in _reasons(found["support"]):
-        out.print(f"  {line}", markup=False)
-
-
-def _matrix(support: list[dict[str, Any]]) -> Table:
-    """Return a table with a row for each pair of dtypes and data format."""
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in support:
-        rows.setdefault((f"{row['dtype']}/{row['stats_dtype']}", row["data_format"]), []).append(
-            row
-        )
-    table = Table(
-        title="what oneDNN supports, and what onedsl does for the rest",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
+    out.print(
+        grid(
+            {
+                "threading": f"{onednn['threading']} ({onednn['threading_library']})",
+                "oneDNN's hash": onednn["hash"][:12],
+                "CPU": processor["name"],
+                "instruction sets": " ".join(processor["instruction_sets"]),
+                "onedsl uses": f"{processor['native_isa']} (of {processor['best_native_isa']})",
+                "environment": caps or "no limits",
+                "threads": f"{found['num_threads']} of {found['num_cpus']} CPUs",
+                "caches": ", ".join(
+                    f"L{cache['level']} {cache['type'].lower()} {cache['size']}"
+                    for cache in found["caches"]
+                    if cache["type"] != "Instruction"
+                )
+                or "not reported",
+                "last-level cache": f"{found['last_cache_bytes'] >> 10}K assumed for this process",
+            }.items()
+        ),
+        markup=False,
     )
-    for title in ("src/stats", "format", "rank 2", "rank 3", "rank 4"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("onedsl")
-    for (types, data_format), variants in rows.items():
-        added = dict.fromkeys(p for v in variants for p in v["onedsl_adds"].split(", ") if p)
-        ranks = [
-            with_or_without_gamma([v["onednn"] for v in variants if v["rank"] == rank])
-            for rank in (2, 3, 4)
-        ]
-        table.add_row(types, data_format, *ranks, ", ".join(added))
-    return table
-
-
-def _reasons(support: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each of oneDNN's error messages, with the variants that it applies to."""
-    by_message: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for types in dict.fromkeys((r["dtype"], r["stats_dtype"]) for r in support):
-        of_types = [r for r in support if (r["dtype"], r["stats_dtype"]) == types]
-        for message in dict.fromkeys(r["message"] for r in of_types if not r["onednn"]):
-            variants = _variants([r for r in of_types if r["message"] == message], of_types)
-            by_message.setdefault((message, variants), []).append("/".join(types))
-    return [
-        f"{', '.join(types)}, {', '.join(variants)}: {message.rpartition(': ')[2]}"
-        for (message, variants), types in by_message.items()
-    ]
-
-
-def _variants(unsupported: list[dict[str, Any]], all_of: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return short descriptions of unsupported variants, such as ``NXC rank 2 and 3``.
-
-    `all_of` contains all variants with the same dtypes.
-    """
-    if len(unsupported) == len(all_of):
-        return ("every format and rank",)
-    variants = []
-    for data_format in ("NXC", "NCX"):
-        ranks: dict[bool, list[str]] = {True: [], False: []}
-        for row in unsupported:
-            if row["data_format"] == data_format:
-                ranks[row["gamma"]].append(str(row["rank"]))
-        if ranks[True]:
-            variants.append(f"{data_format} rank {' and '.join(ranks[True])}")
-        rest = [rank for rank in ranks[False] if rank not in ranks[True]]
-        if rest:
-            variants.append(f"{data_format} rank {' and '.join(rest)} without gamma")
-    return tuple(variants)
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for row in found["support"]:
+        if not row["onednn"]:
+            key = row["onedsl_adds"], row["message"].rpartition(": ")[2]
+            reasons.setdefault(key, {})[f"{row['dtype']}/{row['stats_dtype']}"] = None
+    out.print("\nwhat onedsl does for the rest, and oneDNN's message:")
+    for (added, message), types in reasons.items():
+        out.print(f"  {', '.join(types)}: {added} ({message})", markup=False)

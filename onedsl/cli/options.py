@@ -16,27 +16,18 @@ from ..tensors.dtypes import DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-PICTURES = (".png", ".pdf", ".svg")
 
+def parsed(metavar: str, parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parameter type of click that parses text, by a function that raises ValueError."""
 
-# click.ParamType is generic in newer versions of click and cannot be subscripted in older ones.
-class Parsed(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    """A parameter type of click that parses text with a given function.
-
-    The function must raise ValueError for invalid text.
-    """
-
-    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
-        self.name, self._parse = name, parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse the value, unless it was parsed before."""
-        if not isinstance(value, str):
-            return value
+    def convert(text: str) -> Any:
         try:
-            return self._parse(value)
+            return parse(text)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            raise click.BadParameter(str(error)) from None
+
+    convert.__name__ = metavar  # click shows the type's name in the help
+    return convert
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -58,9 +49,11 @@ def parse_positive(text: str) -> float:
     return number
 
 
-def parse_output_file(text: str) -> Path:
-    """Parse the path of a file that can be written."""
+def parse_output_file(text: str, suffixes: tuple[str, ...] = ("",)) -> Path:
+    """Parse the path of a file that can be written, with one of the suffixes."""
     path = Path(text)
+    if not text.endswith(suffixes):
+        raise ValueError(f"must end in {', '.join(suffixes)}, got {text!r}")
     if not path.parent.is_dir():
         raise ValueError(f"must be in an existing directory, got {text!r}")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -68,18 +61,12 @@ def parse_output_file(text: str) -> Path:
     return path
 
 
-def parse_picture_file(text: str) -> Path:
-    """Parse the path of a picture that can be written."""
-    if Path(text).suffix not in PICTURES:
-        raise ValueError(f"must end in {', '.join(PICTURES)}, got {text!r}")
-    return parse_output_file(text)
-
-
-COUNT = click.IntRange(min=1)
-OUTPUT_FILE = Parsed("file", parse_output_file)
-PICTURE_FILE = Parsed("file", parse_picture_file)
-POSITIVE = Parsed("number", parse_positive)
-SHAPE = Parsed("shape", parse_shape)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+COUNT = click.IntRange(1, 1 << 16)
+OUTPUT_FILE = parsed("file", parse_output_file)
+PICTURE_FILE = parsed("file", lambda text: parse_output_file(text, (".png", ".pdf", ".svg")))
+POSITIVE = parsed("number", parse_positive)
+SHAPE = parsed("shape", parse_shape)
 
 
 def names_option(
@@ -103,21 +90,10 @@ def names_option(
     some = f" Known: {', '.join(known)}." if default else ""
     return click.option(
         flag,
-        type=Parsed("names", parse),
+        type=parsed("names", parse),
         default=default or ",".join(known),
         show_default=True,
         help=f"Comma-separated names, or first words of hyphenated names.{some}",
-    )
-
-
-def save_option(default: str) -> Callable[[Command], Command]:
-    """Return a decorator that adds the option ``--save`` for the path of a picture."""
-    return click.option(
-        "--save",
-        type=Parsed("file", lambda text: parse_picture_file(text) if text else None),
-        default=default,
-        show_default=True,
-        help=f"Picture to write ({', '.join(PICTURES)}), or '' for none.",
     )
 
 

@@ -13,7 +13,6 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from ..bench.table import Column, console, microseconds, table
 from ..graph import Graph
 from ..operators._single_op_graph import CallInfo, parse_graph
 from ..operators.batch_norm_training_backward import (
@@ -31,6 +30,7 @@ from ..testing import (
     relative_l2,
 )
 from .options import POSITIVE, as_usage_errors
+from .output import console, microseconds, table
 
 Array = npt.NDArray[Any]
 Inputs = tuple[Array, Array, Array, Array, Array | None]
@@ -230,16 +230,23 @@ def _show(
         )
         for (backend, output), error in errors.items()
     ]
-    columns: tuple[Column[Line], ...] = (
-        Column("backend", lambda line: line.backend),
-        Column("output", lambda line: line.output),
-        Column("relative L2 error", lambda line: f"{line.error:.2e}"),
-        Column("tolerance", lambda line: f"{line.tolerance:.1e}"),
-        Column("result", lambda line: "PASS" if line.passed else "FAIL"),
-        Column("time (µs)", lambda line: line.time),
-    )
-    by_backend = [[line for line in lines if line.backend == name] for name in times]
-    out.print(table("", "", columns, by_backend))
+    sections = [
+        [
+            (
+                line.backend,
+                line.output,
+                f"{line.error:.2e}",
+                f"{line.tolerance:.1e}",
+                "PASS" if line.passed else "FAIL",
+                line.time,
+            )
+            for line in lines
+            if line.backend == name
+        ]
+        for name in times
+    ]
+    titles = ("backend", "output", "relative L2 error", "tolerance", "result", "time (µs)")
+    out.print(table(titles, sections))
     for backend, reason in unsupported.items():
         out.print(f"{backend} does not support this graph: {reason}", markup=False)
     passed = all(line.passed for line in lines)

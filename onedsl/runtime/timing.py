@@ -1,11 +1,13 @@
-"""Interleaved timing of several calls."""
+"""Interleaved timing of several calls, and noise detection."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 import timeit
 from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -14,6 +16,11 @@ MIN_ROUNDS = 5
 # Duration of a sample and of the warm-up before it. The warm-up wakes the threads and lets the
 # clock frequency settle, as in the middle of a training step.
 SAMPLE_SECONDS = 2e-3
+
+# CPU time of other programs below which a measurement is not noisy: CPUs, and seconds, because the
+# kernel counts in hundredths.
+TOLERATED_CPUS = 0.25
+NOISE_SECONDS = 0.05
 
 
 def samples_of(
@@ -65,3 +72,39 @@ def _warm_up(timer: timeit.Timer, seconds: float) -> int:
         if elapsed >= seconds:
             return total
         number = total
+
+
+class NoiseMonitor:
+    """Detects whether other programs use CPUs, from its construction on."""
+
+    def __init__(self) -> None:
+        self._begin, self._others = time.perf_counter(), _cpu_seconds_of_others()
+
+    def is_noisy(self, num_threads: int) -> bool:
+        """Return whether other programs left fewer CPUs than the number of threads."""
+        others = _cpu_seconds_of_others() - self._others
+        if others < NOISE_SECONDS:
+            return False
+        used = others / (time.perf_counter() - self._begin)
+        return num_threads + used > (os.cpu_count() or 1) + TOLERATED_CPUS
+
+    def warning(self, num_threads: int) -> str:
+        """Return a warning if the times since the construction are noisy, else an empty string."""
+        return noise_warning() if self.is_noisy(num_threads) else ""
+
+
+def noise_warning() -> str:
+    """Return a warning that other programs disturb the measurement, with a remedy."""
+    warning = "Warning: other programs used CPUs that the threads needed."
+    if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive":
+        return warning
+    return (
+        f"{warning} A call can take ten times as long, because OpenMP's threads wait for each "
+        "other actively. Set OMP_WAIT_POLICY=passive or a lower OMP_NUM_THREADS."
+    )
+
+
+def _cpu_seconds_of_others() -> float:
+    user, nice, system = map(int, Path("/proc/stat").read_text().split()[1:4])
+    own = sum(os.times()[:4])  # with children that have ended
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - own

@@ -5,75 +5,69 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-Line = TypeVar("Line")
 Item = TypeVar("Item")
 
-EMPTY = "-"
 WIDTH = 110  # without a terminal
 
 
-@dataclass(frozen=True)
-class Column(Generic[Line]):
-    """A column's title, and the function that returns its cell for a line."""
-
-    title: str
-    cell: Callable[[Line], str]
-
-
 def table(
-    title: str,
-    caption: str,
-    columns: Sequence[Column[Line]],
-    sections: Iterable[Sequence[Line]],
+    titles: Sequence[str],
+    sections: Iterable[Iterable[Sequence[str]]],
+    title: str = "",
+    caption: str = "",
+    left: int = 1,
 ) -> Table:
     """Build a table with a gap between sections and without empty columns.
 
-    In a narrow terminal, the labels in the first column wrap. Numbers in the other columns are
-    never truncated.
+    In a narrow terminal, the labels in the first column wrap. Cells in the other columns are never
+    truncated. The first `left` columns are left-aligned.
     """
-    sections = [section for section in sections if section]
-    columns = [
-        column
-        for column in columns
-        if any(column.cell(line) != EMPTY for section in sections for line in section)
-    ]
+    sections = [list(section) for section in sections]
+    shown = [i for i in range(len(titles)) if any(line[i] for part in sections for line in part)]
     result = Table(
         title=title, caption=caption, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
     )
-    for i, column in enumerate(columns):
+    for i in shown:
         result.add_column(
-            column.title,
-            justify="right" if i else "left",
+            titles[i],
+            justify="left" if i < left else "right",
             no_wrap=i > 0,
             overflow="fold",
             vertical="bottom",
         )
     for section in sections:
         for line in section:
-            result.add_row(*(column.cell(line) for column in columns))
+            result.add_row(*(line[i] for i in shown))
         result.add_section()
     return result
 
 
+def grid(lines: Iterable[tuple[str, str]]) -> Table:
+    """Build a table of labels and texts without a frame; texts wrap in a narrow terminal."""
+    result = Table.grid(padding=(0, 2))
+    for line in lines:
+        result.add_row(*line)
+    return result
+
+
 def microseconds(seconds: float) -> str:
-    """Format a time in microseconds."""
+    """Format a time in microseconds, NaN as an empty string."""
     if math.isnan(seconds):
-        return EMPTY
+        return ""
     return f"{seconds * 1e6:,.{1 if seconds < 1e-5 else 0}f}"
 
 
 def ratio(value: float) -> str:
-    """Format a ratio."""
-    return EMPTY if math.isnan(value) else f"{value:.2f}"
+    """Format a ratio, NaN as an empty string."""
+    return "" if math.isnan(value) else f"{value:.2f}"
 
 
 def console() -> Console:
