@@ -28,6 +28,7 @@ pytest.importorskip("rich")
 from onedsl import cli
 from onedsl.graph import Graph
 from onedsl.operators._single_op_graph import parse_graph
+from onedsl.runtime import timing
 
 
 def run_command(*arguments, **options):
@@ -189,6 +190,18 @@ def test_run_reports_failures(graph_file, capsys, monkeypatch):
     assert verdicts["native", "diff_gamma"] == "FAIL"
     assert verdicts["native", "diff_src"] == "PASS"
     assert shown.splitlines()[-1] == "FAIL"
+
+
+@pytest.mark.parametrize("command", ["run", "explain"])
+def test_noise_is_reported(command, graph_file, monkeypatch, capsys):
+    monkeypatch.setattr(timing.NoiseMonitor, "is_noisy", lambda *_: True)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    argument = str(graph_file) if command == "run" else "4x8x8x16"
+    assert main([command, argument, "--seconds", "0.01"]) == 0
+    captured = capsys.readouterr()
+    shown = " ".join((captured.out + captured.err).split())
+    assert "OpenMP's threads wait for each other actively" in shown
+    assert "OMP_WAIT_POLICY=passive" in shown
 
 
 def test_an_error_of_nan_fails():

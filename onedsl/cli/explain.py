@@ -19,7 +19,7 @@ from ..operators.batch_norm_training_backward import (
     CompiledBatchNormTrainingBackward,
 )
 from ..runtime.errors import UnsupportedError
-from ..runtime.timing import median_seconds
+from ..runtime.timing import NoiseMonitor, median_seconds
 from ..tensors.dtypes import DTYPES, Backend, DType
 from ..tensors.spec import DataFormatLike, TensorSpec
 from .options import POSITIVE, SHAPE, as_usage_errors, with_operator_options
@@ -213,6 +213,7 @@ def _times(
     info = native._core.kernel_info
     non_temporal = info is not None and bool(info["non_temporal"])
     calls = {"call": _call(compiled, memory), "triad": triad_call(memory, non_temporal)}
+    monitor = NoiseMonitor()
     times = median_seconds(calls, seconds=seconds)
     bandwidth = 3 * case.tensor_bytes / times["triad"]
     floor = case.floor_in_triads(non_temporal) * times["triad"]
@@ -224,3 +225,5 @@ def _times(
     yield "bandwidth", f"{bandwidth / 1e9:.1f} GB/s ({triad})"
     yield "floor", f"{floor * 1e6:,.1f} µs, {floor / times['call']:.0%} of the time"
     yield "time", f"{times['call'] * 1e6:,.1f} µs"
+    if warning := monitor.warning(compiled.num_threads):
+        yield "noise", warning

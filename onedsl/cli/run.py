@@ -19,8 +19,9 @@ from ..operators.batch_norm_training_backward import (
     BatchNormGradients,
     BatchNormTrainingBackward,
 )
+from ..runtime.capabilities import capabilities
 from ..runtime.errors import UnsupportedError
-from ..runtime.timing import median_seconds
+from ..runtime.timing import NoiseMonitor, median_seconds
 from ..tensors.dtypes import DTYPES, Backend
 from ..testing import (
     SUM_TOLERANCES,
@@ -135,8 +136,12 @@ def run(
             for name, got in result._asdict().items()
             if got is not None
         }
+        monitor = NoiseMonitor()
         times = median_seconds(calls, seconds=seconds)
-    return _show(graph_file, problem, errors, times, unsupported)
+    status = _show(graph_file, problem, errors, times, unsupported)
+    if warning := monitor.warning(capabilities().num_threads):
+        click.echo(warning, err=True)
+    return status
 
 
 def _read(path: Path) -> Graph:
