@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
 
 import helpers
 import numpy as np
@@ -297,19 +296,3 @@ def test_unsupported_by_onednn():
     for dtype in missing:
         inputs = Inputs((4, 16, (5, 5)), dtype)
         helpers.expect_unsupported(dtype, lambda i=inputs: op(*i.forward, backend="onednn"))
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        onedsl.BatchNormForwardTraining(1e-5),
-        onedsl.BatchNormForwardTraining(1e-5, 0.9, "NCX"),
-        onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0),
-        onedsl.BatchNormReLUTrainingBackward(1e-3, "NCX", clip=6.0),
-    ],
-    ids=repr,
-)
-def test_pickle_and_repr(op):
-    assert pickle.loads(pickle.dumps(op)) == op
-    assert eval(repr(op)) == op
-    assert len({op, pickle.loads(pickle.dumps(op))}) == 1

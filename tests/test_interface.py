@@ -25,49 +25,66 @@ from onedsl.runtime import capabilities as _capabilities
 Op = onedsl.BatchNormTrainingBackward
 
 
+OPERATORS = [
+    Op(1e-5),
+    Op(0.1, "NCX"),
+    onedsl.BatchNormTrainingBackprop(1e-5, "NCX"),
+    onedsl.BatchNormalizationGrad(1e-30),
+    onedsl.BatchNormForwardTraining(np.float32(1e-5)),
+    onedsl.BatchNormForwardTraining(1e-5, 0.25),
+    onedsl.BatchNormReLUForwardTraining(1, 0.9, "NCX", clip=6),
+    onedsl.BatchNormReLUTrainingBackward(1e-5, clip=0.5),
+]
+
+
 class TestOperator:
     def test_attributes(self):
         op = Op(epsilon=1e-3, data_format="NCX")
         assert op.epsilon == 1e-3
         assert op.data_format is onedsl.DataFormat.NCX
-        assert Op(1e-3).data_format is onedsl.DataFormat.NXC
-        assert Op(1e-3, onedsl.DataFormat.NCX) == op
         assert op.data_format == "NCX"
+        relu = OPERATORS[-2]
+        assert (relu.epsilon, relu.momentum, relu.clip) == (1.0, 0.9, 6.0)
+        assert OPERATORS[4].momentum is None
+        assert not hasattr(OPERATORS[3], "data_format")
+        for cls in {type(op) for op in OPERATORS} - {onedsl.BatchNormalizationGrad}:
+            assert cls(1e-3).data_format is onedsl.DataFormat.NXC
 
-    def test_frozen(self):
-        op = Op(1e-3)
+    def test_equality_and_hash(self):
+        assert Op(1e-3) == Op(1e-3, "NXC") == Op(np.float64(1e-3))
+        assert Op(1e-3, onedsl.DataFormat.NCX) == Op(1e-3, "NCX") != Op(1e-3)
+        assert hash(Op(1e-3)) == hash(Op(1e-3, "NXC"))
+        assert Op(1e-3) != Op(1e-4)
+        assert Op(1e-3) != 1e-3
+        assert Op(1e-3) != type("Other", (Op,), {"__slots__": ()})(1e-3)
+        assert len({*OPERATORS, Op(1e-5, "NXC"), Op(0.1, "NCX")}) == len(OPERATORS)
+
+    @pytest.mark.parametrize("op", OPERATORS, ids=repr)
+    def test_every_operator_is_frozen_and_has_copies(self, op):
         for name in ("epsilon", "data_format", "anything"):
             with pytest.raises(AttributeError):
                 setattr(op, name, 1)
             with pytest.raises(AttributeError):
                 delattr(op, name)
+        assert eval(repr(op), {"onedsl": onedsl}) == op
+        copies = [copy.copy(op), copy.deepcopy([op])[0]]
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            copies.append(pickle.loads(pickle.dumps(op, protocol)))
+        assert {*copies} == {op}
 
-    def test_equality_and_hash(self):
-        assert Op(1e-3) == Op(1e-3, "NXC") == Op(np.float64(1e-3))
-        assert hash(Op(1e-3)) == hash(Op(1e-3, "NXC"))
-        assert Op(1e-3) != Op(1e-4)
-        assert Op(1e-3) != Op(1e-3, "NCX")
-        assert Op(1e-3) != 1e-3
-        assert Op(1e-3) != type("Other", (Op,), {"__slots__": ()})(1e-3)
-        assert len({Op(1), Op(1.0), Op(1, "NXC"), Op(1, "NCX")}) == 2
-
-    def test_repr_evaluates_to_an_equal_object(self):
-        for epsilon in (1e-5, 1, 0.1, 1e-30, np.float32(1e-5)):
-            op = Op(epsilon, "NCX")
-            assert eval(repr(op), {"onedsl": onedsl}) == op
-        assert (
-            repr(Op(1e-5)) == "onedsl.BatchNormTrainingBackward(epsilon=1e-05, data_format='NXC')"
+    def test_repr(self):
+        assert repr(OPERATORS[-2]) == (
+            "onedsl.BatchNormReLUForwardTraining(epsilon=1.0, momentum=0.9, data_format='NCX', "
+            "clip=6.0)"
         )
 
-    def test_pickle_and_copy(self):
+    def test_a_copy_computes_and_validates(self):
         op = Op(1e-3, "NCX")
         problem = helpers.case((4, 3, 5), "f32", "f32", "NCX").problem
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            again = pickle.loads(pickle.dumps(op, protocol))
-            assert again == op
-            assert np.array_equal(again(*problem).diff_src, op(*problem).diff_src)
-        assert copy.copy(op) == op
-        assert copy.deepcopy([op]) == [op]
+        again = pickle.loads(pickle.dumps(op))
+        assert np.array_equal(again(*problem).diff_src, op(*problem).diff_src)
+        with pytest.raises(ValueError, match="diff_dst must have src's shape"):
+            again(problem.src, problem.diff_dst[:2], *problem[2:])
 
 
 class TestDataFormat:

@@ -47,24 +47,17 @@ SIZES = (5, 4, 3, 7)
 
 
 class TestDirectML:
-    @pytest.mark.parametrize("dtype", ["f32", "f16"])
-    @pytest.mark.parametrize("rank", [1, 2, 3, 4])
-    def test_every_set_of_kept_axes(self, rank, dtype):
-        for kept in subsets(rank):
-            problem = directml_problem(SIZES[:rank], kept, dtype)
-            check(problem, DIRECTML(*problem))
-
     @pytest.mark.parametrize("kept", list(subsets(4)), ids=str)
-    def test_every_set_of_kept_axes_on_several_threads(self, kept):
+    def test_every_set_of_kept_axes(self, kept):
         dtype = ("f32", "f16")[len(kept) % 2]
         x, dy, *stats = directml_problem((12, 20, 33, 50), kept, dtype)
         problem = (x, dy / dy.dtype.type(16), *stats)  # f16 cannot hold larger sums
         check(problem, DIRECTML(*problem))
 
-    def test_random_shapes_of_high_rank(self):
-        for seed in range(200):
+    def test_random_shapes(self):
+        for seed in range(300):
             rng = np.random.default_rng(seed)
-            rank = int(rng.integers(5, 9))
+            rank = int(rng.integers(1, 9))
             shape = tuple(int(n) for n in rng.integers(1, 5, rank))
             kept = tuple(axis for axis in range(rank) if rng.random() < 0.5)
             problem = directml_problem(shape, kept, ("f32", "f16")[seed % 2], seed)
@@ -96,19 +89,11 @@ class TestDirectML:
         )
         assert compiled(*problem, out=out) is out
         check(problem, out)
-        for got, want in zip(DIRECTML(*problem), out, strict=True):
-            np.testing.assert_array_equal(got, want)
-
-    @pytest.mark.parametrize("kept", [(1,), (0, 2), (1, 3)], ids=str)
-    def test_in_place(self, kept):
-        problem = directml_problem((6, 5, 8, 9), kept)
         want = DIRECTML(*problem)
-        x, dy, *stats = (a.copy() for a in problem)
-        out = onedsl.BatchNormalizationGradients(dy, np.empty_like(stats[0]), stats[0] * 0)
-        got = DIRECTML(x, dy, *stats, out=out)
-        assert got.output_gradient is dy
-        for a, b in zip(got, want, strict=True):
-            np.testing.assert_array_equal(a, b)
+        in_place = (problem[1], *(np.empty_like(a) for a in want[1:]))
+        for got in (out, DIRECTML(*problem, out=in_place)):
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_array_equal(a, b)
 
     @pytest.mark.parametrize("kept", [(1,), (0, 2), (1, 3)], ids=str)
     @pytest.mark.parametrize("dtype", ["f32", "f16"])
@@ -136,18 +121,6 @@ class TestDirectML:
         problem = directml_problem((6, 5, 8, 9), kept)
         with pytest.raises(onedsl.UnsupportedError, match="adjacent in memory"):
             DIRECTML(*problem, backend="onednn")
-
-    @pytest.mark.parametrize("threads", [1, 2, 3])
-    @pytest.mark.parametrize("kept", [(0, 2), (1, 3), (1,)], ids=str)
-    def test_bitwise_equal_for_any_number_of_threads(self, kept, threads):
-        import threadpoolctl
-
-        problem = directml_problem((16, 20, 33, 50), kept)
-        want = DIRECTML(*problem)
-        with threadpoolctl.threadpool_limits(threads, user_api="openmp"):
-            got = DIRECTML(*problem)
-        for a, b in zip(got, want, strict=True):
-            np.testing.assert_array_equal(a, b)
 
     @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3)], ids=str)
     def test_empty(self, shape):
@@ -193,6 +166,7 @@ class TestDirectML:
             (0, np.ones((2, 3)), TypeError, r"input \(InputTensor\) must be f32.*got float64"),
             (0, np.ones((1,) * 9, np.float32), ValueError, r"\(InputTensor\) must have at most 8"),
             (0, np.array(1, np.float32), ValueError, r"\(InputTensor\) must have at least 1 dim"),
+            (0, np.ones((2, 3), helpers.NUMPY["bf16"]), TypeError, r"must be f32 or f16, got bf16"),
             (1, np.ones((3, 2), np.float32), ValueError, r"\(InputGradientTensor\) must have"),
             (2, np.ones(3, np.float32), ValueError, r"mean \(MeanTensor\) must have as many"),
             (2, np.ones((2, 2), np.float32), ValueError, r"\(MeanTensor\).* its size or 1"),
@@ -216,18 +190,9 @@ class TestDirectML:
         with pytest.raises(TypeError, match=r"scale \(ScaleTensor\) must be an array, got None"):
             DIRECTML.apply(sums, x, dy, mean, variance, None)
 
-    def test_rank_9(self):
-        arguments = directml_problem((2,) * 9, (1,))
-        with pytest.raises(ValueError, match=r"\(InputTensor\) must have at most 8 dimensions"):
-            DIRECTML(*arguments)
+    def test_compile_validates_ranks_and_dtypes(self):
         with pytest.raises(ValueError, match=r"\(InputTensor\) must have at most 8 dimensions"):
             DIRECTML.compile(onedsl.TensorSpec((2,) * 9), (1, 2) + (1,) * 7)
-
-    def test_bf16(self):
-        bf16 = helpers.NUMPY["bf16"]
-        arguments = [a.astype(bf16) for a in directml_problem((2, 3), (1,))]
-        with pytest.raises(TypeError, match=r"InputTensor\) must be f32 or f16, got bf16"):
-            DIRECTML(*arguments)
         with pytest.raises(TypeError, match="must be f32 or f16, got bf16"):
             DIRECTML.compile(onedsl.TensorSpec((2, 3), "bf16"), (1, 3))
 
@@ -310,30 +275,3 @@ class TestBackprop:
             op(x, x, s, s, outputs="diff_src")
         with pytest.raises(ValueError, match=r"out\.input_delta must not overlap input_forward"):
             op(x, x.copy(), s, s, out=(x, s.copy(), s.copy()))
-
-    def test_default_data_format(self):
-        assert onedsl.BatchNormTrainingBackprop(EPSILON).data_format == "NXC"
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
-        onedsl.BatchNormTrainingBackprop(1e-5, "NCX"),
-        onedsl.BatchNormalizationGrad(1e-5),
-    ],
-    ids=lambda op: type(op).__name__,
-)
-def test_equality_hash_and_repr(op):
-    assert eval(repr(op), {"onedsl": onedsl}) == op
-    assert hash(eval(repr(op), {"onedsl": onedsl})) == hash(op)
-    others = {
-        onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
-        onedsl.BatchNormTrainingBackprop(1e-5, "NCX"),
-        onedsl.BatchNormalizationGrad(1e-5),
-        onedsl.BatchNormalizationGrad(1e-4),
-    }
-    assert op in others
-    assert len(others) == 4
-    with pytest.raises(AttributeError):
-        op.epsilon = 1

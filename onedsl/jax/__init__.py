@@ -1,10 +1,11 @@
-"""Batch normalization for JAX on CPUs, computed by onedsl's kernels.
+"""Batch normalization for JAX on CPUs.
 
 Install with ``pip install 'onedsl[jax]'`` and import with ``import onedsl.jax``: ``import onedsl``
 alone does not import JAX.
 
-The training forward pass and the gradient are custom calls: XLA calls onedsl's C++ through its
-foreign function interface (FFI), without Python and without the GIL. JAX 0.6.1 to 0.10.2 are
+onedsl's kernels compute the training forward pass and the gradient. XLA calls them through its
+foreign function interface (FFI), without Python and without the GIL. `jax.numpy` computes
+`batch_norm_frozen`, and the training forward pass if the batch is sharded. JAX 0.6.1 to 0.10.2 are
 tested.
 
 **Supported**
@@ -121,8 +122,8 @@ def batch_norm_backward(
     Raises
     ------
     TypeError, ValueError
-        If an argument does not meet the requirements above, was deleted, or is not on a CPU. If
-        JAX compiles a program for another device, JAX raises its own error.
+        If an argument does not meet the requirements above, was deleted, or is not on a CPU; also
+        in the layers. If JAX compiles a program for another device, JAX raises its own error.
 
     Notes
     -----
@@ -167,21 +168,14 @@ def batch_norm(
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
     gamma, beta : array, (C,), f32, optional
         Scale and shift. The defaults are ones and zeros.
-    epsilon : float
-        Positive and finite; added to the variance.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channels in src's shape: last (NXC) or second (NCX).
+    epsilon, data_format
+        As in `batch_norm_backward`.
 
     Returns
     -------
     dst : array, src's shape and dtype
     mean, variance : array, (C,), f32
         Statistics of src; the variance is the biased one.
-
-    Raises
-    ------
-    TypeError, ValueError
-        For the same reasons as `batch_norm_backward`.
 
     Notes
     -----
@@ -238,19 +232,12 @@ def batch_norm_frozen(
         For example the running statistics.
     gamma, beta : array, (C,), dtype of mean, optional
         Scale and shift. The defaults are ones and zeros.
-    epsilon : float
-        Positive and finite; added to the variance.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channels in src's shape: last (NXC) or second (NCX).
+    epsilon, data_format
+        As in `batch_norm_backward`.
 
     Returns
     -------
     array, src's shape and dtype
-
-    Raises
-    ------
-    TypeError, ValueError
-        For the same reasons as `batch_norm_backward`.
 
     Notes
     -----

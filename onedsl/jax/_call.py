@@ -54,17 +54,9 @@ except ImportError:  # JAX 0.6 has no jax.export without absl-py
     pass
 
 
-def backward(
-    attributes: Attributes,
-    src: jax.Array,
-    diff_dst: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
-) -> BatchNormGradients:
-    """Compute diff_src, diff_gamma and diff_beta."""
-    schema = batch_norm_training_backward.SCHEMA
-    return BatchNormGradients(*_call(schema, attributes, src, diff_dst, mean, variance, gamma))
+def backward(attributes: Attributes, *inputs: jax.Array | None) -> BatchNormGradients[jax.Array]:
+    """Compute diff_src, diff_gamma and diff_beta from the inputs of the operator."""
+    return BatchNormGradients(*_call(batch_norm_training_backward.SCHEMA, attributes, *inputs))
 
 
 def forward(

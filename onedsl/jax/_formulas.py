@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from .. import _core
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ._arguments import Attributes
-
-MeshAxes = tuple[str, ...]
+from ._mesh import MeshAxes
 
 
 def forward(
@@ -61,37 +60,37 @@ def backward(
     mean: jax.Array,
     variance: jax.Array,
     gamma: jax.Array | None,
-) -> BatchNormGradients:
+) -> BatchNormGradients[jax.Array]:
     """Compute diff_src, diff_gamma and diff_beta."""
     axes, _ = summed_axes_and_shape(attributes, src)
     xhat, _ = _xhat_and_rstd(attributes, src, mean, variance)
     dy = to_f32(diff_dst)
-    diff_gamma, diff_beta = (dy * xhat).sum(axes), dy.sum(axes)
+    sums = (dy * xhat).sum(axes), dy.sum(axes)
     return BatchNormGradients(
-        diff_src(attributes, src, diff_dst, mean, variance, gamma, diff_gamma, diff_beta),
-        diff_gamma.astype(mean.dtype),
-        diff_beta.astype(mean.dtype),
+        diff_src(attributes, sums, src, diff_dst, mean, variance, gamma),
+        *(total.astype(mean.dtype) for total in sums),
     )
 
 
 def diff_src(
     attributes: Attributes,
+    sums: tuple[jax.Array, jax.Array],
     src: jax.Array,
     diff_dst: jax.Array,
     mean: jax.Array,
     variance: jax.Array,
     gamma: jax.Array | None,
-    diff_gamma: jax.Array,
-    diff_beta: jax.Array,
+    *,
     mesh_axes: MeshAxes = (),
 ) -> jax.Array:
-    """Compute diff_src from diff_gamma and diff_beta, which must be f32."""
+    """Compute diff_src from the sums diff_gamma and diff_beta, which must be f32."""
     axes, shape = summed_axes_and_shape(attributes, src)
     xhat, rstd = _xhat_and_rstd(attributes, src, mean, variance)
     dy = to_f32(diff_dst)
     if attributes.statistics is _core.Statistics.batch:
         count = elements_per_channel(src, axes, mesh_axes)
-        dy = dy - diff_beta.reshape(shape) / count - xhat * diff_gamma.reshape(shape) / count
+        diff_gamma, diff_beta = (total.reshape(shape) / count for total in sums)
+        dy = dy - diff_beta - xhat * diff_gamma
     scale = rstd if gamma is None else to_f32(gamma) * rstd
     return (scale.reshape(shape) * dy).astype(src.dtype)
 

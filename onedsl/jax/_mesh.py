@@ -9,7 +9,6 @@ computes sums over its own elements, and the sums are added over the devices. In
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -21,47 +20,10 @@ from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from .. import _core
-from ..operators.batch_norm_training_backward import BatchNormGradients
-from . import _call, _formulas
 from ._arguments import Attributes
-from ._formulas import MeshAxes
 
-# A function whose arrays contain all elements of each channel. Its arguments are the attributes and
-# the arrays.
-_LocalCall = Callable[..., Any]
-# A function whose arrays contain some elements of each channel. It has the same arguments, and the
-# keyword argument `mesh_axes`: its sums include all devices along these axes.
-_SummingCall = Callable[..., Any]
-
-
-def backward(
-    attributes: Attributes,
-    src: jax.Array,
-    diff_dst: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
-) -> BatchNormGradients:
-    """Compute diff_src, diff_gamma and diff_beta of arrays that may be sharded."""
-    inputs = src, diff_dst, mean, variance, gamma
-    gradients: BatchNormGradients = _partition(
-        attributes, _call.backward, _summing_backward, inputs
-    )
-    return gradients
-
-
-def forward(
-    attributes: Attributes, src: jax.Array, gamma: jax.Array | None, beta: jax.Array | None
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalize by the batch statistics, for arrays that may be sharded.
-
-    Return dst, and mean and variance in f32.
-    """
-    results: tuple[jax.Array, jax.Array, jax.Array] = _partition(
-        attributes, _call.forward, _formulas.forward, (src, gamma, beta)
-    )
-    return results
+MeshAxes = tuple[str, ...]
+Call = Callable[..., Any]
 
 
 def match_shardings(attributes: Attributes, *arrays: Any) -> tuple[Any, ...]:
@@ -109,68 +71,35 @@ def _make_varying(array: jax.Array, axes: frozenset[str]) -> Any:
     return jax.lax.pvary(array, tuple(axes))
 
 
-def _summing_backward(
-    attributes: Attributes,
-    src: jax.Array,
-    diff_dst: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
-    *,
-    mesh_axes: MeshAxes,
-) -> BatchNormGradients:
-    """Compute the gradients if this device has only some elements of each channel.
+def partitioned(local_call: Call, summing_call: Call) -> Call:
+    """Return a function of the attributes and arrays that the compiler can partition over devices.
 
-    onedsl computes diff_gamma and diff_beta for this device's elements. They are added over the
-    devices, and `jax.numpy` computes diff_src from the totals. For batch statistics, the diff_src
-    that onedsl computed is discarded; it costs one of six passes over memory of src's size.
+    Each device runs `local_call` or, if the elements of a channel are sharded, `summing_call`,
+    whose sums include all devices along the axes in its keyword argument `mesh_axes`.
     """
-    frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
-    # Convert to f32, so that the sums over devices are f32.
-    mu, var, scale = jax.tree.map(_formulas.to_f32, (mean, variance, gamma))
-    local = _call.backward(frozen, src, diff_dst, mu, var, scale)
-    diff_gamma, diff_beta = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)
-    diff_src = local.diff_src
-    if attributes != frozen:
-        diff_src = _formulas.diff_src(
-            attributes, src, diff_dst, mu, var, scale, diff_gamma, diff_beta, mesh_axes
-        )
-    return BatchNormGradients(diff_src, diff_gamma.astype(mean.dtype), diff_beta.astype(mean.dtype))
+
+    def call(attributes: Attributes, *inputs: Any) -> Any:
+        local = functools.partial(local_call, attributes)
+        if jax.sharding.get_abstract_mesh().manual_axes:  # inside jax.shard_map
+            varying = _varying_axes(inputs[0])
+            return jax.tree.map(
+                lambda array: _make_varying(array, varying - _varying_axes(array)), local(*inputs)
+            )
+        results = jax.eval_shape(local, *inputs)
+        summing = functools.partial(summing_call, attributes)
+        whole = _with_rules(attributes, local, summing, inputs, results)
+        sharding = jax.typeof(inputs[0]).sharding
+        if not _is_explicit(sharding):
+            return whole(*inputs)
+        # The compiler partitions only over Auto axes of a mesh.
+        shardings = jax.tree.map(_shardings(attributes, sharding, inputs[0].shape), results)
+        return jax.sharding.auto_axes(whole, out_sharding=shardings)(*inputs)
+
+    return call
 
 
-def _partition(
-    attributes: Attributes,
-    local_call: _LocalCall,
-    summing_call: _SummingCall,
-    inputs: tuple[Any, ...],
-) -> Any:
-    """Compute a result such that the compiler can partition the computation over devices.
-
-    Each device runs `local_call` or, if the elements of a channel are sharded, `summing_call`.
-    """
-    local_call = functools.partial(local_call, attributes)
-    summing_call = functools.partial(summing_call, attributes)
-    if jax.sharding.get_abstract_mesh().manual_axes:  # inside jax.shard_map
-        varying = _varying_axes(inputs[0])
-        return jax.tree.map(
-            lambda array: _make_varying(array, varying - _varying_axes(array)), local_call(*inputs)
-        )
-    results = jax.eval_shape(local_call, *inputs)
-    call = _partitioned(attributes, local_call, summing_call, inputs, results)
-    sharding = jax.typeof(inputs[0]).sharding
-    if not _is_explicit(sharding):
-        return call(*inputs)
-    # The compiler partitions only over Auto axes of a mesh.
-    shardings = jax.tree.map(_shardings(attributes, sharding, inputs[0].shape), results)
-    return jax.sharding.auto_axes(call, out_sharding=shardings)(*inputs)
-
-
-def _partitioned(
-    attributes: Attributes,
-    local_call: _LocalCall,
-    summing_call: _SummingCall,
-    inputs: tuple[Any, ...],
-    results: Any,
+def _with_rules(
+    attributes: Attributes, local_call: Call, summing_call: Call, inputs: Any, results: Any
 ) -> Any:
     """Return `local_call` with rules for the partitioner and for `jax.vmap`."""
 

@@ -5,6 +5,7 @@ The first argument of every function is the attributes, a static argument of JAX
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,7 +13,9 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from . import _formulas, _mesh
+from .. import _core
+from ..operators.batch_norm_training_backward import BatchNormGradients
+from . import _call, _formulas, _mesh
 from ._arguments import Attributes
 
 
@@ -31,8 +34,31 @@ def _with_jvp(call: Any, formulas: Any) -> Any:
     return differentiable
 
 
-_differentiable_backward = _with_jvp(_mesh.backward, _formulas.backward)
-_differentiable_forward = _with_jvp(_mesh.forward, _formulas.forward)
+def _summing_backward(attributes: Attributes, *inputs: Any, mesh_axes: _mesh.MeshAxes) -> Any:
+    """Compute the gradients if this device has only some elements of each channel.
+
+    onedsl computes diff_gamma and diff_beta for this device's elements. They are added over the
+    devices, and `jax.numpy` computes diff_src from the totals. For batch statistics, the diff_src
+    that onedsl computed is discarded; it costs one of six passes over memory of src's size.
+    """
+    src, diff_dst, *statistics = inputs
+    frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
+    # Convert to f32, so that the sums over devices are f32.
+    inputs = (src, diff_dst, *jax.tree.map(_formulas.to_f32, statistics))
+    local = _call.backward(frozen, *inputs)
+    sums = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)
+    diff_src = local.diff_src
+    if attributes != frozen:
+        diff_src = _formulas.diff_src(attributes, sums, *inputs, mesh_axes=mesh_axes)
+    return BatchNormGradients(diff_src, *(s.astype(statistics[0].dtype) for s in sums))
+
+
+_differentiable_backward = _with_jvp(
+    _mesh.partitioned(_call.backward, _summing_backward), _formulas.backward
+)
+_differentiable_forward = _with_jvp(
+    _mesh.partitioned(_call.forward, _formulas.forward), _formulas.forward
+)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, Generic
 
 from .. import _core
 from ..graph import Graph, of_core
@@ -14,7 +14,7 @@ from ..tensors.spec import TensorSpec
 from . import _attributes, _validation
 from ._autotune import fastest
 from ._operator import Arrays, Operator, Result
-from ._schema import OpSchema, channel_axis
+from ._schema import channel_axis
 
 
 class Compiled(Generic[Result]):
@@ -41,8 +41,6 @@ class Compiled(Generic[Result]):
         "_statistics",
     )
 
-    _schema: ClassVar[OpSchema]
-
     def __init__(
         self,
         operator: Operator[Result],
@@ -60,7 +58,7 @@ class Compiled(Generic[Result]):
         `given` contains for each optional input whether calls pass it, and `all_outputs` is whether
         they compute the optional outputs. `stats_shape` matters only if statistics broadcast.
         """
-        schema = self._schema
+        schema = operator._schema
         self._operator = operator
         self._spec = _validation.check_spec(spec)
         self._given = 0
@@ -126,13 +124,13 @@ class Compiled(Generic[Result]):
     @property
     def gamma(self) -> bool:
         """Whether calls pass gamma, also if the operator has another name for it."""
-        names = [name for name, *_ in _core.signature(self._schema.operation)["inputs"]]
+        names = [name for name, *_ in _core.signature(self._operator._schema.operation)["inputs"]]
         return bool(self._given >> names.index("gamma") & 1)
 
     @property
     def outputs(self) -> str:
         """The outputs that calls compute: ``"all"``, or the names of the required ones."""
-        return "all" if self._all_outputs else ", ".join(self._schema.required)
+        return "all" if self._all_outputs else ", ".join(self._operator._schema.required)
 
     @property
     def backend(self) -> str:
@@ -187,13 +185,13 @@ class Compiled(Generic[Result]):
 
     def _check(self, arrays: Sequence[Array | None]) -> None:
         _validation.check_compiled_for(
-            self._schema, arrays, self._spec, self._statistics, self._given
+            self._operator._schema, arrays, self._spec, self._statistics, self._given
         )
 
     def __repr__(self) -> str:
         given = "".join(
             f"{port.name}={bool(self._given >> i & 1)}, "
-            for i, port in enumerate(self._schema.inputs)
+            for i, port in enumerate(self._operator._schema.inputs)
             if port.optional
         )
         return (

@@ -39,8 +39,6 @@ class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __call__(
         self,
         src: SrcArray,

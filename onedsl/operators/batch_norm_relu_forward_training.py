@@ -19,8 +19,6 @@ class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __call__(
         self,
         src: SrcArray,

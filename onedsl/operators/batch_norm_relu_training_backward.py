@@ -55,8 +55,6 @@ class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __call__(
         self,
         src: SrcArray,

@@ -45,8 +45,6 @@ class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __call__(
         self,
         input_forward: SrcArray,

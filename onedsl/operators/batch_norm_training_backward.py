@@ -37,8 +37,6 @@ class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __call__(
         self,
         src: SrcArray,

@@ -68,8 +68,6 @@ class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __call__(
         self,
         input: SrcArray,  # noqa: A002 - the field is InputTensor
