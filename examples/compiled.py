@@ -15,7 +15,7 @@ src, diff_dst, mean, variance, gamma = testing.random_problem(SHAPE, "bf16")
 expected = testing.batch_norm_backward(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
 op = onedsl.BatchNormTrainingBackward(EPSILON, "NXC")
 
-# compile selects the kernel and the schedule for this shape and these types.
+# compile selects the backend and makes the plan for this shape and these types.
 compiled = op.compile(onedsl.TensorSpec(SHAPE, "bf16"), stats_dtype="f32", gamma=True)
 print(f"{op} for {compiled.spec}")
 print(f"  runs {compiled.implementation} with {compiled.num_threads} threads")
