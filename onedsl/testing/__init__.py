@@ -12,7 +12,6 @@ from ._reference import (
     batch_norm_relu_backward,
     batch_normalization_grad,
 )
-from ._statistics import check_statistics
 
 __docformat__ = "numpy"
 
@@ -27,7 +26,6 @@ __all__ = [
     "batch_norm_forward_training",
     "batch_norm_relu_backward",
     "batch_normalization_grad",
-    "check_statistics",
     "random_problem",
     "relative_l2",
 ]

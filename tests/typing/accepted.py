@@ -213,7 +213,6 @@ def looking(src: Float32, mean: Float32, variance: Float32) -> None:
     print(compiled.graph.to_json() == text)
     with onedsl.verbose():
         op(src, src, mean, variance)
-    assert_type(testing.check_statistics(src, mean, variance, data_format="NXC"), list[str])
 
 
 def reference() -> None:
