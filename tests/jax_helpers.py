@@ -5,7 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+from helpers import EPSILON
 from jax import experimental
+
+from onedsl import testing
 
 # JAX 0.6 has it in jax.experimental.
 enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else experimental.enable_x64
@@ -16,3 +19,24 @@ def in_float64(function, *values):
     with enable_x64(True):
         wide = [None if v is None else jnp.asarray(np.asarray(v, np.float64)) for v in values]
         return jax.tree.map(np.asarray, jax.jit(function)(*wide))
+
+
+def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="NXC"):
+    """Compute the layer with jax.numpy in src's dtype, as a reference that JAX differentiates.
+
+    Return dst and the statistics, which are src's own unless they are given.
+    """
+    channel = src.ndim - 1 if data_format == "NXC" else 1
+    axes = tuple(axis for axis in range(src.ndim) if axis != channel)
+    shape = tuple(size if axis == channel else 1 for axis, size in enumerate(src.shape))
+    if mean is None:
+        mean, variance = src.mean(axes), src.var(axes)
+    dst = (src - mean.reshape(shape)) / jnp.sqrt(variance + EPSILON).reshape(shape)
+    dst = dst if gamma is None else dst * gamma.reshape(shape)
+    return (dst if beta is None else dst + beta.reshape(shape)), mean, variance
+
+
+def assert_close(actual, expected, tolerance):
+    """Compare the arrays of two pytrees by their relative L2 errors."""
+    for a, b in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert testing.relative_l2(a, b) <= tolerance, testing.relative_l2(a, b)

@@ -105,6 +105,17 @@ def test_invalid_inputs_return_none(run, port):
             assert run({**GOOD, port: odd}) is None, name
 
 
+@pytest.mark.parametrize("port", range(2, 5))
+def test_broadcast_statistics_must_be_contiguous(port):
+    op = operator(statistics=FROZEN, statistics_shape=BROADCAST)
+    inputs = [X, X, *[np.ones((1, 3), np.float32)] * 3]
+    assert op.run(tuple(inputs), True, None, NATIVE) is not None
+    inputs[port] = np.ones((1, 6), np.float32)[:, ::2]
+    assert op.run(tuple(inputs), True, None, NATIVE) is None
+    inputs[2:] = [inputs[port]] * 3
+    assert op.run(tuple(inputs), True, None, NATIVE) is None
+
+
 @runs
 @pytest.mark.parametrize("member", range(3))
 def test_invalid_outputs_return_none(run, member):

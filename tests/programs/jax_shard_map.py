@@ -7,29 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import EPSILON
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
-from jax_helpers import in_float64
+from jax_helpers import assert_close, composed, in_float64
 
 import onedsl.jax
 from onedsl import testing
 
-EPSILON = 1e-5
 DEVICES = int(sys.argv[1])
 assert len(jax.devices()) == DEVICES
 mesh = jax.make_mesh({1: (1, 1), 4: (2, 2)}[DEVICES], ("a", "b"), axis_types=(AxisType.Auto,) * 2)
 problem = testing.random_problem((8, 4, 6, 8))
 src, diff_dst, mean, variance, gamma = problem
-AXES = (0, 1, 2)
 
 
-def composed_frozen(src, gamma, beta, mean, variance):
-    return gamma * (src - mean) / jnp.sqrt(variance + EPSILON) + beta
-
-
-def composed(src, gamma, beta):
-    mean, variance = src.mean(AXES), src.var(AXES)
-    return composed_frozen(src, gamma, beta, mean, variance), mean, variance
+def composed_frozen(*arguments):
+    return composed(*arguments)[0]
 
 
 def onedsl_frozen(src, gamma, beta, mean, variance):
@@ -59,11 +53,6 @@ def gradients_of(layer, spec, parameter_spec, parameters, uses, **options):
 
     in_specs = (spec, spec, *[parameter_spec] * parameters)
     return sharded(local, in_specs, (spec, *[parameter_spec] * parameters), **options)
-
-
-def assert_close(got, expected, tolerance):
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert testing.relative_l2(a, b) <= tolerance, testing.relative_l2(a, b)
 
 
 def check_gradients(ours, theirs, arguments, *specs_and_uses, **options):

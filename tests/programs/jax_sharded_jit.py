@@ -7,14 +7,14 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+from helpers import EPSILON
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax_helpers import in_float64
+from jax_helpers import composed, in_float64
 
 import onedsl.jax
 from onedsl import testing
 
-EPSILON = 1e-5
 DEVICES = int(sys.argv[1])
 assert len(jax.devices()) == DEVICES
 MESH_SHAPE = {1: (1, 1), 4: (2, 2)}[DEVICES]
@@ -24,13 +24,8 @@ def put(mesh, spec, *arrays):
     return tuple(jax.device_put(a, NamedSharding(mesh, P(*spec))) for a in arrays)
 
 
-def composed(src, gamma, beta, axes):
-    """Compute the layer with jax.numpy."""
-    shape = [1 if axis in axes else size for axis, size in enumerate(src.shape)]
-    x = src.astype(gamma.dtype)
-    mean, variance = x.mean(axes), x.var(axes)
-    dst = (x - mean.reshape(shape)) / jnp.sqrt(variance + EPSILON).reshape(shape)
-    return dst * gamma.reshape(shape) + beta.reshape(shape), mean, variance
+def in_dtype_of_gamma(src, gamma, beta, data_format):
+    return composed(src.astype(gamma.dtype), gamma, beta, data_format=data_format)
 
 
 def gradients_of(layer):
@@ -87,7 +82,7 @@ def check(mesh, data_format, spec, dtype="f32", stats="f32", statistics="batch")
     (beta,) = put(mesh, (), problem.mean)
     arguments = src, gamma, beta, diff_dst
     layer = gradients_of(functools.partial(onedsl.jax.batch_norm, **options))
-    reference = gradients_of(functools.partial(composed, axes=axes))
+    reference = gradients_of(functools.partial(in_dtype_of_gamma, data_format=data_format))
     ours, theirs = (jax.jit(f).lower(*arguments).compile() for f in (layer, reference))
     got = ours(*arguments)
     expected = in_float64(reference, *arguments)
