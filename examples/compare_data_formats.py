@@ -83,7 +83,7 @@ def conclusion(pairs: list[Pair]) -> str:
 def draw(path: Path, pairs: list[Pair], notes: list[str]) -> None:
     """Draw a bar for each layer, implementation and format, in a panel for each type."""
     dtypes = list(dict.fromkeys(pair["NXC"].dtype for pair in pairs))
-    height = 2.4 + 0.45 * len(pairs) / len(dtypes)
+    height = max(5.0, 2.4 + 0.45 * len(pairs) / len(dtypes))
     figure = Figure(figsize=(13, height), layout="constrained")
     for axes, dtype in zip(
         figure.subplots(1, len(dtypes), sharey=True, squeeze=False)[0], dtypes, strict=True
