@@ -382,7 +382,9 @@ class TestOut:
         address = {"data": (start, True), "shape": (2,) * 30, "strides": tuple(strides)}
         interface = {"version": 3, "typestr": "<f4"} | address
         knapsack = np.asarray(types.SimpleNamespace(__array_interface__=interface))
-        assert may_overlap(one, knapsack)
+        overlaps = may_overlap(one, knapsack)
+        del knapsack  # if the assertion failed, pytest would print it, and crash
+        assert overlaps
 
 
 def test_inputs_may_be_the_same_read_only_array():

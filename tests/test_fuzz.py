@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import sys
 
 import helpers
 import numpy as np
 import pytest
-from fuzz import case, judge
-from fuzz.workers import Worker
+from fuzz import case, judge, workers
 
 import onedsl
 
@@ -25,41 +23,33 @@ def test_a_short_run():
     assert child.stdout.endswith("violations: 0\n")
 
 
-def run_worker(program, *ranges):
-    """Run a worker whose children execute a program, with the range of seeds in sys.argv."""
-    pending = queue.SimpleQueue()
-    for item in ranges:
-        pending.put(item)
-    worker = Worker(pending, [sys.executable, "-c", f"import os, sys, time\n{program}"], 2)
-    worker.run()
-    return worker
-
-
-def test_a_crash_is_reported_and_the_other_seeds_run():
-    program = """
-first, count = map(int, sys.argv[1:])
-for seed in range(first, first + count):
-    print("start", seed, flush=True)
-    if seed == 12:
-        os.abort()
-    print("done", "direct", flush=True)
+def run(statement, first, count):
+    """Run children in which `judge.check(seed)` is replaced by a statement."""
+    program = f"""
+import os, sys, time
+sys.path.insert(0, {str(helpers.TESTS)!r})
+from fuzz import judge, workers
+def check(seed):
+    {statement}
+    return "direct"
+judge.check, workers.TIMEOUT = check, 2
+workers.make_calls(*map(int, sys.argv[1:]))
 """
-    worker = run_worker(program, (10, 5), (20, 2))
-    assert worker.outcomes == {"direct": 6}
-    (violation,) = worker.violations
-    assert violation.startswith("12: exit status -6")
+    return workers.run_children([sys.executable, "-c", program], first, count)
 
 
-def test_a_hang_is_reported_after_the_timeout():
-    program = """
-first, count = map(int, sys.argv[1:])
-print("start", first, flush=True)
-time.sleep(60 if first == 3 else 0)
-print("done", "direct", flush=True)
-"""
-    worker = run_worker(program, (3, 1), (4, 1))
-    assert worker.outcomes == {"direct": 1}
-    assert worker.violations == ["3: timeout\n"]
+@pytest.mark.parametrize(
+    ("statement", "report"),
+    [
+        ("seed == 12 and os.abort()", "12: exit status -6\nFatal Python error: Aborted"),
+        ("seed == 12 and time.sleep(60)", "12: exit status 1\nTimeout"),
+        ("assert seed != 12", "12: AssertionError()"),
+    ],
+)
+def test_failures_are_reported_and_the_other_seeds_run(statement, report):
+    outcomes, (violation,) = run(statement, 10, 5)
+    assert outcomes["direct"] == 4
+    assert violation.startswith(report)
 
 
 @pytest.fixture(scope="module")

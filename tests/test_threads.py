@@ -109,11 +109,5 @@ def test_fork(backend, first):
     assert child.stdout == "done\n"
 
 
-def test_multiprocessing_fork_pool():
-    """Programs often fork implicitly, through a pool of workers."""
-    child = helpers.run_script("fork_pool.py", timeout=60)
-    assert child.returncode == 0, child.stderr
-
-
 def test_helpers_have_all_formats():
     assert [f.value for f in onedsl.DataFormat] == FORMATS

@@ -13,17 +13,17 @@ from __future__ import annotations
 import argparse
 import collections
 import os
-import queue
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[0] = str(HERE.parent)  # replaces this folder, so that `fuzz` can be imported as a package
 
-from fuzz.workers import Worker, make_calls  # noqa: E402
+from fuzz.workers import make_calls, run_children  # noqa: E402
 
-CALLS_PER_CHILD = 5000
+CALLS_PER_CHILD = 1000
 
 
 def main() -> int:
@@ -49,20 +49,22 @@ def main() -> int:
         make_calls(*options.child)
         return 0
 
-    ranges: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-    end = options.seed + options.calls
-    for first in range(options.seed, end, CALLS_PER_CHILD):
-        ranges.put((first, min(CALLS_PER_CHILD, end - first)))
     torch = ["--torch"] if options.torch else []
     command = [sys.executable, "-W", "error", str(HERE), *torch, "--child"]
-    start = time.monotonic()
-    workers = [Worker(ranges, command) for _ in range(options.workers)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    outcomes = sum((worker.outcomes for worker in workers), collections.Counter())
-    violations = sum(len(worker.violations) for worker in workers)
+    start, end = time.monotonic(), options.seed + options.calls
+
+    def run(first: int) -> tuple[collections.Counter[str], int]:
+        outcomes, found = run_children(command, first, min(CALLS_PER_CHILD, end - first))
+        for violation in found:
+            print(violation, flush=True)
+        return outcomes, len(found)
+
+    outcomes: collections.Counter[str] = collections.Counter()
+    violations = 0
+    with ThreadPoolExecutor(options.workers) as pool:
+        for counted, found in pool.map(run, range(options.seed, end, CALLS_PER_CHILD)):
+            outcomes += counted
+            violations += found
     counts = ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
     seconds = time.monotonic() - start
     print(f"{outcomes.total()} calls from seed {options.seed} in {seconds:.0f} s ({counts})")
