@@ -101,7 +101,12 @@ from .operators.batch_normalization_grad import (
     CompiledBatchNormalizationGrad,
 )
 from .runtime.capabilities import Capabilities, Support, capabilities
-from .runtime.errors import GammaIgnoredWarning, OneDNNError, UnsupportedError
+from .runtime.errors import (
+    GammaIgnoredWarning,
+    OneDNNDefectWarning,
+    OneDNNError,
+    UnsupportedError,
+)
 from .runtime.plan_cache import PlanCounts, clear_plans, plan_counts
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec
@@ -137,6 +142,7 @@ __all__ = [  # noqa: RUF022
     "OneDNNError",
     "UnsupportedError",
     "GammaIgnoredWarning",
+    "OneDNNDefectWarning",
     "capabilities",
     "Capabilities",
     "Support",

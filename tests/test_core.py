@@ -247,32 +247,6 @@ def test_compiled_rejects_invalid_type_pairs():
                 compile_(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("dims", "data_format", "outputs"),
-    [
-        ([], "NXC", 3),
-        ([], "NCX", 3),
-        ([3], "NXC", 3),
-        ([3], "NCX", 3),
-        ([-2, 2, 2, 16], "NXC", 3),
-        ([2, 2, 2, -16], "NXC", 3),
-        ([2, 2, 2, 16], "NHWC", 3),
-        ([2, 2, 2, 16], "", 3),
-        ([2, 2, 2, 16], "NXC", -1),
-        ([2, 2, 2, 16], "NXC", 0),
-        ([2, 2, 2, 16], "NXC", 4),
-        ([2, 2, 2, 16], "NXC", 1000),
-        ([1] * 13, "NXC", 3),
-        ([2**40] * 4, "NXC", 3),
-    ],
-    ids=str,
-)
-def test_onednn_compiles_does_not_crash(dims, data_format, outputs):
-    """Regression: reading beyond the end of empty dims."""
-    with pytest.raises((ValueError, IndexError, onedsl.OneDNNError)):
-        _core.onednn_compiles(dims, data_format, F32, F32, True, outputs)
-
-
 def test_is_dense_of_other_objects():
     dense = {"rank_0", "rank_1", "other_shape", "empty"}
     dense |= {f"vector_{kind}" for kind in ("short", "long", "f16")}

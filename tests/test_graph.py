@@ -119,7 +119,7 @@ def test_to_json_rejects_invalid_arguments():
 def test_compiled_graphs_are_consistent(name):
     graph = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16))).graph
     assert [op.kind for op in graph.ops] == KINDS[name]
-    assert sorted(i for part in graph.partitions for i in part.op_ids) == [
+    assert sorted(i for part in graph.partitions() for i in part.op_ids) == [
         op.id for op in graph.ops
     ]
     tensors = {}
@@ -128,15 +128,17 @@ def test_compiled_graphs_are_consistent(name):
             assert tensors.setdefault(tensor.id, tensor) == tensor
             assert math.prod(tensor.shape) in (16, 2 * 4 * 4 * 16)
             assert tensor.dtype == "f32"
-    for part in graph.partitions:
+    for part in graph.partitions():
         assert part.supported
         assert part.kind.split(" + ") == [graph.ops[i].kind for i in part.op_ids]
         for tensor in (*part.inputs, *part.outputs):
             assert tensors[tensor.id].shape == tensor.shape
             assert tensor.layout_type == "strided"
-    assert str(graph).count("\n") == len(graph.ops) + len(graph.partitions) + sum(
+    lines = str(graph).splitlines()
+    assert len(lines) == 2 + len(graph.ops) + len(graph.partitions()) + sum(
         len(op.inputs) + len(op.outputs) for op in graph.ops
     )
+    assert lines[-1] == "changed by onedsl: reshaped to 2x1x16x16"
     if KINDS[name] == ["BatchNormTrainingBackward"]:
         back = onedsl.BatchNormTrainingBackward.from_json(graph.to_json())
         assert back == onedsl.BatchNormTrainingBackward(1e-5)
@@ -169,8 +171,8 @@ def test_drawings_label_everything(name, tmp_path):
             assert f"{key} = {value}" in texts
         for _, _, tensor in op.ports:
             assert f"{tensor.id}: " in texts
-    for part in compiled.graph.partitions:
-        assert f"partition {part.id}" in texts
+    for part in compiled.graph.partitions():
+        assert str(part) in texts
 
 
 def test_drawing_as_png(tmp_path):
@@ -240,21 +242,25 @@ INVALID = [
         r"attrs.momentum is not",
     ),
     ((*OP, "inputs", 4), None, ""),
-    ((*OP, "inputs", 0, "dtype"), "s8", r"inputs\[0\].dtype must be f32 .* got \"s8\" for src"),
+    (
+        (*OP, "inputs", 0, "dtype"),
+        "s8",
+        r"graph\[0\].inputs\[0\] \(src\) must have dtype f32, .* got \"s8\"",
+    ),
     (
         (*OP, "inputs", 1, "dtype"),
         "f32",
-        r"inputs\[1\].dtype must be bf16 like src",
+        r"graph\[0\].inputs\[1\] \(diff_dst\) must have dtype bf16 like src, got f32",
     ),
     (
         (*OP, "outputs", 1, "dtype"),
         "bf16",
-        r"outputs\[1\].dtype must be f32 like mean",
+        r"graph\[0\].outputs\[1\] \(diff_gamma\) must have dtype f32 like mean, got bf16",
     ),
     (
         (*OP, "inputs", 0),
         {"id": 0, "dtype": "bf16", "shape": [24], "stride": [1]},
-        r"inputs\[0\].shape must be of rank 2 or more, got \(24,\)",
+        r"graph\[0\].inputs\[0\] \(src\) must have 2 to 12 dimensions, got \(24,\)",
     ),
     ((*OP, "inputs", 0, "shape"), "24", r"inputs\[0\].shape must be a list .*, got \"24\""),
     ((*OP, "inputs", 0, "shape", 1), -3, r"inputs\[0\].shape must be non-negative sizes, got \["),
@@ -262,28 +268,31 @@ INVALID = [
     (
         (*OP, "inputs", 2, "shape"),
         [16],
-        r"inputs\[2\].shape must be \(24,\), .* got \(16,\) for mean",
+        (
+            r"graph\[0\].inputs\[2\] \(mean\) must have shape \(24,\), one value per channel of "
+            r"src, got \(16,\)"
+        ),
     ),
     (
         (*OP, "inputs", 1, "shape", 0),
         3,
-        r"inputs\[1\].shape .* got \(3, 1, 16, 24\) for",
+        r"inputs\[1\] \(diff_dst\) must have shape .*, like src, got \(3, 1, 16, 24\)",
     ),
     (
         (*OP, "outputs", 0, "shape", 0),
         3,
-        r"outputs\[0\].shape .* got \(3, 1, 16, 24\) f",
+        r"outputs\[0\] \(diff_src\) must have shape .*, like src, got \(3, 1, 16, 24\)",
     ),
     ((*OP, "inputs", 0, "stride"), [1], r"inputs\[0\].stride must be a list of 4 integers"),
     (
         (*OP, "inputs", 0, "stride", 0),
         0,
-        r"inputs\[0\].stride .* got \(0, 384, 24, 1\) f",
+        r"inputs\[0\] \(src\) must have a stride \(in elements\) .* got \(0, 384, 24, 1\)",
     ),
     (
         (*OP, "inputs", 0, "layout_type"),
         "opaque",
-        r"layout_type must be strided, got \"opaque\"",
+        r"inputs\[0\] \(src\) must be strided, got \"opaque\"",
     ),
     ((*OP, "outputs", 2), None, r"graph\[0\].outputs must be 1 \(diff_src\) or 3"),
 ]

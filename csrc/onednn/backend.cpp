@@ -14,9 +14,30 @@
 #include "engine.hpp"
 #include "fork_guard.hpp"
 #include "frozen.hpp"
+#include "graph.hpp"
 
 namespace onedsl::onednn {
 namespace {
+
+// The graph of an operation.
+class OperationGraph final : public Executable {
+ public:
+  explicit OperationGraph(const Op& op) : nodes_(nodes_of(op)), compiled_(nodes_) {}
+
+  void execute(const Ports& ports) override {
+    compiled_.execute([&](const std::size_t id) {
+      if (id >= id_of(Output{})) return ports.out[static_cast<Output>(id - id_of(Output{}))];
+      // oneDNN has one type for inputs and outputs; it does not write to inputs.
+      return const_cast<void*>(ports.in[static_cast<Input>(id)]);
+    });
+  }
+  std::size_t bytes() const noexcept override { return compiled_.bytes(); }
+  Nodes graph() const override { return nodes_; }
+
+ private:
+  Nodes nodes_;
+  CompiledGraph compiled_;
+};
 
 // Return the number of images into which an NXC tensor of `rows` rows is split. Any divisor of
 // `rows` is possible, but oneDNN blocks for the cache only if there are enough images for all
@@ -59,7 +80,7 @@ std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int n
   op.data_format = channels_last ? "NXC" : "NCX";
   op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
                           : std::vector<std::int64_t>{n, g.channels, spatial, 1};
-  return std::make_unique<CompiledGraph>(op);
+  return std::make_unique<OperationGraph>(op);
 }
 
 std::string required_isa(const DataType data) {
@@ -172,10 +193,7 @@ void Backend::run(const Ports& ports) {
   executable_->execute(all);
 }
 
-std::optional<GraphView> Backend::graph() const {
-  const ForkGuard guard;
-  return executable_->graph();
-}
+Nodes Backend::graph() const { return executable_->graph(); }
 
 std::size_t Backend::bytes() const noexcept {
   constexpr std::size_t onednn_bytes = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11

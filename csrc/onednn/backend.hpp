@@ -3,13 +3,22 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <vector>
 
 #include "../core/problem.hpp"
-#include "graph.hpp"
+#include "graph_view.hpp"
 
 namespace onedsl::onednn {
+
+// Code of oneDNN, for the number of OpenMP threads at compilation. execute() is not thread-safe and
+// ignores ports that are not part of the compiled problem.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  virtual void execute(const Ports& ports) = 0;
+  virtual std::size_t bytes() const noexcept { return 0; }  // of intermediate tensors
+  virtual Nodes graph() const { return {}; }                // empty for a primitive
+};
 
 // Runs a problem on oneDNN and works around its limits: reshapes to rank 4, always requests the
 // statistics among the outputs, and passes ones for an absent gamma.
@@ -22,8 +31,8 @@ class Backend {
   // compiled partition may run twice at the same time (its issue 4381 reports a crash).
   void run(const Ports& ports);
 
-  std::optional<GraphView> graph() const;  // nullopt if oneDNN runs a primitive
-  std::size_t bytes() const noexcept;      // of memory held, oneDNN's included, approximately
+  Nodes graph() const;                 // empty if oneDNN runs a primitive
+  std::size_t bytes() const noexcept;  // of memory held, oneDNN's included, approximately
 
  private:
   struct Delete {

@@ -3,7 +3,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "../core/types.hpp"
-#include "graph.hpp"
+#include "backend.hpp"
 
 namespace onedsl::onednn {
 

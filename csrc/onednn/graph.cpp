@@ -1,7 +1,9 @@
 #include "graph.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <stdexcept>
 #include <utility>
 
 #include "engine.hpp"
@@ -12,78 +14,110 @@ namespace {
 using dnnl::graph::logical_tensor;
 using dnnl::graph::op;
 
-logical_tensor::data_type dnnl_type(const DataType type) {
-  switch (type) {
-    case DataType::f32:
-      return logical_tensor::data_type::f32;
-    case DataType::bf16:
-      return logical_tensor::data_type::bf16;
-    case DataType::f16:
-      return logical_tensor::data_type::f16;
+// ---- oneDNN's names ----
+
+template <class Value, std::size_t n>
+using Names = std::array<std::pair<const char*, Value>, n>;
+
+using Type = logical_tensor::data_type;
+constexpr Names<Type, 3> types = {{{"f32", Type::f32}, {"bf16", Type::bf16}, {"f16", Type::f16}}};
+
+using Layout = logical_tensor::layout_type;
+constexpr Names<Layout, 3> layouts = {
+    {{"strided", Layout::strided}, {"any", Layout::any}, {"opaque", Layout::opaque}}};
+
+using Property = logical_tensor::property_type;
+constexpr Names<Property, 2> properties = {
+    {{"constant", Property::constant}, {"variable", Property::variable}}};
+
+using Kind = op::kind;
+constexpr Names<Kind, 7> kinds = {{
+    {"BatchNormTrainingBackward", Kind::BatchNormTrainingBackward},
+    {"BatchNormForwardTraining", Kind::BatchNormForwardTraining},
+    {"Add", Kind::Add},
+    {"Clamp", Kind::Clamp},
+    {"ClampBackward", Kind::ClampBackward},
+    {"ReLU", Kind::ReLU},
+    {"ReLUBackward", Kind::ReLUBackward},
+}};
+
+using Attribute = op::attr;
+constexpr Names<Attribute, 6> attributes = {{
+    {"epsilon", Attribute::epsilon},
+    {"momentum", Attribute::momentum},
+    {"data_format", Attribute::data_format},
+    {"use_dst", Attribute::use_dst},
+    {"min", Attribute::min},
+    {"max", Attribute::max},
+}};
+
+template <class Value, std::size_t n>
+std::string name_in(const Names<Value, n>& names, const Value value) {
+  for (const auto& [name, known] : names) {
+    if (known == value) return name;
   }
-  return logical_tensor::data_type::undef;
+  return "undef";
 }
 
-const char* name_of(const logical_tensor::data_type type) {
-  switch (type) {
-    case logical_tensor::data_type::f32:
-      return "f32";
-    case logical_tensor::data_type::bf16:
-      return "bf16";
-    case logical_tensor::data_type::f16:
-      return "f16";
-    default:
-      return "undef";
+template <class Value, std::size_t n>
+Value value_in(const Names<Value, n>& names, const std::string& name) {
+  for (const auto& [known, value] : names) {
+    if (name == known) return value;
   }
+  throw std::invalid_argument("onedsl does not pass \"" + name + "\" to oneDNN");
 }
 
-const char* name_of(const logical_tensor::layout_type layout) {
-  switch (layout) {
-    case logical_tensor::layout_type::strided:
-      return "strided";
-    case logical_tensor::layout_type::any:
-      return "any";
-    case logical_tensor::layout_type::opaque:
-      return "opaque";
-    default:
-      return "undef";
-  }
+// ---- Conversion between graphs as data and oneDNN's objects ----
+
+logical_tensor to_onednn(const TensorView& view) {
+  const Type type = value_in(types, view.type);
+  const Property property =
+      view.property == "undef" ? Property::undef : value_in(properties, view.property);
+  if (view.layout == "strided") return {view.id, type, view.dims, view.strides, property};
+  return {view.id, type, view.dims, value_in(layouts, view.layout), property};
 }
 
-const char* name_of(const logical_tensor::property_type property) {
-  switch (property) {
-    case logical_tensor::property_type::constant:
-      return "constant";
-    case logical_tensor::property_type::variable:
-      return "variable";
-    default:
-      return "undef";
-  }
+std::vector<logical_tensor> to_onednn(const std::vector<TensorView>& views) {
+  std::vector<logical_tensor> tensors;
+  for (const TensorView& view : views) tensors.push_back(to_onednn(view));
+  return tensors;
 }
 
-GraphView::Tensor view_of(const logical_tensor& tensor) {
-  const auto layout = tensor.get_layout_type();
-  GraphView::Tensor view{tensor.get_id(), name_of(tensor.get_data_type()),    tensor.get_dims(), {},
-                         name_of(layout), name_of(tensor.get_property_type())};
-  if (layout == logical_tensor::layout_type::strided) view.strides = tensor.get_strides();
+op to_onednn(const NodeView& node) {
+  op result(node.id, value_in(kinds, node.kind), to_onednn(node.inputs), to_onednn(node.outputs),
+            node.name);
+  for (const auto& [name, value] : node.attributes) {
+    const Attribute attribute = value_in(attributes, name);
+    std::visit([&](const auto& v) { result.set_attr(attribute, v); }, value);
+  }
+  return result;
+}
+
+TensorView view_of(const logical_tensor& tensor) {
+  const Layout layout = tensor.get_layout_type();
+  TensorView view{tensor.get_id(),          name_in(types, tensor.get_data_type()),
+                  tensor.get_dims(),        {},
+                  name_in(layouts, layout), name_in(properties, tensor.get_property_type())};
+  if (layout == Layout::strided) view.strides = tensor.get_strides();
   return view;
 }
 
-std::vector<GraphView::Tensor> views_of(const std::vector<logical_tensor>& tensors) {
-  std::vector<GraphView::Tensor> views;
+std::vector<TensorView> views_of(const std::vector<logical_tensor>& tensors) {
+  std::vector<TensorView> views;
   for (const logical_tensor& tensor : tensors) views.push_back(view_of(tensor));
   return views;
 }
 
-// Ids of the logical tensors: inputs, outputs, each by its enumerator, then intermediate tensors.
-std::size_t id_of(const Input port) { return static_cast<std::size_t>(port); }
-std::size_t id_of(const Output port) { return num_ports(Input{}) + static_cast<std::size_t>(port); }
-constexpr std::size_t first_intermediate = num_ports(Input{}) + num_ports(Output{});
+PartitionView view_of(const dnnl::graph::partition& partition) {
+  return {partition.get_id(), partition.get_ops(), partition.is_supported(),
+          views_of(partition.get_input_ports()), views_of(partition.get_output_ports())};
+}
 
-// The ops of an operation.
-class Ops {
+// ---- The graphs of the operations ----
+
+class NodesOfOperation {
  public:
-  explicit Ops(const Op& described) : described_(described) {
+  explicit NodesOfOperation(const Op& described) : described_(described) {
     switch (described.operation) {
       case Operation::training_backward:
         add_backward(tensor(Input::diff_dst));
@@ -100,111 +134,106 @@ class Ops {
     }
   }
 
-  const std::vector<op>& all() const { return ops_; }
-  const std::vector<GraphView::Node>& nodes() const { return nodes_; }
+  Nodes take() { return std::move(nodes_); }
 
  private:
   template <class Port>
-  logical_tensor tensor(const Port port) const {
+  TensorView tensor(const Port port) const {
     return tensor(id_of(port), is_tensor(port));
   }
-  logical_tensor new_intermediate() {
-    return tensor(first_intermediate + num_intermediates_++, true);
-  }
+  TensorView new_intermediate() { return tensor(first_intermediate + num_intermediates_++, true); }
 
-  logical_tensor tensor(const std::size_t id, const bool is_data) const {
-    const logical_tensor::dims& dims = described_.dims;
-    // dims{C} is a list of one size; without `dims` {C} would be a rank.
-    const logical_tensor::dims channels =
-        logical_tensor::dims{described_.data_format == "NXC" ? dims.back() : dims.at(1)};
-    return {id, dnnl_type(is_data ? described_.data : described_.statistics),
-            is_data ? dims : channels, logical_tensor::layout_type::strided};
+  TensorView tensor(const std::size_t id, const bool is_data) const {
+    constexpr std::array names = {"f32", "bf16", "f16"};  // by DataType
+    TensorView view;
+    view.id = id;
+    view.type = names[static_cast<std::size_t>(is_data ? described_.data : described_.statistics)];
+    view.dims = described_.dims;
+    if (!is_data) view.dims = {described_.data_format == "NXC" ? view.dims.back() : view.dims[1]};
+    view.strides.assign(view.dims.size(), 1);
+    for (std::size_t axis = view.dims.size() - 1; axis > 0; --axis) {
+      view.strides[axis - 1] = view.strides[axis] * std::max<std::int64_t>(view.dims[axis], 1);
+    }
+    return view;
   }
 
   // The name of an op is that of its kind.
-  void add(const op::kind kind, const std::vector<logical_tensor>& inputs,
-           const std::vector<logical_tensor>& outputs, const char* const name) {
-    nodes_.push_back({ops_.size(), name, name, {}, views_of(inputs), views_of(outputs)});
-    ops_.emplace_back(ops_.size(), kind, inputs, outputs, name);
+  void add(const char* const name, const std::vector<TensorView>& inputs,
+           const std::vector<TensorView>& outputs) {
+    nodes_.push_back({nodes_.size(), name, name, {}, inputs, outputs});
   }
 
   // Sets an attribute of the op that was added last.
   template <class T>
-  void set(const op::attr attribute, const char* const name, const T& value) {
+  void set(const char* const name, const T& value) {
     nodes_.back().attributes.emplace_back(name, value);
-    ops_.back().set_attr<T>(attribute, value);
   }
 
-  void add_batch_norm(const op::kind kind, const std::vector<logical_tensor>& inputs,
-                      const std::vector<logical_tensor>& outputs, const char* const name) {
-    add(kind, inputs, outputs, name);
-    set(op::attr::epsilon, "epsilon", described_.epsilon);
-    set(op::attr::data_format, "data_format", described_.data_format);
+  void add_batch_norm(const char* const name, const std::vector<TensorView>& inputs,
+                      const std::vector<TensorView>& outputs) {
+    add(name, inputs, outputs);
+    set("epsilon", described_.epsilon);
+    set("data_format", described_.data_format);
   }
 
-  void add_backward(const logical_tensor& diff_dst) {
-    std::vector<logical_tensor> inputs = {tensor(Input::src), diff_dst, tensor(Input::mean),
-                                          tensor(Input::variance)};
+  void add_backward(const TensorView& diff_dst) {
+    std::vector<TensorView> inputs = {tensor(Input::src), diff_dst, tensor(Input::mean),
+                                      tensor(Input::variance)};
     if (described_.inputs.has(Input::gamma)) inputs.push_back(tensor(Input::gamma));
-    std::vector<logical_tensor> outputs = {tensor(Output::diff_src)};
+    std::vector<TensorView> outputs = {tensor(Output::diff_src)};
     for (const Output sum : {Output::diff_gamma, Output::diff_beta}) {
       if (described_.outputs.has(sum)) outputs.push_back(tensor(sum));
     }
-    add_batch_norm(op::kind::BatchNormTrainingBackward, inputs, outputs,
-                   "BatchNormTrainingBackward");
+    add_batch_norm("BatchNormTrainingBackward", inputs, outputs);
   }
 
-  void add_forward(const logical_tensor& dst) {
-    std::vector<logical_tensor> inputs = {tensor(Input::src), tensor(Input::mean),
-                                          tensor(Input::variance)};
+  void add_forward(const TensorView& dst) {
+    std::vector<TensorView> inputs = {tensor(Input::src), tensor(Input::mean),
+                                      tensor(Input::variance)};
     for (const Input port : {Input::gamma, Input::beta}) {
       if (described_.inputs.has(port)) inputs.push_back(tensor(port));
     }
-    add_batch_norm(op::kind::BatchNormForwardTraining, inputs,
+    add_batch_norm("BatchNormForwardTraining", inputs,
                    {dst, tensor(Output::running_mean), tensor(Output::running_variance),
-                    tensor(Output::batch_mean), tensor(Output::batch_variance)},
-                   "BatchNormForwardTraining");
-    set(op::attr::momentum, "momentum", described_.momentum);
+                    tensor(Output::batch_mean), tensor(Output::batch_variance)});
+    set("momentum", described_.momentum);
   }
 
   void add_relu_forward() {
-    logical_tensor sum = new_intermediate();
+    TensorView sum = new_intermediate();
     add_forward(sum);
     if (described_.inputs.has(Input::residual)) {
-      const logical_tensor normalized = std::exchange(sum, new_intermediate());
-      add(op::kind::Add, {normalized, tensor(Input::residual)}, {sum}, "Add");
+      const TensorView normalized = std::exchange(sum, new_intermediate());
+      add("Add", {normalized, tensor(Input::residual)}, {sum});
     }
-    if (std::isinf(described_.clip)) {
-      add(op::kind::ReLU, {sum}, {tensor(Output::dst)}, "ReLU");
-    } else {
-      add(op::kind::Clamp, {sum}, {tensor(Output::dst)}, "Clamp");
-      set_bounds();
-    }
+    const bool relu = std::isinf(described_.clip);
+    add(relu ? "ReLU" : "Clamp", {sum}, {tensor(Output::dst)});
+    if (!relu) set_bounds();
   }
 
   void add_relu_backward() {
-    const logical_tensor masked = described_.outputs.has(Output::diff_residual)
-                                      ? tensor(Output::diff_residual)
-                                      : new_intermediate();
-    const std::vector<logical_tensor> inputs = {tensor(Input::dst), tensor(Input::diff_dst)};
+    const TensorView masked = described_.outputs.has(Output::diff_residual)
+                                  ? tensor(Output::diff_residual)
+                                  : new_intermediate();
     const bool relu = std::isinf(described_.clip);
-    add(relu ? op::kind::ReLUBackward : op::kind::ClampBackward, inputs, {masked},
-        relu ? "ReLUBackward" : "ClampBackward");
-    set(op::attr::use_dst, "use_dst", true);
+    add(relu ? "ReLUBackward" : "ClampBackward", {tensor(Input::dst), tensor(Input::diff_dst)},
+        {masked});
+    set("use_dst", true);
     if (!relu) set_bounds();
     add_backward(masked);
   }
 
   void set_bounds() {
-    set(op::attr::min, "min", 0.0F);
-    set(op::attr::max, "max", described_.clip);
+    set("min", 0.0F);
+    set("max", described_.clip);
   }
 
   const Op& described_;
-  std::vector<op> ops_;
-  std::vector<GraphView::Node> nodes_;
+  Nodes nodes_;
   std::size_t num_intermediates_ = 0;
 };
+
+// ---- Partitions ----
 
 std::vector<std::size_t> ids_of(const std::vector<logical_tensor>& tensors) {
   std::vector<std::size_t> ids;
@@ -229,93 +258,95 @@ std::vector<dnnl::graph::partition> sorted_topologically(
       return std::none_of(partitions.begin(), partitions.end(),
                           [&](const auto& first) { return depends(later, first); });
     });
+    if (next == partitions.end()) throw std::invalid_argument("the graph must not have cycles");
     sorted.push_back(*next);
     partitions.erase(next);
   }
   return sorted;
 }
 
+std::vector<dnnl::graph::partition> partition(const Nodes& nodes) {
+  dnnl::graph::graph graph(dnnl::engine::kind::cpu);
+  for (const NodeView& node : nodes) graph.add_op(to_onednn(node));
+  graph.finalize();
+  return sorted_topologically(graph.get_partitions());
+}
+
+// For error messages.
+std::string kinds_of(const Nodes& nodes) {
+  std::string names;
+  for (const NodeView& node : nodes) names += (names.empty() ? "" : " + ") + node.kind;
+  return names;
+}
+
 }  // namespace
 
-CompiledGraph::CompiledGraph(const Op& described)
-    : op_(described), name_(signature_of(described.operation).name), stream_(cpu_engine()) {
-  translate(std::string("building the graph of ") + name_, [&] {
-    dnnl::graph::graph graph(dnnl::engine::kind::cpu);
-    const Ops ops(described);
-    for (const op& node : ops.all()) graph.add_op(node);
-    graph.finalize();
+Nodes nodes_of(const Op& op) { return NodesOfOperation(op).take(); }
+
+std::vector<PartitionView> partitions_of(const Nodes& nodes) {
+  return translate("partitioning the graph of " + kinds_of(nodes), [&] {
+    std::vector<PartitionView> views;
+    for (const dnnl::graph::partition& part : partition(nodes)) views.push_back(view_of(part));
+    return views;
+  });
+}
+
+CompiledGraph::CompiledGraph(const Nodes& nodes) : name_(kinds_of(nodes)), stream_(cpu_engine()) {
+  translate("compiling the graph of " + name_, [&] {
     std::size_t covered = 0;
-    for (const dnnl::graph::partition& partition : sorted_topologically(graph.get_partitions())) {
-      if (!partition.is_supported()) break;
-      covered += partition.get_ops_num();
-      steps_.push_back(compile_step(partition));
+    for (const dnnl::graph::partition& part : partition(nodes)) {
+      if (!part.is_supported()) break;
+      covered += part.get_ops_num();
+      const std::vector<logical_tensor> inputs = part.get_input_ports();
+      const std::vector<logical_tensor> outputs = part.get_output_ports();
+      Step& step = steps_.emplace_back();
+      step.view = view_of(part);
+      step.partition = part.compile(inputs, outputs, cpu_engine());
+      for (const logical_tensor& input : inputs) {
+        step.inputs.emplace_back(input, cpu_engine(), nullptr);
+      }
+      for (const logical_tensor& output : outputs) {
+        step.outputs.emplace_back(output, cpu_engine(), nullptr);
+        if (nodes.size() > 1 && output.get_id() >= first_intermediate) {
+          intermediates_[output.get_id()].resize(output.get_mem_size());
+        }
+      }
     }
-    if (covered != ops.all().size()) {
-      raise(std::string("compiling ") + name_, "no kernel supports it", "unimplemented");
+    if (covered != nodes.size()) {
+      raise("compiling the graph of " + name_, "the partition is not supported", "unimplemented");
     }
   });
 }
 
-CompiledGraph::Step CompiledGraph::compile_step(const dnnl::graph::partition& partition) {
-  Step step;
-  const std::vector<logical_tensor> inputs = partition.get_input_ports();
-  const std::vector<logical_tensor> outputs = partition.get_output_ports();
-  step.partition = partition.compile(inputs, outputs, cpu_engine());
-  step.view.id = partition.get_id();
-  step.view.nodes = partition.get_ops();
-  step.view.supported = partition.is_supported();
-  step.input_ids = ids_of(inputs);
-  step.output_ids = ids_of(outputs);
-  for (const logical_tensor& input : inputs) {
-    step.inputs.emplace_back(input, cpu_engine(), nullptr);
-  }
-  for (const logical_tensor& output : outputs) {
-    step.outputs.emplace_back(output, cpu_engine(), nullptr);
-    if (output.get_id() >= first_intermediate)
-      intermediates_[output.get_id()].resize(output.get_mem_size());
-  }
-  return step;
-}
-
-void* CompiledGraph::memory_of(const std::size_t id, const Ports& ports) {
-  if (id >= first_intermediate) return intermediates_.at(id).data();
-  if (id >= num_ports(Input{})) return ports.out[static_cast<Output>(id - num_ports(Input{}))];
-  // oneDNN has one type for inputs and outputs; it does not write to inputs.
-  return const_cast<void*>(ports.in[static_cast<Input>(id)]);
-}
-
-void CompiledGraph::execute(const Ports& ports) {
-  translate(std::string("running ") + name_, [&] {
+void CompiledGraph::execute(const std::function<void*(std::size_t)>& memory) {
+  const auto bind = [&](const std::vector<TensorView>& views,
+                        std::vector<dnnl::graph::tensor>& tensors) {
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      const auto own = intermediates_.find(views[i].id);
+      tensors[i].set_data_handle(own == intermediates_.end() ? memory(views[i].id)
+                                                             : own->second.data());
+    }
+  };
+  translate("running " + name_, [&] {
     for (Step& step : steps_) {
-      for (std::size_t i = 0; i < step.inputs.size(); ++i) {
-        step.inputs[i].set_data_handle(memory_of(step.input_ids[i], ports));
-      }
-      for (std::size_t i = 0; i < step.outputs.size(); ++i) {
-        step.outputs[i].set_data_handle(memory_of(step.output_ids[i], ports));
-      }
+      bind(step.view.inputs, step.inputs);
+      bind(step.view.outputs, step.outputs);
       step.partition.execute(stream_, step.inputs, step.outputs);
     }
     stream_.wait();
   });
 }
 
-std::optional<GraphView> CompiledGraph::graph() const {
-  return translate(std::string("inspecting the graph of ") + name_, [&] {
-    GraphView view;
-    view.nodes = Ops(op_).nodes();
+std::vector<PartitionView> CompiledGraph::partitions() const {
+  return translate("inspecting the graph of " + name_, [&] {
+    std::vector<PartitionView> views;
     for (const Step& step : steps_) {
-      const auto compiled = [&](const std::vector<std::size_t>& ids) {
-        std::vector<GraphView::Tensor> views;
-        for (const std::size_t id : ids) {
-          views.push_back(view_of(step.partition.query_logical_tensor(id)));
-        }
-        return views;
-      };
-      GraphView::Partition& partition = view.partitions.emplace_back(step.view);
-      partition.inputs = compiled(step.input_ids);
-      partition.outputs = compiled(step.output_ids);
+      PartitionView& view = views.emplace_back(step.view);
+      for (std::vector<TensorView>* const tensors : {&view.inputs, &view.outputs}) {
+        for (TensorView& t : *tensors) t = view_of(step.partition.query_logical_tensor(t.id));
+      }
     }
-    return view;
+    return views;
   });
 }
 

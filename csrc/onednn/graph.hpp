@@ -2,9 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <oneapi/dnnl/dnnl_graph.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +13,10 @@
 #include "../core/types.hpp"
 #include "graph_view.hpp"
 
-// Operations as graphs of oneDNN's Graph API. Works around no limits of oneDNN: see backend.hpp.
+// Graphs of oneDNN's Graph API. Nothing here works around limits of oneDNN: see backend.hpp.
 namespace onedsl::onednn {
 
-// Arguments of a graph. dims are those of src, in the order of data_format.
+// Arguments of an operation's graph. dims are those of src, in the order of data_format.
 struct Op {
   Operation operation = Operation::training_backward;
   float epsilon = 0;
@@ -30,38 +30,40 @@ struct Op {
   OutputSet outputs;
 };
 
-// Compiled code of oneDNN, for the number of OpenMP threads at compilation. execute() is not
-// thread-safe and ignores ports that are not part of the compiled problem.
-class Executable {
- public:
-  virtual ~Executable() = default;
-  virtual void execute(const Ports& ports) = 0;
-  virtual std::size_t bytes() const noexcept { return 0; }       // of intermediate tensors
-  virtual std::optional<GraphView> graph() const { return {}; }  // nullopt for a primitive
-};
+// Returns the graph of an operation, in C order. Its tensors' ids are those of id_of(), then
+// first_intermediate and so on.
+Nodes nodes_of(const Op& op);
+constexpr std::size_t id_of(const Input port) { return static_cast<std::size_t>(port); }
+constexpr std::size_t id_of(const Output port) {
+  return num_ports(Input{}) + static_cast<std::size_t>(port);
+}
+constexpr std::size_t first_intermediate = num_ports(Input{}) + num_ports(Output{});
 
-// A graph of the ops of one operation: finalized, partitioned and compiled. If oneDNN makes several
-// partitions, this holds the tensors between them.
-class CompiledGraph final : public Executable {
+// Returns the partitions into which oneDNN divides a graph, in execution order.
+std::vector<PartitionView> partitions_of(const Nodes& nodes);
+
+// A graph that oneDNN compiled for the number of OpenMP threads at compilation. If oneDNN makes
+// several partitions, this holds the tensors between them. Throws UnsupportedError if oneDNN does
+// not support a partition.
+class CompiledGraph {
  public:
-  explicit CompiledGraph(const Op& op);
-  void execute(const Ports& ports) override;
-  std::size_t bytes() const noexcept override;
-  std::optional<GraphView> graph() const override;
+  explicit CompiledGraph(const Nodes& nodes);
+
+  // Not thread-safe. `memory` returns the memory of a tensor by its id, for all ids that are less
+  // than first_intermediate, or for all ids of a graph of one op.
+  void execute(const std::function<void*(std::size_t)>& memory);
+
+  std::vector<PartitionView> partitions() const;  // with the tensors as compiled
+  std::size_t bytes() const noexcept;             // of the tensors between partitions
 
  private:
   struct Step {
     dnnl::graph::compiled_partition partition;
-    GraphView::Partition view;  // its tensors are queried when needed
-    std::vector<std::size_t> input_ids, output_ids;
+    PartitionView view;
     std::vector<dnnl::graph::tensor> inputs, outputs;
   };
 
-  Step compile_step(const dnnl::graph::partition& partition);
-  void* memory_of(std::size_t id, const Ports& ports);
-
-  Op op_;
-  const char* name_;
+  std::string name_;
   dnnl::stream stream_;
   std::vector<Step> steps_;                                      // in execution order
   std::map<std::size_t, std::vector<std::byte>> intermediates_;  // by id of the logical tensor

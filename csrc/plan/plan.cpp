@@ -74,9 +74,7 @@ std::string Plan::implementation() const {
 
 std::size_t Plan::bytes() const noexcept { return sizeof *this + (onednn_ ? onednn_->bytes() : 0); }
 
-std::optional<onednn::GraphView> Plan::graph() const {
-  return onednn_ ? onednn_->graph() : std::nullopt;
-}
+onednn::Nodes Plan::graph() const { return onednn_ ? onednn_->graph() : onednn::Nodes{}; }
 
 std::optional<native::KernelInfo> Plan::kernel_info() const {
   if (onednn_ || key_.problem.geometry.elements() == 0) return std::nullopt;

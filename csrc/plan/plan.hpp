@@ -35,8 +35,8 @@ class Plan {
   std::string implementation() const;  // a description for users
   std::size_t bytes() const noexcept;  // of memory held, approximately
 
-  // For inspection; nullopt if the other backend runs, or nothing does.
-  std::optional<onednn::GraphView> graph() const;
+  // For inspection; empty or nullopt if the other backend runs, or nothing does.
+  onednn::Nodes graph() const;
   std::optional<native::KernelInfo> kernel_info() const;
 
  private:

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "../plan/cache.hpp"
+#include "bind_graph.hpp"
 #include "call.hpp"
 #include "gil.hpp"
 #include "run_log.hpp"
@@ -45,39 +46,6 @@ py::dict signature_info(const Operation operation) {
 }
 
 // ---- Plans as Python objects, for inspection ----
-
-py::list tensor_infos(const std::vector<onednn::GraphView::Tensor>& tensors) {
-  py::list infos;
-  for (const onednn::GraphView::Tensor& t : tensors) {
-    infos.append(
-        py::make_tuple(t.id, t.type, py::tuple(py::cast(t.dims)),
-                       t.strides ? py::object(py::tuple(py::cast(*t.strides))) : py::none(),
-                       t.layout, t.property));
-  }
-  return infos;
-}
-
-py::object graph_info(const Plan& plan) {
-  const std::optional<onednn::GraphView> graph = [&] {
-    // Safe without the GIL: oneDNN uses no Python objects, and the caller holds the plan.
-    const ReleasedGil released;
-    return plan.graph();
-  }();
-  if (!graph) return py::none();
-  py::list nodes;
-  for (const onednn::GraphView::Node& node : graph->nodes) {
-    py::dict attributes;
-    for (const auto& [name, value] : node.attributes) attributes[name.c_str()] = py::cast(value);
-    nodes.append(py::make_tuple(node.id, node.name, node.kind, attributes,
-                                tensor_infos(node.inputs), tensor_infos(node.outputs)));
-  }
-  py::list partitions;
-  for (const onednn::GraphView::Partition& part : graph->partitions) {
-    partitions.append(py::make_tuple(part.id, part.nodes, part.supported, tensor_infos(part.inputs),
-                                     tensor_infos(part.outputs)));
-  }
-  return py::make_tuple(nodes, partitions);
-}
 
 py::dict geometry_info(const Plan& plan) {
   const Geometry& g = plan.key().problem.geometry;
@@ -173,7 +141,8 @@ void bind_operator(py::module_& module) {
                              [](const Compiled& c) { return c.plan()->implementation(); })
       .def_property_readonly("num_threads",
                              [](const Compiled& c) { return c.plan()->key().num_threads; })
-      .def_property_readonly("graph", [](const Compiled& c) { return graph_info(*c.plan()); })
+      .def_property_readonly("graph",
+                             [](const Compiled& c) { return to_python(c.plan()->graph()); })
       .def_property_readonly("geometry", [](const Compiled& c) { return geometry_info(*c.plan()); })
       .def_property_readonly("kernel_info",
                              [](const Compiled& c) { return kernel_info(*c.plan()); });

@@ -18,10 +18,10 @@
 #include "../native/triad.hpp"
 #include "../onednn/engine.hpp"
 #include "../onednn/fork_guard.hpp"
-#include "../onednn/graph.hpp"
 #include "../torch/kernels.hpp"
 #include "../xla/handlers.hpp"
 #include "arrays.hpp"
+#include "bind_graph.hpp"
 #include "call.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
@@ -181,39 +181,6 @@ void run_triad(const py::object& out, const py::object& a, const py::object& b,
         max_threads());
 }
 
-void check_dims(const std::vector<std::int64_t>& dims) {
-  std::int64_t elements = 1;
-  bool valid = dims.size() >= 2;
-  for (const std::int64_t size : dims) {
-    valid = valid && size >= 0 && !__builtin_mul_overflow(elements, size, &elements);
-  }
-  if (!valid) throw std::invalid_argument("onedsl._core.onednn_compiles: dims are invalid");
-}
-
-void compile_by_onednn(std::vector<std::int64_t> dims, std::string data_format, const DataType data,
-                       const DataType statistics, const bool gamma, const int num_outputs) {
-  check_dims(dims);
-  if (num_outputs < 1 || num_outputs > 3 || (data_format != "NXC" && data_format != "NCX")) {
-    throw std::invalid_argument(
-        "onedsl._core.onednn_compiles: data_format must be NXC or NCX, num_outputs 1 to 3");
-  }
-  onednn::Op op;
-  op.epsilon = 1e-5F;
-  op.data_format = std::move(data_format);
-  op.dims = std::move(dims);
-  op.data = data;
-  op.statistics = statistics;
-  op.inputs = InputSet(Input::src, Input::diff_dst, Input::mean, Input::variance);
-  if (gamma) op.inputs.add(Input::gamma);
-  op.outputs = OutputSet(Output::diff_src);
-  if (num_outputs > 1) op.outputs.add(Output::diff_gamma);
-  if (num_outputs > 2) op.outputs.add(Output::diff_beta);
-  // Safe without the GIL: oneDNN uses no Python objects.
-  const ReleasedGil released;
-  const onednn::ForkGuard guard;
-  onednn::CompiledGraph{op};
-}
-
 void bind_capabilities(py::module_& module) {
   module.def("onednn_version", [] {
     const onednn::Version v = onednn::version();
@@ -235,8 +202,6 @@ void bind_capabilities(py::module_& module) {
     const onednn::ForkGuard guard;
     onednn::cpu_engine();
   });
-  module.def("onednn_compiles", &compile_by_onednn, py::arg("dims"), py::arg("data_format"),
-             py::arg("data"), py::arg("statistics"), py::arg("gamma"), py::arg("num_outputs"));
 }
 
 // ---- Frameworks ----
@@ -282,6 +247,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   onedsl::bind_dlpack(module);
   onedsl::bind_statistics(module);
   onedsl::bind_operator(module);
+  onedsl::bind_graph(module);
   onedsl::bind_capabilities(module);
   onedsl::bind_frameworks(module);
 }

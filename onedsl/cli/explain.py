@@ -159,7 +159,7 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     for op in graph.ops:
         yield "op", f"{op.kind} {dict(op.attrs)}"
         yield "oneDNN input", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
-    for part in graph.partitions:
+    for part in graph.partitions():
         yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
     yield "threads", str(compiled.num_threads)
 

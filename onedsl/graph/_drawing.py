@@ -59,7 +59,7 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
     for part in partitions:
         tops = [middles[i] - heights[i] / 2 for i in part.op_ids]
         bottoms = [middles[i] + heights[i] / 2 for i in part.op_ids]
-        _draw_frame(axes, min(tops), max(bottoms), f"partition {part.id}")
+        _draw_frame(axes, min(tops), max(bottoms), str(part))
     figure.savefig(path, dpi=110)
 
 

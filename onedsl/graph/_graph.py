@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from .. import _core
+from ..runtime.errors import OneDNNError
+from ._check import check_graph
+from ._compiled_graph import CompiledGraph, refusals
+from ._convert import ops_to_core, partitions_from_core
 from ._drawing import draw
 from ._json import JsonValue, parse_op
-from ._parts import GraphOp, LogicalTensor, Partition
+from ._parts import GraphOp, Partition
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Ops, and the partitions that oneDNN divides them into. `str` lists all parts.
+    """A graph of ops. `str` lists them with their tensors, and the partitions of `partitions`.
 
     Attributes
     ----------
     ops : tuple of GraphOp
-    partitions : tuple of Partition
-        Empty for a graph from JSON, which contains no partitions.
+    changes : tuple of str
+        What ``backend="onednn"`` changed in the graph that its caller asked for. Empty for other
+        graphs.
     version : str
         Version of the oneDNN that created the graph.
     engine_kind : str
@@ -34,10 +35,49 @@ class Graph:
     """
 
     ops: tuple[GraphOp, ...]
-    partitions: tuple[Partition, ...] = ()
+    changes: tuple[str, ...] = ()
     version: str = field(default_factory=lambda: ".".join(map(str, _core.onednn_version())))
     engine_kind: str = "cpu"
     fpmath_mode: str = "strict"
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Return the partitions into which oneDNN divides the graph, in execution order.
+
+        Returns
+        -------
+        tuple of Partition
+            `Partition.supported` is oneDNN's answer. It may be True for a partition that oneDNN
+            does not compile.
+
+        Raises
+        ------
+        ValueError
+            If the graph has ops that onedsl does not build, or shapes that are unknown or invalid.
+        UnsupportedError
+            If oneDNN does not accept an op.
+        """
+        check_graph(self.ops)
+        with refusals():
+            partitions = _core.graph_partitions(ops_to_core(self.ops))
+        return partitions_from_core(self.ops, partitions)
+
+    def compile(self) -> CompiledGraph:
+        """Compile the graph as it is by oneDNN, for its CPU engine.
+
+        Returns
+        -------
+        CompiledGraph
+
+        Raises
+        ------
+        ValueError
+            If the graph is not one op BatchNormTrainingBackward or BatchNormForwardTraining, or
+            has shapes or strides that are unknown or invalid.
+        UnsupportedError
+            If oneDNN does not support the graph on this CPU, with oneDNN's message and status, or
+            if oneDNN would fail instead of reporting an error.
+        """
+        return CompiledGraph(self.ops)
 
     def to_json(self) -> str:
         """Return the graph in the JSON format of oneDNN's dumps and benchdnn, without partitions.
@@ -98,7 +138,14 @@ class Graph:
             If matplotlib is not installed.
         """
         title = f"oneDNN {self.version}, {self.engine_kind}"
-        draw(Path(path), title, self.ops, self.partitions)
+        draw(Path(path), title, self.ops, self._known_partitions())
+
+    def _known_partitions(self) -> tuple[Partition, ...]:
+        """Return the partitions, or nothing if oneDNN cannot divide the graph."""
+        try:
+            return self.partitions()
+        except (OneDNNError, ValueError):
+            return ()
 
     def __str__(self) -> str:
         """Return one line for the graph and one for each op, tensor and partition."""
@@ -109,46 +156,7 @@ class Graph:
             lines += [
                 f"  {side:<4}{tensor.id:>3} {name:<17}{tensor}" for side, name, tensor in op.ports
             ]
-        for part in self.partitions:
-            ops = ", ".join(map(str, part.op_ids))
-            support = "supported" if part.supported else "not supported"
-            lines.append(f"partition {part.id}: {part.kind}, op {ops}, {support}")
+        lines += map(str, self._known_partitions())
+        if self.changes:
+            lines.append(f"changed by onedsl: {'; '.join(self.changes)}")
         return "\n".join(lines)
-
-
-def graph_from_core(parts: tuple[Sequence[Any], Sequence[Any]]) -> Graph:
-    """Convert the tuples of ops and partitions that the C++ core returns to a `Graph`."""
-    ops, partitions = parts
-
-    def tensors(rows: Sequence[Any]) -> tuple[LogicalTensor, ...]:
-        return tuple(LogicalTensor(*row) for row in rows)
-
-    def attribute(value: Any) -> Any:
-        # oneDNN's float32 as the shortest decimal that rounds to it, usually what the user wrote.
-        return float(str(np.float32(value))) if isinstance(value, float) else value
-
-    kinds = {op[0]: op[2] for op in ops}
-    return Graph(
-        tuple(
-            GraphOp(
-                number,
-                name,
-                kind,
-                {key: attribute(value) for key, value in attrs.items()},
-                tensors(inputs),
-                tensors(outputs),
-            )
-            for number, name, kind, attrs, inputs, outputs in ops
-        ),
-        tuple(
-            Partition(
-                number,
-                " + ".join(kinds[i] for i in op_ids),
-                tuple(op_ids),
-                supported,
-                tensors(inputs),
-                tensors(outputs),
-            )
-            for number, op_ids, supported, inputs, outputs in partitions
-        ),
-    )

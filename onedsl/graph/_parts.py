@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _core
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
-_Names = tuple[tuple[str, ...], tuple[str, ...]]
+
+class Port(NamedTuple):
+    """An input or output of a kind of op, named as in oneDNN's documentation."""
+
+    name: str
+    is_tensor: bool = True
+    """Whether the shape is that of the first input. The others have the shape (C,)."""
+    optional: bool = False
 
 
-def _port_names(operation: _core.Operation) -> _Names:
+def _batch_norm_ports(operation: _core.Operation) -> dict[str, tuple[Port, ...]]:
     ports = _core.signature(operation)
-    return tuple(p[0] for p in ports["inputs"]), tuple(p[0] for p in ports["outputs"])
+    return {
+        "inputs": tuple(Port(*port) for port in ports["inputs"]),
+        "outputs": tuple(Port(name, t, not always) for name, t, always, _ in ports["outputs"]),
+    }
 
 
-# Names of the inputs and outputs of each op that onedsl builds, as in oneDNN's documentation.
-_PORTS: dict[str, _Names] = {
-    "BatchNormTrainingBackward": _port_names(_core.Operation.training_backward),
-    "BatchNormForwardTraining": _port_names(_core.Operation.forward_training),
-    "Add": (("src_0", "src_1"), ("dst",)),
-    "Clamp": (("src",), ("dst",)),
-    "ClampBackward": (("dst", "diff_dst"), ("diff_src",)),
-    "ReLU": (("src",), ("dst",)),
-    "ReLUBackward": (("dst", "diff_dst"), ("diff_src",)),
+# The ports of each kind of op that onedsl builds.
+PORTS: dict[str, dict[str, tuple[Port, ...]]] = {
+    "BatchNormTrainingBackward": _batch_norm_ports(_core.Operation.training_backward),
+    "BatchNormForwardTraining": _batch_norm_ports(_core.Operation.forward_training),
+    "Add": {"inputs": (Port("src_0"), Port("src_1")), "outputs": (Port("dst"),)},
+    "Clamp": {"inputs": (Port("src"),), "outputs": (Port("dst"),)},
+    "ClampBackward": {"inputs": (Port("dst"), Port("diff_dst")), "outputs": (Port("diff_src"),)},
+    "ReLU": {"inputs": (Port("src"),), "outputs": (Port("dst"),)},
+    "ReLUBackward": {"inputs": (Port("dst"), Port("diff_dst")), "outputs": (Port("diff_src"),)},
 }
 
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
@@ -104,10 +114,13 @@ class GraphOp:
         The names are those of oneDNN's documentation. They are empty for ops that onedsl does not
         build.
         """
-        names = _PORTS.get(self.kind, ((), ()))
+        known = PORTS.get(self.kind, {"inputs": (), "outputs": ()})
         return [
-            (side, names[i][k] if k < len(names[i]) else "", tensor)
-            for i, (side, tensors) in enumerate((("in", self.inputs), ("out", self.outputs)))
+            (side, known[key][k].name if k < len(known[key]) else "", tensor)
+            for side, key, tensors in (
+                ("in", "inputs", self.inputs),
+                ("out", "outputs", self.outputs),
+            )
             for k, tensor in enumerate(tensors)
         ]
 
@@ -129,13 +142,13 @@ class Partition:
     Attributes
     ----------
     id : int
+        oneDNN's number, which is new for each partitioning.
     kind : str
         The kinds of the partition's ops, joined by `` + ``.
     op_ids : tuple of int
     supported : bool
         Whether oneDNN supports the partition on this CPU.
     inputs, outputs : tuple of LogicalTensor
-        The tensors of the compiled partition.
     """
 
     id: int
@@ -144,6 +157,12 @@ class Partition:
     supported: bool
     inputs: tuple[LogicalTensor, ...]
     outputs: tuple[LogicalTensor, ...]
+
+    def __str__(self) -> str:
+        """Return ops, kind, and whether oneDNN supports the partition, in one line."""
+        ops = ", ".join(map(str, self.op_ids))
+        support = "supported" if self.supported else "not supported"
+        return f"partition of op {ops}: {self.kind}, {support}"
 
 
 def _sizes(sizes: tuple[int, ...] | None) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Generic
 
 from .. import _core
-from ..graph import Graph, of_core
+from ..graph import Graph
+from ..graph._repaired import repaired_graph
 from ..tensors.arrays import Array
 from ..tensors.dtypes import CORE, DTYPES, dtype_name
 from ..tensors.spec import TensorSpec
@@ -151,20 +152,29 @@ class Compiled(Generic[Result]):
 
     @property
     def graph(self) -> Graph:
-        """The graph that oneDNN compiled: ops, logical tensors and partitions.
+        """The graph that oneDNN compiled, and in `Graph.changes` how it differs from the call's.
 
-        Shapes are those that onedsl passes to oneDNN. Only ``backend="onednn"`` has a graph, and
-        `BatchNormalizationGrad` has none: oneDNN runs a primitive for it.
+        Shapes are those that onedsl passes to oneDNN; ``op.graph`` returns the graph of the call
+        itself. Only ``backend="onednn"`` has a graph, and `BatchNormalizationGrad` has none: oneDNN
+        runs a primitive for it.
         """
-        parts = self._core.graph
-        if parts is None:
+        nodes = self._core.graph
+        if not nodes:
             why = (
                 "oneDNN runs it as a primitive"
                 if self.backend == "onednn"
                 else 'onedsl\'s own kernels run it. Compile with backend="onednn" for a graph'
             )
             raise AttributeError(f"{self!r} has no graph: {why}")
-        return of_core(parts)
+        ports = _core.signature(self._operator._schema.operation)
+        return repaired_graph(
+            nodes,
+            self.spec,
+            self.stats_dtype,
+            self._operator.data_format,  # type: ignore[attr-defined]  # of all classes with graphs
+            [name for i, (name, *_) in enumerate(ports["inputs"]) if self._given >> i & 1],
+            [name for name, _, always, _ in ports["outputs"] if always or self._all_outputs],
+        )
 
     def draw(self, path: str | Path) -> None:
         """Draw `graph` to a .png, .pdf or .svg file, with matplotlib.

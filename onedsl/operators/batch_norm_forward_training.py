@@ -5,9 +5,11 @@
 from typing import Any, Generic, NamedTuple
 
 from .. import _core
+from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _single_op_graph, _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
@@ -217,4 +219,41 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
             given={"gamma": gamma, "beta": gamma},
             backend=backend,
             autotune=autotune,
+        )
+
+    def graph(
+        self,
+        spec: TensorSpec,
+        *,
+        stats_dtype: DType = "f32",
+        gamma: bool = True,
+    ) -> Graph:
+        """Return oneDNN's graph of this op exactly as the arguments describe it.
+
+        Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
+        oneDNN supports and computes.
+
+        Parameters
+        ----------
+        spec : TensorSpec
+            Shape, dtype and strides of src.
+        stats_dtype, gamma
+            As in `compile`.
+
+        Returns
+        -------
+        onedsl.graph.Graph
+            A graph with the port names of oneDNN's documentation.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is invalid.
+        """
+        return _single_op_graph.graph_of(
+            SCHEMA,
+            self._attributes,
+            _validation.check_spec(spec),
+            stats_dtype,
+            gamma=gamma,
         )

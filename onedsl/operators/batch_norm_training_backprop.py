@@ -5,9 +5,11 @@
 from typing import Any, Generic, Literal, NamedTuple
 
 from .. import _core
+from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from . import _single_op_graph, _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
@@ -166,4 +168,43 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
+        )
+
+    def graph(
+        self,
+        spec: TensorSpec,
+        *,
+        stats_dtype: DType = "f32",
+        gamma: bool = True,
+        outputs: Literal["all", "input_delta"] = "all",
+    ) -> Graph:
+        """Return oneDNN's graph of this op exactly as the arguments describe it.
+
+        Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
+        oneDNN supports and computes.
+
+        Parameters
+        ----------
+        spec : TensorSpec
+            Shape, dtype and strides of input_forward.
+        stats_dtype, gamma, outputs
+            As in `compile`.
+
+        Returns
+        -------
+        onedsl.graph.Graph
+            A graph with the port names of oneDNN's documentation.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is invalid.
+        """
+        return _single_op_graph.graph_of(
+            SCHEMA,
+            self._attributes,
+            _validation.check_spec(spec),
+            stats_dtype,
+            gamma=gamma,
+            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
         )

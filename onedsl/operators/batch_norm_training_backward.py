@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple
 from .. import _core
 from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
-from ..tensors.dtypes import Backend, DType, dtype_name
+from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import _single_op_graph, _validation
 from ._compiled import Compiled
@@ -237,6 +237,45 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             autotune=autotune,
         )
 
+    def graph(
+        self,
+        spec: TensorSpec,
+        *,
+        stats_dtype: DType = "f32",
+        gamma: bool = True,
+        outputs: Literal["all", "diff_src"] = "all",
+    ) -> Graph:
+        """Return oneDNN's graph of this op exactly as the arguments describe it.
+
+        Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
+        oneDNN supports and computes.
+
+        Parameters
+        ----------
+        spec : TensorSpec
+            Shape, dtype and strides of src.
+        stats_dtype, gamma, outputs
+            As in `compile`.
+
+        Returns
+        -------
+        onedsl.graph.Graph
+            A graph with the port names of oneDNN's documentation.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is invalid.
+        """
+        return _single_op_graph.graph_of(
+            SCHEMA,
+            self._attributes,
+            _validation.check_spec(spec),
+            stats_dtype,
+            gamma=gamma,
+            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
+        )
+
     def to_json(
         self,
         spec: TensorSpec | None = None,
@@ -258,20 +297,14 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         -------
         str
         """
-        all_outputs = _validation.parse_outputs(outputs, SCHEMA)
-        gamma = _validation.check_bool("gamma", gamma)
-        statistics = dtype_name(stats_dtype, "stats_dtype")
-        if spec is not None:
-            _validation.check_rank(SCHEMA, _validation.check_spec(spec).shape)
-            _validation.check_dtypes(SCHEMA, spec.dtype, statistics, "stats_dtype")
-        graph = _single_op_graph.graph_of(
+        return _single_op_graph.graph_of(
+            SCHEMA,
             self._attributes,
             spec,
-            statistics,
-            [port.name for port in SCHEMA.inputs if gamma or not port.optional],
-            [port.name for port in SCHEMA.outputs if all_outputs or not port.optional],
-        )
-        return graph.to_json()
+            stats_dtype,
+            gamma=gamma,
+            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
+        ).to_json()
 
     @classmethod
     def from_json(cls, text: str) -> "BatchNormTrainingBackward":

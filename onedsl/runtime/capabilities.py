@@ -12,8 +12,8 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from .. import _core
-from ..tensors.dtypes import CORE, STATISTICS, DType, dtype_name
-from ..tensors.spec import DataFormat
+from ..tensors.dtypes import STATISTICS, DType, dtype_name
+from ..tensors.spec import DataFormat, c_strides
 from .errors import OneDNNError
 
 
@@ -158,10 +158,22 @@ def _support() -> tuple[Support, ...]:
 
 def _compile_variant(dtype: str, stats: str, data_format: str, rank: int, gamma: bool) -> Support:
     """Compile a variant of the op with oneDNN, and return whether it succeeded."""
-    dims = [2] * rank
-    dims[DataFormat(data_format).channel_axis] = 16
+    shape = [2] * rank
+    shape[DataFormat(data_format).channel_axis] = 16
+
+    def tensor(number: int, is_tensor: bool) -> _core.TensorTuple:
+        sizes = shape if is_tensor else [16]
+        return number, dtype if is_tensor else stats, sizes, c_strides(sizes), "strided", "undef"
+
+    ports = _core.signature(_core.Operation.training_backward)
+    inputs = [
+        tensor(i, t) for i, (_, t, optional) in enumerate(ports["inputs"]) if gamma or not optional
+    ]
+    outputs = [tensor(i, t) for i, (_, t, *_) in enumerate(ports["outputs"], len(inputs))]
+    attributes = [("epsilon", 1e-5), ("data_format", data_format)]
+    kind = "BatchNormTrainingBackward"
     try:
-        _core.onednn_compiles(dims, data_format, CORE[dtype], CORE[stats], gamma, 3)
+        _core.CompiledGraph([(0, kind, kind, attributes, inputs, outputs)])
     except OneDNNError as error:
         return Support(dtype, stats, data_format, rank, gamma, False, str(error))
     return Support(dtype, stats, data_format, rank, gamma, True, "")

@@ -1,4 +1,4 @@
-"""Exceptions and the warning of onedsl."""
+"""Exceptions and warnings of onedsl."""
 
 from __future__ import annotations
 
@@ -35,7 +35,15 @@ class GammaIgnoredWarning(UserWarning):
     """
 
 
-for _class in (OneDNNError, UnsupportedError, GammaIgnoredWarning):
+class OneDNNDefectWarning(UserWarning):
+    """oneDNN's result is known to differ from its documentation. The message has the difference.
+
+    Only graphs that run as they were written warn: `Graph.compile`. ``backend="onednn"`` works
+    around the defects.
+    """
+
+
+for _class in (OneDNNError, UnsupportedError, GammaIgnoredWarning, OneDNNDefectWarning):
     _class.__module__ = "onedsl"
 
 _core.set_error_types(OneDNNError, UnsupportedError)

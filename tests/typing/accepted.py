@@ -209,8 +209,18 @@ def looking(src: Float32, mean: Float32, variance: Float32) -> None:
     assert_type(graph.ops[0].inputs[0], onedsl.graph.LogicalTensor)
     compiled = op.compile(onedsl.TensorSpec.of(src), backend="onednn")
     assert_type(compiled.graph, onedsl.graph.Graph)
-    assert_type(compiled.graph.partitions[0], onedsl.graph.Partition)
-    print(compiled.graph.to_json() == text)
+    assert_type(compiled.graph.partitions()[0], onedsl.graph.Partition)
+    print(compiled.graph.to_json() == text, compiled.graph.changes)
+    written = op.graph(onedsl.TensorSpec.of(src), stats_dtype="f32", gamma=True, outputs="all")
+    assert_type(written, onedsl.graph.Graph)
+    try:
+        run = written.compile()
+    except onedsl.UnsupportedError as error:
+        print(error.status)
+    else:
+        assert_type(run, onedsl.graph.CompiledGraph)
+        warnings.simplefilter("ignore", onedsl.OneDNNDefectWarning)
+        run(src=src, diff_dst=src, mean=mean, variance=variance, out={"diff_src": src.copy()})
     with onedsl.verbose():
         op(src, src, mean, variance)
 

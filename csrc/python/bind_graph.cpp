@@ -1,0 +1,203 @@
+#include "bind_graph.hpp"
+
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "../core/threads.hpp"
+#include "../onednn/fork_guard.hpp"
+#include "../onednn/graph.hpp"
+#include "arrays.hpp"
+#include "call.hpp"
+#include "gil.hpp"
+
+namespace py = pybind11;
+
+namespace onedsl {
+namespace {
+
+using onednn::Nodes;
+using onednn::NodeView;
+using onednn::PartitionView;
+using onednn::TensorView;
+
+// ---- Graphs as tuples ----
+
+using Sizes = std::vector<std::int64_t>;
+using TensorTuple = std::tuple<std::size_t, std::string, Sizes, Sizes, std::string, std::string>;
+using TensorTuples = std::vector<TensorTuple>;
+using NodeTuple = std::tuple<std::size_t, std::string, std::string, decltype(NodeView::attributes),
+                             TensorTuples, TensorTuples>;
+using PartitionTuple =
+    std::tuple<std::size_t, std::vector<std::size_t>, bool, TensorTuples, TensorTuples>;
+
+TensorTuples to_tuples(const std::vector<TensorView>& tensors) {
+  TensorTuples tuples;
+  for (const TensorView& t : tensors) {
+    tuples.emplace_back(t.id, t.type, t.dims, t.strides, t.layout, t.property);
+  }
+  return tuples;
+}
+
+std::vector<PartitionTuple> to_tuples(const std::vector<PartitionView>& partitions) {
+  std::vector<PartitionTuple> tuples;
+  for (const PartitionView& part : partitions) {
+    tuples.emplace_back(part.id, part.nodes, part.supported, to_tuples(part.inputs),
+                        to_tuples(part.outputs));
+  }
+  return tuples;
+}
+
+std::vector<TensorView> tensors_of(const TensorTuples& tuples) {
+  std::vector<TensorView> tensors;
+  for (const auto& [id, type, dims, strides, layout, property] : tuples) {
+    if (dims.size() != strides.size()) {
+      throw std::invalid_argument("onedsl._core: dims and strides must have equal lengths");
+    }
+    tensors.push_back({id, type, dims, strides, layout, property});
+  }
+  return tensors;
+}
+
+Nodes nodes_of(const std::vector<NodeTuple>& tuples) {
+  Nodes nodes;
+  for (const auto& [id, name, kind, attributes, inputs, outputs] : tuples) {
+    nodes.push_back({id, name, kind, attributes, tensors_of(inputs), tensors_of(outputs)});
+  }
+  return nodes;
+}
+
+// ---- Compiled graphs ----
+
+DataType type_of(const std::string& name) {
+  if (name == "f32") return DataType::f32;
+  return name == "bf16" ? DataType::bf16 : DataType::f16;
+}
+
+// A graph of one op, compiled as it is. onedsl/graph validates the op: oneDNN does not.
+class WrittenGraph {
+ public:
+  explicit WrittenGraph(Nodes nodes) : nodes_(std::move(nodes)) {
+    if (nodes_.size() != 1) throw std::invalid_argument("onedsl._core: graph must have one op");
+    compile();
+    for (const PartitionView& part : compiled_->partitions()) {
+      for (const auto* const tensors : {&part.inputs, &part.outputs}) {
+        for (const TensorView& t : *tensors) add_layout(t);
+      }
+    }
+  }
+  ~WrittenGraph() {
+    const onednn::ForkGuard guard;
+    compiled_.reset();
+  }
+  WrittenGraph(const WrittenGraph&) = delete;
+  WrittenGraph& operator=(const WrittenGraph&) = delete;
+
+  // Takes an array for each input and output of the op. Returns whether they were valid.
+  bool run(const py::tuple& inputs, const py::tuple& outputs) {
+    std::map<std::size_t, void*> memory;
+    if (!add_memory(memory, inputs, nodes_[0].inputs, false) ||
+        !add_memory(memory, outputs, nodes_[0].outputs, true)) {
+      return false;
+    }
+    // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
+    // alive. The order of guard and mutex is that of onednn::Backend::run.
+    const ReleasedGil released;
+    const onednn::ForkGuard guard;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (generation_ != fork_generation()) compile();
+    const ThreadLimit limit(num_threads_);
+    compiled_->execute([&](const std::size_t id) { return memory.at(id); });
+    return true;
+  }
+
+  std::vector<PartitionTuple> partitions() const { return to_tuples(compiled_->partitions()); }
+  int num_threads() const noexcept { return num_threads_; }
+
+ private:
+  // In a forked child, the parent's compiled graph would wait for threads that do not exist.
+  void compile() {
+    const onednn::ForkGuard guard;
+    num_threads_ = max_threads();
+    const ThreadLimit limit(num_threads_);
+    compiled_ = std::make_unique<onednn::CompiledGraph>(nodes_);
+    generation_ = fork_generation();
+  }
+
+  void add_layout(const TensorView& t) {
+    Compiled::Layout layout{type_of(t.type), {t.dims.begin(), t.dims.end()}, {}};
+    if (t.layout != "strided") {
+      throw std::invalid_argument("onedsl._core: oneDNN chose an opaque layout");
+    }
+    for (const std::int64_t stride : t.strides) {
+      layout.strides.push_back(stride * static_cast<std::int64_t>(size_of(layout.type)));
+    }
+    layouts_.insert_or_assign(t.id, std::move(layout));
+  }
+
+  bool add_memory(std::map<std::size_t, void*>& memory, const py::tuple& arrays,
+                  const std::vector<TensorView>& tensors, const bool written) const {
+    if (arrays.size() != tensors.size()) return false;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::optional<View> v = view(py::object(arrays[i]));
+      if (!v || !v->same_layout(layouts_.at(tensors[i].id).view()) || (written && !v->writeable)) {
+        return false;
+      }
+      memory[tensors[i].id] = v->data;
+    }
+    return true;
+  }
+
+  Nodes nodes_;
+  std::map<std::size_t, Compiled::Layout> layouts_;  // by id
+  std::unique_ptr<onednn::CompiledGraph> compiled_;
+  int num_threads_ = 0;
+  int generation_ = 0;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+py::object to_python(const Nodes& nodes) {
+  std::vector<NodeTuple> tuples;
+  for (const NodeView& node : nodes) {
+    tuples.emplace_back(node.id, node.name, node.kind, node.attributes, to_tuples(node.inputs),
+                        to_tuples(node.outputs));
+  }
+  return py::cast(tuples);
+}
+
+void bind_graph(py::module_& module) {
+  module.def(
+      "graph_partitions",
+      [](const std::vector<NodeTuple>& nodes) {
+        // Safe without the GIL: oneDNN uses no Python objects.
+        const ReleasedGil released;
+        const onednn::ForkGuard guard;
+        return to_tuples(onednn::partitions_of(nodes_of(nodes)));
+      },
+      py::arg("nodes"), py::pos_only());
+
+  py::class_<WrittenGraph>(module, "CompiledGraph", py::is_final())
+      .def(py::init([](const std::vector<NodeTuple>& nodes) {
+             // Safe without the GIL: oneDNN uses no Python objects.
+             const ReleasedGil released;
+             return std::make_unique<WrittenGraph>(nodes_of(nodes));
+           }),
+           py::arg("nodes"), py::pos_only())
+      .def("run", &WrittenGraph::run, py::arg("inputs"), py::arg("outputs"), py::pos_only())
+      .def_property_readonly("partitions", &WrittenGraph::partitions)
+      .def_property_readonly("num_threads", &WrittenGraph::num_threads);
+}
+
+}  // namespace onedsl

@@ -1,0 +1,483 @@
+"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import warnings
+
+import helpers
+import numpy as np
+import pytest
+
+import onedsl
+from onedsl import testing
+from onedsl.graph import Graph
+
+SIZES = {2: (64,), 3: (8, 9), 4: (8, 3, 5), 5: (4, 3, 2, 5)}  # all but the channels, by rank
+CAPS = ("", "AVX2", "AVX512_CORE")
+
+
+def shape_of(rank, data_format, channels=16):
+    sizes = list(SIZES[rank])
+    sizes.insert(1 if data_format == "NCX" else rank - 1, channels)
+    return tuple(sizes)
+
+
+def gradient(rank=4, data_format="NXC", dtype="f32", stats="f32", gamma=True, outputs=3):
+    """Return the graph and the random problem of a gradient with 1 to 3 outputs."""
+    shape = shape_of(rank, data_format)
+    graph = onedsl.BatchNormTrainingBackward(1e-5, data_format).graph(
+        onedsl.TensorSpec(shape, dtype), stats_dtype=stats, gamma=gamma
+    )
+    op = dataclasses.replace(graph.ops[0], outputs=graph.ops[0].outputs[:outputs])
+    problem = testing.random_problem(shape, dtype, stats, data_format=data_format)
+    return Graph((op,)), problem
+
+
+def inputs_of(problem, gamma=True):
+    inputs = problem._asdict()
+    return inputs if gamma else {name: a for name, a in inputs.items() if name != "gamma"}
+
+
+def outcome(data_format, rank, gamma, outputs, dtype="f32", stats="f32"):
+    """Return what oneDNN makes of a gradient as written: "right", "wrong" or "refused"."""
+    graph, problem = gradient(rank, data_format, dtype, stats, gamma, outputs)
+    try:
+        compiled = graph.compile()
+    except onedsl.UnsupportedError:
+        return "refused"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got = compiled(**inputs_of(problem, gamma))
+    reference = {
+        statistics: testing.batch_norm_backward(
+            *problem[:4],
+            problem.gamma if outputs == 3 else None,
+            epsilon=1e-5,
+            data_format=data_format,
+            statistics=statistics,
+        )._asdict()
+        for statistics in ("batch", "frozen")
+    }
+    assert list(got) == list(reference["batch"])[:outputs]
+
+    def is_right(statistics):
+        return all(
+            testing.relative_l2(got[name], reference[statistics][name])
+            < 3 * testing.TOLERANCES[dtype]
+            for name in got
+        )
+
+    right = is_right("batch")
+    if not right:
+        assert is_right("frozen")
+    assert [w.category for w in caught] == ([] if right else [onedsl.OneDNNDefectWarning])
+    return "right" if right else "wrong"
+
+
+def table():
+    """Return the table of the docstring of onedsl.graph, from what oneDNN does here."""
+    columns = {
+        "NXC, 2 or 3 dimensions": [("NXC", 2), ("NXC", 3)],
+        "NXC, 4 or 5 dimensions": [("NXC", 4), ("NXC", 5)],
+        "NCX, 2 to 5 dimensions": [("NCX", rank) for rank in (2, 3, 4, 5)],
+    }
+    rows = [["outputs", "gamma", *columns]]
+    for outputs in (3, 2, 1):
+        for gamma in (True, False):
+            row = [str(outputs), "yes" if gamma else "no"]
+            for cases in columns.values():
+                (found,) = {outcome(*case, gamma, outputs) for case in cases}
+                row.append(found)
+            rows.append(row)
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def test_the_documented_table_is_what_onednn_does():
+    document = onedsl.graph.__doc__.splitlines()
+    for line in table():
+        assert line in document
+
+
+TYPES = """
+import json, sys
+from test_written_graphs import outcome
+types = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
+print(json.dumps({
+    f"{dtype}/{stats}": sorted({
+        outcome(data_format, rank, True, 3, dtype, stats)
+        for data_format in ("NXC", "NCX") for rank in (4, 5)
+    })
+    for dtype, stats in types
+}))
+"""
+
+
+@pytest.mark.parametrize("cap", CAPS)
+def test_types_by_instruction_set(cap):
+    """f32 needs nothing, bf16 AVX512, f16 AVX512_FP16; bf16 statistics are never supported."""
+    child = helpers.run_python(
+        "-c", TYPES, environment={"ONEDNN_MAX_CPU_ISA": cap, "PYTHONPATH": str(helpers.TESTS)}
+    )
+    assert child.returncode == 0, child.stderr
+    found = eval(child.stdout)
+    bf16 = helpers.missing_isa("bf16") is None and cap != "AVX2"
+    f16 = helpers.missing_isa("f16") is None and cap == ""
+    assert found["f32/f32"] == ["right"]
+    assert found["bf16/f32"] == (["right"] if bf16 else ["refused"])
+    assert found["bf16/bf16"] == ["refused"]
+    assert found["f16/f32"] == (["right"] if f16 else ["refused"])
+
+
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize("gamma", [True, False])
+def test_the_forward_op(data_format, rank, gamma):
+    """The forward op runs with 4 dimensions or more; oneDNN itself refuses fewer."""
+    shape = shape_of(rank, data_format)
+    op = onedsl.BatchNormForwardTraining(1e-4, 0.75, data_format)
+    graph = op.graph(onedsl.TensorSpec(shape), gamma=gamma)
+    assert graph.ops[0].attrs == {"epsilon": 1e-4, "momentum": 0.75, "data_format": data_format}
+    if rank < 4:
+        with pytest.raises(onedsl.UnsupportedError, match="partition compile failed") as caught:
+            graph.compile()
+        assert caught.value.status == "invalid_shape"
+        return
+    src, _, mean, variance, scale = testing.random_problem(shape, data_format=data_format)
+    inputs = {"src": src, "mean": mean + 1, "variance": variance * 2}
+    if gamma:
+        inputs |= {"gamma": scale, "beta": mean}
+    got = graph.compile()(**inputs)
+    expected = testing.batch_norm_forward_training(
+        *inputs.values(), epsilon=1e-4, momentum=0.75, data_format=data_format
+    )
+    assert list(got) == list(expected._fields)
+    for name, array in got.items():
+        assert testing.relative_l2(array, getattr(expected, name)) < 1e-6
+
+
+@pytest.mark.parametrize("spelling", ["Backward", "Backprop"])
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize("gamma", [True, False])
+@pytest.mark.parametrize("outputs", ["all", "first"])
+def test_graphs_are_exactly_what_was_asked_for(spelling, data_format, gamma, outputs):
+    spec = onedsl.TensorSpec((8, 40, 40, 96), "bf16")
+    op = getattr(onedsl, f"BatchNormTraining{spelling}")(1e-5, data_format)
+    first = {"Backward": "diff_src", "Backprop": "input_delta"}[spelling]
+    graph = op.graph(
+        spec, stats_dtype="bf16", gamma=gamma, outputs="all" if outputs == "all" else first
+    )
+    (node,) = graph.ops
+    assert node.kind == "BatchNormTrainingBackward"
+    assert node.attrs == {"epsilon": 1e-5, "data_format": data_format}
+    names = ["src", "diff_dst", "mean", "variance", "gamma"][: 4 + gamma]
+    names += ["diff_src", "diff_gamma", "diff_beta"][: 3 if outputs == "all" else 1]
+    assert [name for _, name, _ in node.ports] == names
+    for _, name, tensor in node.ports:
+        channels = 96 if data_format == "NXC" else 40
+        shape = spec.shape if name in ("src", "diff_dst", "diff_src") else (channels,)
+        assert (tensor.shape, tensor.dtype) == (shape, "bf16")
+    assert graph.changes == ()
+    (partition,) = graph.partitions()
+    assert partition.op_ids == (0,)
+    assert not partition.supported  # bf16 statistics
+    assert Graph.from_json(graph.to_json()) == graph
+
+
+def test_the_callers_memory_is_used():
+    graph, problem = gradient()
+    compiled = graph.compile()
+    assert compiled.partition.inputs == graph.ops[0].inputs
+    expected = compiled(**inputs_of(problem))
+    out = {name: np.full_like(array, 7) for name, array in expected.items()}
+    got = compiled(**inputs_of(problem), out=out)
+    for name, array in got.items():
+        assert array is out[name]
+        np.testing.assert_array_equal(array, expected[name])
+    in_place = problem.diff_dst.copy()
+    arrays = inputs_of(problem) | {"diff_dst": in_place}
+    got = compiled(**arrays, out={"diff_src": in_place})
+    assert got["diff_src"] is in_place
+    np.testing.assert_array_equal(in_place, expected["diff_src"])
+    np.testing.assert_array_equal(got["diff_beta"], expected["diff_beta"])
+
+
+def test_strides_are_those_of_the_spec():
+    strides = (15 * 16, 1, 5 * 16, 16)
+    op = onedsl.BatchNormTrainingBackward(1e-5, "NCX")
+    graph = op.graph(onedsl.TensorSpec((4, 16, 3, 5), strides=strides))
+    assert graph.ops[0].inputs[0].strides == strides
+    problem = testing.random_problem((4, 16, 3, 5), data_format="NCX")
+    src, diff_dst = (
+        np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) for a in problem[:2]
+    )
+    arrays = inputs_of(problem)
+    with pytest.raises(ValueError, match=r"src must have strides .* in bytes as in the graph"):
+        graph.compile()(**arrays)
+    got = graph.compile()(**arrays | {"src": src, "diff_dst": diff_dst})
+    assert got["diff_src"].strides == src.strides
+    expected = testing.batch_norm_backward(*problem, epsilon=1e-5, data_format="NCX")
+    assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
+
+
+def test_padded_strides_from_json():
+    """A graph file may describe memory with gaps."""
+    graph, problem = gradient()
+    (op,) = graph.ops
+    shape = op.inputs[0].shape
+    padded = (*(2 * step for step in op.inputs[0].strides[:-1]), 1)
+    tensors = [dataclasses.replace(t, strides=padded) for t in (*op.inputs[:2], op.outputs[0])]
+    op = dataclasses.replace(
+        op, inputs=(*tensors[:2], *op.inputs[2:]), outputs=(tensors[2], *op.outputs[1:])
+    )
+    graph = Graph.from_json(Graph((op,)).to_json())
+    wide = np.zeros((*shape[:-1], 32), np.float32)
+    src, diff_dst = wide[..., :16], wide.copy()[..., :16]
+    src[...], diff_dst[...] = problem.src, problem.diff_dst
+    got = graph.compile()(**inputs_of(problem) | {"src": src, "diff_dst": diff_dst})
+    expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
+    assert got["diff_src"].strides == src.strides
+    assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+INVALID = {
+    "missing": ({"gamma": None}, None, TypeError, r"the graph's inputs must be src.*; gamma miss"),
+    "unknown": ({"beta": 1}, None, TypeError, r"the graph's inputs must be among src.*got beta"),
+    "no array": ({"src": 3}, None, TypeError, "src must be a NumPy array"),
+    "rank": ({"mean": np.zeros((1, 16), "f")}, None, ValueError, r"mean must have shape \(16,\)"),
+    "short": ({"mean": np.zeros(15, "f")}, None, ValueError, r"mean .* \(16,\) as .* got \(15,\)"),
+    "dtype": ({"mean": np.zeros(16, "e")}, None, TypeError, "mean must be f32 .*, got f16"),
+    "f64": ({"mean": np.zeros(16)}, None, TypeError, "mean must be f32, bf16 or f16"),
+    "steps": ({"mean": np.zeros(32, "f")[::2]}, None, ValueError, "mean must have strides"),
+    "reversed": ({"mean": np.zeros(16, "f")[::-1]}, None, ValueError, "mean must have strides"),
+    "out": ({}, {"dst": 0}, TypeError, "out must be among diff_src, .*, got dst"),
+    "out shape": ({}, {"diff_beta": np.zeros(3, "f")}, ValueError, r"out\['diff_beta'\] must have"),
+    "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),
+    "read-only": (
+        {}, {"diff_beta": read_only(np.zeros(16, "f"))}, ValueError, "must be writeable"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_arguments(name):
+    change, out, error, message = INVALID[name]
+    graph, problem = gradient()
+    arrays = {k: v for k, v in (inputs_of(problem) | change).items() if v is not None}
+    with pytest.raises(error, match=message):
+        graph.compile()(**arrays, out=out)
+
+
+def test_outputs_must_not_overlap():
+    graph, problem = gradient()
+    compiled, arrays = graph.compile(), inputs_of(problem)
+    with pytest.raises(ValueError, match=r"out\['diff_src'\] must not overlap src"):
+        compiled(**arrays, out={"diff_src": problem.src})
+    memory = np.zeros(16, np.float32)
+    with pytest.raises(
+        ValueError, match=r"out\['diff_beta'\] must not overlap out\['diff_gamma'\]"
+    ):
+        compiled(**arrays, out={"diff_gamma": memory, "diff_beta": memory})
+    with pytest.raises(ValueError, match=r"out\['diff_gamma'\] must not overlap mean"):
+        compiled(**arrays, out={"diff_gamma": problem.mean})
+
+
+def test_defects_warn_at_the_line_of_the_caller():
+    graph, problem = gradient(outputs=1)
+    compiled = graph.compile()
+    with pytest.warns(onedsl.OneDNNDefectWarning, match="as if mean and variance were const") as w:
+        compiled(**inputs_of(problem))
+    assert w[0].filename == __file__
+    assert len(compiled.defects) == 1
+    assert gradient()[0].compile().defects == ()
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4, 16), (2, 0, 4, 16), (2, 4, 4, 0)])
+def test_empty_tensors(shape):
+    problem = testing.random_problem(shape)
+    compiled = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec(shape)).compile()
+    got = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        got = compiled(**inputs_of(problem))
+    assert got["diff_src"].shape == shape
+    forward = onedsl.BatchNormForwardTraining(1e-5).graph(onedsl.TensorSpec(shape), gamma=False)
+    with pytest.warns(onedsl.OneDNNDefectWarning, match="unwritten"):
+        forward.compile()(src=problem.src, mean=problem.mean, variance=problem.variance)
+
+
+def test_refusals_have_the_reason():
+    for options, reason in (
+        ({"gamma": False}, "fails with std::out_of_range, .* three outputs and no gamma"),
+        ({"rank": 2}, r"fails with std::bad_alloc, .* in NXC with fewer than 4 dim.*\(64, 16\)"),
+        ({"outputs": 2}, "the partition is not supported"),
+        ({"dtype": "bf16", "stats": "bf16"}, "the partition is not supported"),
+    ):
+        with pytest.raises(onedsl.UnsupportedError, match=reason) as caught:
+            gradient(**options)[0].compile()
+        assert caught.value.status == "unimplemented"
+    graph, _ = gradient()
+    (op,) = graph.ops
+    mixed = dataclasses.replace(
+        op, inputs=(op.inputs[0], dataclasses.replace(op.inputs[1], dtype="bf16"), *op.inputs[2:])
+    )
+    for act in (Graph((mixed,)).compile, Graph((mixed,)).partitions):
+        with pytest.raises(onedsl.UnsupportedError, match="could not add op") as caught:
+            act()
+        assert caught.value.status == "invalid_graph_op"
+
+
+def test_graphs_of_other_ops():
+    relu = onedsl.BatchNormReLUForwardTraining(1e-5).compile(
+        onedsl.TensorSpec((2, 4, 4, 16)), backend="onednn"
+    )
+    assert len(relu.graph.partitions()) == 1
+    with pytest.raises(ValueError, match="graph must be one op of the kind BatchNormTraining"):
+        relu.graph.compile()
+    unknown = Graph.from_json(onedsl.BatchNormTrainingBackward(1e-5).to_json())
+    for act in (unknown.compile, unknown.partitions):
+        with pytest.raises(ValueError, match=r"inputs\[0\] \(src\) must have a known shape"):
+            act()
+    assert "partition" not in str(unknown)
+
+
+@pytest.mark.parametrize("name", ["dumped_nxc_bf16.json", "dumped_ncx_f32_partitioning.json"])
+def test_graphs_of_files(name):
+    graph = Graph.from_json((helpers.TESTS / "graphs" / name).read_text())
+    shapes = {name: (t.shape, t.dtype) for _, name, t in graph.ops[0].ports}
+    (src, dtype), data_format = shapes["src"], graph.ops[0].attrs["data_format"]
+    if helpers.missing_isa(dtype):
+        helpers.expect_unsupported(dtype, graph.compile)
+        return
+    problem = testing.random_problem(src, dtype, data_format=data_format)
+    got = graph.compile()(**inputs_of(problem))
+    expected = testing.batch_norm_backward(
+        *problem, epsilon=graph.ops[0].attrs["epsilon"], data_format=data_format
+    )
+    assert testing.relative_l2(got["diff_src"], expected.diff_src) < 3 * testing.TOLERANCES[dtype]
+
+
+def test_arrays_of_other_libraries():
+    torch = pytest.importorskip("torch")
+    graph, problem = gradient()
+    tensors = {name: torch.from_numpy(a) for name, a in inputs_of(problem).items()}
+    out = torch.empty(16)
+    got = graph.compile()(**tensors, out={"diff_beta": out})
+    assert got["diff_beta"] is out
+    expected = graph.compile()(**inputs_of(problem))
+    for name, tensor in got.items():
+        assert isinstance(tensor, torch.Tensor)
+        np.testing.assert_array_equal(tensor.numpy(), expected[name])
+
+
+def test_many_threads():
+    graph, problem = gradient()
+    compiled = graph.compile()
+    expected = compiled(**inputs_of(problem))["diff_src"]
+    results = []
+
+    def many():
+        for _ in range(50):
+            results.append(compiled(**inputs_of(problem))["diff_src"])
+
+    threads = [threading.Thread(target=many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 200
+    assert all(np.array_equal(result, expected) for result in results)
+
+
+def test_a_forked_child_compiles_again():
+    """Regression: a partition compiled before a fork waits forever for the parent's threads."""
+    graph, problem = gradient()
+    compiled = graph.compile()
+    expected = compiled(**inputs_of(problem))["diff_beta"]
+    child = os.fork()
+    if child == 0:
+        got = compiled(**inputs_of(problem))["diff_beta"]
+        os._exit(0 if np.allclose(got, expected, 1e-5, 1e-4) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_hostile_graphs_do_not_crash():
+    child = helpers.run_python(
+        str(helpers.TESTS / "programs" / "hostile_graphs.py"),
+        "500",
+        environment={"PYTHONPATH": str(helpers.TESTS)},
+    )
+    assert child.returncode == 0, child.stderr
+    ran, refused = map(int, child.stdout.split())
+    assert ran > 20
+    assert refused > 200
+
+
+@pytest.mark.parametrize(
+    ("op", "spec", "options", "changes"),
+    [
+        (
+            onedsl.BatchNormTrainingBackward(1e-5),
+            onedsl.TensorSpec((7, 1, 3, 96)),
+            {"gamma": False, "outputs": "diff_src"},
+            ("reshaped to 1x1x21x96", "gamma = 1 added", "diff_gamma and diff_beta computed and "
+             "dropped"),
+        ),
+        (
+            onedsl.BatchNormTrainingBackprop(1e-5, "NCX"),
+            onedsl.TensorSpec((7, 16, 3, 1), "bf16", strides=(48, 1, 16, 16)),
+            {"stats_dtype": "bf16"},
+            ("reshaped to 1x1x21x16 in NXC", "statistics converted from bf16 to f32"),
+        ),
+        (
+            onedsl.BatchNormForwardTraining(1e-5, data_format="NCX"),
+            onedsl.TensorSpec((7, 16, 3, 1)),
+            {"gamma": False},
+            ("gamma = 1 added", "beta = 0 added"),
+        ),
+        (
+            onedsl.BatchNormReLUTrainingBackward(1e-5, "NCX"),
+            onedsl.TensorSpec((7, 16, 3, 1)),
+            {"dst": True, "gamma": False},
+            ("gamma = 1 added",),
+        ),
+        (
+            onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
+            onedsl.TensorSpec((7, 16, 3, 1)),
+            {"outputs": "diff_src"},
+            ("gamma = 1 added", "diff_gamma and diff_beta computed and dropped"),
+        ),
+    ],
+)  # fmt: skip
+def test_changes_of_the_backend_are_listed(op, spec, options, changes):
+    if helpers.missing_isa(spec.dtype):
+        pytest.skip("needs a type that this CPU lacks")
+    graph = op.compile(spec, backend="onednn", **options).graph
+    assert graph.changes == changes
+    assert str(graph).splitlines()[-1] == f"changed by onedsl: {'; '.join(changes)}"
+
+
+def test_a_missing_variance_is_not_a_missing_gamma():
+    """Regression: without variance, the file's gamma was taken for it."""
+    graph, _ = gradient(outputs=1)
+    (op,) = graph.ops
+    for inputs, error in ((op.inputs[:3] + op.inputs[4:], True), (op.inputs[:4], False)):
+        text = Graph((dataclasses.replace(op, inputs=inputs),)).to_json()
+        acts = (
+            lambda text=text: Graph.from_json(text).compile(),
+            lambda text=text: onedsl.BatchNormTrainingBackward.from_json(text),
+        )
+        for act in acts:
+            if error:
+                with pytest.raises(ValueError, match=r"inputs\[3\] \(variance\) is missing: .* 3"):
+                    act()
+            else:
+                act()
