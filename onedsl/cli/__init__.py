@@ -68,7 +68,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return 130  # the shells' exit status for Ctrl-C
-    except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader of a pipe, such as `head`, has closed it. click exits with 1 then.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return status or 0
