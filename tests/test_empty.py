@@ -44,7 +44,7 @@ def test_results(dtype, stats, backend):
                 assert member.dtype == helpers.NUMPY[stats]
                 assert not member.view(np.uint8).any()
         reference = testing.batch_norm_backward(*inputs, epsilon=EPSILON, data_format=data_format)
-        testing.assert_gradients_close(results[0], reference)
+        testing.assert_close(results[0], reference)
         alone = op(*inputs[:4], outputs="diff_src", backend=backend)
         assert alone.diff_src.shape == shape
         assert alone[1:] == (None, None)

@@ -139,15 +139,15 @@ class TestHelpers:
 
     @pytest.mark.parametrize("member", onedsl.BatchNormGradients._fields)
     @pytest.mark.parametrize("error", [1.01, np.nan], ids=["one_percent", "nan"])
-    def test_assert_gradients_close_raises(self, member, error):
+    def test_assert_close_raises(self, member, error):
         good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
         narrow = onedsl.BatchNormGradients(*(a.astype(np.float32) for a in good))
-        testing.assert_gradients_close(narrow, good)
+        testing.assert_close(narrow, good)
         bad = narrow._replace(**{member: getattr(narrow, member) * np.float32(error)})
         with pytest.raises(AssertionError, match=f"{member} must be within .*, got "):
-            testing.assert_gradients_close(bad, good)
+            testing.assert_close(bad, good)
         if error == 1.01:
-            testing.assert_gradients_close(bad, good, factor=1e5)
+            testing.assert_close(bad, good, factor=1e5)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):

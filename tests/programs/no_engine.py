@@ -10,7 +10,7 @@ problem = testing.random_problem((16, 5))
 expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
 op = onedsl.BatchNormTrainingBackward(1e-5)
 for backend in ("auto", "native"):
-    testing.assert_gradients_close(op(*problem, backend=backend), expected)
+    testing.assert_close(op(*problem, backend=backend), expected)
     assert op.compile(onedsl.TensorSpec((16, 5)), backend=backend).backend == "native"
 
 

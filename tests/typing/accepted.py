@@ -227,6 +227,7 @@ def looking(src: Float32, mean: Float32, variance: Float32) -> None:
 
 def reference() -> None:
     problem = testing.random_problem((4, 3), "f32", "f32", data_format="NXC", seed=1)
+    assert_type(problem, testing.Problem)
     src, diff_dst, mean, variance, gamma = problem
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5, statistics="batch")
     assert_type(expected, onedsl.BatchNormGradients)
