@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .cases import Case
 from .implementations import TRIAD
 from .measure import Row
-
-THRESHOLD = 1.1
 
 
 class Change(NamedTuple):
@@ -24,8 +21,8 @@ class Change(NamedTuple):
 
     @property
     def is_slower(self) -> bool:
-        """Whether the ratio exceeds `THRESHOLD`, and exceeds 1 by two standard errors."""
-        return self.ratio > THRESHOLD and self.ratio - 2 * self.noise > 1
+        """Whether the ratio exceeds 1.1, and exceeds 1 by two standard errors."""
+        return self.ratio > 1.1 and self.ratio - 2 * self.noise > 1
 
 
 def key_of(case: Case) -> object:
@@ -34,20 +31,10 @@ def key_of(case: Case) -> object:
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[object, Row]]:
-    """Return the machine and the rows, by `key_of`, in a file that ``onedsl bench --json`` wrote.
-
-    Raises
-    ------
-    ValueError
-        If the file has other contents.
-    """
-    known = {field.name for field in fields(Row)}
+    """Return machine and rows, by `key_of`, of a file that ``onedsl bench --json`` wrote."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        rows = [
-            Row(**{name: value for name, value in members.items() if name in known})
-            for members in document["rows"]
-        ]
+        rows = [Row(**members) for members in document["rows"]]
         for row in rows:
             for name in ("onedsl", TRIAD):
                 if not (0 < row.seconds[name] < math.inf and 0 <= row.noise[name] < math.inf):
@@ -63,8 +50,7 @@ def change(row: Row, earlier: Mapping[object, Row]) -> Change | None:
     """Return the change of a row, None if the earlier run does not have it.
 
     Times are compared in units of the triad's time in the same rounds, so that differences of
-    memory bandwidth between the runs cancel out. If the triads used different stores, times are
-    compared in seconds.
+    memory bandwidth between the runs cancel out, unless the triads used different stores.
     """
     old = earlier.get(key_of(row))
     if old is None:

@@ -51,11 +51,7 @@ def implementations(case: Case, problem: Problem | None = None) -> dict[str, Cal
     writes to given memory, which is out of cache. One allocates its results, often in memory that
     is still in cache.
 
-    Parameters
-    ----------
-    case : Case
-    problem : onedsl.testing.Problem, optional
-        Inputs in the case's data format. The default is `random_problem`.
+    `problem` contains inputs in the case's data format; the default is `random_problem`.
     """
     tensors = memory(case, random_problem(case) if problem is None else problem)
     triad = triad_call(tensors, uses_non_temporal_stores(case))

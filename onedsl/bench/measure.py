@@ -22,24 +22,16 @@ PAUSE_SECONDS = 0.004
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Case):
-    """A case and its times.
-
-    Attributes
-    ----------
-    seconds : mapping of str to float
-        Median seconds of a call over all rounds, by name of the call.
-    noise : mapping of str to float
-        Relative standard error of each median.
-    noisy : bool
-        Whether other programs used CPUs that the timed calls needed.
-    non_temporal : bool
-        Whether the triad, and onedsl's kernel, used non-temporal stores.
-    """
+    """A case and its times."""
 
     seconds: Mapping[str, float]
+    """Median seconds of a call over all rounds, by name of the call."""
     noise: Mapping[str, float]
+    """Relative standard error of each median."""
     noisy: bool = False
+    """Whether other programs used CPUs that the timed calls needed."""
     non_temporal: bool = True
+    """Whether the triad, and onedsl's kernel, used non-temporal stores."""
 
     def time(self, name: str) -> float:
         """Return the seconds of the faster of an implementation's calls, NaN if it did not run."""
@@ -52,18 +44,9 @@ class Row(Case):
 
 
 def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row]:
-    """Time all calls of some cases interleaved.
+    """Time all calls of some cases interleaved, for about these seconds.
 
-    Parameters
-    ----------
-    calls : mapping of Case to mapping of str to callable
-    seconds : float
-        Approximate time to spend.
-
-    Returns
-    -------
-    list of Row
-        One for each case.
+    `calls` maps each case to its calls by name, as `implementations` returns them.
     """
     all_calls = {
         (case, name): call for case, by_name in calls.items() for name, call in by_name.items()
@@ -99,15 +82,6 @@ def geometric_mean(values: Sequence[float]) -> float:
     return statistics.geometric_mean(values) if values else math.nan
 
 
-def describe_machine() -> str:
-    """Return versions, instruction sets and threads in one line."""
-    found = capabilities()
-    return (
-        f"onedsl {found.onedsl_version} ({found.native_isa}), oneDNN {found.onednn_version} "
-        f"({found.onednn_isa}), {found.num_threads} threads"
-    )
-
-
 def machine_facts() -> dict[str, Any]:
     """Return the facts that times depend on: CPU, versions, instruction sets, threads, cache."""
     found = capabilities()
@@ -120,6 +94,13 @@ def machine_facts() -> dict[str, Any]:
         "num_threads": found.num_threads,
         "last_cache_bytes": _core.last_cache_bytes(),
     }
+
+
+def describe_machine() -> str:
+    """Return versions, instruction sets and threads in one line."""
+    return (
+        "onedsl {onedsl} ({native_isa}), oneDNN {onednn} ({onednn_isa}), {num_threads} threads"
+    ).format(**machine_facts())
 
 
 def cpu_field(name: str) -> str:

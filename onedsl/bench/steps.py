@@ -44,23 +44,8 @@ class Result(NamedTuple):
 def measure(case: Case, batch: int, size: int, rounds: int, processes: int) -> Result:
     """Time the steps of all ways in alternating processes.
 
-    Parameters
-    ----------
-    case : Case
-    batch : int
-        Number of images.
-    size : int
-        Height and width of the images in pixels, at least 32.
-    rounds : int
-        Number of timed steps of each process.
-    processes : int
-        Number of processes for each way.
-
-    Raises
-    ------
-    ValueError
-        If a process fails, for example because there is not enough memory. The message contains
-        the last line of its error.
+    Each of the `processes` processes of a way times `rounds` steps of a batch of images of
+    `size` x `size` pixels. ValueError contains the last line of a failed process's error.
     """
     monitor = NoiseMonitor()
     found: list[dict[str, tuple[float, float]]] = []

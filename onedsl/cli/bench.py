@@ -6,9 +6,10 @@ import importlib.util
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
@@ -19,7 +20,6 @@ from ..bench.cases import Shape
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
 from .options import (
-    COUNT,
     EXISTING_FILE,
     OUTPUT_FILE,
     PICTURE_FILE,
@@ -43,15 +43,7 @@ MIN_BYTES = 1 << 20
 
 
 def parse_workload(text: str) -> tuple[str, Sequence[Shape]]:
-    """Parse the name of a preset, its first letters, or a layer's shape.
-
-    Returns
-    -------
-    name : str
-        The preset's full name, or the text of the shape.
-    shapes : sequence of tuple of int
-        The shapes of the layers.
-    """
+    """Return name and shapes of a preset, given by its first letters, or of a layer's shape."""
     if text[:1].isdecimal():
         shape = parse_shape(text)
         if 0 in shape:
@@ -65,7 +57,7 @@ def parse_workload(text: str) -> tuple[str, Sequence[Shape]]:
 
 
 def parse_networks(text: str) -> list[str]:
-    """Parse comma-separated names of networks. The first letters of a name are enough."""
+    """Return the networks that comma-separated first letters select."""
     chosen: set[str] = set()
     for word in text.split(","):
         found = _beginning_with(word, NETWORKS)
@@ -83,6 +75,12 @@ def _beginning_with(text: str, names: Sequence[str] | Mapping[str, object]) -> l
 def _plain(name: str) -> str:
     """Return a name as the command line spells it: in lower case, without hyphens."""
     return name.lower().replace("-", "")
+
+
+def _number(flag: str, default: int, least: int, text: str) -> Callable[[Any], Any]:
+    number = click.IntRange(least, 1 << 12)
+    help_text = f"With --step: {text}."
+    return click.option(flag, type=number, default=default, show_default=True, help=help_text)
 
 
 @click.command(short_help="Compare the speed of onedsl, oneDNN and PyTorch.")
@@ -110,24 +108,10 @@ def _plain(name: str) -> str:
     help="Time whole training steps in PyTorch instead of layers. NETWORKS are comma-separated "
     f"names among {', '.join(map(_plain, NETWORKS))}; the default is all.",
 )
-@click.option("--batch", type=COUNT, default=16, show_default=True, help="With --step: images.")
-@click.option(
-    "--size",
-    type=click.IntRange(32, 1 << 12),  # the networks halve it five times
-    default=224,
-    show_default=True,
-    help="With --step: height and width of the images in pixels.",
-)
-@click.option(
-    "--rounds", type=COUNT, default=5, show_default=True, help="With --step: steps of a process."
-)
-@click.option(
-    "--processes",
-    type=COUNT,
-    default=5,
-    show_default=True,
-    help="With --step: processes for each way to train.",
-)
+@_number("--batch", 16, 1, "images")
+@_number("--size", 224, 32, "height and width of the images in pixels")  # halved five times
+@_number("--rounds", 5, 1, "timed steps of a process")
+@_number("--processes", 5, 1, "processes for each way to train")
 @click.pass_context
 def bench(
     context: click.Context,
@@ -206,11 +190,7 @@ def bench(
 
 
 def _first_given(context: click.Context, names: Sequence[str]) -> str:
-    """Return the first of the named parameters that the command line sets.
-
-    The result is the option's flag, ``WHAT`` for the argument, or an empty string if the command
-    line sets none of the parameters.
-    """
+    """Return the first of the named parameters that the command line sets, or nothing."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and source is click.core.ParameterSource.COMMANDLINE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,6 @@ FLAGS = (
 # Environment variables that limit instruction sets or threads.
 CAPS = ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA", "OMP_NUM_THREADS")
 
-CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-
 
 @click.command(short_help="Show versions, the CPU, and what oneDNN supports.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -38,24 +37,40 @@ def info(as_json: bool) -> None:
         found = facts()
     if as_json:
         click.echo(json.dumps(found, indent=1))
-    else:
-        _show(found)
+        return
+    support = found.pop("support")
+    out = console()
+    out.print(str(capabilities()), markup=False)
+    out.print()
+    out.print(grid(_lines(found)), markup=False)
+    out.print("\nwhat onedsl does for the rest, and oneDNN's message:")
+    reasons: dict[str, dict[str, None]] = {}
+    for row in support:
+        if not row["onednn"]:
+            reason = f"{row['onedsl_adds']} ({row['message'].rpartition(': ')[2]})"
+            reasons.setdefault(reason, {})[f"{row['dtype']}/{row['stats_dtype']}"] = None
+    for reason, types in reasons.items():
+        out.print(f"  {', '.join(types)}: {reason}", markup=False)
 
 
 def facts() -> dict[str, Any]:
     """Return everything that the command shows, as objects that JSON can represent."""
     found = capabilities()
+    libraries = re.findall(
+        r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", Path("/proc/self/maps").read_text(), re.MULTILINE
+    )
+    flags = set(cpu_field("flags").split())
     return {
         "onedsl": found.onedsl_version,
         "onednn": {
             "version": found.onednn_version,
             "hash": _core.onednn_build_hash(),
             "threading": found.onednn_cpu_runtime,
-            "threading_library": _threading_library(),
+            "threading_library": ", ".join(dict.fromkeys(libraries)),
         },
         "cpu": {
             "name": cpu_field("model name"),
-            "instruction_sets": _instruction_sets(),
+            "instruction_sets": [flag for flag in FLAGS if flag in flags],
             "best_native_isa": _core.best_native_isa(),
             "onednn_isa": found.onednn_isa,
             "native_isa": found.native_isa,
@@ -63,17 +78,31 @@ def facts() -> dict[str, Any]:
         "environment": {name: os.environ[name] for name in CAPS if name in os.environ},
         "num_threads": found.num_threads,
         "num_cpus": len(os.sched_getaffinity(0)),
-        "caches": _caches(),
+        "caches": {
+            " ".join((index / part).read_text().strip() for part in ("level", "type")): (
+                (index / "size").read_text().strip()
+            )
+            for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+        },
         "last_cache_bytes": _core.last_cache_bytes(),
         "support": [s._asdict() | {"onedsl_adds": _added(s, found)} for s in found.support],
     }
 
 
-def _added(support: Support, found: Capabilities) -> str:
-    """Return what onedsl does to run a variant that oneDNN does not support.
+def _lines(found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield a line for each fact, with the path of its name."""
+    for name, value in found.items():
+        label = f"{prefix}{name.replace('_', ' ')}"
+        if isinstance(value, dict) and value:
+            yield from _lines(value, f"{label}: ")
+        elif isinstance(value, list):
+            yield label, " ".join(value)
+        else:
+            yield label, str(value or "none")
 
-    The result is empty for a variant that oneDNN supports.
-    """
+
+def _added(support: Support, found: Capabilities) -> str:
+    """Return what onedsl does to run a variant that oneDNN does not support, else nothing."""
     if support.onednn:
         return ""
     if support.stats_dtype != "f32":
@@ -84,64 +113,3 @@ def _added(support: Support, found: Capabilities) -> str:
     if not support.gamma:
         parts.append("passes gamma = 1")
     return ", ".join(parts)
-
-
-def _threading_library() -> str:
-    """Return the file names of the OpenMP and TBB libraries that this process has loaded."""
-    maps = Path("/proc/self/maps").read_text()
-    names = re.findall(r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", maps, re.MULTILINE)
-    return ", ".join(dict.fromkeys(names))
-
-
-def _instruction_sets() -> list[str]:
-    """Return the names in `FLAGS` that Linux reports for this CPU."""
-    has = set(cpu_field("flags").split())
-    return [flag for flag in FLAGS if flag in has]
-
-
-def _caches() -> list[dict[str, str]]:
-    """Return level, type, size and sharing CPUs of each cache of the first CPU, from Linux."""
-    return [
-        {
-            part: (index / part).read_text().strip()
-            for part in ("level", "type", "size", "shared_cpu_list")
-        }
-        for index in sorted(CACHES.glob("index*"))
-    ]
-
-
-def _show(found: dict[str, Any]) -> None:
-    onednn, processor = found["onednn"], found["cpu"]
-    caps = ", ".join(f"{name}={value}" for name, value in found["environment"].items())
-    out = console()
-    out.print(str(capabilities()), markup=False)
-    out.print()
-    out.print(
-        grid(
-            {
-                "threading": f"{onednn['threading']} ({onednn['threading_library']})",
-                "oneDNN's hash": onednn["hash"][:12],
-                "CPU": processor["name"],
-                "instruction sets": " ".join(processor["instruction_sets"]),
-                "onedsl uses": f"{processor['native_isa']} (of {processor['best_native_isa']})",
-                "environment": caps or "no limits",
-                "threads": f"{found['num_threads']} of {found['num_cpus']} CPUs",
-                "caches": ", ".join(
-                    f"L{cache['level']} {cache['type'].lower()} {cache['size']}"
-                    for cache in found["caches"]
-                    if cache["type"] != "Instruction"
-                )
-                or "not reported",
-                "last-level cache": f"{found['last_cache_bytes'] >> 10}K assumed for this process",
-            }.items()
-        ),
-        markup=False,
-    )
-    reasons: dict[tuple[str, str], dict[str, None]] = {}
-    for row in found["support"]:
-        if not row["onednn"]:
-            key = row["onedsl_adds"], row["message"].rpartition(": ")[2]
-            reasons.setdefault(key, {})[f"{row['dtype']}/{row['stats_dtype']}"] = None
-    out.print("\nwhat onedsl does for the rest, and oneDNN's message:")
-    for (added, message), types in reasons.items():
-        out.print(f"  {', '.join(types)}: {added} ({message})", markup=False)

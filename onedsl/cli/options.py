@@ -62,7 +62,6 @@ def parse_output_file(text: str, suffixes: tuple[str, ...] = ("",)) -> Path:
 
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-COUNT = click.IntRange(1, 1 << 16)
 OUTPUT_FILE = parsed("file", parse_output_file)
 PICTURE_FILE = parsed("file", lambda text: parse_output_file(text, (".png", ".pdf", ".svg")))
 POSITIVE = parsed("number", parse_positive)
@@ -72,11 +71,7 @@ SHAPE = parsed("shape", parse_shape)
 def names_option(
     flag: str, known: Collection[str], default: str = ""
 ) -> Callable[[Command], Command]:
-    """Return a decorator that adds an option for comma-separated names.
-
-    The first word of hyphenated names selects all names that begin with it. The default is all
-    known names.
-    """
+    """Return an option for comma-separated names, or first words of names; by default all."""
 
     def parse(text: str) -> list[str]:
         chosen: set[str] = set()
@@ -99,37 +94,20 @@ def names_option(
 
 def with_operator_options(command: Command) -> Command:
     """Add the options of `export` and `explain` that describe a call of the operator."""
+
+    def choice(flag: str, known: Collection[str], default: str, text: str) -> Callable[..., Any]:
+        name = "data_format" if flag == "--format" else flag[2:].replace("-", "_")
+        known_names = click.Choice(list(known))
+        return click.option(
+            flag, name, type=known_names, default=default, show_default=True, help=text
+        )
+
     options = (
-        click.option(
-            "--dtype",
-            type=click.Choice(list(DTYPES)),
-            default="f32",
-            show_default=True,
-            help="Type of src.",
-        ),
-        click.option(
-            "--stats-dtype",
-            type=click.Choice(["f32", "bf16"]),
-            default="f32",
-            show_default=True,
-            help="Type of mean, variance and gamma.",
-        ),
-        click.option(
-            "--format",
-            "data_format",
-            type=click.Choice(["NXC", "NCX"]),
-            default="NXC",
-            show_default=True,
-            help="Position of the channels in SHAPE: last or second.",
-        ),
+        choice("--dtype", DTYPES, "f32", "Type of src."),
+        choice("--stats-dtype", ("f32", "bf16"), "f32", "Type of mean, variance and gamma."),
+        choice("--format", ("NXC", "NCX"), "NXC", "Position of the channels: last or second."),
         click.option("--epsilon", type=POSITIVE, default="1e-5", show_default=True),
-        click.option(
-            "--outputs",
-            type=click.Choice(["all", "diff_src"]),
-            default="all",
-            show_default=True,
-            help="Gradients to compute.",
-        ),
+        choice("--outputs", ("all", "diff_src"), "all", "Gradients to compute."),
         click.option(
             "--gamma/--no-gamma", default=True, show_default=True, help="Whether gamma is given."
         ),
