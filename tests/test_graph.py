@@ -235,6 +235,7 @@ INVALID = [
         "f64",
         r"epsilon.type must be one of .*, got \"f64\"",
     ),
+    ((*OP, "attrs", "epsilon"), {"type": "bool", "value": 2}, "value must be true or false, got 2"),
     ((*OP, "attrs", "data_format", "value"), "NHWC", r"graph\[0\].attrs: data_format must be"),
     (
         (*OP, "attrs", "momentum"),
@@ -263,6 +264,7 @@ INVALID = [
         r"graph\[0\].inputs\[0\] \(src\) must have 2 to 12 dimensions, got \(24,\)",
     ),
     ((*OP, "inputs", 0, "shape"), "24", r"inputs\[0\].shape must be a list .*, got \"24\""),
+    ((*OP, "inputs", 0, "shape", 1), -1, r"inputs\[0\].shape must be non-negative sizes, got \["),
     ((*OP, "inputs", 0, "shape", 1), -3, r"inputs\[0\].shape must be non-negative sizes, got \["),
     ((*OP, "inputs", 0, "shape", 1), 1.5, r"inputs\[0\].shape\[1\] must be an integer, got 1.5"),
     (
@@ -314,7 +316,15 @@ def test_invalid_json(text):
         Graph.from_json(text)
 
 
-@pytest.mark.parametrize("text", ["3", "[]", "null"])
+def test_limits():
+    """Sizes of zero are valid, and up to 16 levels."""
+    graph = Graph.from_json(changed((*OP, "inputs", 0, "shape", 1), 0))
+    assert graph.ops[0].inputs[0].shape == (2, 0, 16, 24)
+    with pytest.raises(ValueError, match="at most 16 levels"):
+        Graph.from_json("[" * 17 + "]" * 17)
+
+
+@pytest.mark.parametrize("text", ["3", "[]", "null", "[" * 16 + "]" * 16])
 def test_json_without_a_graph(text):
     with pytest.raises(ValueError, match=r"the document must be an object, got "):
         Graph.from_json(text)
