@@ -200,12 +200,16 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
         Parameters
         ----------
-        spec, stats_dtype
-            As in `BatchNormTrainingBackward.compile`.
+        spec : TensorSpec
+            Shape, dtype and strides of src and of every other array of its shape.
+        stats_dtype : str or dtype, default "f32"
+            Dtype of mean and of every other array of its shape.
         gamma : bool
             Whether calls pass gamma and beta.
-        backend, autotune
-            As in `BatchNormTrainingBackward.compile`.
+        backend
+            As in a direct call.
+        autotune : bool
+            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------
@@ -228,28 +232,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         stats_dtype: DType = "f32",
         gamma: bool = True,
     ) -> Graph:
-        """Return oneDNN's graph of this op exactly as the arguments describe it.
-
-        Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
-        oneDNN supports and computes.
-
-        Parameters
-        ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src.
-        stats_dtype, gamma
-            As in `compile`.
-
-        Returns
-        -------
-        onedsl.graph.Graph
-            A graph with the port names of oneDNN's documentation.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is invalid.
-        """
+        """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does."""
         return _single_op_graph.graph_of(
             SCHEMA,
             self._attributes,

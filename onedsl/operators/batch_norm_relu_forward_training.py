@@ -39,8 +39,12 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
     Parameters
     ----------
-    epsilon, momentum, data_format
-        As in `BatchNormForwardTraining`.
+    epsilon : float
+        Added to the variance under the square root. Positive and finite.
+    momentum : float, optional
+        Weight of the old running statistics in the new ones, from 0 to 1. Default: 0.5.
+    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
+        Position of the channel axis in the shape of src: last or second.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
@@ -143,14 +147,18 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
         Parameters
         ----------
-        spec, stats_dtype
-            As in `BatchNormTrainingBackward.compile`.
+        spec : TensorSpec
+            Shape, dtype and strides of src and of every other array of its shape.
+        stats_dtype : str or dtype, default "f32"
+            Dtype of mean and of every other array of its shape.
         gamma : bool
             Whether calls pass gamma and beta.
         residual : bool
             Whether calls pass a residual.
-        backend, autotune
-            As in `BatchNormTrainingBackward.compile`.
+        backend
+            As in a direct call.
+        autotune : bool
+            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------

@@ -76,8 +76,10 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
     Parameters
     ----------
-    epsilon, data_format
-        As in `BatchNormTrainingBackward`.
+    epsilon : float
+        Added to the variance under the square root. Positive and finite.
+    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
+        Position of the channel axis in the shape of src: last or second.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
@@ -196,16 +198,20 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
         Parameters
         ----------
-        spec, stats_dtype
-            As in `BatchNormTrainingBackward.compile`.
+        spec : TensorSpec
+            Shape, dtype and strides of src and of every other array of its shape.
+        stats_dtype : str or dtype, default "f32"
+            Dtype of mean and of every other array of its shape.
         gamma : bool
             Whether calls pass gamma and beta.
         dst : bool
             Whether calls pass dst.
         residual : bool
             Whether calls compute diff_residual.
-        backend, autotune
-            As in `BatchNormTrainingBackward.compile`.
+        backend
+            As in a direct call.
+        autotune : bool
+            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------

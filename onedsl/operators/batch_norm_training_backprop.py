@@ -9,12 +9,12 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _single_op_graph, _validation
+from . import _single_op_graph
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
 from ._sums import BatchNormSums
-from ._validation import parse_outputs
+from ._validation import check_spec, parse_outputs
 from .batch_norm_training_backward import Out
 
 
@@ -66,8 +66,10 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
 
     Parameters
     ----------
-    epsilon, data_format
-        As in `BatchNormTrainingBackward`.
+    epsilon : float
+        Added to the variance under the square root. Positive and finite.
+    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
+        Position of the channel axis in the shape of input_forward: last or second.
 
     Notes
     -----
@@ -178,33 +180,12 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         gamma: bool = True,
         outputs: Literal["all", "input_delta"] = "all",
     ) -> Graph:
-        """Return oneDNN's graph of this op exactly as the arguments describe it.
-
-        Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
-        oneDNN supports and computes.
-
-        Parameters
-        ----------
-        spec : TensorSpec
-            Shape, dtype and strides of input_forward.
-        stats_dtype, gamma, outputs
-            As in `compile`.
-
-        Returns
-        -------
-        onedsl.graph.Graph
-            A graph with the port names of oneDNN's documentation.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is invalid.
-        """
+        """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does."""
         return _single_op_graph.graph_of(
             SCHEMA,
             self._attributes,
-            _validation.check_spec(spec),
+            check_spec(spec),
             stats_dtype,
             gamma=gamma,
-            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
+            all_outputs=parse_outputs(outputs, SCHEMA),
         )

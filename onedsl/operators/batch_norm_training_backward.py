@@ -261,11 +261,6 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         -------
         onedsl.graph.Graph
             A graph with the port names of oneDNN's documentation.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is invalid.
         """
         return _single_op_graph.graph_of(
             SCHEMA,

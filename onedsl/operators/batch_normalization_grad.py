@@ -233,7 +233,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         outputs, backend
             As in a direct call.
         autotune : bool
-            As in `BatchNormTrainingBackward.compile`.
+            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------
