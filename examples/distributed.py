@@ -49,9 +49,7 @@ def train(synchronized: bool, steps: int, seed: int) -> tuple[list[float], float
     torch.manual_seed(seed)
     model = network()
     if synchronized:
-        onedsl.torch.convert(model, process_group=None)  # the default group: all processes
-    else:
-        onedsl.torch.convert(model)
+        model = onedsl.torch.SyncBatchNorm.convert_sync_batchnorm(model)
     parallel = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(parallel.parameters(), lr=0.05, momentum=0.9)
     rank, world = distributed.get_rank(), distributed.get_world_size()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import pickle
 
+import helpers
 import pytest
-from torch_helpers import dynamo, onedsl_torch, tensors, torch
+from torch_helpers import nn, onedsl_torch, torch
 
 
 def test_an_older_pytorch_is_an_import_error(monkeypatch):
@@ -15,7 +16,7 @@ def test_an_older_pytorch_is_an_import_error(monkeypatch):
         importlib.reload(onedsl_torch)
 
 
-@pytest.mark.parametrize("name", ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"])
+@pytest.mark.parametrize("name", ["BatchNormReLU1d", "BatchNormAddReLU3d", "SyncBatchNorm"])
 def test_saved_layers_name_the_public_module(name):
     """Saved models remain loadable when the package's files are renamed."""
     layer = getattr(onedsl_torch, name)(3)
@@ -25,13 +26,42 @@ def test_saved_layers_name_the_public_module(name):
     assert type(pickle.loads(saved)) is type(layer)
 
 
-@dynamo
-def test_the_function_compiles_to_one_graph():
-    problem = tensors((4, 5, 6, 7), "f32")
+TRAIN = """
+import sys, torch
+from torch import nn
 
-    def gradients(*tensors):
-        return onedsl_torch.batch_norm_backward(*tensors, epsilon=1e-5)
+model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
+with torch.profiler.profile() as profile:
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+import onedsl.torch
+print(onedsl.torch.enabled(), *sys.argv[1:])
+sys.exit(3)
+"""
 
-    compiled = torch.compile(gradients, fullgraph=True, backend="aot_eager")
-    for a, b in zip(compiled(*problem), gradients(*problem), strict=True):
-        assert torch.equal(a, b)
+
+def test_scripts_run_with_onedsl(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    child = helpers.run_python("-m", "onedsl.torch", str(script), "--epochs", "3")
+    assert child.returncode == 3, child.stderr
+    assert child.stdout.splitlines()[-1] == "True --epochs 3"
+
+
+def test_scripts_that_do_not_exist():
+    child = helpers.run_python("-m", "onedsl.torch", "nothing.py")
+    assert child.returncode == 2
+    assert "script must be a file, got nothing.py" in child.stderr
+
+
+def test_modules_run_with_onedsl():
+    child = helpers.run_python("-m", "onedsl.torch", "-m", "json.tool", "--help")
+    assert child.returncode == 0
+    assert "json" in child.stdout
+
+
+def test_torch_fx_traces_layers_as_single_nodes():
+    layers = onedsl_torch.BatchNormReLU2d(3), onedsl_torch.SyncBatchNorm(3)
+    graph = torch.fx.symbolic_trace(nn.Sequential(*layers)).graph
+    assert [node.op for node in graph.nodes] == [
+        "placeholder", "call_module", "call_module", "output"
+    ]  # fmt: skip

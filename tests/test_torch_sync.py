@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import io
+
 import helpers
 import numpy as np
 import pytest
@@ -228,7 +232,7 @@ BOUND = 3e-6
 def test_training_equals_one_process_on_the_whole_batch(ranks, world):
     batch = 24
     begin = sync_ranks.numpy(sync_ranks.resnet().state_dict())
-    alone = sync_ranks.train(onedsl_torch.convert(sync_ranks.resnet()), batch)
+    alone = sync_ranks.train(sync_ranks.resnet(), batch)
     exact = sync_ranks.train(sync_ranks.resnet().double(), batch)
     for state in ranks.run(world, sync_ranks.train_together, batch, True):
         assert relative_distance(state, alone, begin) < BOUND
@@ -241,8 +245,86 @@ def test_training_equals_one_process_on_the_whole_batch(ranks, world):
 @modes
 def test_plain_batch_norm_without_a_group(train):
     layer = sync_ranks.new_layer(5).train(train)
-    plain = onedsl_torch.BatchNorm2d(5).train(train)
+    plain = nn.BatchNorm2d(5).train(train)
     plain.load_state_dict(layer.state_dict())
     tensors = sync_ranks.problem((4, 5, 3, 3))
     ours, theirs = sync_ranks.step(layer, *tensors), sync_ranks.step(plain, *tensors)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+# Conversion
+
+
+def new_model():
+    shared = nn.BatchNorm2d(4)
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 4, 1), shared),
+        *(shared, nn.BatchNorm2d(4, affine=False, momentum=None).eval()),
+        *(nn.SyncBatchNorm(4), onedsl_torch.SyncBatchNorm(4), nn.ReLU()),
+    )
+
+
+def test_conversion():
+    model, group = new_model(), object()
+    old = dict(model.named_modules(remove_duplicate=False))
+    state = copy.deepcopy(model.state_dict())
+    assert onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model, group) is model
+    new = dict(model.named_modules(remove_duplicate=False))
+    assert new.keys() == old.keys()
+    for name in "0.1", "1", "2", "3", "4":
+        assert type(new[name]) is onedsl_torch.SyncBatchNorm
+        assert new[name].process_group is group
+        assert vars(new[name]).keys() == vars(nn.SyncBatchNorm(4)).keys()
+        for kind in "parameters", "buffers":
+            pairs = (dict(getattr(m[name], f"named_{kind}")()) for m in (old, new))
+            before, after = pairs
+            assert before.keys() == after.keys()
+            assert all(before[key] is after[key] for key in before)
+    assert new["0.1"] is new["1"], "a shared layer remains shared"
+    assert [new[n].training for n in ("1", "2")] == [True, False]
+    assert (new["2"].affine, new["2"].momentum) == (False, None)
+    assert new["0.0"] is old["0.0"]
+    after = model.state_dict()
+    assert list(after) == list(state)
+    assert all(torch.equal(after[name], state[name]) for name in state)
+
+
+def test_conversion_of_a_layer():
+    layer = nn.BatchNorm1d(3)
+    converted = onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(layer)
+    assert type(converted) is onedsl_torch.SyncBatchNorm
+    assert converted.weight is layer.weight
+
+
+def test_layers_with_a_forward_method_of_their_own_are_not_converted():
+    """PyTorch's function drops their activation."""
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Sequential(onedsl_torch.BatchNormReLU2d(3)))
+    with pytest.raises(TypeError, match=r"got BatchNormReLU2d at '1\.0'"):
+        onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert type(model[0]) is nn.BatchNorm2d, "nothing is changed"
+
+
+def test_layers_have_the_signature_and_state_of_pytorch():
+    ours, theirs = onedsl_torch.SyncBatchNorm, nn.SyncBatchNorm
+    parameters = [list(inspect.signature(kind).parameters) for kind in (ours, theirs)]
+    # With every supported PyTorch, the last parameter is `bias`.
+    assert parameters[0] == parameters[1] + ([] if WITHOUT_BIAS else ["bias"])
+    arguments = (3, 1e-3, None, True, True, "group", "cpu", torch.float64)
+    for kwargs in {}, *WITHOUT_BIAS:
+        a, b = ours(*arguments, **kwargs), theirs(*arguments, **kwargs)
+        assert vars(a).keys() == vars(b).keys()
+        assert repr(a) == repr(b)
+        assert list(a.state_dict()) == list(b.state_dict())
+        a.load_state_dict(b.state_dict())
+        b.load_state_dict(a.state_dict())
+
+
+def test_layers_are_saved_and_copied():
+    ours = onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(new_model())
+    x = torch.randn(4, 3, 6, 6)
+    file = io.BytesIO()
+    torch.save(ours, file)
+    file.seek(0)
+    for other in torch.load(file, weights_only=False), copy.deepcopy(ours):
+        assert torch.equal(other.eval()(x), ours.eval()(x))
+    assert b"onedsl.torch._sync" not in file.getvalue()

@@ -5,7 +5,6 @@ The files import torch, nn and onedsl_torch from here: without PyTorch they are 
 
 from __future__ import annotations
 
-import copy
 import inspect
 import threading
 
@@ -20,12 +19,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is optional: pip install to
 
 from torch import nn  # noqa: E402
 
-import onedsl.torch as onedsl_torch  # noqa: E402 - it needs PyTorch
+import onedsl.torch as onedsl_torch  # noqa: E402, F401 - it needs PyTorch
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 SHAPES = {1: (6, 5, 7), 2: (4, 5, 6, 7), 3: (3, 4, 2, 5, 3)}
 LAYERS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-OURS = {n: getattr(onedsl_torch, f"BatchNorm{n}d") for n in LAYERS}
 # The keyword argument `bias` of PyTorch's batch-norm layers is newer than PyTorch 2.11.
 WITHOUT_BIAS = [{"bias": False}] if "bias" in inspect.signature(nn.BatchNorm2d).parameters else []
 CHANNELS_LAST = {1: None, 2: torch.channels_last, 3: torch.channels_last_3d}
@@ -61,31 +59,6 @@ def back(gradients):
     )
 
 
-def reference_layer(layer):
-    """The same layer of PyTorch's in float64."""
-    twin = LAYERS[{v: k for k, v in OURS.items()}[type(layer)]](
-        layer.num_features,
-        layer.eps,
-        layer.momentum,
-        layer.affine,
-        layer.track_running_stats,
-        **({"bias": False} if layer.affine and layer.bias is None else {}),
-    ).double()
-    twin.load_state_dict(layer.state_dict())
-    for ours, theirs in zip(layer.parameters(), twin.parameters(), strict=True):
-        theirs.requires_grad_(ours.requires_grad)
-    return twin.train(layer.training)
-
-
-def random_layer(rank, dtype=torch.float32, seed=0, **kwargs):
-    generator = torch.Generator().manual_seed(seed)
-    layer = OURS[rank](SHAPES[rank][1], **kwargs)
-    for t in (*layer.parameters(), *layer.buffers()):
-        if t.is_floating_point():
-            t.data.uniform_(0.5, 2, generator=generator)
-    return layer.to(dtype)
-
-
 def inputs(rank, dtype, memory="contiguous"):
     src, diff_dst, *_ = tensors(SHAPES[rank], dtype, memory=memory)
     return src, diff_dst
@@ -110,36 +83,6 @@ def train_on_threads(src, diff_dst, steps):
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def check_layer(layer, src, diff_dst, factor=1):
-    """Compare the gradients with float64's, and the output and the state with PyTorch's own."""
-    twin = reference_layer(layer)
-    like = copy.deepcopy(layer)
-    like.__class__ = LAYERS[src.ndim - 2]
-    a = src.clone(memory_format=torch.preserve_format).requires_grad_()
-    b = src.double().requires_grad_()
-    output = layer(a)
-    output.backward(diff_dst)
-    twin(b).backward(diff_dst.double())
-    assert torch.equal(output, like(src))
-    for ours, theirs in zip(layer.buffers(), like.buffers(), strict=True):
-        assert torch.equal(ours, theirs)
-    parameters = [
-        None if p is None or not p.requires_grad else (p.grad, q.grad)
-        for p, q in ((layer.weight, twin.weight), (layer.bias, twin.bias))
-    ]
-    got = onedsl.BatchNormGradients(a.grad, *(None if p is None else p[0] for p in parameters))
-    wanted = onedsl.BatchNormGradients(b.grad, *(None if p is None else p[1] for p in parameters))
-    assert got.diff_src.stride() == src.stride()
-    for ours, theirs, own in zip(got, wanted, (src, layer.weight, layer.bias), strict=True):
-        assert (ours is None) == (theirs is None)
-        if ours is None:
-            continue
-        assert ours.dtype == own.dtype
-        limit = {torch.float32: 1e-6, torch.bfloat16: 2**-8, torch.float16: 2**-10}[ours.dtype]
-        error = float((ours.double() - theirs).norm() / theirs.norm())
-        assert error <= factor * limit, error
 
 
 class SmallModel(nn.Module):

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 // PyTorch's conventions for statistics, which differ from oneDNN's.
@@ -20,14 +19,6 @@ inline void update_running(float* const running_mean, float* const running_varia
   for (std::int64_t c = 0; c < channels; ++c) {
     running_mean[c] = mix(running_mean[c], mean[c]);
     running_variance[c] = mix(running_variance[c], static_cast<double>(variance[c]) * unbiased);
-  }
-}
-
-// Replace variances by 1 / sqrt(variance + epsilon), which PyTorch saves for the gradient.
-inline void to_inverse_stddev(float* const variance, const std::int64_t channels,
-                              const double epsilon) noexcept {
-  for (std::int64_t c = 0; c < channels; ++c) {
-    variance[c] = static_cast<float>(1 / std::sqrt(static_cast<double>(variance[c]) + epsilon));
   }
 }
 

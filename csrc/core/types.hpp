@@ -31,8 +31,9 @@ constexpr bool is_supported(const DataType tensor, const DataType statistics) no
 // "frozen": they are constants.
 enum class Statistics : std::uint8_t { batch, frozen };
 
-// What the input `variance` contains: the biased variance, or 1 / sqrt(variance + epsilon), which
-// PyTorch's forward pass saves. In the second case epsilon is not used.
+// What the forward pass returns as batch_variance, and the gradient reads as variance: the biased
+// variance, or 1 / sqrt(variance + epsilon), which PyTorch saves. In the second case the gradient
+// does not use epsilon.
 enum class VarianceKind : std::uint8_t { variance, inverse_stddev };
 
 // A run consists of a pass that computes sums and a pass that computes the results from them. For

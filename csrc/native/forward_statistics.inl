@@ -85,7 +85,9 @@ void apply_statistics(const Task& task, const Index c, const Total& total) {
   const double variance = total.second / task.formula.per_statistic;
   const Tensors& tensors = task.tensors;
   tensors.batch_mean[c] = static_cast<float>(mean);
-  tensors.batch_variance[c] = static_cast<float>(variance);
+  const bool inverse = task.formula.variance_kind == VarianceKind::inverse_stddev;
+  tensors.batch_variance[c] =
+      static_cast<float>(inverse ? 1 / std::sqrt(variance + task.formula.epsilon) : variance);
   const double momentum = task.formula.momentum;
   const auto running = [&](const float before, const double batch) {
     return static_cast<float>(momentum * static_cast<double>(before) + (1 - momentum) * batch);

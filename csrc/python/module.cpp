@@ -148,13 +148,6 @@ void bind_statistics(py::module_& module) {
       },
       py::arg("running_mean"), py::arg("running_variance"), py::arg("mean"), py::arg("variance"),
       py::arg("momentum"), py::arg("count"), py::pos_only());
-  module.def(
-      "to_inverse_stddev",
-      [](const py::handle variance, const double epsilon) {
-        const py::ssize_t n = length_of(variance);
-        to_inverse_stddev(writeable_vector(variance, n), n, epsilon);
-      },
-      py::arg("variance"), py::arg("epsilon"), py::pos_only());
 }
 
 // ---- Capabilities ----
@@ -206,14 +199,14 @@ void bind_capabilities(py::module_& module) {
 
 // ---- Frameworks ----
 
-// PyTorch calls this without the GIL. An exception must not reach PyTorch, which has its own
-// pybind11: KeyboardInterrupt is raised again after the kernel, others are reported as unraisable.
-void run_logged(const Plan& plan, const Ports& ports) {
-  RunLog log;
-  log.run(plan, ports);
+// Writes to the run log for PyTorch, which calls kernels without the GIL. An exception must not
+// reach PyTorch, which has its own pybind11: KeyboardInterrupt is raised again after the kernel,
+// others are reported as unraisable.
+template <class Write>
+void write_for_pytorch(const Write& write) {
   const AcquiredGil acquired;
   try {
-    log.write();
+    write();
   } catch (py::error_already_set& error) {
     if (error.matches(PyExc_KeyboardInterrupt)) {
       PyErr_SetInterrupt();
@@ -223,9 +216,27 @@ void run_logged(const Plan& plan, const Ports& ports) {
   }
 }
 
+void run_logged(const Plan& plan, const Ports& ports) {
+  RunLog log;
+  log.run(plan, ports);
+  write_for_pytorch([&] { log.write(); });
+}
+
+py::handle record_fallback;  // never destroyed, like the run log's function
+
+void log_fallback(const char* const reason) {
+  write_for_pytorch([&] { record_fallback(reason); });
+}
+
 void bind_frameworks(py::module_& module) {
   module.def("register_torch_ops", [] { torch::register_own_ops(&run_logged); });
-  module.def("override_torch_kernels", &torch::override_pytorch);
+  module.def(
+      "override_torch_kernels",
+      [](const py::function& record) {
+        record_fallback = record.inc_ref();
+        torch::override_pytorch(&log_fallback);
+      },
+      py::arg("record_fallback"), py::pos_only());
   module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
   module.def("xla_handlers", [] {
     py::dict all;

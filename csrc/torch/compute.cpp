@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "../core/logging_enabled.hpp"
+#include "../core/running_statistics.hpp"
 #include "../plan/cache.hpp"
 
 namespace onedsl::torch {
@@ -12,53 +13,146 @@ namespace {
 
 LoggedRun logged_run = nullptr;
 
-}  // namespace
-
-std::optional<PlanKey> plan_key(const View& src, const OpConfig& config, const InputSet given,
-                                const OutputSet outputs, const Pass pass) {
-  const double epsilon = config.attributes.epsilon;
-  if (src.rank < 2 || src.rank > max_rank || !is_contiguous_or_channels_last(src) ||
-      !std::isfinite(epsilon) || epsilon <= 0) {
-    return std::nullopt;
-  }
-  const auto item_size = static_cast<std::ptrdiff_t>(size_of(src.type));
-  const std::optional<Geometry> geometry =
-      dense_geometry(src.rank, src.sizes, src.strides, 1, item_size, KeptAxes{1} << 1);
-  if (!geometry || geometry->elements() <= geometry->statistics()) return std::nullopt;
-  return make_key(config, *geometry, src.type, DataType::f32, given, outputs,
-                  BackendChoice::automatic, pass);
-}
-
-void set_logged_run(const LoggedRun run) { logged_run = run; }
-
 void execute(const PlanKey& key, const Ports& ports) {
   const std::shared_ptr<const Plan> plan = find_plan(key);
   if (logging_enabled.load(std::memory_order_relaxed)) return logged_run(*plan, ports);
   plan->execute(ports);
 }
 
-Results<3> compute_forward(const PlanKey& key, const View& src, const Affine& affine,
-                           const void* const residual, OwnedTensor dst, const Sums& sums) {
-  const std::int64_t channels = src.sizes[1];
-  Results<3> results = {std::move(dst), empty_vector(channels), empty_vector(channels)};
+PlanKey plan_key(const Source& source, const OpConfig& config, const InputSet given,
+                 const OutputSet outputs) {
+  return make_key(config, source.geometry, source.view.type, DataType::f32, given, outputs);
+}
+
+OpConfig op_config(const Operation operation, const ReLU& relu, const double epsilon) {
+  OpConfig config;
+  config.operation = operation;
+  config.attributes.epsilon = epsilon;
+  if (relu.clip) config.attributes.clip = *relu.clip;
+  return config;
+}
+
+}  // namespace
+
+Reason read_source(const Tensor& tensor, Source& source) {
+  if (const Reason reason = read(tensor, source.view)) return reason;
+  const View& v = source.view;
+  if (v.rank < 2 || v.rank > max_rank) return "inputs of this rank";
+  const auto item_size = static_cast<std::ptrdiff_t>(size_of(v.type));
+  const std::optional<Geometry> geometry =
+      dense_geometry(v.rank, v.sizes, v.strides, 1, item_size, KeptAxes{1} << 1);
+  if (!geometry) return "strided inputs";
+  if (geometry->elements() <= geometry->statistics()) return "fewer than two values per channel";
+  source.geometry = *geometry;
+  return nullptr;
+}
+
+Vector::Vector(const OptionalTensor& tensor, const std::int64_t channels) {
+  // Autograd passes undefined tensors for absent ones.
+  if (tensor && get(api.is_defined, &*tensor)) reason_ = read_f32_vector(*tensor, channels, data_);
+}
+
+Affine::Affine(const OptionalTensor& weight, const OptionalTensor& bias,
+               const std::int64_t channels)
+    : weight_(weight, channels), bias_(bias, channels) {
+  const bool has_weight = weight_.data() != nullptr;
+  if (has_weight != (bias_.data() != nullptr)) {
+    absent_.assign(static_cast<std::size_t>(channels), has_weight ? 0.0F : 1.0F);
+  }
+}
+
+InLayoutOf::InLayoutOf(const Source& source, const Tensor& tensor) {
+  View v = {};
+  reason_ = read(tensor, v);
+  if (reason_ != nullptr) return;
+  if (!same_shape_and_type(source.view, v)) {
+    reason_ = "tensors whose shape or dtype is not the input's";
+    return;
+  }
+  data_ = v.data;
+  if (same_strides(source.view, v)) return;
+  copy_ = empty_like(source.view);
+  check(api.copy(copy_.get(), &tensor, 0));
+  data_ = memory_of<void>(*copy_);
+}
+
+Outcome<3> compute_forward(const Source& source, const Affine& affine, const void* const residual,
+                           const ReLU& relu, const double epsilon, const Running& running) {
+  if (!(std::isfinite(epsilon) && epsilon > 0)) return unsupported_epsilon;
+  OpConfig config =
+      op_config(relu.is_applied ? Operation::relu_forward_training : Operation::forward_training,
+                relu, epsilon);
+  config.variance_kind = VarianceKind::inverse_stddev;
+  config.attributes.momentum = 0;  // the new running statistics are the batch's
+  const std::int64_t channels = source.channels();
   const auto length = static_cast<std::size_t>(channels);
-  // Running statistics of oneDNN's formula, which PyTorch does not use: zeros, and the results.
-  std::vector<float> unused(3 * length);
+  Results<3> results = {empty_like(source.view), empty_vector(channels), empty_vector(channels)};
+  std::vector<float> scratch(3 * length);  // old running statistics, the batch's mean and variance
+  float* const batch_mean = scratch.data() + length;
+  float* const batch_variance = batch_mean + length;
   Ports ports;
-  ports.in[Input::src] = src.data;
-  ports.in[Input::mean] = ports.in[Input::variance] = unused.data();
+  ports.in[Input::src] = source.view.data;
+  ports.in[Input::mean] = ports.in[Input::variance] = scratch.data();
   ports.in[Input::gamma] = affine.gamma();
   ports.in[Input::beta] = affine.beta();
   ports.in[Input::residual] = residual;
-  ports.sums = sums;
   ports.out[Output::dst] = memory_of<void>(*results[0]);
-  ports.out[Output::running_mean] = unused.data() + length;
-  ports.out[Output::running_variance] = unused.data() + 2 * length;
+  ports.out[Output::running_mean] = batch_mean;
+  ports.out[Output::running_variance] = batch_variance;
   ports.out[Output::batch_mean] = memory_of(*results[1]);
   ports.out[Output::batch_variance] = memory_of(*results[2]);
-  execute(key, ports);
+  execute(plan_key(source, config, residual != nullptr ? InputSet(Input::residual) : InputSet(),
+                   signature_of(config.operation).outputs),
+          ports);
+  if (running.mean != nullptr) {
+    update_running(running.mean, running.variance, batch_mean, batch_variance, channels,
+                   running.momentum, static_cast<double>(source.geometry.per_statistic()));
+  }
   return results;
 }
+
+Results<4> compute_backward(const Source& source, const BackwardInputs& inputs, const ReLU& relu,
+                            const Statistics statistics, const double epsilon,
+                            const bool parameters) {
+  OpConfig config =
+      op_config(relu.is_applied ? Operation::relu_training_backward : Operation::training_backward,
+                relu, epsilon);
+  config.statistics = statistics;
+  if (epsilon == 0) config.variance_kind = VarianceKind::inverse_stddev;
+  const Signature& signature = signature_of(config.operation);
+  const std::int64_t channels = source.channels();
+
+  Results<4> results = {empty_like(source.view), undefined(), undefined(), undefined()};
+  auto& [diff_src, diff_gamma, diff_beta, diff_residual] = results;
+  Ports ports;
+  OutputSet outputs(Output::diff_src);
+  ports.in[Input::src] = source.view.data;
+  ports.in[Input::diff_dst] = inputs.diff_dst;
+  ports.in[Input::mean] = inputs.mean;
+  ports.in[Input::variance] = inputs.variance;
+  ports.in[Input::gamma] = inputs.gamma;
+  ports.in[Input::beta] = inputs.beta;
+  ports.in[Input::dst] = inputs.dst;
+  ports.out[Output::diff_src] = memory_of<void>(*diff_src);
+  if (parameters) {
+    diff_gamma = empty_vector(channels);
+    diff_beta = empty_vector(channels);
+    ports.out[Output::diff_gamma] = memory_of(*diff_gamma);
+    ports.out[Output::diff_beta] = memory_of(*diff_beta);
+    outputs = OutputSet(Output::diff_src, Output::diff_gamma, Output::diff_beta);
+  }
+  if (inputs.dst != nullptr) {
+    diff_residual = empty_like(source.view);
+    ports.out[Output::diff_residual] = memory_of<void>(*diff_residual);
+    outputs = signature.outputs;
+  }
+  execute(
+      plan_key(source, config, inputs.dst != nullptr ? InputSet(Input::dst) : InputSet(), outputs),
+      ports);
+  return results;
+}
+
+void set_logged_run(const LoggedRun run) { logged_run = run; }
 
 // The library is never deleted: PyTorch's dispatcher cannot remove a kernel safely while other
 // threads call it.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <initializer_list>
 #include <optional>
 #include <utility>
@@ -11,39 +11,54 @@
 #include "kernels.hpp"
 #include "tensors.hpp"
 
-// What the kernels of PyTorch's ops and of onedsl's have in common.
+// The two passes of batch norm on PyTorch's tensors, shared by the kernels of PyTorch's ops and of
+// onedsl's. The saved statistic is PyTorch's, 1 / sqrt(variance + epsilon).
+//
+// "Is this supported" is decided here and in tensors.hpp only. A reason is a string that completes
+// "onedsl does not support ...", null if there is none.
 namespace onedsl::torch {
+
+// The results of a kernel, or the reason why it does not support its arguments.
+template <std::size_t count>
+struct Outcome {
+  Outcome(const Reason unsupported) : reason(unsupported) {}
+  Outcome(Results<count> computed) : results(std::move(computed)) {}
+
+  Results<count> results;
+  Reason reason = nullptr;
+};
+
+constexpr Reason unsupported_epsilon = "an eps that is not positive and finite";
+
+// src: a tensor of shape (N, C, ...), dense in any order of its axes.
+struct Source {
+  View view;
+  Geometry geometry;
+
+  std::int64_t channels() const { return view.sizes[1]; }
+};
+
+// Reads src in training, where PyTorch requires two values per channel. Returns the reason if it is
+// not supported.
+Reason read_source(const Tensor& tensor, Source& source);
 
 // A vector of f32, one element per channel, which may be absent.
 class Vector {
  public:
-  Vector(const OptionalTensor& tensor, const std::int64_t channels) {
-    // Autograd passes undefined tensors for absent ones.
-    if (!tensor || !get(api.is_defined, &*tensor)) return;
-    tensor_ = &*tensor;
-    data_ = f32_vector(*tensor, channels);
-  }
-  bool is_supported() const { return tensor_ == nullptr || data_ != nullptr; }
-  const float* data() const { return data_; }
-  float* mutable_data() const { return memory_of(*tensor_); }
+  Vector(const OptionalTensor& tensor, std::int64_t channels);
+  Reason reason() const { return reason_; }
+  float* data() const { return data_; }
 
  private:
-  const Tensor* tensor_ = nullptr;
-  const float* data_ = nullptr;
+  float* data_ = nullptr;
+  Reason reason_ = nullptr;
 };
 
 // gamma and beta: both or neither, as the ops require.
 class Affine {
  public:
-  Affine(const OptionalTensor& weight, const OptionalTensor& bias, const std::int64_t channels)
-      : weight_(weight, channels), bias_(bias, channels) {
-    const bool has_weight = weight_.data() != nullptr;
-    if (has_weight != (bias_.data() != nullptr)) {
-      absent_.assign(static_cast<std::size_t>(channels), has_weight ? 0.0F : 1.0F);
-    }
-  }
-
-  bool is_supported() const { return weight_.is_supported() && bias_.is_supported(); }
+  Affine(const OptionalTensor& weight, const OptionalTensor& bias, std::int64_t channels);
+  Reason reason() const { return weight_.reason() != nullptr ? weight_.reason() : bias_.reason(); }
   const float* gamma() const { return value_of(weight_); }
   const float* beta() const { return value_of(bias_); }
 
@@ -57,43 +72,53 @@ class Affine {
   std::vector<float> absent_;
 };
 
-// The elements of a tensor in the memory layout of another one of its shape and type. They are
-// copied if the layout differs.
+// The elements of a tensor of src's shape and type in src's memory layout. They are copied if the
+// layout differs.
 class InLayoutOf {
  public:
-  InLayoutOf(const View& layout, const Tensor& tensor, const View& v) : data_(v.data) {
-    if (same_strides(layout, v)) return;
-    copy_ = empty_like(layout);
-    check(api.copy(copy_.get(), &tensor, 0));
-    data_ = memory_of<void>(*copy_);
-  }
+  InLayoutOf(const Source& source, const Tensor& tensor);
+  Reason reason() const { return reason_; }
   const void* data() const { return data_; }
 
  private:
   OwnedTensor copy_;
-  const void* data_;
+  const void* data_ = nullptr;
+  Reason reason_ = nullptr;
 };
 
-inline OpConfig op_config(const Operation operation, const double epsilon,
-                          const std::optional<double> clip = {}) {
-  OpConfig config;
-  config.operation = operation;
-  config.attributes.epsilon = epsilon;
-  if (clip) config.attributes.clip = *clip;
-  return config;
-}
+// An addition and a ReLU after batch norm, and the ReLU's upper bound.
+struct ReLU {
+  bool is_applied = false;
+  std::optional<double> clip;
+};
 
-// Returns nothing if the kernels do not support src or epsilon. `given` are the optional tensors.
-std::optional<PlanKey> plan_key(const View& src, const OpConfig& config, InputSet given,
-                                OutputSet outputs, Pass pass = Pass::both);
+// Running statistics, updated in place by PyTorch's formula. Null if absent.
+struct Running {
+  float* mean = nullptr;
+  float* variance = nullptr;
+  double momentum = 0;
+};
 
-// Runs a plan, and writes it to the run log with `set_logged_run`'s function.
-void execute(const PlanKey& key, const Ports& ports);
+// Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon).
+Outcome<3> compute_forward(const Source& source, const Affine& affine, const void* residual,
+                           const ReLU& relu, double epsilon, const Running& running);
+
+struct BackwardInputs {
+  const void* diff_dst;
+  const float* mean;
+  const float* variance;  // by the kind of the problem
+  const float* gamma;
+  const float* beta = nullptr;
+  const void* dst = nullptr;  // if given, the mask of the ReLU, and diff_residual is computed
+};
+
+// Returns diff_src, diff_gamma, diff_beta and diff_residual; undefined tensors if not computed.
+// epsilon is positive if the variance is one, and 0 if it is 1 / sqrt(variance + epsilon).
+Results<4> compute_backward(const Source& source, const BackwardInputs& inputs, const ReLU& relu,
+                            Statistics statistics, double epsilon, bool parameters);
+
+// Writes runs to the run log with `set_logged_run`'s function.
 void set_logged_run(LoggedRun run);
-
-// Returns dst, the batch's mean and its biased variance. The apply pass reads `sums`.
-Results<3> compute_forward(const PlanKey& key, const View& src, const Affine& affine,
-                           const void* residual, OwnedTensor dst, const Sums& sums = {});
 
 // Registers CPU kernels of ops in a namespace, for the rest of the process.
 void add_kernels(const char* ops, std::initializer_list<std::pair<const char*, Kernel*>> kernels);

@@ -13,13 +13,17 @@ namespace onedsl::torch {
 // Executes a plan and writes it to the run log.
 using LoggedRun = void (*)(const Plan& plan, const Ports& ports);
 
-// Registers the kernels of the ops that onedsl/torch/_compiled_ops.py has defined. Must be called
+// Writes to the run log that PyTorch's own kernel computes a call, because onedsl does not support
+// `reason`.
+using LoggedFallback = void (*)(const char* reason);
+
+// Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called
 // once, before the others. Throws std::runtime_error if this PyTorch is unsupported.
 void register_own_ops(LoggedRun run);
 
 // Overrides PyTorch's kernels for the rest of the process. Until use_kernels(true), the new kernels
 // call PyTorch's own. Must be called once.
-void override_pytorch();
+void override_pytorch(LoggedFallback fallback);
 
 // Thread-safe at any time. A kernel that is already running is not affected.
 void use_kernels(bool use) noexcept;

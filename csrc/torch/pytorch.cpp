@@ -20,8 +20,13 @@ class LoadedPyTorch {
   }
 
   template <class Function>
-  void find(const char* const name, Function*& function) const {
+  void find_optional(const char* const name, Function*& function) const {
     function = reinterpret_cast<Function*>(dlsym(library_, name));
+  }
+
+  template <class Function>
+  void find(const char* const name, Function*& function) const {
+    find_optional(name, function);
     if (function == nullptr) {
       throw std::runtime_error("this version of PyTorch is not supported: it has no " +
                                std::string(name));
@@ -54,17 +59,18 @@ void load() {
   loaded.find("aoti_torch_empty_strided", api.empty);
   loaded.find("torch_from_blob", api.from_blob);
   loaded.find("aoti_torch_new_uninitialized_tensor", api.undefined);
+  loaded.find("aoti_torch_clone", api.clone);
   loaded.find("aoti_torch_copy_", api.copy);
   loaded.find("aoti_torch_delete_tensor_object", api.delete_tensor);
   loaded.find("torch_list_get_item", api.list_item);
   loaded.find("torch_delete_list", api.delete_list);
   loaded.find("aoti_torch_device_type_cpu", api.cpu);
   loaded.find("aoti_torch_layout_strided", api.strided);
-  loaded.find("aoti_torch_dtype_float64", api.f64);
   loaded.find("aoti_torch_dtype_float32", api.f32);
   loaded.find("aoti_torch_dtype_bfloat16", api.bf16);
   loaded.find("aoti_torch_dtype_float16", api.f16);
   loaded.find("aoti_torch_dtype_uint8", api.u8);
+  loaded.find_optional("torch_exception_get_what_without_backtrace", api.exception_text);
 
   // T: const at::Tensor&, M: at::Tensor&, O: const std::optional<at::Tensor>&. `S<n>_` are the
   // Itanium C++ ABI's references to a type that the name already contains.

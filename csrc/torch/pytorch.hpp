@@ -62,6 +62,7 @@ struct StableInterface {
                      std::int32_t layout, const std::uint8_t* opaque, std::int64_t opaque_size,
                      void (*deleter)(void* data, void* context), void* context);
   Error (*undefined)(Tensor** made);
+  Error (*clone)(const Tensor* of, Tensor** made);
   Error (*copy)(Tensor* to, const Tensor* from, std::int32_t non_blocking);
   Error (*delete_tensor)(Tensor*);
 
@@ -70,11 +71,12 @@ struct StableInterface {
 
   std::int32_t (*cpu)();
   std::int32_t (*strided)();
-  std::int32_t (*f64)();
   std::int32_t (*f32)();
   std::int32_t (*bf16)();
   std::int32_t (*f16)();
   std::int32_t (*u8)();
+
+  const char* (*exception_text)();  // of the last error; null before PyTorch 2.12
 };
 
 // PyTorch's own CPU kernels: the functions of these names in ATen/CPUFunctions.h, which do not go

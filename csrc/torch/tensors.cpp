@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <new>
-#include <vector>
+#include <stdexcept>
 
 namespace onedsl::torch {
 namespace {
@@ -39,26 +39,16 @@ OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
   return OwnedTensor(made);
 }
 
-OwnedTensor empty_vector(const std::int64_t length, const std::int32_t type) {
-  const std::int64_t stride = 1;
-  return empty(1, &length, &stride, type);
+// Returns why the memory of a tensor cannot be read, or null.
+Reason reason_without_memory(const Tensor& tensor) {
+  if (!get(api.is_defined, &tensor)) return "undefined tensors";
+  if (get(api.device, &tensor) != api.cpu()) return "devices other than the CPU";
+  if (get(api.layout, &tensor) != api.strided()) return "tensors that are not strided";
+  return nullptr;
 }
 
-bool has_memory(const Tensor& tensor) {
-  return get(api.is_defined, &tensor) && get(api.device, &tensor) == api.cpu() &&
-         get(api.layout, &tensor) == api.strided();
-}
-
-// Returns the elements of a contiguous vector of `length` elements of the type, else null.
-const void* vector(const Tensor& tensor, const std::int64_t length, const std::int32_t type) {
-  if (!has_memory(tensor) || get(api.type, &tensor) != type || get(api.rank, &tensor) != 1 ||
-      *get(api.sizes, &tensor) != length || (length != 1 && *get(api.strides, &tensor) != 1)) {
-    return nullptr;
-  }
-  const void* data = nullptr;
-  const bool is_readable = api.data(&tensor, &data) == 0;
-  const std::size_t alignment = type == api.f64() ? alignof(double) : alignof(float);
-  return is_readable && bytes_to_next(alignment, data) == 0 ? data : nullptr;
+bool is_aligned(const void* const data, const std::size_t size) {
+  return bytes_to_next(size, data) == 0;
 }
 
 // Whether the elements are contiguous in memory when `axis(0)` is the slowest axis, then `axis(1)`.
@@ -108,15 +98,36 @@ OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
 
 }  // namespace
 
-std::optional<View> view(const Tensor& tensor) {
-  if (!has_memory(tensor)) return std::nullopt;
+void check(const Error error) {
+  if (error == 0) return;
+  const char* const what = api.exception_text != nullptr ? api.exception_text() : nullptr;
+  throw std::runtime_error(what != nullptr && *what != '\0' ? what
+                                                            : "a function of PyTorch failed");
+}
+
+Reason read(const Tensor& tensor, View& view) {
+  if (const Reason reason = reason_without_memory(tensor)) return reason;
   const std::optional<DataType> type = data_type(get(api.type, &tensor));
-  if (!type) return std::nullopt;
+  if (!type) return "dtypes other than float32, bfloat16 and float16";
   const void* data = nullptr;
-  if (api.data(&tensor, &data) != 0) return std::nullopt;
-  if (reinterpret_cast<std::uintptr_t>(data) % size_of(*type) != 0) return std::nullopt;
-  return View{*type, get(api.rank, &tensor), get(api.sizes, &tensor), get(api.strides, &tensor),
-              data};
+  if (api.data(&tensor, &data) != 0) return "tensors without memory";
+  if (!is_aligned(data, size_of(*type))) return "unaligned tensors";
+  view = {*type, get(api.rank, &tensor), get(api.sizes, &tensor), get(api.strides, &tensor), data};
+  return nullptr;
+}
+
+Reason read_f32_vector(const Tensor& tensor, const std::int64_t length, float*& data) {
+  if (const Reason reason = reason_without_memory(tensor)) return reason;
+  if (get(api.type, &tensor) != api.f32()) return "parameters and statistics other than float32";
+  if (get(api.rank, &tensor) != 1 || *get(api.sizes, &tensor) != length) {
+    return "parameters and statistics whose length is not the number of channels";
+  }
+  if (length != 1 && *get(api.strides, &tensor) != 1) return "strided parameters and statistics";
+  const void* elements = nullptr;
+  if (api.data(&tensor, &elements) != 0) return "tensors without memory";
+  if (!is_aligned(elements, alignof(float))) return "unaligned tensors";
+  data = static_cast<float*>(const_cast<void*>(elements));
+  return nullptr;
 }
 
 bool is_contiguous_or_channels_last(const View& v) {
@@ -139,40 +150,18 @@ bool same_strides(const View& a, const View& b) {
   return true;
 }
 
-const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
-  return static_cast<const float*>(vector(tensor, length, api.f32()));
-}
-
-const double* f64_vector(const Tensor& tensor, const std::int64_t length) {
-  return static_cast<const double*>(vector(tensor, length, api.f64()));
-}
-
 OwnedTensor empty_vector(const std::int64_t length) { return empty_vector(length, api.f32()); }
 
-OwnedTensor empty_f64_vector(const std::int64_t length) { return empty_vector(length, api.f64()); }
+OwnedTensor empty_vector(const std::int64_t length, const std::int32_t type) {
+  const std::int64_t stride = 1;
+  return empty(1, &length, &stride, type);
+}
 
 OwnedTensor empty_like(const View& dense) {
   const std::size_t bytes = size_in_bytes(dense);
   if (bytes >= large_memory) return empty_by_malloc(dense, bytes);
   return empty(dense.rank, dense.sizes, dense.strides, pytorch_type(dense.type));
 }
-
-OwnedTensor empty_clonable_like(const View& dense) {
-  OwnedTensor made = empty(dense.rank, dense.sizes, dense.strides, pytorch_type(dense.type));
-  const std::size_t bytes = size_in_bytes(dense);
-  if (bytes >= large_memory) use_huge_pages(memory_of<std::byte>(*made), bytes);
-  return made;
-}
-
-OwnedTensor empty_contiguous(const View& like) {
-  std::vector<std::int64_t> strides(static_cast<std::size_t>(like.rank), 1);
-  for (auto i = strides.size() - 1; i-- > 0;) {
-    strides[i] = strides[i + 1] * std::max<std::int64_t>(like.sizes[i + 1], 1);
-  }
-  return empty(like.rank, like.sizes, strides.data(), pytorch_type(like.type));
-}
-
-OwnedTensor empty_bytes() { return empty_vector(0, api.u8()); }
 
 OwnedTensor undefined() {
   Tensor* made = nullptr;

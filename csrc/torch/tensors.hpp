@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 
 #include "../core/types.hpp"
 #include "pytorch.hpp"
@@ -11,9 +10,8 @@
 // Access to PyTorch's tensors through its stable C interface.
 namespace onedsl::torch {
 
-inline void check(const Error error) {
-  if (error != 0) throw std::runtime_error("onedsl: a function of PyTorch failed");
-}
+// Throws std::runtime_error with PyTorch's message, if there is one, for an error.
+void check(Error error);
 
 template <class T, class Argument>
 T get(Error (*const function)(Argument*, T*), Argument* const of) {
@@ -41,9 +39,14 @@ struct View {
   const void* data;
 };
 
-// Returns nothing if the tensor is undefined, has no memory, has unaligned elements, or is not a
-// strided CPU tensor of a supported type.
-std::optional<View> view(const Tensor& tensor);
+// Completes the sentence "onedsl does not support ...". Null if something is supported.
+using Reason = const char*;
+
+// Reads a strided CPU tensor of a supported type, or returns the reason if it is not supported.
+Reason read(const Tensor& tensor, View& view);
+
+// Reads the elements of a contiguous vector of f32 of `length` elements.
+Reason read_f32_vector(const Tensor& tensor, std::int64_t length, float*& data);
 
 // PyTorch's batch norm keeps these two layouts in its results.
 bool is_contiguous_or_channels_last(const View& v);
@@ -51,16 +54,9 @@ bool is_contiguous_or_channels_last(const View& v);
 bool same_shape_and_type(const View& a, const View& b);
 bool same_strides(const View& a, const View& b);  // of views of the same shape
 
-// Returns the elements of a contiguous vector of `length` elements of the type, else null.
-const float* f32_vector(const Tensor& tensor, std::int64_t length);
-const double* f64_vector(const Tensor& tensor, std::int64_t length);
-
-OwnedTensor empty_vector(std::int64_t length);  // of f32
-OwnedTensor empty_f64_vector(std::int64_t length);
+OwnedTensor empty_vector(std::int64_t length);                     // of f32
+OwnedTensor empty_vector(std::int64_t length, std::int32_t type);  // of a type of PyTorch's
 OwnedTensor empty_like(const View& dense);
-OwnedTensor empty_clonable_like(const View& dense);  // memory of PyTorch's, for lazy clones
-OwnedTensor empty_contiguous(const View& like);
-OwnedTensor empty_bytes();  // a uint8 tensor without elements
 OwnedTensor undefined();
 
 }  // namespace onedsl::torch

@@ -64,6 +64,11 @@ def record(
 _core.set_run_log(record)
 
 
+def record_fallback(reason: str) -> None:
+    """Log that PyTorch's own kernel computes a call, and why. The kernels for PyTorch call this."""
+    _LOG.info("PyTorch's own batch norm: onedsl does not support %s", reason)
+
+
 @contextlib.contextmanager
 def verbose() -> Iterator[None]:
     """Inside a ``with`` block, log operation, implementation, threads and time of every run.

@@ -1,31 +1,20 @@
-"""Runs a training script with onedsl: ``python -m onedsl.torch [--fuse] train.py [arguments]``."""
+"""Runs a training script with onedsl: ``python -m onedsl.torch train.py [arguments]``."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import runpy
 import sys
 from pathlib import Path
 
-from ._activate import activate
-
-_STARTUP = Path(__file__).parent / "_startup"
+from ._enable import enable
 
 
 def main() -> None:
-    """Parse the command line and run the script as ``__main__``."""
+    """Parse the command line, call `enable`, and run the script as ``__main__``."""
     parser = argparse.ArgumentParser(
         prog="python -m onedsl.torch",
-        description="Run a training script with onedsl's batch normalization, in this process and "
-        "in the processes that it starts. At exit, each process prints the number of layers that "
-        "used onedsl to stderr.",
-    )
-    parser.add_argument(
-        "--fuse",
-        action="store_true",
-        help="compute batch norm and the addition and the ReLU that follow it in one kernel, as "
-        "onedsl.torch.fuse does",
+        description="Run a training script with onedsl's batch normalization in eager mode.",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="script is a module name")
     parser.add_argument("script", help="path of the script")
@@ -34,10 +23,7 @@ def main() -> None:
     if not options.module and not Path(options.script).is_file():
         parser.error(f"script must be a file, got {options.script}")
 
-    os.environ["ONEDSL_TORCH"] = "fuse" if options.fuse else "enable"
-    path = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{_STARTUP}{os.pathsep}{path}" if path else str(_STARTUP)
-    activate(fuse=options.fuse)
+    enable()
     sys.argv = [options.script, *options.arguments]
     if options.module:
         sys.path.insert(0, str(Path.cwd()))

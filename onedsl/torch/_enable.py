@@ -9,6 +9,7 @@ from types import TracebackType
 import torch
 
 from .. import _core
+from ..runtime.run_log import record_fallback
 
 
 class _Switch:
@@ -59,7 +60,7 @@ def _register() -> None:
     """Register onedsl's kernels with PyTorch's dispatcher, without PyTorch's warning."""
 
     def register(element: float) -> float:
-        _core.override_torch_kernels()
+        _core.override_torch_kernels(record_fallback)
         return element
 
     # PyTorch warns when a kernel is overridden. While a Python function of PyTorch such as `apply_`
@@ -94,7 +95,8 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     costs about a microsecond more, also after `disable`.
 
     inductor, torch.compile's default compiler, decomposes batch norm before kernels are selected,
-    so `enable` has no effect on models that it compiles. Use `fuse` for them.
+    so `enable` has no effect on models that it compiles: use ``torch.compile(model,
+    backend="onedsl")`` for them.
 
     Results of 4 MB and more are not memory of PyTorch's allocator: they cannot be resized
     (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``).

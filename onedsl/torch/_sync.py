@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -14,19 +14,9 @@ from .. import _core
 from ..operators._sums import BatchNormMoments, BatchNormSums
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
-from ._layer_classes import change_class, class_of
-from ._layers import (
-    TYPES,
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    batch_norm,
-    begin_step,
-    in_fx,
-)
-from ._training import affine, is_laid_out
+from ._operators import TYPES
+from ._steps import begin_step, in_fx
 
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
 
@@ -59,8 +49,6 @@ class _SyncBatchNorm(torch.autograd.Function):
         eps: float,
         group: Group,
     ) -> Tensor:
-        if not is_laid_out(src):
-            src = src.contiguous()
         forward, _ = _operators(eps)
         detached = src.detach()
         moments = _gather(forward.reduce(detached), group)
@@ -69,7 +57,9 @@ class _SyncBatchNorm(torch.autograd.Function):
                 "the inputs of all processes together must have more than 1 value per channel "
                 "when training, got 1"
             )
-        gamma, beta = affine(_f32(weight), _f32(bias))
+        gamma, beta = _f32(weight), _f32(bias)
+        if beta is None and gamma is not None:
+            beta = torch.zeros_like(gamma)
         zeros = src.new_zeros(src.shape[1], dtype=torch.float32)
         dst, _, _, mean, variance = forward.apply(moments, detached, zeros, zeros, gamma, beta)
         if running_mean is not None and running_var is not None and moments.count > 0:
@@ -222,8 +212,6 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     # Not a subclass of torch.nn.SyncBatchNorm, which DistributedDataParallel rejects on CPUs.
 
-    _reverts_to = nn.SyncBatchNorm  # the class that `revert` installs
-
     def __init__(
         self,
         num_features: int,
@@ -255,7 +243,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         mean, variance, training, momentum = begin_step(self)
         weight, bias, eps = self.weight, self.bias, self.eps
         if group is None:
-            return batch_norm(input, mean, variance, weight, bias, training, momentum, eps)
+            return nn.functional.batch_norm(
+                input, mean, variance, weight, bias, training, momentum, eps
+            )
         return _synchronized(input, weight, bias, mean, variance, momentum, eps, group)
 
     def _group(self) -> Group | None:
@@ -282,39 +272,73 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             raise ValueError(f"input must have {self.num_features} channels, got {input.shape[1]}")
 
     @classmethod
-    def convert_sync_batchnorm(cls, module: ModuleT, process_group: Group | None = None) -> ModuleT:
-        """Convert layers, like ``onedsl.torch.convert(module, process_group=process_group)``."""
-        for layer in module.modules():
-            synchronize(layer, process_group)
-        return module
+    def convert_sync_batchnorm(
+        cls, module: nn.Module, process_group: Group | None = None
+    ) -> nn.Module:
+        """Replace the batch-norm layers of a model by `SyncBatchNorm` layers.
+
+        Like torch.nn.SyncBatchNorm.convert_sync_batchnorm. The new layers have the parameters and
+        buffers of the old ones.
+
+        Parameters
+        ----------
+        module : torch.nn.Module
+            A model, which is changed, or a layer.
+        process_group : torch.distributed.ProcessGroup, optional
+            The processes that share their statistics. Default: all processes.
+
+        Returns
+        -------
+        torch.nn.Module
+            The model, or the new layer if `module` is a layer of batch norm.
+
+        Raises
+        ------
+        TypeError
+            If a layer of batch norm has a forward method of its own, for example with an
+            activation. Nothing is changed then.
+        """
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not _is_plain(layer):
+                raise TypeError(
+                    "batch-norm layers must have the forward method of torch.nn.BatchNorm1d to 3d, "
+                    f"got {type(layer).__qualname__} at {name!r}. Split it into a layer of "
+                    "torch.nn and the rest"
+                )
+        return cls._converted(module, process_group, {})
+
+    @classmethod
+    def _converted(
+        cls, module: nn.Module, group: Group | None, done: dict[nn.Module, nn.Module]
+    ) -> nn.Module:
+        """Return the module that replaces another one; `done` contains the layers so far."""
+        if module not in done:
+            done[module] = module
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                done[module] = cls._of(module, group)
+            for name, child in module.named_children():
+                setattr(module, name, cls._converted(child, group, done))
+        return done[module]
+
+    @classmethod
+    def _of(cls, layer: nn.modules.batchnorm._BatchNorm, group: Group | None) -> SyncBatchNorm:
+        new = cls(
+            layer.num_features,
+            layer.eps,
+            layer.momentum,
+            affine=False,
+            track_running_stats=False,
+            process_group=group,
+        )
+        new.affine, new.track_running_stats = layer.affine, layer.track_running_stats
+        new._parameters, new._buffers = layer._parameters, layer._buffers
+        new.training = layer.training
+        return new
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    plain = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm, SyncBatchNorm)
+    return type(layer).forward in [kind.forward for kind in plain]
 
 
 SyncBatchNorm.__module__ = "onedsl.torch"  # the name in saved models
-
-
-_REVERTED: dict[type[nn.Module], type[nn.Module]] = {
-    **{kind: kind for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)},
-    BatchNorm1d: nn.BatchNorm1d,
-    BatchNorm2d: nn.BatchNorm2d,
-    BatchNorm3d: nn.BatchNorm3d,
-}
-_SYNCHRONIZED = dict.fromkeys([*_REVERTED, nn.SyncBatchNorm, SyncBatchNorm], SyncBatchNorm)
-
-
-def synchronize(layer: nn.Module, group: Group | None) -> None:
-    """Change a layer's class to `SyncBatchNorm` if it is one of PyTorch's or onedsl's layers."""
-    kind = class_of(layer)
-    change_class(layer, _SYNCHRONIZED)
-    if class_of(layer) is SyncBatchNorm:
-        layer.process_group = group
-        if kind in _REVERTED:
-            layer._reverts_to = _REVERTED[kind]
-
-
-def desynchronize(layer: nn.Module) -> None:
-    """Undo `synchronize`."""
-    if class_of(layer) is SyncBatchNorm:
-        kind = layer._reverts_to
-        change_class(layer, {SyncBatchNorm: kind})
-        if kind is not nn.SyncBatchNorm:
-            del layer._reverts_to, layer.process_group

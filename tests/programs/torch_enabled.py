@@ -32,15 +32,14 @@ def main():
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
-    for network in (model, onedsl.torch.fuse(model)):
-        parallel = nn.parallel.DistributedDataParallel(network)
-        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.01)
-        for batch in torch.utils.data.DataLoader(Batches(), batch_size=None, num_workers=1):
-            optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = parallel(batch).float().square().mean()
-            loss.backward()
-            optimizer.step()
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.01)
+    for batch in torch.utils.data.DataLoader(Batches(), batch_size=None, num_workers=1):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = parallel(batch).float().square().mean()
+        loss.backward()
+        optimizer.step()
     torch.distributed.destroy_process_group()
     print("trained")
 

@@ -22,8 +22,9 @@ def step(layer, shape, memory, dtype):
     del y
 
 
+onedsl.torch.enable()
 for train in True, False:
-    layer = onedsl.torch.BatchNorm2d(16).train(train)
+    layer = torch.nn.BatchNorm2d(16).train(train)
     for dtype in torch.float32, torch.bfloat16, torch.float16:
         for memory in torch.contiguous_format, torch.channels_last:
             Path("/proc/self/clear_refs").write_text("5")  # resets the peak

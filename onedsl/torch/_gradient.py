@@ -15,8 +15,6 @@ from ..operators._schema import OpSchema
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
 from ..tensors.spec import DataFormatLike, parse_data_format
 
-_AUTO = _core.Backend.auto
-
 
 def batch_norm_backward(
     src: Tensor,
@@ -99,29 +97,16 @@ def _schema(statistics: str) -> OpSchema:
 
 
 @functools.lru_cache(maxsize=256)
-def core_operator(
-    epsilon: float,
-    data_format: str,
-    statistics: str,
-    *,
-    variance_kind: _core.VarianceKind = _core.VarianceKind.variance,
-) -> _core.Operator:
+def _core_operator(epsilon: float, data_format: str, statistics: str) -> _core.Operator:
     """Return the core's operator for the op's attributes, cached."""
     return _schema(statistics).core_operator(
         epsilon,
         parse_data_format(data_format).statistics_shape_kind,
-        variance_kind=variance_kind,
         allow_requires_grad=True,  # autograd is handled by the callers
     )
 
 
-# In training PyTorch saves 1 / sqrt(variance + eps), so one operator serves every eps.
-TRAINING_OPERATOR = core_operator(
-    0.0, "NCX", "batch", variance_kind=_core.VarianceKind.inverse_stddev
-)
-
-
-def run(
+def _run(
     operator: _core.Operator,
     src: Tensor,
     diff_dst: Tensor,
@@ -132,7 +117,7 @@ def run(
 ) -> list[Tensor] | None:
     """Return the gradients, or None if the core rejects an argument."""
     inputs = (src, diff_dst, mean, variance, gamma)
-    gradients = operator.run(inputs, sums, None, _AUTO)
+    gradients = operator.run(inputs, sums, None, _core.Backend.auto)
     if gradients is None:
         return None
     return list(gradients if sums else gradients[:1])
@@ -150,14 +135,14 @@ def _backward(
     statistics: str,
     sums: bool,
 ) -> list[Tensor]:
-    operator = core_operator(epsilon, data_format, statistics)
-    gradients = run(operator, src, diff_dst, mean, variance, gamma, sums)
+    operator = _core_operator(epsilon, data_format, statistics)
+    gradients = _run(operator, src, diff_dst, mean, variance, gamma, sums)
     if gradients is None and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype):
         # Strides or alignment may be unsupported. PyTorch copies with all its threads.
         dense = torch.empty_like(src)
         if src.stride() != dense.stride() or src.data_ptr() % src.element_size():
             src = dense.copy_(src.detach())
-        gradients = run(
+        gradients = _run(
             operator,
             src,
             torch.empty_like(src).copy_(diff_dst.detach()),

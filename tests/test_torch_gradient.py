@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import helpers
+import numpy as np
 import pytest
 from helpers import EPSILON
-from torch_helpers import SHAPES, back, modes, onedsl_torch, tensor, tensors, torch
+from torch_helpers import SHAPES, back, dynamo, modes, onedsl_torch, tensor, tensors, torch
 
 import onedsl
 from onedsl import testing
+from onedsl.torch import _gradient
 
 
 # opcheck of PyTorch 2.15 reads .grad of tensors that are not leaves.
@@ -101,3 +103,64 @@ def test_gamma_affects_diff_src_as_the_only_output():
     every = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
     one = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON, outputs="diff_src")
     assert torch.equal(every.diff_src, one.diff_src)
+
+
+@modes
+@pytest.mark.parametrize("with_gamma", [True, False])
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_second_derivatives_by_finite_differences(train, with_gamma, data_format):
+    """Check the formulas in float64; in training, mean and variance depend on src."""
+    generator = torch.Generator().manual_seed(3)
+    shape = (3, 4, 3, 2) if data_format == "NCX" else (3, 3, 2, 4)
+    axes = [i for i, size in enumerate(shape) if size != 4]
+
+    def random(*size):
+        return torch.randn(size, generator=generator, dtype=torch.float64)
+
+    src, diff_dst, gamma = random(*shape), random(*shape), random(4)
+    fixed = src.mean(axes), src.var(axes, correction=0)
+    u, a, b = random(*shape), random(4), random(4)
+
+    def scalar(src, diff_dst, gamma):
+        mean, variance = (src.mean(axes), src.var(axes, correction=0)) if train else fixed
+        wanted = testing.batch_norm_backward(
+            *(t.numpy() for t in (src, diff_dst, mean, variance)),
+            gamma.numpy() if with_gamma else None,
+            epsilon=EPSILON,
+            data_format=data_format,
+            statistics="batch" if train else "frozen",
+        )
+        pairs = zip(wanted, (u, a, b), strict=True)
+        return sum(float((torch.from_numpy(np.asarray(g)) * t).sum()) for g, t in pairs)
+
+    class Context:
+        saved_tensors = (src, diff_dst, *fixed, gamma if with_gamma else None)
+        epsilon, sums = EPSILON, True
+        statistics = "batch" if train else "frozen"
+
+    Context.data_format = data_format
+    d_src, d_diff_dst, _, _, d_gamma, *_ = _gradient._double_backward(Context, [u, a, b])
+    for i, got in enumerate((d_src, d_diff_dst, d_gamma)):
+        if got is None:
+            continue
+        direction = random(*got.shape)
+        step = 1e-6
+        ends = []
+        for sign in 1, -1:
+            moved = [src, diff_dst, gamma]
+            moved[i] = moved[i] + sign * step * direction
+            ends.append(scalar(*moved))
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert float((got * direction).sum()) == pytest.approx(slope, rel=1e-6, abs=1e-7)
+
+
+@dynamo
+def test_the_function_compiles_to_one_graph():
+    problem = tensors((4, 5, 6, 7), "f32")
+
+    def gradients(*tensors):
+        return onedsl_torch.batch_norm_backward(*tensors, epsilon=1e-5)
+
+    compiled = torch.compile(gradients, fullgraph=True, backend="aot_eager")
+    for a, b in zip(compiled(*problem), gradients(*problem), strict=True):
+        assert torch.equal(a, b)

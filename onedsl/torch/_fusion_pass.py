@@ -7,17 +7,15 @@ value never changes, so equal values can stand for each other.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-import torch._inductor.config
 from torch import Tensor
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
 
-from . import _compiled_ops as ops
+from ._operators import batch_norm_training, batch_norm_training_backward
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
@@ -43,53 +41,30 @@ class _Gradient(NamedTuple):
     diff_dst: Node
 
 
-class FuseBatchNorm(CustomGraphPass):
-    """The pass, for inductor's configuration."""
-
-    def __call__(self, graph: Graph) -> None:
-        """Change a graph in place."""
-        layers = [node for node in graph.nodes if node.target is ops.batch_norm_training]
-        if not layers:
-            return
-        for batch_norm in layers:
-            relu = _find_relu(batch_norm)
-            if relu is not None:
-                _fuse(graph, relu, _find_gradient(relu))
-        _clean_up(graph)
-        for node in graph.nodes:
-            if node.target is _aten.convolution_backward.default and _is_output_of(
-                node.args[0], _GRADIENTS
-            ):
-                node.target = ops.convolution_backward
-        _clean_up(graph)
-
-    def uuid(self) -> Any:
-        """Return what distinguishes versions of this pass in inductor's caches."""
-        return get_hash_for_files((__file__, ops.__file__))
+def fuse(graph: Graph) -> list[str]:
+    """Change a graph in place, and return a description of each batch norm of onedsl in it."""
+    descriptions = []
+    for batch_norm in [node for node in graph.nodes if node.target is batch_norm_training]:
+        relu = _find_relu(batch_norm)
+        gradient = None if relu is None else _find_gradient(relu)
+        if relu is not None:
+            _fuse(relu, gradient)
+        descriptions.append(_describe(batch_norm, gradient))
+    if descriptions:
+        stable_topological_sort(graph)
+        graph.eliminate_dead_code()
+        graph.lint()
+    return descriptions
 
 
-def register() -> None:
-    """Let inductor run the pass, before a pass that the user has set."""
-    config = torch._inductor.config
-    other = config.joint_custom_pre_pass
-    if isinstance(other, (FuseBatchNorm, _Both)):
-        return
-    config.joint_custom_pre_pass = FuseBatchNorm() if other is None else _Both(other)
-
-
-class _Both(CustomGraphPass):
-    """The pass, and after it the one that the user has set."""
-
-    def __init__(self, other: Callable[[Graph], None]) -> None:
-        self.first, self.other = FuseBatchNorm(), other
-
-    def __call__(self, graph: Graph) -> None:
-        self.first(graph)
-        self.other(graph)
-
-    def uuid(self) -> Any:
-        other = self.other.uuid() if isinstance(self.other, CustomGraphPass) else None
-        return None if other is None else (self.first.uuid(), other)
+def _describe(batch_norm: Node, gradient: _Gradient | None) -> str:
+    *_, has_relu, _ = batch_norm.args
+    if not has_relu:
+        dst = _output(batch_norm, 0)
+        users = sorted({str(user.target) for user in (_users(dst) if dst is not None else ())})
+        return f"alone, before {', '.join(users[:3])}" if users else "alone"
+    kind = "with ReLU" if batch_norm.args[3] is None else "with addition and ReLU"
+    return kind if gradient is None else f"{kind}, forward and backward"
 
 
 def _source(node: Any) -> Any:
@@ -126,19 +101,11 @@ def _output(node: Node, index: int) -> Node | None:
     )
 
 
-def _is_output_of(node: Any, targets: tuple[Any, ...]) -> bool:
-    return bool(
-        isinstance(node, Node)
-        and node.target is operator.getitem
-        and isinstance(node.args[0], Node)
-        and node.args[0].target in targets
-    )
-
-
 def _find_relu(batch_norm: Node) -> _ReLU | None:
     """Find the ReLU after a batch norm, if nothing else needs what is computed between the two."""
     dst = _output(batch_norm, 0)
-    if dst is None:
+    *_, has_relu, _ = batch_norm.args
+    if dst is None or has_relu:
         return None
     value, residual = dst, None
     users = list(_users(dst))
@@ -168,7 +135,7 @@ def _is_sum_of_tensors(node: Node) -> bool:
 def _parse_relu(node: Node, dtype: torch.dtype) -> tuple[Node, float | None] | None:
     """Return the result of a ReLU and its upper bound; None if a node begins no ReLU."""
     if node.target is _aten.relu.default:
-        return node, None
+        return (node, None) if _value(node).dtype == dtype else None
     if node.target is not _aten.clamp_min.default or node.args[1] != 0 or len(node.users) != 1:
         return None
     (last,) = node.users
@@ -198,7 +165,7 @@ def _is_mask_operand(node: Node, relu: _ReLU) -> bool:
 def _find_gradient(relu: _ReLU) -> _Gradient | None:
     mean = _output(relu.batch_norm, 1)
     for user in () if mean is None else _users(mean):
-        if user.target is not ops.batch_norm_training_backward:
+        if user.target is not batch_norm_training_backward:
             continue
         if _source(user.args[1]) is not _source(relu.batch_norm.args[0]):
             continue
@@ -246,57 +213,38 @@ def _is_mask(node: Node, relu: _ReLU) -> bool:
     )
 
 
-def _fuse(graph: Graph, relu: _ReLU, gradient: _Gradient | None) -> None:
-    src, weight, bias, eps = relu.batch_norm.args
-    fused = _call(
-        graph,
-        relu.result,
-        ops.batch_norm_relu_training,
-        (src, weight, bias, relu.residual, eps, relu.clip),
+def _fuse(relu: _ReLU, gradient: _Gradient | None) -> None:
+    src, weight, bias, _, *statistics, _, _ = relu.batch_norm.args
+    activation = (True, relu.clip)
+    _change(relu.batch_norm, (src, weight, bias, relu.residual, *statistics, *activation))
+    dst = _output(relu.batch_norm, 0)
+    assert dst is not None
+    for node in (relu.result, relu.value):  # what remains of the value are masks
+        if node is not dst:
+            node.replace_all_uses_with(dst)
+    if gradient is None:
+        return
+    _, src, mean, inverse_stddev, weight, *_ = gradient.batch_norm.args
+    needs_dst = relu.residual is not None or len(gradient.masked.users) > 1
+    inputs = (
+        gradient.diff_dst,
+        src,
+        mean,
+        inverse_stddev,
+        weight,
+        bias,
+        dst if needs_dst else None,
     )
-    dst, mean, variance = fused
-    if gradient is not None:
-        inputs: tuple[Any, ...] = (gradient.diff_dst, src, mean, variance, weight, bias)
-        if relu.residual is None and set(gradient.masked.users) == {gradient.batch_norm}:
-            op = ops.batch_norm_relu_training_backward
-        else:
-            op = ops.batch_norm_add_relu_training_backward
-            inputs = (*inputs, dst)
-        outputs = _call(graph, gradient.masked, op, (*inputs, eps, relu.clip))
-        _replace_outputs(gradient.batch_norm, outputs)
-        if len(outputs) == 4:
-            gradient.masked.replace_all_uses_with(outputs[3])
-    relu.result.replace_all_uses_with(dst)
-    relu.value.replace_all_uses_with(dst)  # what remains are masks: see _is_mask_operand
-    _replace_outputs(relu.batch_norm, fused)
+    _change(gradient.batch_norm, (*inputs, *activation))
+    if needs_dst:
+        graph = gradient.batch_norm.graph
+        with graph.inserting_after(gradient.batch_norm):
+            diff_residual = graph.call_function(operator.getitem, (gradient.batch_norm, 3))
+        diff_residual.meta["val"] = _value(gradient.batch_norm)[3]
+        gradient.masked.replace_all_uses_with(diff_residual)
 
 
-def _call(graph: Graph, before: Node, op: Any, args: tuple[Any, ...]) -> list[Node]:
-    """Insert a call of an operator, and return the nodes of its outputs."""
-    with graph.inserting_before(before):
-        call = graph.call_function(op, args)
-        call.meta["val"] = op(*(_value(a) if isinstance(a, Node) else a for a in args))
-        outputs = []
-        for i, value in enumerate(call.meta["val"]):
-            outputs.append(graph.call_function(operator.getitem, (call, i)))
-            outputs[-1].meta["val"] = value
-    return outputs
-
-
-def _replace_outputs(node: Node, outputs: Any) -> None:
-    for user in list(node.users):
-        if user.target is operator.getitem:
-            user.replace_all_uses_with(outputs[user.args[1]])
-
-
-def _clean_up(graph: Graph) -> None:
-    stable_topological_sort(graph)
-    graph.eliminate_dead_code()
-    graph.lint()
-
-
-_GRADIENTS = (
-    ops.batch_norm_training_backward,
-    ops.batch_norm_relu_training_backward,
-    ops.batch_norm_add_relu_training_backward,
-)
+def _change(call: Node, args: tuple[Any, ...]) -> None:
+    """Change the arguments of a call."""
+    call.args = args
+    call.meta["val"] = call.target(*(_value(a) if isinstance(a, Node) else a for a in args))

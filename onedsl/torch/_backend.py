@@ -1,0 +1,247 @@
+"""The backend of ``torch.compile(model, backend="onedsl")``: inductor with onedsl's batch norm.
+
+PyTorch's batch norm in training and its gradient are decomposed into onedsl's operators, wherever
+they are called. A pass over the joint graph (`_fusion_pass`) then includes additions and ReLUs.
+The entry point in pyproject.toml registers the backend.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import contextvars
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch._inductor.config
+from torch import Tensor
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.decomposition import select_decomp_table
+from torch.fx import Graph, GraphModule
+
+from . import _fusion_pass, _operators
+from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
+
+_LOG = logging.getLogger("onedsl.torch")
+_aten = torch.ops.aten
+
+
+class _Report(NamedTuple):
+    """What the batch norms of a graph became, and how often."""
+
+    onedsl: collections.Counter[str]
+    """By what is computed together with the batch norm."""
+    inductor: collections.Counter[str]
+    """By the reason."""
+
+    def __str__(self) -> str:
+        parts = []
+        for name, counts in zip(self._fields, self, strict=True):
+            listed = "".join(f"; {n} {what}" for what, n in counts.most_common())
+            parts.append(f"{counts.total()} by {name}{listed}")
+        return " | ".join(parts)
+
+
+# Of the graph that is being compiled.
+_report: contextvars.ContextVar[_Report] = contextvars.ContextVar("onedsl's report of a graph")
+
+
+def backend(
+    model: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Any:
+    """Compile a graph with inductor and onedsl's batch norm.
+
+    Parameters
+    ----------
+    model, inputs
+        The graph and its example inputs, from PyTorch.
+    mode, options
+        inductor's: see ``torch._inductor.list_mode_options`` and ``list_options``.
+
+    Returns
+    -------
+    Callable
+        The compiled graph.
+    """
+    _add_layout_rules()
+    config = torch._TorchCompileInductorWrapper(mode, options, None).config
+    name = "joint_custom_pre_pass"
+    config[name] = _Pass(config.get(name, getattr(torch._inductor.config, name)))
+    report = _Report(collections.Counter(), collections.Counter())
+    token = _report.set(report)
+    try:
+        compiled = compile_fx(model, inputs, config_patches=config, decompositions=_table())
+    finally:
+        _report.reset(token)
+    if any(report):
+        _LOG.info("batch norms of a compiled graph: %s", report)
+    return compiled
+
+
+class _Pass(CustomGraphPass):
+    """The fusion pass, and after it the pass that the user has set."""
+
+    def __init__(self, other: Callable[[Graph], None] | None) -> None:
+        self.other = other
+
+    def __call__(self, graph: Graph) -> None:
+        _report.get().onedsl.update(_fusion_pass.fuse(graph))
+        if self.other is not None:
+            self.other(graph)
+
+    def uuid(self) -> Any:
+        """Return what identifies the pass and the decompositions in inductor's caches."""
+        files = get_hash_for_files((__file__, _fusion_pass.__file__, _operators.__file__))
+        if self.other is None:
+            return files
+        other = self.other.uuid() if isinstance(self.other, CustomGraphPass) else None
+        return None if other is None else (files, other)
+
+
+@functools.cache
+def _table() -> dict[Any, Callable[..., Any]]:
+    """Return inductor's decompositions with onedsl's for batch norm in training."""
+    table = dict(select_decomp_table())
+    legit = _aten._native_batch_norm_legit_functional.default
+    no_stats = _aten._native_batch_norm_legit.no_stats
+    with_update = _aten._batch_norm_with_update_functional.default
+    plain = {op: table[op] for op in (legit, no_stats, with_update)}
+
+    def forward(
+        src: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        vectors = (weight, bias, running_mean, running_var)
+        if training and _supports(src, *vectors, eps=eps):
+            return batch_norm_training(
+                src, weight, bias, None, running_mean, running_var, momentum, eps, False, None
+            )
+        return plain[legit](src, *vectors, training, momentum, eps)
+
+    def forward_no_stats(
+        src: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        training: bool,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        if training and _supports(src, weight, bias, eps=eps):
+            outputs = batch_norm_training(
+                src, weight, bias, None, None, None, momentum, eps, False, None
+            )
+            return outputs[:3]
+        return plain[no_stats](src, weight, bias, training, momentum, eps)
+
+    def forward_with_update(
+        src: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        vectors = (weight, bias, running_mean, running_var)
+        if not _supports(src, *vectors, eps=eps):
+            return plain[with_update](src, *vectors, momentum, eps)
+        dst, mean, inverse_stddev, *running = batch_norm_training(
+            src, weight, bias, None, running_mean, running_var, momentum, eps, False, None
+        )
+        return dst, mean, inverse_stddev, src.new_empty(0, dtype=torch.uint8), *running
+
+    def gradient(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(
+            diff_dst: Tensor,
+            src: Tensor,
+            weight: Tensor | None,
+            running_mean: Tensor | None,
+            running_var: Tensor | None,
+            mean: Tensor | None,
+            inverse_stddev: Tensor | None,
+            train: bool,
+            eps: float,
+            output_mask: list[bool],
+            *reserve: Tensor,
+        ) -> Any:
+            if (
+                train
+                and output_mask[0]
+                and mean is not None
+                and inverse_stddev is not None
+                and not why_unsupported(src, weight, mean, inverse_stddev, eps=eps)
+            ):
+                gradients = batch_norm_training_backward(
+                    diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
+                )
+                return tuple(
+                    g if wanted else None for g, wanted in zip(gradients, output_mask, strict=False)
+                )
+            statistics = (running_mean, running_var, mean, inverse_stddev)
+            return plain(diff_dst, src, weight, *statistics, train, eps, output_mask, *reserve)
+
+        return backward
+
+    table[legit] = forward
+    table[no_stats] = forward_no_stats
+    table[with_update] = forward_with_update
+    for op in (_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default):
+        table[op] = gradient(table[op])
+    return table
+
+
+def _supports(src: Tensor, *vectors: Tensor | None, eps: float) -> bool:
+    """Return whether onedsl supports a call, and count it if not."""
+    reason = why_unsupported(src, *vectors, eps=eps)
+    if reason:
+        _report.get().inductor[f"for {reason}"] += 1
+    return not reason
+
+
+@functools.cache
+def _add_layout_rules() -> None:
+    """Let inductor produce all tensors of a call in src's order of axes, instead of copying them.
+
+    PyTorch's layout tags cannot express this. Without the rule inductor makes the tensors
+    contiguous where PyTorch's eager results are: the gradient of max pooling, for example.
+    """
+    with contextlib.suppress(ImportError):  # a later inductor: it copies the tensors
+        from torch._inductor.lowering import make_fallback
+
+        for op in (batch_norm_training, batch_norm_training_backward):
+            make_fallback(op, layout_constraint=_like_src, warn=False)
+
+
+def _like_src(node: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    from torch._inductor.ir import ExternKernel, FlexibleLayout, get_stride_order
+    from torch._inductor.virtualized import V
+
+    names = [argument.name for argument in node.target._schema.arguments]
+    inputs = dict(zip(names, args, strict=False))
+    src = inputs["src"]
+    sizes = V.graph.sizevars.shape_env
+    src.realize()
+    if isinstance(src.maybe_get_layout(), FlexibleLayout):
+        value = node.args[names.index("src")].meta["val"]
+        order = get_stride_order(value.stride(), sizes)
+        inputs["src"] = ExternKernel.require_stride_order(src, order)
+    else:
+        order = get_stride_order(src.get_stride(), sizes)
+    for name in ("diff_dst", "residual", "dst"):
+        if inputs.get(name) is not None:
+            inputs[name] = ExternKernel.require_stride_order(inputs[name], order)
+    return tuple(inputs.values()), kwargs

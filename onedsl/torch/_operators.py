@@ -1,0 +1,143 @@
+"""onedsl's operators for PyTorch: batch norm in training with addition and ReLU, and its gradient.
+
+The kernels are C++ (csrc/torch/own_ops.cpp). The layers call the operators, and the backend of
+torch.compile puts them into graphs, where compilers keep them whole. They accept tensors in any
+dense order of the axes; results have the strides of ``torch.empty_like(src)``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _core
+from ._gradient import op as _differentiable_gradient
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+_LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
+# dst = relu(batch_norm(src) + residual). The addition and the ReLU, whose upper bound is clip, are
+# optional. Returns dst, the batch's mean, 1 / sqrt(variance + eps), and the new running statistics.
+_LIBRARY.define(
+    "batch_norm_training(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual,"
+    " Tensor? running_mean, Tensor? running_var, float momentum, float eps, bool relu,"
+    " float? clip) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+# Returns the gradients of src, weight, bias and, if dst is given, of the residual. dst is needed if
+# there is a residual; otherwise the mask of the ReLU follows from src.
+_LIBRARY.define(
+    "batch_norm_training_backward(Tensor diff_dst, Tensor src, Tensor mean, Tensor inverse_stddev,"
+    " Tensor? weight, Tensor? bias, Tensor? dst, bool relu, float? clip)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+_core.register_torch_ops()
+batch_norm_training = torch.ops.onedsl.batch_norm_training.default
+batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
+
+
+def why_unsupported(src: Tensor, *vectors: Tensor | None, eps: float) -> str:
+    """Return what the operators do not support in a call, or an empty string.
+
+    `vectors` are parameters and statistics. The shapes are valid: PyTorch has checked them.
+    """
+    given = [t for t in vectors if t is not None]
+    if any(t.device.type != "cpu" for t in (src, *given)):
+        return "devices other than the CPU"
+    if src.layout is not torch.strided:
+        return "tensors that are not strided"
+    if src.dtype not in TYPES:
+        return "dtypes other than float32, bfloat16 and float16"
+    if any(t.dtype is not torch.float32 for t in given):
+        return "parameters and statistics other than float32"
+    if not all(t.is_contiguous() for t in given):
+        return "strided parameters and statistics"
+    if src.dtype is not torch.float32 and not given:
+        return "16-bit inputs without parameters and running statistics"  # PyTorch's are 16-bit
+    if src.ndim < 2 or src.numel() <= src.shape[1]:
+        return "fewer than two values per channel"
+    return "" if eps > 0 else "an eps that is not positive"
+
+
+@torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
+def _fake_forward(
+    src: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    running_mean: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    mean = src.new_empty(src.shape[1], dtype=torch.float32)
+    new = [src.new_empty(0) if running_mean is None else torch.empty_like(mean) for _ in range(2)]
+    return torch.empty_like(src), mean, torch.empty_like(mean), *new
+
+
+@torch.library.register_fake("onedsl::batch_norm_training_backward", lib=_LIBRARY)
+def _fake_backward(
+    diff_dst: Tensor,
+    src: Tensor,
+    mean: Tensor,
+    inverse_stddev: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dst: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, ...]:
+    diff_residual = src.new_empty(0) if dst is None else torch.empty_like(src)
+    return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    src, weight, bias, residual, *_, ctx.relu, ctx.clip = inputs
+    dst, mean, inverse_stddev, *_ = output
+    ctx.mark_non_differentiable(*output[1:])
+    saved = None if residual is None else dst
+    ctx.save_for_backward(src, weight, bias, mean, inverse_stddev, saved)
+
+
+def _backward(ctx: Any, diff_dst: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    src, weight, bias, mean, inverse_stddev, dst = ctx.saved_tensors
+    inputs = (diff_dst, src, mean, inverse_stddev, weight, bias, dst, ctx.relu, ctx.clip)
+    function = _differentiable if torch.is_grad_enabled() else batch_norm_training_backward
+    diff_src, diff_weight, diff_bias, diff_residual = function(*inputs)
+    return (
+        diff_src,
+        None if weight is None else diff_weight,
+        None if bias is None else diff_bias,
+        None if dst is None else diff_residual,
+        *[None] * 6,
+    )
+
+
+def _differentiable(
+    diff_dst: Tensor,
+    src: Tensor,
+    mean: Tensor,
+    inverse_stddev: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dst: Tensor | None,
+    relu: bool,
+    clip: float | None,
+) -> tuple[Tensor, ...]:
+    """Compute the gradients with operators that can be differentiated again."""
+    variance = inverse_stddev.reciprocal().square()  # it contains eps
+    if relu:
+        if dst is None:
+            with torch.no_grad():
+                dst = nn.functional.batch_norm(src, mean, variance, weight, bias, eps=0.0)
+        mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
+        diff_dst = diff_dst.masked_fill(mask, 0)
+    gradients = _differentiable_gradient(
+        src, diff_dst, mean, variance, weight, 0.0, "NCX", "batch", True
+    )
+    return *gradients, diff_dst
+
+
+torch.library.register_autograd(
+    "onedsl::batch_norm_training", _backward, setup_context=_setup_context, lib=_LIBRARY
+)

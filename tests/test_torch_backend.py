@@ -1,0 +1,477 @@
+"""torch.compile(model, backend="onedsl"): what runs onedsl's operators, and the results."""
+
+from __future__ import annotations
+
+import copy
+import logging
+
+import helpers
+import pytest
+from torch_helpers import WITHOUT_BIAS, dynamo, nn, onedsl_torch, torch
+
+F = nn.functional
+# compiled autograd and PyTorch 2.15 read .grad of tensors that are not leaves.
+pytestmark = [dynamo, pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")]
+
+
+class Plain(nn.Module):
+    """A batch norm, and what a test does with its result."""
+
+    def __init__(self, use, norm=None):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8) if norm is None else norm
+        self.use = use
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.use(self.norm(y), y)
+
+
+RELU = "with ReLU, forward and backward"
+ADD_RELU = "with addition and ReLU, forward and backward"
+# What is done with the result, and how the log describes it. Alone: None.
+USES = {
+    "relu": (lambda y, x: F.relu(y), RELU),
+    "relu_": (lambda y, x: y.relu_(), RELU),
+    "relu6": (lambda y, x: F.relu6(y), RELU),
+    "add": (lambda y, x: F.relu(y + x), ADD_RELU),
+    "add, in place": (lambda y, x: y.add_(x).relu_(), ADD_RELU),
+    "add before": (lambda y, x: F.relu(x + y), ADD_RELU),
+    "add relu6": (lambda y, x: F.relu6(y + x), ADD_RELU),
+    "ReLU used twice": (lambda y, x: (z := F.relu(y)).sin() * z, RELU),
+    "two ReLUs": (lambda y, x: F.relu(y).sin() * F.relu(y), None),
+    "result used by others": (lambda y, x: F.relu(y) + y.exp(), None),
+    "result returned": (lambda y, x: (F.relu(y), y)[0] * 2 + (y * 0).sum(), None),
+    "sum used by others": (lambda y, x: F.relu(y + x) * (y + x).sin(), None),
+    "added to itself": (lambda y, x: F.relu(y + y), None),
+    "scaled addition": (lambda y, x: F.relu(torch.add(y, x, alpha=2)), None),
+    "broadcast addition": (lambda y, x: F.relu(y + x.mean(1, keepdim=True)), None),
+    "leaky ReLU": (lambda y, x: F.leaky_relu(y), None),
+    "other bounds": (lambda y, x: F.hardtanh(y), None),
+    "bounds 0 and 0": (lambda y, x: y.clamp(0, 0) + y.detach(), None),
+    "threshold": (lambda y, x: F.threshold(y, 0.5, 0.0), None),
+    "narrowed before": (lambda y, x: F.relu(y.bfloat16()).float(), None),
+    "no ReLU": (lambda y, x: y * 2, None),
+}
+
+
+@pytest.fixture
+def report(caplog):
+    """A function that returns what the log says of the graphs since its last call."""
+    torch._dynamo.reset()
+
+    def since_last_call():
+        prefix = "batch norms of a compiled graph: "
+        lines = [m.removeprefix(prefix) for m in caplog.messages if m.startswith(prefix)]
+        caplog.clear()
+        return lines
+
+    with (
+        caplog.at_level(logging.INFO, logger="onedsl.torch"),
+        torch._inductor.config.patch(fx_graph_cache=False),
+        torch._functorch.config.patch(enable_autograd_cache=False),
+    ):
+        yield since_last_call
+
+
+def check(model, x, *, dtype=torch.float32, train=True, **options):
+    """Compare a compiled model with PyTorch's own in float64; return the compiled one's module.
+
+    Twice the error of PyTorch's own eager model is allowed: in bf16, rounding flips ReLUs near 0.
+    """
+    model = model.train(train)
+    eager = copy.deepcopy(model)
+    ours = copy.deepcopy(model)
+    exact = copy.deepcopy(model).double()
+    compiled = torch.compile(ours, backend="onedsl", **{"fullgraph": True, **options})
+    tolerance = 1e-4 if dtype is torch.float32 else 0.05
+    outputs = []
+    for run, source in ((exact, x.double()), (compiled, x), (eager, x)):
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32 and run is not exact):
+            output = run(source)
+        weights = torch.linspace(-1, 1, output.numel(), dtype=torch.float64).reshape(output.shape)
+        (output * weights.to(output.dtype)).sum().backward()
+        outputs.append(output)
+    expected, actual, plain = outputs
+    allowed = tolerance * expected.norm() + 2 * (plain.double() - expected).norm()
+    assert (actual.double() - expected).norm() <= allowed
+    scale = max(float(p.grad.norm()) for p in exact.parameters() if p.grad is not None)
+    for name, parameter in ours.named_parameters():
+        gradient = exact.get_parameter(name).grad
+        assert (parameter.grad is None) == (gradient is None)
+        if gradient is not None:
+            error = (eager.get_parameter(name).grad.double() - gradient).norm()
+            allowed = tolerance * scale + 2 * float(error)
+            assert float((parameter.grad.double() - gradient).norm()) <= allowed, name
+    for name, buffer in ours.named_buffers():
+        assert torch.allclose(buffer.double(), exact.get_buffer(name).double(), atol=tolerance)
+    return ours
+
+
+@pytest.fixture
+def x():
+    return torch.randn(4, 3, 6, 7, generator=torch.Generator().manual_seed(0))
+
+
+# What is computed together with a batch norm
+
+
+@pytest.fixture
+def without_code(monkeypatch):
+    """Let inductor run its graphs operator by operator, so that nothing has to be generated."""
+    from functorch.compile import make_boxed_func
+
+    import onedsl.torch._backend as module
+
+    original = module.compile_fx
+    monkeypatch.setattr(
+        module,
+        "compile_fx",
+        lambda *args, **kwargs: original(
+            *args, inner_compile=lambda graph, *_, **__: make_boxed_func(graph.forward), **kwargs
+        ),
+    )
+
+
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("use", USES)
+def test_uses_of_the_result(use, report, x):
+    function, description = USES[use]
+    torch.manual_seed(0)
+    check(Plain(function), x)
+    (line,) = report()
+    expected = f"1 by onedsl; 1 {description or 'alone'}"
+    assert line.startswith(expected)
+    assert line.endswith(" | 0 by inductor")
+
+
+class WithActivation(nn.BatchNorm2d):
+    """A subclass with a forward method and an activation, like timm's BatchNormAct2d."""
+
+    def forward(self, x):
+        running = self.running_mean, self.running_var
+        return F.relu(F.batch_norm(x, *running, self.weight, self.bias, self.training))
+
+
+class Function(nn.Module):
+    """A batch norm without any batch-norm class."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(8) + 0.5)
+
+    def forward(self, x):
+        return F.relu(F.batch_norm(x, None, None, self.weight, None, True))
+
+
+class CalledTwice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        return F.relu(self.norm(F.relu(self.norm(x))))
+
+
+LAYERS = {
+    "no affine": nn.BatchNorm2d(8, affine=False),
+    "no statistics": nn.BatchNorm2d(8, track_running_stats=False),
+    "no bias": nn.BatchNorm2d(8, **dict(*WITHOUT_BIAS)),  # with PyTorch 2.11: with bias
+    "subclass": WithActivation(8),
+    "function": Function(),
+    "called twice": CalledTwice(),
+    "BatchNormReLU2d": onedsl_torch.BatchNormReLU2d(8, clip=6.0),
+}
+
+
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name, report, x):
+    check(Plain(USES["relu"][0], copy.deepcopy(LAYERS[name])), x)
+    lines = " ".join(report())
+    assert ("2 with ReLU" if name == "called twice" else "1 with ReLU") in lines
+    assert "alone" not in lines
+
+
+@pytest.mark.usefixtures("without_code")
+def test_momentum_none_breaks_the_graph(report, x):
+    """PyTorch's layer computes a number from a tensor, so it runs in eager mode."""
+    norm = nn.BatchNorm2d(8, momentum=None)
+    check(Plain(USES["relu"][0], norm), x, fullgraph=False)
+    assert report() == []
+
+
+@pytest.mark.usefixtures("without_code")
+def test_frozen_parameters(report, x):
+    model = Plain(USES["relu"][0])
+    model.norm.weight.requires_grad_(False)
+    model.norm.bias.requires_grad_(False)
+    check(model, x)
+    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]
+
+
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("shape", [(4, 8, 6), (4, 8), (2, 8, 3, 4, 5), "transposed"], ids=str)
+def test_other_ranks(shape, report):
+    """Regression: the operators' fake results had other strides than the real ones."""
+    x = torch.randn(4, 6, 8).transpose(1, 2) if shape == "transposed" else torch.randn(shape)
+    kind = getattr(nn, f"BatchNorm{max(x.ndim - 2, 1)}d")
+    check(nn.Sequential(kind(8), nn.ReLU()), x.requires_grad_())
+    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]
+
+
+UNSUPPORTED = {
+    "dtypes other than": (nn.BatchNorm2d(3), torch.randn(4, 3, 5, 5).double()),
+    "parameters and statistics other": (
+        nn.BatchNorm2d(3).bfloat16(),
+        torch.randn(4, 3, 5, 5).bfloat16(),
+    ),
+    "16-bit inputs": (
+        nn.BatchNorm2d(3, affine=False, track_running_stats=False),
+        torch.randn(4, 3, 5, 5).bfloat16(),
+    ),
+}
+
+
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("reason", UNSUPPORTED)
+def test_unsupported_batch_norms_are_inductors(reason, report):
+    layer, x = UNSUPPORTED[reason]
+    layer = copy.deepcopy(layer).to(x.dtype)
+    expected = copy.deepcopy(layer)(x.clone())
+    assert torch.allclose(torch.compile(layer, backend="onedsl")(x), expected, atol=2e-2)
+    (line,) = report()
+    assert line.startswith(f"0 by onedsl | 1 by inductor; 1 for {reason}")
+
+
+@pytest.mark.usefixtures("without_code")
+def test_evaluation_is_inductors(report, x):
+    model = Plain(USES["relu"][0])
+    run = torch.compile(model, backend="onedsl")
+    for train in True, False, True:
+        model.train(train)
+        eager = copy.deepcopy(model)
+        assert torch.allclose(run(x), eager(x), atol=1e-5)
+        assert torch.allclose(model.norm.running_var, eager.norm.running_var)
+    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]  # none of evaluation
+
+
+# With inductor's code
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("use", ["relu", "relu6", "add", "no ReLU"])
+@pytest.mark.slow
+def test_inductor(use, memory_format, dtype, report, x):
+    torch.manual_seed(0)
+    model = Plain(USES[use][0]).to(memory_format=memory_format)
+    check(model, x.contiguous(memory_format=memory_format), dtype=dtype)
+    assert f"1 {USES[use][1] or 'alone'}" in report()[0]
+
+
+class Stem(nn.Module):
+    """The gradient of max pooling is contiguous, and src is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16)
+        self.tail = nn.Conv2d(16, 4, 1)
+
+    def forward(self, x):
+        return self.tail(F.max_pool2d(F.relu(self.norm(self.conv(x))), 3, 2, 1))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_no_activation_is_copied(memory_format, report):
+    """Regression: the operators copied the gradient of max pooling."""
+    x = torch.randn(6, 3, 34, 34).contiguous(memory_format=memory_format)
+    model = Stem().to(memory_format=memory_format)
+    run = torch.compile(model, backend="onedsl")
+    run(x).square().sum().backward()
+    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]
+    with torch.profiler.profile(record_shapes=True) as profile:
+        run(x).square().sum().backward()
+    copied = [e.input_shapes[0] for e in profile.events() if e.name == "aten::copy_"]
+    assert not [shape for shape in copied if shape[:2] == [6, 16]]
+
+
+def test_no_gradients(report, x):
+    model = Plain(USES["relu"][0])
+    expected = copy.deepcopy(model)
+    with torch.no_grad():
+        result = torch.compile(model, fullgraph=True, backend="onedsl")(x)
+        assert torch.allclose(result, expected(x), atol=1e-5)
+    assert torch.allclose(model.norm.running_var, expected.norm.running_var)
+    assert report() == ["1 by onedsl; 1 with ReLU | 0 by inductor"]
+
+
+def test_dynamic_shapes(report):
+    def function(x):
+        return F.relu(F.batch_norm(x, None, None, training=True) + 2 * x)
+
+    run = torch.compile(function, fullgraph=True, dynamic=True, backend="onedsl")
+    for shape in (4, 3, 6, 8), (5, 3, 9, 10), (6, 3, 11, 7):
+        x = torch.randn(shape, requires_grad=True)
+        got = torch.autograd.grad(run(x).square().sum(), x)
+        assert torch.allclose(*got, *torch.autograd.grad(function(x).square().sum(), x), atol=1e-4)
+    assert report() == [f"1 by onedsl; 1 {ADD_RELU} | 0 by inductor"]
+
+
+# PyTorch's other features
+
+
+@pytest.mark.usefixtures("without_code")
+def test_other_backends_are_unaffected(report, x):
+    model = Plain(USES["relu"][0])
+    expected = copy.deepcopy(model)(x)
+    for backend in "onedsl", "aot_eager", "onedsl":
+        torch._dynamo.reset()
+        result = torch.compile(copy.deepcopy(model), backend=backend)(x)
+        assert torch.allclose(result, expected, atol=1e-5)
+        assert len(report()) == (backend == "onedsl")
+
+
+@pytest.mark.usefixtures("without_code")
+def test_a_submodule_alone(report, x):
+    model = nn.Sequential(Plain(USES["relu"][0]), nn.Conv2d(8, 4, 1))
+    model[0] = torch.compile(model[0], backend="onedsl")
+    model(x).sum().backward()
+    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]
+
+
+@pytest.mark.usefixtures("without_code")
+def test_a_pass_of_the_user_still_runs(report, x):
+    calls = []
+    name = "joint_custom_pre_pass"
+    with torch._inductor.config.patch({name: calls.append}):
+        check(Plain(USES["relu"][0]), x)
+    torch._dynamo.reset()
+    check(Plain(USES["relu"][0]), x, options={name: calls.append})
+    assert len(calls) == 2
+    assert len(report()) == 2
+
+
+def test_modes_and_options_are_inductors(x):
+    model = Plain(USES["relu"][0])
+    for wrong, message in (
+        ({"options": {"nothing": True}}, "nothing"),
+        ({"options": {"epilogue_fusion": "yes"}}, "epilogue_fusion"),
+        ({"mode": "nothing"}, "nothing"),
+    ):
+        with pytest.raises(RuntimeError, match=message):
+            torch.compile(model, backend="onedsl", **wrong)(x)
+    seen = []
+
+    def look(graph):
+        seen.append(torch._inductor.config.coordinate_descent_tuning)
+
+    options = {"joint_custom_pre_pass": look, "coordinate_descent_tuning": True}
+    torch.compile(model, backend="onedsl", options=options)(x)
+    assert seen == [True]
+
+
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints(reentrant, report, x):
+    class Checkpointed(Plain):
+        def forward(self, x):
+            run = super().forward
+            return torch.utils.checkpoint.checkpoint(run, x, use_reentrant=reentrant)
+
+    # The second forward pass of eager mode updates running statistics once more.
+    norm = nn.BatchNorm2d(8, track_running_stats=False)
+    check(Checkpointed(USES["relu"][0], norm), x.requires_grad_(), fullgraph=not reentrant)
+    assert report()
+
+
+@pytest.mark.usefixtures("without_code")
+def test_gradients_accumulate(report, x):
+    model = Plain(USES["add"][0])
+    run = torch.compile(model, backend="onedsl")
+    run(x).sum().backward()
+    once = model.conv.weight.grad.clone()
+    run(x).sum().backward()
+    assert torch.allclose(model.conv.weight.grad, 2 * once)
+    assert len(report()) == 1
+
+
+@pytest.mark.usefixtures("without_code")
+def test_torch_func(report, x):
+    model = Plain(USES["relu"][0], nn.BatchNorm2d(8, track_running_stats=False))
+    parameters = dict(model.named_parameters())
+
+    def loss(parameters, x):
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    got = torch.compile(torch.func.grad(loss), backend="onedsl")(parameters, x)
+    expected = torch.func.grad(loss)(parameters, x)
+    for name in expected:
+        assert torch.allclose(got[name], expected[name], rtol=1e-3, atol=1e-3), name
+    assert "1 by onedsl" in report()[0]
+    xs = torch.stack([x, 2 * x])
+    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))
+    got = torch.compile(per_sample, backend="onedsl")(parameters, xs)
+    expected = per_sample(parameters, xs)
+    for name in expected:
+        assert torch.allclose(got[name], expected[name], rtol=1e-3, atol=1e-3), name
+
+
+@pytest.mark.usefixtures("without_code")
+def test_compiled_autograd(report, x):
+    model = Plain(USES["relu"][0])
+    eager = copy.deepcopy(model)
+    run = torch.compile(model, backend="onedsl")
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="onedsl")):
+        run(x).square().sum().backward()
+    eager(x).square().sum().backward()
+    assert torch.allclose(model.conv.weight.grad, eager.conv.weight.grad, rtol=1e-3, atol=1e-3)
+    assert report()
+
+
+@pytest.mark.usefixtures("without_code")
+def test_distributed_data_parallel(report, x):
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = Plain(USES["relu"][0])
+        run = torch.compile(nn.parallel.DistributedDataParallel(model), backend="onedsl")
+        run(x).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert model.norm.weight.grad is not None
+    assert "1 by onedsl" in report()[0]
+
+
+CACHED = """
+import sys, torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+x = torch.randn(2, 3, 9, 9)
+model = torch.compile(model, backend=sys.argv[1])
+loss = model(x).square().sum()
+loss.backward()
+hits = counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
+with torch.profiler.profile() as profile:
+    model(x).square().sum().backward()
+ours = any("onedsl" in event.key for event in profile.key_averages())
+print(hits > 0, ours, f"{float(loss):.3f}", f"{float(next(model.parameters()).grad.norm()):.3f}")
+"""
+
+
+@pytest.mark.slow
+def test_compiled_graphs_are_cached_between_processes(tmp_path):
+    """No process may get a graph that another backend has cached."""
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    printed = []
+    for backend in ("onedsl", "onedsl", "inductor", "inductor", "onedsl"):
+        child = helpers.run_python("-c", CACHED, backend, environment=environment)
+        assert child.returncode == 0, child.stderr
+        printed.append(child.stdout.split()[-4:])
+    assert [hit for hit, *_ in printed] == ["False", "True", "False", "True", "True"]
+    assert [ours for _, ours, *_ in printed] == ["True", "True", "False", "False", "True"]
+    assert all(values == printed[0][2:] for _, _, *values in printed)
