@@ -169,13 +169,6 @@ def test_summary_reports_mean_and_lowest_ratio():
     assert "lowest 2.00 (backward 4x5 f32 NXC)" in lines[1]
 
 
-def test_summary_omits_implementations_that_did_not_run():
-    lines = summary([row(seconds={"onedsl": 1, "PyTorch": 2})])
-    assert len(lines) == 1
-    assert "PyTorch" in lines[0]
-    assert summary([row()]) == []
-
-
 def test_noise_is_reported(tmp_path, monkeypatch):
     rows = [row(), row(noisy=True), row(noisy=True)]
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
@@ -282,6 +275,8 @@ def test_table_and_picture_have_only_what_ran(tmp_path):
     header = shown[shown.index("type,") : shown.index("4x5")]
     texts = texts_of_picture(tmp_path, rows)
     assert "onedsl: 2.0 times as fast as PyTorch" in texts
+    assert len(summary(rows)) == 1
+    assert summary([row()]) == []
     for text in (header.split(), texts):
         assert {"PyTorch", "onedsl"} <= set(text)
         assert "oneDNN" not in text
@@ -335,77 +330,45 @@ def test_cases_are_measured_together():
     assert turns == ["NXC", "NCX"] * 5
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("--operations", "sideways", "must be among backward, forward"),
-        ("--dtypes", "f64", "must be among f32, bf16, f16, got 'f64'"),
-        ("--formats", "NHWC", "must be among NXC, NCX, got 'NHWC'"),
-    ],
-)
-def test_invalid_names_are_rejected(option, value, message, capsys):
-    assert main(["bench", option, value]) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "soon"])
-def test_seconds_must_be_positive_and_finite(value, capsys):
-    assert main(["bench", f"--seconds={value}"]) == 2
-    assert f"must be a positive, finite number, got '{value}'" in capsys.readouterr().err
+PRESETS = "must be one of small, resnet50, mobilenetv2, transformer, images, or a shape"
 
 
 @pytest.mark.parametrize(
-    ("option", "path", "message"),
+    ("options", "message"),
     [
-        ("--json", "nowhere/figures.json", "must be in an existing directory"),
-        ("--plot", "nowhere/picture.png", "must be in an existing directory"),
-        ("--json", "folder.png", "must be a writable file"),
-        ("--plot", "folder.png", "must be a writable file"),
-        ("--plot", "picture.doc", "must end in .png, .pdf, .svg"),
+        (["--operations", "sideways"], "must be among backward, forward"),
+        (["--dtypes", "f64"], "must be among f32, bf16, f16, got 'f64'"),
+        (["--formats", "NHWC"], "must be among NXC, NCX, got 'NHWC'"),
+        *(([f"--seconds={text}"], "positive, finite number, got") for text in ("0", "nan", "inf")),
+        (["--json", "nowhere/figures.json"], "must be in an existing directory"),
+        (["--plot", "folder.png"], "must be a writable file"),
+        (["--plot", "picture.doc"], "must end in .png, .pdf, .svg"),
+        (["vgg"], PRESETS),
+        ([""], PRESETS),
+        (["32x0"], "must have no size of 0, got '32x0'"),
+        (["32xC"], "must be at least two sizes such as 32x56x56x64, got '32xC'"),
     ],
+    ids=str,
 )
-def test_outputs_are_checked_before_anything_is_measured(
-    option, path, message, tmp_path, monkeypatch, capsys
-):
+def test_invalid_options_are_rejected(options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.png").mkdir()
     monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
-    assert main(["bench", option, str(tmp_path / path)]) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
+    assert main(["bench", *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
     ("text", "name", "shapes"),
     [
         ("resnet50", "ResNet-50", bench.WORKLOADS["ResNet-50"]),
-        ("ResNet-50", "ResNet-50", bench.WORKLOADS["ResNet-50"]),
         ("mobilenet", "MobileNetV2", bench.WORKLOADS["MobileNetV2"]),
-        ("transformer", "transformer", bench.WORKLOADS["transformer"]),
         ("32x56x50x64", "32x56x50x64", ((32, 56, 50, 64),)),
         ("128x64", "128x64", ((128, 64),)),
     ],
 )
 def test_presets_and_shapes(text, name, shapes):
     assert parse_workload(text) == (name, shapes)
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("vgg", "must be one of small, resnet50, mobilenetv2, transformer, images, or a shape"),
-        ("", "must be one of small"),
-        ("32", "must be at least two sizes such as 32x56x56x64, got '32'"),
-        ("32x0", "must have no size of 0, got '32x0'"),
-        ("32xC", "must be at least two sizes such as 32x56x56x64, got '32xC'"),
-    ],
-)
-def test_invalid_presets_are_rejected(what, message, capsys):
-    assert main(["bench", what]) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_a_shape_instead_of_a_preset(capsys):
-    assert run("3x5x8", "--dtypes", "f32", "--operations", "forward", "--formats", "NXC") == 0
-    assert "3x5x8" in capsys.readouterr().out
 
 
 # ---- Comparison with an earlier run ----
@@ -486,44 +449,33 @@ def test_a_regression_has_status_1(figures, factor, status, capsys):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    "spoil",
     [
-        (lambda d: d.clear(), "must be a file that `onedsl bench --json` wrote"),
-        (lambda d: d.update(rows=3), "must be a file that `onedsl bench --json` wrote"),
-        (lambda d: d["rows"][0].pop("shape"), "must be a file that `onedsl bench --json` wrote"),
-        (lambda d: d["rows"][0].pop("noise"), "must be a file that `onedsl bench --json` wrote"),
-        (
-            lambda d: d["rows"][0]["seconds"].pop("triad"),
-            "must be a file that `onedsl bench --json` wrote",
-        ),
-        (
-            lambda d: d["rows"][0]["seconds"].update(onedsl=0),
-            "must be a file that `onedsl bench --json` wrote",
-        ),
-        (
-            lambda d: d["rows"][0]["seconds"].update(triad="x"),
-            "must be a file that `onedsl bench --json` wrote",
-        ),
-        (lambda d: d["rows"].clear(), "must contain one of the rows to measure, got none"),
+        lambda d: d.clear(),
+        lambda d: d.update(rows=3),
+        lambda d: d["rows"].clear(),  # none of the rows to measure
+        lambda d: d["rows"][0].pop("shape"),
+        lambda d: d["rows"][0].pop("noise"),
+        lambda d: d["rows"][0]["seconds"].pop("triad"),
+        lambda d: d["rows"][0]["seconds"].update(onedsl=0),
+        lambda d: d["rows"][0]["seconds"].update(triad="x"),
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
     ],
 )
-def test_invalid_files_are_rejected(figures, spoil, message, monkeypatch, capsys):
-    document = json.loads(figures.read_text())
-    spoil(document)
-    figures.write_text(json.dumps(document))
+def test_invalid_files_are_rejected(figures, spoil, monkeypatch, capsys):
+    if isinstance(spoil, bytes):
+        figures.write_bytes(spoil)
+    else:
+        document = json.loads(figures.read_text())
+        spoil(document)
+        figures.write_text(json.dumps(document))
     monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
     assert run(*SMALL, "--compare", str(figures)) == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"3", b"[]"])
-def test_files_without_json_are_rejected(content, tmp_path, capsys):
-    file = tmp_path / "old.json"
-    file.write_bytes(content)
-    assert run(*SMALL, "--compare", str(file)) == 2
-    assert "must be a file that `onedsl bench --json` wrote" in capsys.readouterr().err.replace(
-        "\n", " "
-    )
+    message = "must (be a file that `onedsl bench --json` wrote|contain one of the rows to measure)"
+    assert re.search(message, " ".join(capsys.readouterr().err.split()))
 
 
 def test_missing_matplotlib_is_reported_before_anything_is_measured(monkeypatch, capsys):
