@@ -19,9 +19,6 @@ def names_for(code):
         nn = pytest.importorskip("torch").nn
         layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
         return {"model": nn.Sequential(*layers)}
-    if "import onedsl.jax" in code:
-        jnp = pytest.importorskip("jax").numpy
-        return {"src": jnp.ones((4, 3, 3, 2)), "gamma": jnp.ones(2), "beta": jnp.zeros(2)}
     return {}
 
 
