@@ -1,28 +1,31 @@
 """Batch normalization training on CPUs for NumPy, PyTorch and JAX, based on oneDNN.
 
-Operators
-    - `BatchNormTrainingBackward`: the gradient, the op of that name in oneDNN's Graph API. Its
-      docstring describes arrays, errors and backends, which all operators share.
-    - `BatchNormForwardTraining`: the forward pass.
-    - `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: both fused with a ReLU and an
-      addition.
-    - `BatchNormTrainingBackprop`, `BatchNormalizationGrad`: the gradient with the names of oneDNN's
-      Graph specification and of DirectML.
+**Operators**
 
-Arguments and results
-    - `TensorSpec`, `DataFormat`: descriptions of tensors.
-    - `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
-      `BatchNormalizationGradients`: the results of calls.
-    - `Compiled` and its subclasses: the results of ``compile``.
-    - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
-    - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`.
+- `BatchNormTrainingBackward`: the gradient, the op of that name in oneDNN's Graph API. Its
+  docstring describes arrays, errors and backends, which all operators share.
+- `BatchNormForwardTraining`: the forward pass.
+- `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: both fused with a ReLU and an
+  addition.
+- `BatchNormTrainingBackprop`, `BatchNormalizationGrad`: the gradient with the names of oneDNN's
+  Graph specification and of DirectML.
 
-Inspection
-    - `capabilities`, `Capabilities`, `Support`: what this machine and oneDNN support.
-    - `verbose`: logs every call with its kernel and time.
-    - `graph`: oneDNN's graphs. `Compiled.graph` is the graph that oneDNN compiled.
-    - `testing`: float64 references of all formulas, for tests.
-    - `plan_counts`, `PlanCounts`, `clear_plans`: the plan cache.
+**Arguments and results**
+
+- `TensorSpec`, `DataFormat`: descriptions of tensors.
+- `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
+  `BatchNormalizationGradients`: the results of calls.
+- `Compiled` and its subclasses, one for each operator: the results of ``compile``.
+- `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
+- `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
+
+**Inspection**
+
+- `capabilities`, `Capabilities`, `Support`: what this machine and oneDNN support.
+- `verbose`: logs every call with its kernel and time.
+- `graph`: oneDNN's graphs, as written (``op.graph``) and as compiled (`Compiled.graph`).
+- `testing`: float64 references of all formulas, for tests.
+- `plan_counts`, `PlanCounts`, `clear_plans`: the plan cache.
 
 `onedsl.torch` and `onedsl.jax` are imported separately. The command line
 (``pip install 'onedsl[cli]'``) has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
