@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import doctest
+import functools
 import importlib
 import inspect
 import logging
@@ -313,55 +314,49 @@ class TestErrors:
         assert "oneDNN 3." in str(caught.value)
 
 
-class TestGammaIgnored:
-    problem = staticmethod(lambda: helpers.case((9, 3), "f32", "f32", "NXC").problem)
+def call_without_gamma(kind, *inputs, **options):
+    """Ask for diff_src alone, where gamma is ignored."""
+    if kind == "direct":
+        return Op(EPSILON)(*inputs, outputs="diff_src", **options)
+    return Op(EPSILON).compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")(*inputs, **options)
 
-    @pytest.mark.parametrize("kind", ["direct", "compiled"])
+
+@pytest.mark.parametrize("kind", ["direct", "compiled"])
+class TestGammaIgnored:
+    problem = helpers.case((9, 3), "f32", "f32", "NXC").problem
+
     def test_warning_has_the_remedy_and_the_line_of_the_caller(self, kind):
         op = Op(EPSILON)
         plan = op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")
+        call = functools.partial(op, outputs="diff_src") if kind == "direct" else plan
         with pytest.warns(onedsl.GammaIgnoredWarning) as caught:
-            if kind == "direct":
-                line = inspect.currentframe().f_lineno + 1
-                got = op(*self.problem(), outputs="diff_src")
-            else:
-                line = inspect.currentframe().f_lineno + 1
-                got = plan(*self.problem())
-        assert len(caught) == 1
-        assert caught[0].filename == __file__
-        assert caught[0].lineno == line
-        text = str(caught[0].message)
-        assert "gamma is ignored" in text
-        assert 'outputs="all"' in text
-        without = op(*self.problem()[:4], outputs="diff_src")
+            line = inspect.currentframe().f_lineno + 1
+            got = call(*self.problem)
+        (warning,) = caught
+        assert (warning.filename, warning.lineno) == (__file__, line)
+        assert "gamma is ignored" in str(warning.message)
+        assert 'outputs="all"' in str(warning.message)
+        without = call(*self.problem[:4])
         assert np.array_equal(got.diff_src, without.diff_src)
 
-    def test_no_warning_otherwise(self):
-        op = Op(EPSILON)
+    def test_no_warning_otherwise(self, kind):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            op(*self.problem())
-            op(*self.problem()[:4])
-            op(*self.problem()[:4], None, outputs="diff_src")
-            op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")(*self.problem()[:4])
+            call_without_gamma(kind, *self.problem[:4])
+            call_without_gamma(kind, *self.problem[:4], None)
+            Op(EPSILON)(*self.problem)
 
-    def test_warning_as_error_writes_nothing(self):
-        out = helpers.Guarded(self.problem().src)
+    def test_warning_as_error_writes_nothing(self, kind):
+        out = helpers.Guarded(self.problem.src)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(onedsl.GammaIgnoredWarning):
-                Op(EPSILON)(*self.problem(), outputs="diff_src", out=(*out.buffers, None, None))
+                call_without_gamma(kind, *self.problem, out=(*out.buffers, None, None))
         out.check_untouched()
 
-    @pytest.mark.parametrize("kind", ["direct", "compiled"])
     def test_an_ignored_gamma_must_be_valid(self, kind):
-        op = Op(EPSILON)
-        plan = op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")
         with pytest.raises(ValueError, match=r"gamma must have shape \(3,\)"):
-            if kind == "direct":
-                op(*self.problem()[:4], np.ones(4, "f4"), outputs="diff_src")
-            else:
-                plan(*self.problem()[:4], np.ones(4, "f4"))
+            call_without_gamma(kind, *self.problem[:4], np.ones(4, "f4"))
 
 
 class TestCapabilities:

@@ -62,7 +62,7 @@ def passive_waiting(monkeypatch):
 
 
 @pytest.mark.usefixtures("passive_waiting")
-@default_and_slow(60, 150)
+@default_and_slow(100, 400)
 def test_bits_of_random_problems(times):
     """They do not depend on the number of threads, addresses, or running in place."""
     child = helpers.run_script("same_bits.py", str(times), timeout=300)
