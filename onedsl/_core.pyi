@@ -7,6 +7,9 @@ from typing import Any, Final, TypedDict, final
 import numpy as np
 import numpy.typing as npt
 
+DEFAULT_MOMENTUM: Final[float]
+HOST_DEVICES: Final[tuple[int, ...]]
+MAX_RANK: Final[int]
 MAX_TENSOR_BYTES: Final[int]
 
 class DataType(enum.Enum):
@@ -62,7 +65,7 @@ class Operator:
         ranks: tuple[int, int],
         variance_kind: VarianceKind = VarianceKind.variance,
         allow_requires_grad: bool = False,
-        momentum: float = 0.5,
+        momentum: float = ...,
         clip: float = ...,
     ) -> None: ...
     def run(

@@ -21,6 +21,17 @@ bool operator==(const Geometry& a, const Geometry& b) noexcept {
          std::equal(a.loops.begin(), a.loops.begin() + a.num_loops, b.loops.begin(), same);
 }
 
+bool c_strides(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
+               const std::ptrdiff_t item_stride, std::ptrdiff_t* const strides) noexcept {
+  std::ptrdiff_t stride = item_stride;
+  for (std::ptrdiff_t axis = rank; axis-- > 0;) {
+    strides[axis] = stride;
+    const std::ptrdiff_t size = std::max<std::ptrdiff_t>(shape[axis], 1);
+    if (__builtin_mul_overflow(stride, size, &stride)) return false;
+  }
+  return true;
+}
+
 std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
                                        const std::ptrdiff_t* const strides,
                                        const std::ptrdiff_t item_stride,

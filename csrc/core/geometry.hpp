@@ -58,6 +58,11 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 // The axes that have statistics of their own, one bit each.
 using KeptAxes = std::uint64_t;
 
+// Write the strides of an array in C order, in the unit of item_stride. Return false if one of them
+// overflows.
+bool c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape, std::ptrdiff_t item_stride,
+               std::ptrdiff_t* strides) noexcept;
+
 // Return the Geometry of a tensor. item_stride is the distance of adjacent items in the unit of the
 // strides: 1 if they count items, item_size if they count bytes. item_size is in bytes.
 //

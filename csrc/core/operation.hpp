@@ -2,23 +2,15 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 
 #include "ports.hpp"
+#include "types.hpp"
 
 namespace onedsl {
 
-// An op of oneDNN's Graph API, or a fusion of one with a ReLU. A new operation needs an enumerator
-// here and a row in `signatures::all`.
-enum class Operation : std::uint8_t {
-  training_backward,
-  forward_training,
-  relu_forward_training,
-  relu_training_backward,
-};
-
 // The ports of an operation. Calls pass them in the order of the enumerators in ports.hpp.
 struct Signature {
+  const char* id;             // the enumerator's name
   const char* name;           // oneDNN's name of the op or ops
   InputSet inputs;            // all inputs, the optional ones included
   InputSet optional;          // inputs that a call may omit
@@ -46,15 +38,16 @@ constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::r
 
 // Indexed by Operation.
 constexpr std::array all = {
-    Signature{"BatchNormTrainingBackward", gradient_inputs, InputSet(Input::gamma), gradients,
-              OutputSet(Output::diff_src), Output::diff_src, Input::diff_dst,
-              gradient_reduce_inputs},
-    Signature{"BatchNormForwardTraining", forward_inputs, affine, forward_outputs, forward_outputs,
-              Output::dst, Input::src, forward_reduce_inputs, affine},
-    Signature{"BatchNormForwardTraining and ReLU", forward_inputs.with(Input::residual),
-              affine.with(Input::residual), forward_outputs, forward_outputs, Output::dst,
-              Input::src, forward_reduce_inputs, affine},
-    Signature{"ReLUBackward and BatchNormTrainingBackward",
+    Signature{"training_backward", "BatchNormTrainingBackward", gradient_inputs,
+              InputSet(Input::gamma), gradients, OutputSet(Output::diff_src), Output::diff_src,
+              Input::diff_dst, gradient_reduce_inputs},
+    Signature{"forward_training", "BatchNormForwardTraining", forward_inputs, affine,
+              forward_outputs, forward_outputs, Output::dst, Input::src, forward_reduce_inputs,
+              affine},
+    Signature{"relu_forward_training", "BatchNormForwardTraining and ReLU",
+              forward_inputs.with(Input::residual), affine.with(Input::residual), forward_outputs,
+              forward_outputs, Output::dst, Input::src, forward_reduce_inputs, affine},
+    Signature{"relu_training_backward", "ReLUBackward and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
               gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst)},

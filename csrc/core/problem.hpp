@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <limits>
 
 #include "geometry.hpp"
@@ -18,6 +19,12 @@ struct Attributes {
   // Upper bound of the ReLU: 6 for ReLU6.
   double clip = std::numeric_limits<double>::infinity();
 };
+
+// Return whether epsilon is positive and finite in f32, oneDNN's type of it.
+inline bool is_valid_epsilon(const double epsilon) noexcept {
+  const auto value = static_cast<float>(epsilon);
+  return value > 0 && std::isfinite(value);
+}
 
 // A configured operation: everything that does not depend on the arrays.
 struct OpConfig {

@@ -6,6 +6,15 @@
 
 namespace onedsl {
 
+// An op of oneDNN's Graph API, or a fusion of one with a ReLU. A new operation needs an enumerator
+// here and a row in `signatures::all` (operation.hpp).
+enum class Operation : std::uint8_t {
+  training_backward,
+  forward_training,
+  relu_forward_training,
+  relu_training_backward,
+};
+
 enum class DataType : std::uint8_t { f32, bf16, f16 };
 
 constexpr std::size_t size_of(const DataType type) noexcept {

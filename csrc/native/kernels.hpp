@@ -9,13 +9,6 @@
 // because the linker could then keep the copy of an instruction set that the CPU lacks.
 namespace onedsl::native {
 
-enum class Variant : std::uint8_t {
-  gradient,
-  masked_gradient,  // of normalization and ReLU
-  normalization,
-  normalization_and_relu,
-};
-
 // The caller's memory. A null pointer is an absent input or an output that is not wanted.
 struct Tensors {
   const void* src = nullptr;
@@ -135,16 +128,16 @@ struct Kernels {
 
 // avx512_bf16 has kernels for bf16 only.
 namespace avx512_bf16 {
-const Kernels& kernels(DataType type, Variant variant);
+const Kernels& kernels(DataType type, Operation operation);
 }
 namespace avx512 {
-const Kernels& kernels(DataType type, Variant variant);
+const Kernels& kernels(DataType type, Operation operation);
 }
 namespace avx2 {
-const Kernels& kernels(DataType type, Variant variant);
+const Kernels& kernels(DataType type, Operation operation);
 }
 namespace baseline {
-const Kernels& kernels(DataType type, Variant variant);
+const Kernels& kernels(DataType type, Operation operation);
 }
 
 }  // namespace onedsl::native

@@ -68,15 +68,15 @@ constexpr Kernels forward{
     fence};
 
 template <class T>
-const Kernels& kernels_of(const Variant variant) {
-  switch (variant) {
-    case Variant::masked_gradient:
+const Kernels& kernels_of(const Operation operation) {
+  switch (operation) {
+    case Operation::relu_training_backward:
       return masked_gradient<T>;
-    case Variant::normalization:
+    case Operation::forward_training:
       return forward<T, NormalizedResult<T>>;
-    case Variant::normalization_and_relu:
+    case Operation::relu_forward_training:
       return forward<T, ReluResult<T>>;
-    case Variant::gradient:
+    case Operation::training_backward:
       break;
   }
   return gradient<T>;
@@ -84,12 +84,12 @@ const Kernels& kernels_of(const Variant variant) {
 
 }  // namespace
 
-const Kernels& kernels([[maybe_unused]] const DataType type, const Variant variant) {
+const Kernels& kernels([[maybe_unused]] const DataType type, const Operation operation) {
 #if !defined(__AVX512BF16__)
-  if (type == DataType::f32) return kernels_of<float>(variant);
-  if (type == DataType::f16) return kernels_of<F16>(variant);
+  if (type == DataType::f32) return kernels_of<float>(operation);
+  if (type == DataType::f16) return kernels_of<F16>(operation);
 #endif
-  return kernels_of<Bf16>(variant);
+  return kernels_of<Bf16>(operation);
 }
 
 }  // namespace onedsl::native::ONEDSL_ISA

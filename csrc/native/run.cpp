@@ -31,20 +31,22 @@ constexpr Index rows_per_repetition = 512;
 // With at least this many groups per thread, each group is run by one thread.
 constexpr Index many_groups = 4;
 
-const Kernels& kernels_for(Isa isa, const DataType type, const Variant variant) {
+const Kernels& kernels_for(const Problem& problem, Isa isa) {
+  const DataType type = problem.data;
+  const Operation operation = problem.operation;
   // The other types gain nothing from AVX512_BF16.
   if (isa == Isa::avx512_bf16 && type != DataType::bf16) isa = Isa::avx512;
   switch (isa) {
     case Isa::avx512_bf16:
-      return avx512_bf16::kernels(type, variant);
+      return avx512_bf16::kernels(type, operation);
     case Isa::avx512:
-      return avx512::kernels(type, variant);
+      return avx512::kernels(type, operation);
     case Isa::avx2:
-      return avx2::kernels(type, variant);
+      return avx2::kernels(type, operation);
     case Isa::baseline:
       break;
   }
-  return baseline::kernels(type, variant);
+  return baseline::kernels(type, operation);
 }
 
 void wait_for_others(const Worker& worker) {
@@ -163,7 +165,7 @@ bool own_groups(const Index groups, const int threads) {
 
 void run_group(const Problem& problem, const int num_threads, const Ports& ports,
                const Traffic& traffic, const Machine& machine) {
-  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem.operation));
+  const Kernels& kernels = kernels_for(problem, machine.isa);
   const LoopOffsets repetitions(problem.geometry, false);
   const KernelInfo info = info_of_group(problem, num_threads, ports, traffic, machine, kernels);
   Task task = task_for(problem, ports, info.order, repetitions);
@@ -248,7 +250,7 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const Mach
   problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
 
   const Traffic traffic = traffic_of(problem, ports, machine.cache);
-  const Kernels& kernels = kernels_for(machine.isa, problem.data, variant_of(problem.operation));
+  const Kernels& kernels = kernels_for(problem, machine.isa);
   const Index groups = LoopOffsets(problem.geometry, true).count();
   Problem one = problem;
   one.geometry = without_kept_loops(problem.geometry);

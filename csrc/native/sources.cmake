@@ -11,8 +11,10 @@ set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/task.cpp
     ${ONEDSL_NATIVE_DIR}/triad.cpp)
 
-# Without contraction, an element has the same bits in every loop that can write it.
-set(ONEDSL_NATIVE_OPTIONS_baseline -fno-math-errno -ffp-contract=off)
+# Without contraction, an element has the same bits in every loop that can write it. The kernels raise
+# no exceptions, so they need no tables to unwind the stack.
+set(ONEDSL_NATIVE_OPTIONS_baseline
+    -fno-math-errno -ffp-contract=off -fno-exceptions -fno-asynchronous-unwind-tables)
 set(ONEDSL_NATIVE_OPTIONS_avx2 ${ONEDSL_NATIVE_OPTIONS_baseline} -mavx2 -mfma -mf16c)
 set(ONEDSL_NATIVE_OPTIONS_avx512
     ${ONEDSL_NATIVE_OPTIONS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)

@@ -55,20 +55,6 @@ bool has_relu(const Problem& problem) {
 
 }  // namespace
 
-Variant variant_of(const Operation operation) {
-  switch (operation) {
-    case Operation::forward_training:
-      return Variant::normalization;
-    case Operation::relu_forward_training:
-      return Variant::normalization_and_relu;
-    case Operation::relu_training_backward:
-      return Variant::masked_gradient;
-    case Operation::training_backward:
-      break;
-  }
-  return Variant::gradient;
-}
-
 Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
               const LoopOffsets& repetitions) {
   Task task;

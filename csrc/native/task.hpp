@@ -11,8 +11,6 @@
 // Pure functions that derive the input of the kernels from a Problem and its Ports.
 namespace onedsl::native {
 
-Variant variant_of(Operation operation);
-
 // Return the task of one group, with an empty workspace.
 Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
               const LoopOffsets& repetitions);

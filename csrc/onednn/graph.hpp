@@ -20,7 +20,7 @@ namespace onedsl::onednn {
 struct Op {
   Operation operation = Operation::training_backward;
   float epsilon = 0;
-  float momentum = 0.5F;
+  float momentum = 0;
   float clip = 0;           // infinity: no upper bound
   std::string data_format;  // "NXC" or "NCX"
   std::vector<std::int64_t> dims;

@@ -43,7 +43,7 @@ bool is_dense(const py::handle array, const KeptAxes kept) {
 
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
   if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
-    throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and 64");
+    throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
   }
 }
 

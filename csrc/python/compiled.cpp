@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <stdexcept>
 
 #include "../core/threads.hpp"
@@ -22,13 +21,11 @@ View Compiled::Layout::view() const {
 
 namespace {
 
-Compiled::Sizes c_strides(const Compiled::Sizes& shape, const DataType type) {
-  Compiled::Sizes strides(shape.size(), static_cast<py::ssize_t>(size_of(type)));
-  for (std::size_t axis = shape.size(); axis-- > 1;) {
-    if (__builtin_mul_overflow(strides[axis], std::max<py::ssize_t>(shape[axis], 1),
-                               &strides[axis - 1])) {
-      throw std::invalid_argument("onedsl._core.Compiled: stats_shape is too large");
-    }
+Compiled::Sizes byte_strides(const Compiled::Sizes& shape, const DataType type) {
+  Compiled::Sizes strides(shape.size());
+  if (!c_strides(static_cast<py::ssize_t>(shape.size()), shape.data(),
+                 static_cast<py::ssize_t>(size_of(type)), strides.data())) {
+    throw std::invalid_argument("onedsl._core.Compiled: stats_shape is too large");
   }
   return strides;
 }
@@ -54,7 +51,7 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
                    const std::uint32_t given, const bool all_outputs, const BackendChoice backend)
     : op_(std::move(op)),
       src_(std::move(src)),
-      mean_{statistics, stats_shape, c_strides(stats_shape, statistics)},
+      mean_{statistics, stats_shape, byte_strides(stats_shape, statistics)},
       given_(inputs_of(op_.signature(), given)),
       outputs_(op_.outputs(all_outputs)) {
   if (src_.strides.size() != src_.shape.size()) {

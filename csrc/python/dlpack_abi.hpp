@@ -1,12 +1,15 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 // DLPack's binary interface, version 1. Declared here, so that building needs no other library.
 namespace onedsl::abi {
 
-constexpr std::int32_t cpu = 1, cuda_host = 3, rocm_host = 11;  // types of devices
-constexpr std::uint8_t floating = 2, bfloat = 4, boolean = 6;   // codes of types
+constexpr std::int32_t cpu = 1;  // a type of devices
+// The types of devices whose memory the CPU can access: its own, pinned by CUDA, pinned by ROCm.
+constexpr std::array<std::int32_t, 3> host_devices = {cpu, 3, 11};
+constexpr std::uint8_t floating = 2, bfloat = 4, boolean = 6;  // codes of types
 
 struct Version {
   std::uint32_t major, minor;

@@ -1,6 +1,7 @@
 #include <pybind11/gil_safe_call_once.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <tuple>
@@ -15,9 +16,9 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-// Returns whether the CPU can access the memory: its own, and memory pinned by CUDA and ROCm.
 bool is_host(const abi::Device device) {
-  return device.type == abi::cpu || device.type == abi::cuda_host || device.type == abi::rocm_host;
+  const auto& types = abi::host_devices;
+  return std::find(types.begin(), types.end(), device.type) != types.end();
 }
 
 std::optional<DataType> type_of(const abi::Type type) {
@@ -64,17 +65,6 @@ bool is_valid(const abi::Tensor& tensor) {
     if (!empty && __builtin_mul_overflow(elements, size, &elements)) return false;
   }
   return empty || tensor.data != nullptr;
-}
-
-std::vector<std::int64_t> c_strides(const abi::Tensor& tensor) {
-  std::vector<std::int64_t> strides(static_cast<std::size_t>(tensor.rank), 1);
-  for (std::size_t axis = strides.size(); axis-- > 1;) {
-    // Sizes of an empty tensor may overflow, but its strides are never used.
-    if (__builtin_mul_overflow(strides[axis], tensor.shape[axis], &strides[axis - 1])) {
-      strides[axis - 1] = 0;
-    }
-  }
-  return strides;
 }
 
 // The view is valid as long as the tensor, which must be valid and have strides.
@@ -150,7 +140,9 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   if (!borrowed || !is_valid(borrowed->tensor)) return std::nullopt;
   std::vector<std::int64_t> strides;
   if (borrowed->tensor.strides == nullptr) {
-    strides = c_strides(borrowed->tensor);
+    strides.resize(static_cast<std::size_t>(borrowed->tensor.rank));
+    // Sizes of an empty tensor may overflow, but its strides are never used.
+    c_strides(borrowed->tensor.rank, borrowed->tensor.shape, 1, strides.data());
     borrowed->tensor.strides = strides.data();
   }
   const std::optional<View> v = view_of(borrowed->tensor, borrowed->writeable);

@@ -36,6 +36,9 @@ namespace {
 
 void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
+  module.attr("MAX_RANK") = max_rank;
+  module.attr("DEFAULT_MOMENTUM") = Attributes{}.momentum;
+  module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   py::native_enum<DataType>(module, "DataType", "enum.Enum")
       .value("f32", DataType::f32)
       .value("bf16", DataType::bf16)
@@ -46,12 +49,11 @@ void bind_types(py::module_& module) {
       .value("onednn", BackendChoice::onednn)
       .value("native", BackendChoice::native)
       .finalize();
-  py::native_enum<Operation>(module, "Operation", "enum.Enum")
-      .value("training_backward", Operation::training_backward)
-      .value("forward_training", Operation::forward_training)
-      .value("relu_forward_training", Operation::relu_forward_training)
-      .value("relu_training_backward", Operation::relu_training_backward)
-      .finalize();
+  py::native_enum<Operation> operations(module, "Operation", "enum.Enum");
+  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
+    operations.value(signatures::all[i].id, static_cast<Operation>(i));
+  }
+  operations.finalize();
   py::native_enum<Statistics>(module, "Statistics", "enum.Enum")
       .value("batch", Statistics::batch)
       .value("frozen", Statistics::frozen)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -49,7 +48,7 @@ class Call {
     OpConfig config;
     config.operation = operation;
     config.attributes.epsilon = number(call.attributes, "epsilon");
-    if (!(std::isfinite(config.attributes.epsilon) && config.attributes.epsilon > 0)) {
+    if (!is_valid_epsilon(config.attributes.epsilon)) {
       reject("epsilon", "must be positive and finite");
     }
     const bool frozen = is_first(call.attributes, "statistics", "frozen", "batch");
@@ -99,18 +98,12 @@ class Call {
 
   Geometry geometry(const bool channels_last) const {
     std::array<std::ptrdiff_t, max_rank> strides;
-    std::ptrdiff_t stride = 1;
-    for (std::int64_t axis = rank_; axis-- > 0;) {
-      strides[static_cast<std::size_t>(axis)] = stride;
-      if (__builtin_mul_overflow(stride, std::max<std::int64_t>(shape_[axis], 1), &stride)) {
-        reject("src", "has too many elements");
-      }
-    }
+    const bool fits = c_strides(rank_, shape_, 1, strides.data());
     const auto channel_axis = static_cast<unsigned>(channels_last ? rank_ - 1 : 1);
     const std::optional<Geometry> geometry =
         dense_geometry(rank_, shape_, strides.data(), 1,
                        static_cast<std::ptrdiff_t>(size_of(data_)), KeptAxes{1} << channel_axis);
-    if (!geometry) reject("src", "has too many elements");
+    if (!fits || !geometry) reject("src", "has too many elements");
     return *geometry;
   }
 

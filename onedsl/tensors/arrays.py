@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 else:  # Python 3.13 is the first one whose TypeVar has defaults
     SrcArray = TypeVar("SrcArray")
 
-# DLPack's device types of memory that the CPU can access: kDLCPU, kDLCUDAHost and kDLROCMHost.
-_HOST = (1, 3, 11)
-
 
 def as_numpy(name: str, value: object) -> Array:
     """Return a NumPy array over the memory of an f32, bf16 or f16 array of any library.
@@ -150,12 +147,12 @@ def _reject(name: str, value: Any) -> NoReturn:
         raise TypeError(f"{name} must not be a negative view. Pass {name}.resolve_neg()")
     try:
         device = int(value.__dlpack_device__()[0])
-        dtype = _core.dlpack_type(value) if device in _HOST else None
+        dtype = _core.dlpack_type(value) if device in _core.HOST_DEVICES else None
     except Exception as error:
         raise TypeError(
             f"{name} must export its memory through DLPack, got {kind}, which raised: {error}"
         ) from error
-    if device not in _HOST:
+    if device not in _core.HOST_DEVICES:
         where = getattr(value, "device", f"type {device} of DLPack")
         raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
     if dtype not in (None, *(known.name for known in DTYPES.values())):

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _core
 
-MAX_RANK = 64  # the limit of NumPy 2
+MAX_RANK = _core.MAX_RANK
 
 Backend = Literal["auto", "onednn", "native"]
 

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..operators import _attributes
 from ..operators.batch_norm_forward_training import BatchNormForward
 from ..operators.batch_norm_relu_training_backward import BatchNormReLUGradients
@@ -270,7 +271,7 @@ def batch_norm_forward_training(
     .. [1] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
     """
     x, axes, shape = prepare(src, data_format)
-    keep = 0.5 if momentum is None else momentum
+    keep = _core.DEFAULT_MOMENTUM if momentum is None else momentum
     batch_mean, batch_variance = to_float64(mean) * 0, to_float64(variance) * 0
     running_mean, running_variance = to_float64(mean), to_float64(variance)
     if x.size:
