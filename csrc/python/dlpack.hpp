@@ -4,7 +4,6 @@
 #include <pybind11/pybind11.h>
 
 #include <optional>
-#include <string>
 
 #include "arrays.hpp"
 #include "dlpack_abi.hpp"
@@ -23,10 +22,6 @@ std::optional<View> borrow(pybind11::handle object, RequiresGrad requires_grad);
 // Returns an object as a NumPy array, without copying. Returns nullopt as borrow() does, but uses a
 // capsule if the library has no C functions.
 std::optional<pybind11::array> import_array(pybind11::handle object);
-
-// Returns the name of an object's item type, such as "float64", for error messages; nullopt if
-// __dlpack__ returns no capsule. Exceptions of the object propagate.
-std::optional<std::string> dlpack_type(pybind11::handle object);
 
 // Returns the same memory as an array of the library of `like`, or the array itself if that is
 // NumPy or no from_dlpack is found.

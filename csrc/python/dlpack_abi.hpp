@@ -9,7 +9,7 @@ namespace onedsl::abi {
 constexpr std::int32_t cpu = 1;  // a type of devices
 // The types of devices whose memory the CPU can access: its own, pinned by CUDA, pinned by ROCm.
 constexpr std::array<std::int32_t, 3> host_devices = {cpu, 3, 11};
-constexpr std::uint8_t floating = 2, bfloat = 4, boolean = 6;  // codes of types
+constexpr std::uint8_t floating = 2, bfloat = 4;  // codes of types
 
 struct Version {
   std::uint32_t major, minor;

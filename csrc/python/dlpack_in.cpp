@@ -187,15 +187,4 @@ std::optional<py::array> import_array(const py::handle object) {
   });
 }
 
-std::optional<std::string> dlpack_type(const py::handle object) {
-  const py::object capsule = dlpack_capsule(object);
-  const std::optional<BorrowedTensor> borrowed = tensor_in(capsule);
-  if (!borrowed) return std::nullopt;
-  const auto [code, bits, lanes] = borrowed->tensor.type;
-  constexpr std::array words = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
-  if (code >= words.size()) return std::nullopt;
-  const std::string times = lanes == 1 ? "" : "x" + std::to_string(lanes);
-  return words[code] + (code == abi::boolean ? "" : std::to_string(bits)) + times;
-}
-
 }  // namespace onedsl

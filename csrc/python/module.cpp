@@ -120,7 +120,6 @@ void bind_dlpack(py::module_& module) {
       .def("__dlpack_device__", [](const Producer&) { return py::make_tuple(1, 0); });
   module.def("import_array", &import_array, py::arg("array"), py::pos_only());
   module.def("mark_written", &mark_written, py::arg("out"), py::pos_only());
-  module.def("dlpack_type", &dlpack_type, py::arg("array"), py::pos_only());
   module.def("export_array", &export_array, py::arg("array"), py::arg("like"), py::pos_only());
 }
 

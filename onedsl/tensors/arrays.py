@@ -147,7 +147,8 @@ def _reject(name: str, value: Any) -> NoReturn:
         raise TypeError(f"{name} must not be a negative view. Pass {name}.resolve_neg()")
     try:
         device = int(value.__dlpack_device__()[0])
-        dtype = _core.dlpack_type(value) if device in _core.HOST_DEVICES else None
+        if device in _core.HOST_DEVICES:
+            value.__dlpack__()
     except Exception as error:
         raise TypeError(
             f"{name} must export its memory through DLPack, got {kind}, which raised: {error}"
@@ -155,6 +156,7 @@ def _reject(name: str, value: Any) -> NoReturn:
     if device not in _core.HOST_DEVICES:
         where = getattr(value, "device", f"type {device} of DLPack")
         raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
-    if dtype not in (None, *(known.name for known in DTYPES.values())):
+    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]  # without "torch."
+    if dtype not in ("", *(known.name for known in DTYPES.values())):
         raise TypeError(f"{name} must be f32, bf16 or f16, got {dtype}")
     raise TypeError(f"{name} must export usable memory through DLPack, got {kind}")
