@@ -162,6 +162,18 @@ def test_epsilon_of_any_size(dtype, data_format, epsilon, backend):
 
 @backends
 @formats
+@pytest.mark.parametrize("scale", [2.0, -0.5, 0.0, 1024.0])
+def test_results_scale_exactly_by_powers_of_two(data_format, scale, backend):
+    shape = helpers.shape_of(data_format, 5, 7, (4, 9))
+    problem = helpers.case(shape, "f32", "f32", data_format).problem
+    scaled = problem._replace(diff_dst=problem.diff_dst * np.float32(scale))
+    results = (run(p, EPSILON, data_format, backend) for p in (problem, scaled))
+    for once, more in zip(*results, strict=True):
+        assert np.array_equal(once * np.float32(scale), more)
+
+
+@backends
+@formats
 def test_batch_gradient_for_diff_src_alone(data_format, backend):
     """Regression: oneDNN's own one-output graph computes the frozen-statistics gradient."""
     shape = helpers.shape_of(data_format, 4, 8, (3, 5))
