@@ -78,19 +78,12 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on one layer in one dtype and data format.
-
-    Attributes
-    ----------
-    workload : str
-        Name of the network or of the shape.
-    shape : tuple of int
-        N, the spatial sizes and C, in either data format.
-    dtype, data_format, operation : str
-    """
+    """An operation on one layer in one dtype and data format."""
 
     workload: str
+    """Name of the network or of the shape."""
     shape: Shape
+    """N, the spatial sizes and C, in either data format."""
     dtype: str
     data_format: str
     operation: str = "backward"

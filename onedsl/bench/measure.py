@@ -15,8 +15,8 @@ from ..runtime.timing import NoiseMonitor, samples_of
 from .cases import Case
 from .implementations import ALLOCATING, TRIAD, uses_non_temporal_stores
 
-# If a process has two OpenMP runtimes, for example because PyTorch contains its own libgomp, the
-# idle threads of one spin on the cores that the other needs. After a pause they sleep.
+# If a process has two OpenMP runtimes, for example GCC's libgomp and Intel's libiomp5, the idle
+# threads of one spin on the cores that the other needs. After a pause they sleep.
 PAUSE_SECONDS = 0.004
 
 

@@ -56,18 +56,12 @@ def draw(path: Path, rows: Sequence[Row], title: str, subtitle: str) -> None:
     all_axes[0].set_ylim(len(labels) - 0.5, -0.5)
     figure.text(0.012, 1 - 0.15 / height, title, va="top", size=18, weight="bold")
     figure.text(0.012, 1 - 0.52 / height, subtitle, va="top", size=11, color=DARK_GREY)
-    figure.text(
-        *(0.56, 0.5 / height),
-        "minimum time of the algorithm at this machine's memory bandwidth, % of the time",
-        ha="center",
-        size=12,
-    )
+    axis = "minimum time of the algorithm at this machine's memory bandwidth, % of the time"
+    figure.text(0.56, 0.5 / height, axis, ha="center", size=12)
     handles = [
         Line2D([], [], linestyle="", marker=marker, markersize=8, color=color, label=name)
         for name, (color, marker) in MARKS.items()
         if any(name in line for line in shares.values())
     ]
-    figure.legend(
-        handles=handles, loc="lower center", ncols=len(handles), frameon=False, fontsize=12
-    )
+    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=12)
     figure.savefig(path, dpi=90)
