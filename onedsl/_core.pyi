@@ -67,6 +67,9 @@ class Operator:
         allow_requires_grad: bool = False,
         momentum: float = ...,
         clip: float = ...,
+        name: str = "",
+        input_names: Sequence[str] = (),
+        output_names: Sequence[str] = (),
     ) -> None: ...
     def run(
         self,

@@ -34,7 +34,10 @@ def test_native_run(log):
     with onedsl.verbose():
         call()
     (line,) = messages(log)
-    assert line.startswith("BatchNormTrainingBackward f32 120x16x1 (outer x channels x inner): ")
+    assert line.startswith(
+        "BatchNormTrainingBackward f32 120x16x1 (outer x channels x inner), "
+        "src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: "
+    )
     assert f"onedsl two-pass kernel, {_core.native_isa()}" in line
     assert line.endswith(" us")
 
@@ -63,15 +66,67 @@ def test_compiled_run(log):
     assert "4x8x1" in line
 
 
-def test_nested_scopes(log):
+def test_nested_scopes_log_once(log):
     with onedsl.verbose():
         with onedsl.verbose():
             call()
-        assert len(messages(log)) == 2
+        assert len(messages(log)) == 1
         call()
-    assert len(messages(log)) == 3
+    assert len(messages(log)) == 2
     call()
-    assert len(messages(log)) == 3
+    assert len(messages(log)) == 2
+
+
+def test_a_bare_call_logs_until_it_is_closed(log):
+    with onedsl.verbose():
+        scope = onedsl.verbose()
+    call()
+    assert len(messages(log)) == 1
+    scope.close()
+    call()
+    assert len(messages(log)) == 1
+
+
+x4 = np.ones((2, 3, 4, 5), np.float32)
+c4, c1 = np.ones((1, 3, 1, 1), np.float32), np.ones(5, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("run", "begin"),
+    [
+        (
+            lambda: onedsl.BatchNormalizationGrad(1e-5)(x4, x4, c4, c4, c4),
+            "BatchNormalizationGrad f32 2x3x20 (outer x channels x inner), input input_gradient "
+            "mean variance scale -> output_gradient output_scale_gradient output_bias_gradient: ",
+        ),
+        (
+            lambda: onedsl.BatchNormTrainingBackprop(1e-5)(
+                x4, x4, c1, c1, outputs="input_delta", backend="native"
+            ),
+            "BatchNormTrainingBackprop f32 24x5x1 (outer x channels x inner), input_forward "
+            "output_delta mean variance -> input_delta: onedsl",
+        ),
+        (
+            lambda: onedsl.BatchNormTrainingBackward(1e-5).reduce(x4, x4, c1, c1),
+            "BatchNormTrainingBackward f32 24x5x1 (outer x channels x inner), src diff_dst mean "
+            "variance -> sums: onedsl",
+        ),
+        (
+            lambda: onedsl.BatchNormalizationGrad(1e-5).compile(
+                onedsl.TensorSpec(x4.shape), c4.shape, backend="onednn"
+            )(x4, x4, c4, c4, c4),
+            "BatchNormalizationGrad f32 2x3x20 (outer x channels x inner), input input_gradient "
+            "mean variance scale -> output_gradient output_scale_gradient output_bias_gradient: "
+            f"oneDNN {'.'.join(map(str, _core.onednn_version()))} batch_normalization_backward, ",
+        ),
+    ],
+)
+def test_operators_and_ports_have_their_own_names(log, run, begin):
+    """Regression: all gradients were logged as BatchNormTrainingBackward."""
+    with onedsl.verbose():
+        run()
+    (line,) = messages(log)
+    assert line.startswith(begin)
 
 
 def test_an_error_ends_the_scope(log):

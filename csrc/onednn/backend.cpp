@@ -1,5 +1,6 @@
 #include "backend.hpp"
 
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -83,16 +84,27 @@ std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int n
   return std::make_unique<OperationGraph>(op);
 }
 
-std::string required_isa(const DataType data) {
-  switch (data) {
-    case DataType::f32:
-      return "";
-    case DataType::bf16:
-      return ": bf16 needs AVX512 (avx512_core)";
-    case DataType::f16:
-      return ": f16 needs AVX512_FP16 (avx512_core_fp16)";
-  }
+// Returns the instruction set that oneDNN's kernels of this type need if this CPU lacks it, or "".
+std::string missing_isa(const DataType data) {
+  const auto lacks = [](const dnnl_cpu_isa_t isa) {
+    return (dnnl_get_effective_cpu_isa() & isa) !=
+           isa;  // newer ones contain the bits of older ones
+  };
+  if (data == DataType::bf16 && lacks(dnnl_cpu_isa_avx512_core)) return "avx512_core";
+  if (data == DataType::f16 && lacks(dnnl_cpu_isa_avx512_core_fp16)) return "avx512_core_fp16";
   return "";
+}
+
+// Returns the message for a problem that oneDNN rejected.
+std::string unsupported_message(const DataType data, const std::string& said) {
+  constexpr std::array names = {"f32", "bf16", "f16"};  // by DataType
+  const std::string isa = missing_isa(data);
+  const std::string reason =
+      isa.empty() ? "does not support this call on this CPU, which has " + cpu_isa()
+                  : "has no " + std::string(names[static_cast<std::size_t>(data)]) +
+                        " kernel for this CPU: it needs " + isa + ", this CPU has " + cpu_isa();
+  return name() + " " + reason +
+         ". Use backend=\"native\" or \"auto\", which run on any x86-64 CPU. oneDNN said: " + said;
 }
 
 // Throw UnsupportedError if oneDNN does not support the operation with these types on this CPU, at
@@ -162,11 +174,7 @@ Backend::Owned Backend::compile(const Problem& problem, const int num_threads) {
     check_support(problem);
     return Owned(compile_reshaped(problem, num_threads).release());
   } catch (const UnsupportedError& error) {
-    throw UnsupportedError(
-        std::string(error.what()) + " (CPU instruction set: " + cpu_isa() +
-            required_isa(problem.data) +
-            "). Use backend=\"native\" or \"auto\", which run on any x86-64 CPU.",
-        error.status());
+    throw UnsupportedError(unsupported_message(problem.data, error.what()), error.status());
   }
 }
 

@@ -149,7 +149,7 @@ void Operator::execute(const Call& call, const OutputSet outputs, const BackendC
   const DataType statistics = mean ? mean->type : DataType::f32;
   const PlanKey key = make_key(schema_.config, call.geometry, call.src().type, statistics,
                                call.given(), outputs, backend, pass);
-  onedsl::execute([&] { return find_plan(key); }, ports);
+  onedsl::execute([&] { return find_plan(key); }, ports, schema_.names);
 }
 
 py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,

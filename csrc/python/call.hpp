@@ -13,6 +13,7 @@
 #include "../core/problem.hpp"
 #include "../plan/plan.hpp"
 #include "arrays.hpp"
+#include "run_log.hpp"
 
 // Validated calls from Python: types, shapes, layouts and overlaps are checked for memory safety.
 // Invalid arguments are rejected by returning None; onedsl/operators/_validation.py then raises an
@@ -23,13 +24,14 @@ namespace onedsl {
 // `broadcast`: of src's rank, each size equal to src's or 1.
 enum class StatisticsShape : std::uint8_t { channel_second, channel_last, broadcast };
 
-// The operator schema of onedsl/operators/_schema.py, without names.
+// The operator schema of onedsl/operators/_schema.py.
 struct OpSchema {
   OpConfig config;
   StatisticsShape statistics_shape = StatisticsShape::channel_last;
   std::vector<std::pair<DataType, DataType>> types;  // of the tensors and of the statistics
   std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
   RequiresGrad requires_grad = RequiresGrad::rejected;
+  LogNames names = {};
 };
 
 // The arrays of one call; nullopt for absent optional inputs and for outputs that are not passed.

@@ -84,7 +84,7 @@ py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
     return py::none();
   }
   Run run = prepare(*call, op_.signature(), outputs_, out);
-  execute([this] { return plan(); }, run.ports);
+  execute([this] { return plan(); }, run.ports, op_.schema().names);
   return export_results(std::move(run), *call, out, inputs[0]);
 }
 

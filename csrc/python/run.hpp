@@ -21,7 +21,7 @@ Run prepare(const Call& call, const Signature& signature, OutputSet outputs,
 
 // `find` returns the plan; it runs without the GIL.
 template <class Find>
-void execute(const Find& find, const Ports& ports) {
+void execute(const Find& find, const Ports& ports, const LogNames& names) {
   RunLog log;
   {
     // Safe without the GIL: plans use no Python objects, and the caller's frame and its Run keep
@@ -29,7 +29,7 @@ void execute(const Find& find, const Ports& ports) {
     const ReleasedGil released;
     log.run(*find(), ports);
   }
-  log.write();
+  log.write(names);
 }
 
 // Returns the results as arrays of the library of `src`, the array that the caller passed.

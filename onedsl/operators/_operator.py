@@ -48,7 +48,7 @@ class Operator(Generic[Result]):
         )
         numbers = {n: v for n, v in self._attributes.items() if isinstance(v, float)}
         self._core = self._schema.core_operator(
-            numbers.pop("epsilon"), self._statistics_shape, numbers
+            numbers.pop("epsilon"), self._statistics_shape, numbers, name=type(self).__name__
         )
 
     @property

@@ -142,8 +142,12 @@ class OpSchema:
         *,
         variance_kind: _core.VarianceKind = _core.VarianceKind.variance,
         allow_requires_grad: bool = False,
+        name: str = "",
     ) -> _core.Operator:
-        """Return an operator of the core with the types and ranks of this schema."""
+        """Return an operator of the core with the types and ranks of this schema.
+
+        Runs are logged with its name and its ports; without a name, with that of the operation.
+        """
         return _core.Operator(
             self.operation,
             epsilon=epsilon,
@@ -153,6 +157,9 @@ class OpSchema:
             ranks=self.ranks,
             variance_kind=variance_kind,
             allow_requires_grad=allow_requires_grad,
+            name=name,
+            input_names=[port.name for port in self.inputs],
+            output_names=[port.name for port in self.outputs],
             **numbers,
         )
 

@@ -9,12 +9,12 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _core
 
 _LOG = logging.getLogger("onedsl")
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()
 _CALLBACKS: list[Callable[[RunRecord], object]] = []
 
 
@@ -25,6 +25,10 @@ class RunRecord(NamedTuple):
     dtype: str
     geometry: tuple[int, int, int]
     """The shape (outer, channels, inner) of src, viewed as a C-ordered array in memory order."""
+    given: tuple[str, ...]
+    """Names of the inputs that the call passed."""
+    computed: tuple[str, ...]
+    """Names of the outputs. Empty for the pass that computes sums."""
     backend: str
     implementation: str
     num_threads: int
@@ -32,8 +36,9 @@ class RunRecord(NamedTuple):
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.geometry))
+        ports = f"{' '.join(self.given)} -> {' '.join(self.computed) or 'sums'}"
         return (
-            f"{self.operation} {self.dtype} {shape} (outer x channels x inner): "
+            f"{self.operation} {self.dtype} {shape} (outer x channels x inner), {ports}: "
             f"{self.implementation}, {self.num_threads} threads, {self.seconds * 1e6:.1f} us"
         )
 
@@ -53,10 +58,10 @@ def log_runs_to(callback: Callable[[RunRecord], object]) -> Iterator[None]:
 
 
 def record(
-    operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: str | int | float
+    operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: Any
 ) -> None:
     """Pass the record of a run to all callbacks. The C++ core calls this function."""
-    run = RunRecord(operation, dtype.name, geometry, *rest)  # type: ignore[arg-type]
+    run = RunRecord(operation, dtype.name, geometry, *rest)
     for callback in tuple(_CALLBACKS):
         callback(run)
 
@@ -69,29 +74,56 @@ def record_fallback(reason: str) -> None:
     _LOG.info("PyTorch's own batch norm: onedsl does not support %s", reason)
 
 
-@contextlib.contextmanager
-def verbose() -> Iterator[None]:
-    """Inside a ``with`` block, log operation, implementation, threads and time of every run.
+_settings = contextlib.ExitStack()  # what the first of nested scopes of `verbose` changed
+_scopes: list[contextlib.ExitStack] = []  # that `verbose` returned and that have not ended
 
-    Every run is logged, whichever thread calls it. The logger is ``onedsl`` and the level is INFO,
-    which the block enables. The logger writes to stderr if the program has not configured logging.
+
+def _begin(scope: contextlib.ExitStack) -> None:
+    """Log runs and enable the logger, unless another scope has done so."""
+    with _LOCK:
+        scope.callback(_end, scope)
+        _scopes.append(scope)
+        if len(_scopes) > 1:
+            return
+        if not _LOG.isEnabledFor(logging.INFO):
+            _settings.callback(_LOG.setLevel, _LOG.level)
+            _LOG.setLevel(logging.INFO)
+        if not _LOG.hasHandlers():
+            handler = logging.StreamHandler()
+            _LOG.addHandler(handler)
+            _settings.callback(_LOG.removeHandler, handler)
+        _settings.enter_context(log_runs_to(lambda run: _LOG.info("%s", run)))
+
+
+def _end(scope: contextlib.ExitStack) -> None:
+    with _LOCK:
+        _scopes.remove(scope)
+        if not _scopes:
+            _settings.close()
+
+
+def verbose() -> contextlib.ExitStack:
+    """Log operator, ports, implementation, threads and time of every run from now on.
+
+    Every run is logged once, whichever thread calls it. The logger is ``onedsl`` and the level is
+    INFO, which this function enables. The logger writes to stderr if the program has not configured
+    logging.
 
     oneDNN's own verbose mode is independent of this: with the environment variable
     ``ONEDNN_VERBOSE=1``, oneDNN prints to stdout which kernels it runs.
+
+    Returns
+    -------
+    contextlib.ExitStack
+        A context manager: logging ends with the ``with`` block, or when its method ``close`` is
+        called.
 
     Examples
     --------
     >>> with onedsl.verbose():
     ...     grads = op(src, diff_dst, mean, variance, gamma)  # doctest: +SKIP
-    BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner): onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
+    BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner), src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
     """  # noqa: E501 - a line of output
-    with contextlib.ExitStack() as stack:
-        if not _LOG.isEnabledFor(logging.INFO):
-            stack.callback(_LOG.setLevel, _LOG.level)
-            _LOG.setLevel(logging.INFO)
-        if not _LOG.hasHandlers():
-            handler = logging.StreamHandler()
-            _LOG.addHandler(handler)
-            stack.callback(_LOG.removeHandler, handler)
-        stack.enter_context(log_runs_to(lambda run: _LOG.info("%s", run)))
-        yield
+    scope = contextlib.ExitStack()
+    _begin(scope)
+    return scope
