@@ -13,8 +13,8 @@ native   diff_gamma           1.91e-08    1.0e-06    PASS
 native    diff_beta           2.80e-08    1.0e-06    PASS
 
 onednn     diff_src           1.66e-03    3.9e-03    PASS      5,918
-onednn   diff_gamma           8.35e-07    3.0e-06    PASS
-onednn    diff_beta           1.25e-07    3.0e-06    PASS
+onednn   diff_gamma           8.35e-07    6.0e-06    PASS
+onednn    diff_beta           1.25e-07    6.0e-06    PASS
 PASS
 ```
 """
@@ -49,8 +49,8 @@ Shell completion: add the line for your shell to its startup file.
 def commands() -> None:
     """Batch-normalization training on CPUs: inspect, verify and benchmark onedsl and oneDNN.
 
-    The exit status is 0 for success, 2 for invalid arguments, and 1 if a verification failed or a
-    benchmark found a regression.
+    The exit status is 0 for success, 1 if a verification failed or a benchmark found a regression,
+    2 for invalid arguments, and 3 if oneDNN does not support the call on this CPU.
     """
 
 

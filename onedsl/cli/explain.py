@@ -22,7 +22,7 @@ from ..runtime.errors import UnsupportedError
 from ..runtime.timing import NoiseMonitor, median_seconds
 from ..tensors.dtypes import DTYPES, Backend, DType
 from ..tensors.spec import DataFormatLike, TensorSpec
-from .options import POSITIVE, SHAPE, as_usage_errors, with_operator_options
+from .options import POSITIVE, SHAPE, UNSUPPORTED, as_usage_errors, with_operator_options
 from .output import console, grid
 
 Lines = Iterator[tuple[str, str]]
@@ -58,7 +58,7 @@ def explain(
     tag: str | None,
     backend: Backend,
     seconds: float,
-) -> None:
+) -> int:
     """Show what runs for a tensor of this SHAPE, why, and how fast.
 
     SHAPE is the shape of src in the data format of --format. The floor is the time that the memory
@@ -74,16 +74,19 @@ def explain(
         )
         native = compile_for(backend="native")
         lines = list(_layout(native, order))
+        status = 0
         try:
             compiled = compile_for(backend=backend)
         except UnsupportedError as error:
-            lines.append(("runs", f"nothing, oneDNN does not support the partition: {error}"))
+            lines.append(("runs", f"nothing: {error}"))
+            status = UNSUPPORTED
         else:
             lines += _onednn(compiled) if backend == "onednn" else _native(compiled, backend)
             lines += _times(compiled, native, seconds)
     out = console()
     out.print(repr(op), markup=False)
     out.print(grid(lines), markup=False)
+    return status
 
 
 def axes_of(tag: str, rank: int) -> list[int]:
@@ -141,8 +144,13 @@ def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
     else:
         kind = f"planes, with vectors of {info['lanes']} lanes"
         kind += f", each in {info['segments']} segments" if info["segments"] > 1 else ""
-    chunks = f"{info['rows']:,} rows in {info['chunks']} chunks, {info['partials']} partial sums"
-    yield "summation", f"{kind}; {chunks}"
+    counts = ", ".join(
+        (
+            f"{_count(info['rows'], 'row')} in {_count(info['chunks'], 'chunk')}",
+            _count(info["partials"], "partial sum"),
+        )
+    )
+    yield "summation", f"{kind}; {counts}"
     sharing = (
         f"each thread has its own panels of {info['panel']} channels"
         if info["own_panels"]
@@ -150,6 +158,10 @@ def _native(compiled: CompiledBatchNormTrainingBackward, backend: str) -> Lines:
     )
     yield "schedule", f"{sharing}, in blocks of {info['block']}"
     yield "stores", "non-temporal" if info["non_temporal"] else "ordinary"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
@@ -160,7 +172,8 @@ def _onednn(compiled: CompiledBatchNormTrainingBackward) -> Lines:
         yield "op", f"{op.kind} {dict(op.attrs)}"
         yield "oneDNN input", f"{op.inputs[0]} ({op.attrs.get('data_format')})"
     for part in graph.partitions():
-        yield "partition", f"{part.id}, {'supported' if part.supported else 'not supported'}"
+        yield "partition", str(part).removeprefix("partition of ")
+    yield "changed by onedsl", "; ".join(graph.changes) or "nothing"
     yield "threads", str(compiled.num_threads)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..runtime.errors import OneDNNError
+from ..runtime.errors import OneDNNError, UnsupportedError
 from ..tensors.dtypes import DTYPES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -117,13 +117,24 @@ def with_operator_options(command: Command) -> Command:
     return command
 
 
+UNSUPPORTED = 3
+"""Exit status of a command if oneDNN does not support the call on this CPU."""
+
+
+class _Unsupported(click.ClickException):
+    exit_code = UNSUPPORTED
+
+
 @contextlib.contextmanager
 def as_usage_errors() -> Iterator[None]:
     """Convert errors of the library to usage errors of click.
 
     For a usage error, the command prints the message without a traceback and exits with status 2.
+    If oneDNN does not support the call on this CPU, it exits with status 3, without usage text.
     """
     try:
         yield
+    except UnsupportedError as error:
+        raise _Unsupported(str(error)) from error
     except (OneDNNError, TypeError, ValueError, OverflowError, OSError, MemoryError) as error:
         raise click.UsageError(str(error) or type(error).__name__) from error

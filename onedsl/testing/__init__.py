@@ -3,7 +3,14 @@
 The reference implementations use NumPy only. They call neither oneDNN nor onedsl's kernels.
 """
 
-from ._compare import SUM_TOLERANCES, TOLERANCES, assert_close, assert_gradients_close, relative_l2
+from ._compare import (
+    ONEDNN_SUM_ERROR,
+    SUM_TOLERANCES,
+    TOLERANCES,
+    assert_close,
+    assert_gradients_close,
+    relative_l2,
+)
 from ._problems import Problem, random_problem
 from ._reference import (
     batch_norm,
@@ -16,6 +23,7 @@ from ._reference import (
 __docformat__ = "numpy"
 
 __all__ = [
+    "ONEDNN_SUM_ERROR",
     "SUM_TOLERANCES",
     "TOLERANCES",
     "Problem",
