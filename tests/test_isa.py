@@ -13,7 +13,7 @@ from helpers import CAPS, capped
 EXCLUDED = [
     "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "readme", "load", "process", "fuzz",
     "torch*", "jax*", "dlpack", "mixed_out", "typing", "api_pages", "builds", "project_files",
-    "layers", "errors_table", "autotune",
+    "layers", "errors_table", "autotune", "written_graphs",
 ]  # fmt: skip
 
 
