@@ -254,6 +254,13 @@ def test_run_as_written(outputs, status, tmp_path, capsys):
     assert "excludes --backend" in capsys.readouterr().err
 
 
+def test_run_of_a_binary_file(tmp_path, capsys):
+    file = tmp_path / "graph.json"
+    file.write_bytes(b"\x80\xff")
+    assert main(["run", str(file)]) == 2
+    assert "must be a JSON text file, got binary data" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_run_without_variance(tmp_path, capsys):
     """Regression: gamma was taken for a missing variance."""
     document = json.loads(

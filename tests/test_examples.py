@@ -82,6 +82,23 @@ def test_compiled(tmp_path):
     assert child.stdout.splitlines()[-1].endswith(("backend='native'", "backend='onednn'"))
 
 
+def test_onednn_graph(tmp_path):
+    pytest.importorskip("matplotlib")
+    child = run(tmp_path, "onednn_graph.py")
+    assert child.stderr == ""
+    lines = child.stdout.splitlines()
+    assert lines.count("partition of op 0: BatchNormTrainingBackward, supported") == 2
+    assert sum(bool(re.fullmatch(r"right, [\d,]+ us", line)) for line in lines) == 2
+    for data_format in ("NXC", "NCX"):
+        drawing = (tmp_path / f"onednn_graph_{data_format}.svg").read_text()
+        assert drawing.rstrip().endswith("</svg>")
+        graph = onedsl.graph.Graph.from_json(
+            (tmp_path / f"onednn_graph_{data_format}.json").read_text()
+        )
+        assert graph.ops[0].attrs["data_format"] == data_format
+        assert f"data_format={data_format}" in child.stdout
+
+
 def test_frozen_statistics(tmp_path):
     rows = run(tmp_path, "frozen_statistics.py").stdout.splitlines()[1:]
     errors = [numbers(row)[-1] for row in rows]

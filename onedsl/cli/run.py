@@ -230,6 +230,8 @@ def _read(path: Path) -> Graph:
         )
     try:
         return Graph.from_json(content.decode())
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} must be a JSON text file, got binary data") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
