@@ -163,6 +163,27 @@ def groups(rank):
     return numpy(step(made, *tensors))
 
 
+def infinite(rank):
+    src, diff_dst = part(rank, (2, 2), *problem((4, 5, 3, 3)))
+    if rank == 0:
+        src[0, 1, 0, 0] = torch.inf
+    return numpy(step(new_layer(5), src, diff_dst))
+
+
+def regrouped(rank):
+    """Return the errors of a layer in a second group, whose other layer has more channels."""
+    first, second = distributed.new_group((0, 1)), distributed.new_group((0, 2))
+    made = new_layer(4 if rank == 2 else 3, process_group=second if rank == 2 else first)
+    src = torch.ones(2, made.num_features, 2, 2)
+    raised = []
+    if rank != 2:
+        raised.append(ranks.caught(made, src))
+    if rank != 1:
+        made.process_group = second
+        raised.append(ranks.caught(made, src))
+    return raised
+
+
 def invalid_inputs(_rank):
     made = new_layer(3)
     src, diff_dst = problem((2, 3, 2, 2))

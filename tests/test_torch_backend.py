@@ -10,6 +10,7 @@ import pytest
 from torch_helpers import WITHOUT_BIAS, dynamo, nn, onedsl_torch, torch
 
 F = nn.functional
+aten = torch.ops.aten
 # compiled autograd and PyTorch 2.15 read .grad of tensors that are not leaves.
 pytestmark = [dynamo, pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")]
 
@@ -200,6 +201,30 @@ def test_momentum_none_breaks_the_graph(report, x):
     norm = nn.BatchNorm2d(8, momentum=None)
     check(Plain(USES["relu"][0], norm), x, fullgraph=False)
     assert report() == []
+
+
+def one_step(src, weight, bias, diff_dst, other, bound):
+    """Compute a batch norm, a ReLU6 and their gradients by PyTorch's ops."""
+    y, mean, inverse_stddev = torch.native_batch_norm(
+        src, weight, bias, None, None, True, 0.1, 1e-5
+    )
+    z = F.relu6(y)
+    masked = torch.where((z <= 0) | (z >= bound), 0.0, diff_dst)
+    saved = weight, None, None, mean, inverse_stddev
+    return z, *aten.native_batch_norm_backward(masked, other, *saved, True, 1e-5, [True] * 3)
+
+
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("what", ["the same", "another src", "another bound"])
+def test_gradients_of_other_values_are_not_fused(what, report):
+    src, diff_dst = torch.randn(2, 4, 3, 7, 7)
+    weight, bias = torch.rand(2, 3) * 5
+    other = src * 2 if what == "another src" else src
+    arguments = src, weight, bias, diff_dst, other, 5.0 if what == "another bound" else 6.0
+    run = torch.compile(one_step, fullgraph=True, backend="onedsl")
+    for ours, exact in zip(run(*arguments), one_step(*arguments), strict=True):
+        assert torch.allclose(ours, exact, atol=1e-4)
+    assert ("1 with ReLU, forward and backward" in report()[0]) == (what == "the same")
 
 
 @pytest.mark.usefixtures("without_code")
@@ -475,3 +500,57 @@ def test_compiled_graphs_are_cached_between_processes(tmp_path):
     assert [hit for hit, *_ in printed] == ["False", "True", "False", "True", "True"]
     assert [ours for _, ours, *_ in printed] == ["True", "True", "False", "False", "True"]
     assert all(values == printed[0][2:] for _, _, *values in printed)
+
+
+class UNet(nn.Module):
+    """Two levels, joined by a concatenation."""
+
+    def __init__(self):
+        super().__init__()
+
+        def block(channels_in, channels):
+            convolution = nn.Conv2d(channels_in, channels, 3, padding=1, bias=False)
+            return nn.Sequential(convolution, nn.BatchNorm2d(channels), nn.ReLU())
+
+        self.down, self.deep, self.up = block(3, 8), block(8, 16), block(24, 8)
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, x):
+        x = self.down(x)
+        y = F.interpolate(self.deep(F.max_pool2d(x, 2)), scale_factor=2.0)
+        return self.head(self.up(torch.cat([x, y], 1)).mean((2, 3)))
+
+
+def losses_of(model, dtype, steps=20):
+    """Train on random images, from weights of float32."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(16, 3, 32, 32, generator=generator).to(dtype)
+    labels = torch.randint(10, (16,), generator=generator)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+    losses = []
+    for _ in range(steps):
+        loss = F.cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ResNet-18", "MobileNetV2", "U-Net"])
+def test_losses_are_as_exact_as_inductors(name):
+    """Over 20 steps, compared with float64."""
+    from onedsl.bench import networks
+
+    torch.manual_seed(0)
+    start = UNet() if name == "U-Net" else networks.NETWORKS[name](10)
+    exact = losses_of(copy.deepcopy(start).double(), torch.float64)
+    errors = {}
+    for backend in "inductor", "onedsl":
+        torch._dynamo.reset()
+        model = torch.compile(copy.deepcopy(start), backend=backend)
+        errors[backend] = float((losses_of(model, torch.float32) - exact).abs().max())
+    print(name, errors)
+    assert exact[-1] < 0.9 * exact[0]
+    assert errors["onedsl"] <= 1.5 * errors["inductor"] + 1e-6, errors

@@ -146,6 +146,22 @@ def test_different_channels_raise_on_every_rank(ranks):
         )
 
 
+def test_channels_are_compared_in_every_group(ranks):
+    zero, one, two = ranks.run(3, sync_ranks.regrouped)
+    assert one == [None]
+    assert zero[0] is None
+    for kind, message in zero[1], two[0]:
+        assert kind == "ValueError"
+        assert message.endswith("got [3, 4]")
+
+
+def test_infinity_in_the_batch_of_one_rank_gives_nan_on_all(ranks):
+    for result in ranks.run(2, sync_ranks.infinite):
+        for name in "dst", "diff_src":
+            assert np.isnan(result[name][:, 1]).all()
+            assert np.isfinite(result[name][:, [0, 2, 3, 4]]).all()
+
+
 def test_one_exchange_per_pass_and_none_in_evaluation(ranks):
     count = 2 * 5 + 1
     for step, later in ranks.run(2, sync_ranks.exchanges):
