@@ -124,11 +124,6 @@ FORWARD_OPS = {
         *(w, b, m, v),
         *(True, MOMENTUM, EPS),
     ),
-    aten._batch_norm_with_update.default: lambda w, b, m, v: (w, b, m, v, MOMENTUM, EPS),
-    aten._batch_norm_with_update_functional.default: lambda w, b, m, v: (
-        *(w, b, m, v),
-        *(MOMENTUM, EPS),
-    ),
 }
 
 
@@ -154,9 +149,6 @@ def test_backward_ops(runs, dtype, rank, memory, train):
             assert [g is not None for g in got] == list(mask)
             assert got[0].stride() == src.stride()
             assert runs() == [BACKWARD]
-    reserve = torch.empty(0, dtype=torch.uint8)
-    check_backward(aten.batch_norm_backward, diff_dst, src, weight, *rest, reserve)
-    assert runs() == [BACKWARD]
 
 
 @pytest.mark.parametrize("absent", [(0,), (1,), (0, 1), (2, 3), (0, 1, 2, 3)], ids=str)
@@ -300,22 +292,6 @@ def test_every_op_reaches_pytorchs_own_kernel(runs, op):
     assert_same(ours, by_pytorch(call))
 
 
-def test_batch_norm_backward_reaches_pytorchs_own_kernel(runs):
-    weight, _, *running = (v.double() for v in FOUR)
-    saved = [v.double() for v in SAVED]
-    reserve = torch.empty(0, dtype=torch.uint8)
-    src = SRC.double()
-
-    def call():
-        return aten.batch_norm_backward(
-            src, src, weight, *running, *saved, True, EPS, list(ALL), reserve
-        )
-
-    ours = call()
-    assert runs(reasons=True) == [TYPES]
-    assert_same(ours, by_pytorch(call))
-
-
 INVALID = {
     "weight of float64": lambda: forward(SRC, [FOUR[0].double(), *FOUR[1:]]),
     "parameters of f16": lambda: forward(SRC, [v.half() for v in FOUR]),
@@ -325,9 +301,6 @@ INVALID = {
     "rank 1": lambda: forward(torch.ones(5), FOUR),
     "no_stats": lambda: aten._native_batch_norm_legit.no_stats(
         SRC.int(), None, None, True, MOMENTUM, EPS
-    ),
-    "with_update": lambda: aten._batch_norm_with_update(
-        SRC.int(), None, None, *FOUR[2:], MOMENTUM, EPS
     ),
     "backward of integers": lambda: backward(SRC.int(), SRC.int(), None, SAVED),
     "backward of mixed types": lambda: backward(SRC, SRC.double(), None, SAVED),
@@ -384,8 +357,8 @@ def test_failing_calls_leak_nothing():
     with onedsl_torch.enable():
         fail(100)
         before = allocated_bytes()
-        fail(200)
-        assert allocated_bytes() - before < 200 * len(INVALID)  # less than one byte per call
+        fail(500)
+        assert allocated_bytes() - before < 500 * len(INVALID)  # less than one byte per call
 
 
 def test_interrupts_are_keyboard_interrupts():

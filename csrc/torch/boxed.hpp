@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "pytorch.hpp"
 #include "tensors.hpp"
@@ -17,23 +18,14 @@ namespace onedsl::torch {
 template <class Parameter>
 class Argument;
 
-class TensorArgument {
+template <>
+class Argument<const Tensor&> {
  public:
-  explicit TensorArgument(const Value value) noexcept : handle_(reinterpret_cast<Tensor*>(value)) {}
-  Tensor& get() const noexcept { return *handle_; }
+  explicit Argument(const Value value) noexcept : handle_(reinterpret_cast<Tensor*>(value)) {}
+  const Tensor& get() const noexcept { return *handle_; }
 
  private:
   OwnedTensor handle_;
-};
-
-template <>
-class Argument<const Tensor&> : public TensorArgument {
-  using TensorArgument::TensorArgument;
-};
-
-template <>
-class Argument<Tensor&> : public TensorArgument {
-  using TensorArgument::TensorArgument;
 };
 
 template <>
@@ -106,6 +98,17 @@ class Argument<std::array<bool, 3>> {
  private:
   std::unique_ptr<List, DeleteList> handle_;
 };
+
+// Takes the arguments of an op from `values`, and calls use(argument...) with them.
+template <class... Parameters, class Use, std::size_t... index>
+void with_arguments(const Value* const values, const Use& use, std::index_sequence<index...>) {
+  use(Argument<Parameters>(values[index])...);
+}
+
+template <class Result, class... Parameters, class Use>
+void with_arguments(const Value* const values, Result (*)(Parameters...), const Use& use) {
+  with_arguments<Parameters...>(values, use, std::index_sequence_for<Parameters...>());
+}
 
 template <std::size_t count>
 using Results = std::array<OwnedTensor, count>;

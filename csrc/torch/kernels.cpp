@@ -13,29 +13,18 @@ namespace {
 std::atomic<bool> in_use = false;
 LoggedFallback logged_fallback = nullptr;
 
-template <class Ours, class... Outputs, class... Parameters, std::size_t... index>
-void run(Value* const values, std::tuple<Outputs...> (*const pytorch)(Parameters...),
-         const Ours& ours, std::index_sequence<index...>) {
-  const std::tuple<Argument<Parameters>...> arguments(values[index]...);
-  if (in_use.load(std::memory_order_relaxed)) {
-    Outcome<sizeof...(Outputs)> outcome = ours(std::get<index>(arguments).get()...);
-    if (outcome.reason == nullptr) return write_results(values, std::move(outcome.results));
-    if (logging_enabled.load(std::memory_order_relaxed)) logged_fallback(outcome.reason);
-  }
-  write_results(values, call(pytorch, std::get<index>(arguments)...));
-}
-
-template <class... Outputs, class... Parameters, class Ours>
-void run(Value* const values, std::tuple<Outputs...> (*const pytorch)(Parameters...),
-         const Ours& ours) {
-  run(values, pytorch, ours, std::index_sequence_for<Parameters...>());
-}
-
 // The kernel that is registered for an op of PyTorch: `ours`, or PyTorch's own if that does not
 // support the arguments.
 template <auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
-  run(values, cpu_kernels.*pytorch, ours);
+  with_arguments(values, ours, [&](const auto&... arguments) {
+    if (in_use.load(std::memory_order_relaxed)) {
+      auto outcome = ours(arguments.get()...);
+      if (outcome.reason == nullptr) return write_results(values, std::move(outcome.results));
+      if (logging_enabled.load(std::memory_order_relaxed)) logged_fallback(outcome.reason);
+    }
+    write_results(values, call(cpu_kernels.*pytorch, arguments...));
+  });
 }
 
 // Reads src in a layout that PyTorch's batch norm keeps in its results.
@@ -84,18 +73,6 @@ Outcome<3> forward_no_stats(const Tensor& src, const OptionalTensor& weight,
   return forward(src, weight, bias, {}, {}, training, momentum, epsilon);
 }
 
-Outcome<4> forward_with_update(const Tensor& src, const OptionalTensor& weight,
-                               const OptionalTensor& bias, const Tensor& running_mean,
-                               const Tensor& running_var, const double momentum,
-                               const double epsilon) {
-  OwnedTensor reserve = empty_vector(0, api.u8());
-  Outcome<3> three =
-      forward_legit(src, weight, bias, running_mean, running_var, true, momentum, epsilon);
-  if (three.reason != nullptr) return three.reason;
-  auto& [dst, mean, inverse_stddev] = three.results;
-  return Results<4>{std::move(dst), std::move(mean), std::move(inverse_stddev), std::move(reserve)};
-}
-
 Outcome<3> backward(const Tensor& diff_dst_tensor, const Tensor& src, const OptionalTensor& weight,
                     const OptionalTensor& running_mean, const OptionalTensor& running_var,
                     const OptionalTensor& save_mean, const OptionalTensor& save_invstd,
@@ -125,29 +102,16 @@ Outcome<3> backward(const Tensor& diff_dst_tensor, const Tensor& src, const Opti
   return Results<3>{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};
 }
 
-Outcome<3> backward_with_reserve(const Tensor& diff_dst, const Tensor& src, const Tensor& weight,
-                                 const OptionalTensor& running_mean,
-                                 const OptionalTensor& running_var, const OptionalTensor& save_mean,
-                                 const OptionalTensor& save_invstd, const bool train,
-                                 const double epsilon, const std::array<bool, 3> output_mask,
-                                 const Tensor&) {
-  return backward(diff_dst, src, OptionalTensor(weight), running_mean, running_var, save_mean,
-                  save_invstd, train, epsilon, output_mask);
-}
-
 }  // namespace
 
 void override_pytorch(const LoggedFallback fallback) {
   logged_fallback = fallback;
-  add_kernels(
-      "aten",
-      {{"native_batch_norm", &kernel<&CpuKernels::native_batch_norm, &forward>},
-       {"_native_batch_norm_legit", &kernel<&CpuKernels::legit, &forward_legit>},
-       {"_native_batch_norm_legit.no_stats",
-        &kernel<&CpuKernels::legit_no_stats, &forward_no_stats>},
-       {"_batch_norm_with_update", &kernel<&CpuKernels::with_update, &forward_with_update>},
-       {"native_batch_norm_backward", &kernel<&CpuKernels::native_batch_norm_backward, &backward>},
-       {"batch_norm_backward", &kernel<&CpuKernels::batch_norm_backward, &backward_with_reserve>}});
+  add_kernels("aten",
+              {{"native_batch_norm", &kernel<&CpuKernels::forward, &forward>},
+               {"_native_batch_norm_legit", &kernel<&CpuKernels::forward_legit, &forward_legit>},
+               {"_native_batch_norm_legit.no_stats",
+                &kernel<&CpuKernels::forward_no_stats, &forward_no_stats>},
+               {"native_batch_norm_backward", &kernel<&CpuKernels::backward, &backward>}});
 }
 
 void use_kernels(const bool use) noexcept { in_use.store(use, std::memory_order_relaxed); }

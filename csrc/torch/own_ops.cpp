@@ -11,21 +11,10 @@
 namespace onedsl::torch {
 namespace {
 
-template <std::size_t count, class... Parameters, std::size_t... index>
-void run(Value* const values, Results<count> (*const op)(Parameters...),
-         std::index_sequence<index...>) {
-  const std::tuple<Argument<Parameters>...> arguments(values[index]...);
-  write_results(values, op(std::get<index>(arguments).get()...));
-}
-
-template <std::size_t count, class... Parameters>
-void run(Value* const values, Results<count> (*const op)(Parameters...)) {
-  run(values, op, std::index_sequence_for<Parameters...>());
-}
-
 template <auto op>
 void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
-  run(values, op);
+  with_arguments(values, op,
+                 [&](const auto&... arguments) { write_results(values, op(arguments.get()...)); });
 }
 
 void require_supported(const Reason reason) {

@@ -69,27 +69,20 @@ void load() {
   loaded.find("aoti_torch_dtype_float32", api.f32);
   loaded.find("aoti_torch_dtype_bfloat16", api.bf16);
   loaded.find("aoti_torch_dtype_float16", api.f16);
-  loaded.find("aoti_torch_dtype_uint8", api.u8);
   loaded.find_optional("torch_exception_get_what_without_backtrace", api.exception_text);
 
   // T: const at::Tensor&, M: at::Tensor&, O: const std::optional<at::Tensor>&. `S<n>_` are the
   // Itanium C++ ABI's references to a type that the name already contains.
   loaded.find("_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd",
-              cpu_kernels.native_batch_norm);  // T O O O O bool double double
+              cpu_kernels.forward);  // T O O O O bool double double
   loaded.find("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_RS1_S8_bdd",
-              cpu_kernels.legit);  // T O O M M bool double double
+              cpu_kernels.forward_legit);  // T O O M M bool double double
   loaded.find("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_bdd",
-              cpu_kernels.legit_no_stats);  // T O O bool double double
-  loaded.find("_ZN2at3cpu23_batch_norm_with_updateERKNS_6TensorERKSt8optionalIS1_ES7_RS1_S8_dd",
-              cpu_kernels.with_update);  // T O O M M double double
+              cpu_kernels.forward_no_stats);  // T O O bool double double
   loaded.find(
       "_ZN2at3cpu26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_S7_S7_bdSt5"
       "arrayIbLm3EE",
-      cpu_kernels.native_batch_norm_backward);  // T T O O O O O bool double array<bool, 3>
-  loaded.find(
-      "_ZN2at3cpu19batch_norm_backwardERKNS_6TensorES3_S3_RKSt8optionalIS1_ES7_S7_S7_bdSt5arrayIbL"
-      "m3EES3_",
-      cpu_kernels.batch_norm_backward);  // T T T O O O O bool double array<bool, 3> T
+      cpu_kernels.backward);  // T T O O O O O bool double array<bool, 3>
 }
 
 }  // namespace onedsl::torch

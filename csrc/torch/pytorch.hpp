@@ -74,7 +74,6 @@ struct StableInterface {
   std::int32_t (*f32)();
   std::int32_t (*bf16)();
   std::int32_t (*f16)();
-  std::int32_t (*u8)();
 
   const char* (*exception_text)();  // of the last error; null before PyTorch 2.12
 };
@@ -86,31 +85,19 @@ struct StableInterface {
 // assumed. The returned tensors are owned by the caller.
 struct CpuKernels {
   using Three = std::tuple<Tensor, Tensor, Tensor>;
-  using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-  Three (*native_batch_norm)(const Tensor& src, const OptionalTensor& weight,
-                             const OptionalTensor& bias, const OptionalTensor& running_mean,
-                             const OptionalTensor& running_var, bool training, double momentum,
-                             double eps);
-  Three (*legit)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                 Tensor& running_mean, Tensor& running_var, bool training, double momentum,
-                 double eps);
-  Three (*legit_no_stats)(const Tensor& src, const OptionalTensor& weight,
-                          const OptionalTensor& bias, bool training, double momentum, double eps);
-  Four (*with_update)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                      Tensor& running_mean, Tensor& running_var, double momentum, double eps);
-  Three (*native_batch_norm_backward)(const Tensor& diff_dst, const Tensor& src,
-                                      const OptionalTensor& weight,
-                                      const OptionalTensor& running_mean,
-                                      const OptionalTensor& running_var,
-                                      const OptionalTensor& save_mean,
-                                      const OptionalTensor& save_invstd, bool train, double eps,
-                                      std::array<bool, 3> output_mask);
-  Three (*batch_norm_backward)(const Tensor& diff_dst, const Tensor& src, const Tensor& weight,
-                               const OptionalTensor& running_mean,
-                               const OptionalTensor& running_var, const OptionalTensor& save_mean,
-                               const OptionalTensor& save_invstd, bool train, double eps,
-                               std::array<bool, 3> output_mask, const Tensor& reserve);
+  Three (*forward)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                   const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                   bool training, double momentum, double eps);
+  Three (*forward_legit)(const Tensor& src, const OptionalTensor& weight,
+                         const OptionalTensor& bias, const Tensor& running_mean,
+                         const Tensor& running_var, bool training, double momentum, double eps);
+  Three (*forward_no_stats)(const Tensor& src, const OptionalTensor& weight,
+                            const OptionalTensor& bias, bool training, double momentum, double eps);
+  Three (*backward)(const Tensor& diff_dst, const Tensor& src, const OptionalTensor& weight,
+                    const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                    const OptionalTensor& save_mean, const OptionalTensor& save_invstd, bool train,
+                    double eps, std::array<bool, 3> output_mask);
 };
 
 // Valid after load().

@@ -112,8 +112,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
     table = dict(select_decomp_table())
     legit = _aten._native_batch_norm_legit_functional.default
     no_stats = _aten._native_batch_norm_legit.no_stats
-    with_update = _aten._batch_norm_with_update_functional.default
-    plain = {op: table[op] for op in (legit, no_stats, with_update)}
+    gradient = _aten.native_batch_norm_backward.default
+    plain = {op: table[op] for op in (legit, no_stats, gradient)}
 
     def forward(
         src: Tensor,
@@ -147,61 +147,34 @@ def _table() -> dict[Any, Callable[..., Any]]:
             return outputs[:3]
         return plain[no_stats](src, weight, bias, training, momentum, eps)
 
-    def forward_with_update(
+    def backward(
+        diff_dst: Tensor,
         src: Tensor,
         weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor,
-        running_var: Tensor,
-        momentum: float,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        mean: Tensor | None,
+        inverse_stddev: Tensor | None,
+        train: bool,
         eps: float,
+        output_mask: list[bool],
     ) -> Any:
-        vectors = (weight, bias, running_mean, running_var)
-        if not _supports(src, *vectors, eps=eps):
-            return plain[with_update](src, *vectors, momentum, eps)
-        dst, mean, inverse_stddev, *running = batch_norm_training(
-            src, weight, bias, None, running_mean, running_var, momentum, eps, False, None
-        )
-        return dst, mean, inverse_stddev, src.new_empty(0, dtype=torch.uint8), *running
+        if (
+            train
+            and output_mask[0]
+            and mean is not None
+            and inverse_stddev is not None
+            and not why_unsupported(src, weight, mean, inverse_stddev, eps=eps)
+        ):
+            gradients = batch_norm_training_backward(
+                diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
+            )
+            pairs = zip(gradients, output_mask, strict=False)
+            return tuple(g if wanted else None for g, wanted in pairs)
+        statistics = (running_mean, running_var, mean, inverse_stddev)
+        return plain[gradient](diff_dst, src, weight, *statistics, train, eps, output_mask)
 
-    def gradient(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(
-            diff_dst: Tensor,
-            src: Tensor,
-            weight: Tensor | None,
-            running_mean: Tensor | None,
-            running_var: Tensor | None,
-            mean: Tensor | None,
-            inverse_stddev: Tensor | None,
-            train: bool,
-            eps: float,
-            output_mask: list[bool],
-            *reserve: Tensor,
-        ) -> Any:
-            if (
-                train
-                and output_mask[0]
-                and mean is not None
-                and inverse_stddev is not None
-                and not why_unsupported(src, weight, mean, inverse_stddev, eps=eps)
-            ):
-                gradients = batch_norm_training_backward(
-                    diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
-                )
-                return tuple(
-                    g if wanted else None for g, wanted in zip(gradients, output_mask, strict=False)
-                )
-            statistics = (running_mean, running_var, mean, inverse_stddev)
-            return plain(diff_dst, src, weight, *statistics, train, eps, output_mask, *reserve)
-
-        return backward
-
-    table[legit] = forward
-    table[no_stats] = forward_no_stats
-    table[with_update] = forward_with_update
-    for op in (_aten.native_batch_norm_backward.default, _aten.batch_norm_backward.default):
-        table[op] = gradient(table[op])
-    return table
+    return {**table, legit: forward, no_stats: forward_no_stats, gradient: backward}
 
 
 def _supports(src: Tensor, *vectors: Tensor | None, eps: float) -> bool:
