@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
 
-from ._operators import batch_norm_training, batch_norm_training_backward
+from ._operators import batch_norm_training, batch_norm_training_backward, convolution_backward
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
@@ -50,6 +50,9 @@ def fuse(graph: Graph) -> list[str]:
         if relu is not None:
             _fuse(relu, gradient)
         descriptions.append(_describe(batch_norm, gradient))
+    for node in graph.nodes:
+        if node.target is _aten.convolution_backward.default and _is_gradient(node.args[0]):
+            node.target = convolution_backward
     if descriptions:
         stable_topological_sort(graph)
         graph.eliminate_dead_code()
@@ -99,6 +102,12 @@ def _output(node: Node, index: int) -> Node | None:
     return next(
         (n for n in node.users if n.target is operator.getitem and n.args[1] == index), None
     )
+
+
+def _is_gradient(node: Any) -> bool:
+    """Return whether a node is a result of onedsl's gradient."""
+    call = node.args[0] if node.target is operator.getitem else None
+    return isinstance(call, Node) and call.target is batch_norm_training_backward
 
 
 def _find_relu(batch_norm: Node) -> _ReLU | None:

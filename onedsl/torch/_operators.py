@@ -34,7 +34,15 @@ _LIBRARY.define(
     " -> (Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
+# PyTorch's own, with another layout tag. inductor copies both tensors of aten::convolution_backward
+# to the order of the weight's axes, which is ambiguous in depthwise convolutions.
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
+_LIBRARY.define(
+    "convolution_backward(" + str(_CONVOLUTION_BACKWARD._schema).partition("(")[2],
+    tags=(torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag),
+)
 _core.register_torch_ops()
+convolution_backward = torch.ops.onedsl.convolution_backward.default
 batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
 
@@ -89,6 +97,12 @@ def _fake_backward(
 ) -> tuple[Tensor, ...]:
     diff_residual = src.new_empty(0) if dst is None else torch.empty_like(src)
     return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
+
+
+@torch.library.impl(_LIBRARY, "convolution_backward", "CPU")
+@torch.library.register_fake("onedsl::convolution_backward", lib=_LIBRARY)
+def _convolution_backward(*arguments: Any) -> Any:
+    return _CONVOLUTION_BACKWARD(*arguments)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
