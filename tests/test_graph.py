@@ -9,6 +9,7 @@ import re
 import sys
 
 import helpers
+import numpy as np
 import pytest
 
 import onedsl
@@ -335,3 +336,18 @@ def test_an_operator_from_a_graph_of_two_ops():
     document["graph"] *= 2
     with pytest.raises(ValueError, match="graph must have one op, got 2"):
         onedsl.BatchNormTrainingBackward.from_json(json.dumps(document))
+
+
+def test_messages_that_name_the_remedy():
+    with pytest.raises(ValueError, match=r"must be 'NXC' or 'NCX', got 'NHWC'. NHWC is NXC$"):
+        onedsl.BatchNormTrainingBackward(1e-5, "NHWC")
+    x, c = np.ones((2, 3, 4, 24), np.float32), np.ones(24, np.float32)
+    expected = (
+        r"mean .* must have 4 dimensions like input, for example \(1, 1, 1, 24\), got \(24,\)"
+    )
+    with pytest.raises(ValueError, match=expected):
+        onedsl.BatchNormalizationGrad(1e-5)(x, x, c, c, c)
+    with pytest.raises(ValueError, match=r"both or neither, got None for out.diff_beta$"):
+        onedsl.BatchNormTrainingBackward(1e-5)(x, x, c, c, c, out=(x.copy(), c.copy(), None))
+    with pytest.raises(ValueError, match=r"mean must have shape \(24,\), got \(3,\)"):
+        onedsl.testing.batch_norm_backward(x, x, c[:3], c, epsilon=1e-5)

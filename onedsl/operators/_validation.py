@@ -174,9 +174,14 @@ def check_statistic_shape(
         expected = (shape[axis],)
         if got != expected:
             raise _wrong_channels(name, expected, (src.label, shape), got)
-    elif len(got) != len(shape) or any(
-        size not in (1, whole) for size, whole in zip(got, shape, strict=True)
-    ):
+    elif len(got) != len(shape):
+        channel_axis = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
+        example = tuple(size if i == channel_axis else 1 for i, size in enumerate(shape))
+        raise ValueError(
+            f"{name} must have {len(shape)} dimensions like {src.name}, for example {example}, "
+            f"got {got}"
+        )
+    elif any(size not in (1, whole) for size, whole in zip(got, shape, strict=True)):
         raise ValueError(
             f"{name} must have as many dimensions as {src.name} with shape {shape}, each of its "
             f"size or 1, got {got}"
@@ -207,7 +212,10 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
     rest = schema.on_request
     members = _listed([f"out.{name}" for name in rest])
     if 0 < len(given.intersection(rest)) < len(rest):
-        raise ValueError(f"{members} must be given {_together(rest)}")
+        raise ValueError(
+            f"{members} must be given {_together(rest)}, got None for "
+            f"{_listed([f'out.{name}' for name in rest if name not in given])}"
+        )
     if all_outputs and not given.issuperset(rest):
         are = "arrays" if len(rest) > 1 else "an array"
         raise ValueError(f"{members} must be {are}, got None. Or pass {schema.options[1]}")

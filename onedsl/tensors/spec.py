@@ -63,7 +63,10 @@ def parse_data_format(value: object) -> DataFormat:
     try:
         return DataFormat(value)  # type: ignore[arg-type]
     except ValueError:
-        raise ValueError(f"data_format must be 'NXC' or 'NCX', got {value!r}") from None
+        other = {"NHWC": "NXC", "NCHW": "NCX", "channels_last": "NXC", "channels_first": "NCX"}
+        hint = other.get(value) if isinstance(value, str) else None
+        same = f". {value} is {hint}" if hint else ""
+        raise ValueError(f"data_format must be 'NXC' or 'NCX', got {value!r}{same}") from None
 
 
 @dataclass(frozen=True, init=False, slots=True)

@@ -122,6 +122,10 @@ def batch_norm_backward(
     x, axes, shape = prepare(src, data_format)
     if gamma is None:
         gamma = np.ones_like(to_float64(variance))
+    channels = (max(shape, default=1),) if x.size else np.shape(mean)
+    for name, array in (("mean", mean), ("variance", variance), ("gamma", gamma)):
+        if np.shape(array) != channels:
+            raise ValueError(f"{name} must have shape {channels}, got {np.shape(array)}")
     diff_src, diff_gamma, diff_beta = _gradients(
         x,
         to_float64(diff_dst),
