@@ -1,4 +1,4 @@
-"""Options and parameter types that several commands and examples share."""
+"""Options and parameter types that several commands share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ..graph._drawing import SUFFIXES
 from ..runtime.errors import OneDNNError, UnsupportedError
 from ..tensors.dtypes import DTYPES
 
@@ -63,7 +64,7 @@ def parse_output_file(text: str, suffixes: tuple[str, ...] = ("",)) -> Path:
 
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OUTPUT_FILE = parsed("file", parse_output_file)
-PICTURE_FILE = parsed("file", lambda text: parse_output_file(text, (".png", ".pdf", ".svg")))
+PICTURE_FILE = parsed("file", lambda text: parse_output_file(text, SUFFIXES))
 POSITIVE = parsed("number", parse_positive)
 SHAPE = parsed("shape", parse_shape)
 
