@@ -290,7 +290,7 @@ def test_run_rejects_invalid_options(graph_file, options, message, capsys):
     ("content", "message"),
     [
         (b"{", "graph must be valid JSON"),
-        (b"\xff\xfe", "can't decode byte"),
+        (b"\xff\xfe", "must be a JSON text file, got binary data"),
         (b'{"graph": [{"kind": 3}]}', "graph[0].attrs is missing"),
         (b'{"graph": ' + b"[" * 50 + b"]" * 50 + b"}", "at most 16 levels"),
         (b'{"graph": ' + b"[" * 970 + b"]" * 970 + b"}", "at most 16 levels"),
