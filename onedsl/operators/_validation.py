@@ -175,8 +175,8 @@ def check_statistic_shape(
         if got != expected:
             raise _wrong_channels(name, expected, (src.label, shape), got)
     elif len(got) != len(shape):
-        channel_axis = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
-        example = tuple(size if i == channel_axis else 1 for i, size in enumerate(shape))
+        own = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
+        example = tuple(size if i == own else 1 for i, size in enumerate(shape))
         raise ValueError(
             f"{name} must have {len(shape)} dimensions like {src.name}, for example {example}, "
             f"got {got}"
