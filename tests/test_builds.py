@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -24,6 +23,7 @@ import pytest
 import onedsl
 
 pytest.importorskip("build", reason="the extra `builds` is not installed")
+tomllib = pytest.importorskip("tomllib", reason="Python 3.10 cannot read pyproject.toml")
 
 pytestmark = pytest.mark.builds
 
@@ -146,10 +146,15 @@ def test_metadata(wheel):
     archive = zipfile.ZipFile(wheel)
     metadata = email.message_from_bytes(archive.read(f"onedsl-{VERSION}.dist-info/METADATA"))
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Requires-Python"] == ">=3.10"
     needed = {r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r}
-    assert needed == {"numpy>=1.26", "ml_dtypes>=0.4", "onednn-cpu-gomp<2024,>=2023.2"}
-    for minor in range(11, 15):
+    assert needed == {
+        "numpy>=1.26",
+        "ml_dtypes>=0.4",
+        'typing_extensions>=4.3; python_version < "3.11"',
+        "onednn-cpu-gomp<2024,>=2023.2",
+    }
+    for minor in range(10, 15):
         assert f"Programming Language :: Python :: 3.{minor}" in metadata.get_all("Classifier")
 
 

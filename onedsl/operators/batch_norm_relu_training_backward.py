@@ -2,9 +2,10 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic
 
 from .. import _core
+from .._compat import NamedTuple
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec

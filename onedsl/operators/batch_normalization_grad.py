@@ -3,9 +3,10 @@
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, NamedTuple
+from typing import Any, Generic, Literal
 
 from .. import _core
+from .._compat import NamedTuple
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import TensorSpec

@@ -1,0 +1,12 @@
+"""Names of the standard library that older supported versions of Python lack."""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info >= (3, 11):
+    from typing import NamedTuple
+else:  # there named tuples cannot be generic
+    from typing_extensions import NamedTuple
+
+__all__ = ["NamedTuple"]
