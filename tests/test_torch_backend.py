@@ -318,7 +318,7 @@ def test_no_activation_is_copied(memory_format, report):
     run = torch.compile(model, backend="onedsl")
     run(x).square().sum().backward()
     assert report() == [f"2 by onedsl; 2 {RELU} | 0 by inductor"]
-    with torch.profiler.profile(record_shapes=True) as profile:
+    with torch.profiler.profile(record_shapes=True, acc_events=True) as profile:
         run(x).square().sum().backward()
     copied = [e.input_shapes[0] for e in profile.events() if e.name == "aten::copy_"]
     assert not [shape for shape in copied if shape[:2] == [6, 16]]
@@ -483,7 +483,7 @@ model = torch.compile(model, backend=sys.argv[1])
 loss = model(x).square().sum()
 loss.backward()
 hits = counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"]
-with torch.profiler.profile() as profile:
+with torch.profiler.profile(acc_events=True) as profile:
     model(x).square().sum().backward()
 ours = any("onedsl" in event.key for event in profile.key_averages())
 print(hits > 0, ours, f"{float(loss):.3f}", f"{float(next(model.parameters()).grad.norm()):.3f}")

@@ -2,10 +2,12 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the fields.
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from .._compat import Self
 
 Vector = npt.NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from .arrays import AnyArray, as_numpy
 from .dtypes import DTYPES, MAX_RANK, DType, dtype_name
 
 
-class DataFormat(enum.StrEnum):
+class DataFormat(str, enum.Enum):
     """The position of the channels in a tensor's shape. It is the op's attribute ``data_format``.
 
     N is the batch, C the channels, and X any number of spatial axes, including zero: a tensor of
@@ -30,6 +30,8 @@ class DataFormat(enum.StrEnum):
     """Channels second, as in (N, C, H, W)."""
 
     __repr__ = str.__repr__
+    __str__ = str.__str__
+    __format__ = str.__format__
 
     @property
     def channel_axis(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _core
 from ._gradient import op as _differentiable_gradient
@@ -127,6 +127,16 @@ def _backward(ctx: Any, diff_dst: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     )
 
 
+def _normalized(src: Tensor, mean: Tensor, scale: Tensor, *affine: Tensor | None) -> Tensor:
+    def beside_src(vector: Tensor) -> Tensor:
+        return vector.detach().reshape(-1, *[1] * (src.ndim - 2))
+
+    weight, bias = affine
+    scale = scale if weight is None else scale * weight
+    dst = (src - beside_src(mean)) * beside_src(scale)
+    return dst if bias is None else dst + beside_src(bias)
+
+
 def _differentiable(
     diff_dst: Tensor,
     src: Tensor,
@@ -142,8 +152,7 @@ def _differentiable(
     variance = inverse_stddev.reciprocal().square()  # it contains eps
     if relu:
         if dst is None:
-            with torch.no_grad():
-                dst = nn.functional.batch_norm(src, mean, variance, weight, bias, eps=0.0)
+            dst = _normalized(src.detach(), mean, inverse_stddev, weight, bias)
         mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
         diff_dst = diff_dst.masked_fill(mask, 0)
     gradients = _differentiable_gradient(
