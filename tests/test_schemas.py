@@ -122,7 +122,12 @@ class TestDirectML:
             (0, np.array(1, np.float32), ValueError, r"\(InputTensor\) must have at least 1 dim"),
             (0, np.ones((2, 3), helpers.NUMPY["bf16"]), TypeError, r"must be f32 or f16, got bf16"),
             (1, np.ones((3, 2), np.float32), ValueError, r"\(InputGradientTensor\) must have"),
-            (2, np.ones(3, np.float32), ValueError, r"mean \(MeanTensor\) must have as many"),
+            (
+                2,
+                np.ones(3, np.float32),
+                ValueError,
+                r"mean \(MeanTensor\) must have 2 dimensions like input, for example",
+            ),
             (2, np.ones((2, 2), np.float32), ValueError, r"\(MeanTensor\).* its size or 1"),
             (2, np.ones((1, 3), np.float16), TypeError, r"\(MeanTensor\) must be f32 where"),
             (3, np.ones((2, 1), np.float32), ValueError, r"\(VarianceTensor\) must have"),

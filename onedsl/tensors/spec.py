@@ -31,7 +31,7 @@ class DataFormat(str, enum.Enum):
 
     __repr__ = str.__repr__
     __str__ = str.__str__
-    __format__ = str.__format__
+    __format__ = str.__format__  # type: ignore[assignment]
 
     @property
     def channel_axis(self) -> int:
@@ -63,7 +63,7 @@ DataFormatLike = DataFormat | Literal["NXC", "NCX"]
 def parse_data_format(value: object) -> DataFormat:
     """Return the DataFormat for the enum or its string, or raise ValueError."""
     try:
-        return DataFormat(value)  # type: ignore[arg-type]
+        return DataFormat(value)
     except ValueError:
         other = {"NHWC": "NXC", "NCHW": "NCX", "channels_last": "NXC", "channels_first": "NCX"}
         hint = other.get(value) if isinstance(value, str) else None
