@@ -433,7 +433,7 @@ def test_attribute_of_a_module_that_was_not_imported(name):
         f"assert {name!r} not in sys.modules\n"
         f"try: onedsl.{name}\n"
         "except AttributeError as error: print(error)\n"
-        f"from onedsl import {name}; {name}.batch_norm"
+        f"from onedsl import {name}; {name}.batch_norm_backward"
     )
     assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
     assert child.returncode == 0 or "ImportError: onedsl" in child.stderr

@@ -128,7 +128,12 @@ class TestDirectML:
                 ValueError,
                 r"mean \(MeanTensor\) must have 2 dimensions like input, for example",
             ),
-            (2, np.ones((2, 2), np.float32), ValueError, r"\(MeanTensor\).* its size or 1"),
+            (
+                2,
+                np.ones((2, 2), np.float32),
+                ValueError,
+                r"\(MeanTensor\).* sizes of input, \(2, 3\), or 1",
+            ),
             (2, np.ones((1, 3), np.float16), TypeError, r"\(MeanTensor\) must be f32 where"),
             (3, np.ones((2, 1), np.float32), ValueError, r"\(VarianceTensor\) must have"),
             (4, np.ones((1, 3), np.float16), TypeError, r"\(ScaleTensor\) must be f32 like"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 import warnings
 
@@ -400,14 +399,19 @@ def test_many_threads():
 
 def test_a_forked_child_compiles_again():
     """Regression: a partition compiled before a fork waits forever for the parent's threads."""
-    graph, problem = gradient()
-    compiled = graph.compile()
-    expected = compiled(**inputs_of(problem))["diff_beta"]
-    child = os.fork()
-    if child == 0:
-        got = compiled(**inputs_of(problem))["diff_beta"]
-        os._exit(0 if np.allclose(got, expected, 1e-5, 1e-4) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    child = helpers.run_child(
+        "import os, numpy as np, onedsl\n"
+        "inputs = onedsl.testing.random_problem((2, 5, 4, 3))._asdict()\n"
+        "graph = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 5, 4, 3)))\n"
+        "compiled = graph.compile()\n"
+        "expected = compiled(**inputs)['diff_beta']\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    got = compiled(**inputs)['diff_beta']\n"
+        "    os._exit(0 if np.allclose(got, expected, 1e-5, 1e-4) else 1)\n"
+        "raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    assert child.returncode == 0, child.stderr
 
 
 def test_hostile_graphs_do_not_crash():

@@ -182,10 +182,7 @@ def check_statistic_shape(
             f"got {got}"
         )
     elif any(size not in (1, whole) for size, whole in zip(got, shape, strict=True)):
-        raise ValueError(
-            f"{name} must have as many dimensions as {src.name} with shape {shape}, each of its "
-            f"size or 1, got {got}"
-        )
+        raise ValueError(f"{name} must have sizes of {src.name}, {shape}, or 1, got {got}")
 
 
 def _info(name: str, value: object) -> ArrayInfo:

@@ -8,7 +8,6 @@ from ._compare import (
     SUM_TOLERANCES,
     TOLERANCES,
     assert_close,
-    assert_gradients_close,
     relative_l2,
 )
 from ._problems import Problem, random_problem
@@ -28,7 +27,6 @@ __all__ = [
     "TOLERANCES",
     "Problem",
     "assert_close",
-    "assert_gradients_close",
     "batch_norm",
     "batch_norm_backward",
     "batch_norm_forward_training",

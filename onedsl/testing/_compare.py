@@ -107,10 +107,3 @@ def assert_close(
         elif error <= factor * tolerance_of(dtype, is_tensor, "onednn", per_channel):
             message += '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'
         raise AssertionError(message)
-
-
-def assert_gradients_close(
-    actual: tuple[Any, ...], expected: tuple[Any, ...], *, factor: float = 1.0
-) -> None:
-    """Check gradients with `assert_close`, which new code should call instead."""
-    assert_close(actual, expected, factor=factor)

@@ -27,7 +27,7 @@ def batch_norm_backward(
     data_format: DataFormatLike = "NCX",
     statistics: Literal["batch", "frozen"] = "batch",
     outputs: Literal["all", "diff_src"] = "all",
-) -> BatchNormGradients:
+) -> BatchNormGradients[Tensor]:
     """Compute the gradients of batch normalization.
 
     This function works in eager mode, under torch.compile and on fake tensors. Its results can be

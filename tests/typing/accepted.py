@@ -232,7 +232,6 @@ def reference() -> None:
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5, statistics="batch")
     assert_type(expected, onedsl.BatchNormGradients)
     actual = onedsl.BatchNormTrainingBackward(1e-5)(*problem)
-    testing.assert_gradients_close(actual, expected, factor=2)
     testing.assert_close(actual, expected, backend="onednn", factor=1 + testing.ONEDNN_SUM_ERROR)
     assert_type(testing.relative_l2(actual.diff_src, expected.diff_src), float)
     testing.batch_norm(src, gamma, epsilon=1e-5, mean=mean, variance=variance)

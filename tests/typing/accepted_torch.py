@@ -22,7 +22,7 @@ def operators(x: torch.Tensor, ones: torch.Tensor) -> None:
 def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     gradient = onedsl.torch.batch_norm_backward
     grads = gradient(x, x, ones, ones, ones, epsilon=1e-5, statistics="frozen", outputs="diff_src")
-    assert_type(grads, onedsl.BatchNormGradients)
+    assert_type(grads, onedsl.BatchNormGradients[torch.Tensor])
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     assert_type(onedsl.torch.SyncBatchNorm.convert_sync_batchnorm(model), torch.nn.Module)
     with onedsl.torch.enable():
