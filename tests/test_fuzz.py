@@ -46,7 +46,8 @@ workers.make_calls(*map(int, sys.argv[1:]))
         ("assert seed != 12", "12: AssertionError()"),
     ],
 )
-def test_failures_are_reported_and_the_other_seeds_run(statement, report):
+def test_failures_are_reported_and_the_other_seeds_run(statement, report, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # python -c imports from here: not the source tree's onedsl
     outcomes, (violation,) = run(statement, 10, 5)
     assert outcomes["direct"] == 4
     assert violation.startswith(report)
