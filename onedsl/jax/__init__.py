@@ -239,6 +239,11 @@ def batch_norm_frozen(
     -------
     array, src's shape and dtype
 
+    Raises
+    ------
+    TypeError, ValueError
+        As in `batch_norm_backward`.
+
     Notes
     -----
     The gradient with respect to src, gamma and beta is that of `batch_norm_backward` with

@@ -243,8 +243,8 @@ def check_out_memory(
         expected.check(port, name, _info(name, array))
         if port.kind == "tensor" and not same_layout(array, dense_src):
             raise ValueError(
-                f"{name} must have the strides {dense_src.strides} of {src}, got {array.strides}. "
-                f"np.empty_like({src}) returns such an array"
+                f"{name} must have the strides (in bytes) {dense_src.strides} of {src}, got "
+                f"{array.strides}. np.empty_like({src}) returns such an array"
             )
         if port.kind == "statistic" and not is_contiguous(array):
             raise ValueError(f"{name} must be contiguous and aligned, got strides {array.strides}")

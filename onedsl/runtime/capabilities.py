@@ -42,7 +42,7 @@ class Support(NamedTuple):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Versions, instruction sets, threads, and the variants that oneDNN alone supports.
+    """Versions, instruction sets, threads, and what oneDNN runs by itself.
 
     `str` returns a table.
     """
@@ -96,7 +96,7 @@ class Capabilities:
             f"({self.onednn_cpu_runtime}), {self.num_threads} threads",
             f"instruction sets: oneDNN {self.onednn_isa}; onedsl's own kernels {self.native_isa}",
             "",
-            "variants that oneDNN alone supports, with all outputs (onedsl supports all variants):",
+            "what oneDNN runs by itself, with all outputs (onedsl runs all of it on every CPU):",
             f"{'types':<12}{'format':<8}{'rank 2':<12}{'rank 3':<12}{'rank 4'}",
         ]
         cells: dict[tuple[str, str], dict[int, list[bool]]] = {}

@@ -98,8 +98,11 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     so `enable` has no effect on models that it compiles: use ``torch.compile(model,
     backend="onedsl")`` for them.
 
+    `onedsl.verbose` logs the calls that PyTorch's own kernels compute, with the reason.
+
     Results of 4 MB and more are not memory of PyTorch's allocator: they cannot be resized
-    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``).
+    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). With glibc before 2.38 this saves
+    most page faults of a step, because that memory is taken from the system again and again.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
