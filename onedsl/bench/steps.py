@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from .. import _core
@@ -69,7 +70,9 @@ def measure(case: Case, batch: int, size: int, rounds: int, processes: int) -> R
 def _run(case: Case, way: str, batch: int, size: int, rounds: int) -> tuple[float, float]:
     """Run a process and return what `train` returns there."""
     command = [sys.executable, "-m", __name__, json.dumps([*case, way, batch, size, rounds])]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    # There -m finds this onedsl, and not the source tree of the current folder.
+    folder = Path(__file__).parents[2]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if child.returncode:
         lines = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
         raise ValueError(f"{' '.join(case)}, {way}: {lines[-1]}")
