@@ -106,6 +106,13 @@ class _Pass(CustomGraphPass):
         return None if other is None else (files, other)
 
 
+class _Table(dict[Any, Callable[..., Any]]):
+    """Decompositions that inductor's caches identify by name; `_Pass.uuid` covers the contents."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _table, ()
+
+
 @functools.cache
 def _table() -> dict[Any, Callable[..., Any]]:
     """Return inductor's decompositions with onedsl's for batch norm in training."""
@@ -174,7 +181,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
         statistics = (running_mean, running_var, mean, inverse_stddev)
         return plain[gradient](diff_dst, src, weight, *statistics, train, eps, output_mask)
 
-    return {**table, legit: forward, no_stats: forward_no_stats, gradient: backward}
+    return _Table({**table, legit: forward, no_stats: forward_no_stats, gradient: backward})
 
 
 def _supports(src: Tensor, *vectors: Tensor | None, eps: float) -> bool:
