@@ -555,4 +555,5 @@ def test_losses_are_as_exact_as_inductors(name):
         errors[backend] = float((losses_of(model, torch.float32) - exact).abs().max())
     print(name, errors)
     assert exact[-1] < exact[0]
-    assert errors["onedsl"] <= 3 * errors["inductor"] + 1e-5, errors  # rounding is amplified
+    # An untrained network amplifies rounding, so the ratio of two errors is random.
+    assert errors["onedsl"] <= 10 * errors["inductor"] + 1e-6, errors
