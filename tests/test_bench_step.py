@@ -9,7 +9,6 @@ import pytest
 
 from onedsl.__main__ import main
 from onedsl.bench import steps
-from onedsl.cli.bench import NETWORKS, parse_networks
 
 
 def run(options, *more):
@@ -20,8 +19,8 @@ def test_step_writes_a_table_and_json(tmp_path, monkeypatch, capsys):
     """Each way runs in its own processes, in another order in each round."""
     order = []
 
-    def process(case, way, batch, size, rounds):
-        assert (case, batch, size, rounds) == (("MobileNetV2", "f32", "NXC"), 2, 32, 4)
+    def process(case, way, batch, size):
+        assert (case, batch, size) == (("mobilenetv2", "f32", "NXC"), 2, 32)
         order.append(way)
         # Round 0 takes 8 s for eager, 4 s for enable, ..., and round 1 ten times as long.
         slow = 10 if len(order) > len(steps.WAYS) else 1
@@ -30,20 +29,20 @@ def test_step_writes_a_table_and_json(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(steps, "_run", process)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # also without PyTorch
     figures = tmp_path / "steps.json"
-    options = "--step mobilenetv2 --batch 2 --size 32 --rounds 4 --processes 2 --formats NXC"
-    assert run(f"{options} --dtypes f32", "--json", str(figures)) == 0
+    options = "--step mobilenetv2 --batch 2 --size 32 --processes 2 --format NXC"
+    assert run(f"{options} --dtype f32", "--json", str(figures)) == 0
     eager, enable, compiled, compiled_onedsl = steps.WAYS
     assert order == [*steps.WAYS, enable, compiled, compiled_onedsl, eager]
     shown = capsys.readouterr().out
     rows = [line for line in shown.splitlines() if "5,500" in line]
-    assert "MobileNetV2 f32 NXC" in rows[0]
+    assert "mobilenetv2 f32 NXC" in rows[0]
     names = ["eager", "enable", "compile", 'compile, backend="onedsl"']
     for row, name, speedup in zip(rows, names, ("1.00", "2.00", "4.00", "8.00"), strict=True):
         assert name in row
         assert row.split()[-2:] == [speedup, "5,500"]
     document = json.loads(figures.read_text())
     assert document["machine"]["onedsl"]
-    assert "2 images of 32 x 32, 2 processes of 4 steps" in document["conditions"]
+    assert "2 images of 32 x 32, 2 processes of 5 steps" in document["conditions"]
     (result,) = document["steps"]
     assert result["seconds"][eager] == 44.0
     assert result["page_faults"] == dict.fromkeys(steps.WAYS, 5500.0)
@@ -52,7 +51,7 @@ def test_step_writes_a_table_and_json(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("way", steps.WAYS[:2])
 def test_a_process_trains(way):
     pytest.importorskip("torch", reason="--step trains with PyTorch, which is not installed")
-    seconds, page_faults = steps._run(("ResNet-18", "bf16", "NXC"), way, 2, 32, 1)
+    seconds, page_faults = steps._run(("resnet18", "bf16", "NXC"), way, 2, 32)
     assert 0 < seconds < 100
     assert page_faults >= 0
 
@@ -61,7 +60,7 @@ def test_a_process_trains(way):
 @pytest.mark.parametrize("way", steps.WAYS[2:])
 def test_a_compiled_process_trains(way):
     pytest.importorskip("torch", reason="--step trains with PyTorch, which is not installed")
-    assert steps._run(("ResNet-18", "f32", "NCX"), way, 2, 32, 1)[0] > 0
+    assert steps._run(("resnet18", "f32", "NCX"), way, 2, 32)[0] > 0
 
 
 def test_networks_have_the_published_numbers_of_parameters():
@@ -69,37 +68,25 @@ def test_networks_have_the_published_numbers_of_parameters():
     from onedsl.bench import networks
 
     parameters = (11_689_512, 25_557_032, 3_504_872, 7_978_856)  # torchvision's
-    assert list(networks.NETWORKS) == list(NETWORKS)
-    for build, expected in zip(networks.NETWORKS.values(), parameters, strict=True):
+    for name, expected in zip(steps.NETWORKS, parameters, strict=True):
         with networks.torch.device("meta"):
-            assert sum(p.numel() for p in build().parameters()) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "chosen"),
-    [
-        ("resnet50", ["ResNet-50"]),
-        ("dense,ResNet", ["ResNet-18", "ResNet-50", "DenseNet-121"]),
-        ("m,mobile", ["MobileNetV2"]),
-    ],
-)
-def test_names_of_networks(text, chosen):
-    assert parse_networks(text) == chosen
+            model = getattr(networks, name)()
+        assert sum(p.numel() for p in model.parameters()) == expected
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--step vgg", "must be among resnet18, resnet50, mobilenetv2, densenet121, got 'vgg'"),
-        ("--step resnet50,", "got ''"),
+        ("--step resnet50 small", "got 'small'"),
         ("--step --batch 0", "'--batch': 0 is not in the range"),
         ("--step --size 31", "'--size': 31 is not in the range 32<=x<=4096"),
         ("--step --size 100000000", "'--size': 100000000 is not in the range"),
-        ("--step --rounds many", "'many' is not a valid integer"),
-        ("--step --dtypes f16", "--dtypes must be among f32, bf16 with --step, got 'f16'"),
+        ("--step --processes many", "'many' is not a valid integer"),
+        ("--step --dtype f16", "--dtype must be f32 or bf16 with --step, got 'f16'"),
         ("--step --seconds 2", "--seconds cannot be combined with --step"),
         ("--step --plot steps.png", "--plot cannot be combined with --step"),
-        ("--step resnet50 small", "WHAT cannot be combined with --step"),
+        ("--step --operation forward", "--operation cannot be combined with --step"),
         ("small --batch 3", "--batch needs --step"),
         ("--processes 3", "--processes needs --step"),
     ],
@@ -120,7 +107,7 @@ def test_invalid_options_are_rejected(arguments, message, capsys):
 )
 def test_errors_of_a_process_are_shown(options, message, capsys):
     pytest.importorskip("torch", reason="--step trains with PyTorch, which is not installed")
-    assert run(f"--step resnet50 --rounds 1 --processes 1 --formats NCX {options}") == 2
+    assert run(f"--step resnet50 --processes 1 --format NCX {options}") == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 

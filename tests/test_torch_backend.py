@@ -540,13 +540,13 @@ def losses_of(model, dtype, steps=20):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ResNet-18", "MobileNetV2", "U-Net"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2", "U-Net"])
 def test_losses_are_as_exact_as_inductors(name):
     """Over 20 steps, compared with float64."""
     from onedsl.bench import networks
 
     torch.manual_seed(0)
-    start = UNet() if name == "U-Net" else networks.NETWORKS[name](10)
+    start = UNet() if name == "U-Net" else getattr(networks, name)(10)
     exact = losses_of(copy.deepcopy(start).double(), torch.float64)
     errors = {}
     for backend in "inductor", "onedsl":

@@ -22,9 +22,9 @@ Shape = tuple[int, ...]
 # Shapes of the networks' layers in training, with the channels last.
 _WORKLOADS = {
     "small": "1x4x4x8",
-    "ResNet-50": "32x112x112x64 32x56x56x64 32x56x56x256 32x28x28x128 32x28x28x512 32x14x14x1024 "
+    "resnet50": "32x112x112x64 32x56x56x64 32x56x56x256 32x28x28x128 32x28x28x512 32x14x14x1024 "
     "32x7x7x512 32x7x7x2048",
-    "MobileNetV2": "32x112x112x32 32x56x56x24 32x56x56x144 32x28x28x192 32x14x14x576 32x7x7x960",
+    "mobilenetv2": "32x112x112x32 32x56x56x24 32x56x56x144 32x28x28x192 32x14x14x576 32x7x7x960",
     "transformer": "4096x512 16384x768 32x128x768 16x512x1024",
     "images": "32x224x224x3",
 }
@@ -117,9 +117,8 @@ class Case:
         The triad reads two tensors of src's size and writes one, with the same kind of stores. An
         ordinary store first reads the cache line, so a written tensor counts twice.
         """
-        if non_temporal:
-            return self.floor_tensors / 3
-        return (self.floor_tensors + OPERATIONS[self.operation].written) / 4
+        written = OPERATIONS[self.operation].written
+        return self.floor_tensors / 3 if non_temporal else (self.floor_tensors + written) / 4
 
     @property
     def layer(self) -> str:

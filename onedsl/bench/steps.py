@@ -14,13 +14,17 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import _core
 from ..runtime.timing import NoiseMonitor
 
-CLASSES = 100
+NETWORKS = ("resnet18", "resnet50", "mobilenetv2", "densenet121")  # functions of networks.py
+DTYPES = ("f32", "bf16")
+ROUNDS = 5
+"""Timed steps of a process, after three that are not timed."""
 EAGER = "eager"
 WAYS = (EAGER, "enable", "compile", 'compile, backend="onedsl"')
 
@@ -42,34 +46,34 @@ class Result(NamedTuple):
     """Whether other programs used CPUs that the steps needed."""
 
 
-def measure(case: Case, batch: int, size: int, rounds: int, processes: int) -> Result:
+def measure(case: Case, batch: int, size: int, processes: int) -> Result:
     """Time the steps of all ways in alternating processes.
 
-    Each of the `processes` processes of a way times `rounds` steps of a batch of images of
-    `size` x `size` pixels. ValueError contains the last line of a failed process's error.
+    Each of the `processes` processes of a way times steps of a batch of images of `size` x `size`
+    pixels. ValueError contains the last line of a failed process's error.
     """
     monitor = NoiseMonitor()
     found: list[dict[str, tuple[float, float]]] = []
     for i in range(processes):
         first = i % len(WAYS)
         order = WAYS[first:] + WAYS[:first]
-        found.append({way: _run(case, way, batch, size, rounds) for way in order})
+        found.append({way: _run(case, way, batch, size) for way in order})
 
-    def medians(values: list[dict[str, float]]) -> dict[str, float]:
-        return {way: statistics.median(one[way] for one in values) for way in WAYS}
+    def medians(value: Callable[[dict[str, tuple[float, float]], str], float]) -> dict[str, float]:
+        return {way: statistics.median(value(one, way) for one in found) for way in WAYS}
 
     return Result(
         case,
-        medians([{way: one[way][0] for way in WAYS} for one in found]),
-        medians([{way: one[EAGER][0] / one[way][0] for way in WAYS} for one in found]),
-        medians([{way: one[way][1] for way in WAYS} for one in found]),
+        medians(lambda one, way: one[way][0]),
+        medians(lambda one, way: one[EAGER][0] / one[way][0]),
+        medians(lambda one, way: one[way][1]),
         monitor.is_noisy(_core.max_threads()),
     )
 
 
-def _run(case: Case, way: str, batch: int, size: int, rounds: int) -> tuple[float, float]:
+def _run(case: Case, way: str, batch: int, size: int) -> tuple[float, float]:
     """Run a process and return what `train` returns there."""
-    command = [sys.executable, "-m", __name__, json.dumps([*case, way, batch, size, rounds])]
+    command = [sys.executable, "-m", __name__, json.dumps([*case, way, batch, size])]
     # There -m finds this onedsl, and not the source tree of the current folder.
     folder = Path(__file__).parents[2]
     child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
@@ -81,29 +85,28 @@ def _run(case: Case, way: str, batch: int, size: int, rounds: int) -> tuple[floa
 
 
 def train(
-    network: str, dtype: str, data_format: str, way: str, batch: int, size: int, rounds: int
+    network: str, dtype: str, data_format: str, way: str, batch: int, size: int
 ) -> tuple[float, float]:
-    """Train, and return the median seconds and page faults of a step, without the first three."""
+    """Train, and return the median seconds and page faults of a timed step."""
     import torch
     from torch import nn
 
-    from .networks import NETWORKS
+    from . import networks
 
     torch.manual_seed(0)
     layout = torch.channels_last if data_format == "NXC" else torch.contiguous_format
-    model = NETWORKS[network](CLASSES).to(memory_format=layout)
+    model = getattr(networks, network)(100).to(memory_format=layout)
     images = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
-    labels = torch.randint(CLASSES, (batch,))
+    labels = torch.randint(100, (batch,))
     optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
     if way == "enable":
         from ..torch import enable
 
         enable()
     elif way != EAGER:
-        backend = "onedsl" if "onedsl" in way else "inductor"
-        model = torch.compile(model, backend=backend)
+        model = torch.compile(model, backend="onedsl" if "onedsl" in way else "inductor")
     times, faults = [], []
-    for _ in range(3 + rounds):
+    for _ in range(3 + ROUNDS):
         begin = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
             loss = nn.functional.cross_entropy(model(images).float(), labels)

@@ -28,11 +28,12 @@ from collections.abc import Sequence
 import click
 
 from .. import __version__
+from ..runtime.errors import OneDNNError, UnsupportedError
 from .bench import bench
 from .explain import explain
 from .export import export
 from .info import info
-from .run import run
+from .run import UNSUPPORTED, run
 
 __all__ = ["main"]
 
@@ -74,4 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (OneDNNError, TypeError, ValueError, OverflowError, OSError, MemoryError) as error:
+        click.echo(f"Error: {error or type(error).__name__}", err=True)
+        return UNSUPPORTED if isinstance(error, UnsupportedError) else 2
     return status or 0

@@ -6,127 +6,98 @@ import importlib.util
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
 
 from .. import bench as benchmark
-from ..bench import Row, compare, geometric_mean
+from ..bench import Row, compare, geometric_mean, steps
 from ..bench.cases import Shape
+from ..graph._drawing import SUFFIXES
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
-from .options import (
-    EXISTING_FILE,
-    OUTPUT_FILE,
-    PICTURE_FILE,
-    POSITIVE,
-    as_usage_errors,
-    names_option,
-    parse_shape,
-    parsed,
-)
+from . import options
 from .output import console, microseconds, progress, ratio, table
 
-NETWORKS = ("ResNet-18", "ResNet-50", "MobileNetV2", "DenseNet-121")
 OTHERS = ("oneDNN", "PyTorch")
 
 # Parameters that require --step, and parameters that --step excludes.
-_STEP_PARAMETERS = ("batch", "size", "rounds", "processes")
-_LAYER_PARAMETERS = ("what", "operations", "seconds", "plot", "old_file")
+_STEP_PARAMETERS = ("batch", "size", "processes")
+_LAYER_PARAMETERS = ("operations", "seconds", "plot", "old_file")
 
 # The summary leaves out smaller tensors, where the overhead of a call dominates.
 MIN_BYTES = 1 << 20
 
 
-def parse_workload(text: str) -> tuple[str, Sequence[Shape]]:
-    """Return name and shapes of a preset, given by its first letters, or of a layer's shape."""
-    if text[:1].isdecimal():
-        shape = parse_shape(text)
-        if 0 in shape:
-            raise ValueError(f"must have no size of 0, got {text!r}")
-        return text, (shape,)
-    found = _beginning_with(text, benchmark.WORKLOADS)
-    if len(found) != 1:
-        known = ", ".join(map(_plain, benchmark.WORKLOADS))
-        raise ValueError(f"must be one of {known}, or a shape such as 32x56x56x64, got {text!r}")
-    return found[0], benchmark.WORKLOADS[found[0]]
+def layer_shapes(text: str) -> Sequence[Shape]:
+    """Return the shapes of a preset, or a layer's own shape."""
+    if text in benchmark.WORKLOADS:
+        return benchmark.WORKLOADS[text]
+    if not text[:1].isdecimal():
+        known = ", ".join(benchmark.WORKLOADS)
+        raise ValueError(
+            f"WHAT must be one of {known}, or a shape such as 32x56x56x64, got {text!r}"
+        )
+    shape = options.shape(text)
+    if 0 in shape:
+        raise ValueError(f"WHAT must have no size of 0, got {text!r}")
+    return (shape,)
 
 
-def parse_networks(text: str) -> list[str]:
-    """Return the networks that comma-separated first letters select."""
-    chosen: set[str] = set()
-    for word in text.split(","):
-        found = _beginning_with(word, NETWORKS)
-        if not found:
-            raise ValueError(f"must be among {', '.join(map(_plain, NETWORKS))}, got {word!r}")
-        chosen.update(found)
-    return [name for name in NETWORKS if name in chosen]
+def _names(flag: str, known: Sequence[str], default: Sequence[str]) -> options.Decorator:
+    return click.option(
+        f"--{flag}",
+        f"{flag}s",
+        type=click.Choice(known),
+        multiple=True,
+        default=default,
+        show_default=True,
+        help="May be repeated.",
+    )
 
 
-def _beginning_with(text: str, names: Sequence[str] | Mapping[str, object]) -> list[str]:
-    prefix = _plain(text)
-    return [name for name in names if prefix and _plain(name).startswith(prefix)]
-
-
-def _plain(name: str) -> str:
-    """Return a name as the command line spells it: in lower case, without hyphens."""
-    return name.lower().replace("-", "")
-
-
-def _number(flag: str, default: int, least: int, text: str) -> Callable[[Any], Any]:
+def _number(flag: str, default: int, least: int, text: str) -> options.Decorator:
     number = click.IntRange(least, 1 << 12)
     help_text = f"With --step: {text}."
     return click.option(flag, type=number, default=default, show_default=True, help=help_text)
 
 
 @click.command(short_help="Compare the speed of onedsl, oneDNN and PyTorch.")
-@click.argument("what", nargs=-1, type=parsed("preset", parse_workload))
-@names_option("--operations", benchmark.OPERATIONS, "backward,forward")
-@names_option("--dtypes", DTYPES)
-@names_option("--formats", benchmark.FORMATS)
-@click.option("--seconds", type=POSITIVE, default="2", show_default=True, help="Time per layer.")
-@click.option("--json", "json_file", type=OUTPUT_FILE, help="Write all figures to a JSON file.")
-@click.option("--plot", type=PICTURE_FILE, help="Draw a picture (.png, .pdf or .svg).")
+@click.argument("what", nargs=-1)
+@_names("operation", tuple(benchmark.OPERATIONS), ("backward", "forward"))
+@_names("dtype", tuple(DTYPES), tuple(DTYPES))
+@_names("format", benchmark.FORMATS, benchmark.FORMATS)
+@options.seconds(2, "Time per layer.")
+@click.option("--json", "json_file", type=options.file, help="Write all figures to a JSON file.")
+@click.option("--plot", type=options.file, help=f"Draw a picture ({', '.join(SUFFIXES)}).")
 @click.option(
     "--compare",
     "old_file",
     metavar="OLD.json",
-    type=EXISTING_FILE,
+    type=options.EXISTING_FILE,
     help="Compare with a file that --json wrote. The exit status is 1 if a row is slower.",
 )
-@click.option(
-    "--step",
-    "networks",
-    type=parsed("networks", parse_networks),
-    is_flag=False,
-    flag_value=",".join(NETWORKS),
-    metavar="[NETWORKS]",
-    help="Time whole training steps in PyTorch instead of layers. NETWORKS are comma-separated "
-    f"names among {', '.join(map(_plain, NETWORKS))}; the default is all.",
-)
+@click.option("--step", is_flag=True, help="Time training steps of networks instead of layers.")
 @_number("--batch", 16, 1, "images")
 @_number("--size", 224, 32, "height and width of the images in pixels")  # halved five times
-@_number("--rounds", 5, 1, "timed steps of a process")
 @_number("--processes", 5, 1, "processes for each way to train")
 @click.pass_context
 def bench(
     context: click.Context,
-    what: Sequence[tuple[str, Sequence[Shape]]],
-    operations: list[str],
-    dtypes: list[str],
-    formats: list[str],
+    what: Sequence[str],
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    formats: Sequence[str],
     seconds: float,
     json_file: Path | None,
     plot: Path | None,
     old_file: Path | None,
-    networks: list[str] | None,
+    step: bool,
     batch: int,
     size: int,
-    rounds: int,
     processes: int,
 ) -> int:
     """Compare the speed of onedsl, oneDNN and PyTorch on layers of networks.
@@ -137,38 +108,42 @@ def bench(
     (out = a + 2 * b), which measures the machine's memory bandwidth. The calls in all formats of a
     layer are interleaved.
 
-    With --step, the command times whole training steps of networks in PyTorch: eager, with
-    onedsl.torch.enable(), with torch.compile, and with torch.compile(backend="onedsl"). Each way
-    runs in processes of its own, which alternate. The dtypes are f32 and bf16, by autocast. NCX is
-    PyTorch's contiguous memory format, NXC its channels_last.
+    With --step, WHAT is a network (resnet18, resnet50, mobilenetv2, densenet121; by default all),
+    and the command times whole training steps in PyTorch: eager, with onedsl.torch.enable(), with
+    torch.compile, and with torch.compile(backend="onedsl"). Each way runs in processes of its own,
+    which alternate. The dtypes are f32 and bf16, by autocast. NCX is PyTorch's contiguous memory
+    format, NXC its channels_last.
     """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in (_LAYER_PARAMETERS if step else _STEP_PARAMETERS):
+            source = context.get_parameter_source(name)
+            if source is click.core.ParameterSource.COMMANDLINE:
+                verb = "cannot be combined with" if step else "needs"
+                raise click.UsageError(f"{parameter.opts[0]} {verb} --step")
+    if step:
+        given = context.get_parameter_source("dtypes") is click.core.ParameterSource.COMMANDLINE
+        chosen = what or steps.NETWORKS, dtypes if given else steps.DTYPES, formats
+        return _bench_steps(list(itertools.product(*chosen)), batch, size, processes, json_file)
+    if plot and plot.suffix not in SUFFIXES:
+        raise click.UsageError(f"--plot must end in {', '.join(SUFFIXES)}, got {plot.name!r}")
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise click.UsageError("--plot needs matplotlib: pip install 'onedsl[cli]'")
-    if networks is not None:
-        if given := _first_given(context, _LAYER_PARAMETERS):
-            raise click.UsageError(f"{given} cannot be combined with --step")
-        if not _first_given(context, ("dtypes",)):
-            dtypes = ["f32", "bf16"]
-        cases = list(itertools.product(networks, dtypes, formats))
-        return _bench_steps(cases, (batch, size, rounds), processes, json_file)
-    if given := _first_given(context, _STEP_PARAMETERS):
-        raise click.UsageError(f"{given} needs --step")
-    workloads = dict(what) if what else benchmark.WORKLOADS
+    workloads = {name: layer_shapes(name) for name in what or benchmark.WORKLOADS}
     layers = list(benchmark.layers(workloads, dtypes, formats, operations))
     earlier: dict[object, Row] = {}
     if old_file:
-        with as_usage_errors():
-            machine, earlier = compare.read(old_file)
-            if not {compare.key_of(case) for layer in layers for case in layer} & earlier.keys():
-                raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
+        machine, earlier = compare.read(old_file)
+        if not {compare.key_of(case) for layer in layers for case in layer} & earlier.keys():
+            raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
 
     out = console()
     out.print(benchmark.describe_machine())
     rows: list[Row] = []
     for layer in progress(layers, "measuring"):
-        with as_usage_errors():
-            calls = {case: benchmark.implementations(case) for case in layer}
-            rows += benchmark.measure(calls, seconds)
+        rows += benchmark.measure(
+            {case: benchmark.implementations(case) for case in layer}, seconds
+        )
     for report in rows_tables(rows, earlier):
         out.print(report)
     for line in summary(rows):
@@ -176,7 +151,9 @@ def bench(
     if json_file:
         _write_json(json_file, rows=[asdict(row) for row in rows])
     if plot:
-        _plot(plot, rows)
+        from .plot import draw  # matplotlib is optional
+
+        draw(plot, rows, *titles(rows))
     if not old_file:
         return 0
     for name, now in benchmark.machine_facts().items():
@@ -187,15 +164,6 @@ def bench(
     mean = geometric_mean([change.ratio for change in changes])
     out.print(f"{slower} of {len(changes)} rows slower; new/old time {mean:.2f} (geometric mean)")
     return 1 if slower else 0
-
-
-def _first_given(context: click.Context, names: Sequence[str]) -> str:
-    """Return the first of the named parameters that the command line sets, or nothing."""
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and source is click.core.ParameterSource.COMMANDLINE:
-            return parameter.opts[0] if isinstance(parameter, click.Option) else "WHAT"
-    return ""
 
 
 def _write_json(path: Path, **results: object) -> None:
@@ -259,7 +227,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
         figures = {
             f"speedup over {name}": (
                 ".2f",
-                [(speedup(r, name), str(r)) for r in section if name in r.seconds],
+                [(speedup(row, name), str(row)) for row in section if name in row.seconds],
             )
             for name in OTHERS
         }
@@ -282,47 +250,37 @@ def _noise(rows: Sequence[Row]) -> list[str]:
     return [f"{noisy} of {len(rows)} rows are noisy.", noise_warning()] if noisy else []
 
 
-def _plot(path: Path, rows: Sequence[Row]) -> None:
-    """Draw all rows."""
-    from .plot import draw  # matplotlib is optional
-
+def titles(rows: Sequence[Row]) -> tuple[str, str]:
+    """Return the title and the subtitle of the picture."""
     gains = []
     for name in OTHERS:
         if ratios := [speedup(row, name) for row in rows if name in row.seconds]:
             gains.append(f"{geometric_mean(ratios):.1f} times as fast as {name}")
-    title = " and ".join(gains)
     layers = ", ".join(dict.fromkeys(row.workload for row in rows))
     subtitle = [f"Layers (N, X, C): {layers}. Geometric mean of all rows."]
     subtitle += [benchmark.describe_machine(), *_noise(rows)[:1]]
-    draw(path, rows, f"onedsl: {title}" if title else "onedsl", "\n".join(subtitle))
+    return f"onedsl: {' and '.join(gains)}".removesuffix(": "), "\n".join(subtitle)
 
 
 # ---- Training steps ----
 
 
 def _bench_steps(
-    cases: Sequence[tuple[str, str, str]],
-    workload: tuple[int, int, int],
-    processes: int,
-    json_file: Path | None,
+    cases: Sequence[steps.Case], batch: int, size: int, processes: int, json_file: Path | None
 ) -> int:
     """Time training steps, print a table, write the file, and return the exit status."""
-    if any(dtype == "f16" for _, dtype, _ in cases):
-        raise click.UsageError("--dtypes must be among f32, bf16 with --step, got 'f16'")
+    for network, dtype, _ in cases:
+        if network not in steps.NETWORKS:
+            raise ValueError(f"WHAT must be among {', '.join(steps.NETWORKS)}, got {network!r}")
+        if dtype not in steps.DTYPES:
+            raise ValueError(f"--dtype must be f32 or bf16 with --step, got {dtype!r}")
     if importlib.util.find_spec("torch") is None:
         raise click.UsageError("--step needs PyTorch: pip install 'onedsl[torch]'")
-    from ..bench import steps
-
-    results = []
-    for case in progress(cases, "measuring"):
-        with as_usage_errors():
-            results.append(steps.measure(case, *workload, processes))
-    batch, size, rounds = workload
+    results = [steps.measure(case, batch, size, processes) for case in progress(cases, "measuring")]
     conditions = (
-        f"{batch} images of {size} x {size}, {processes} processes of {rounds} steps for each way"
+        f"{batch} images of {size} x {size}, {processes} processes of {steps.ROUNDS} steps for each"
+        " way"
     )
-    out = console()
-    out.print(benchmark.describe_machine())
     sections = [
         [
             (
@@ -336,6 +294,8 @@ def _bench_steps(
         ]
         for result in results
     ]
+    out = console()
+    out.print(benchmark.describe_machine())
     out.print(
         table(
             ("network", "way", "ms", "speedup", "page faults\nper step"),

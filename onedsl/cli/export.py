@@ -10,13 +10,16 @@ import click
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..tensors.dtypes import DType
 from ..tensors.spec import DataFormatLike, TensorSpec
-from .options import OUTPUT_FILE, SHAPE, as_usage_errors, with_operator_options
+from . import options
 
 
 @click.command(short_help="Write a graph in oneDNN's JSON format.")
-@click.argument("shape", type=SHAPE)
-@with_operator_options
-@click.option("-o", "--output", type=OUTPUT_FILE, help="File to write. The default is stdout.")
+@click.argument("shape", type=options.shape)
+@options.tensor_options
+@click.option("--epsilon", type=float, default=1e-5, show_default=True)
+@options.choice("--outputs", "outputs", ("all", "diff_src"), "Gradients to compute.")
+@click.option("--gamma/--no-gamma", default=True, show_default=True, help="Whether it has gamma.")
+@click.option("-o", "--output", type=options.file, help="File to write. The default is stdout.")
 def export(
     shape: tuple[int, ...],
     dtype: DType,
@@ -32,15 +35,10 @@ def export(
     `onedsl run` and oneDNN's benchdnn read this format. SHAPE is the shape of src in the data
     format of --format: in NXC, 32x56x56x64 is batch, height, width and channels.
     """
-    with as_usage_errors():
-        op = BatchNormTrainingBackward(epsilon, data_format)
-        text = op.to_json(
-            TensorSpec(shape, dtype),
-            stats_dtype=stats_dtype,
-            gamma=gamma,
-            outputs=outputs,
-        )
-        if output is None:
-            click.echo(text, nl=False)
-        else:
-            output.write_text(text)
+    op = BatchNormTrainingBackward(epsilon, data_format)
+    spec = TensorSpec(shape, dtype)
+    text = op.to_json(spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        output.write_text(text)

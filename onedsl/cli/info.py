@@ -15,7 +15,6 @@ from .. import _core
 from ..bench.measure import cpu_field
 from ..runtime.capabilities import Capabilities, Support, capabilities
 from ..tensors.dtypes import DTYPES
-from .options import as_usage_errors
 from .output import console, grid
 
 # Linux's names of the instruction sets that onedsl's or oneDNN's kernels are built for.
@@ -33,8 +32,7 @@ CAPS = ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA", "OMP_NUM_THREADS")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def info(as_json: bool) -> None:
     """Show versions, instruction sets, threads, caches, and what oneDNN supports on this CPU."""
-    with as_usage_errors():
-        found = facts()
+    found = facts()
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return

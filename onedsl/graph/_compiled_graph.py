@@ -106,7 +106,7 @@ class CompiledGraph:
         _check_names("out", given, self._outputs, missing=False)
         arrays = {name: _checked(name, inputs[name], t) for name, t in self._inputs.items()}
         buffers = {
-            name: _checked(f"out[{name!r}]", given[name], t) if name in given else _new(t)
+            name: _checked(f"out[{name!r}]", given[name], t) if name in given else new_array(t)
             for name, t in self._outputs.items()
         }
         self._check_memory(arrays, {name: buffers[name] for name in given})
@@ -226,7 +226,7 @@ def _byte_strides(tensor: LogicalTensor) -> tuple[int, ...]:
     return tuple(0 if size <= 1 or 0 in shape else step * item for size, step in steps)
 
 
-def _new(tensor: LogicalTensor) -> Array:
+def new_array(tensor: LogicalTensor) -> Array:
     """Return an array of zeros for an output, at the beginning of a cache line."""
     dtype, shape, strides = DTYPES[tensor.dtype], tensor.shape or (), _byte_strides(tensor)
     extent = sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size > 1)

@@ -81,6 +81,11 @@ class CallInfo:
         """Shape of src."""
         return self.inputs["src"].shape
 
+    @property
+    def all_outputs(self) -> bool:
+        """Whether the call computes all outputs, not only diff_src."""
+        return len(self.outputs) > 1
+
 
 def parse_graph(graph: Graph) -> CallInfo:
     """Return the call that a graph of one op describes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,20 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     return error / norm if norm else error
 
 
-def tolerance_of(dtype: str, is_tensor: bool, backend: Backend, per_channel: int) -> float:
-    """Return the maximum relative L2 error of an array, as `assert_close` documents it."""
-    tolerance = (TOLERANCES if is_tensor else SUM_TOLERANCES)[dtype]
-    return tolerance + ONEDNN_SUM_ERROR * math.sqrt(per_channel) * (backend == "onednn")
+def compared(
+    actual: tuple[Any, ...], expected: tuple[Any, ...]
+) -> Iterator[tuple[str, npt.NDArray[Any], float, float, float]]:
+    """Yield name, array, relative L2 error and tolerances of each member that is not None.
+
+    The second tolerance is that of oneDNN. `assert_close` documents both.
+    """
+    sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
+    names = getattr(actual, "_fields", BatchNormGradients._fields)
+    for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
+        if got is not None:
+            tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
+            tolerance = tolerances[dtype_name(got.dtype, name)]
+            yield name, got, relative_l2(got, want), tolerance, tolerance + sum_error
 
 
 def assert_close(
@@ -88,22 +99,16 @@ def assert_close(
     AssertionError
         If an error is too large or NaN. The message names the member, its error and its tolerance.
     """
-    per_channel = np.size(expected[0]) // max(np.size(expected[1]), 1)
-    names = getattr(actual, "_fields", BatchNormGradients._fields)
-    for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
-        if got is None:
-            continue
-        dtype, is_tensor = dtype_name(got.dtype, name), i == 0 or name == "diff_residual"
-        tolerance = factor * tolerance_of(dtype, is_tensor, backend, per_channel)
-        error = relative_l2(got, want)
-        if error <= tolerance:
+    for name, got, error, tolerance, for_onednn in compared(actual, expected):
+        limit = factor * (for_onednn if backend == "onednn" else tolerance)
+        if error <= limit:
             continue
         message = (
-            f"{name} must be within {tolerance:.3g} (relative L2) of the reference, got "
+            f"{name} must be within {limit:.3g} (relative L2) of the reference, got "
             f"{error:.3g} ({got.dtype.name}, shape {got.shape})"
         )
         if backend == "onednn":
             message += ". oneDNN sums in f32, which this tolerance includes"
-        elif error <= factor * tolerance_of(dtype, is_tensor, "onednn", per_channel):
+        elif error <= factor * for_onednn:
             message += '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'
         raise AssertionError(message)
