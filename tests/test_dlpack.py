@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import types
 
 import helpers
@@ -131,7 +132,7 @@ class TestInputs:
     def test_library_is_found_by_its_module(self, monkeypatch):
         module = types.ModuleType("some_library")
         module.from_dlpack = Taken
-        monkeypatch.setitem(__import__("sys").modules, "some_library", module)
+        monkeypatch.setitem(sys.modules, "some_library", module)
 
         class Plain:
             __module__ = "some_library.arrays"
@@ -160,6 +161,13 @@ class TestOut:
             out = onedsl.BatchNormGradients(*self.buffers(problem))
             assert gradients(inputs, out=out) is out
             same([member.array for member in out], gradients(problem))
+
+    def test_out_while_another_thread_imports_pytorch(self, monkeypatch):
+        """Regression: a module without names in sys.modules was an AttributeError."""
+        monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
+        out = tuple(self.buffers(problem))
+        assert all(a is b for a, b in zip(gradients(problem, out=out), out, strict=True))
 
     @pytest.mark.parametrize(
         "changes",

@@ -70,7 +70,7 @@ def test_bits_of_random_problems(times):
     assert child.stdout == f"{times} problems, 0 with other bits\n"
 
 
-@both
+@pytest.mark.parametrize("backend", ["native", "onednn", "graph"])
 @pytest.mark.usefixtures("passive_waiting")
 @default_and_slow(10, 60)
 def test_many_threads_on_one_plan(backend, times):

@@ -95,12 +95,14 @@ py::object importer_for(const py::handle object) {
 
 void mark_written(const py::sequence& out) {
   const py::object torch = imported_module("torch");
-  if (torch.is_none()) return;
-  const py::object tensor_type = torch.attr("Tensor");
+  // Another thread may be importing PyTorch, which has no names yet.
+  const py::object tensor_type = py::getattr(torch, "Tensor", py::none());
+  if (tensor_type.is_none()) return;
   py::list tensors;
   for (const py::handle array : out) {
     if (py::isinstance(array, tensor_type)) tensors.append(array);
   }
+  if (tensors.empty()) return;
   torch.attr("autograd").attr("graph").attr("increment_version")(tensors);
 }
 

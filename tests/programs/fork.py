@@ -3,6 +3,7 @@
 Command line: backend, "used" to make calls before the fork or "unused".
 """
 
+import functools
 import os
 import sys
 import traceback
@@ -15,20 +16,32 @@ from onedsl import testing
 
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: fork with threads running
 backend, first = sys.argv[1:]
+
+
+def as_written(graph):
+    """Return oneDNN's graph as a function of a problem."""
+    return lambda *problem: onedsl.BatchNormGradients(
+        **graph(**testing.Problem(*problem)._asdict())
+    )
+
+
 cases = []
 for data_format, dtype in (("NXC", "f32"), ("NCX", "f32"), ("NXC", "bf16"), ("NCX", "f16")):
     if helpers.runs(backend, dtype):
         shape = helpers.shape_of(data_format, 8, 32, (20, 20))
         op = onedsl.BatchNormTrainingBackward(helpers.EPSILON, data_format)
-        plan = op.compile(onedsl.TensorSpec(shape, dtype), backend=backend)
-        cases.append((op, plan, helpers.case(shape, dtype, "f32", data_format)))
+        spec = onedsl.TensorSpec(shape, dtype)
+        plan = op.compile(spec, backend=backend)
+        calls = [plan, functools.partial(op, backend=backend)]
+        if backend == "onednn":
+            calls.append(as_written(op.graph(spec).compile()))
+        cases.append((op, plan, calls, helpers.case(shape, dtype, "f32", data_format)))
 
 
 def use(threads=None):
-    for op, plan, case in cases:
-        factor = helpers.tolerance_factor(plan.backend, 3200)
-        for got in (plan(*case.problem), op(*case.problem, backend=backend)):
-            testing.assert_close(got, case.with_gamma, factor=factor)
+    for op, plan, calls, case in cases:
+        for call in calls:
+            testing.assert_close(call(*case.problem), case.with_gamma, backend=backend)
         assert threads is None or plan.num_threads == threads, plan.num_threads
         new = op.compile(onedsl.TensorSpec((5, 3)), backend=backend)
         problem = testing.random_problem((5, 3))
