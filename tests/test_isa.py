@@ -12,7 +12,7 @@ from helpers import CAPS, capped
 # These tests run other programs or libraries, and cover no further kernels on older CPUs.
 EXCLUDED = [
     "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "readme", "load", "process", "fuzz",
-    "torch*", "jax*", "dlpack", "mixed_out", "typing", "api_pages", "builds", "project_files",
+    "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
     "layers", "errors_table", "autotune", "written_graphs",
 ]  # fmt: skip
 

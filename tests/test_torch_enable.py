@@ -9,7 +9,6 @@ import helpers
 import pytest
 from torch_helpers import (
     DTYPES,
-    LAYERS,
     SmallModel,
     dtypes,
     dynamo,
@@ -18,7 +17,6 @@ from torch_helpers import (
     nn,
     onedsl_torch,
     torch,
-    train_on_threads,
 )
 
 from onedsl.runtime import run_log
@@ -187,36 +185,25 @@ def test_compiled_models_are_right(backend, forward_runs):
 
 @pytest.mark.usefixtures("enabled")
 def test_threads_train_at_once():
-    train_on_threads(*inputs(2, "f32"), steps=50)
+    """Each gradient has the same bits as alone."""
+    src, diff_dst = inputs(2, "f32")
 
+    def gradient():
+        x = src.clone().requires_grad_()
+        nn.BatchNorm2d(src.shape[1])(x).backward(diff_dst)
+        return x.grad
 
-@pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_losses_of_20_steps_follow_pytorch(dtype, memory):
-    torch.manual_seed(0)
-    model = SmallModel()
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(64, 3, 6, 6, generator=generator)
-    y = torch.randint(4, (64,), generator=generator)
+    wanted, wrong = gradient(), []
 
-    def train(model):
-        if memory == "channels_last":
-            model.to(memory_format=torch.channels_last)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for _ in range(20):
-            optimizer.zero_grad()
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
-                loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            yield loss.item()
+    def work():
+        wrong.extend(i for i in range(50) if not torch.equal(gradient(), wanted))
 
-    theirs = list(train(copy.deepcopy(model)))
-    with onedsl_torch.enable():
-        ours = list(train(copy.deepcopy(model)))
-    assert theirs[-1] < 0.8 * theirs[0]
-    limit = 1e-3 if dtype == "f32" else 0.05
-    assert max(abs(a - b) for a, b in zip(theirs, ours, strict=True)) < limit
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.usefixtures("enabled")
@@ -229,26 +216,6 @@ def test_checkpoints_over_70_steps():
         torch.utils.checkpoint.checkpoint(layers, x, use_reentrant=False).sum().backward()
 
 
-@modes
-@pytest.mark.parametrize("which", ["input", "weight", "bias"])
-@pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
-@pytest.mark.usefixtures("enabled")
-def test_gradcheck(train, which, memory):
-    """Finite differences in float32, hence the wide tolerances."""
-    src, _ = inputs(2, "f32", memory)
-    generator = torch.Generator().manual_seed(0)
-    weight, bias, mean, variance = torch.rand(4, 5, generator=generator) + 0.5
-    values = {"input": src, "weight": weight, "bias": bias}
-
-    def forward(value):
-        given = {**values, which: value.float()}
-        vectors = mean, variance, given["weight"], given["bias"]
-        return nn.functional.batch_norm(given["input"], *vectors, train, 0.0, 0.1).double()
-
-    value = values[which].double().requires_grad_()
-    assert torch.autograd.gradcheck(forward, value, eps=1e-2, atol=5e-3, rtol=5e-3)
-
-
 def test_a_usual_training_program():
     """DDP, DataLoader's workers and autocast, without a warning or output on stderr."""
     child = helpers.run_script("torch_enabled.py")
@@ -256,15 +223,6 @@ def test_a_usual_training_program():
 
 
 # PyTorch's own samples
-
-
-@pytest.fixture(scope="module")
-def databases():
-    pytest.importorskip("expecttest", reason="torch.testing needs it: pip install '.[test]'")
-    from torch.testing._internal.common_methods_invocations import op_db
-    from torch.testing._internal.common_modules import module_db
-
-    return op_db, module_db
 
 
 OPS = (
@@ -297,9 +255,12 @@ def outputs_and_gradients(op, sample):
 @pytest.mark.parametrize("name", OPS)
 @dtypes
 @pytest.mark.usefixtures("enabled")
-def test_samples_of_pytorchs_ops(databases, name, dtype):
+def test_samples_of_pytorchs_ops(name, dtype):
+    pytest.importorskip("expecttest", reason="torch.testing needs it: pip install '.[test]'")
+    from torch.testing._internal.common_methods_invocations import op_db
+
     compared = 0
-    for info in (info for info in databases[0] if info.name == name):
+    for info in (info for info in op_db if info.name == name):
         for sample in info.sample_inputs("cpu", DTYPES[dtype], requires_grad=True):
             exact = outputs_and_gradients(info.op, sample.transform(in_double))
             for a, b in zip(outputs_and_gradients(info.op, sample), exact, strict=True):
@@ -309,25 +270,3 @@ def test_samples_of_pytorchs_ops(databases, name, dtype):
                 )
                 compared += 1
     assert compared > 10
-
-
-@pytest.mark.parametrize("rank", LAYERS)
-@pytest.mark.usefixtures("enabled")
-def test_samples_of_pytorchs_layers(databases, rank):
-    infos = [info for info in databases[1] if info.module_cls is LAYERS[rank]]
-    compared = 0
-    for sample in infos[0].module_inputs_func(
-        infos[0], device="cpu", dtype=torch.float32, requires_grad=True, training=True
-    ):
-        made = sample.constructor_input
-        layer = LAYERS[rank](*made.args, **made.kwargs)
-        exact = copy.deepcopy(layer).double()
-        (x,) = sample.forward_input.args
-        y = x.detach().double().requires_grad_()
-        for module, given in ((layer, x), (exact, y)):
-            module(given).square().sum().backward()
-        pairs = [(x.grad, y.grad), *zip(layer.buffers(), exact.buffers(), strict=True)]
-        for a, b in pairs:
-            assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-4)
-            compared += 1
-    assert compared > 5

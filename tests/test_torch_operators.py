@@ -31,10 +31,13 @@ def layouts(shape):
     yield torch.cat([values.new_zeros(1), values.flatten()])[1:].view(shape)  # an offset
 
 
-def calls(src):
-    """Yield an operator and its arguments, for every kind of call."""
+def calls(src, other=None):
+    """Yield an operator and its arguments, for every kind of call.
+
+    The tensor `other` is the residual and the gradient of the output.
+    """
     weight, bias, mean, variance = vectors(src.shape[1])
-    other = src.flip(0)
+    other = src.flip(0) if other is None else other
     for residual, relu in (None, False), (None, True), (other, True):
         yield forward, (src, weight, bias, residual, mean, variance, 0.1, 1e-5, relu, 1.5)
         inputs = (other, src, mean, variance.rsqrt(), weight, bias, residual, relu, 1.5)
@@ -70,10 +73,12 @@ def test_layouts_do_not_change_results(rank):
     for src in layouts(SHAPES[rank]):
         if src.stride(0) == 0:
             continue
-        results = [t.double() for op, arguments in calls(src) for t in op(*arguments)]
-        expected = expected or results
-        for a, b in zip(results, expected, strict=True):
-            assert torch.allclose(a, b, atol=1e-6, rtol=1e-5), src.stride()
+        same = src.flip(0)
+        for other in same, same.contiguous(), same.repeat_interleave(2, -1)[..., ::2]:
+            results = [t.double() for op, arguments in calls(src, other) for t in op(*arguments)]
+            expected = expected or results
+            for a, b in zip(results, expected, strict=True):
+                assert torch.allclose(a, b, atol=1e-6, rtol=1e-5), (src.stride(), other.stride())
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # opcheck's own, since 2.15

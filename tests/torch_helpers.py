@@ -6,7 +6,6 @@ The files import torch, nn and onedsl_torch from here: without PyTorch they are 
 from __future__ import annotations
 
 import inspect
-import threading
 
 import helpers
 import numpy as np
@@ -62,27 +61,6 @@ def back(gradients):
 def inputs(rank, dtype, memory="contiguous"):
     src, diff_dst, *_ = tensors(SHAPES[rank], dtype, memory=memory)
     return src, diff_dst
-
-
-def train_on_threads(src, diff_dst, steps):
-    """Take a layer's gradient on four threads at once: each time the same bits as alone."""
-
-    def gradient():
-        x = src.clone().requires_grad_()
-        nn.BatchNorm2d(src.shape[1])(x).backward(diff_dst)
-        return x.grad
-
-    wanted, wrong = gradient(), []
-
-    def work():
-        wrong.extend(i for i in range(steps) if not torch.equal(gradient(), wanted))
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 class SmallModel(nn.Module):
