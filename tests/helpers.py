@@ -129,15 +129,6 @@ def capped(**caps: str) -> dict[str, str]:
     return {**empty, **caps, "PYTHONPATH": str(TESTS)}
 
 
-def tolerance_factor(backend: str, per_channel: int) -> float:
-    """Return the factor on onedsl's tolerances for a backend.
-
-    oneDNN sums a channel sequentially in float32: its error was 1.3 times the tolerance for 2,000
-    elements per channel, and 11 times for 200,000.
-    """
-    return max(1.0, (per_channel / 500) ** 0.5) if backend == "onednn" else 1.0
-
-
 def shape_of(data_format: str, batch: int, channels: int, spatial: tuple[int, ...]) -> Any:
     if data_format == "NXC":
         return (batch, *spatial, channels)

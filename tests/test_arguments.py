@@ -423,10 +423,6 @@ class TestEpsilon:
             Op(bound)
         Op(np.nextafter(bound, inside))
 
-    def test_is_required(self):
-        with pytest.raises(TypeError, match="epsilon"):
-            Op()
-
 
 @pytest.mark.parametrize("value", ["nxc", "NHWC", "", None, 1, [], {}, b"NXC", "NXC "], ids=repr)
 def test_invalid_data_format(value):
@@ -566,13 +562,6 @@ def test_signatures():
         plan(*base(), backend="native")
     with pytest.raises(TypeError):
         op.compile(SPEC, "f32")
-
-
-def test_keywords_are_the_names_of_the_ports():
-    problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
-    op = Op(epsilon=EPSILON, data_format="NXC")
-    testing.assert_close(op(**problem._asdict()), expected)
-    testing.assert_close(op.compile(SPEC)(**problem._asdict()), expected)
 
 
 class TestLargeSpecs:

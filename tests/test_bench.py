@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib.util
 import io
 import itertools
 import json
@@ -476,16 +475,6 @@ def test_invalid_files_are_rejected(figures, spoil, monkeypatch, capsys):
     assert run(*SMALL, "--compare", str(figures)) == 2
     message = "must (be a file that `onedsl bench --json` wrote|contain one of the rows to measure)"
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
-
-
-def test_missing_matplotlib_is_reported_before_anything_is_measured(monkeypatch, capsys):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else found(name)
-    )
-    monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
-    assert main(["bench", "--plot", "picture.png"]) == 2
-    assert "--plot needs matplotlib: pip install 'onedsl[cli]'" in capsys.readouterr().err
 
 
 def triad_arrays():

@@ -109,12 +109,3 @@ def test_errors_of_a_process_are_shown(options, message, capsys):
     pytest.importorskip("torch", reason="--step trains with PyTorch, which is not installed")
     assert run(f"--step resnet50 --processes 1 --format NCX {options}") == 2
     assert message in " ".join(capsys.readouterr().err.split())
-
-
-def test_without_pytorch(monkeypatch, capsys):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
-    )
-    assert run("--step") == 2
-    assert "--step needs PyTorch: pip install 'onedsl[torch]'" in capsys.readouterr().err

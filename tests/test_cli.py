@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import _core, bench, testing
 from onedsl.__main__ import main
 
 pytest.importorskip("click")
@@ -245,25 +245,6 @@ def test_run_as_written(outputs, status, tmp_path, capsys):
     assert shown.splitlines()[-1] == ("FAIL" if status else "PASS")
     assert len(re.findall("^as-written +diff_", shown, re.MULTILINE)) == (1 if status else 3)
     assert ("as if mean and variance" in re.sub(r"\s+", " ", shown)) == bool(status)
-
-
-def test_run_of_a_binary_file(tmp_path, capsys):
-    file = tmp_path / "graph.json"
-    file.write_bytes(b"\x80\xff")
-    assert main(["run", str(file)]) == 2
-    assert "must be a JSON text file, got binary data" in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_run_without_variance(tmp_path, capsys):
-    """Regression: gamma was taken for a missing variance."""
-    document = json.loads(
-        onedsl.BatchNormTrainingBackward(1e-5).to_json(onedsl.TensorSpec((2, 3, 4, 16)))
-    )
-    del document["graph"][0]["inputs"][3]
-    file = tmp_path / "graph.json"
-    file.write_text(json.dumps(document))
-    assert main(["run", str(file)]) == 2
-    assert "graph[0].inputs[3] (variance) is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -507,13 +488,28 @@ def test_an_interrupt_is_the_shells_exit_status(monkeypatch):
     assert main(["info"]) == 130
 
 
-@pytest.mark.parametrize("missing", ["click", "rich"])
-def test_a_missing_extra_is_named(missing, monkeypatch, capsys):
+CLICK = "onedsl's command line needs click: pip install 'onedsl[cli]'"
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "message"),
+    [
+        ("click", "info", CLICK),
+        ("rich", "info", CLICK.replace("click", "rich")),
+        (
+            "matplotlib",
+            "bench --plot picture.png",
+            "--plot needs matplotlib: pip install 'onedsl[",
+        ),
+        ("torch", "bench --step", "--step needs PyTorch: pip install 'onedsl[torch]'"),
+    ],
+)
+def test_a_missing_package_is_named(missing, command, message, monkeypatch, capsys):
+    """Before anything is measured."""
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == missing else found(name)
     )
-    assert main(["info"]) == 2
-    assert capsys.readouterr().err == (
-        f"onedsl's command line needs {missing}: pip install 'onedsl[cli]'\n"
-    )
+    monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
+    assert main(command.split()) == 2
+    assert message in capsys.readouterr().err

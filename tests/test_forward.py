@@ -61,8 +61,7 @@ def test_forward_against_float64(data_format, dtype, stats, backend):
         expected = testing.batch_norm_forward_training(
             *given, epsilon=EPSILON, momentum=MOMENTUM, data_format=data_format
         )
-        factor = 2 * helpers.tolerance_factor(backend, inputs.src.size // len(inputs.mean))
-        testing.assert_close(forward, expected, factor=factor)
+        testing.assert_close(forward, expected, factor=2, backend=backend)
         assert forward.dst.dtype == inputs.src.dtype
         assert forward.batch_mean.dtype == inputs.mean.dtype
 
@@ -88,8 +87,7 @@ def test_relu_and_its_gradient_against_float64(residual, clip, data_format, dtyp
             relu=True,
             clip=clip,
         )
-        factor = 2 * helpers.tolerance_factor(backend, inputs.src.size // len(inputs.mean))
-        testing.assert_close(forward, expected, factor=factor)
+        testing.assert_close(forward, expected, factor=2, backend=backend)
 
         statistics = forward.batch_mean, forward.batch_variance
         gradients = gradient(
@@ -100,7 +98,7 @@ def test_relu_and_its_gradient_against_float64(residual, clip, data_format, dtyp
             inputs.src, inputs.diff_dst, *statistics, inputs.gamma, forward.dst,
             epsilon=EPSILON, data_format=data_format, clip=clip,
         )  # fmt: skip
-        testing.assert_close(gradients, expected_gradients, factor=2 * factor)
+        testing.assert_close(gradients, expected_gradients, factor=4, backend=backend)
         assert np.array_equal(
             gradients.diff_residual.astype(np.float64), expected_gradients.diff_residual
         )
@@ -169,21 +167,6 @@ def test_relu_propagates_nan(data_format):
     )  # fmt: skip
     nan = np.isnan(forward.dst)
     assert np.array_equal(gradients.diff_residual[nan], inputs.diff_dst[nan])
-
-
-@both
-def test_momentum(backend):
-    """The rule of oneDNN: momentum * old + (1 - momentum) * batch, and 0.5 by default."""
-    inputs = Inputs((4, 16, (5, 5)))
-    for momentum, share in ((None, 0.5), (0.0, 0.0), (1.0, 1.0), (0.1, 0.1)):
-        op = onedsl.BatchNormForwardTraining(EPSILON, momentum)
-        forward = op(*inputs.forward, backend=backend)
-        batch = inputs.src.astype(np.float64)
-        for got, old, now in (
-            (forward.running_mean, inputs.mean, batch.mean((0, 1, 2))),
-            (forward.running_variance, inputs.variance, batch.var((0, 1, 2))),
-        ):
-            assert testing.relative_l2(got, share * old + (1 - share) * now) < 1e-6
 
 
 @both

@@ -38,6 +38,24 @@ OPERATORS = [
 ]
 
 
+SPECS = [onedsl.TensorSpec((2, 3), "bf16", strides) for strides in (None, (1, 2))]
+
+
+@pytest.mark.parametrize("value", [*OPERATORS, *SPECS], ids=repr)
+def test_every_operator_and_spec_is_frozen_and_has_copies(value):
+    for name in ("epsilon", "data_format", "shape", "dtype", "strides", "anything"):
+        # Unknown attributes of a frozen dataclass with slots are a TypeError.
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(value, name, 1)
+        with pytest.raises((AttributeError, TypeError)):
+            delattr(value, name)
+    assert eval(repr(value), {"onedsl": onedsl}) == value
+    copies = [copy.copy(value), copy.deepcopy([value])[0]]
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        copies.append(pickle.loads(pickle.dumps(value, protocol)))
+    assert {*copies} == {value}
+
+
 class TestOperator:
     def test_attributes(self):
         op = Op(epsilon=1e-3, data_format="NCX")
@@ -59,19 +77,6 @@ class TestOperator:
         assert Op(1e-3) != 1e-3
         assert Op(1e-3) != type("Other", (Op,), {"__slots__": ()})(1e-3)
         assert len({*OPERATORS, Op(1e-5, "NXC"), Op(0.1, "NCX")}) == len(OPERATORS)
-
-    @pytest.mark.parametrize("op", OPERATORS, ids=repr)
-    def test_every_operator_is_frozen_and_has_copies(self, op):
-        for name in ("epsilon", "data_format", "anything"):
-            with pytest.raises(AttributeError):
-                setattr(op, name, 1)
-            with pytest.raises(AttributeError):
-                delattr(op, name)
-        assert eval(repr(op), {"onedsl": onedsl}) == op
-        copies = [copy.copy(op), copy.deepcopy([op])[0]]
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            copies.append(pickle.loads(pickle.dumps(op, protocol)))
-        assert {*copies} == {op}
 
     def test_repr(self):
         assert repr(OPERATORS[-2]) == (
@@ -138,6 +143,11 @@ class TestTensorSpec:
         spec = onedsl.TensorSpec((2, 3), given)
         assert spec.dtype == name
         assert spec.numpy_dtype == helpers.NUMPY[name]
+        found = onedsl.capabilities()
+        assert found.runs_in_onednn(given, np.float32) == found.runs_in_onednn(name)
+        if name != "f16":
+            plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3), name), stats_dtype=given)
+            assert plan.stats_dtype == name
 
     @pytest.mark.parametrize(
         "dtype",
@@ -149,10 +159,18 @@ class TestTensorSpec:
     def test_invalid_dtype(self, dtype):
         with pytest.raises(TypeError, match="dtype"):
             onedsl.TensorSpec((2, 3), dtype)
+        with pytest.raises(TypeError, match=r"^dtype must be"):
+            onedsl.capabilities().runs_in_onednn(dtype)
+        with pytest.raises(TypeError, match=r"^stats_dtype must be"):
+            onedsl.capabilities().runs_in_onednn("f32", dtype)
 
     def test_defaults(self):
         spec = onedsl.TensorSpec([4, 5, 6])
         assert (spec.shape, spec.dtype, spec.strides) == ((4, 5, 6), "f32", (30, 6, 1))
+
+    def test_equality(self):
+        assert len({*SPECS, onedsl.TensorSpec([2, 3], "bfloat16", [1, 2])}) == len(SPECS)
+        assert SPECS[0] != ((2, 3), "bf16", (3, 1))
 
     @pytest.mark.parametrize(
         ("shape", "strides"),
@@ -215,24 +233,6 @@ class TestTensorSpec:
             with pytest.raises(TypeError, match="array"):
                 onedsl.TensorSpec.of(odd)
 
-    def test_of_an_empty_array(self):
-        assert onedsl.TensorSpec.of(np.zeros((0, 3), "f4")).shape == (0, 3)
-
-    def test_repr_evaluates_to_an_equal_object(self):
-        for strides in (None, (1, 2), (3, 1)):
-            spec = onedsl.TensorSpec((2, 3), "bf16", strides)
-            assert eval(repr(spec), {"onedsl": onedsl}) == spec
-
-    def test_frozen_hash_pickle_copy(self):
-        spec = onedsl.TensorSpec((2, 3), "bf16", (1, 2))
-        for name in ("shape", "dtype", "strides"):
-            with pytest.raises(AttributeError):
-                setattr(spec, name, 1)
-        assert {spec: 1}[onedsl.TensorSpec((2, 3), "bfloat16", [1, 2])] == 1
-        assert spec != onedsl.TensorSpec((2, 3), "bf16")
-        assert spec != ((2, 3), "bf16", (1, 2))
-        assert pickle.loads(pickle.dumps(spec)) == copy.deepcopy(spec) == copy.copy(spec) == spec
-
 
 class TestCompiled:
     def test_properties(self):
@@ -243,8 +243,6 @@ class TestCompiled:
         assert native.backend == "native"
         assert _core.native_isa() in native.implementation
         assert plan.num_threads == native.num_threads == _core.max_threads()
-        auto = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)))
-        assert auto.backend in ("onednn", "native")
 
     def test_read_only(self):
         plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)))
@@ -264,12 +262,6 @@ class TestCompiled:
         with pytest.raises(TypeError, match="pickle"):
             pickle.dumps(plan)
 
-    @pytest.mark.parametrize("stats", ["bf16", "bfloat16", helpers.NUMPY["bf16"]], ids=str)
-    def test_stats_dtype_spellings(self, stats):
-        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3), "bf16"), stats_dtype=stats)
-        case = helpers.case((4, 3), "bf16", "bf16", "NXC")
-        assert plan(*case.problem).diff_beta.dtype == helpers.NUMPY["bf16"]
-
 
 class TestGradients:
     def test_named_tuple(self):
@@ -278,16 +270,6 @@ class TestGradients:
         diff_src, diff_gamma, diff_beta = Op(EPSILON)(*helpers.case((9, 3), "f32", "f32", "NXC")[0])
         assert diff_src.shape == (9, 3)
         assert diff_gamma.shape == diff_beta.shape == (3,)
-
-    def test_out_is_returned(self):
-        problem = helpers.case((9, 3), "f32", "f32", "NXC").problem
-        op = Op(EPSILON)
-        out = op(*problem)
-        assert op(*problem, out=out) is out
-        assert op.compile(onedsl.TensorSpec((9, 3)))(*problem, out=out) is out
-        plain = op(*problem, out=tuple(out))
-        assert type(plain) is onedsl.BatchNormGradients
-        assert all(a is b for a, b in zip(plain, out, strict=True))
 
 
 class TestErrors:
@@ -382,18 +364,6 @@ class TestCapabilities:
         plain = [s for s in support if s.onednn and s.dtype == "f32" and s.rank == 4 and s.gamma]
         assert {s.data_format for s in plain} == {"NXC", "NCX"}
 
-    @pytest.mark.parametrize("spell", [str, np.dtype, lambda d: np.dtype(d).type], ids=repr)
-    def test_every_spelling_of_a_type(self, spell):
-        """Regression: all but the short names were a KeyError."""
-        got = onedsl.capabilities()
-        for name, dtype in helpers.NUMPY.items():
-            wanted = got.runs_in_onednn(name)
-            assert got.runs_in_onednn(spell(dtype), np.float32) is wanted
-        with pytest.raises(TypeError, match="dtype must be f32, bf16 or f16, got 'f64'"):
-            got.runs_in_onednn("f64")
-        with pytest.raises(TypeError, match="stats_dtype must be f32, bf16 or f16, got float64"):
-            got.runs_in_onednn("f32", np.dtype(np.float64))
-
     def test_unsupported_types_are_not_taken_for_a_missing_engine(self, monkeypatch):
         """Regression: an error with "CPU engine" in its message counted as a missing engine."""
 
@@ -478,11 +448,6 @@ class TestPackage:
         ):
             with pytest.raises(TypeError, match=rf"^{cls.__name__}\.__init__\(\) missing"):
                 cls()
-
-    def test_version_equals_pyproject(self):
-        text = (helpers.ROOT / "pyproject.toml").read_text()
-        (version,) = re.findall(r'^version = "([^"]+)"$', text, re.MULTILINE)
-        assert onedsl.__version__ == version
 
     def test_is_typed(self):
         assert (Path(onedsl.__file__).parent / "py.typed").is_file()

@@ -42,39 +42,29 @@ def check(case, dtype, data_format, backend, ports="all-gamma", *, compiled=Fals
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     guarded = helpers.outputs_like(problem, sums=outputs == "all", offset=offset)
 
-    def compile_plan():
-        return op.compile(
-            onedsl.TensorSpec.of(problem.src),
-            stats_dtype=problem.mean.dtype,
-            gamma=gamma == "gamma",
-            outputs=outputs,
-            backend=backend,
-        )
+    out = guarded.out
 
     def call():
         with warnings.catch_warnings():
             if ports == "diff_src-gamma":
                 warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
-            if compiled:
-                return compile_plan()(*inputs, out=guarded.out)
-            return op(*inputs, outputs=outputs, out=guarded.out, backend=backend)
+            if not compiled:
+                return op(*inputs, outputs=outputs, out=out, backend=backend)
+            spec, stats_dtype = onedsl.TensorSpec.of(problem.src), problem.mean.dtype
+            options = {"gamma": gamma == "gamma", "outputs": outputs, "backend": backend}
+            return op.compile(spec, stats_dtype=stats_dtype, **options)(*inputs, out=out)
 
     if not helpers.runs(backend, dtype):
         helpers.expect_unsupported(dtype, call)
         guarded.check_untouched()
         return
-    got = call()
+    assert call() is out
     guarded.check_walls()
-    for given, returned in zip(guarded.buffers, got, strict=False):
-        assert returned is given
     assert not any(np.isnan(buffer).any() for buffer in guarded.buffers), (
         "an output was not written"
     )
-    factor = helpers.tolerance_factor(compile_plan().backend, problem.src.size // problem.mean.size)
-    testing.assert_close(got, wanted, factor=factor)
-    if outputs == "diff_src":
-        assert got.diff_gamma is None
-        assert got.diff_beta is None
+    testing.assert_close(out, wanted, backend=backend)
+    assert outputs == "all" or out[1:] == (None, None)
 
 
 @backends

@@ -172,20 +172,6 @@ def test_results_scale_exactly_by_powers_of_two(data_format, scale, backend):
         assert np.array_equal(once * np.float32(scale), more)
 
 
-@backends
-@formats
-def test_batch_gradient_for_diff_src_alone(data_format, backend):
-    """Regression: oneDNN's own one-output graph computes the frozen-statistics gradient."""
-    shape = helpers.shape_of(data_format, 4, 8, (3, 5))
-    problem, _, expected = helpers.case(shape, "f32", "f32", data_format)
-    got = run(problem[:4], EPSILON, data_format, backend, outputs="diff_src")
-    frozen = testing.batch_norm_backward(
-        *problem[:4], epsilon=EPSILON, data_format=data_format, statistics="frozen"
-    )
-    assert testing.relative_l2(got.diff_src, expected.diff_src) < testing.TOLERANCES["f32"]
-    assert testing.relative_l2(got.diff_src, frozen.diff_src) > 0.1
-
-
 def test_f16_overflow_is_infinity_and_underflow_zero():
     src = np.float16([[0.0], [1.0], [2.0], [3.0]])
     diff_dst = np.float16([[60000], [-60000], [-60000], [60000]])
@@ -267,10 +253,3 @@ for shape in [{shape}, {(*shape, 1)}]:
 """
     child = helpers.run_child(code, timeout=30)
     assert child.returncode == 0, child.stderr
-
-
-@pytest.mark.parametrize("shape", ["1x2305843009213693951", "18014398509481985x1"])
-def test_larger_tensors_are_rejected(shape):
-    child = helpers.run_python("-m", "onedsl", "explain", shape, timeout=30)
-    assert child.returncode == 2
-    assert "shape must have at most 72057594037927936 bytes" in " ".join(child.stderr.split())

@@ -7,7 +7,7 @@ import itertools
 import helpers
 import numpy as np
 import pytest
-from helpers import BACKENDS, EPSILON
+from helpers import EPSILON
 
 import onedsl
 from onedsl import testing
@@ -28,16 +28,6 @@ def directml_problem(shape, kept, dtype="f32", seed=0):
     return x, dy, mean, variance, scale
 
 
-def check(problem, grads, factor=1.0):
-    """Compare all outputs with float64: f32 within 1e-6, f16 within 2^-10."""
-    expected = testing.batch_normalization_grad(*problem, epsilon=EPSILON)
-    limit = 1e-6 if problem[0].dtype == np.float32 else 2.0**-10
-    for name, got, want in zip(grads._fields, grads, expected, strict=True):
-        assert got.shape == want.shape, name
-        assert got.dtype == problem[0].dtype, name
-        assert testing.relative_l2(got, want) <= factor * limit, name
-
-
 def subsets(rank):
     axes = range(rank)
     return itertools.chain.from_iterable(itertools.combinations(axes, n) for n in range(rank + 1))
@@ -52,25 +42,10 @@ class TestDirectML:
         dtype = ("f32", "f16")[len(kept) % 2]
         x, dy, *stats = directml_problem((12, 20, 33, 50), kept, dtype)
         problem = (x, dy / dy.dtype.type(16), *stats)  # f16 cannot hold larger sums
-        check(problem, DIRECTML(*problem))
-
-    def test_random_shapes(self):
-        for seed in range(300):
-            rng = np.random.default_rng(seed)
-            rank = int(rng.integers(1, 9))
-            shape = tuple(int(n) for n in rng.integers(1, 5, rank))
-            kept = tuple(axis for axis in range(rank) if rng.random() < 0.5)
-            problem = directml_problem(shape, kept, ("f32", "f16")[seed % 2], seed)
-            check(problem, DIRECTML(*problem))
-
-    @pytest.mark.parametrize("kept", [(1,), (0, 2), (1, 3)], ids=str)
-    @pytest.mark.parametrize("dtype", ["f32", "f16"])
-    def test_scale_is_used_for_one_output(self, kept, dtype):
-        problem = directml_problem((6, 5, 8, 9), kept, dtype)
-        alone = DIRECTML(*problem, outputs="output_gradient")
-        assert alone[1] is None
-        assert alone[2] is None
-        np.testing.assert_array_equal(alone[0], DIRECTML(*problem)[0])
+        gradients = DIRECTML(*problem)
+        assert {a.dtype for a in gradients} == {x.dtype}
+        expected = testing.batch_normalization_grad(*problem, epsilon=EPSILON)
+        testing.assert_close(gradients, expected)
 
     @pytest.mark.parametrize("kept", [(1,), (3,), (2, 3), (0,), (), (0, 1, 2, 3)], ids=str)
     @pytest.mark.parametrize("outputs", ["all", "output_gradient"])
@@ -95,24 +70,6 @@ class TestDirectML:
         x = np.ones((60_000, 1), np.float16)
         one = np.ones((1, 1), np.float16)
         assert DIRECTML(x, x, one, one, one).output_bias_gradient.item() == 60_000
-
-    @pytest.mark.parametrize("kept", [(1,), (0, 2), (1, 3), ()], ids=str)
-    def test_finite_differences(self, kept):
-        """Compare the reference with differences of the forward pass with constant statistics."""
-        problem = [a.astype(np.float64) for a in directml_problem((2, 3, 2, 4), kept)]
-        x, dy, mean, variance, scale = problem
-
-        def loss(x=x, scale=scale, bias=0.0):
-            return np.sum(dy * (scale * (x - mean) / np.sqrt(variance + EPSILON) + bias))
-
-        numeric = (
-            helpers.central_difference(lambda a: loss(x=a), x),
-            helpers.central_difference(lambda a: loss(scale=a), scale),
-            helpers.central_difference(lambda a: loss(bias=a), np.zeros_like(scale)),
-        )
-        grads = testing.batch_normalization_grad(*problem, epsilon=EPSILON)
-        for got, wanted in zip(grads, numeric, strict=True):
-            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-7)
 
     @pytest.mark.parametrize(
         ("position", "value", "error", "message"),
@@ -204,16 +161,6 @@ class TestOneProblem:
 
 
 class TestBackprop:
-    def test_gamma_is_used_for_one_output(self):
-        """Unlike in oneDNN's documentation of BatchNormTrainingBackward."""
-        problem = testing.random_problem((6, 5, 8))
-        op = onedsl.BatchNormTrainingBackprop(EPSILON)
-        for backend in BACKENDS:
-            alone = op(*problem, outputs="input_delta", backend=backend)
-            assert alone.gamma_delta is None
-            whole = op(*problem, backend=backend)
-            np.testing.assert_array_equal(alone.input_delta, whole.input_delta)
-
     def test_names_in_messages(self):
         op = onedsl.BatchNormTrainingBackprop(EPSILON)
         x, s = np.ones((4, 3), np.float32), np.ones(3, np.float32)

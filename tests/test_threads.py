@@ -36,22 +36,6 @@ def test_plans_keep_their_number_of_threads(dtype, backend, data_format):
                 assert onedsl.capabilities().num_threads == now, "the setting was not restored"
 
 
-@pytest.mark.parametrize(
-    ("shape", "threads"),
-    [((120, 512), 2), ((128, 1024), 4), ((32, 2048), 3), ((255, 2176), 2)],
-    ids=str,
-)
-def test_bits_do_not_depend_on_the_number_of_threads(shape, threads):
-    """Regression. Random problems: test_process.py."""
-    problem = testing.random_problem(shape)
-    op = onedsl.BatchNormTrainingBackward(EPSILON)
-    results = []
-    for number in (1, threads):
-        with threadpoolctl.threadpool_limits(number, user_api="openmp"):
-            results.append([member.tobytes() for member in op(*problem)])
-    assert results[0] == results[1]
-
-
 @pytest.fixture
 def no_forced_gil_switches():
     """Let a thread keep the GIL until it releases it."""
