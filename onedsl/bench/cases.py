@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,36 +39,28 @@ class Operation(NamedTuple):
     """An operator and the tensors that it reads and writes."""
 
     operator: type[Any]
-    inputs: tuple[str, ...]
-    """Arguments of src's shape."""
-    vectors: tuple[str, ...]
-    """Arguments with one value per channel."""
-    written: int = 1
-    """Number of results of src's shape."""
-    read_twice: int = 1
-    """Number of tensors that both the `reduce` pass and the `apply` pass access."""
-    options: tuple[str, ...] = ()
-    """Optional arguments of ``compile`` that are set."""
+    inputs: tuple[str, ...]  # arguments of src's shape
+    vectors: tuple[str, ...]  # arguments with one value per channel
+    written: int = 1  # number of results of src's shape
+    read_twice: int = 1  # number of tensors that both passes, `reduce` and `apply`, access
+    options: tuple[str, ...] = ()  # optional arguments of ``compile`` that are set
 
 
 _STATISTICS = ("mean", "variance", "gamma")
 _AFFINE = (*_STATISTICS, "beta")
+_GRADIENT = ("src", "diff_dst")
 
 OPERATIONS = {
-    "backward": Operation(
-        BatchNormTrainingBackward, ("src", "diff_dst"), _STATISTICS, read_twice=2
-    ),
+    "backward": Operation(BatchNormTrainingBackward, _GRADIENT, _STATISTICS, read_twice=2),
     "forward": Operation(BatchNormForwardTraining, ("src",), _AFFINE),
     "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",), _AFFINE),
-    "relu-backward": Operation(
-        BatchNormReLUTrainingBackward, ("src", "diff_dst"), _AFFINE, read_twice=2
-    ),
+    "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT, _AFFINE, read_twice=2),
     "add-relu-forward": Operation(
         BatchNormReLUForwardTraining, ("src", "residual"), _AFFINE, options=("residual",)
     ),
     "add-relu-backward": Operation(
         BatchNormReLUTrainingBackward,
-        ("src", "diff_dst", "dst"),
+        (*_GRADIENT, "dst"),
         _AFFINE,
         written=2,
         read_twice=2,
@@ -139,9 +132,7 @@ def layers(
 
     Tensors of rank 2 are the same in both formats, so they have a case for the first format only.
     """
-    for operation in operations:
-        for workload, shapes in workloads.items():
-            for shape in shapes:
-                for dtype in dtypes:
-                    chosen = formats if len(shape) > 2 else formats[:1]
-                    yield [Case(workload, shape, dtype, name, operation) for name in chosen]
+    named = [(name, shape) for name, shapes in workloads.items() for shape in shapes]
+    for operation, (workload, shape), dtype in itertools.product(operations, named, dtypes):
+        chosen = formats if len(shape) > 2 else formats[:1]
+        yield [Case(workload, shape, dtype, name, operation) for name in chosen]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -32,8 +31,7 @@ ALLOCATING = " (allocating)"
 class Memory(NamedTuple):
     """Copies of a case's tensors that together exceed the last-level cache.
 
-    Every call, of any implementation, uses the next copy, so that no call finds its tensors in
-    cache.
+    Every call, of any implementation, uses the next copy, which is not in cache.
     """
 
     copies: Sequence[Mapping[str, Array]]
@@ -49,13 +47,10 @@ def implementations(case: Case, problem: Problem | None = None) -> dict[str, Cal
 
     onedsl, oneDNN if it supports the case, and PyTorch if it is installed have two calls each. One
     writes to given memory, which is out of cache. One allocates its results, often in memory that
-    is still in cache.
-
-    `problem` contains inputs in the case's data format; the default is `random_problem`.
+    is still in cache. `problem` contains inputs in the case's data format, by default random ones.
     """
-    tensors = memory(case, random_problem(case) if problem is None else problem)
-    triad = triad_call(tensors, uses_non_temporal_stores(case))
-    return onedsl_calls(case, tensors) | pytorch_calls(case, tensors) | {TRIAD: triad}
+    tensors = memory(case, problem)
+    return onedsl_calls(case, tensors) | pytorch_calls(case, tensors)
 
 
 def random_problem(case: Case) -> Problem:
@@ -66,9 +61,10 @@ def random_problem(case: Case) -> Problem:
     return Problem(src, src[::-1].copy(), mean, variance, gamma)
 
 
-def memory(case: Case, problem: Problem) -> Memory:
+def memory(case: Case, problem: Problem | None = None) -> Memory:
     """Copy a problem's tensors, aligned to cache lines, and add those that the case needs."""
     operation = OPERATIONS[case.operation]
+    problem = random_problem(case) if problem is None else problem
     beta = (problem.gamma / 8).astype(problem.gamma.dtype)
     vectors = dict(zip(("mean", "variance", "gamma", "beta"), (*problem[2:], beta), strict=True))
     arrays = {
@@ -80,15 +76,10 @@ def memory(case: Case, problem: Problem) -> Memory:
     if case.operation.endswith("relu-backward"):  # PyTorch's kernels compute the mask from dst
         names.add("dst")
         arrays["dst"] = _relu_dst(problem, beta, case.data_format)
-    number = copies_beyond_cache((len(names) + operation.written) * problem.src.nbytes)
+    bytes_of_one = (len(names) + operation.written) * problem.src.nbytes
+    number = min(1 + 2 * _core.last_cache_bytes() // bytes_of_one, MAX_COPIES)
     copies = [{name: _aligned_copy(arrays[name]) for name in names} for _ in range(number)]
     return Memory(copies, vectors, itertools.cycle(range(number)))
-
-
-def copies_beyond_cache(bytes_of_one: int) -> int:
-    """Return the number of copies that fill twice the last-level cache, at most `MAX_COPIES`."""
-    number = math.ceil(2 * _core.last_cache_bytes() / max(bytes_of_one, 1))
-    return min(max(number, 1), MAX_COPIES)
 
 
 def _aligned_copy(array: Array) -> Array:
@@ -120,7 +111,7 @@ def uses_non_temporal_stores(case: Case) -> bool:
 
 
 def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
-    """Return the calls of onedsl's kernels, and of oneDNN's if it supports the case."""
+    """Return the calls of onedsl's kernels, of oneDNN's if it supports the case, and the triad."""
     operation = OPERATIONS[case.operation]
     vectors = {name: tensors.vectors[name] for name in operation.vectors}
     inputs = [{name: c[name] for name in operation.inputs} | vectors for c in tensors.copies]
@@ -143,14 +134,11 @@ def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
             calls[name], calls[name + ALLOCATING] = calls_of(_compile(case, backend))
         except UnsupportedError:
             continue
-    return calls
+    return calls | {TRIAD: _triad_call(tensors, uses_non_temporal_stores(case))}
 
 
-def triad_call(tensors: Memory, non_temporal: bool) -> Call:
-    """Return a call of the triad ``out = a + 2 * b`` on the case's inputs.
-
-    `out` is separate memory, with one copy for each copy of the inputs, so it is out of cache too.
-    """
+def _triad_call(tensors: Memory, non_temporal: bool) -> Call:
+    """Return a call of the triad ``out = a + 2 * b`` on the case's inputs and on own outputs."""
 
     def words(array: Array) -> Array:
         flat = array.reshape(-1).view(np.uint8)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from ..bench import TRIAD, Case, measure
-from ..bench.implementations import memory, onedsl_calls, random_problem, triad_call
+from ..bench.implementations import memory, onedsl_calls
 from ..operators.batch_norm_training_backward import (
     BatchNormTrainingBackward,
     CompiledBatchNormTrainingBackward,
@@ -120,19 +120,14 @@ def _schedule(compiled: CompiledBatchNormTrainingBackward) -> Lines:
 
 def _times(native: CompiledBatchNormTrainingBackward, name: str, seconds: float) -> Lines:
     """Time a call with this memory layout; yield the lines about traffic, bandwidth and time."""
-    info, geometry = native._core.kernel_info, native._core.geometry
-    if info is None:
-        yield "memory traffic", "none"
+    if native._core.kernel_info is None:  # the tensor is empty
         return
+    geometry = native._core.geometry
     outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
     shape = (outer, channels) if inner == 1 else (outer, inner, channels)
     case = Case("", shape, native.spec.dtype, "NXC" if inner == 1 else "NCX")
-    tensors = memory(case, random_problem(case))
-    calls = {
-        name: onedsl_calls(case, tensors)[name],
-        TRIAD: triad_call(tensors, bool(info["non_temporal"])),
-    }
-    (row,) = measure({case: calls}, seconds)
+    calls = onedsl_calls(case, memory(case))
+    (row,) = measure({case: {key: calls[key] for key in (name, TRIAD)}}, seconds)
     reads = "reads src and diff_dst" + (" twice" if case.floor_tensors == 5 else "")
     size = f"{case.floor_tensors * case.tensor_bytes / 2**20:,.2f} MiB"
     yield "memory traffic", f"{size} ({case.floor_tensors} tensors): {reads}, writes diff_src"

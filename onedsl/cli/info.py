@@ -17,13 +17,6 @@ from ..runtime.capabilities import Capabilities, Support, capabilities
 from ..tensors.dtypes import DTYPES
 from .output import console, grid
 
-# Linux's names of the instruction sets that onedsl's or oneDNN's kernels are built for.
-FLAGS = (
-    "sse4_1", "avx", "avx2", "fma", "f16c", "avx_vnni",
-    "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16",
-    "amx_tile", "amx_int8", "amx_bf16", "amx_fp16", "avx10_1",
-)  # fmt: skip
-
 # Environment variables that limit instruction sets or threads.
 CAPS = ("ONEDNN_MAX_CPU_ISA", "ONEDSL_MAX_CPU_ISA", "OMP_NUM_THREADS")
 
@@ -57,7 +50,8 @@ def facts() -> dict[str, Any]:
     libraries = re.findall(
         r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", Path("/proc/self/maps").read_text(), re.MULTILINE
     )
-    flags = set(cpu_field("flags").split())
+    caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+    vectors = re.findall(r"\b(?:sse4|avx|fma|f16c|amx)\w*", cpu_field("flags"))
     return {
         "onedsl": found.onedsl_version,
         "onednn": {
@@ -68,7 +62,7 @@ def facts() -> dict[str, Any]:
         },
         "cpu": {
             "name": cpu_field("model name"),
-            "instruction_sets": [flag for flag in FLAGS if flag in flags],
+            "instruction_sets": " ".join(vectors),
             "best_native_isa": _core.best_native_isa(),
             "onednn_isa": found.onednn_isa,
             "native_isa": found.native_isa,
@@ -80,7 +74,7 @@ def facts() -> dict[str, Any]:
             " ".join((index / part).read_text().strip() for part in ("level", "type")): (
                 (index / "size").read_text().strip()
             )
-            for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
+            for index in caches
         },
         "last_cache_bytes": _core.last_cache_bytes(),
         "support": [s._asdict() | {"onedsl_adds": _added(s, found)} for s in found.support],
@@ -93,8 +87,6 @@ def _lines(found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
         label = f"{prefix}{name.replace('_', ' ')}"
         if isinstance(value, dict) and value:
             yield from _lines(value, f"{label}: ")
-        elif isinstance(value, list):
-            yield label, " ".join(value)
         else:
             yield label, str(value or "none")
 
@@ -108,6 +100,4 @@ def _added(support: Support, found: Capabilities) -> str:
     if not found.runs_in_onednn(DTYPES[support.dtype]):
         return "uses its own kernels"
     parts = ["reshapes to rank 4"] if support.data_format == "NXC" and support.rank < 4 else []
-    if not support.gamma:
-        parts.append("passes gamma = 1")
-    return ", ".join(parts)
+    return ", ".join(parts if support.gamma else [*parts, "passes gamma = 1"])
