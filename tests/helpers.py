@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 
 import onedsl
 from onedsl import _core, testing
+from onedsl.graph import Graph
+from onedsl.operators._single_op_graph import parse_graph
 
 TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
@@ -232,3 +235,19 @@ def run_script(
     """Run a file of programs/, which may import helpers."""
     environment = {"PYTHONPATH": str(TESTS)} | (environment or {})
     return run_python(str(PROGRAMS / name), *arguments, environment=environment, **options)
+
+
+def operator_of(text: str) -> onedsl.BatchNormTrainingBackward:
+    """Return the operator of a graph's JSON, as ``onedsl run`` reads it."""
+    call = parse_graph(Graph.from_json(text))
+    return onedsl.BatchNormTrainingBackward(call.epsilon, call.data_format)
+
+
+def graph_of_unknown_shapes() -> Graph:
+    """Return a graph whose tensors have neither shapes nor strides, as in files of benchdnn."""
+    (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 16))).ops
+    inputs, outputs = (
+        tuple(dataclasses.replace(tensor, shape=None, strides=None) for tensor in tensors)
+        for tensors in (op.inputs, op.outputs)
+    )
+    return Graph((dataclasses.replace(op, inputs=inputs, outputs=outputs),))

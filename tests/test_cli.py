@@ -116,16 +116,16 @@ def graph_file(tmp_path):
     """A file like benchdnn's bnorm_bwd.json: NCX, f32, epsilon 0.0625."""
     op = onedsl.BatchNormTrainingBackward(0.0625, "NCX")
     file = tmp_path / "graph.json"
-    file.write_text(op.to_json(onedsl.TensorSpec((2, 6, 5, 5))))
+    file.write_text(op.graph(onedsl.TensorSpec((2, 6, 5, 5))).to_json())
     return file
 
 
-def test_export_equals_to_json(tmp_path, capsys):
+def test_export_equals_the_graph(tmp_path, capsys):
     types = ["--dtype", "bf16", "--stats-dtype", "bf16", "--format", "NCX", "--no-gamma"]
     command = ["export", "2x3x4x5", *types, "--epsilon", "1e-3"]
     op = onedsl.BatchNormTrainingBackward(1e-3, "NCX")
     spec = onedsl.TensorSpec((2, 3, 4, 5), "bf16")
-    expected = op.to_json(spec, stats_dtype="bf16", gamma=False)
+    expected = op.graph(spec, stats_dtype="bf16", gamma=False).to_json()
     assert main(command) == 0
     assert capsys.readouterr().out == expected
     file = tmp_path / "graph.json"
@@ -210,7 +210,7 @@ def test_unsupported_by_onednn_has_status_3(tmp_path):
     capped = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     file = tmp_path / "graph.json"
     op = onedsl.BatchNormTrainingBackward(1e-5)
-    file.write_text(op.to_json(onedsl.TensorSpec((2, 5, 5, 6), "bf16")))
+    file.write_text(op.graph(onedsl.TensorSpec((2, 5, 5, 6), "bf16")).to_json())
     options = (str(file), "--seconds", "0.01")
     for more, backends in (([], {"native"}), (["--backend", "onednn"], set())):
         child = run_command("run", *options, *more, environment=capped)
@@ -300,7 +300,7 @@ def test_run_of_small_and_empty_tensors(sizes, tmp_path, capsys):
 )
 def test_run_of_extreme_sizes_and_strides(shape, strides, message, tmp_path, capsys):
     document = json.loads(
-        onedsl.BatchNormTrainingBackward(1e-5).to_json(onedsl.TensorSpec((2, 16)))
+        onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 16))).to_json()
     )
     (op,) = document["graph"]
     for tensor in (*op["inputs"][:2], op["outputs"][0]):
@@ -315,7 +315,7 @@ def test_run_of_extreme_sizes_and_strides(shape, strides, message, tmp_path, cap
 
 def test_run_of_a_graph_without_shapes(tmp_path, capsys):
     file = tmp_path / "graph.json"
-    file.write_text(onedsl.BatchNormTrainingBackward(1e-5).to_json())
+    file.write_text(helpers.graph_of_unknown_shapes().to_json())
     assert main(["run", str(file)]) == 2
     assert "inputs[0] (src) must have a known shape" in capsys.readouterr().err.replace("\n", " ")
 
@@ -342,7 +342,9 @@ def test_run_uses_the_strides_of_the_graph(tmp_path, monkeypatch):
     module = importlib.import_module("onedsl.cli.run")
     for strides in ((60, 1, 15, 3), (500, 100, 20, 1)):
         document = json.loads(
-            onedsl.BatchNormTrainingBackward(1e-5, "NCX").to_json(onedsl.TensorSpec((2, 3, 4, 5)))
+            onedsl.BatchNormTrainingBackward(1e-5, "NCX")
+            .graph(onedsl.TensorSpec((2, 3, 4, 5)))
+            .to_json()
         )
         (op,) = document["graph"]
         for tensor in op["inputs"][:2]:

@@ -90,12 +90,6 @@ def gradient(problem: testing.Problem, data_format: str) -> Setup:
     return Setup(op, problem._asdict(), names[:2], names[:4])
 
 
-def backprop(problem: testing.Problem, data_format: str) -> Setup:
-    op = onedsl.BatchNormTrainingBackprop(EPSILON, data_format)
-    names = ("input_forward", "output_delta", "mean", "variance", "gamma")
-    return Setup(op, dict(zip(names, problem, strict=True)), names[:2], names[:4])
-
-
 def frozen(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormalizationGrad(EPSILON)
     names = ("input", "input_gradient", "mean", "variance", "scale")
@@ -114,7 +108,7 @@ def forward(problem: testing.Problem, data_format: str) -> Setup:
     return Setup(op, inputs, ("src",), ("src",))
 
 
-OPERATORS = [gradient, backprop, frozen, forward]
+OPERATORS = [gradient, frozen, forward]
 operators = pytest.mark.parametrize("make", OPERATORS)
 
 

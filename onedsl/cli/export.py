@@ -37,7 +37,7 @@ def export(
     """
     op = BatchNormTrainingBackward(epsilon, data_format)
     spec = TensorSpec(shape, dtype)
-    text = op.to_json(spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs)
+    text = op.graph(spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs).to_json()
     if output is None:
         click.echo(text, nl=False)
     else:

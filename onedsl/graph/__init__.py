@@ -1,9 +1,9 @@
 """oneDNN graphs as they were written: ops, logical tensors, partitions, and oneDNN's JSON format.
 
-``op.graph(spec)`` of `BatchNormTrainingBackward`, `BatchNormTrainingBackprop` and
-`BatchNormForwardTraining` returns the `Graph` of exactly the op, attributes and tensors that were
-asked for. `Graph.partitions` is what oneDNN makes of it, and `Graph.compile` compiles it for calls
-on the caller's memory. Nothing is added, reshaped or converted.
+``op.graph(spec)`` of `BatchNormTrainingBackward` and `BatchNormForwardTraining` returns the `Graph`
+of exactly the op, attributes and tensors that were asked for. `Graph.partitions` is what oneDNN
+makes of it, and `Graph.compile` compiles it for calls on the caller's memory. Nothing is added,
+reshaped or converted.
 
 What oneDNN 3.2 does with a graph of one `BatchNormTrainingBackward`, for types that it supports:
 

@@ -123,7 +123,7 @@ class Graph:
         )
 
     def draw(self, path: str | Path) -> None:
-        """Draw the ops, the tensors, and a frame around each partition to an image file.
+        """Draw the ops with their tensors and partitions to an image file.
 
         Parameters
         ----------

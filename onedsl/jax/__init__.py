@@ -111,8 +111,9 @@ def batch_norm_backward(
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
         Position of the channels in src's shape: last (NXC) or second (NCX).
     statistics : {"batch", "frozen"}
-        ``"batch"``: mean and variance are functions of src, and the gradient flows through them
-        [1]_. ``"frozen"``: they are constants [2]_.
+        ``"batch"``: mean and variance are functions of src, and the gradient flows through them.
+        ``"frozen"``: they are constants, and diff_src = gamma / sqrt(variance + epsilon) *
+        diff_dst.
 
     Returns
     -------
@@ -127,21 +128,8 @@ def batch_norm_backward(
 
     Notes
     -----
-    With xhat = (src - mean) / sqrt(variance + epsilon) and M elements per channel:
-
-    - diff_gamma = sum of diff_dst * xhat over the channel
-    - diff_beta = sum of diff_dst over the channel
-    - diff_src = gamma / sqrt(variance + epsilon) * (diff_dst - diff_beta / M - xhat * diff_gamma /
-      M) with batch statistics
-    - diff_src = gamma / sqrt(variance + epsilon) * diff_dst with frozen statistics
-
-    The result is differentiable in forward and reverse mode, to any order. These derivatives are
-    JAX's own derivatives of the formulas in `jax.numpy`.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, Graph API, operation BatchNormTrainingBackward.
-    .. [2] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
+    The formulas are those of `onedsl.BatchNormTrainingBackward`. The result is differentiable in
+    forward and reverse mode, to any order, by JAX's own derivatives of the formulas in `jax.numpy`.
     """
     attributes = parse_attributes(epsilon, data_format, statistics)
     check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
@@ -161,7 +149,7 @@ def batch_norm(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalize by the batch statistics, as in training.
 
-    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta [1]_ [2]_.
+    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta.
 
     Parameters
     ----------
@@ -184,15 +172,8 @@ def batch_norm(
 
         diff_mean / M + diff_variance * 2 * (src - mean) / M
 
-    with M elements per channel. The function is a `jax.custom_vjp`: forward mode (`jax.jvp`,
-    `jax.jacfwd`) raises JAX's TypeError. Second derivatives work, with `jax.grad` of a gradient and
-    with `jax.hessian`.
-
-    References
-    ----------
-    .. [1] S. Ioffe, C. Szegedy: Batch Normalization: Accelerating Deep Network Training by Reducing
-       Internal Covariate Shift, 2015, Algorithm 1.
-    .. [2] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
+    with M elements per channel. Forward mode (`jax.jvp`, `jax.jacfwd`) raises JAX's TypeError.
+    Second derivatives work, with `jax.grad` of a gradient and with `jax.hessian`.
 
     Examples
     --------
@@ -223,7 +204,8 @@ def batch_norm_frozen(
 ) -> jax.Array:
     """Normalize by the given statistics, as in evaluation.
 
-    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta [1]_.
+    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta. Errors, forward
+    mode and second derivatives are as for `batch_norm`.
 
     Parameters
     ----------
@@ -239,25 +221,11 @@ def batch_norm_frozen(
     -------
     array, src's shape and dtype
 
-    Raises
-    ------
-    TypeError, ValueError
-        As in `batch_norm_backward`.
-
     Notes
     -----
     The gradient with respect to src, gamma and beta is that of `batch_norm_backward` with
     ``statistics="frozen"``. The gradients with respect to mean and variance are the derivatives of
-    the formula above, and follow from diff_gamma and diff_beta:
-
-    - diff_mean = -gamma / sqrt(variance + epsilon) * diff_beta
-    - diff_variance = -gamma / (2 * (variance + epsilon)) * diff_gamma
-
-    Forward mode and second derivatives behave as for `batch_norm`.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, Graph API, operation BatchNormInference.
+    the formula above.
     """
     attributes = parse_attributes(epsilon, data_format, "frozen")
     check(FROZEN_LAYER, attributes.data_format, src, mean, variance, gamma, beta)

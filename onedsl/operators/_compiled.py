@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Generic
 
 from .. import _core
@@ -154,6 +153,8 @@ class Compiled(Generic[Result]):
     def graph(self) -> Graph:
         """The graph that oneDNN compiled, and in `Graph.changes` how it differs from the call's.
 
+        ``print(compiled.graph)`` shows it as text, and ``compiled.graph.draw(path)`` draws it.
+
         Shapes are those that onedsl passes to oneDNN; ``op.graph`` returns the graph of the call
         itself. Only ``backend="onednn"`` has a graph, and `BatchNormalizationGrad` has none: oneDNN
         runs a primitive for it.
@@ -175,13 +176,6 @@ class Compiled(Generic[Result]):
             [name for i, (name, *_) in enumerate(ports["inputs"]) if self._given >> i & 1],
             [name for name, _, always, _ in ports["outputs"] if always or self._all_outputs],
         )
-
-    def draw(self, path: str | Path) -> None:
-        """Draw `graph` to a .png, .pdf or .svg file, with matplotlib.
-
-        ``print(compiled.graph)`` shows it as text.
-        """
-        self.graph.draw(path)
 
     def _call(self, inputs: Arrays, out: Any) -> Result:
         """Run the plan. Only ``__call__`` may call this, see `Operator._drop_ignored`."""

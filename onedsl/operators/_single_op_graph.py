@@ -25,44 +25,36 @@ _KINDS = {
 def graph_of(
     schema: OpSchema,
     attributes: Mapping[str, Any],
-    spec: TensorSpec | None,
+    spec: TensorSpec,
     stats_dtype: object,
     *,
     gamma: bool,
     all_outputs: bool = True,
 ) -> Graph:
-    """Return the graph of one call, with oneDNN's port names. Without a spec, sizes are unknown."""
+    """Return the graph of one call, with oneDNN's port names."""
     statistics = dtype_name(stats_dtype, "stats_dtype")
     _validation.check_bool("gamma", gamma)
-    if spec is not None:
-        _validation.check_rank(schema, _validation.check_spec(spec).shape)
-        _validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    _validation.check_rank(schema, _validation.check_spec(spec).shape)
+    _validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
     ports = _core.signature(schema.operation)
     inputs = [(name, tensor) for name, tensor, optional in ports["inputs"] if gamma or not optional]
     outputs = [(name, t) for name, t, always, _ in ports["outputs"] if all_outputs or always]
 
     def logical(number: int, is_tensor: bool) -> LogicalTensor:
-        if spec is None:
-            return LogicalTensor(number, "f32" if is_tensor else statistics, None, None)
         if is_tensor:
             return LogicalTensor(number, spec.dtype, spec.shape, spec.strides)
         shape = (spec.shape[attributes["data_format"].channel_axis],)
         return LogicalTensor(number, statistics, shape, c_strides(shape))
 
     tensors = [logical(i, is_tensor) for i, (_, is_tensor) in enumerate([*inputs, *outputs])]
-    kind = _KINDS[schema.operation]
+    kind, end = _KINDS[schema.operation], len(inputs)
     attrs = {
         name: str(value) if isinstance(value, DataFormat) else value
         for name, value in attributes.items()
         if value is not None
     }
-    return Graph(
-        (
-            GraphOp(
-                0, kind, kind, attrs, tuple(tensors[: len(inputs)]), tuple(tensors[len(inputs) :])
-            ),
-        )
-    )
+    op = GraphOp(0, kind, kind, attrs, tuple(tensors[:end]), tuple(tensors[end:]))
+    return Graph((op,))
 
 
 @dataclass(frozen=True)

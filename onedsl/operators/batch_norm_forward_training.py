@@ -10,7 +10,7 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _single_op_graph, _validation
+from . import _single_op_graph
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
@@ -201,21 +201,14 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
         Parameters
         ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src and of every other array of its shape.
-        stats_dtype : str or dtype, default "f32"
-            Dtype of mean and of every other array of its shape.
+        spec, stats_dtype, backend, autotune
+            As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
-        backend
-            As in a direct call.
-        autotune : bool
-            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------
         CompiledBatchNormForwardTraining
-            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormForwardTraining(
             self,
@@ -237,7 +230,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         return _single_op_graph.graph_of(
             SCHEMA,
             self._attributes,
-            _validation.check_spec(spec),
+            spec,
             stats_dtype,
             gamma=gamma,
         )

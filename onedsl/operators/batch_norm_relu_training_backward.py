@@ -199,25 +199,18 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
         Parameters
         ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src and of every other array of its shape.
-        stats_dtype : str or dtype, default "f32"
-            Dtype of mean and of every other array of its shape.
+        spec, stats_dtype, backend, autotune
+            As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
         dst : bool
             Whether calls pass dst.
         residual : bool
             Whether calls compute diff_residual.
-        backend
-            As in a direct call.
-        autotune : bool
-            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------
         CompiledBatchNormReLUTrainingBackward
-            A callable with the arrays of a direct call, in the same order, and ``out``.
         """
         return CompiledBatchNormReLUTrainingBackward(
             self,

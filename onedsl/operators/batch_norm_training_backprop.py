@@ -6,16 +6,13 @@ from typing import Any, Generic, Literal
 
 from .. import _core
 from .._compat import NamedTuple
-from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _single_op_graph
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
-from ._sums import BatchNormSums
-from ._validation import check_spec, parse_outputs
+from ._validation import parse_outputs
 from .batch_norm_training_backward import Out
 
 
@@ -76,7 +73,8 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     -----
     The specification's op is BatchNormTrainingBackprop-1 [1]_. input_forward is src, output_delta
     is diff_dst, and input_delta, gamma_delta and beta_delta are diff_src, diff_gamma and diff_beta.
-    One behavior differs: gamma is also used if input_delta is the only output.
+    One behavior differs: gamma is also used if input_delta is the only output. `reduce`, `apply`
+    and `graph` are methods of `BatchNormTrainingBackward` only.
 
     References
     ----------
@@ -130,28 +128,6 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         inputs = (input_forward, output_delta, mean, variance, gamma)
         return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
 
-    def reduce(
-        self, input_forward: AnyArray, output_delta: AnyArray, mean: AnyArray, variance: AnyArray
-    ) -> BatchNormSums:
-        """Compute the sums of a part of the batch, as `BatchNormTrainingBackward.reduce` does."""
-        return self._reduce((input_forward, output_delta, mean, variance))  # type: ignore[no-any-return]
-
-    def apply(
-        self,
-        sums: BatchNormSums,
-        input_forward: SrcArray,
-        output_delta: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        outputs: Literal["all", "input_delta"] = "all",
-        out: Out | None = None,
-    ) -> BatchNormDeltas[SrcArray]:
-        """Compute the gradients of a part, as `BatchNormTrainingBackward.apply` does."""
-        inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._apply(sums, inputs, parse_outputs(outputs, SCHEMA), out)
-
     def compile(
         self,
         spec: TensorSpec,
@@ -171,22 +147,4 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
             autotune=autotune,
-        )
-
-    def graph(
-        self,
-        spec: TensorSpec,
-        *,
-        stats_dtype: DType = "f32",
-        gamma: bool = True,
-        outputs: Literal["all", "input_delta"] = "all",
-    ) -> Graph:
-        """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does."""
-        return _single_op_graph.graph_of(
-            SCHEMA,
-            self._attributes,
-            check_spec(spec),
-            stats_dtype,
-            gamma=gamma,
-            all_outputs=parse_outputs(outputs, SCHEMA),
         )

@@ -249,7 +249,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         """Return oneDNN's graph of this op exactly as the arguments describe it.
 
         Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
-        oneDNN supports and computes.
+        oneDNN supports and computes. ``graph.to_json()`` is the format of benchdnn.
 
         Parameters
         ----------
@@ -266,60 +266,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         return _single_op_graph.graph_of(
             SCHEMA,
             self._attributes,
-            _validation.check_spec(spec),
-            stats_dtype,
-            gamma=gamma,
-            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
-        )
-
-    def to_json(
-        self,
-        spec: TensorSpec | None = None,
-        *,
-        stats_dtype: DType = "f32",
-        gamma: bool = True,
-        outputs: Literal["all", "diff_src"] = "all",
-    ) -> str:
-        """Return the JSON of a graph of this op, in the format of oneDNN's graph dump and benchdnn.
-
-        Parameters
-        ----------
-        spec : TensorSpec, optional
-            Shape, dtype and strides of src. Without it, sizes are oneDNN's value for unknown sizes.
-        stats_dtype, gamma, outputs
-            As in `compile`.
-
-        Returns
-        -------
-        str
-        """
-        return _single_op_graph.graph_of(
-            SCHEMA,
-            self._attributes,
             spec,
             stats_dtype,
             gamma=gamma,
             all_outputs=_validation.parse_outputs(outputs, SCHEMA),
-        ).to_json()
-
-    @classmethod
-    def from_json(cls, text: str) -> "BatchNormTrainingBackward":
-        """Return the operator for the JSON of a graph, from oneDNN's graph dump or `to_json`.
-
-        Parameters
-        ----------
-        text : str
-            Contents of the file. Use `onedsl.graph.Graph.from_json` to read the tensors, too.
-
-        Returns
-        -------
-        BatchNormTrainingBackward
-
-        Raises
-        ------
-        ValueError
-            If text is not the JSON of a graph with only this op. The message contains the path of
-            the invalid member.
-        """
-        call = _single_op_graph.parse_graph(Graph.from_json(text))
-        return cls(call.epsilon, call.data_format)
+        )

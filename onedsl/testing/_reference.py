@@ -82,16 +82,8 @@ def batch_norm_backward(
 
     Parameters
     ----------
-    src : array_like, (N, ..., C) or (N, C, ...)
-        Input of the forward pass.
-    diff_dst : array_like, src's shape
-        Gradient of the loss with respect to the output.
-    mean, variance : array_like, (C,)
-        Statistics of the forward pass; the variance is the biased one.
-    gamma : array_like, (C,), optional
-        Scale of the forward pass. The default is ones.
-    epsilon : float
-    data_format : {"NXC", "NCX"} or DataFormat
+    src, diff_dst, mean, variance, gamma, epsilon, data_format : array_like, float, DataFormat
+        As in `onedsl.BatchNormTrainingBackward`.
     statistics : {"batch", "frozen"}
         ``"batch"``: mean and variance are functions of src, and the gradient flows through them.
         ``"frozen"``: they are constants.
@@ -103,14 +95,8 @@ def batch_norm_backward(
 
     Notes
     -----
-    With ``xhat = (src - mean) / sqrt(variance + epsilon)`` and sums over the M elements of a
-    channel:
-
-    - ``diff_beta = sum(diff_dst)``
-    - ``diff_gamma = sum(diff_dst * xhat)``
-    - batch statistics [1]_ [2]_: ``diff_src = gamma / sqrt(variance + epsilon) * (diff_dst -
-      diff_beta / M - xhat * diff_gamma / M)``
-    - frozen statistics [3]_: ``diff_src = gamma / sqrt(variance + epsilon) * diff_dst``
+    The formulas are those of `onedsl.BatchNormTrainingBackward` [1]_ [2]_, and for frozen
+    statistics those of `onedsl.BatchNormalizationGrad` [3]_.
 
     References
     ----------
@@ -152,27 +138,13 @@ def batch_normalization_grad(
 
     Parameters
     ----------
-    input : array_like
-        Input of the forward pass.
-    input_gradient : array_like, input's shape
-        Gradient of the loss with respect to the output.
-    mean, variance, scale : array_like
-        Arrays of one shape, with as many dimensions as input. Each size is input's or 1.
-    epsilon : float
+    input, input_gradient, mean, variance, scale, epsilon : array_like, float
+        As in `onedsl.BatchNormalizationGrad`, which has the formulas [1]_.
 
     Returns
     -------
     BatchNormalizationGradients
         Float64 arrays.
-
-    Notes
-    -----
-    With ``xhat = (input - mean) / sqrt(variance + epsilon)`` and sums over the axes in which the
-    statistics have size 1 [1]_:
-
-    - ``output_gradient = scale / sqrt(variance + epsilon) * input_gradient``
-    - ``output_scale_gradient = sum(input_gradient * xhat)``
-    - ``output_bias_gradient = sum(input_gradient)``
 
     References
     ----------
@@ -240,35 +212,17 @@ def batch_norm_forward_training(
 
     Parameters
     ----------
-    src : array_like, (N, ..., C) or (N, C, ...)
-    mean, variance : array_like, (C,)
-        The running statistics before this batch.
-    gamma, beta : array_like, (C,), optional
-        Scale and shift. The defaults are ones and zeros.
-    residual : array_like, src's shape, optional
-        Added to the normalized tensor, before the ReLU.
-    epsilon : float
-    momentum : float, optional
-        Weight of the old running statistics. The default is oneDNN's, 0.5.
-    data_format : {"NXC", "NCX"} or DataFormat
+    src, mean, variance, gamma, beta, residual : array_like
+    epsilon, momentum, data_format, clip : float, DataFormat
+        As in `onedsl.BatchNormReLUForwardTraining`, which refers to the formulas [1]_.
     relu : bool
         Whether to apply ReLU.
-    clip : float, optional
-        Upper bound of the ReLU; 6.0 is ReLU6. The default is no bound.
 
     Returns
     -------
     BatchNormForward
         Float64 arrays. For an empty src the running statistics are unchanged and the batch
         statistics are zeros.
-
-    Notes
-    -----
-    With src's mean and biased variance as batch_mean and batch_variance [1]_:
-
-    - ``dst = gamma * (src - batch_mean) / sqrt(batch_variance + epsilon) + beta``
-    - ``running_mean = momentum * mean + (1 - momentum) * batch_mean``
-    - ``running_variance = momentum * variance + (1 - momentum) * batch_variance``
 
     References
     ----------
@@ -307,14 +261,10 @@ def batch_norm_relu_backward(
 
     Parameters
     ----------
-    src, diff_dst, mean, variance, gamma
-        The same as for `batch_norm_backward`. gamma may be None.
+    src, diff_dst, mean, variance, gamma, epsilon, data_format, clip : array_like, float, DataFormat
+        As in `onedsl.BatchNormReLUTrainingBackward`.
     dst : array_like, src's shape
         Output of the ReLU, rounded to its dtype.
-    epsilon : float
-    data_format : {"NXC", "NCX"} or DataFormat
-    clip : float, optional
-        Upper bound of the ReLU. The default is no bound.
 
     Returns
     -------

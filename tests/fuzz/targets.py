@@ -172,7 +172,6 @@ TARGETS = [
         onedsl.BatchNormTrainingBackprop,
         training_gradients,
         option=("outputs", "all", "input_delta"),
-        reduce_inputs=4,
     ),
     Target(
         onedsl.BatchNormalizationGrad,
