@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -235,6 +238,26 @@ def run_script(
     """Run a file of programs/, which may import helpers."""
     environment = {"PYTHONPATH": str(TESTS)} | (environment or {})
     return run_python(str(PROGRAMS / name), *arguments, environment=environment, **options)
+
+
+@contextlib.contextmanager
+def operations_of_runs(part: str) -> Iterator[list[str]]:
+    """Collect the operations of the runs whose names contain a text."""
+    seen = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            operation = getattr(record.args[0], "operation", "")  # a fallback has none
+            if part in operation:
+                seen.append(operation)
+
+    handler = Handler()
+    logging.getLogger("onedsl").addHandler(handler)
+    try:
+        with onedsl.verbose():
+            yield seen
+    finally:
+        logging.getLogger("onedsl").removeHandler(handler)
 
 
 def operator_of(text: str) -> onedsl.BatchNormTrainingBackward:

@@ -19,8 +19,6 @@ from torch_helpers import (
     torch,
 )
 
-from onedsl.runtime import run_log
-
 LIMITS = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
@@ -34,13 +32,7 @@ def enabled():
 @pytest.fixture
 def forward_runs(enabled):
     """The forward passes that onedsl ran."""
-    runs = []
-
-    def append(run):
-        if run.operation == "BatchNormForwardTraining":
-            runs.append(run.operation)
-
-    with run_log.log_runs_to(append):
+    with helpers.operations_of_runs("BatchNormForwardTraining") as runs:
         yield runs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import helpers
 import pytest
 from torch_helpers import (
     LAYERS,
@@ -19,8 +20,6 @@ from torch_helpers import (
     tensors,
     torch,
 )
-
-from onedsl.runtime import run_log
 
 RELU = {n: getattr(onedsl_torch, f"BatchNormReLU{n}d") for n in LAYERS}
 ADD_RELU = {n: getattr(onedsl_torch, f"BatchNormAddReLU{n}d") for n in LAYERS}
@@ -63,13 +62,7 @@ def relative_error(ours, exact):
 @pytest.fixture
 def calls():
     """The backward passes that onedsl computes."""
-    seen = []
-
-    def append(run):
-        if "Backward" in run.operation:
-            seen.append(run.operation)
-
-    with run_log.log_runs_to(append):
+    with helpers.operations_of_runs("Backward") as seen:
         yield seen
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .. import _core
 
 _LOG = logging.getLogger("onedsl")
 _LOCK = threading.RLock()
-_CALLBACKS: list[Callable[[RunRecord], object]] = []
 
 
 class RunRecord(NamedTuple):
@@ -43,27 +41,11 @@ class RunRecord(NamedTuple):
         )
 
 
-@contextlib.contextmanager
-def log_runs_to(callback: Callable[[RunRecord], object]) -> Iterator[None]:
-    """Inside a ``with`` block, call a function with the record of each run on any thread."""
-    with _LOCK:
-        _CALLBACKS.append(callback)
-        _core.enable_logging(True)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _CALLBACKS.remove(callback)
-            _core.enable_logging(bool(_CALLBACKS))
-
-
 def record(
     operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: Any
 ) -> None:
-    """Pass the record of a run to all callbacks. The C++ core calls this function."""
-    run = RunRecord(operation, dtype.name, geometry, *rest)
-    for callback in tuple(_CALLBACKS):
-        callback(run)
+    """Log a run. The C++ core calls this function while logging is enabled."""
+    _LOG.info("%s", RunRecord(operation, dtype.name, geometry, *rest))
 
 
 _core.set_run_log(record)
@@ -74,25 +56,8 @@ def record_fallback(reason: str) -> None:
     _LOG.info("PyTorch's own batch norm: onedsl does not support %s", reason)
 
 
-_settings = contextlib.ExitStack()  # what the first of nested scopes of `verbose` changed
+_settings = contextlib.ExitStack()  # undoes what the first of the open scopes changed
 _scopes: list[contextlib.ExitStack] = []  # that `verbose` returned and that have not ended
-
-
-def _begin(scope: contextlib.ExitStack) -> None:
-    """Log runs and enable the logger, unless another scope has done so."""
-    with _LOCK:
-        scope.callback(_end, scope)
-        _scopes.append(scope)
-        if len(_scopes) > 1:
-            return
-        if not _LOG.isEnabledFor(logging.INFO):
-            _settings.callback(_LOG.setLevel, _LOG.level)
-            _LOG.setLevel(logging.INFO)
-        if not _LOG.hasHandlers():
-            handler = logging.StreamHandler()
-            _LOG.addHandler(handler)
-            _settings.callback(_LOG.removeHandler, handler)
-        _settings.enter_context(log_runs_to(lambda run: _LOG.info("%s", run)))
 
 
 def _end(scope: contextlib.ExitStack) -> None:
@@ -125,5 +90,18 @@ def verbose() -> contextlib.ExitStack:
     BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner), src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
     """  # noqa: E501 - a line of output
     scope = contextlib.ExitStack()
-    _begin(scope)
+    with _LOCK:
+        scope.callback(_end, scope)
+        _scopes.append(scope)
+        if len(_scopes) > 1:
+            return scope
+        if not _LOG.isEnabledFor(logging.INFO):
+            _settings.callback(_LOG.setLevel, _LOG.level)
+            _LOG.setLevel(logging.INFO)
+        if not _LOG.hasHandlers():
+            handler = logging.StreamHandler()
+            _LOG.addHandler(handler)
+            _settings.callback(_LOG.removeHandler, handler)
+        _settings.callback(_core.enable_logging, False)
+        _core.enable_logging(True)
     return scope
