@@ -8,19 +8,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name. The default is those of the process.
-
-    Returns
-    -------
-    int
-        The exit status: 0 for success, 2 for invalid arguments, 1 if a verification failed or a
-        benchmark found a regression.
-    """
+    """Run the command line, by default with the process's arguments; return the exit status."""
     missing = [name for name in ("click", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         print(

@@ -330,7 +330,9 @@ def test_messages_that_name_the_remedy():
     )
     with pytest.raises(ValueError, match=expected):
         onedsl.BatchNormalizationGrad(1e-5)(x, x, c, c, c)
-    with pytest.raises(ValueError, match=r"both or neither, got None for out.diff_beta$"):
+    with pytest.raises(
+        ValueError, match=r"out.diff_beta must be an array, got None. Or pass outputs=\"diff_src\"$"
+    ):
         onedsl.BatchNormTrainingBackward(1e-5)(x, x, c, c, c, out=(x.copy(), c.copy(), None))
     with pytest.raises(ValueError, match=r"mean must have shape \(24,\), got \(3,\)"):
         onedsl.testing.batch_norm_backward(x, x, c[:3], c, epsilon=1e-5)

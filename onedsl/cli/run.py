@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
+from .. import _core
 from ..graph import Graph
-from ..graph._compiled_graph import new_array
 from ..operators._single_op_graph import CallInfo, parse_graph
 from ..operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
-from ..runtime.capabilities import capabilities
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
-from ..runtime.timing import NoiseMonitor, median_seconds
+from ..runtime.timing import NoiseMonitor, median_seconds, noise_warning
+from ..tensors.arrays import new_array
 from ..tensors.dtypes import DTYPES
 from ..tensors.spec import TensorSpec
 from ..testing import batch_norm_backward, random_problem
@@ -79,13 +79,16 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
                 unsupported = True
                 notes.append(f"{name}: {error}")
         times = median_seconds(calls, seconds=seconds) if calls else {}
-    passed = _show(graph_file, call, results, times, _reference(call, inputs))
+    reference = batch_norm_backward(
+        **_given(call, inputs), epsilon=call.epsilon, data_format=call.data_format
+    )
+    passed = _show(graph_file, call, results, times, reference)
     for note in notes:
         console().print(note, markup=False)
     status = (UNSUPPORTED if unsupported else 0) if passed else 1
     click.echo({0: "PASS", 1: "FAIL", UNSUPPORTED: "UNSUPPORTED"}[status])
-    if calls and (warning := monitor.warning(capabilities().num_threads)):
-        click.echo(warning, err=True)
+    if calls and monitor.is_noisy(_core.max_threads()):
+        click.echo(noise_warning(), err=True)
     return status
 
 
@@ -99,7 +102,6 @@ def _function(
         return functools.partial(compiled, **inputs)
     op = BatchNormTrainingBackward(call.epsilon, call.data_format)
     outputs: Any = "all" if call.all_outputs else "diff_src"
-    given = {n: array for n, array in inputs.items() if call.all_outputs or n != "gamma"}
     if backend == "onednn" and inputs["src"].size:
         changes: tuple[str, ...] = ()
         try:
@@ -112,7 +114,7 @@ def _function(
         if changes := changes + plan.graph.changes:
             text = "; ".join(changes)
             notes.append(f"onednn: changed by onedsl: {text}. as-written changes nothing")
-    return functools.partial(op, **given, outputs=outputs, backend=backend)
+    return functools.partial(op, **_given(call, inputs), outputs=outputs, backend=backend)
 
 
 def _read(path: Path) -> Graph:
@@ -141,11 +143,9 @@ def random_inputs(call: CallInfo) -> Arrays:
     return arrays
 
 
-def _reference(call: CallInfo, inputs: Arrays) -> BatchNormGradients:
-    src, diff_dst, mean, variance = (inputs[n] for n in ("src", "diff_dst", "mean", "variance"))
-    gamma = inputs.get("gamma") if call.all_outputs else None
-    options = {"epsilon": call.epsilon, "data_format": call.data_format}
-    return batch_norm_backward(src, diff_dst, mean, variance, gamma, **options)  # type: ignore[arg-type]
+def _given(call: CallInfo, inputs: Arrays) -> Arrays:
+    """Return the inputs without a gamma that is ignored because only diff_src is computed."""
+    return {n: array for n, array in inputs.items() if call.all_outputs or n != "gamma"}
 
 
 def _show(

@@ -8,12 +8,17 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from .. import _core
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
-from ..tensors.arrays import AnyArray, Array, as_numpy, may_overlap, same_memory
-from ..tensors.dtypes import DTYPES, dtype_name
+from ..tensors.arrays import (
+    AnyArray,
+    Array,
+    as_numpy,
+    check_like,
+    may_overlap,
+    new_array,
+    same_memory,
+)
 from ._check import check_graph
 from ._convert import ops_to_core, partitions_from_core
 from ._parts import PORTS, GraphOp, LogicalTensor
@@ -93,13 +98,6 @@ class CompiledGraph:
         ------
         TypeError, ValueError
             If an array is missing, unknown, or not as the graph's tensor. Nothing was written.
-        OneDNNError
-            If oneDNN fails.
-
-        Warns
-        -----
-        OneDNNDefectWarning
-            If `defects` has entries.
         """
         given = {} if out is None else dict(out)
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
@@ -201,35 +199,5 @@ def _check_names(
 def _checked(name: str, value: AnyArray, tensor: LogicalTensor) -> Array:
     """Return a caller's array as a NumPy view if it is as the tensor, or raise."""
     array = as_numpy(name, value)
-    if dtype_name(array.dtype, name) != tensor.dtype:
-        got = dtype_name(array.dtype, name)
-        raise TypeError(f"{name} must be {tensor.dtype} as in the graph, got {got}")
-    if array.shape != tensor.shape:
-        raise ValueError(
-            f"{name} must have shape {tensor.shape} as in the graph, got {array.shape}"
-        )
-    expected = _byte_strides(tensor)
-    steps = zip(array.shape, array.strides, expected, strict=True)
-    if array.size and any(size > 1 and a != b for size, a, b in steps):
-        raise ValueError(
-            f"{name} must have strides {expected} in bytes as in the graph, got {array.strides}"
-        )
-    if not array.flags.aligned:
-        raise ValueError(f"{name} must be aligned to its items")
+    check_like(name, array, tensor, "as in the graph")
     return array
-
-
-def _byte_strides(tensor: LogicalTensor) -> tuple[int, ...]:
-    """Return strides in bytes; 0 where they are never used and might overflow."""
-    item, shape = DTYPES[tensor.dtype].itemsize, tensor.shape or ()
-    steps = zip(shape, tensor.strides or (), strict=True)
-    return tuple(0 if size <= 1 or 0 in shape else step * item for size, step in steps)
-
-
-def new_array(tensor: LogicalTensor) -> Array:
-    """Return an array of zeros for an output, at the beginning of a cache line."""
-    dtype, shape, strides = DTYPES[tensor.dtype], tensor.shape or (), _byte_strides(tensor)
-    extent = sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size > 1)
-    memory = np.zeros(extent + dtype.itemsize + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return np.ndarray(shape, dtype, memory, start, strides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,36 +17,27 @@ DUMP_ATTRIBUTES = ("backend", "partition_id")
 
 def ops_to_core(ops: Sequence[GraphOp]) -> list[_core.Node]:
     """Return ops, which must be valid, as tuples."""
-    return [
-        (
-            op.id,
-            op.name,
-            op.kind,
-            [
-                (name, float(value) if type(value) is int else value)
-                for name, value in op.attrs.items()
-                if name not in DUMP_ATTRIBUTES
-            ],
-            [_tensor_to_core(tensor) for tensor in op.inputs],
-            [_tensor_to_core(tensor) for tensor in op.outputs],
+    nodes: list[_core.Node] = []
+    for op in ops:
+        attrs: list[tuple[str, Any]] = [
+            (name, float(value) if type(value) is int else value)
+            for name, value in op.attrs.items()
+            if name not in DUMP_ATTRIBUTES
+        ]
+        inputs, outputs = (
+            [dataclasses.astuple(t) for t in side] for side in (op.inputs, op.outputs)
         )
-        for op in ops
-    ]
+        nodes.append((op.id, op.name, op.kind, attrs, inputs, outputs))
+    return nodes
 
 
-def ops_from_core(ops: Sequence[_core.Node]) -> tuple[GraphOp, ...]:
+def ops_from_core(nodes: Sequence[_core.Node]) -> tuple[GraphOp, ...]:
     """Return tuples as ops."""
-    return tuple(
-        GraphOp(
-            number,
-            name,
-            kind,
-            {key: _attribute(value) for key, value in attrs},
-            _tensors_from_core(inputs),
-            _tensors_from_core(outputs),
-        )
-        for number, name, kind, attrs, inputs, outputs in ops
-    )
+    ops = []
+    for number, name, kind, attrs, inputs, outputs in nodes:
+        attributes = {key: _attribute(value) for key, value in attrs}
+        ops.append(GraphOp(number, name, kind, attributes, _tensors(inputs), _tensors(outputs)))
+    return tuple(ops)
 
 
 def partitions_from_core(
@@ -53,27 +45,15 @@ def partitions_from_core(
 ) -> tuple[Partition, ...]:
     """Return tuples as partitions of a graph with these ops."""
     kinds = {op.id: op.kind for op in ops}
-    return tuple(
-        Partition(
-            number,
-            " + ".join(kinds[i] for i in op_ids),
-            tuple(op_ids),
-            supported,
-            _tensors_from_core(inputs),
-            _tensors_from_core(outputs),
-        )
-        for number, op_ids, supported, inputs, outputs in partitions
-    )
+    parts = []
+    for number, op_ids, supported, inputs, outputs in partitions:
+        kind = " + ".join(kinds[i] for i in op_ids)
+        sides = _tensors(inputs), _tensors(outputs)
+        parts.append(Partition(number, kind, tuple(op_ids), supported, *sides))
+    return tuple(parts)
 
 
-def _tensor_to_core(tensor: LogicalTensor) -> _core.TensorTuple:
-    shape, strides = tensor.shape or (), tensor.strides or ()
-    return (
-        tensor.id, tensor.dtype, shape, strides, tensor.layout_type, tensor.property_type
-    )  # fmt: skip
-
-
-def _tensors_from_core(rows: Sequence[_core.TensorTuple]) -> tuple[LogicalTensor, ...]:
+def _tensors(rows: Sequence[_core.TensorTuple]) -> tuple[LogicalTensor, ...]:
     return tuple(
         LogicalTensor(number, dtype, tuple(shape), tuple(strides), layout, prop)
         for number, dtype, shape, strides, layout, prop in rows

@@ -24,14 +24,11 @@ class Graph:
     ----------
     ops : tuple of GraphOp
     changes : tuple of str
-        What ``backend="onednn"`` changed in the graph that its caller asked for. Empty for other
-        graphs.
+        What ``backend="onednn"`` changed in the graph that its caller asked for, else empty.
     version : str
         Version of the oneDNN that created the graph.
-    engine_kind : str
-        Usually ``"cpu"``.
-    fpmath_mode : str
-        Usually ``"strict"``.
+    engine_kind, fpmath_mode : str
+        Usually ``"cpu"`` and ``"strict"``.
     """
 
     ops: tuple[GraphOp, ...]
@@ -43,11 +40,8 @@ class Graph:
     def partitions(self) -> tuple[Partition, ...]:
         """Return the partitions into which oneDNN divides the graph, in execution order.
 
-        Returns
-        -------
-        tuple of Partition
-            `Partition.supported` is oneDNN's answer. It may be True for a partition that oneDNN
-            does not compile.
+        `Partition.supported` is oneDNN's answer. It may be True for a partition that oneDNN does
+        not compile.
 
         Raises
         ------
@@ -64,10 +58,6 @@ class Graph:
     def compile(self) -> CompiledGraph:
         """Compile the graph as it is by oneDNN, for its CPU engine.
 
-        Returns
-        -------
-        CompiledGraph
-
         Raises
         ------
         ValueError
@@ -80,12 +70,7 @@ class Graph:
         return CompiledGraph(self.ops)
 
     def to_json(self) -> str:
-        """Return the graph in the JSON format of oneDNN's dumps and benchdnn, without partitions.
-
-        Returns
-        -------
-        str
-        """
+        """Return the graph in the JSON format of oneDNN's dumps, without partitions."""
         document = {
             "version": self.version,
             "engine_kind": self.engine_kind,
@@ -97,15 +82,6 @@ class Graph:
     @classmethod
     def from_json(cls, text: str) -> Graph:
         """Parse the JSON format of oneDNN's dumps.
-
-        Parameters
-        ----------
-        text : str
-            The JSON document.
-
-        Returns
-        -------
-        Graph
 
         Raises
         ------
@@ -123,12 +99,7 @@ class Graph:
         )
 
     def draw(self, path: str | Path) -> None:
-        """Draw the ops with their tensors and partitions to an image file.
-
-        Parameters
-        ----------
-        path : str or Path
-            The file to write. Its suffix must be .png, .pdf or .svg.
+        """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
 
         Raises
         ------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import _core
+from ..tensors.spec import byte_strides
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
@@ -52,14 +53,10 @@ class LogicalTensor:
         Ports with the same id share a tensor.
     dtype : str
         ``"f32"``, ``"bf16"``, ``"f16"`` or another data type of oneDNN.
-    shape : tuple of int or None
-        None if unknown.
-    strides : tuple of int or None
-        In elements. None if unknown.
-    layout_type : str
-        Usually ``"strided"``.
-    property_type : str
-        Usually ``"undef"``.
+    shape, strides : tuple of int or None
+        None if unknown. Strides are in elements.
+    layout_type, property_type : str
+        Usually ``"strided"`` and ``"undef"``.
     """
 
     id: int
@@ -68,6 +65,11 @@ class LogicalTensor:
     strides: tuple[int, ...] | None
     layout_type: str = "strided"
     property_type: str = "undef"
+
+    @property
+    def byte_strides(self) -> tuple[int, ...]:
+        """Strides in bytes, as `TensorSpec.byte_strides`."""
+        return byte_strides(self.shape or (), self.dtype, self.strides or ())
 
     def __str__(self) -> str:
         """Return dtype, shape, layout and strides."""

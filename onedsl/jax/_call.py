@@ -33,8 +33,8 @@ def _check_ffi_version() -> None:
     if major != "0":
         raise ImportError(
             "onedsl.jax needs a JAX whose foreign function interface (FFI) has major version 0, "
-            f"got JAX {jax.__version__} with version {major}. Install a newer onedsl or an older "
-            "JAX: 0.6.1 to 0.10.2 are tested",
+            f"got JAX {jax.__version__} with version {major}. Install a newer onedsl, or an "
+            "older JAX that onedsl.jax documents",
             name="jax",
         )
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from .. import _core
 from ..runtime.errors import UnsupportedError
 from ..runtime.timing import median_seconds
+from ..tensors.arrays import new_array
 from ..tensors.spec import TensorSpec
 
 
@@ -29,14 +26,10 @@ def fastest(
     if len(plans) == 1 or any(spec and 0 in spec.shape for spec in specs):
         return plans[-1]
 
-    inputs = tuple(None if spec is None else ones(spec) for spec in specs)
+    inputs = tuple(None if spec is None else new_array(spec) for spec in specs)
+    for array in inputs:
+        if array is not None:
+            array[...] = 1
     out = plans[0].run(inputs, None)
     seconds = median_seconds({plan: functools.partial(plan.run, inputs, out) for plan in plans})
     return min(plans, key=seconds.__getitem__)
-
-
-def ones(spec: TensorSpec) -> npt.NDArray[Any]:
-    """Return an array of ones with the shape, dtype and strides of a spec."""
-    slowest_first = sorted(range(len(spec.shape)), key=lambda axis: -spec.strides[axis])
-    array = np.ones([spec.shape[axis] for axis in slowest_first], spec.numpy_dtype)
-    return array.transpose(np.argsort(slowest_first))

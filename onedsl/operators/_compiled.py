@@ -124,12 +124,6 @@ class Compiled(Generic[Result]):
         return self._statistics.shape
 
     @property
-    def gamma(self) -> bool:
-        """Whether calls pass gamma, also if the operator has another name for it."""
-        names = [name for name, *_ in _core.signature(self._operator._schema.operation)["inputs"]]
-        return bool(self._given >> names.index("gamma") & 1)
-
-    @property
     def outputs(self) -> str:
         """The outputs that calls compute: ``"all"``, or the names of the required ones."""
         return "all" if self._all_outputs else ", ".join(self._operator._schema.required)

@@ -70,18 +70,9 @@ class OpSchema:
     ) -> OpSchema:
         """Return the schema of an operation of the core.
 
-        Parameters
-        ----------
-        operation, result
-            As the fields.
-        names : mapping of str to str
-            The class's port names by the core's, where they differ.
-        documents : mapping of str to str
-            `Port.document` by the class's port names.
-        required : tuple of str
-            Inputs that are optional in the core and required here.
-        **limits
-            The other fields.
+        `names` maps the core's port names to the class's where they differ, `documents` the class's
+        port names to `Port.document`. `required` are inputs that are optional in the core only. The
+        other arguments are fields.
         """
         signature = _core.signature(operation)
 

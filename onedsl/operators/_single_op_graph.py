@@ -82,11 +82,8 @@ class CallInfo:
 def parse_graph(graph: Graph) -> CallInfo:
     """Return the call that a graph of one op describes.
 
-    Raises
-    ------
-    ValueError
-        If the graph has other ops, or the op does not support the call. The message contains the
-        path of the invalid member, such as ``graph[0].inputs[2] (mean)``.
+    Another graph is a ValueError with the path of the invalid member, such as
+    ``graph[0].inputs[2] (mean)``.
     """
     if graph.engine_kind != "cpu":
         raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')

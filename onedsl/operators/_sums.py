@@ -56,8 +56,7 @@ class BatchNormTotals:
             It is copied.
         allow_nan : bool
             Whether numbers may be NaN. `reduce` may return NaN for a batch with NaN or inf, which
-            is an error in most programs. Pass True if your program handles NaN, for example by
-            skipping the step, as PyTorch's GradScaler does.
+            is an error in most programs. Pass True if your program handles NaN.
 
         Returns
         -------
@@ -67,18 +66,16 @@ class BatchNormTotals:
         Raises
         ------
         ValueError
-            If vector has another shape or dtype, does not start with an integer from 0 to 2^53,
-            contains NaN, or has a negative m2.
+            If it is no vector of `to_vector`, or contains NaN.
         """
         return cls(vector, allow_nan=allow_nan)
 
     def to_vector(self) -> Vector:
-        """Return all numbers in one new array, in the order of `from_vector`.
+        """Return the count, the C numbers of diff_beta or mean, and those of diff_gamma or m2.
 
         Returns
         -------
         numpy.ndarray, (2 C + 1,), f64
-            The count, then the C numbers of diff_beta or mean, then those of diff_gamma or m2.
         """
         return self._vector.copy()
 

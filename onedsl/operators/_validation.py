@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import _core
-from ..tensors.arrays import Array, as_numpy, is_contiguous, may_overlap, same_layout, same_memory
+from ..tensors.arrays import (
+    Array,
+    as_numpy,
+    check_like,
+    is_contiguous,
+    may_overlap,
+    same_layout,
+    same_memory,
+)
 from ..tensors.dtypes import dtype_name
 from ..tensors.spec import TensorSpec
 from ._schema import OpSchema, Port, channel_axis
@@ -202,22 +210,15 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
         names = ", ".join(port.name for port in ports)
         got = f"one of {len(out)}" if isinstance(out, tuple | list) else type(out).__name__
         raise TypeError(f"out must be a tuple ({names}), got {got}")
-    given = {port.name for port, value in zip(ports, out, strict=True) if value is not None}
-    for name in schema.required:
-        if name not in given:
-            raise ValueError(f"out.{name} must be an array, got None")
-    rest = schema.on_request
-    members = _listed([f"out.{name}" for name in rest])
-    if 0 < len(given.intersection(rest)) < len(rest):
-        raise ValueError(
-            f"{members} must be given {_together(rest)}, got None for "
-            f"{_listed([f'out.{name}' for name in rest if name not in given])}"
-        )
-    if all_outputs and not given.issuperset(rest):
-        are = "arrays" if len(rest) > 1 else "an array"
-        raise ValueError(f"{members} must be {are}, got None. Or pass {schema.options[1]}")
-    if not all_outputs and given.intersection(rest):
-        raise ValueError(f"{members} must be None with {schema.options[1]}")
+    for port, value in zip(ports, out, strict=True):
+        requested = all_outputs or not port.optional
+        if requested and value is None:
+            remedy = f". Or pass {schema.options[1]}" if port.optional else ""
+            raise ValueError(f"out.{port.name} must be an array, got None{remedy}")
+        if value is not None and not requested:
+            raise ValueError(
+                f"out.{port.name} must be None with {schema.options[1]}, got {type(value).__name__}"
+            )
     return tuple(out)
 
 
@@ -323,28 +324,15 @@ def check_compiled_for(
             raise TypeError(f"{name} {must}: this was compiled with {port.name}={passed}")
         if array is None:
             continue
-        expected = spec if port.kind == "tensor" else statistics
-        got = dtype_name(array.dtype)
-        if got != expected.dtype:
-            option = "" if port.kind == "tensor" else "stats_dtype="
-            raise TypeError(f"{name} must be {option}{expected.dtype} as compiled for, got {got}")
-        if array.shape != expected.shape:
-            raise ValueError(
-                f"{name} must have shape {expected.shape} as compiled for, got {array.shape}"
-            )
         if port.kind == "tensor":
-            _check_compiled_strides(name, array, expected.byte_strides)
-
-
-def _check_compiled_strides(name: str, array: Array, expected: tuple[int, ...]) -> None:
-    strides = zip(array.shape, array.strides, expected, strict=True)
-    if array.size and any(a != b for size, a, b in strides if size > 1):
-        raise ValueError(
-            f"{name} must have strides {expected} (in bytes) as compiled for, got {array.strides}. "
-            f"Compile for TensorSpec.of({name}), or copy {name} to these strides"
-        )
-    if not array.flags.aligned:
-        raise ValueError(f"{name} must be aligned to its items. Pass {name}.copy()")
+            remedy = f". Compile for TensorSpec.of({name}), or copy {name} to these strides"
+            check_like(name, array, spec, "as compiled for", remedy)
+        elif (got := dtype_name(array.dtype)) != statistics.dtype:
+            expected = f"stats_dtype={statistics.dtype} as compiled for"
+            raise TypeError(f"{name} must be {expected}, got {got}")
+        elif array.shape != statistics.shape:
+            expected = f"shape {statistics.shape} as compiled for"
+            raise ValueError(f"{name} must have {expected}, got {array.shape}")
 
 
 # ---- Lists of names ----

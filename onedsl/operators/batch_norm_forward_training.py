@@ -117,7 +117,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
     @property
     def momentum(self) -> float | None:
-        """Weight of the old running statistics in the new ones; None means oneDNN's 0.5."""
+        """Weight of the old running statistics in the new ones; None means the default."""
         return self._attributes["momentum"]  # type: ignore[no-any-return]
 
     def __call__(

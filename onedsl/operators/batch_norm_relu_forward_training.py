@@ -41,10 +41,8 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     ----------
     epsilon : float
         Added to the variance under the square root. Positive and finite.
-    momentum : float, optional
-        Weight of the old running statistics in the new ones, from 0 to 1. Default: 0.5.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of src: last or second.
+    momentum, data_format
+        As in `BatchNormForwardTraining`.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 
@@ -89,7 +87,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
     @property
     def momentum(self) -> float | None:
-        """Weight of the old running statistics in the new ones; None means oneDNN's 0.5."""
+        """Weight of the old running statistics in the new ones; None means the default."""
         return self._attributes["momentum"]  # type: ignore[no-any-return]
 
     @property

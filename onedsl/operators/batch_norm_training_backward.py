@@ -253,15 +253,12 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
         Parameters
         ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src.
-        stats_dtype, gamma, outputs
+        spec, stats_dtype, gamma, outputs
             As in `compile`.
 
         Returns
         -------
         onedsl.graph.Graph
-            A graph with the port names of oneDNN's documentation.
         """
         return _single_op_graph.graph_of(
             SCHEMA,

@@ -65,21 +65,9 @@ class Capabilities:
 
         Parameters
         ----------
-        dtype : str or dtype
-            Dtype of src.
-        stats_dtype : str or dtype
-            Dtype of mean, variance and gamma.
-
-        Returns
-        -------
-        bool
-
-        Raises
-        ------
-        TypeError
-            If a dtype is not f32, bf16 or f16.
-        ValueError
-            If the op does not support the combination.
+        dtype, stats_dtype : str or dtype
+            Dtypes of src, and of mean, variance and gamma. Other combinations than those that the
+            op supports raise TypeError or ValueError.
         """
         data, statistics = dtype_name(dtype), dtype_name(stats_dtype, "stats_dtype")
         if statistics not in STATISTICS[data]:
@@ -122,10 +110,6 @@ def capabilities() -> Capabilities:
     """Return versions, instruction sets, and the variants of the op that oneDNN alone supports.
 
     The first call compiles each variant with oneDNN, which takes a fraction of a second.
-
-    Returns
-    -------
-    Capabilities
 
     Raises
     ------

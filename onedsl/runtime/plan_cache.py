@@ -13,26 +13,15 @@ class PlanCounts(NamedTuple):
     plans: int
     """Number of plans."""
     bytes: int
-    """Estimated memory of the plans: about 90 KiB for each oneDNN plan, some hundred bytes for
-    each plan of onedsl's own kernels."""
+    """Estimated memory of the plans. Those of oneDNN are much larger than onedsl's own."""
 
 
 def plan_counts() -> PlanCounts:
     """Return the number and the estimated memory of the cached plans.
 
     A call caches one plan for each new combination of operator, shape, memory order, dtypes,
-    epsilon, outputs, backend and number of threads. The cache is cleared when it reaches 4096
-    plans or 64 MiB.
-
-    Returns
-    -------
-    PlanCounts
-
-    Examples
-    --------
-    >>> onedsl.clear_plans()
-    >>> onedsl.plan_counts()
-    PlanCounts(plans=0, bytes=0)
+    epsilon, outputs, backend and number of threads. The cache is cleared when it reaches some
+    thousand plans, or tens of megabytes.
     """
     return PlanCounts(*_core.plan_counts())
 

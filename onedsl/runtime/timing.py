@@ -28,18 +28,8 @@ def samples_of(
 ) -> dict[Name, list[float]]:
     """Time calls in interleaved rounds, so that slow phases of the machine affect all of them.
 
-    Parameters
-    ----------
-    calls : mapping of name to callable
-    seconds : float
-        Total time for all calls. At least `MIN_ROUNDS` rounds are run, even if they take longer.
-    pause : float
-        Seconds to sleep before each sample.
-
-    Returns
-    -------
-    dict
-        The seconds per call for each name, one value for each round.
+    Return the seconds per call for each name, one value for each round. The rounds take `seconds`
+    in total, but there are at least `MIN_ROUNDS`. `pause` is slept before each sample.
     """
     timers = {name: timeit.Timer(call, timer=time.perf_counter) for name, call in calls.items()}
     samples: dict[Name, list[float]] = {name: [] for name in calls}
@@ -87,10 +77,6 @@ class NoiseMonitor:
             return False
         used = others / (time.perf_counter() - self._begin)
         return num_threads + used > (os.cpu_count() or 1) + TOLERATED_CPUS
-
-    def warning(self, num_threads: int) -> str:
-        """Return a warning if the times since the construction are noisy, else an empty string."""
-        return noise_warning() if self.is_noisy(num_threads) else ""
 
 
 def noise_warning() -> str:

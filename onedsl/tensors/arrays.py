@@ -42,12 +42,9 @@ else:  # Python 3.13 is the first one whose TypeVar has defaults
 
 
 def as_numpy(name: str, value: object) -> Array:
-    """Return a NumPy array over the memory of an f32, bf16 or f16 array of any library.
+    """Return a NumPy array over the memory of an f32, bf16 or f16 array of any library, or raise.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If the value is not such an array. The message calls it `name`.
+    Error messages call it `name`.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -76,15 +73,47 @@ def is_contiguous(array: Array) -> bool:
     return bool(array.flags.c_contiguous and array.flags.aligned)
 
 
-def same_layout(array: Array, like: Array) -> bool:
-    """Return whether an array is aligned and has the strides of another array of its shape.
+def same_strides(array: Array, strides: Sequence[int]) -> bool:
+    """Return whether an array has these strides, in bytes.
 
     Strides that are never used (of axes of size 1, and of empty arrays) may differ.
     """
-    if not array.flags.aligned:
-        return False
-    steps = zip(array.shape, array.strides, like.strides, strict=True)
+    steps = zip(array.shape, array.strides, strides, strict=True)
     return array.size == 0 or all(a == b for size, a, b in steps if size > 1)
+
+
+def same_layout(array: Array, like: Array) -> bool:
+    """Return whether an array is aligned and has the strides of another array of its shape."""
+    return bool(array.flags.aligned) and same_strides(array, like.strides)
+
+
+def check_like(name: str, array: Array, spec: Any, why: str, remedy: str = "") -> None:
+    """Raise unless an array is aligned and has shape, dtype and byte_strides of a spec."""
+    got = dtype_name(array.dtype)
+    if got != spec.dtype:
+        raise TypeError(f"{name} must be {spec.dtype} {why}, got {got}")
+    if array.shape != spec.shape:
+        raise ValueError(f"{name} must have shape {spec.shape} {why}, got {array.shape}")
+    if not same_strides(array, spec.byte_strides):
+        raise ValueError(
+            f"{name} must have strides {spec.byte_strides} (in bytes) {why}, got {array.strides}"
+            f"{remedy}"
+        )
+    if not array.flags.aligned:
+        raise ValueError(f"{name} must be aligned to its items. Pass {name}.copy()")
+
+
+def new_array(spec: Any, line: int = 64) -> Array:
+    """Return zeros with shape, dtype and byte_strides of a spec, which may leave gaps.
+
+    The memory begins at a cache line; `line` is the size of a cache line in bytes.
+    """
+    steps = zip(spec.shape, spec.byte_strides, strict=True)
+    extent = sum((size - 1) * step for size, step in steps if size > 1)
+    dtype = DTYPES[spec.dtype]
+    memory = np.zeros(extent + dtype.itemsize + line, np.uint8)
+    start = -memory.ctypes.data % line
+    return np.ndarray(spec.shape, dtype, memory, start, spec.byte_strides)
 
 
 def same_memory(array: Array, other: Array) -> bool:

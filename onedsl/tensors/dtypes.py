@@ -42,10 +42,7 @@ _SPELLINGS = {name: name for name in DTYPES} | {d.name: name for name, d in DTYP
 def dtype_name(dtype: object, argument: str = "dtype") -> str:
     """Return the short name of a dtype: ``"f32"``, ``"bf16"`` or ``"f16"``.
 
-    Raises
-    ------
-    TypeError
-        If the dtype is another one, or not in native byte order. The message calls it `argument`.
+    Another dtype, or byte order, is a TypeError that calls it `argument`.
     """
     if isinstance(dtype, str):
         name = _SPELLINGS.get(dtype)

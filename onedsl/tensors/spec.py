@@ -156,20 +156,23 @@ class TensorSpec:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Strides in bytes, as in NumPy.
-
-        Strides that are never used (of axes of size 1, and of empty tensors) are 0 here: their
-        values in `strides` are arbitrary and might overflow when they are converted to bytes.
-        """
-        empty = 0 in self.shape
-        return tuple(
-            0 if empty or size <= 1 else step * self.numpy_dtype.itemsize
-            for step, size in zip(self.strides, self.shape, strict=True)
-        )
+        """Strides in bytes, as in NumPy; 0 where they are never used, see `byte_strides`."""
+        return byte_strides(self.shape, self.dtype, self.strides)
 
     def __repr__(self) -> str:
         strides = "" if self.strides == c_strides(self.shape) else f", strides={self.strides}"
         return f"onedsl.TensorSpec({self.shape}, {self.dtype!r}{strides})"
+
+
+def byte_strides(shape: Sequence[int], dtype: str, strides: Sequence[int]) -> tuple[int, ...]:
+    """Convert strides from elements to bytes.
+
+    Strides that are never used (of axes of size 1, and of empty tensors) become 0: their values
+    are arbitrary and might overflow.
+    """
+    steps = zip(shape, strides, strict=True)
+    item, empty = DTYPES[dtype].itemsize, 0 in shape
+    return tuple(0 if empty or size <= 1 else step * item for size, step in steps)
 
 
 def c_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -27,21 +27,8 @@ per channel."""
 def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     """Return the relative error ``|actual - expected| / |expected|`` in L2 norms, in float64.
 
-    Parameters
-    ----------
-    actual, expected : array_like
-        Arrays of the same shape.
-
-    Returns
-    -------
-    float
-        The relative error. It is 0 if both arrays are zero or empty, inf if only expected is zero,
-        and NaN if actual contains NaN.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ.
+    It is 0 if both arrays are zero or empty, inf if only expected is zero, and NaN if actual
+    contains NaN. Arrays of different shapes raise ValueError.
     """
     a, e = to_float64(actual), to_float64(expected)
     if a.shape != e.shape:

@@ -139,7 +139,6 @@ def describe(plan: onedsl.Compiled[Any]) -> None:
     assert_type(plan.backend, str)
     assert_type(plan.implementation, str)
     assert_type(plan.num_threads, int)
-    assert_type(plan.gamma, bool)
     assert_type(plan.stats_shape, tuple[int, ...])
     print(plan.spec, plan.stats_dtype, plan.outputs)
 
