@@ -18,14 +18,13 @@ from rich.console import Console
 
 from onedsl import _core, bench, testing
 from onedsl.__main__ import main
-from onedsl.bench import compare
 from onedsl.bench.implementations import (
     MAX_COPIES,
     memory,
     random_problem,
     uses_non_temporal_stores,
 )
-from onedsl.bench.measure import standard_error
+from onedsl.bench.measure import change_of, key_of, standard_error
 from onedsl.cli.bench import layer_shapes, rows_tables, summary, titles
 from onedsl.cli.plot import draw
 from onedsl.runtime import timing
@@ -387,7 +386,7 @@ def compared(old, new, *, noise=0.01, non_temporal=True):
         dataclasses.replace(row(seconds=old), noise=errors),
         dataclasses.replace(row(seconds=new), noise=errors, non_temporal=non_temporal),
     ]
-    return compare.change(rows[1], {compare.key_of(rows[0]): rows[0]})
+    return change_of(rows[1], {key_of(rows[0]): rows[0]})
 
 
 def test_times_are_compared_in_triads():

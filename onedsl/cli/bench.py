@@ -14,8 +14,9 @@ import click
 from rich.table import Table
 
 from .. import bench as benchmark
-from ..bench import Row, compare, geometric_mean, steps
+from ..bench import Row, geometric_mean, steps
 from ..bench.cases import Shape
+from ..bench.measure import change_of, key_of, read_rows
 from ..graph._drawing import SUFFIXES
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
@@ -133,8 +134,8 @@ def bench(
     layers = list(benchmark.layers(workloads, dtypes, formats, operations))
     earlier: dict[object, Row] = {}
     if old_file:
-        machine, earlier = compare.read(old_file)
-        if not {compare.key_of(case) for layer in layers for case in layer} & earlier.keys():
+        machine, earlier = read_rows(old_file)
+        if not {key_of(case) for layer in layers for case in layer} & earlier.keys():
             raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
 
     out = console()
@@ -159,7 +160,7 @@ def bench(
     for name, now in benchmark.machine_facts().items():
         if machine.get(name) != now:
             out.print(f"{name}: {machine.get(name)} before, {now} now", markup=False)
-    changes = [change for row in rows if (change := compare.change(row, earlier))]
+    changes = [change for row in rows if (change := change_of(row, earlier))]
     slower = sum(change.is_slower for change in changes)
     mean = geometric_mean([change.ratio for change in changes])
     out.print(f"{slower} of {len(changes)} rows slower; new/old time {mean:.2f} (geometric mean)")
@@ -194,7 +195,7 @@ def rows_tables(rows: Sequence[Row], earlier: Mapping[object, Row]) -> Iterator[
 
     def line(row: Row) -> list[str]:
         key = row.operation, row.shape, row.dtype
-        change = compare.change(row, earlier)
+        change = change_of(row, earlier)
         nxc = in_nxc.get(key, math.nan) if row.data_format == "NCX" else math.nan
         return [
             row.layer,
