@@ -1,23 +1,4 @@
-"""The command-line interface: one file for each command of ``onedsl``.
-
-This example exports a graph of one op, runs it with both backends, compares the results with a
-float64 reference, and times both backends:
-
-```text
-$ onedsl export 2x71x71x192 --dtype bf16 -o graph.json && onedsl run graph.json --seconds 3
-graph.json: BatchNormTrainingBackward, src bf16 2x71x71x192 NXC, statistics f32, epsilon 1e-05
-backend      output  relative L2 error  tolerance  result  time (µs)
-─────────────────────────────────────────────────────────────────────
-native     diff_src           1.66e-03    3.9e-03    PASS      1,162
-native   diff_gamma           1.91e-08    1.0e-06    PASS
-native    diff_beta           2.80e-08    1.0e-06    PASS
-
-onednn     diff_src           1.66e-03    3.9e-03    PASS      5,918
-onednn   diff_gamma           8.35e-07    6.0e-06    PASS
-onednn    diff_beta           1.25e-07    6.0e-06    PASS
-PASS
-```
-"""
+"""The command-line interface: one file for each command of ``onedsl``."""
 
 from __future__ import annotations
 

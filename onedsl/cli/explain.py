@@ -15,7 +15,7 @@ from ..operators.batch_norm_training_backward import (
 from ..runtime.errors import UnsupportedError
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import Backend, DType
-from ..tensors.spec import DataFormatLike, TensorSpec, c_strides
+from ..tensors.spec import DataFormatLike, TensorSpec
 from . import options
 from .output import console, grid
 from .run import UNSUPPORTED
@@ -27,37 +27,27 @@ Lines = Iterator[tuple[str, str]]
 @click.command(short_help="Show what runs for a tensor, why, and how fast.")
 @click.argument("shape", type=options.shape)
 @options.tensor_options
-@click.option(
-    "--tag",
-    help="Axes in memory order, the slowest first; a is the first axis of SHAPE. acdb is an NCX "
-    "tensor in PyTorch's channels_last format. The default is C order.",
-)
-@options.choice(
-    "--backend", "backend", ("auto", "onednn", "native"), "The argument backend of the Python call."
-)
+@options.choice("--backend", "backend", ("native", "onednn"), "What computes the gradient.")
 @options.seconds(0.5)
 def explain(
     shape: tuple[int, ...],
     dtype: DType,
     stats_dtype: DType,
     data_format: DataFormatLike,
-    tag: str | None,
     backend: Backend,
     seconds: float,
 ) -> int:
     """Show what runs for a tensor of this SHAPE, why, and how fast.
 
-    SHAPE is the shape of src in the data format of --format. The floor is the time that the memory
-    traffic of the algorithm takes at the machine's memory bandwidth. A triad (out = a + 2 * b),
-    which is timed interleaved with the call, measures this bandwidth.
+    SHAPE is the shape of src in the data format of --format, with the sizes in memory order: a
+    PyTorch tensor in channels_last is NXC. The floor is the time that the memory traffic of the
+    algorithm takes at the machine's memory bandwidth. A triad (out = a + 2 * b), which is timed
+    interleaved with the call, measures this bandwidth.
     """
-    order = memory_order(tag, len(shape))
-    steps = c_strides([shape[axis] for axis in order])
-    strides = [steps[order.index(axis)] for axis in range(len(shape))]
-    spec = TensorSpec(shape, dtype, strides)
+    spec = TensorSpec(shape, dtype)
     op = BatchNormTrainingBackward(1e-5, data_format)
     native = op.compile(spec, stats_dtype=stats_dtype, backend="native")
-    lines = list(_layout(native, order))
+    lines = list(_layout(native))
     status = 0
     try:
         compiled = op.compile(spec, stats_dtype=stats_dtype, backend=backend)
@@ -65,8 +55,7 @@ def explain(
         lines.append(("runs", f"nothing: {error}"))
         status = UNSUPPORTED
     else:
-        reason = ' ("auto" always uses it)' if backend == "auto" else ""
-        lines.append(("runs", compiled.implementation + reason))
+        lines.append(("runs", compiled.implementation))
         if backend == "onednn":
             lines += [("graph", str(compiled.graph)), ("threads", str(compiled.num_threads))]
         else:
@@ -78,21 +67,9 @@ def explain(
     return status
 
 
-def memory_order(tag: str | None, rank: int) -> list[int]:
-    """Return the axes that a tag lists, from the slowest in memory to the fastest."""
-    order = list(range(rank)) if tag is None else [ord(letter) - ord("a") for letter in tag]
-    if sorted(order) != list(range(rank)):
-        letters = "".join(chr(ord("a") + axis) for axis in range(min(rank, 26)))
-        raise ValueError(f"the tag must contain each of {letters!r} once, got {tag!r}")
-    return order
-
-
-def _layout(compiled: CompiledBatchNormTrainingBackward, order: list[int]) -> Lines:
-    """Yield the lines about the memory layout of src, whose axes in memory have this order."""
-    spec, geometry = compiled.spec, compiled._core.geometry
-    name = "C order" if order == sorted(order) else "".join(chr(ord("a") + a) for a in order)
-    sizes = " x ".join(str(spec.shape[axis]) for axis in order)
-    yield "memory layout", f"{name}: {sizes}, slowest first; strides {spec.strides}"
+def _layout(compiled: CompiledBatchNormTrainingBackward) -> Lines:
+    """Yield the lines about the memory layout of src."""
+    geometry = compiled._core.geometry
     outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
     kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
     yield "geometry", f"{outer} x {channels} x {inner} (outer x channels x inner): {kind}"

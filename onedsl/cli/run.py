@@ -6,18 +6,18 @@ import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from .. import _core
-from ..graph import Graph
-from ..operators._single_op_graph import CallInfo, parse_graph
+from ..graph import Graph, LogicalTensor
+from ..graph._check import check_op, port_error, ports_of
 from ..operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.timing import NoiseMonitor, median_seconds, noise_warning
 from ..tensors.arrays import new_array
-from ..tensors.dtypes import DTYPES
+from ..tensors.dtypes import DTYPES, STATISTICS
 from ..tensors.spec import TensorSpec
 from ..testing import batch_norm_backward, random_problem
 from ..testing._compare import compared
@@ -59,8 +59,6 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
     """
     graph = _read(graph_file)
     call = parse_graph(graph)
-    if call.shape is None:
-        raise ValueError("graph[0].inputs[0] (src) must have a known shape")
     inputs = random_inputs(call)
     results: dict[str, BatchNormGradients] = {}
     calls: dict[str, Callable[[], Any]] = {}
@@ -80,7 +78,7 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
                 notes.append(f"{name}: {error}")
         times = median_seconds(calls, seconds=seconds) if calls else {}
     reference = batch_norm_backward(
-        **_given(call, inputs), epsilon=call.epsilon, data_format=call.data_format
+        **_given(call, inputs), epsilon=call.op.epsilon, data_format=call.op.data_format
     )
     passed = _show(graph_file, call, results, times, reference)
     for note in notes:
@@ -93,14 +91,13 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
 
 
 def _function(
-    backend: Any, graph: Graph, call: CallInfo, inputs: Arrays, notes: list[str]
+    backend: Any, graph: Graph, call: Call, inputs: Arrays, notes: list[str]
 ) -> Callable[..., Any]:
     """Return a function of ``out`` that computes the outputs. Append what differs to the notes."""
     if backend == AS_WRITTEN:
         compiled = graph.compile()
         notes += [f"{backend}: {defect}" for defect in compiled.defects]
         return functools.partial(compiled, **inputs)
-    op = BatchNormTrainingBackward(call.epsilon, call.data_format)
     outputs: Any = "all" if call.all_outputs else "diff_src"
     if backend == "onednn" and inputs["src"].size:
         changes: tuple[str, ...] = ()
@@ -109,12 +106,17 @@ def _function(
         except ValueError:
             spec = TensorSpec(inputs["src"].shape, inputs["src"].dtype)
             changes = ("copied to memory without gaps",)
-        types: Any = {"stats_dtype": call.stats_dtype}
-        plan = op.compile(spec, **types, gamma="gamma" in inputs, outputs=outputs, backend="onednn")
+        plan = call.op.compile(
+            spec,
+            stats_dtype=inputs["mean"].dtype,
+            gamma="gamma" in inputs,
+            outputs=outputs,
+            backend="onednn",
+        )
         if changes := changes + plan.graph.changes:
             text = "; ".join(changes)
             notes.append(f"onednn: changed by onedsl: {text}. as-written changes nothing")
-    return functools.partial(op, **_given(call, inputs), outputs=outputs, backend=backend)
+    return functools.partial(call.op, **_given(call, inputs), outputs=outputs, backend=backend)
 
 
 def _read(path: Path) -> Graph:
@@ -131,10 +133,56 @@ def _read(path: Path) -> Graph:
         raise ValueError(f"{path}: {error}") from error
 
 
-def random_inputs(call: CallInfo) -> Arrays:
+class Call(NamedTuple):
+    """A call of the operator, read from a graph."""
+
+    op: BatchNormTrainingBackward
+    inputs: dict[str, LogicalTensor]
+    all_outputs: bool  # or only diff_src
+
+
+def parse_graph(graph: Graph) -> Call:
+    """Return the call that a graph of one op describes.
+
+    Another graph is a ValueError with the path of the invalid member, such as
+    ``graph[0].inputs[2] (mean)``.
+    """
+    if graph.engine_kind != "cpu":
+        raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
+    for i, other in enumerate(graph.ops):
+        if other.kind != "BatchNormTrainingBackward":
+            kind = "BatchNormTrainingBackward"
+            raise ValueError(f'graph[{i}].kind must be "{kind}", got "{other.kind}"')
+    if len(graph.ops) != 1:
+        raise ValueError(f"graph must have one op, got {len(graph.ops)}")
+    (op,) = graph.ops
+    check_op(0, op)
+    if len(op.outputs) == 2:
+        raise ValueError("graph[0].outputs must be 1 (diff_src) or 3 tensors, got 2")
+    attributes: dict[str, Any] = {"data_format": "NXC", **op.attrs}
+    try:
+        own = BatchNormTrainingBackward(attributes["epsilon"], attributes["data_format"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"graph[0].attrs: {error}") from None
+    data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
+    for place, port, tensor in ports_of(0, op):
+        dtype, like = (data, "src") if port.is_tensor else (statistics, "mean")
+        if tensor.dtype != dtype:
+            raise port_error(place, port.name, f"have dtype {dtype} like {like}", tensor.dtype)
+    if statistics not in STATISTICS[data]:
+        expected = f"have dtype {' or '.join(STATISTICS[data])} where src is {data}"
+        raise port_error("graph[0].inputs[2]", "mean", expected, statistics)
+    inputs = {name: tensor for side, name, tensor in op.ports if side == "in"}
+    return Call(own, inputs, len(op.outputs) == 3)
+
+
+def random_inputs(call: Call) -> Arrays:
     """Return random inputs with the names, shapes, dtypes and strides of a graph's."""
-    types: Any = DTYPES[call.dtype], DTYPES[call.stats_dtype]
-    problem = random_problem(call.shape or (), *types, data_format=call.data_format)
+    src, mean = call.inputs["src"], call.inputs["mean"]
+    if src.shape is None:
+        raise ValueError("graph[0].inputs[0] (src) must have a known shape")
+    types = DTYPES[src.dtype], DTYPES[mean.dtype]
+    problem = random_problem(src.shape, *types, data_format=call.op.data_format)
     arrays = {n: array for n, array in problem._asdict().items() if n in call.inputs}
     for name, array in arrays.items():
         if call.inputs[name].strides is not None:
@@ -143,26 +191,22 @@ def random_inputs(call: CallInfo) -> Arrays:
     return arrays
 
 
-def _given(call: CallInfo, inputs: Arrays) -> Arrays:
+def _given(call: Call, inputs: Arrays) -> Arrays:
     """Return the inputs without a gamma that is ignored because only diff_src is computed."""
     return {n: array for n, array in inputs.items() if call.all_outputs or n != "gamma"}
 
 
 def _show(
     path: Path,
-    call: CallInfo,
+    call: Call,
     results: dict[str, BatchNormGradients],
     times: dict[str, float],
     reference: BatchNormGradients,
 ) -> bool:
     """Print a table of the errors and times, and return whether all outputs pass."""
-    shape = "x".join(map(str, call.shape or ()))
     out = console()
-    out.print(
-        f"{path.name}: BatchNormTrainingBackward, src {call.dtype} {shape} {call.data_format}, "
-        f"statistics {call.stats_dtype}, epsilon {call.epsilon:g}",
-        markup=False,
-    )
+    tensors = f"src {call.inputs['src']}, statistics {call.inputs['mean'].dtype}"
+    out.print(f"{path.name}: {call.op!r}, {tensors}", markup=False)
     sections = []
     for name, result in results.items():
         lines = []

@@ -1,23 +1,19 @@
-"""Conversion between calls of operators and graphs of one op."""
+"""Graphs of one call of an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from .. import _core
 from ..graph import Graph, GraphOp, LogicalTensor
-from ..graph._check import check_op, port_error, ports_of
-from ..tensors.dtypes import STATISTICS, dtype_name
-from ..tensors.spec import DataFormat, TensorSpec, c_strides, parse_data_format
-from . import _attributes, _validation
+from ..tensors.dtypes import dtype_name
+from ..tensors.spec import DataFormat, TensorSpec, c_strides
+from . import _validation
 from ._schema import OpSchema
 
-KIND = "BatchNormTrainingBackward"
-
 _KINDS = {
-    _core.Operation.training_backward: KIND,
+    _core.Operation.training_backward: "BatchNormTrainingBackward",
     _core.Operation.forward_training: "BatchNormForwardTraining",
 }
 
@@ -55,66 +51,3 @@ def graph_of(
     }
     op = GraphOp(0, kind, kind, attrs, tuple(tensors[:end]), tuple(tensors[end:]))
     return Graph((op,))
-
-
-@dataclass(frozen=True)
-class CallInfo:
-    """One call of `BatchNormTrainingBackward`, read from a graph."""
-
-    epsilon: float
-    data_format: DataFormat
-    dtype: str
-    stats_dtype: str
-    inputs: Mapping[str, LogicalTensor]
-    outputs: Mapping[str, LogicalTensor]
-
-    @property
-    def shape(self) -> tuple[int, ...] | None:
-        """Shape of src."""
-        return self.inputs["src"].shape
-
-    @property
-    def all_outputs(self) -> bool:
-        """Whether the call computes all outputs, not only diff_src."""
-        return len(self.outputs) > 1
-
-
-def parse_graph(graph: Graph) -> CallInfo:
-    """Return the call that a graph of one op describes.
-
-    Another graph is a ValueError with the path of the invalid member, such as
-    ``graph[0].inputs[2] (mean)``.
-    """
-    if graph.engine_kind != "cpu":
-        raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
-    for i, other in enumerate(graph.ops):
-        if other.kind != KIND:
-            raise ValueError(f'graph[{i}].kind must be "{KIND}", got "{other.kind}"')
-    if len(graph.ops) != 1:
-        raise ValueError(f"graph must have one op, got {len(graph.ops)}")
-    (op,) = graph.ops
-    check_op(0, op)
-    if len(op.outputs) == 2:
-        raise ValueError("graph[0].outputs must be 1 (diff_src) or 3 tensors, got 2")
-    try:
-        epsilon = _attributes.parse_epsilon(op.attrs["epsilon"])
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"graph[0].attrs: {error}") from None
-    ports = ports_of(0, op)
-    data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
-    for place, port, tensor in ports:
-        dtype, like = (data, "src") if port.is_tensor else (statistics, "mean")
-        if tensor.dtype != dtype:
-            raise port_error(place, port.name, f"have dtype {dtype} like {like}", tensor.dtype)
-    if statistics not in STATISTICS[data]:
-        expected = f"have dtype {' or '.join(STATISTICS[data])} where src is {data}"
-        raise port_error("graph[0].inputs[2]", "mean", expected, statistics)
-    names = [port.name for _, port, _ in ports]
-    return CallInfo(
-        epsilon,
-        parse_data_format(op.attrs.get("data_format", "NXC")),
-        data,
-        statistics,
-        dict(zip(names[: len(op.inputs)], op.inputs, strict=True)),
-        dict(zip(names[len(op.inputs) :], op.outputs, strict=True)),
-    )
