@@ -146,8 +146,16 @@ class TestHelpers:
         bad = narrow._replace(**{member: getattr(narrow, member) * np.float32(error)})
         with pytest.raises(AssertionError, match=f"{member} must be within .*, got "):
             testing.assert_close(bad, good)
+        with pytest.raises(AssertionError, match=f"{member} must be within .*, got "):
+            testing.assert_close({member: getattr(bad, member)}, good)  # as compiled graphs return
         if error == 1.01:
             testing.assert_close(bad, good, factor=1e5)
+
+    def test_assert_close_rejects_unknown_names(self):
+        good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
+        names = "diff_src, diff_gamma, diff_beta"
+        with pytest.raises(TypeError, match=f"actual must have the names {names}, got dst"):
+            testing.assert_close({"dst": good.diff_src}, good)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):

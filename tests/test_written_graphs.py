@@ -430,3 +430,16 @@ def test_a_missing_variance_is_not_a_missing_gamma():
                     act()
             else:
                 act()
+
+
+def test_runs_are_logged(caplog):
+    graph, problem = gradient(4, "NCX", outputs=3)
+    compiled = graph.compile()
+    with onedsl.verbose():
+        compiled(**inputs_of(problem))
+    compiled(**inputs_of(problem))
+    (line,) = caplog.messages
+    shape = "BatchNormTrainingBackward f32 8x16x15 (outer x channels x inner), "
+    ports = "src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: "
+    assert line.startswith(f"{shape}{ports}oneDNN 3.")
+    assert "as written" in line

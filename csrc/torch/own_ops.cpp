@@ -122,13 +122,19 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
   return results;
 }
 
+// PyTorch's operator by another name. _operators.py explains what differs.
+void own_convolution_backward(Value* const values, std::uint64_t, std::uint64_t) {
+  check(api.call("aten::convolution_backward", "", values, oldest_version));
+}
+
 }  // namespace
 
 void register_own_ops(const LoggedRun run) {
   load();
   set_logged_run(run);
   add_kernels("onedsl", {{"batch_norm_training", &own_kernel<&own_forward>},
-                         {"batch_norm_training_backward", &own_kernel<&own_backward>}});
+                         {"batch_norm_training_backward", &own_kernel<&own_backward>},
+                         {"convolution_backward", &own_convolution_backward}});
 }
 
 }  // namespace onedsl::torch

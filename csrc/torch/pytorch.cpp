@@ -47,6 +47,7 @@ void load() {
 
   loaded.find("aoti_torch_library_init_impl", api.make_library);
   loaded.find("torch_library_impl", api.add_kernel);
+  loaded.find("torch_call_dispatcher", api.call);
   loaded.find("aoti_torch_is_defined", api.is_defined);
   loaded.find("aoti_torch_get_device_type", api.device);
   loaded.find("aoti_torch_get_layout", api.layout);

@@ -44,6 +44,7 @@ struct StableInterface {
   Error (*make_library)(const char* ops, const char* key, const char* file, std::uint32_t line,
                         Library** made);
   Error (*add_kernel)(Library*, const char* op, Kernel*, std::uint64_t version);
+  Error (*call)(const char* op, const char* overload, Value* values, std::uint64_t version);
 
   Error (*is_defined)(const Tensor*, bool*);
   Error (*device)(const Tensor*, std::int32_t*);

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
+from ..runtime.run_log import RunRecord, log
 from ..tensors.arrays import (
     AnyArray,
     Array,
@@ -73,6 +75,18 @@ class CompiledGraph:
         ports = PORTS[op.kind]
         self._inputs = _by_name([port.name for port in ports["inputs"]], op.inputs)
         self._outputs = _by_name([port.name for port in ports["outputs"]], op.outputs)
+        version = ".".join(map(str, _core.onednn_version()))
+        self._record = RunRecord(
+            op.kind,
+            op.inputs[0].dtype,
+            _geometry(op),
+            tuple(self._inputs),
+            tuple(self._outputs),
+            "onednn",
+            f"oneDNN {version}, as written",
+            self.num_threads,
+            0.0,
+        )
 
     def __call__(
         self, *, out: Mapping[str, AnyArray] | None = None, **inputs: AnyArray
@@ -110,8 +124,10 @@ class CompiledGraph:
         self._check_memory(arrays, {name: buffers[name] for name in given})
         for defect in self.defects:
             warnings.warn(defect, OneDNNDefectWarning, stacklevel=2)
+        begin = time.perf_counter()
         if not self._core.run(tuple(arrays.values()), tuple(buffers.values())):
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
+        log(self._record._replace(seconds=time.perf_counter() - begin))
         _core.mark_written(list(given.values()))
         first = inputs[next(iter(self._inputs))]
         return {
@@ -137,6 +153,13 @@ class CompiledGraph:
 
 def _by_name(names: list[str], tensors: Sequence[LogicalTensor]) -> dict[str, LogicalTensor]:
     return dict(zip(names, tensors, strict=False))
+
+
+def _geometry(op: GraphOp) -> tuple[int, int, int]:
+    """Return the outer size, the channels and the inner size of src."""
+    shape = op.inputs[0].shape or ()
+    axis = 1 if op.attrs.get("data_format", "NXC") == "NCX" else len(shape) - 1
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def _check_limits(op: GraphOp) -> None:

@@ -51,7 +51,9 @@ def parse_outputs(value: object, schema: OpSchema) -> bool:
 def check_spec(value: object) -> TensorSpec:
     """Return a TensorSpec, or raise TypeError."""
     if not isinstance(value, TensorSpec):
-        raise TypeError(f"spec must be a TensorSpec, got {type(value).__name__}")
+        example = "onedsl.TensorSpec((8, 40, 40, 96))"
+        got = type(value).__name__
+        raise TypeError(f"spec must be a TensorSpec, got {got}. For example {example}")
     return value
 
 

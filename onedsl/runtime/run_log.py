@@ -1,4 +1,4 @@
-"""Run logging: one record for each run of a plan.
+"""Run logging: one record for each run of a plan, and of a graph that oneDNN runs as written.
 
 A plan is a call's choice of backend and kernel for given shapes, dtypes and number of threads.
 """
@@ -17,7 +17,7 @@ _LOCK = threading.RLock()
 
 
 class RunRecord(NamedTuple):
-    """One run of a plan."""
+    """One run of a plan, or of a graph as it was written."""
 
     operation: str
     dtype: str
@@ -44,8 +44,14 @@ class RunRecord(NamedTuple):
 def record(
     operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: Any
 ) -> None:
-    """Log a run. The C++ core calls this function while logging is enabled."""
-    _LOG.info("%s", RunRecord(operation, dtype.name, geometry, *rest))
+    """Log a run of a plan. The C++ core calls this function while logging is enabled."""
+    log(RunRecord(operation, dtype.name, geometry, *rest))
+
+
+def log(run: RunRecord) -> None:
+    """Log a run if `verbose` is in effect."""
+    if _scopes:
+        _LOG.info("%s", run)
 
 
 _core.set_run_log(record)

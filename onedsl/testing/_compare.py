@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,14 +40,19 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
 
 
 def compared(
-    actual: tuple[Any, ...], expected: tuple[Any, ...]
+    actual: tuple[Any, ...] | Mapping[str, Any], expected: tuple[Any, ...]
 ) -> Iterator[tuple[str, npt.NDArray[Any], float, float, float]]:
     """Yield name, array, relative L2 error and tolerances of each member that is not None.
 
     The second tolerance is that of oneDNN. `assert_close` documents both.
     """
     sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
-    names = getattr(actual, "_fields", BatchNormGradients._fields)
+    if isinstance(actual, Mapping):
+        fields = getattr(expected, "_fields", BatchNormGradients._fields)
+        if unknown := [name for name in actual if name not in fields]:
+            raise TypeError(f"actual must have the names {', '.join(fields)}, got {unknown[0]}")
+        actual = tuple(actual.get(name) for name in fields)
+    names = getattr(expected, "_fields", BatchNormGradients._fields)
     for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
         if got is not None:
             tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
@@ -56,7 +61,7 @@ def compared(
 
 
 def assert_close(
-    actual: tuple[Any, ...],
+    actual: tuple[Any, ...] | Mapping[str, Any],
     expected: tuple[Any, ...],
     *,
     factor: float = 1.0,
@@ -71,9 +76,9 @@ def assert_close(
 
     Parameters
     ----------
-    actual : BatchNormGradients, BatchNormForward or another operator's results
-        The results to check. Members that are None are skipped. The dtype of each member selects
-        its tolerance.
+    actual : BatchNormGradients, BatchNormForward, another operator's results, or a dict
+        The results to check, for example what a compiled graph returns. Members that are None are
+        skipped. The dtype of each member selects its tolerance.
     expected : tuple
         The results of a reference implementation of this module.
     factor : float

@@ -148,10 +148,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
         eps: float,
     ) -> Any:
         if training and _supports(src, weight, bias, eps=eps):
-            outputs = batch_norm_training(
-                src, weight, bias, None, None, None, momentum, eps, False, None
-            )
-            return outputs[:3]
+            none = (None, None, None)
+            return batch_norm_training(src, weight, bias, *none, momentum, eps, False, None)[:3]
         return plain[no_stats](src, weight, bias, training, momentum, eps)
 
     def backward(

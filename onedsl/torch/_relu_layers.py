@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..operators import _attributes
 from ._operators import batch_norm_training, why_unsupported
-from ._steps import begin_step, in_fx
+from ._steps import count_step, in_fx, running_statistics
 
 
 class _Layer(nn.modules.batchnorm._BatchNorm):
@@ -26,23 +26,23 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
 
     def _run(self, src: Tensor, residual: Tensor | None = None) -> Tensor:
         self._check_input_dim(src)
-        mean, variance, training, momentum = begin_step(self)
+        mean, variance = running_statistics(self)
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
         if (
-            training
+            self.training
             and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
             and not torch._C._are_functorch_transforms_active()
             and not why_unsupported(src, weight, bias, mean, variance, eps=eps)
             and (residual is None or (residual.shape, residual.dtype) == (src.shape, src.dtype))
         ):
             dst, _, _, new_mean, new_variance = batch_norm_training(
-                src, weight, bias, residual, mean, variance, momentum, eps, True, clip
+                src, weight, bias, residual, mean, variance, count_step(self), eps, True, clip
             )
             if mean is not None and variance is not None:
                 mean.copy_(new_mean)
                 variance.copy_(new_variance)
             return dst
-        dst = nn.functional.batch_norm(src, mean, variance, weight, bias, training, momentum, eps)
+        dst = super().forward(src)
         if residual is not None:
             dst = dst + residual
         return nn.functional.relu(dst) if clip is None else nn.functional.hardtanh(dst, 0, clip)

@@ -1,33 +1,26 @@
-"""What the layers share: the arguments of a call that follow from a layer's state, and tracing."""
+"""What the layers share: the state of a layer in training, and tracing."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 
-class Step(NamedTuple):
-    """The arguments of a batch-norm call that follow from the state of the layer."""
-
-    running_mean: Tensor | None
-    running_var: Tensor | None
-    training: bool
-    momentum: float
+def running_statistics(
+    layer: nn.modules.batchnorm._BatchNorm,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the statistics that a layer updates in training."""
+    return (layer.running_mean, layer.running_var) if layer.track_running_stats else (None, None)
 
 
-def begin_step(layer: nn.modules.batchnorm._BatchNorm) -> Step:
-    """Return the arguments of a layer's next call, and in training count it as PyTorch does."""
-    tracked = layer.training and layer.track_running_stats
-    momentum = 0.0 if layer.momentum is None else layer.momentum
-    if tracked and layer.num_batches_tracked is not None:
+def count_step(layer: nn.modules.batchnorm._BatchNorm) -> float:
+    """Count a step of training as PyTorch does, and return the weight of the new statistics."""
+    if layer.track_running_stats and layer.num_batches_tracked is not None:
         layer.num_batches_tracked.add_(1)
         if layer.momentum is None:
-            momentum = 1.0 / float(layer.num_batches_tracked)
-    running = tracked or not layer.training
-    mean, variance = (layer.running_mean, layer.running_var) if running else (None, None)
-    training = layer.training or (layer.running_mean is None and layer.running_var is None)
-    return Step(mean, variance, training, momentum)
+            return 1.0 / float(layer.num_batches_tracked)
+    return 0.0 if layer.momentum is None else layer.momentum
 
 
 def in_fx(layer: nn.Module, *inputs: Any) -> Any:

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
-from .. import _core
 from ..operators._sums import BatchNormMoments, BatchNormSums
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ._operators import TYPES
-from ._steps import begin_step, in_fx
+from ._steps import count_step, in_fx, running_statistics
 
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
@@ -63,7 +62,8 @@ class _SyncBatchNorm(torch.autograd.Function):
         zeros = src.new_zeros(src.shape[1], dtype=torch.float32)
         dst, _, _, mean, variance = forward.apply(moments, detached, zeros, zeros, gamma, beta)
         if running_mean is not None and running_var is not None and moments.count > 0:
-            _update_running(running_mean, running_var, mean, variance, momentum, moments.count)
+            running = (running_mean, running_var)
+            _update_running(running, mean, variance, momentum, moments.count)
         ctx.save_for_backward(src, weight, bias, mean, variance)
         ctx.eps, ctx.group = eps, group
         return dst
@@ -114,19 +114,12 @@ def _f32(channels: Tensor | None) -> Tensor | None:
 
 
 def _update_running(
-    running_mean: Tensor,
-    running_var: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    momentum: float,
-    count: int,
+    running: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor, momentum: float, count: int
 ) -> None:
-    """Update the running statistics, of any dtype and strides."""
-    new_mean, new_var = (t.float().contiguous() for t in (running_mean, running_var))
-    _core.update_running(new_mean, new_var, mean, variance, momentum, count)
-    for running, new in ((running_mean, new_mean), (running_var, new_var)):
-        if new is not running:
-            running.copy_(new)
+    """Update the running statistics, of any dtype and strides, by PyTorch's formula."""
+    unbiased = variance * (count / (count - 1))
+    for old, new in zip(running, (mean, unbiased), strict=True):
+        old.copy_(old.double() * (1 - momentum) + new.double() * momentum)
 
 
 # torch.compile breaks its graph at the next two functions. torch.compiler.disable does the same,
@@ -237,16 +230,13 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             return in_fx(self, input)
         self._check_input_dim(input)
         group = self._group()
-        if group is not None:
-            self._check(input)
-            _check_channels(self, self.num_features, group)
-        mean, variance, training, momentum = begin_step(self)
-        weight, bias, eps = self.weight, self.bias, self.eps
         if group is None:
-            return nn.functional.batch_norm(
-                input, mean, variance, weight, bias, training, momentum, eps
-            )
-        return _synchronized(input, weight, bias, mean, variance, momentum, eps, group)
+            return super().forward(input)
+        self._check(input)
+        _check_channels(self, self.num_features, group)
+        statistics = running_statistics(self)
+        momentum = count_step(self)
+        return _synchronized(input, self.weight, self.bias, *statistics, momentum, self.eps, group)
 
     def _group(self) -> Group | None:
         """Return the group, or None in evaluation and if there is no other process."""
