@@ -32,7 +32,7 @@ from fuzz import judge, workers
 def check(seed):
     {statement}
     return "direct"
-judge.check, workers.TIMEOUT = check, 2
+judge.check, workers.TIMEOUT = check, 1
 workers.make_calls(*map(int, sys.argv[1:]))
 """
     return workers.run_children([sys.executable, "-c", program], first, count)

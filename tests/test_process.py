@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import helpers
 import pytest
-
-both = pytest.mark.parametrize("backend", ["native", "onednn"])
+from helpers import backends
 
 
 def default_and_slow(default: int, slow: int):
@@ -13,7 +12,7 @@ def default_and_slow(default: int, slow: int):
     return pytest.mark.parametrize("times", [default, pytest.param(slow, marks=pytest.mark.slow)])
 
 
-@both
+@backends
 @default_and_slow(2, 8)
 def test_process_exit_with_daemon_threads(backend, times):
     """Regression: Python unwinds such threads, which met a noexcept destructor."""
@@ -29,7 +28,7 @@ def test_exported_array_is_freed_during_finalization():
     assert child.stdout == "finalizing: True\nfreed\n"
 
 
-@both
+@backends
 @default_and_slow(30, 150)
 def test_forks_while_threads_run(backend, times):
     """Regression: oneDNN's own mutexes stayed locked in the child, in 1 of 150 forks."""
@@ -62,7 +61,7 @@ def passive_waiting(monkeypatch):
 
 
 @pytest.mark.usefixtures("passive_waiting")
-@default_and_slow(100, 400)
+@default_and_slow(100, 1000)
 def test_bits_of_random_problems(times):
     """They do not depend on the number of threads, addresses, or running in place."""
     child = helpers.run_script("same_bits.py", str(times), timeout=300)
@@ -79,7 +78,7 @@ def test_many_threads_on_one_plan(backend, times):
     assert child.stdout == f"{16 * times} calls, 0 with other bits\n"
 
 
-@both
+@backends
 @default_and_slow(30, 100)
 def test_keyboard_interrupts_during_calls(backend, times):
     child = helpers.run_script("interrupted.py", backend, str(times))

@@ -3,9 +3,9 @@
     python tests/fuzz --calls 1000000
 
 A number, the seed, determines each call. The results of a valid call are compared with float64
-formulas, and bit by bit with the results on another number of threads and at other addresses. An
-invalid call must raise a suitable error and write nothing. Each violation is printed with its seed;
-`--seed N --calls 1` repeats it. The exit status is 1 if there are violations.
+formulas; programs/same_bits.py compares their bits. An invalid call must raise a suitable error and
+write nothing. Each violation is printed with its seed; `--seed N --calls 1` repeats it. The exit
+status is 1 if there are violations.
 """
 
 from __future__ import annotations
@@ -38,19 +38,13 @@ def main() -> int:
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="number of child processes"
     )
-    parser.add_argument("--torch", action="store_true", help="also pass PyTorch tensors")
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        if options.torch:
-            from fuzz import arrays
-
-            arrays.use_torch()
         make_calls(*options.child)
         return 0
 
-    torch = ["--torch"] if options.torch else []
-    command = [sys.executable, "-W", "error", str(HERE), *torch, "--child"]
+    command = [sys.executable, "-W", "error", str(HERE), "--child"]
     start, end = time.monotonic(), options.seed + options.calls
 
     def run(first: int) -> tuple[collections.Counter[str], int]:

@@ -1,7 +1,7 @@
 """Random arrays: shapes, values, memory layouts, array types, and invalid arguments.
 
-An array type is a way to pass an array to onedsl: as a NumPy array, a PyTorch tensor, or an object
-that exports its memory through DLPack.
+An array type is a way to pass an array to onedsl: as a NumPy array, or as an object that exports
+its memory through DLPack, with or without the C functions that PyTorch has.
 """
 
 from __future__ import annotations
@@ -162,18 +162,6 @@ def _has_item_strides(array: np.ndarray) -> bool:
     return all(step % array.itemsize == 0 for step in array.strides)
 
 
-def _to_torch(array: np.ndarray) -> Any:
-    import torch
-
-    if not _has_item_strides(array) or min(array.strides, default=0) < 0 or array.size == 0:
-        return array
-    bits = {2: np.int16, 4: np.int32}[array.itemsize]
-    dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if not array.flags.writeable:
-        array = array.copy()
-    return torch.from_numpy(array.view(bits)).view(dtype[array.dtype.name])
-
-
 def _to_dlpack(array: np.ndarray) -> Any:
     if not _has_item_strides(array):
         return array
@@ -191,24 +179,13 @@ _ExchangeApiArray = dlpack.with_exchange_api(dlpack.ExchangeApi.of(borrow_object
 ARRAY_TYPES: list[Callable[[np.ndarray], Any]] = [_to_dlpack, _to_exchange_api]
 
 
-def use_torch() -> None:
-    """Add PyTorch tensors to `ARRAY_TYPES`."""
-    ARRAY_TYPES.append(_to_torch)
-
-
 def to_numpy(value: Any) -> np.ndarray:
     """Return a NumPy view of an array of any array type. Raise AttributeError for other objects."""
     if isinstance(value, np.ndarray):
         return np.asarray(value)
     if isinstance(value, dlpack.Foreign | dlpack.Taken):
         return value.array
-    if not hasattr(value, "element_size"):
-        raise AttributeError(f"not an array: {value!r}")
-    import torch
-
-    bits = {2: torch.int16, 4: torch.int32}[value.element_size()]
-    names = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-    return value.detach().view(bits).numpy().view(helpers.NUMPY[names[value.dtype]])
+    raise AttributeError(f"not an array: {value!r}")
 
 
 # ---- Invalid arguments ----

@@ -17,9 +17,6 @@ import numpy as np
 from fuzz import arrays, judge
 from fuzz.case import Case, is_dense, random_case
 
-arrays.MAX_ELEMENTS = arrays.MAX_LARGE_ELEMENTS = 1 << 19
-arrays.SIZES = [1, 3, 8, 16, 17, 33, 64, 130, 511, 1024, 4099]
-
 
 def random_call(rng: np.random.Generator) -> Case:
     """Draw a valid call of the native kernels, sometimes with infinities and NaN."""
@@ -72,4 +69,7 @@ def main(calls: int, first: int = 0) -> None:
     sys.exit(found > 0)
 
 
-main(*map(int, sys.argv[1:]))
+if __name__ == "__main__":
+    arrays.MAX_ELEMENTS = arrays.MAX_LARGE_ELEMENTS = 1 << 19
+    arrays.SIZES = [1, 3, 8, 16, 17, 33, 64, 130, 511, 1024, 4099]
+    main(*map(int, sys.argv[1:]))
