@@ -414,17 +414,6 @@ def test_checkpoints(reentrant, report, x):
 
 
 @pytest.mark.usefixtures("without_code")
-def test_gradients_accumulate(report, x):
-    model = Plain(USES["add"][0])
-    run = torch.compile(model, backend="onedsl")
-    run(x).sum().backward()
-    once = model.conv.weight.grad.clone()
-    run(x).sum().backward()
-    assert torch.allclose(model.conv.weight.grad, 2 * once)
-    assert len(report()) == 1
-
-
-@pytest.mark.usefixtures("without_code")
 def test_torch_func(report, x):
     model = Plain(USES["relu"][0], nn.BatchNorm2d(8, track_running_stats=False))
     parameters = dict(model.named_parameters())

@@ -125,31 +125,19 @@ def test_the_mask_from_src_is_that_of_dst():
         assert torch.equal(from_dst[3], inside.float())
 
 
-UNSUPPORTED = {
-    "dtypes other than float32, bfloat16 and float16": lambda s, w: (s.double(), w),
-    "parameters and statistics other than float32": lambda s, w: (s, w.double()),
-    "length is not the number of channels": lambda s, w: (s, w[:2]),
-    "strided parameters": lambda s, w: (s, w.repeat_interleave(2)[::2]),
-    "fewer than two values per channel": lambda s, w: (s[:1, :, :1, :1], w),
-    "inputs of this rank": lambda s, w: (s[0, 0, 0], w),
-}
-
-
-@pytest.mark.parametrize("reason", UNSUPPORTED)
-def test_unsupported_arguments(reason):
-    src, weight = UNSUPPORTED[reason](torch.randn(2, 5, 3, 5), vectors()[0])
-    with pytest.raises(
-        (ValueError, RuntimeError), match=f"onedsl's operators do not support .*{reason}"
-    ):
-        forward(src, weight, None, None, None, None, 0.1, 1e-5, True, None)
-
-
-def test_other_unsupported_arguments():
+def test_unsupported_arguments():
+    """Every reason: test_torch_kernels.py."""
     src = torch.randn(2, 5, 3, 5)
-    with pytest.raises((ValueError, RuntimeError), match="an eps that is not positive"):
-        forward(src, None, None, None, None, None, 0.1, 0.0, True, None)
-    with pytest.raises((ValueError, RuntimeError), match="shape or dtype is not the input's"):
-        forward(src, None, None, src[:1], None, None, 0.1, 1e-5, True, None)
+    weight = torch.rand(5, dtype=torch.float64)
+    for reason, arguments, eps in (
+        ("parameters and statistics other than float32", (src, weight, None, None), 1e-5),
+        ("inputs of this rank", (src[0, 0, 0], None, None, None), 1e-5),
+        ("an eps that is not positive", (src, None, None, None), 0.0),
+        ("tensors whose shape or dtype is not the input's", (src, None, None, src[:1]), 1e-5),
+    ):
+        message = f"onedsl's operators do not support .*{reason}"
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            forward(*arguments, None, None, 0.1, eps, True, None)
 
 
 def test_errors_of_pytorch_are_its_own():

@@ -27,6 +27,9 @@ LAYERS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 WITHOUT_BIAS = [{"bias": False}] if "bias" in inspect.signature(nn.BatchNorm2d).parameters else []
 CHANNELS_LAST = {1: None, 2: torch.channels_last, 3: torch.channels_last_3d}
 
+# Relative L2 errors of tensors.
+LIMITS = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 modes = pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
 # (rank, memory)
@@ -56,6 +59,11 @@ def back(gradients):
     return onedsl.BatchNormGradients(
         *(None if t is None else _core.import_array(t.detach()) for t in gradients)
     )
+
+
+def relative_error(ours, exact):
+    ours, exact = ours.detach().double(), exact.detach().double()
+    return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)
 
 
 def inputs(rank, dtype, memory="contiguous"):
