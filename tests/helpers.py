@@ -28,7 +28,7 @@ ROOT = TESTS.parent
 # The op's type table: dtypes of the tensors and of the statistics.
 TYPES = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 TYPE_IDS = ["f32", "bf16", "bf16_bf16stats", "f16"]
-FORMATS = ["NXC", "NCX"]
+FORMATS = [str(data_format) for data_format in onedsl.DataFormat]
 BACKENDS = ["native", "onednn"]  # "auto" is "native", see test_matrix.py
 EPSILON = 1e-5
 
@@ -140,15 +140,17 @@ def shape_of(data_format: str, batch: int, channels: int, spatial: tuple[int, ..
     return (batch, channels, *spatial)
 
 
-def central_difference(loss, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Return the numerical gradient of a function of one array."""
-    gradient = np.empty_like(at)
-    for index in np.ndindex(at.shape):
-        up, down = at.copy(), at.copy()
-        up[index] += step
-        down[index] -= step
-        gradient[index] = (loss(up) - loss(down)) / (2 * step)
-    return gradient
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def unaligned(array: np.ndarray) -> np.ndarray:
+    raw = np.zeros(array.nbytes + 1, np.uint8)
+    copy = raw[1:].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 GUARD = 256

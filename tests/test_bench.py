@@ -11,6 +11,7 @@ import re
 import statistics
 import time
 
+import helpers
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -490,18 +491,16 @@ def test_triad(non_temporal):
     np.testing.assert_array_equal(out.view(np.int32), 21 * numbers)
 
 
-@pytest.mark.parametrize("spoil", ["dtype", "length", "alignment", "rank", "read-only"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda out, a, b: (out, a.view(np.int32), b),
+        lambda out, a, b: (out, a, b[:1020]),
+        lambda out, a, b: (out[1:1021], a[1:1021], b[1:1021]),  # alignment
+        lambda out, a, b: (out, a.reshape(32, 32), b),
+        lambda out, a, b: (helpers.read_only(out), a, b),
+    ],
+)
 def test_triad_rejects_invalid_arrays(spoil):
-    out, a, b = triad_arrays()
-    if spoil == "dtype":
-        a = a.view(np.int32)
-    elif spoil == "length":
-        b = b[:1020]
-    elif spoil == "alignment":
-        a, b, out = a[1:1021], b[1:1021], out[1:1021]
-    elif spoil == "rank":
-        a = a.reshape(32, 32)
-    else:
-        out.flags.writeable = False
     with pytest.raises(ValueError, match="triad"):
-        _core.triad(out, a, b, True)
+        _core.triad(*spoil(*triad_arrays()), True)

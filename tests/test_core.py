@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import _core
+from onedsl import _core, testing
 
 F32, BF16, F16 = _core.DataType.f32, _core.DataType.bf16, _core.DataType.f16
 AUTO, NATIVE = _core.Backend.auto, _core.Backend.native
@@ -67,6 +68,25 @@ def test_broadcast_statistics_must_be_contiguous(port):
     assert op.run(tuple(inputs), True, None, NATIVE) is None
     inputs[2:] = [inputs[port]] * 3
     assert op.run(tuple(inputs), True, None, NATIVE) is None
+
+
+@pytest.mark.parametrize("statistics", ["batch", "frozen"])
+def test_inverse_standard_deviations(statistics):
+    """The port variance may have them, as PyTorch's forward pass saves them."""
+    src, diff_dst, mean, variance, gamma = testing.random_problem((4, 5, 7))
+    inverse = 1 / np.sqrt(variance + np.float32(EPSILON))
+    op = operator(
+        epsilon=1e3,  # has no effect
+        statistics=_core.Statistics[statistics],
+        variance_kind=_core.VarianceKind.inverse_stddev,
+    )
+    inputs = src, diff_dst, mean, inverse, gamma
+    got = onedsl.BatchNormGradients(*op.run(inputs, True, None, AUTO))
+    inputs = src, diff_dst, mean, inverse.astype(np.float64) ** -2, gamma
+    expected = testing.batch_norm_backward(*inputs, epsilon=0, statistics=statistics)
+    testing.assert_close(got, expected)
+    with pytest.raises(onedsl.UnsupportedError, match="inverse standard deviations"):
+        op.run((src, diff_dst, mean, inverse, gamma), True, None, _core.Backend.onednn)
 
 
 @pytest.mark.parametrize("given", [0, 0b00111, 0b01110, 0b10111, 0b100000 | WITH_GAMMA])
@@ -127,6 +147,9 @@ def test_compiled_rejects_invalid_shapes(layout):
         ((4, 3), (16, 4)),
         ((4, 3), (12, -4)),
         ((4, 3), (0, 0)),
+        ((4, 3), (24, 8)),
+        ((4, 3), (8, 4)),
+        ((2**54 // 3 + 1, 3), (12, 4)),
         ((-4, 3), (12, 4)),
         ((4, -3), (12, 4)),
         ((-4, -3), (12, 4)),
@@ -162,26 +185,23 @@ def test_reference_count_of_out_with_threads():
     plan = op.compile(onedsl.TensorSpec.of(src), backend="native")
     stop = threading.Event()
 
-    def use():
+    def use(_):
         while not stop.is_set():
             for _ in range(100):
                 a = out
                 del a
 
-    threads = [threading.Thread(target=use) for _ in range(2)]
     before = sys.getrefcount(out)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for thread in threads:
-            thread.start()
-        for _ in range(20_000):
-            plan(src, src, stats, stats, stats, out=out)
-            op(src, src, stats, stats, stats, out=out, backend="native")
+        with ThreadPoolExecutor(2) as pool:
+            pool.map(use, range(2))
+            for _ in range(20_000):
+                plan(src, src, stats, stats, stats, out=out)
+                op(src, src, stats, stats, stats, out=out, backend="native")
+            stop.set()
     finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
         sys.setswitchinterval(interval)
     assert sys.getrefcount(out) == before
 

@@ -7,7 +7,7 @@ import itertools
 import helpers
 import numpy as np
 import pytest
-from helpers import EPSILON, cells, formats, types
+from helpers import EPSILON, backends, cells, formats, types
 
 import onedsl
 from onedsl import testing
@@ -23,7 +23,6 @@ SHAPES = [
 ]
 clips = pytest.mark.parametrize("clip", [None, 1.0], ids=["relu", "clip"])
 residuals = pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
-both = pytest.mark.parametrize("backend", ["native", "onednn"])
 
 
 class Inputs:
@@ -169,7 +168,7 @@ def test_relu_propagates_nan(data_format):
     assert np.array_equal(gradients.diff_residual[nan], inputs.diff_dst[nan])
 
 
-@both
+@backends
 @formats
 def test_in_place_and_out(data_format, backend):
     """Of direct and compiled calls."""
@@ -269,13 +268,3 @@ def test_inputs_that_belong_together():
         gradient(*arguments, gamma, beta, src, residual=src)
     with pytest.raises(onedsl.UnsupportedError, match="ReLUBackward needs dst"):
         gradient(*arguments, gamma, beta, backend="onednn")
-
-
-def test_unsupported_by_onednn():
-    missing = [dtype for dtype in helpers.NUMPY if not helpers.runs("onednn", dtype)]
-    if not missing:
-        pytest.skip("oneDNN supports every dtype on this CPU")
-    op = onedsl.BatchNormForwardTraining(EPSILON)
-    for dtype in missing:
-        inputs = Inputs((4, 16, (5, 5)), dtype)
-        helpers.expect_unsupported(dtype, lambda i=inputs: op(*i.forward, backend="onednn"))

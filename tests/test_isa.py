@@ -11,9 +11,9 @@ from helpers import CAPS, capped
 
 # These tests run other programs or libraries, and cover no further kernels on older CPUs.
 EXCLUDED = [
-    "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "readme", "load", "process", "fuzz",
+    "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "load", "process", "fuzz",
     "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
-    "layers", "errors_table", "autotune", "written_graphs",
+    "layers", "autotune", "written_graphs",
 ]  # fmt: skip
 
 

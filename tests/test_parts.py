@@ -10,7 +10,7 @@ import helpers
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import EPSILON, formats, types
+from helpers import EPSILON, formats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,19 +162,15 @@ def test_one_part_equals_the_call_bitwise(setting, make, in_place):
 LAST_PLACE = {"f32": 2.0**-23, "bf16": 2.0**-7, "f16": 2.0**-10}
 
 
-def assert_near(got: np.ndarray, expected: np.ndarray, terms: np.ndarray, units: float) -> None:
+def assert_near(got: np.ndarray, expected: np.ndarray, terms: np.ndarray) -> None:
     dtype = next(name for name, d in helpers.NUMPY.items() if d == got.dtype)
     error = np.abs(got.astype("f8") - expected.astype("f8"))
     size = np.maximum(np.abs(expected.astype("f8")), terms)
-    assert (error <= units * LAST_PLACE[dtype] * size + 1e-30).all(), (error / size).max()
+    assert (error <= 4 * LAST_PLACE[dtype] * size + 1e-30).all(), (error / size).max()
 
 
 @given(settings(), st.randoms(use_true_random=False))
 def test_parts_equal_the_whole(setting, random):
-    check_parts(setting, random, units=4)
-
-
-def check_parts(setting: Setting, random: Any, units: float) -> None:
     problem, axes = setting.problem, setting.others
     parts = split(setting, random)
     src, diff_dst = (a.astype("f8") for a in problem[:2])
@@ -196,11 +192,11 @@ def check_parts(setting: Setting, random: Any, units: float) -> None:
     terms = np.abs(diff_dst) + setting.per_channel(beta) / size
     terms = terms + np.abs(xhat) * setting.per_channel(product) / size
     diff_src = join(setting, parts, [r.diff_src for r in results])
-    assert_near(diff_src, whole.diff_src, gamma / deviation * terms, units)
+    assert_near(diff_src, whole.diff_src, gamma / deviation * terms)
     for result in results:
         assert bits(result[1:]) == bits(results[0][1:])
-    assert_near(results[0].diff_gamma, whole.diff_gamma, product, units)
-    assert_near(results[0].diff_beta, whole.diff_beta, beta, units)
+    assert_near(results[0].diff_gamma, whole.diff_gamma, product)
+    assert_near(results[0].diff_beta, whole.diff_beta, beta)
 
     setup = forward(problem, setting.data_format)
     normalized = setup.call()
@@ -217,7 +213,7 @@ def check_parts(setting: Setting, random: Any, units: float) -> None:
     in_mean = np.abs(src).mean(axes)
     terms = np.abs(src - mean) + setting.per_channel(in_mean)
     terms = gamma * terms / np.sqrt(variance + EPSILON) + np.abs(setting.per_channel(problem.mean))
-    assert_near(dst, normalized.dst, terms, units)
+    assert_near(dst, normalized.dst, terms)
     old = np.abs(problem.mean.astype("f8"))
     nothing = np.zeros_like(in_mean)
     for result in done:
@@ -225,29 +221,7 @@ def check_parts(setting: Setting, random: Any, units: float) -> None:
     for got, expected, size_of_terms in zip(
         done[0][1:], normalized[1:], (in_mean + old, nothing, in_mean, nothing), strict=True
     ):
-        assert_near(got, expected, size_of_terms, units)
-
-
-@types
-@formats
-@pytest.mark.parametrize("seed", range(2))
-def test_large_parts_equal_the_whole_within_an_ulp(dtype, stats, data_format, seed):
-    """With thousands of elements per channel, sums and statistics differ by at most one ulp."""
-    import random
-
-    shape = helpers.shape_of(data_format, 13, 5, (31, 37))
-    problem = testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
-    setting = Setting(problem, data_format, seed)
-    check_parts(setting, random.Random(seed), units=2)
-    setup = gradient(problem, data_format)
-    halves = np.array_split(np.arange(13), 2)
-    result = setup.apply(sum(setup.reduce(where) for where in halves), halves[0])
-    for got, expected in zip(result[1:], setup.call()[1:], strict=True):
-        step = np.spacing(np.abs(expected.astype(np.float32)))
-        if stats == "f32":
-            assert (np.abs(got - expected) <= step).all()
-        else:
-            assert bits([got]) == bits([expected])
+        assert_near(got, expected, size_of_terms)
 
 
 @operators
@@ -265,13 +239,6 @@ def test_empty_parts(make, data_format):
     with_nothing = setup.apply(nothing, slice(0))
     empty_call = setup.op(**setup.part(tuple(setup.inputs), slice(0)))
     assert bits(with_nothing) == bits(empty_call)
-
-
-def test_no_channels():
-    setup = gradient(testing.random_problem((4, 0)), "NXC")
-    sums = setup.reduce()
-    assert (sums.channels, sums.to_vector().shape) == (0, (1,))
-    assert setup.apply(sums).diff_gamma.shape == (0,)
 
 
 @pytest.mark.parametrize("kept", [(), (0,), (2,), (0, 2), (0, 1, 2, 3)])
@@ -292,30 +259,14 @@ def test_statistics_of_any_axes(kept):
         testing.assert_close((whole[0], *got[1:]), (whole[0], *(a.astype("f8") for a in whole[1:])))
 
 
-def test_apply_for_diff_src_only():
+def test_gamma_is_ignored_for_diff_src_only():
     problem = testing.random_problem((6, 5, 3))
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     sums = op.reduce(*problem[:4])
-    expected = op(*problem[:4], outputs="diff_src")
-    got = op.apply(sums, *problem[:4], outputs="diff_src")
-    assert got[1:] == (None, None)
-    assert bits(got) == bits(expected)
     with pytest.warns(onedsl.GammaIgnoredWarning) as caught:
-        op.apply(sums, *problem, outputs="diff_src")
+        got = op.apply(sums, *problem, outputs="diff_src")
     assert caught[0].filename == __file__
-
-
-@pytest.mark.parametrize("make", [gradient, forward])
-def test_strided_inputs_are_copied(make):
-    problem = testing.random_problem((6, 5, 3))
-    setup = make(problem, "NXC")
-    inputs = {
-        name: np.repeat(a, 2, axis=-1)[..., ::2] if a.ndim > 1 else np.repeat(a, 2)[::2]
-        for name, a in setup.inputs.items()
-    }
-    strided = setup._replace(inputs=inputs)
-    assert strided.reduce() == setup.reduce()
-    assert bits(strided.apply(strided.reduce())) == bits(setup.call())
+    assert bits(got) == bits(op(*problem[:4], outputs="diff_src"))
 
 
 class TestTotals:

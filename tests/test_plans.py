@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import helpers
 import numpy as np
@@ -66,7 +67,7 @@ def test_calls_that_differ_have_plans_of_their_own(kind):
     assert first != alone
 
 
-@pytest.mark.parametrize(("backend", "calls"), [("native", 4500), ("onednn", 800)])
+@pytest.mark.parametrize(("backend", "calls"), [("native", 4500), ("onednn", 760)])
 def test_the_cache_is_bounded(backend, calls):
     most = onedsl.PlanCounts(0, 0)
     for i in range(1, calls):
@@ -91,24 +92,20 @@ def test_compiled_operators_survive_clearing():
 
 @pytest.mark.parametrize("backend", ["native", "onednn"])
 def test_clearing_while_threads_call(backend):
-    stop, failures = threading.Event(), []
+    stop = threading.Event()
 
-    def work():
+    def work(_):
         rows = 1
         while not stop.is_set():
             rows = rows % 50 + 1
-            if call(rows, backend).diff_beta[0] != rows:
-                failures.append(rows)
+            assert call(rows, backend).diff_beta[0] == rows
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(500):
-        onedsl.clear_plans()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(3) as pool:
+        done = pool.map(work, range(3))
+        for _ in range(500):
+            onedsl.clear_plans()
+        stop.set()
+        list(done)
 
 
 @helpers.formats
@@ -122,14 +119,6 @@ def test_kernel_info(data_format):
     assert info["groups"] == 1
     assert 1 <= info["threads"] <= plan.num_threads
     assert info["columns"] == (data_format == "NXC")
-
-
-def test_kernel_info_of_groups():
-    op = onedsl.BatchNormalizationGrad(1e-5)
-    plan = op.compile(onedsl.TensorSpec((64, 5, 32, 32)), (64, 1, 32, 1))._core
-    assert plan.geometry["loops"], "the kept axes are not adjacent"
-    assert plan.kernel_info["groups"] > 1
-    assert 1 <= plan.kernel_info["threads"] <= plan.num_threads
 
 
 def test_no_kernel_info_without_kernels():

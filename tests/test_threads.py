@@ -8,7 +8,7 @@ import threading
 import helpers
 import pytest
 import threadpoolctl
-from helpers import EPSILON, FORMATS, formats, usable
+from helpers import EPSILON, formats, usable
 
 import onedsl
 from onedsl import testing
@@ -91,7 +91,3 @@ def test_fork(backend, first):
     child = helpers.run_script("fork.py", backend, first, timeout=60)
     assert child.returncode == 0, child.stderr
     assert child.stdout == "done\n"
-
-
-def test_helpers_have_all_formats():
-    assert [f.value for f in onedsl.DataFormat] == FORMATS

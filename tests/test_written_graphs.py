@@ -238,12 +238,6 @@ def test_padded_strides_from_json():
     assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
 
 
-def read_only(array):
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
 INVALID = {
     "missing": ({"gamma": None}, None, TypeError, r"the graph's inputs must be src.*; gamma miss"),
     "unknown": ({"beta": 1}, None, TypeError, r"the graph's inputs must be among src.*got beta"),
@@ -258,7 +252,7 @@ INVALID = {
     "out shape": ({}, {"diff_beta": np.zeros(3, "f")}, ValueError, r"out\['diff_beta'\] must have"),
     "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),
     "read-only": (
-        {}, {"diff_beta": read_only(np.zeros(16, "f"))}, ValueError, "must be writeable"
+        {}, {"diff_beta": helpers.read_only(np.zeros(16, "f"))}, ValueError, "must be writeable"
     ),
 }  # fmt: skip
 

@@ -42,7 +42,8 @@ Examples
 >>> print(graph.partitions()[0])
 partition of op 0: BatchNormTrainingBackward, supported
 >>> compiled = graph.compile()
->>> results = compiled(src=src, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma)
+>>> inputs = onedsl.testing.random_problem((8, 7, 7, 64))._asdict()
+>>> results = compiled(**inputs)  # src, diff_dst, mean, variance, gamma
 >>> results["diff_src"].shape
 (8, 7, 7, 64)
 """

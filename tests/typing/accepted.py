@@ -130,9 +130,10 @@ def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) 
 
     for each in (plan, backprop, frozen):
         describe(each)
-    only_gradients(plan)
-    only_deltas(deltas)
-    only_frozen(result)
+    of_gradients: onedsl.Compiled[onedsl.BatchNormGradients] = plan
+    any_deltas: onedsl.BatchNormDeltas = deltas
+    any_gradients: onedsl.BatchNormalizationGradients[Any] = result
+    print(of_gradients, any_deltas, any_gradients)
 
 
 def describe(plan: onedsl.Compiled[Any]) -> None:
@@ -141,18 +142,6 @@ def describe(plan: onedsl.Compiled[Any]) -> None:
     assert_type(plan.num_threads, int)
     assert_type(plan.stats_shape, tuple[int, ...])
     print(plan.spec, plan.stats_dtype, plan.outputs)
-
-
-def only_gradients(plan: onedsl.Compiled[onedsl.BatchNormGradients]) -> None:
-    print(plan)
-
-
-def only_deltas(deltas: onedsl.BatchNormDeltas) -> None:
-    print(deltas)
-
-
-def only_frozen(gradients: onedsl.BatchNormalizationGradients[Any]) -> None:
-    print(gradients)
 
 
 def spellings() -> None:
