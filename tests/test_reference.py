@@ -137,9 +137,11 @@ class TestHelpers:
 
     def test_assert_close_rejects_unknown_names(self):
         good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
-        names = "diff_src, diff_gamma, diff_beta"
-        with pytest.raises(TypeError, match=f"actual must have the names {names}, got dst"):
+        names = "actual must have names among diff_src, diff_gamma, diff_beta"
+        with pytest.raises(TypeError, match=f"{names}, got dst"):
             testing.assert_close({"dst": good.diff_src}, good)
+        with pytest.raises(TypeError, match=f"{names}, got no names"):
+            testing.assert_close({}, good)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):

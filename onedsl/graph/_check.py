@@ -61,7 +61,7 @@ def check_graph(ops: Sequence[GraphOp]) -> None:
                 expected = f"be the same tensor wherever its id is {tensor.id}"
                 raise port_error(place, port.name, expected, tensor)
             if ".inputs" in place and tensor.id in later:
-                raise port_error(place, port.name, "be an output of an earlier op", "a later one")
+                raise port_error(place, port.name, "not be an output of this op or a later one", tensor.id)
         for tensor in op.outputs:
             later.remove(tensor.id)
         if len({t.id for t in (*op.inputs, *op.outputs)}) < len(op.inputs) + len(op.outputs):
@@ -149,7 +149,9 @@ def _check_shape(
     )
     if tensor.shape is None and ".outputs" in place:
         return  # oneDNN infers it
-    if tensor.shape != expected or any(size < 0 for size in expected):
+    if any(size < 0 for size in src):
+        raise port_error(place, port.name, "have sizes of 0 or more", src)
+    if tensor.shape != expected:
         raise port_error(place, port.name, f"have shape {expected}, {why}", tensor.shape)
     if tensor.strides is None or 0 in tensor.shape:
         return

@@ -105,13 +105,14 @@ class CompiledGraph:
         Returns
         -------
         dict of str to array
-            All outputs of the graph by port name. New arrays belong to the library of the first
-            input.
+            All outputs of the graph by port name. New arrays have the array type of the
+            first input.
 
         Raises
         ------
         TypeError, ValueError
-            If an array is missing, unknown, or not as the graph's tensor. Nothing was written.
+            If an array is missing, unknown, read-only or not as the graph's tensor, or if an output
+            overlaps another array. Nothing was written.
         """
         given = {} if out is None else dict(out)
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
@@ -140,7 +141,7 @@ class CompiledGraph:
         others = dict(inputs)
         for name, array in out.items():
             if not array.flags.writeable:
-                raise ValueError(f"out[{name!r}] must be writeable, got a read-only array")
+                raise ValueError(f"out[{name!r}] must be writable, got a read-only array")
             for other, memory in others.items():
                 in_place = (name, other) == _IN_PLACE[self._kind] and same_memory(array, memory)
                 if not in_place and may_overlap(array, memory):

@@ -244,13 +244,15 @@ def check_out_memory(
             continue
         name = f"out.{port.label}"
         expected.check(port, name, _info(name, array))
+        if not array.flags.aligned:
+            raise ValueError(f"{name} must be aligned to its items, got {array.ctypes.data:#x}")
         if port.kind == "tensor" and not same_layout(array, dense_src):
             raise ValueError(
                 f"{name} must have the strides (in bytes) {dense_src.strides} of {src}, got "
                 f"{array.strides}. np.empty_like({src}) returns such an array"
             )
         if port.kind == "statistic" and not is_contiguous(array):
-            raise ValueError(f"{name} must be contiguous and aligned, got strides {array.strides}")
+            raise ValueError(f"{name} must be contiguous, got strides {array.strides} in bytes")
         if not array.flags.writeable:
             raise ValueError(f"{name} must be writable, got a read-only array")
         _check_overlap(port, name, array, others)

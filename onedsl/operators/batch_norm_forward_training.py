@@ -52,7 +52,10 @@ class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
         *,
         out: Out | None = None,
     ) -> BatchNormForward[SrcArray]:
-        """Normalize src and update the running statistics, like a direct call."""
+        """Normalize src and update the running statistics: a direct call without copies of tensors.
+
+        Tensors must have the strides of ``spec``, or the call raises ValueError.
+        """
         return self._call((src, mean, variance, gamma, beta), out)
 
 
@@ -62,7 +65,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     Parameters
     ----------
     epsilon : float
-        Added to the variance under the square root. Positive and finite.
+        Added to the variance under the square root. Positive and finite in float32.
     momentum : float, optional
         Weight of the old running statistics in the new ones, from 0 to 1. Default: 0.5, which is
         oneDNN's undocumented default.
@@ -142,14 +145,15 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         gamma, beta : array, (C,), dtype of mean, optional
             Scale and shift, both or neither. Defaults: ones and zeros.
         out : tuple of five arrays, optional
-            Where to write. dst may be written to src itself; any other overlap is an error.
+            Writable arrays in the order of the results, with their shapes, dtypes and strides. dst
+            may be src itself; any other overlap is an error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------
         BatchNormForward
-            ``out`` if given.
+            Its members are the arrays of ``out``, if given.
         """
         return self._call((src, mean, variance, gamma, beta), True, out, backend)
 

@@ -30,7 +30,10 @@ class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
         *,
         out: Out | None = None,
     ) -> BatchNormForward[SrcArray]:
-        """Compute all outputs, like a direct call."""
+        """Compute all outputs: a direct call without copies of tensors.
+
+        Tensors must have the strides of ``spec``, or the call raises ValueError.
+        """
         return self._call((src, mean, variance, gamma, beta, residual), out)
 
 
@@ -40,7 +43,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     Parameters
     ----------
     epsilon : float
-        Added to the variance under the square root. Positive and finite.
+        Added to the variance under the square root. Positive and finite in float32.
     momentum, data_format
         As in `BatchNormForwardTraining`.
     clip : float, optional
@@ -120,14 +123,15 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         residual : array, src's shape and dtype, optional
             Added before the ReLU. Default: zeros.
         out : tuple of five arrays, optional
-            Where to write. dst may be written to src itself; any other overlap is an error.
+            Writable arrays in the order of the results, with their shapes, dtypes and strides. dst
+            may be src itself; any other overlap is an error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------
         BatchNormForward
-            ``out`` if given.
+            Its members are the arrays of ``out``, if given.
         """
         return self._call((src, mean, variance, gamma, beta, residual), True, out, backend)
 

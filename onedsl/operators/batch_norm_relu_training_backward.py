@@ -68,7 +68,10 @@ class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
         *,
         out: Out | None = None,
     ) -> BatchNormReLUGradients[SrcArray]:
-        """Compute the gradients, like a direct call."""
+        """Compute the gradients: a direct call without copies of tensors.
+
+        Tensors must have the strides of ``spec``, or the call raises ValueError.
+        """
         return self._call((src, diff_dst, mean, variance, gamma, beta, dst), out)
 
 
@@ -78,7 +81,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     Parameters
     ----------
     epsilon : float
-        Added to the variance under the square root. Positive and finite.
+        Added to the variance under the square root. Positive and finite in float32.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
         Position of the channel axis in the shape of src: last or second.
     clip : float, optional
@@ -165,15 +168,16 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         residual : bool
             Whether to compute diff_residual.
         out : tuple of four arrays, optional
-            Where to write, with None for a diff_residual that is not computed. diff_src may be
-            written to diff_dst itself; any other overlap is an error.
+            Writable arrays in the order of the results, with their shapes, dtypes and strides; None
+            for a diff_residual that is not computed. diff_src may be diff_dst itself; any other
+            overlap is an error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------
         BatchNormReLUGradients
-            ``out`` if given.
+            Its members are the arrays of ``out``, if given.
         """
         all_outputs = _check_mask(
             gamma=gamma is not None,

@@ -55,7 +55,10 @@ class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
         *,
         out: Out | None = None,
     ) -> BatchNormDeltas[SrcArray]:
-        """Compute the gradients, like a direct call."""
+        """Compute the gradients: a direct call without copies of tensors.
+
+        Tensors must have the strides of ``spec``, or the call raises ValueError.
+        """
         return self._call((input_forward, output_delta, mean, variance, gamma), out)
 
 
@@ -65,7 +68,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     Parameters
     ----------
     epsilon : float
-        Added to the variance under the square root. Positive and finite.
+        Added to the variance under the square root. Positive and finite in float32.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
         Position of the channel axis in the shape of input_forward: last or second.
 
@@ -123,7 +126,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         Returns
         -------
         BatchNormDeltas
-            ``out`` if given.
+            Its members are the arrays of ``out``, if given.
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
         return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)

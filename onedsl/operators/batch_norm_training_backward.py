@@ -48,7 +48,10 @@ class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
         *,
         out: Out | None = None,
     ) -> BatchNormGradients[SrcArray]:
-        """Compute the gradients, like a direct call."""
+        """Compute the gradients: a direct call without copies of tensors.
+
+        Tensors must have the strides of ``spec``, or the call raises ValueError.
+        """
         return self._call((src, diff_dst, mean, variance, gamma), out)
 
 
@@ -60,7 +63,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     Parameters
     ----------
     epsilon : float
-        Added to the variance under the square root. Positive and finite.
+        Added to the variance under the square root. Positive and finite in float32.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
         Position of the channel axis in the shape of src: last or second. It does not restrict the
         memory layout.
@@ -83,7 +86,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     copied first, and the logger ``onedsl`` reports it at level INFO.
 
     An invalid argument is a TypeError or ValueError, and no output has been written. A call that
-    oneDNN does not support on this CPU is an `UnsupportedError`.
+    oneDNN cannot run (types that need another CPU, 2^31 elements) is an `UnsupportedError`.
 
     Products are computed in float32 and summed in float64. Results are accurate if diff_dst *
     (src - mean) and xhat * diff_gamma / M are below 1e36 in magnitude, and above 1e-30 where they
@@ -138,15 +141,16 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             What to compute. With ``"diff_src"`` gamma is ignored, as oneDNN's documentation of the
             op requires: the result is that of gamma = 1.
         out : tuple of three arrays, optional
-            Where to write, with None for what is not computed. diff_src may be written to diff_dst
-            itself; any other overlap is an error.
+            Writable arrays in the order of the results, with their shapes, dtypes and strides; None
+            for what is not computed. diff_src may be diff_dst itself. Any other overlap is an
+            error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------
         BatchNormGradients
-            ``out`` if given.
+            Its members are the arrays of ``out``, if given.
 
         Warns
         -----
@@ -220,8 +224,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             As in a direct call.
         autotune : bool
             Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
-            This takes about ten calls of each and memory for their arrays. Accuracy is not
-            compared: oneDNN's f32 sums are less accurate if a channel has many elements.
+            This takes at least ten calls and 20 ms of each, and memory for their arrays. Accuracy
+            is not compared: oneDNN's f32 sums are less accurate if a channel has many elements.
 
         Returns
         -------

@@ -79,7 +79,10 @@ class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
         *,
         out: Out | None = None,
     ) -> BatchNormalizationGradients[SrcArray]:
-        """Compute the gradients, like a direct call."""
+        """Compute the gradients: a direct call without copies of tensors.
+
+        Tensors must have the strides of ``spec``, or the call raises ValueError.
+        """
         return self._call((input, input_gradient, mean, variance, scale), out)
 
 
@@ -89,7 +92,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     Parameters
     ----------
     epsilon : float
-        Epsilon of the struct: added to the variance under the square root. Positive and finite.
+        Epsilon of the struct: added to the variance under the square root. Positive and finite in
+        float32.
 
     Notes
     -----
@@ -115,7 +119,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     - output_scale_gradient = sum(input_gradient * xhat)
     - output_gradient = scale / sqrt(variance + epsilon) * input_gradient
 
-    All tensors have the same dtype, float32 or float16. Sums are computed in a wider type and
+    All tensors have the same dtype, float32 or float16. Sums are computed in float64 and
     rounded at the end. Results are accurate in the same range as in `BatchNormTrainingBackward`.
 
     oneDNN's Graph API has no op for frozen statistics. ``backend="onednn"`` runs oneDNN's batch
@@ -171,15 +175,16 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         outputs : {"all", "output_gradient"}
             What to compute.
         out : tuple of three arrays, optional
-            Where to write, with None for what is not computed. output_gradient may be written to
-            input_gradient itself; any other overlap is an error.
+            Writable arrays in the order of the results, with their shapes, dtypes and strides; None
+            for what is not computed. output_gradient may be input_gradient itself; any other
+            overlap is an error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------
         BatchNormalizationGradients
-            ``out`` if given.
+            Its members are the arrays of ``out``, if given.
         """
         inputs = (input, input_gradient, mean, variance, _check_scale(scale))
         return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)

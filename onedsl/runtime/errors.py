@@ -24,7 +24,7 @@ class OneDNNError(RuntimeError):
 
 
 class UnsupportedError(OneDNNError, NotImplementedError):
-    """oneDNN cannot run the operation on this CPU. The message contains the missing feature."""
+    """oneDNN cannot run the operation. The message contains the reason."""
 
 
 class GammaIgnoredWarning(UserWarning):

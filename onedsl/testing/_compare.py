@@ -49,8 +49,9 @@ def compared(
     sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
     if isinstance(actual, Mapping):
         fields = getattr(expected, "_fields", BatchNormGradients._fields)
-        if unknown := [name for name in actual if name not in fields]:
-            raise TypeError(f"actual must have the names {', '.join(fields)}, got {unknown[0]}")
+        if not actual or not set(actual) <= set(fields):
+            got = ", ".join(actual) or "no names"
+            raise TypeError(f"actual must have names among {', '.join(fields)}, got {got}")
         actual = tuple(actual.get(name) for name in fields)
     names = getattr(expected, "_fields", BatchNormGradients._fields)
     for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
@@ -72,7 +73,8 @@ def assert_close(
     The error of each array is its `relative_l2`. The tolerance is in `TOLERANCES` for tensors, and
     in `SUM_TOLERANCES` for the other arrays. oneDNN sums in f32, so that its error grows with the
     number of elements per channel: with ``backend="onednn"``, `ONEDNN_SUM_ERROR` times the square
-    root of this number is added. Channels whose values all have the same sign may exceed even this.
+    root of this number is added. oneDNN's error may exceed even this in channels whose values all
+    have the same sign.
 
     Parameters
     ----------
@@ -90,6 +92,8 @@ def assert_close(
     ------
     AssertionError
         If an error is too large or NaN. The message names the member, its error and its tolerance.
+    TypeError, ValueError
+        If names, dtypes or shapes of actual are not those of results.
     """
     for name, got, error, tolerance, for_onednn in compared(actual, expected):
         limit = factor * (for_onednn if backend == "onednn" else tolerance)

@@ -71,7 +71,7 @@ def _register() -> None:
 
 
 class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
-    """Train every model of this process with onedsl's batch normalization.
+    """Use onedsl's batch-norm kernels in every model of this process.
 
     Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
     PyTorch's dispatcher. This affects every layer and function that calls these ops, of any class.
@@ -100,9 +100,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     `onedsl.verbose` logs the calls that PyTorch's own kernels compute, with the reason.
 
-    Results of 4 MB and more are not memory of PyTorch's allocator: they cannot be resized
-    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). With glibc before 2.38 this saves
-    most page faults of a step, because that memory is taken from the system again and again.
+    Results of 4 MiB and more are not memory of PyTorch's allocator: they cannot be resized
+    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). glibc before 2.38 takes
+    PyTorch's memory from the system again and again: this saves most page faults of a step.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
