@@ -220,7 +220,7 @@ class TestOut:
             (lambda a: np.repeat(a, 2, -1)[..., ::2], ValueError, ["strides"]),
             (lambda a: a[..., ::-1], ValueError, ["strides"]),
             (lambda a: np.broadcast_to(a[..., :1], a.shape), ValueError, []),
-            (unaligned, ValueError, []),
+            (unaligned, ValueError, ["must be aligned to its items, got 0x"]),
             (read_only, ValueError, ["must be writable, got a read-only array"]),
         ],
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import re
@@ -88,6 +89,14 @@ def test_json_of_unknown_shapes():
     assert node["inputs"][0]["shape"] == node["outputs"][0]["stride"] == [-(2**63)]
     assert Graph.from_json(graph.to_json()) == graph
     assert helpers.operator_of(graph.to_json()) == onedsl.BatchNormTrainingBackward(1e-5)
+
+
+def test_sizes_of_a_logical_tensor_must_not_be_negative():
+    (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((3, 4))).ops
+    src = dataclasses.replace(op.inputs[0], shape=(-3, 4))
+    changed = dataclasses.replace(op, inputs=(src, *op.inputs[1:]))
+    with pytest.raises(ValueError, match=r"\(src\) must have sizes of 0 or more, got \(-3, 4\)"):
+        Graph((changed,)).partitions()
 
 
 def test_graph_rejects_invalid_arguments():

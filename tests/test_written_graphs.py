@@ -252,7 +252,7 @@ INVALID = {
     "out shape": ({}, {"diff_beta": np.zeros(3, "f")}, ValueError, r"out\['diff_beta'\] must have"),
     "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),
     "read-only": (
-        {}, {"diff_beta": helpers.read_only(np.zeros(16, "f"))}, ValueError, "must be writeable"
+        {}, {"diff_beta": helpers.read_only(np.zeros(16, "f"))}, ValueError, "must be writable"
     ),
 }  # fmt: skip
 

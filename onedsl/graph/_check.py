@@ -61,7 +61,9 @@ def check_graph(ops: Sequence[GraphOp]) -> None:
                 expected = f"be the same tensor wherever its id is {tensor.id}"
                 raise port_error(place, port.name, expected, tensor)
             if ".inputs" in place and tensor.id in later:
-                raise port_error(place, port.name, "not be an output of this op or a later one", tensor.id)
+                raise port_error(
+                    place, port.name, "not be an output of this op or a later one", tensor.id
+                )
         for tensor in op.outputs:
             later.remove(tensor.id)
         if len({t.id for t in (*op.inputs, *op.outputs)}) < len(op.inputs) + len(op.outputs):
