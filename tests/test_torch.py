@@ -11,9 +11,7 @@ from test_forward import Inputs
 import onedsl
 from onedsl import testing
 
-torch = pytest.importorskip(
-    "torch", reason="PyTorch is an optional second reference: pip install torch"
-)
+torch = pytest.importorskip("torch", reason="PyTorch is an optional second reference")
 
 
 @pytest.mark.parametrize("statistics", ["batch", "frozen"])

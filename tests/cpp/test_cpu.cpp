@@ -1,6 +1,3 @@
-#include <cstdlib>
-#include <string>
-
 #include "check.hpp"
 #include "isas.hpp"
 #include "native/cpu.hpp"
@@ -30,24 +27,6 @@ void test_valid_caps() {
   check(native::parse_isa_cap(native::isa_name()).has_value(), native::isa_name());
 }
 
-void test_invalid_caps() {
-  ::setenv("ONEDNN_MAX_CPU_ISA", "nonsense", 1);
-  for (const char* const valid : {"", "avx2", "SSE41"}) {
-    ::setenv("ONEDSL_MAX_CPU_ISA", valid, 1);
-    check(!native::unknown_cap(), "'", valid, "' is rejected");
-  }
-  ::setenv("ONEDSL_MAX_CPU_ISA", "avx513", 1);
-  check(native::unknown_cap() == "avx513", "'avx513' is accepted");
-  ::unsetenv("ONEDSL_MAX_CPU_ISA");
-  check(!native::unknown_cap(), "an unset variable is rejected");
-  ::unsetenv("ONEDNN_MAX_CPU_ISA");
-
-  const std::string names = ", " + native::known_caps() + ", ";
-  for (const char* const name : {"baseline", "avx2", "avx512", "AVX512_CORE_AMX", "DEFAULT"}) {
-    check(names.find(std::string(", ") + name + ", ") != std::string::npos, name);
-  }
-}
-
 void test_machine() {
   const native::Machine& machine = native::this_machine();
   check(machine.isa <= native::best_isa(), "this CPU does not support ", name_of(machine.isa));
@@ -60,7 +39,6 @@ void test_machine() {
 void test_cpu() {
   test_machine();
   test_valid_caps();
-  test_invalid_caps();
 }
 
 }  // namespace onedsl::test

@@ -49,7 +49,10 @@ bool kept_in_order(const Layout& layout) {
   return true;
 }
 
-void test_statistic_of_each_element() {
+}  // namespace
+
+// The statistic of each element.
+void test_geometry() {
   Random random(1);
   int seen = 0;
   int with_loops = 0;
@@ -64,45 +67,6 @@ void test_statistic_of_each_element() {
     with_loops += geometry->num_loops > 0 ? 1 : 0;
   }
   check(seen > 2000 && with_loops > 200, seen, " layouts, ", with_loops, " with loops");
-}
-
-void test_not_dense() {
-  const auto check_rejected = [](const char* const reason, const std::vector<std::ptrdiff_t>& shape,
-                                 const std::vector<std::ptrdiff_t>& strides) {
-    Layout layout;
-    layout.shape = shape;
-    layout.strides = strides;
-    layout.kept = 0b10;
-    check(!layout.geometry(), "accepted: ", reason);
-  };
-  check_rejected("a gap", {4, 3}, {4, 1});
-  check_rejected("an overlap", {4, 3}, {2, 1});
-  check_rejected("a broadcast axis", {4, 3}, {0, 1});
-  check_rejected("a negative stride", {4, 3}, {-3, 1});
-  check_rejected("a gap between all elements", {4, 3}, {6, 2});
-  check_rejected("a negative size", {-4, 3}, {3, 1});
-  constexpr std::ptrdiff_t huge = std::ptrdiff_t{1} << 40;
-  check_rejected("a size in bytes that overflows 64 bits", {huge, huge}, {huge, 1});
-  constexpr std::ptrdiff_t most = max_tensor_bytes / 4;
-  check_rejected("more than max_tensor_bytes", {1, most + 1}, {most + 1, 1});
-  check(block_layout(1, most, 1).geometry().has_value(), "the largest tensor is rejected");
-
-  Layout single = block_layout(4, 3, 1);
-  single.strides[2] = 12345;
-  check(single.geometry().has_value(), "the stride of an axis of size 1 must be ignored");
-}
-
-void test_empty() {
-  const std::optional<Geometry> geometry = block_layout(0, 3, 5).geometry();
-  check(geometry && geometry->elements() == 0 && geometry->statistics() == 3, "empty tensor");
-}
-
-}  // namespace
-
-void test_geometry() {
-  test_statistic_of_each_element();
-  test_not_dense();
-  test_empty();
 }
 
 }  // namespace onedsl::test

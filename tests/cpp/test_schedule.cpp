@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <map>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "check.hpp"
@@ -20,6 +23,46 @@ using native::Range;
 using native::Schedule;
 using native::SummationOrder;
 using native::Worker;
+
+// ---- Summation order ----
+
+// The summation order depends only on the geometry and the lanes of a vector. If it depended on
+// threads or caches, the bits of results would depend on the number of threads.
+static_assert(std::is_same_v<decltype(native::order_of), SummationOrder(const Geometry&, int)>);
+
+void check_rows(const SummationOrder& order, const Geometry& geometry) {
+  const Index block = geometry.outer * geometry.channels * geometry.inner;
+  if (order.columns) {
+    check(order.rows * order.row + order.rest == block, "rows of ", geometry);
+    check(order.row == order.repeat * order.channels * order.inner, "a row of ", geometry);
+    check(order.rest < order.row, "the rest of ", geometry);
+    check(order.inner < order.lanes, "columns of ", geometry);
+  } else {
+    check(order.rows == order.outer * order.segments && order.rest == 0, "rows of ", geometry);
+    check(order.segments == 1 || order.rows_together == 1,
+          "segments are summed separately: ", geometry);
+    check((order.segments - 1) * order.segment < order.inner, "no segment is empty: ", geometry);
+    check(order.segments * order.segment >= order.inner, "segments cover a plane: ", geometry);
+    // A vector may extend into the next plane, but not beyond it.
+    check(order.inner >= order.lanes, "planes of ", geometry);
+  }
+}
+
+void check_chunks(const SummationOrder& order, const Geometry& geometry) {
+  check(order.chunks >= 1 && order.chunk_rows >= 1, "chunks of ", geometry);
+  check((order.chunks - 1) * order.chunk_rows < order.rows, "no chunk is empty: ", geometry);
+  check(order.chunks * order.chunk_rows >= order.rows, "chunks cover the rows: ", geometry);
+  check(order.repetitions == geometry.loop_iterations(false), "repetitions of ", geometry);
+  Index next = 0;
+  for (Index partial = 0; partial < order.partials; ++partial) {
+    const native::Range chunks = chunks_of(order, partial);
+    check(chunks.begin == next && chunks.end > chunks.begin, "a partial sum of ", geometry);
+    next = chunks.end;
+  }
+  check(next == order.repetitions * order.chunks, "partial sums of ", geometry);
+}
+
+// ---- Schedule ----
 
 // Check that the numbers of items per worker differ by at most one.
 void check_even(const std::vector<Index>& shares, const Geometry& geometry) {
@@ -110,15 +153,12 @@ void test_medium_caches() {
 
 }  // namespace
 
+// Random geometries, types, machines and numbers of threads.
 void test_schedule() {
   test_medium_caches();
   Random random(3);
   constexpr std::array types = {DataType::f32, DataType::bf16, DataType::f16};
-  int own_panels = 0;
-  int several_panels = 0;
-  int several_blocks = 0;
-  int several_threads = 0;
-  int prefetched = 0;
+  std::map<std::string, int> seen;
   for (int i = 0; i < 20000; ++i) {
     const Index most = Index{1} << random.between(4, 34);
     const std::optional<Geometry> whole =
@@ -140,24 +180,28 @@ void test_schedule() {
                     static_cast<double>(size_of(traffic.type));
     traffic.cache_filled = traffic.bytes / static_cast<double>(machine.cache.bytes);
     const Schedule schedule = schedule_for(order, traffic, machine, threads);
+    check_rows(order, geometry);
+    check_chunks(order, geometry);
     check(schedule.threads >= 1 && schedule.threads <= threads, "threads for ", geometry);
     check_requirements_of_kernels(schedule, order, geometry);
     check_covered_once(schedule, order, geometry);
     if (schedule.prefetch_next_panel) {
       check_prefetched(schedule, order, traffic, machine.cache, geometry);
-      ++prefetched;
+      ++seen["prefetches"];
     }
-    own_panels += schedule.own_panels ? 1 : 0;
-    several_panels += schedule.panel < order.channels ? 1 : 0;
-    several_blocks += schedule.block < schedule.panel ? 1 : 0;
-    several_threads += schedule.threads > 1 ? 1 : 0;
+    seen["columns"] += order.columns ? 1 : 0;
+    seen["segments"] += order.segments > 1 ? 1 : 0;
+    seen["repetitions"] += order.repetitions > 1 ? 1 : 0;
+    seen["chunks"] += order.chunks > 1 ? 1 : 0;
+    seen["own panels"] += schedule.own_panels ? 1 : 0;
+    seen["several panels"] += schedule.panel < order.channels ? 1 : 0;
+    seen["several blocks"] += schedule.block < schedule.panel ? 1 : 0;
+    seen["several threads"] += schedule.threads > 1 ? 1 : 0;
   }
-  for (const int seen : {own_panels, several_panels, several_blocks, several_threads}) {
-    check(seen > 500, "the random schedules cover too little: ", own_panels, " with own panels, ",
-          several_panels, " with several panels, ", several_blocks, " with several blocks, ",
-          several_threads, " with several threads");
+  check(seen.size() == 9, "a kind of schedule is missing");
+  for (const auto& [kind, times] : seen) {
+    check(times > 50, "only ", times, " of the random schedules have ", kind);
   }
-  check(prefetched > 50, "only ", prefetched, " of the random schedules prefetch");
 }
 
 }  // namespace onedsl::test

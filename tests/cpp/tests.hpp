@@ -6,7 +6,6 @@ void test_conversions();
 void test_cpu();
 void test_geometry();
 void test_plan_key();
-void test_summation_order();
 void test_schedule();
 void test_gradient();
 void test_reproducibility();
