@@ -169,12 +169,8 @@ def test_compiled_rejects_invalid_shapes(layout):
 
 
 def test_is_dense_of_dense_arrays():
-    assert not any(_core.is_dense(odd, 0) for odd in (None, [1.0], np.ndarray, STRIDED, X[::-1]))
-    # If all axes are kept, they must be in C order in memory. Those of X.T are not.
-    transposed = X.T
-    for array in (X, transposed, S, X[:0]):
-        for kept in (0, 1, 2**64 - 1):
-            assert _core.is_dense(array, kept) is (array is not transposed or kept < 2)
+    assert not any(_core.is_dense(odd) for odd in (None, [1.0], np.ndarray, STRIDED, X[::-1]))
+    assert all(_core.is_dense(array) for array in (X, X.T, S, X[:0]))
 
 
 def test_reference_count_of_out_with_threads():

@@ -115,8 +115,6 @@ def test_kernel_info(data_format):
     plan = op.compile(onedsl.TensorSpec((8, 32, 40, 48)))._core
     geometry, info = plan.geometry, plan.kernel_info
     assert geometry["outer"] * geometry["channels"] * geometry["inner"] == 8 * 32 * 40 * 48
-    assert geometry["loops"] == []
-    assert info["groups"] == 1
     assert 1 <= info["threads"] <= plan.num_threads
     assert info["columns"] == (data_format == "NXC")
 

@@ -1,53 +1,27 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 namespace onedsl {
 
-// One axis, or several merged ones, outside of the block of a Geometry.
-struct Loop {
-  std::int64_t count = 1;
-  std::int64_t stride = 0;  // in elements
-  bool kept = false;        // whether each index has its own statistics; otherwise summed over
-};
-
 // The memory layout of a dense tensor of any rank, as a block of shape (outer, channels, inner) in
-// C order: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X). All sums run over outer and
-// inner, so the order of the axes that are merged into them does not matter.
-//
-// If the kept axes (those with statistics of their own) are not adjacent in memory, the block
-// consists of the fastest axes, and loops run over the others, slowest first. Example: a tensor
-// (N, C, H, W) with statistics (N, 1, H, 1) has one loop over N and the block (C, H, W).
+// C order: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X). Each channel has statistics of
+// its own. All sums run over outer and inner, so the order of the axes that are merged into them
+// does not matter.
 struct Geometry {
-  static constexpr std::size_t max_loops = 6;
-
   std::int64_t outer = 0;
   std::int64_t channels = 0;
   std::int64_t inner = 0;
-  std::array<Loop, max_loops> loops = {};
-  std::size_t num_loops = 0;
 
-  // Return the number of iterations of all kept loops, or of all summed loops.
-  constexpr std::int64_t loop_iterations(const bool kept) const noexcept {
-    std::int64_t count = 1;
-    for (std::size_t i = 0; i < num_loops; ++i) {
-      if (loops[i].kept == kept) count *= loops[i].count;
-    }
-    return count;
-  }
-  // Return the number of values of each statistic, such as mean.
-  constexpr std::int64_t statistics() const noexcept { return channels * loop_iterations(true); }
-  constexpr std::int64_t per_block_channel() const noexcept { return outer * inner; }
-  constexpr std::int64_t per_statistic() const noexcept {
-    return per_block_channel() * loop_iterations(false);
-  }
-  constexpr std::int64_t elements() const noexcept { return statistics() * per_statistic(); }
+  constexpr std::int64_t per_channel() const noexcept { return outer * inner; }
+  constexpr std::int64_t elements() const noexcept { return channels * per_channel(); }
 };
 
-bool operator==(const Geometry& a, const Geometry& b) noexcept;
+constexpr bool operator==(const Geometry& a, const Geometry& b) noexcept {
+  return a.outer == b.outer && a.channels == b.channels && a.inner == b.inner;
+}
 
 constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
 
@@ -55,8 +29,8 @@ constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
 // constants overflows 64 bits below it, so sizes are checked here and nowhere else.
 constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 
-// The axes that have statistics of their own, one bit each.
-using KeptAxes = std::uint64_t;
+// The axes that are merged into the channels, one bit each.
+using ChannelAxes = std::uint64_t;
 
 // Write the strides of an array in C order, in the unit of item_stride. Return false if one of them
 // overflows.
@@ -67,10 +41,9 @@ bool c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape, std::ptrdiff_t 
 // strides: 1 if they count items, item_size if they count bytes. item_size is in bytes.
 //
 // Return nullopt if the tensor is not dense (gaps, overlap, negative strides), if it has more than
-// max_tensor_bytes, if the order of the kept axes in memory is not their order in the shape (the
-// statistics' order), or if kept and summed axes alternate more often than max_loops allows.
+// max_tensor_bytes, or if the channel axes are not adjacent in memory in their order in the shape.
 std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
                                        const std::ptrdiff_t* strides, std::ptrdiff_t item_stride,
-                                       std::ptrdiff_t item_size, KeptAxes kept) noexcept;
+                                       std::ptrdiff_t item_size, ChannelAxes channel_axes) noexcept;
 
 }  // namespace onedsl

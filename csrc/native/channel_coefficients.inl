@@ -67,7 +67,7 @@ inline ChannelSums add_partials(const Task& task, const Range& channels) {
   ChannelSums sums{};
   const Index count = length(channels);
   const double* partial = task.workspace.partials + channels.begin;
-  for (Index k = 0; k < task.order.partials; ++k, partial += 2 * task.order.channels) {
+  for (Index k = 0; k < task.order.chunks; ++k, partial += 2 * task.order.channels) {
     for (Index i = 0; i < count; ++i) {
       sums.factors[i] += partial[i];
       sums.products[i] += partial[task.order.channels + i];

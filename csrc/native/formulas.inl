@@ -57,15 +57,6 @@ inline Vec batch_gradient(const Coefficients& k, const Vec x, const Vec d) {
 }
 inline Vec frozen_gradient(const Coefficients& k, const Vec d) { return k.scale * d; }
 
-template <class T>
-inline const T* at_offset(const void* const tensor, const Index offset) {
-  return tensor != nullptr ? static_cast<const T*>(tensor) + offset : nullptr;
-}
-template <class T>
-inline T* at_offset(void* const tensor, const Index offset) {
-  return tensor != nullptr ? static_cast<T*>(tensor) + offset : nullptr;
-}
-
 // Prefetches the tensors that a formula reads.
 template <class Formula_>
 inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
@@ -77,9 +68,9 @@ inline void prefetch(const Formula_& formula, const Index begin, const Index cou
 template <class T, bool by_dst>
 class MaskedDiff {
  public:
-  MaskedDiff(const Task& task, const Index offset)
-      : diff_dst_(at_offset<T>(task.tensors.diff_dst, offset)),
-        dst_(at_offset<T>(task.tensors.dst, offset)),
+  explicit MaskedDiff(const Task& task)
+      : diff_dst_(static_cast<const T*>(task.tensors.diff_dst)),
+        dst_(static_cast<const T*>(task.tensors.dst)),
         zero_threshold_(broadcast(task.formula.relu.zero_threshold)),
         clip_threshold_(broadcast(task.formula.relu.clip_threshold)) {}
 
@@ -112,17 +103,17 @@ class MaskedDiff {
   Vec clip_threshold_;
 };
 
-// ---- What is summed. Elements are counted from the offset. The lanes that an access leaves out
-// add nothing, because their src is the pivot. ----
+// ---- What is summed. The lanes that an access leaves out add nothing, because their src is the
+// pivot. ----
 
 template <class T>
 class GradientTerms {
  public:
   using Element = T;
 
-  GradientTerms(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)),
-        diff_dst_(at_offset<T>(task.tensors.diff_dst, offset)) {}
+  explicit GradientTerms(const Task& task)
+      : src_(static_cast<const T*>(task.tensors.src)),
+        diff_dst_(static_cast<const T*>(task.tensors.diff_dst)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -145,10 +136,10 @@ class MaskedGradientTerms {
  public:
   using Element = T;
 
-  MaskedGradientTerms(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)),
-        diff_(task, offset),
-        diff_residual_(at_offset<T>(task.tensors.diff_residual, offset)),
+  explicit MaskedGradientTerms(const Task& task)
+      : src_(static_cast<const T*>(task.tensors.src)),
+        diff_(task),
+        diff_residual_(static_cast<T*>(task.tensors.diff_residual)),
         non_temporal_(task.non_temporal && rows_are_aligned(task)) {}
 
   template <class K, class Access>
@@ -184,8 +175,7 @@ class MomentTerms {
  public:
   using Element = T;
 
-  MomentTerms(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)) {}
+  explicit MomentTerms(const Task& task) : src_(static_cast<const T*>(task.tensors.src)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -208,12 +198,11 @@ class GradientResult {
  public:
   using Element = T;
 
-  GradientResult(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)),
-        diff_dst_(at_offset<T>(
-            task.reduce_writes_residual ? task.tensors.diff_residual : task.tensors.diff_dst,
-            offset)),
-        diff_src_(at_offset<T>(task.tensors.result, offset)),
+  explicit GradientResult(const Task& task)
+      : src_(static_cast<const T*>(task.tensors.src)),
+        diff_dst_(static_cast<const T*>(task.reduce_writes_residual ? task.tensors.diff_residual
+                                                                    : task.tensors.diff_dst)),
+        diff_src_(static_cast<T*>(task.tensors.result)),
         batch_(task.formula.statistics == Statistics::batch),
         non_temporal_(task.non_temporal) {}
 
@@ -246,11 +235,11 @@ class MaskedGradientResult {
  public:
   using Element = T;
 
-  MaskedGradientResult(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)),
-        diff_(task, offset),
-        diff_src_(at_offset<T>(task.tensors.result, offset)),
-        diff_residual_(at_offset<T>(task.tensors.diff_residual, offset)),
+  explicit MaskedGradientResult(const Task& task)
+      : src_(static_cast<const T*>(task.tensors.src)),
+        diff_(task),
+        diff_src_(static_cast<T*>(task.tensors.result)),
+        diff_residual_(static_cast<T*>(task.tensors.diff_residual)),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
@@ -282,9 +271,9 @@ class NormalizedResult {
  public:
   using Element = T;
 
-  NormalizedResult(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)),
-        dst_(at_offset<T>(task.tensors.result, offset)),
+  explicit NormalizedResult(const Task& task)
+      : src_(static_cast<const T*>(task.tensors.src)),
+        dst_(static_cast<T*>(task.tensors.result)),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return dst_; }
@@ -310,10 +299,10 @@ class ReluResult {
  public:
   using Element = T;
 
-  ReluResult(const Task& task, const Index offset)
-      : src_(at_offset<T>(task.tensors.src, offset)),
-        residual_(at_offset<T>(task.tensors.residual, offset)),
-        dst_(at_offset<T>(task.tensors.result, offset)),
+  explicit ReluResult(const Task& task)
+      : src_(static_cast<const T*>(task.tensors.src)),
+        residual_(static_cast<const T*>(task.tensors.residual)),
+        dst_(static_cast<T*>(task.tensors.result)),
         clip_(broadcast(task.formula.relu.clip)),
         non_temporal_(task.non_temporal) {}
 

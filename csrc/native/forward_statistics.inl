@@ -64,7 +64,7 @@ void prepare_statistics(const Task& task, const Range& channels) {
 template <class T>
 Total statistics_total(const Task& task, const Index c, const double sum_deviation,
                        const double sum_square, bool& near_enough) {
-  const double count = task.formula.per_statistic;
+  const double count = task.formula.per_channel;
   const auto pivot =
       static_cast<double>(task.workspace.tables.pivot[first_table_index<T>(task, c)]);
   const double off = sum_deviation / count;
@@ -82,7 +82,7 @@ Total statistics_total(const Task& task, const Index c, const double sum_deviati
 template <class T>
 void apply_statistics(const Task& task, const Index c, const Total& total) {
   const double mean = total.first;
-  const double variance = total.second / task.formula.per_statistic;
+  const double variance = total.second / task.formula.per_channel;
   const Tensors& tensors = task.tensors;
   tensors.batch_mean[c] = static_cast<float>(mean);
   const bool inverse = task.formula.variance_kind == VarianceKind::inverse_stddev;

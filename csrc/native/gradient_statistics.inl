@@ -20,7 +20,7 @@ constexpr double few_elements = 8192;
 
 inline float pivot_near_mean(const Task& task, const Index c) {
   const float mean = task.tensors.mean[c];
-  if (task.formula.per_statistic <= few_elements) return mean;
+  if (task.formula.per_channel <= few_elements) return mean;
   std::uint32_t bits = 0;
   std::memcpy(&bits, &mean, sizeof bits);
   bits &= 0xfffff800U;
@@ -57,7 +57,7 @@ template <class T>
 void apply_gradient(const Task& task, const Index c, const Total& total) {
   const Tensors& tensors = task.tensors;
   const double inverse_stddev = inverse_stddev_of(task.formula, tensors.variance[c]);
-  const double count = task.formula.per_statistic;
+  const double count = task.formula.per_channel;
   if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(total.second);
   if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(total.first);
 

@@ -40,7 +40,7 @@ struct Formula {
   double momentum = 0;
   VarianceKind variance_kind = VarianceKind::variance;
   Statistics statistics = Statistics::batch;
-  double per_statistic = 0;  // elements
+  double per_channel = 0;  // elements
   Relu relu;
 };
 
@@ -69,7 +69,7 @@ struct Tables {
 
 // All memory that a run writes except the caller's outputs.
 struct Workspace {
-  double* partials = nullptr;  // [partials][2][channels]: the two sums of sums.inl
+  double* partials = nullptr;  // [chunks][2][channels]: the two sums of sums.inl
   Tables tables;
 };
 
@@ -94,9 +94,6 @@ struct Task {
 struct Tile {
   Range channels;
   Index chunk = 0;
-  Index offset = 0;  // of the chunk's repetition, in elements
-  Index partial = 0;
-  bool adds_to_partial = false;  // false: sets it
   // Planes: distance in elements to the panel that is prefetched while this one is written, or 0.
   Index to_next_panel = 0;
 };

@@ -82,7 +82,7 @@ class ColumnSums {
                                      : tile.channels.end * task.order.inner - first_),
         padded_((width_ + pair_lanes - 1) / pair_lanes * pair_lanes),
         stride_(task.order.row),
-        terms_(task, tile.offset + first_),
+        terms_(task),
         tables_(task, first_),
         factors_(scratch.doubles),
         products_(scratch.doubles + padded_),
@@ -95,7 +95,7 @@ class ColumnSums {
 
   // Adds terms_in_f32 consecutive rows, whose sums stay in registers.
   void add_rows_in_registers(const Index row) const {
-    const Index at = row * stride_;
+    const Index at = first_ + row * stride_;
     constexpr int pairs = 4;
     constexpr Index block = pairs * pair_lanes;
     const Index whole = width_ / block * block;
@@ -127,7 +127,7 @@ class ColumnSums {
  private:
   template <int n>
   void add(const Index row, const Index apart, const Index columns) const {
-    add_rows<n>(terms_, row * stride_, apart * stride_, tables_, columns, f32_factors_,
+    add_rows<n>(terms_, first_ + row * stride_, apart * stride_, tables_, columns, f32_factors_,
                 f32_products_);
   }
 
@@ -209,10 +209,10 @@ void reduce_columns(const Task& task, const Tile& tile, const TileScratch& scrat
   const ColumnSums<Terms_> sums(task, tile, scratch);
   visit_rows(order, tile.chunk, sums);
   double* const partial =
-      task.workspace.partials + 2 * tile.partial * order.channels + tile.channels.begin;
+      task.workspace.partials + 2 * tile.chunk * order.channels + tile.channels.begin;
   const auto store_channels = [&](double* const columns, double* const to) {
     add_columns_of_channels(order, length(tile.channels), columns);
-    for (Index c = 0; c < length(tile.channels); ++c) store_sum(tile, to[c], columns[c]);
+    for (Index c = 0; c < length(tile.channels); ++c) to[c] = columns[c];
   };
   store_channels(sums.factors(), partial);
   store_channels(sums.products(), partial + order.channels);

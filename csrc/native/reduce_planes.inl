@@ -82,7 +82,7 @@ inline double sum_of_lanes(const double* sums) {
 template <class Terms_>
 void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratch) {
   const SummationOrder& order = task.order;
-  const Terms_ terms(task, tile.offset);
+  const Terms_ terms(task);
   // For each channel: the lanes of the sum of factors, then those of the sum of products.
   constexpr Index per_channel = scratch_per_plane(lanes);
   const Index doubles = length(tile.channels) * per_channel;
@@ -100,11 +100,11 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     }
   }
 
-  double* const partial = task.workspace.partials + 2 * tile.partial * order.channels;
+  double* const partial = task.workspace.partials + 2 * tile.chunk * order.channels;
   const double* sums = scratch.doubles;
   for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
-    store_sum(tile, partial[c], sum_of_lanes(sums));
-    store_sum(tile, partial[order.channels + c], sum_of_lanes(sums + lanes));
+    partial[c] = sum_of_lanes(sums);
+    partial[order.channels + c] = sum_of_lanes(sums + lanes);
   }
 }
 

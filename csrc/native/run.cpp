@@ -6,11 +6,9 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
-#include <exception>
 
 #include "int_math.hpp"
 #include "kernels.hpp"
-#include "loop_offsets.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
 #include "summation_order.hpp"
@@ -26,10 +24,8 @@ constexpr double non_temporal_from = 0.5;
 // Short rows of columns have their coefficients repeated in the tables, up to this many entries, so
 // that one loop writes several rows.
 constexpr Index long_period = 512;
-// The tensor must have this many rows for each repetition, because filling the tables takes time.
+// The tensor must have this many rows for each repeated one, because filling the tables takes time.
 constexpr Index rows_per_repetition = 512;
-// With at least this many groups per thread, each group is run by one thread.
-constexpr Index many_groups = 4;
 
 const Kernels& kernels_for(const Problem& problem, Isa isa) {
   const DataType type = problem.data;
@@ -55,12 +51,11 @@ void wait_for_others(const Worker& worker) {
   }
 }
 
-// The run of one group.
-struct GroupRun {
+// The work of the threads of a run.
+struct Team {
   const Kernels& kernels;
   const Task& task;
   const Schedule& schedule;
-  const LoopOffsets& repetitions;
   bool needs_sums;
   bool needs_pivots;
   std::atomic<Index>& imprecise;  // counts the channel ranges whose sums had to be recomputed
@@ -78,31 +73,33 @@ struct GroupRun {
 
   void process_panel(const Range& panel, const Index to_next_panel, const Worker& worker,
                      const TileScratch& scratch) const {
-    const Range items =
-        share_of(num_work_items(schedule, task.order, panel), worker.index, worker.workers);
+    const Range tiles =
+        share_of(num_tiles(schedule, task.order, panel), worker.index, worker.workers);
     const Range share = share_of(panel.end - panel.begin, worker.index, worker.workers);
     const Range channels{panel.begin + share.begin, panel.begin + share.end};
     if (needs_pivots) {
       kernels.prepare(task, channels);
       wait_for_others(worker);
     }
-    if (!sum(panel, items, channels, worker, scratch)) {
-      sum(panel, items, channels, worker, scratch);
+    if (!sum(panel, tiles, channels, worker, scratch)) {
+      sum(panel, tiles, channels, worker, scratch);
     }
     if (task.tensors.result == nullptr) return;
     // In reverse, because what was read last is still in cache.
-    for (Index item = items.end; item-- > items.begin;) {
-      write(work_item(schedule, task.order, panel, item), to_next_panel);
+    for (Index i = tiles.end; i-- > tiles.begin;) {
+      Tile tile = tile_of(schedule, task.order, panel, i);
+      tile.to_next_panel = to_next_panel;
+      kernels.write(task, tile);
     }
   }
 
   // Returns whether all sums of the panel are precise. All workers get the same result.
-  bool sum(const Range& panel, const Range& items, const Range& channels, const Worker& worker,
+  bool sum(const Range& panel, const Range& tiles, const Range& channels, const Worker& worker,
            const TileScratch& scratch) const {
     const Index imprecise_before = imprecise;
     if (needs_sums) {
-      for (Index item = items.begin; item < items.end; ++item) {
-        reduce(work_item(schedule, task.order, panel, item), scratch);
+      for (Index i = tiles.begin; i < tiles.end; ++i) {
+        kernels.reduce(task, tile_of(schedule, task.order, panel, i), scratch);
       }
       wait_for_others(worker);
     }
@@ -111,33 +108,6 @@ struct GroupRun {
     if (!precise) ++imprecise;
     wait_for_others(worker);
     return imprecise == imprecise_before;
-  }
-
-  void reduce(const WorkItem& item, const TileScratch& scratch) const {
-    const Range chunks = chunks_of(task.order, item.partial);
-    for (Index chunk = chunks.begin; chunk < chunks.end; ++chunk) {
-      Tile tile = tile_of(item, chunk);
-      tile.adds_to_partial = chunk > chunks.begin;
-      kernels.reduce(task, tile, scratch);
-    }
-  }
-
-  void write(const WorkItem& item, const Index to_next_panel) const {
-    const Range chunks = chunks_of(task.order, item.partial);
-    for (Index chunk = chunks.end; chunk-- > chunks.begin;) {
-      Tile tile = tile_of(item, chunk);
-      tile.to_next_panel = to_next_panel;
-      kernels.write(task, tile);
-    }
-  }
-
-  Tile tile_of(const WorkItem& item, const Index chunk) const {
-    Tile tile;
-    tile.channels = item.channels;
-    tile.chunk = chunk % task.order.chunks;
-    tile.offset = repetitions.offset(chunk / task.order.chunks);
-    tile.partial = item.partial;
-    return tile;
   }
 };
 
@@ -148,81 +118,22 @@ void on_threads(const int threads, const Work& work) {
   work(Worker{omp_get_thread_num(), omp_get_num_threads()});
 }
 
-KernelInfo info_of_group(const Problem& problem, const int num_threads, const Ports& ports,
-                         const Traffic& traffic, const Machine& machine, const Kernels& kernels) {
+KernelInfo info_of(const Problem& problem, const int num_threads, const Ports& ports,
+                   const Machine& machine, const int lanes) {
+  const Traffic traffic = traffic_of(problem, ports, machine.cache);
   KernelInfo info;
-  info.order = order_of(problem.geometry, kernels.lanes);
+  info.order = order_of(problem.geometry, lanes);
   info.schedule = schedule_for(info.order, traffic, machine, num_threads);
   info.non_temporal = traffic.cache_filled > non_temporal_from &&
                       may_write_non_temporal(problem, ports, info.order);
+  info.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.l2_bytes);
   return info;
-}
-
-// Whether each thread runs groups of its own; else all threads share each group.
-bool own_groups(const Index groups, const int threads) {
-  return threads > 1 && groups >= many_groups * threads;
-}
-
-void run_group(const Problem& problem, const int num_threads, const Ports& ports,
-               const Traffic& traffic, const Machine& machine) {
-  const Kernels& kernels = kernels_for(problem, machine.isa);
-  const LoopOffsets repetitions(problem.geometry, false);
-  const KernelInfo info = info_of_group(problem, num_threads, ports, traffic, machine, kernels);
-  Task task = task_for(problem, ports, info.order, repetitions);
-  task.non_temporal = info.non_temporal;
-  task.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.l2_bytes);
-
-  const SummationOrder& order = task.order;
-  const Schedule& schedule = info.schedule;
-
-  Tables& tables = task.workspace.tables;
-  const Index pair = Index{2} * order.lanes;
-  tables.entries = order.channels;
-  Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
-  Index floats = 0;
-  if (order.columns) {
-    const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
-    tables.period = order.row * std::max<Index>(rows, 1);
-    tables.entries = round_up(tables.period + pair, 2);
-    const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
-    doubles = scratch_per_column * round_up(columns, pair);
-    floats = doubles;
-  }
-  const Index sums = problem.pass == Pass::apply ? 0 : 2 * order.partials * order.channels;
-
-  const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
-                                 &tables.beta,  &tables.shift, &tables.slope};
-  Scratch memory(Scratch::bytes_for<double>(sums) +
-                 all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
-                 Scratch::bytes_for<double>(schedule.threads * doubles) +
-                 Scratch::bytes_for<float>(schedule.threads * floats));
-  task.workspace.partials = memory.allocate<double>(sums);
-  for (float** const table : all_tables) *table = memory.allocate<float>(tables.entries);
-  double* const all_doubles = memory.allocate<double>(schedule.threads * doubles);
-  float* const all_floats = memory.allocate<float>(schedule.threads * floats);
-
-  if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
-  if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});
-  std::atomic<Index> imprecise = 0;
-  const GroupRun group{kernels,
-                       task,
-                       schedule,
-                       repetitions,
-                       needs_sums(problem),
-                       is_forward(problem) && needs_sums(problem),
-                       imprecise};
-  on_threads(schedule.threads, [&](const Worker& worker) {
-    TileScratch scratch;
-    scratch.doubles = all_doubles + worker.index * doubles;
-    scratch.floats = all_floats + worker.index * floats;
-    group.work(worker, scratch);
-  });
 }
 
 // The apply pass of an empty tensor has outputs of one value per channel, but no tensor to write.
 Problem without_elements(const Problem& problem) {
   Problem statistics_only = problem;
-  statistics_only.geometry = Geometry{1, problem.geometry.statistics(), 1};
+  statistics_only.geometry = Geometry{1, problem.geometry.channels, 1};
   return statistics_only;
 }
 
@@ -248,55 +159,61 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const Mach
     }
   });
   problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
-
-  const Traffic traffic = traffic_of(problem, ports, machine.cache);
-  const Kernels& kernels = kernels_for(problem, machine.isa);
-  const Index groups = LoopOffsets(problem.geometry, true).count();
-  Problem one = problem;
-  one.geometry = without_kept_loops(problem.geometry);
-  const int threads = threads_for(problem.geometry.elements(), machine, num_threads);
-  const bool own = groups > 1 && own_groups(groups, threads);
-  KernelInfo info = info_of_group(one, own ? 1 : num_threads, ports, traffic, machine, kernels);
-  info.groups = groups;
-  if (own) info.schedule.threads = threads;
-  return info;
+  return info_of(problem, num_threads, ports, machine, kernels_for(problem, machine.isa).lanes);
 }
 
 void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
-  const Geometry& geometry = problem.geometry;
-  if (geometry.elements() == 0) {
+  if (problem.geometry.elements() == 0) {
     return run(without_elements(problem), num_threads, without_output_tensors(ports), machine);
   }
-  const auto element_bytes = static_cast<Index>(size_of(problem.data));
-  const Traffic traffic = traffic_of(problem, ports, machine.cache);
-  const LoopOffsets groups(geometry, true);
-  if (groups.count() == 1) return run_group(problem, num_threads, ports, traffic, machine);
+  const Kernels& kernels = kernels_for(problem, machine.isa);
+  const KernelInfo info = info_of(problem, num_threads, ports, machine, kernels.lanes);
+  Task task = task_for(problem, ports, info.order);
+  task.non_temporal = info.non_temporal;
+  task.out_of_cache = info.out_of_cache;
 
-  Problem one = problem;
-  one.geometry = without_kept_loops(geometry);
-  const auto run_one = [&](const Index group, const int threads) {
-    const Ports begin =
-        advance(problem, ports, groups.offset(group) * element_bytes, group * geometry.channels);
-    run_group(one, threads, begin, traffic, machine);
-  };
-  const int threads = threads_for(geometry.elements(), machine, num_threads);
-  if (!own_groups(groups.count(), threads)) {
-    for (Index group = 0; group < groups.count(); ++group) run_one(group, num_threads);
-    return;
+  const SummationOrder& order = task.order;
+  const Schedule& schedule = info.schedule;
+
+  Tables& tables = task.workspace.tables;
+  const Index pair = Index{2} * order.lanes;
+  tables.entries = order.channels;
+  Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
+  Index floats = 0;
+  if (order.columns) {
+    const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
+    tables.period = order.row * std::max<Index>(rows, 1);
+    tables.entries = round_up(tables.period + pair, 2);
+    const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
+    doubles = scratch_per_column * round_up(columns, pair);
+    floats = doubles;
   }
-  // An exception (no memory) must not leave the parallel region.
-  std::exception_ptr failure;
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (Index group = 0; group < groups.count(); ++group) {
-    try {
-      run_one(group, 1);
-    } catch (...) {
-#pragma omp critical
-      failure = std::current_exception();
-    }
-  }
-  if (failure) std::rethrow_exception(failure);
+  const Index sums = problem.pass == Pass::apply ? 0 : 2 * order.chunks * order.channels;
+
+  const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
+                                 &tables.beta,  &tables.shift, &tables.slope};
+  Scratch memory(Scratch::bytes_for<double>(sums) +
+                 all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
+                 Scratch::bytes_for<double>(schedule.threads * doubles) +
+                 Scratch::bytes_for<float>(schedule.threads * floats));
+  task.workspace.partials = memory.allocate<double>(sums);
+  for (float** const table : all_tables) *table = memory.allocate<float>(tables.entries);
+  double* const all_doubles = memory.allocate<double>(schedule.threads * doubles);
+  float* const all_floats = memory.allocate<float>(schedule.threads * floats);
+
+  if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
+  if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});
+  std::atomic<Index> imprecise = 0;
+  const Team team{
+      kernels,  task, schedule, needs_sums(problem), is_forward(problem) && needs_sums(problem),
+      imprecise};
+  on_threads(schedule.threads, [&](const Worker& worker) {
+    TileScratch scratch;
+    scratch.doubles = all_doubles + worker.index * doubles;
+    scratch.floats = all_floats + worker.index * floats;
+    team.work(worker, scratch);
+  });
 }
 
 }  // namespace onedsl::native

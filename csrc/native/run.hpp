@@ -11,9 +11,9 @@ namespace onedsl::native {
 
 // How a run is executed, for display.
 struct KernelInfo {
-  Index groups = 1;
-  SummationOrder order;  // of each group
+  SummationOrder order;
   Schedule schedule;
+  bool out_of_cache = false;  // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
 };
 

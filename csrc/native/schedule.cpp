@@ -114,16 +114,12 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
 
 }  // namespace
 
-int threads_for(const Index elements, const Machine& machine, const int num_threads) {
-  return static_cast<int>(
-      std::clamp<Index>(elements / machine.elements_per_thread, 1, std::max(num_threads, 1)));
-}
-
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       const int num_threads) {
-  const Index elements = order.outer * order.channels * order.inner * order.repetitions;
+  const Index elements = order.outer * order.channels * order.inner;
   Schedule schedule;
-  schedule.threads = threads_for(elements, machine, num_threads);
+  schedule.threads = static_cast<int>(
+      std::clamp<Index>(elements / machine.elements_per_thread, 1, std::max(num_threads, 1)));
   schedule.panel = order.channels;
   schedule.block = order.channels;
   if (order.columns) {
@@ -144,14 +140,14 @@ Range channels_of(const Schedule& schedule, const SummationOrder& order, const I
   return {first, std::min(first + schedule.panel, order.channels)};
 }
 
-Index num_work_items(const Schedule& schedule, const SummationOrder& order, const Range& panel) {
-  return divide_up(panel.end - panel.begin, schedule.block) * order.partials;
+Index num_tiles(const Schedule& schedule, const SummationOrder& order, const Range& panel) {
+  return divide_up(panel.end - panel.begin, schedule.block) * order.chunks;
 }
 
-WorkItem work_item(const Schedule& schedule, const SummationOrder& order, const Range& panel,
-                   const Index item) {
-  const Index first = panel.begin + item / order.partials * schedule.block;
-  return {{first, std::min(first + schedule.block, panel.end)}, item % order.partials};
+Tile tile_of(const Schedule& schedule, const SummationOrder& order, const Range& panel,
+             const Index tile) {
+  const Index first = panel.begin + tile / order.chunks * schedule.block;
+  return {{first, std::min(first + schedule.block, panel.end)}, tile % order.chunks};
 }
 
 }  // namespace onedsl::native

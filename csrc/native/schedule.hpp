@@ -2,6 +2,7 @@
 
 #include "../core/types.hpp"
 #include "cpu.hpp"
+#include "kernels.hpp"
 #include "summation_order.hpp"
 
 namespace onedsl::native {
@@ -23,15 +24,7 @@ struct Worker {
   Index workers = 1;
 };
 
-struct WorkItem {
-  Range channels;
-  Index partial = 0;
-};
-
-// Return at most num_threads, and fewer for few elements.
-int threads_for(Index elements, const Machine& machine, int num_threads);
-
-// The memory traffic of a run, all groups included.
+// The memory traffic of a run.
 struct Traffic {
   DataType type = DataType::f32;
   Index tensors = 0;        // that are read or written
@@ -47,9 +40,8 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
 Range panels_of(const Schedule& schedule, const SummationOrder& order, const Worker& worker);
 Range channels_of(const Schedule& schedule, const SummationOrder& order, Index panel);
 
-// The work items of a panel, which is given by its channels.
-Index num_work_items(const Schedule& schedule, const SummationOrder& order, const Range& panel);
-WorkItem work_item(const Schedule& schedule, const SummationOrder& order, const Range& panel,
-                   Index item);
+// The tiles of a panel, which is given by its channels.
+Index num_tiles(const Schedule& schedule, const SummationOrder& order, const Range& panel);
+Tile tile_of(const Schedule& schedule, const SummationOrder& order, const Range& panel, Index tile);
 
 }  // namespace onedsl::native

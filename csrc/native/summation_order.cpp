@@ -36,9 +36,6 @@ constexpr Index segment_unit = 256;
 constexpr Index terms_together = 32;
 constexpr Index most_rows_together = 8;
 
-// With repetitions: bounds the memory for partial sums.
-constexpr Index most_partials = 64;
-
 void order_columns(SummationOrder& order) {
   const Index position = order.channels * order.inner;
   const Index pair = Index{2} * order.lanes;
@@ -92,21 +89,13 @@ SummationOrder order_of(const Geometry& geometry, const int lanes) {
   order.outer = geometry.outer;
   order.channels = geometry.channels;
   order.inner = geometry.inner;
-  order.repetitions = geometry.loop_iterations(false);
   order.columns = geometry.inner < lanes;
   if (order.columns) {
     order_columns(order);
   } else {
     order_planes(order);
   }
-  order.partials = order.repetitions == 1
-                       ? order.chunks
-                       : std::min(order.repetitions * order.chunks, most_partials);
   return order;
-}
-
-Range chunks_of(const SummationOrder& order, const Index partial) {
-  return share_of(order.repetitions * order.chunks, partial, order.partials);
 }
 
 }  // namespace onedsl::native

@@ -28,14 +28,10 @@ struct Geometry;
 //                Planes: one position, or one segment of every plane of a position.
 //   segment      part of a plane, where planes are few and large; else the whole plane
 //   chunk        consecutive rows that are summed one after the other
-//   partial sum  sum of a channel over some consecutive chunks
 //   block        neighboring channels that a thread processes together
-//   tile         one chunk of one block: what one call of a kernel processes
-//   work item    the chunks of one partial sum of one block: what threads share
-//   panel        neighboring blocks; a panel is summed and written before the next one is summed
-//   group        channels with statistics of their own under one index of the kept loops; each
-//                group is a run of its own, whose summed loops repeat all chunks `repetitions`
-//                times
+//   tile         one chunk of one block: what one call of a kernel processes, and what threads
+//   share panel        neighboring blocks; a panel is summed and written before the next one is
+//   summed
 namespace onedsl::native {
 
 using Index = std::int64_t;
@@ -57,7 +53,6 @@ struct SummationOrder {
   Index outer = 0;
   Index channels = 0;
   Index inner = 0;
-  Index repetitions = 0;
 
   bool columns = false;
   Index repeat = 1;
@@ -70,14 +65,10 @@ struct SummationOrder {
   Index rows_together = 1;         // planes: see add_segments()
 
   Index chunk_rows = 0;
-  Index chunks = 0;  // of one repetition
-  Index partials = 0;
+  Index chunks = 0;
 };
 
-// Return the order for a geometry that has elements and no kept loops.
+// Return the order for a geometry that has elements.
 SummationOrder order_of(const Geometry& geometry, int lanes);
-
-// Return the chunks of a partial sum, numbered through all repetitions.
-Range chunks_of(const SummationOrder& order, Index partial);
 
 }  // namespace onedsl::native

@@ -50,9 +50,5 @@ inline void add_to(double* factors, double* products, const Sums& sums) {
   store_doubles(products, load_doubles(products) + widen(sums.products));
 }
 
-inline void store_sum(const Tile& tile, double& partial, const double sum) {
-  partial = tile.adds_to_partial ? partial + sum : sum;
-}
-
 }  // namespace
 }  // namespace onedsl::native::ONEDSL_ISA

@@ -33,17 +33,14 @@ Tensors tensors_of(const Ports& ports) {
   return tensors;
 }
 
-Samples samples_of(const SummationOrder& order, const LoopOffsets& repetitions) {
+Samples samples_of(const SummationOrder& order) {
   const Index plane = order.inner;
-  const Index per_repetition = order.outer * plane;
-  const Index elements = per_repetition * repetitions.count();
+  const Index elements = order.outer * plane;
   Samples samples;
   samples.count = std::min(elements, Samples::most);
   for (Index i = 0; i < samples.count; ++i) {
     const Index element = (2 * i + 1) * elements / (2 * samples.count);
-    const Index within = element % per_repetition;
-    samples.at[i] = repetitions.offset(element / per_repetition) +
-                    within / plane * order.channels * plane + within % plane;
+    samples.at[i] = element / plane * order.channels * plane + element % plane;
   }
   return samples;
 }
@@ -55,47 +52,23 @@ bool has_relu(const Problem& problem) {
 
 }  // namespace
 
-Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
-              const LoopOffsets& repetitions) {
+Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order) {
   Task task;
   task.tensors = tensors_of(ports);
   task.formula.epsilon = problem.attributes.epsilon;
   task.formula.momentum = problem.attributes.momentum;
   task.formula.variance_kind = problem.variance_kind;
   task.formula.statistics = problem.statistics;
-  task.formula.per_statistic = problem.pass == Pass::apply
-                                   ? *ports.sums.count
-                                   : static_cast<double>(problem.geometry.per_statistic());
+  task.formula.per_channel = problem.pass == Pass::apply
+                                 ? *ports.sums.count
+                                 : static_cast<double>(problem.geometry.per_channel());
   task.pass = problem.pass;
   task.totals = {ports.sums.first, ports.sums.second};
   if (has_relu(problem)) task.formula.relu = relu_of(problem.attributes.clip, problem.data);
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
-  if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order, repetitions);
+  if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order);
   return task;
-}
-
-Ports advance(const Problem& problem, const Ports& ports, const Index tensor_bytes,
-              const Index statistics) {
-  const Index statistics_bytes = statistics * static_cast<Index>(sizeof(float));
-  const auto bytes = [&](const auto port) {
-    return is_tensor(port) ? tensor_bytes : statistics_bytes;
-  };
-  const Signature& signature = signature_of(problem.operation);
-  Ports further = ports;
-  signature.inputs.for_each([&](const Input port) {
-    const void*& memory = further.in[port];
-    if (memory != nullptr) memory = static_cast<const std::byte*>(memory) + bytes(port);
-  });
-  signature.outputs.for_each([&](const Output port) {
-    void*& memory = further.out[port];
-    if (memory != nullptr) memory = static_cast<std::byte*>(memory) + bytes(port);
-  });
-  if (problem.pass != Pass::both) {
-    further.sums.first += statistics;
-    further.sums.second += statistics;
-  }
-  return further;
 }
 
 Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache) {

@@ -4,20 +4,14 @@
 #include "../core/problem.hpp"
 #include "cpu.hpp"
 #include "kernels.hpp"
-#include "loop_offsets.hpp"
 #include "schedule.hpp"
 #include "summation_order.hpp"
 
 // Pure functions that derive the input of the kernels from a Problem and its Ports.
 namespace onedsl::native {
 
-// Return the task of one group, with an empty workspace.
-Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order,
-              const LoopOffsets& repetitions);
-
-// Return the ports with all tensors advanced by a number of bytes, and all statistics by a number
-// of values.
-Ports advance(const Problem& problem, const Ports& ports, Index tensor_bytes, Index statistics);
+// Return the task of a run, with an empty workspace.
+Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order);
 
 Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache);
 

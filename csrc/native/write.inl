@@ -17,7 +17,7 @@ template <class Result>
 class Writer {
  public:
   Writer(const Task& task, const Tile& tile)
-      : task_(task), order_(task.order), tile_(tile), result_(task, tile.offset) {}
+      : task_(task), order_(task.order), tile_(tile), result_(task) {}
 
   void write_columns() const {
     const Range rows = rows_of(order_, tile_.chunk);

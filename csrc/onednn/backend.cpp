@@ -136,7 +136,6 @@ void check_support(const Problem& problem) {
 
 // Throw UnsupportedError for problems that must not reach oneDNN.
 void check_limits(const Problem& problem) {
-  const Geometry& g = problem.geometry;
   if (problem.variance_kind != VarianceKind::variance) {
     raise_unsupported(
         "oneDNN does not support inverse standard deviations; pass the variance, or use "
@@ -147,15 +146,10 @@ void check_limits(const Problem& problem) {
     raise_unsupported(
         "oneDNN's ReLUBackward needs dst; pass it, or use backend=\"native\" or \"auto\"");
   }
-  if (g.elements() > std::numeric_limits<std::int32_t>::max()) {
+  if (problem.geometry.elements() > std::numeric_limits<std::int32_t>::max()) {
     raise_unsupported(
         "onedsl does not pass tensors of 2^31 elements or more to oneDNN; use backend=\"native\" "
         "or \"auto\"");
-  }
-  if (g.num_loops > 0) {
-    raise_unsupported(
-        "oneDNN supports only statistics whose axes are adjacent in memory; use "
-        "backend=\"native\" or \"auto\"");
   }
 }
 

@@ -39,7 +39,6 @@ std::size_t PlanKeyHash::operator()(const PlanKey& key) const noexcept {
   for (const double part : {p.attributes.epsilon, p.attributes.momentum, p.attributes.clip}) {
     add(std::hash<double>{}(part));
   }
-  // The loops are left out: keys that differ only in them are rare.
   for (const std::int64_t part :
        {p.geometry.outer, p.geometry.channels, p.geometry.inner,
         static_cast<std::int64_t>(p.operation), static_cast<std::int64_t>(p.data),

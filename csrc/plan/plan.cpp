@@ -90,7 +90,7 @@ void Plan::run(const Ports& ports) const {
 
 // Empty tensors never reach oneDNN: only some of its versions write their sums.
 void Plan::write_empty(const Ports& ports) const {
-  const auto statistics = static_cast<std::size_t>(key_.problem.geometry.statistics());
+  const auto statistics = static_cast<std::size_t>(key_.problem.geometry.channels);
   const std::size_t bytes = statistics * size_of(key_.statistics_type);
   key_.problem.outputs.for_each([&](const Output port) {
     if (is_tensor(port)) return;
@@ -112,8 +112,8 @@ void Plan::write_empty(const Ports& ports) const {
 void Plan::execute(const Ports& ports) const {
   const Geometry& geometry = key_.problem.geometry;
   const Pass pass = key_.problem.pass;
-  const auto statistics = static_cast<std::size_t>(geometry.statistics());
-  if (pass == Pass::reduce) *ports.sums.count = static_cast<double>(geometry.per_statistic());
+  const auto statistics = static_cast<std::size_t>(geometry.channels);
+  if (pass == Pass::reduce) *ports.sums.count = static_cast<double>(geometry.per_channel());
   // The statistics of an empty part are those of the other parts.
   const bool other_parts = pass == Pass::apply && *ports.sums.count > 0 && statistics > 0;
   if (geometry.elements() == 0 && !other_parts) return write_empty(ports);

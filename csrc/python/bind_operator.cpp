@@ -49,15 +49,10 @@ py::dict signature_info(const Operation operation) {
 
 py::dict geometry_info(const Plan& plan) {
   const Geometry& g = plan.key().problem.geometry;
-  py::list loops;
-  for (std::size_t i = 0; i < g.num_loops; ++i) {
-    loops.append(py::make_tuple(g.loops[i].count, g.loops[i].stride, g.loops[i].kept));
-  }
   py::dict info;
   info["outer"] = g.outer;
   info["channels"] = g.channels;
   info["inner"] = g.inner;
-  info["loops"] = loops;
   return info;
 }
 
@@ -65,7 +60,6 @@ py::object kernel_info(const Plan& plan) {
   const std::optional<native::KernelInfo> kernel = plan.kernel_info();
   if (!kernel) return py::none();
   py::dict info;
-  info["groups"] = kernel->groups;
   info["lanes"] = kernel->order.lanes;
   info["columns"] = kernel->order.columns;
   info["rows"] = kernel->order.rows;
@@ -73,7 +67,6 @@ py::object kernel_info(const Plan& plan) {
   info["segments"] = kernel->order.segments;
   info["chunks"] = kernel->order.chunks;
   info["chunk_rows"] = kernel->order.chunk_rows;
-  info["partials"] = kernel->order.partials;
   info["threads"] = kernel->schedule.threads;
   info["own_panels"] = kernel->schedule.own_panels;
   info["panel"] = kernel->schedule.panel;
@@ -86,7 +79,7 @@ py::object kernel_info(const Plan& plan) {
 
 void bind_operator(py::module_& module) {
   module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
-  module.def("is_dense", &is_dense, py::arg("array"), py::arg("kept"), py::pos_only());
+  module.def("is_dense", &is_dense, py::arg("array"), py::pos_only());
   module.def("clear_plans", &clear_plans);
   module.def(
       "enable_logging", [](const bool on) { logging_enabled = on; }, py::arg("on"), py::pos_only());

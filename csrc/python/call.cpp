@@ -11,9 +11,9 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-std::optional<Geometry> dense(const View& v, const KeptAxes kept) {
+std::optional<Geometry> dense(const View& v, const ChannelAxes channel_axes) {
   return dense_geometry(v.rank, v.shape, v.strides, v.item_stride,
-                        static_cast<py::ssize_t>(size_of(v.type)), kept);
+                        static_cast<py::ssize_t>(size_of(v.type)), channel_axes);
 }
 
 bool is_statistic(const View& v, const View& mean) {
@@ -36,9 +36,9 @@ InputSet Call::given() const {
   return given;
 }
 
-bool is_dense(const py::handle array, const KeptAxes kept) {
+bool is_dense(const py::handle array) {
   const std::optional<View> v = view(array);
-  return v && dense(*v, kept);
+  return v && dense(*v, {});
 }
 
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
@@ -47,9 +47,8 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
   }
 }
 
-// Returns the axes with statistics of their own, or nullopt if mean does not fit src. mean may be
-// null unless the statistics are broadcast.
-std::optional<KeptAxes> Operator::kept_axes(const View& src, const View* const mean) const {
+// Returns nullopt if mean does not fit src. mean may be null unless the statistics are broadcast.
+std::optional<ChannelAxes> Operator::channel_axes(const View& src, const View* const mean) const {
   if (src.rank < schema_.ranks.first || src.rank > schema_.ranks.second) return std::nullopt;
   if (schema_.statistics_shape != StatisticsShape::broadcast) {
     const bool second = schema_.statistics_shape == StatisticsShape::channel_second;
@@ -57,15 +56,15 @@ std::optional<KeptAxes> Operator::kept_axes(const View& src, const View* const m
     if (axis >= src.rank || (mean != nullptr && !mean->is_vector(src.shape[axis]))) {
       return std::nullopt;
     }
-    return KeptAxes{1} << axis;
+    return ChannelAxes{1} << axis;
   }
   if (mean == nullptr || mean->rank != src.rank) return std::nullopt;
-  KeptAxes kept = 0;
+  ChannelAxes axes = 0;
   for (py::ssize_t axis = 0; axis < src.rank; ++axis) {
     if (mean->shape[axis] != src.shape[axis] && mean->shape[axis] != 1) return std::nullopt;
-    if (mean->shape[axis] != 1) kept |= KeptAxes{1} << axis;
+    if (mean->shape[axis] != 1) axes |= ChannelAxes{1} << axis;
   }
-  return kept;
+  return axes;
 }
 
 std::optional<Geometry> Operator::geometry_of(const View& src, const View* const mean) const {
@@ -74,8 +73,8 @@ std::optional<Geometry> Operator::geometry_of(const View& src, const View* const
   };
   const auto& types = schema_.types;
   if (std::none_of(types.begin(), types.end(), fits)) return std::nullopt;
-  const std::optional<KeptAxes> kept = kept_axes(src, mean);
-  return kept ? dense(src, *kept) : std::nullopt;
+  const std::optional<ChannelAxes> axes = channel_axes(src, mean);
+  return axes ? dense(src, *axes) : std::nullopt;
 }
 
 std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet expected,
@@ -166,7 +165,7 @@ py::object Operator::reduce(const py::tuple& inputs) const {
   const OutputSet nothing;
   const std::optional<Call> call = check(inputs, signature().reduce_inputs, nothing, py::none());
   if (!call) return py::none();
-  const py::ssize_t statistics = call->geometry.statistics();
+  const py::ssize_t statistics = call->geometry.channels;
   DoubleVector vector(1 + 2 * statistics);
   Run run = prepare(*call, signature(), nothing, py::none());
   run.ports.sums = sums_in(vector.mutable_data(), statistics);
@@ -179,8 +178,8 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
   const OutputSet outputs = this->outputs(all_outputs);
   const std::optional<Call> call = check(inputs, signature().inputs, outputs, out);
   if (!call) return py::none();
-  const py::ssize_t statistics = call->geometry.statistics();
-  const auto part = static_cast<double>(call->geometry.per_statistic());
+  const py::ssize_t statistics = call->geometry.channels;
+  const auto part = static_cast<double>(call->geometry.per_channel());
   if (sums.ndim() != 1 || sums.size() != 1 + 2 * statistics || !(sums.data()[0] >= part)) {
     return py::none();
   }

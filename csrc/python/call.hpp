@@ -48,9 +48,8 @@ struct Call {
 // Sums as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
 
-// Returns whether a plan can use the memory of an array directly, if `kept` are the axes with
-// statistics of their own.
-bool is_dense(pybind11::handle array, KeptAxes kept);
+// Returns whether an array is dense in any order of its axes.
+bool is_dense(pybind11::handle array);
 
 class Operator {
  public:
@@ -82,7 +81,7 @@ class Operator {
                const Ports& ports) const;
   bool check_outputs(Call& call, OutputSet outputs, const pybind11::object& out) const;
   bool overlaps_inputs(const Call& call, Output port) const;
-  std::optional<KeptAxes> kept_axes(const View& src, const View* mean) const;
+  std::optional<ChannelAxes> channel_axes(const View& src, const View* mean) const;
 
   OpSchema schema_;
 };

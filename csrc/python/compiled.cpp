@@ -60,9 +60,7 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
   const View mean = mean_.view();
   const std::optional<Geometry> geometry = op_.geometry_of(src_.view(), &mean);
   if (!geometry) {
-    throw std::invalid_argument(
-        "spec must describe dense memory in which the axes with statistics of their own are in C "
-        "order");
+    throw std::invalid_argument("spec must describe dense memory");
   }
   plan_ = find_plan(
       make_key(op_.schema().config, *geometry, src_.type, mean_.type, given_, outputs_, backend));

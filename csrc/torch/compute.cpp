@@ -40,9 +40,9 @@ Reason read_source(const Tensor& tensor, Source& source) {
   if (v.rank < 2 || v.rank > max_rank) return "inputs of this rank";
   const auto item_size = static_cast<std::ptrdiff_t>(size_of(v.type));
   const std::optional<Geometry> geometry =
-      dense_geometry(v.rank, v.sizes, v.strides, 1, item_size, KeptAxes{1} << 1);
+      dense_geometry(v.rank, v.sizes, v.strides, 1, item_size, ChannelAxes{1} << 1);
   if (!geometry) return "strided inputs";
-  if (geometry->elements() <= geometry->statistics()) return "fewer than two values per channel";
+  if (geometry->per_channel() < 2) return "fewer than two values per channel";
   source.geometry = *geometry;
   return nullptr;
 }
@@ -106,7 +106,7 @@ Outcome<3> compute_forward(const Source& source, const Affine& affine, const voi
           ports);
   if (running.mean != nullptr) {
     update_running(running.mean, running.variance, batch_mean, batch_variance, channels,
-                   running.momentum, static_cast<double>(source.geometry.per_statistic()));
+                   running.momentum, static_cast<double>(source.geometry.per_channel()));
   }
   return results;
 }

@@ -102,7 +102,7 @@ class Call {
     const auto channel_axis = static_cast<unsigned>(channels_last ? rank_ - 1 : 1);
     const std::optional<Geometry> geometry =
         dense_geometry(rank_, shape_, strides.data(), 1,
-                       static_cast<std::ptrdiff_t>(size_of(data_)), KeptAxes{1} << channel_axis);
+                       static_cast<std::ptrdiff_t>(size_of(data_)), ChannelAxes{1} << channel_axis);
     if (!fits || !geometry) reject("src", "has too many elements");
     return *geometry;
   }
@@ -145,7 +145,7 @@ class Call {
   }
 
   Array checked(const char* const name, const abi::Buffer& array, const bool is_tensor) const {
-    const std::int64_t statistics = geometry_.statistics();
+    const std::int64_t statistics = geometry_.channels;
     const DataType type = is_tensor ? data_ : statistics_type_;
     const std::int64_t* const shape = is_tensor ? shape_ : &statistics;
     const std::int64_t rank = is_tensor ? rank_ : 1;

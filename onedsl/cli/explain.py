@@ -88,7 +88,7 @@ def _schedule(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     yield (
         "summation",
         f"{kind}, with vectors of {info['lanes']} lanes{segments}; rows: {info['rows']:,}, chunks: "
-        f"{info['chunks']:,}, partial sums: {info['partials']:,}",
+        f"{info['chunks']:,}",
     )
     sharing = "each thread has its own panels" if info["own_panels"] else "threads share each panel"
     yield "schedule", f"{sharing} of {info['panel']} channels, in blocks of {info['block']}"

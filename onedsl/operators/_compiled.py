@@ -83,14 +83,16 @@ class Compiled(Generic[Result]):
         if self._drops_ignored:
             self._given &= ~(1 << schema.ignored_position)
 
+        core_spec, core_statistics = operator._core_specs(self._spec, self._statistics)
+
         def compile_for(choice: _core.Backend) -> _core.Compiled:
             return _core.Compiled(
                 operator._core,
                 data=CORE[self._spec.dtype],
-                shape=self._spec.shape,
-                strides=self._spec.byte_strides,
+                shape=core_spec.shape,
+                strides=core_spec.byte_strides,
                 statistics=CORE[self._statistics.dtype],
-                stats_shape=self._statistics.shape,
+                stats_shape=core_statistics.shape,
                 given=self._given,
                 all_outputs=all_outputs,
                 backend=choice,
@@ -98,7 +100,7 @@ class Compiled(Generic[Result]):
 
         choice = _attributes.parse_backend(backend)
         if autotune and choice is _core.Backend.auto:
-            specs = {"tensor": self._spec, "statistic": self._statistics}
+            specs = {"tensor": core_spec, "statistic": core_statistics}
             inputs = [
                 specs[port.kind] if self._given >> i & 1 else None
                 for i, port in enumerate(schema.inputs)
@@ -106,7 +108,9 @@ class Compiled(Generic[Result]):
             self._core = fastest(compile_for, inputs)
         else:
             self._core = compile_for(choice)
-        self._run = self._core.run
+        # The core knows a reordered layout, so it cannot check whether the arrays have the spec's.
+        reordered = core_spec is not self._spec
+        self._run = (lambda inputs, out: None) if reordered else self._core.run
 
     @property
     def spec(self) -> TensorSpec:
@@ -179,7 +183,7 @@ class Compiled(Generic[Result]):
         results = self._run(inputs, out)
         if results is None:
             results = operator._validate_and_run(
-                self._run, inputs, self._all_outputs, out, self._check
+                self._core.run, inputs, self._all_outputs, out, self._check
             )
         return operator._result(results, out)
 

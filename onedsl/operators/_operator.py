@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 from .. import _core
 from ..runtime.errors import GammaIgnoredWarning
 from ..tensors.arrays import Array, as_numpy, buffers_for
-from ..tensors.spec import DataFormat
+from ..tensors.spec import DataFormat, TensorSpec
 from . import _attributes, _validation
 from ._dense import dense_inputs
 from ._schema import OpSchema
 from ._sums import BatchNormSums, BatchNormTotals
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
+Value = TypeVar("Value")
 
 Arrays = tuple[Any, ...]
 """One array per port, or None."""
@@ -89,7 +90,7 @@ class Operator(Generic[Result]):
         vector = self._core.reduce(inputs)
         if vector is None:
             _, dense = self._validate(self._schema.reduction, inputs)
-            vector = _accepted(self._core.reduce(dense))
+            vector = self._run_dense(lambda inputs, _: self._core.reduce(inputs), dense, None)
         return self._totals._of(vector)
 
     def _apply(self, totals: object, inputs: Arrays, all_outputs: bool, out: Any) -> Result:
@@ -132,7 +133,7 @@ class Operator(Generic[Result]):
         """
         arrays, dense = self._validate(self._schema, inputs, check)
         buffers = self._buffers(inputs, arrays, dense, all_outputs, out)
-        results = _accepted(run(dense, buffers))
+        results = self._run_dense(run, dense, buffers)
         if isinstance(out, tuple | list):  # the core wrote to NumPy views of its arrays
             _core.mark_written(out)
         return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in results)
@@ -151,7 +152,20 @@ class Operator(Generic[Result]):
         _validation.check_inputs(schema, self._statistics_shape, arrays)
         if check is not None:
             check(arrays)
-        return arrays, dense_inputs(schema, self._statistics_shape, arrays)
+        return arrays, dense_inputs(schema, arrays)
+
+    def _run_dense(self, run: Callable[..., Value | None], inputs: Arrays, out: Any) -> Value:
+        """Run a call with valid and dense arrays."""
+        results = run(inputs, out)
+        if results is None:
+            raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
+        return results
+
+    def _core_specs(
+        self, spec: TensorSpec, statistics: TensorSpec
+    ) -> tuple[TensorSpec, TensorSpec]:
+        """Return the specs of the tensors and statistics that `_run_dense` passes to the core."""
+        return spec, statistics
 
     def _buffers(
         self,
@@ -201,15 +215,6 @@ class Operator(Generic[Result]):
             stacklevel=4,
         )
         return (*inputs[:position], None, *inputs[position + 1 :])
-
-
-Value = TypeVar("Value")
-
-
-def _accepted(results: Value | None) -> Value:
-    if results is None:
-        raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
-    return results
 
 
 class ChannelOperator(Operator[Result]):

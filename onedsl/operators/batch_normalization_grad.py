@@ -2,8 +2,10 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal
+
+import numpy as np
 
 from .. import _core
 from .._compat import NamedTuple
@@ -11,7 +13,7 @@ from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import TensorSpec
 from ._compiled import Compiled
-from ._operator import Operator
+from ._operator import Arrays, Operator, Value
 from ._schema import OpSchema
 from ._sums import BatchNormSums
 from ._validation import check_spec, parse_outputs
@@ -62,6 +64,26 @@ def _check_scale(scale: AnyArray) -> AnyArray:
     if scale is None:
         raise TypeError("scale (ScaleTensor) must be an array, got None")
     return scale
+
+
+def _reordered_axes(
+    shape: Sequence[int], strides: Sequence[int], stats_shape: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return an order of the axes in which the core can use a dense tensor, slowest first.
+
+    In it, the axes of the statistics are adjacent and in the order of the shape. Return None if
+    they are so in memory.
+    """
+    in_memory = sorted(range(len(shape)), key=lambda axis: -strides[axis])
+    in_memory = [axis for axis in in_memory if shape[axis] != 1] if 0 not in shape else []
+    own = [axis for axis in range(len(shape)) if axis in in_memory and stats_shape[axis] != 1]
+    first = in_memory.index(own[0]) if own else 0
+    if in_memory[first : first + len(own)] == own:
+        return None
+    summed = [axis for axis in in_memory if axis not in own]
+    # The fastest axis stays the fastest, so that contiguous elements are copied together.
+    order = [*own, *summed] if in_memory[-1] in summed else [*summed, *own]
+    return (*(axis for axis in range(len(shape)) if axis not in order), *order)
 
 
 class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
@@ -123,10 +145,12 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     rounded at the end. Results are accurate in the same range as in `BatchNormTrainingBackward`.
 
     oneDNN's Graph API has no op for frozen statistics. ``backend="onednn"`` runs oneDNN's batch
-    normalization primitive, for statistics whose axes of size > 1 are adjacent in memory.
+    normalization primitive.
 
-    Arrays and errors are as in `BatchNormTrainingBackward`. input is also copied if the axes of
-    size > 1 in the statistics have another order in memory than in the shape.
+    Arrays and errors are as in `BatchNormTrainingBackward`. If the axes where mean's size is not 1
+    are not adjacent in memory, or have another order there than in the shape, input and
+    input_gradient are copied to a reordered layout, and output_gradient back from it. Such a call
+    takes a few times longer, whatever the number of groups, and memory for three more tensors.
 
     References
     ----------
@@ -148,6 +172,36 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__(epsilon=epsilon)
+
+    def _run_dense(self, run: Callable[..., Value | None], inputs: Arrays, out: Any) -> Value:
+        """Run a call, on reordered copies if the core cannot use the memory layout."""
+        input, mean = inputs[0], inputs[2]  # noqa: A001
+        axes = _reordered_axes(input.shape, input.strides, mean.shape)
+        if axes is None:
+            return super()._run_dense(run, inputs, out)
+        copies = tuple(np.ascontiguousarray(array.transpose(axes)) for array in inputs)
+        results = super()._run_dense(run, copies, None)
+        if isinstance(results, np.ndarray):  # the sums of `reduce`
+            return results
+        if out is None:
+            likes = zip((input, mean, mean), results, strict=True)
+            out = tuple(None if result is None else np.empty_like(a) for a, result in likes)
+        for array, result in zip(out, results, strict=True):
+            if array is not None:
+                array.transpose(axes)[...] = result
+        return out  # type: ignore[no-any-return]
+
+    def _core_specs(
+        self, spec: TensorSpec, statistics: TensorSpec
+    ) -> tuple[TensorSpec, TensorSpec]:
+        axes = _reordered_axes(spec.shape, spec.strides, statistics.shape)
+        if axes is None:
+            return spec, statistics
+
+        def reordered(of: TensorSpec) -> TensorSpec:
+            return TensorSpec([of.shape[axis] for axis in axes], of.dtype)
+
+        return reordered(spec), reordered(statistics)
 
     def __call__(
         self,

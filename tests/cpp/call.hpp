@@ -78,7 +78,7 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   signature.inputs.for_each([&](const Input port) {
     if (signature.optional.has(port) && random.chance(4)) return;
     const DataType type = is_tensor(port) ? problem.data : DataType::f32;
-    Tensor tensor(type, is_tensor(port) ? geometry.elements() : geometry.statistics(),
+    Tensor tensor(type, is_tensor(port) ? geometry.elements() : geometry.channels,
                   random.chance(2) ? 0 : random.between(1, 15));
     for (std::size_t i = 0; i < tensor.count(); ++i) {
       const double shift = port == Input::variance ? 1.5 : 0;
@@ -148,8 +148,8 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
 
 // Run the reduce pass, which has no outputs, and then the apply pass.
 inline void run_separate_passes(Problem problem, const Run& run, Ports ports) {
-  const auto statistics = static_cast<std::size_t>(problem.geometry.statistics());
-  auto count = static_cast<double>(problem.geometry.per_statistic());
+  const auto statistics = static_cast<std::size_t>(problem.geometry.channels);
+  auto count = static_cast<double>(problem.geometry.per_channel());
   std::vector<double> first(statistics), second(statistics);
   Ports inputs;
   inputs.in = ports.in;
@@ -170,8 +170,7 @@ inline Results results_of(const Call& call, const Run& run) {
   for (const auto& [port, tensor] : call.inputs) ports.in[port] = tensor.data();
   Results results;
   problem.outputs.for_each([&](const Output port) {
-    const auto count =
-        is_tensor(port) ? problem.geometry.elements() : problem.geometry.statistics();
+    const auto count = is_tensor(port) ? problem.geometry.elements() : problem.geometry.channels;
     const DataType type = is_tensor(port) ? problem.data : DataType::f32;
     const auto shift = run.shift + (port == Output::diff_residual ? run.residual_shift : 0);
     Tensor& tensor = results.emplace(port, Tensor(type, count, shift)).first->second;

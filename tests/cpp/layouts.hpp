@@ -15,29 +15,24 @@
 namespace onedsl {
 
 inline std::ostream& operator<<(std::ostream& out, const Geometry& g) {
-  out << "[" << g.outer << ", " << g.channels << ", " << g.inner;
-  for (std::size_t i = 0; i < g.num_loops; ++i) {
-    out << (g.loops[i].kept ? ", kept " : ", summed ") << g.loops[i].count << "/"
-        << g.loops[i].stride;
-  }
-  return out << "]";
+  return out << "[" << g.outer << ", " << g.channels << ", " << g.inner << "]";
 }
 
 }  // namespace onedsl
 
 namespace onedsl::test {
 
-// The shape and strides of a dense tensor, and the axes that have statistics of their own.
+// The shape and strides of a dense tensor, and the axes that are merged into its channels.
 struct Layout {
   std::vector<std::ptrdiff_t> shape;
   std::vector<std::ptrdiff_t> strides;  // in elements
-  KeptAxes kept = 0;
+  ChannelAxes channel_axes = 0;
 
-  bool is_kept(const std::size_t axis) const { return (kept >> axis & 1U) != 0; }
+  bool is_channel(const std::size_t axis) const { return (channel_axes >> axis & 1U) != 0; }
 
   std::optional<Geometry> geometry() const {
     return dense_geometry(static_cast<std::ptrdiff_t>(shape.size()), shape.data(), strides.data(),
-                          1, 4, kept);
+                          1, 4, channel_axes);
   }
 
   std::int64_t elements() const {
@@ -53,7 +48,7 @@ struct Layout {
       std::int64_t statistic = 0;
       for (std::size_t axis = 0; axis < shape.size(); ++axis) {
         offset += index[axis] * strides[axis];
-        if (is_kept(axis)) statistic = statistic * shape[axis] + index[axis];
+        if (is_channel(axis)) statistic = statistic * shape[axis] + index[axis];
       }
       all[static_cast<std::size_t>(offset)] = statistic;
       for (std::size_t axis = shape.size(); axis-- > 0;) {
@@ -68,7 +63,7 @@ struct Layout {
 inline std::ostream& operator<<(std::ostream& out, const Layout& layout) {
   for (std::size_t axis = 0; axis < layout.shape.size(); ++axis) {
     out << (axis == 0 ? "(" : ", ") << layout.shape[axis] << "/" << layout.strides[axis]
-        << (layout.is_kept(axis) ? " kept" : "");
+        << (layout.is_channel(axis) ? " channels" : "");
   }
   return out << ")";
 }
@@ -83,7 +78,7 @@ inline void set_strides(Layout& layout, const std::vector<std::size_t>& order) {
   }
 }
 
-// Return a layout with random kept axes and a random order of the axes in memory.
+// Return a layout with random channel axes and a random order of the axes in memory.
 inline Layout random_layout(Random& random, const std::int64_t max_elements) {
   Layout layout;
   const auto rank = static_cast<std::size_t>(random.between(1, 8));
@@ -92,7 +87,7 @@ inline Layout random_layout(Random& random, const std::int64_t max_elements) {
     layout.shape.push_back(
         random.of_any_size(random.chance(2) ? remaining : std::min<std::int64_t>(remaining, 4)));
     remaining /= layout.shape.back();
-    if (random.chance(2)) layout.kept |= KeptAxes{1} << axis;
+    if (random.chance(2)) layout.channel_axes |= ChannelAxes{1} << axis;
   }
   std::vector<std::size_t> order(rank);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -108,7 +103,7 @@ inline Layout block_layout(const std::int64_t outer, const std::int64_t channels
                            const std::int64_t inner) {
   Layout layout;
   layout.shape = {outer, channels, inner};
-  layout.kept = 0b010;
+  layout.channel_axes = 0b010;
   set_strides(layout, {0, 1, 2});
   return layout;
 }

@@ -20,8 +20,8 @@ struct Moments {
 
 // Return mean and variance by their definitions, in long double.
 Moments moments_of(const Call& call, const std::vector<std::int64_t>& statistics) {
-  const auto channels = static_cast<std::size_t>(call.problem.geometry.statistics());
-  const auto count = static_cast<long double>(call.problem.geometry.per_statistic());
+  const auto channels = static_cast<std::size_t>(call.problem.geometry.channels);
+  const auto count = static_cast<long double>(call.problem.geometry.per_channel());
   const Tensor& src = call[Input::src];
   std::vector<long double> mean(channels);
   std::vector<long double> variance(channels);
@@ -170,7 +170,7 @@ void test_constant_channels(Random& random) {
 void test_not_finite(Random& random) {
   for (const double special : {infinity, -infinity, std::nan("")}) {
     for_shapes_and_isas(random, DataType::f32, [&](Call& call, const Run& run) {
-      const std::int64_t channels = call.problem.geometry.statistics();
+      const std::int64_t channels = call.problem.geometry.channels;
       const std::int64_t nan_channel = random.between(0, channels - 1);
       const auto at = static_cast<std::size_t>(
           random.between(0, static_cast<std::int64_t>(call[Input::src].count()) - 1));

@@ -16,8 +16,8 @@ namespace {
 void check_gradient(const Call& call, const Results& results, const Run& run) {
   const Problem& problem = call.problem;
   const std::vector<std::int64_t> statistics = call.layout.statistics();
-  const auto channels = static_cast<std::size_t>(problem.geometry.statistics());
-  const auto count = static_cast<double>(problem.geometry.per_statistic());
+  const auto channels = static_cast<std::size_t>(problem.geometry.channels);
+  const auto count = static_cast<double>(problem.geometry.per_channel());
   const std::vector<double> r = inverse_stddevs(problem, call[Input::variance]);
   const Tensor& src = call[Input::src];
   const Tensor& diff_dst = call[Input::diff_dst];

@@ -9,7 +9,6 @@
 #include "layouts.hpp"
 #include "native/int_math.hpp"
 #include "native/kernels.hpp"
-#include "native/loop_offsets.hpp"
 #include "native/schedule.hpp"
 #include "native/summation_order.hpp"
 #include "tests.hpp"
@@ -52,14 +51,6 @@ void check_chunks(const SummationOrder& order, const Geometry& geometry) {
   check(order.chunks >= 1 && order.chunk_rows >= 1, "chunks of ", geometry);
   check((order.chunks - 1) * order.chunk_rows < order.rows, "no chunk is empty: ", geometry);
   check(order.chunks * order.chunk_rows >= order.rows, "chunks cover the rows: ", geometry);
-  check(order.repetitions == geometry.loop_iterations(false), "repetitions of ", geometry);
-  Index next = 0;
-  for (Index partial = 0; partial < order.partials; ++partial) {
-    const native::Range chunks = chunks_of(order, partial);
-    check(chunks.begin == next && chunks.end > chunks.begin, "a partial sum of ", geometry);
-    next = chunks.end;
-  }
-  check(next == order.repetitions * order.chunks, "partial sums of ", geometry);
 }
 
 // ---- Schedule ----
@@ -71,10 +62,10 @@ void check_even(const std::vector<Index>& shares, const Geometry& geometry) {
         geometry);
 }
 
-// Check that the loops of run() visit each channel of each partial sum exactly once.
+// Check that the loops of run() visit each channel of each chunk exactly once.
 void check_covered_once(const Schedule& schedule, const SummationOrder& order,
                         const Geometry& geometry) {
-  std::vector<int> sums(static_cast<std::size_t>(order.channels * order.partials), 0);
+  std::vector<int> sums(static_cast<std::size_t>(order.channels * order.chunks), 0);
   std::vector<int> finished(static_cast<std::size_t>(order.channels), 0);
   const Index panels = native::divide_up(order.channels, schedule.panel);
   std::vector<Index> panels_each;
@@ -86,14 +77,14 @@ void check_covered_once(const Schedule& schedule, const SummationOrder& order,
     const Worker in_panel = schedule.own_panels ? Worker{} : worker;
     for (Index panel = mine.begin; panel < mine.end; ++panel) {
       const Range channels = channels_of(schedule, order, panel);
-      const Range items = native::share_of(num_work_items(schedule, order, channels),
-                                           in_panel.index, in_panel.workers);
+      const Range items =
+          native::share_of(num_tiles(schedule, order, channels), in_panel.index, in_panel.workers);
       items_each[static_cast<std::size_t>(panel)].push_back(items.end - items.begin);
       for (Index i = items.begin; i < items.end; ++i) {
-        const native::WorkItem item = work_item(schedule, order, channels, i);
-        check(item.channels.begin < item.channels.end, "an empty work item of ", geometry);
-        for (Index c = item.channels.begin; c < item.channels.end; ++c) {
-          ++sums.at(static_cast<std::size_t>(item.partial * order.channels + c));
+        const native::Tile tile = tile_of(schedule, order, channels, i);
+        check(tile.channels.begin < tile.channels.end, "an empty tile of ", geometry);
+        for (Index c = tile.channels.begin; c < tile.channels.end; ++c) {
+          ++sums.at(static_cast<std::size_t>(tile.chunk * order.channels + c));
         }
       }
       const Range some =
@@ -104,7 +95,7 @@ void check_covered_once(const Schedule& schedule, const SummationOrder& order,
     }
   }
   const auto once = [](const int times) { return times == 1; };
-  check(std::all_of(sums.begin(), sums.end(), once), "a work item is not visited once: ", geometry);
+  check(std::all_of(sums.begin(), sums.end(), once), "a tile is not visited once: ", geometry);
   check(std::all_of(finished.begin(), finished.end(), once),
         "a channel is not finished once: ", geometry);
   check_even(panels_each, geometry);
@@ -161,10 +152,10 @@ void test_schedule() {
   std::map<std::string, int> seen;
   for (int i = 0; i < 20000; ++i) {
     const Index most = Index{1} << random.between(4, 34);
-    const std::optional<Geometry> whole =
+    const std::optional<Geometry> dense =
         (random.chance(4) ? random_layout(random, most) : random_block(random, most)).geometry();
-    if (!whole || whole->channels > 100000) continue;
-    const Geometry geometry = native::without_kept_loops(*whole);
+    if (!dense || dense->channels > 100000) continue;
+    const Geometry geometry = *dense;
     Machine machine;
     machine.cache = {Index{1} << random.between(12, 28), random.between(1, 64),
                      Index{1} << random.between(17, 23)};
@@ -191,14 +182,13 @@ void test_schedule() {
     }
     seen["columns"] += order.columns ? 1 : 0;
     seen["segments"] += order.segments > 1 ? 1 : 0;
-    seen["repetitions"] += order.repetitions > 1 ? 1 : 0;
     seen["chunks"] += order.chunks > 1 ? 1 : 0;
     seen["own panels"] += schedule.own_panels ? 1 : 0;
     seen["several panels"] += schedule.panel < order.channels ? 1 : 0;
     seen["several blocks"] += schedule.block < schedule.panel ? 1 : 0;
     seen["several threads"] += schedule.threads > 1 ? 1 : 0;
   }
-  check(seen.size() == 9, "a kind of schedule is missing");
+  check(seen.size() == 8, "a kind of schedule is missing");
   for (const auto& [kind, times] : seen) {
     check(times > 50, "only ", times, " of the random schedules have ", kind);
   }
