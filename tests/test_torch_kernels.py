@@ -208,6 +208,7 @@ TYPES = "dtypes other than float32, bfloat16 and float16"
 VECTORS = "parameters and statistics"
 ORDER = "inputs that are neither contiguous nor channels_last"
 FEW = "fewer than two values per channel"
+EPSILONS = "an eps that is not positive and finite in float32"
 # The reason in the run log, and the arguments.
 UNSUPPORTED_FORWARD = {
     "evaluation": ("the forward pass of evaluation", SRC, FOUR, False),
@@ -222,7 +223,9 @@ UNSUPPORTED_FORWARD = {
         f"{VECTORS} whose length is not the number of channels",
         *(SRC, [torch.rand(5, 1), *FOUR[1:]]),
     ),
-    "eps 0": ("an eps that is not positive and finite", SRC, FOUR, True, 0.0),
+    "eps 0": (EPSILONS, SRC, FOUR, True, 0.0),
+    "eps 0 in float32": (EPSILONS, SRC, FOUR, True, 7e-46),
+    "infinite eps in float32": (EPSILONS, SRC, FOUR, True, 3.41e38),
     "no vectors in bf16": (
         "16-bit inputs without parameters and running statistics",
         *(SRC.bfloat16(), [None] * 4),

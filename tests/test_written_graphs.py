@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 from onedsl.graph import Graph
 
 SIZES = {2: (64,), 3: (8, 9), 4: (8, 3, 5), 5: (4, 3, 2, 5)}  # all but the channels, by rank
@@ -323,6 +323,21 @@ def test_refusals_have_the_reason():
         with pytest.raises(onedsl.UnsupportedError, match="could not add op") as caught:
             act()
         assert caught.value.status == "invalid_graph_op"
+
+
+def test_a_refused_graph_reaches_onednn_once(monkeypatch):
+    """oneDNN leaks memory for each attempt."""
+    graph = onedsl.BatchNormForwardTraining(1e-4).graph(onedsl.TensorSpec((5, 7)))
+    attempts = []
+    attempt = _core.CompiledGraph
+    monkeypatch.setattr(_core, "CompiledGraph", lambda nodes: attempts.append(1) or attempt(nodes))
+    errors = []
+    for _ in range(2):
+        with pytest.raises(onedsl.UnsupportedError, match="partition compile failed") as caught:
+            graph.compile()
+        errors.append((str(caught.value), caught.value.status))
+    assert errors[0] == errors[1]
+    assert len(attempts) == 1
 
 
 def test_graphs_of_other_ops():

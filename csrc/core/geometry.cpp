@@ -16,11 +16,10 @@ bool c_strides(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
   return true;
 }
 
-std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
-                                       const std::ptrdiff_t* const strides,
-                                       const std::ptrdiff_t item_stride,
-                                       const std::ptrdiff_t item_size,
+std::optional<Geometry> dense_geometry(const View& tensor,
                                        const ChannelAxes channel_axes) noexcept {
+  const auto* const shape = tensor.shape;
+  const auto* const strides = tensor.strides;
   const auto is_channel = [&](const std::ptrdiff_t axis) {
     return (channel_axes >> axis & 1U) != 0;
   };
@@ -30,8 +29,8 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
   std::ptrdiff_t* last = first;
   std::int64_t channels = 1;
   std::int64_t per_channel = 1;
-  std::int64_t bytes = item_size;
-  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
+  auto bytes = static_cast<std::int64_t>(size_of(tensor.type));
+  for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
     if (shape[axis] < 0) return std::nullopt;
     std::int64_t& count = is_channel(axis) ? channels : per_channel;
     if (__builtin_mul_overflow(count, shape[axis], &count)) return std::nullopt;
@@ -46,8 +45,8 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
 
   // From the fastest axis to the slowest: inner, channels, outer.
   Geometry geometry{1, 1, 1};
-  std::ptrdiff_t expected = item_stride;
-  std::ptrdiff_t last_channel = rank;
+  std::ptrdiff_t expected = tensor.item_stride;
+  std::ptrdiff_t last_channel = tensor.rank;
   for (const std::ptrdiff_t* axis = last; axis != first;) {
     --axis;
     if (strides[*axis] != expected) return std::nullopt;
@@ -57,7 +56,7 @@ std::optional<Geometry> dense_geometry(const std::ptrdiff_t rank, const std::ptr
       last_channel = *axis;
       geometry.channels *= shape[*axis];
     } else {
-      (last_channel == rank ? geometry.inner : geometry.outer) *= shape[*axis];
+      (last_channel == tensor.rank ? geometry.inner : geometry.outer) *= shape[*axis];
     }
   }
   return geometry;

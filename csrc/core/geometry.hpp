@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "view.hpp"
+
 namespace onedsl {
 
 // The memory layout of a dense tensor of any rank, as a block of shape (outer, channels, inner) in
@@ -19,10 +21,6 @@ struct Geometry {
   constexpr std::int64_t elements() const noexcept { return channels * per_channel(); }
 };
 
-constexpr bool operator==(const Geometry& a, const Geometry& b) noexcept {
-  return a.outer == b.outer && a.channels == b.channels && a.inner == b.inner;
-}
-
 constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
 
 // The largest tensor, as large as the address space of x86-64. No product of sizes and small
@@ -37,13 +35,10 @@ using ChannelAxes = std::uint64_t;
 bool c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape, std::ptrdiff_t item_stride,
                std::ptrdiff_t* strides) noexcept;
 
-// Return the Geometry of a tensor. item_stride is the distance of adjacent items in the unit of the
-// strides: 1 if they count items, item_size if they count bytes. item_size is in bytes.
+// Return the Geometry of a tensor.
 //
-// Return nullopt if the tensor is not dense (gaps, overlap, negative strides), if it has more than
+// Return nullopt if it is not dense (gaps, overlap, negative strides), if it has more than
 // max_tensor_bytes, or if the channel axes are not adjacent in memory in their order in the shape.
-std::optional<Geometry> dense_geometry(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
-                                       const std::ptrdiff_t* strides, std::ptrdiff_t item_stride,
-                                       std::ptrdiff_t item_size, ChannelAxes channel_axes) noexcept;
+std::optional<Geometry> dense_geometry(const View& tensor, ChannelAxes channel_axes) noexcept;
 
 }  // namespace onedsl

@@ -46,6 +46,4 @@ struct Problem : OpConfig {
   Pass pass = Pass::both;
 };
 
-bool operator==(const Problem& a, const Problem& b) noexcept;
-
 }  // namespace onedsl

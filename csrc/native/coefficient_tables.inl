@@ -92,49 +92,30 @@ inline Coefficients select_first(const int n, const Coefficients& a, const Coeff
           select_first(n, a.shift, b.shift), select_first(n, a.slope, b.slope)};
 }
 
-// A table of columns, from one entry on.
+// The tables of columns, from one entry on.
 template <class T>
-struct ColumnTable {
-  const float* a;
-  const float* b;
-
-  ColumnTable(const Task& task, const float* table, const Index entry)
-      : a(table + table_index<T>(task, entry)),
-        b(splits_even_odd<T> ? table + table_index<T>(task, entry + 1) : a + lanes) {}
+class ColumnTables {
+ public:
+  ColumnTables(const Task& task, const Index entry)
+      : tables_(task.workspace.tables),
+        a_(table_index<T>(task, entry)),
+        b_(splits_even_odd<T> ? table_index<T>(task, entry + 1) : a_ + lanes) {}
 
   // Return the entries of the pair of vectors that begins at column i, which is even.
-  VecPair at(const Index i) const {
-    const Index step = splits_even_odd<T> ? i / 2 : i;
-    return {load(a + step), load(b + step)};
-  }
-};
-
-template <class T>
-struct ColumnTables {
-  ColumnTable<T> pivot;
-  ColumnTable<T> mean;
-  ColumnTable<T> scale;
-  ColumnTable<T> beta;
-  ColumnTable<T> shift;
-  ColumnTable<T> slope;
-
-  ColumnTables(const Task& task, const Index entry)
-      : pivot(task, task.workspace.tables.pivot, entry),
-        mean(task, task.workspace.tables.mean, entry),
-        scale(task, task.workspace.tables.scale, entry),
-        beta(task, task.workspace.tables.beta, entry),
-        shift(task, task.workspace.tables.shift, entry),
-        slope(task, task.workspace.tables.slope, entry) {}
-
   PairCoefficients at(const Index i) const {
-    const VecPair p = pivot.at(i);
-    const VecPair m = mean.at(i);
-    const VecPair r = scale.at(i);
-    const VecPair b = beta.at(i);
-    const VecPair h = shift.at(i);
-    const VecPair s = slope.at(i);
-    return {{p.a, m.a, r.a, b.a, h.a, s.a}, {p.b, m.b, r.b, b.b, h.b, s.b}};
+    const Index step = splits_even_odd<T> ? i / 2 : i;
+    return {load_entries(a_ + step), load_entries(b_ + step)};
   }
+
+ private:
+  Coefficients load_entries(const Index i) const {
+    return {load(tables_.pivot + i), load(tables_.mean + i),  load(tables_.scale + i),
+            load(tables_.beta + i),  load(tables_.shift + i), load(tables_.slope + i)};
+  }
+
+  Tables tables_;
+  Index a_;
+  Index b_;
 };
 
 }  // namespace

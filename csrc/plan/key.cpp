@@ -2,10 +2,22 @@
 
 #include <functional>
 #include <tuple>
+#include <type_traits>
 
 #include "../core/threads.hpp"
 
 namespace onedsl {
+namespace {
+
+auto parts_of(const PlanKey& key) noexcept {
+  const Problem& p = key.problem;
+  return std::tuple(p.operation, p.attributes.epsilon, p.attributes.momentum, p.attributes.clip,
+                    p.statistics, p.variance_kind, p.geometry.outer, p.geometry.channels,
+                    p.geometry.inner, p.data, p.optional_tensors.bits(), p.outputs.bits(), p.pass,
+                    key.statistics_type, key.backend, key.num_threads, key.fork_generation);
+}
+
+}  // namespace
 
 PlanKey make_key(const OpConfig& config, const Geometry& geometry, const DataType data,
                  const DataType statistics_type, const InputSet given, const OutputSet outputs,
@@ -21,34 +33,15 @@ PlanKey make_key(const OpConfig& config, const Geometry& geometry, const DataTyp
           fork_generation()};
 }
 
-bool operator==(const PlanKey& a, const PlanKey& b) noexcept {
-  const auto parts = [](const PlanKey& key) {
-    return std::tie(key.problem, key.statistics_type, key.backend, key.num_threads,
-                    key.fork_generation);
-  };
-  return parts(a) == parts(b);
-}
+bool operator==(const PlanKey& a, const PlanKey& b) noexcept { return parts_of(a) == parts_of(b); }
 
 std::size_t PlanKeyHash::operator()(const PlanKey& key) const noexcept {
-  const Problem& p = key.problem;
   std::size_t h = 0;
-  const auto add = [&h](const std::size_t part) {
-    h = (h ^ part) * 0x9e3779b97f4a7c15U;
+  const auto add = [&h](const auto part) {
+    h = (h ^ std::hash<std::decay_t<decltype(part)>>{}(part)) * 0x9e3779b97f4a7c15U;
     h ^= h >> 32;
   };
-  for (const double part : {p.attributes.epsilon, p.attributes.momentum, p.attributes.clip}) {
-    add(std::hash<double>{}(part));
-  }
-  for (const std::int64_t part :
-       {p.geometry.outer, p.geometry.channels, p.geometry.inner,
-        static_cast<std::int64_t>(p.operation), static_cast<std::int64_t>(p.data),
-        static_cast<std::int64_t>(p.statistics), static_cast<std::int64_t>(p.variance_kind),
-        std::int64_t{p.optional_tensors.bits()}, std::int64_t{p.outputs.bits()},
-        static_cast<std::int64_t>(p.pass), static_cast<std::int64_t>(key.statistics_type),
-        static_cast<std::int64_t>(key.backend), std::int64_t{key.num_threads},
-        std::int64_t{key.fork_generation}}) {
-    add(static_cast<std::size_t>(part));
-  }
+  std::apply([&](const auto... parts) { (add(parts), ...); }, parts_of(key));
   return h;
 }
 

@@ -2,10 +2,8 @@
 
 #include <pybind11/gil_safe_call_once.h>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "dlpack.hpp"
@@ -35,53 +33,6 @@ const Types& types() {
 
 constexpr std::array<DataType, 3> order = {DataType::f32, DataType::bf16, DataType::f16};
 
-}  // namespace
-
-py::ssize_t View::size() const noexcept {
-  py::ssize_t n = 1;
-  for (py::ssize_t axis = 0; axis < rank; ++axis) n *= shape[axis];
-  return n;
-}
-
-bool View::is_vector(const py::ssize_t length) const noexcept {
-  return rank == 1 && shape[0] == length && (length <= 1 || strides[0] == item_stride);
-}
-
-bool View::is_c_contiguous() const noexcept {
-  if (size() == 0) return true;
-  py::ssize_t expected = item_stride;
-  for (py::ssize_t axis = rank; axis-- > 0;) {
-    if (shape[axis] != 1 && strides[axis] != expected) return false;
-    expected *= shape[axis];
-  }
-  return true;
-}
-
-bool View::same_layout(const View& other) const noexcept {
-  if (type != other.type || rank != other.rank) return false;
-  if (!std::equal(shape, shape + rank, other.shape)) return false;
-  if (size() == 0) return true;
-  for (py::ssize_t axis = 0; axis < rank; ++axis) {
-    if (shape[axis] > 1 &&
-        (strides[axis] % item_stride != 0 || other.strides[axis] % other.item_stride != 0 ||
-         strides[axis] / item_stride != other.strides[axis] / other.item_stride)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool View::overlaps(const View& other) const noexcept {
-  const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  const auto other_begin = reinterpret_cast<std::uintptr_t>(other.data);
-  const auto bytes = static_cast<std::uintptr_t>(size()) * size_of(type);
-  const auto other_bytes = static_cast<std::uintptr_t>(other.size()) * size_of(other.type);
-  return bytes != 0 && other_bytes != 0 && begin < other_begin + other_bytes &&
-         other_begin < begin + bytes;
-}
-
-namespace {
-
 std::optional<View> view_of_numpy(const py::array& array) {
   const Types& known = types();
   const py::dtype dtype = array.dtype();
@@ -109,11 +60,7 @@ std::optional<View> view(const py::handle object, const RequiresGrad requires_gr
   if (!is_ndarray && py::isinstance<py::array>(object)) return std::nullopt;
   std::optional<View> result = is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object))
                                           : borrow(object, requires_grad);
-  // NumPy considers empty arrays aligned at any address.
-  const bool aligned =
-      !result || reinterpret_cast<std::uintptr_t>(result->data) % size_of(result->type) == 0 ||
-      result->size() == 0;
-  return aligned ? result : std::nullopt;
+  return result && result->is_aligned() ? result : std::nullopt;
 }
 
 namespace {

@@ -4,17 +4,13 @@
 #include <stdexcept>
 
 #include "../plan/cache.hpp"
+#include "gil.hpp"
 #include "run.hpp"
 
 namespace py = pybind11;
 
 namespace onedsl {
 namespace {
-
-std::optional<Geometry> dense(const View& v, const ChannelAxes channel_axes) {
-  return dense_geometry(v.rank, v.shape, v.strides, v.item_stride,
-                        static_cast<py::ssize_t>(size_of(v.type)), channel_axes);
-}
 
 bool is_statistic(const View& v, const View& mean) {
   return v.is_c_contiguous() && v.same_layout(mean);
@@ -38,7 +34,7 @@ InputSet Call::given() const {
 
 bool is_dense(const py::handle array) {
   const std::optional<View> v = view(array);
-  return v && dense(*v, {});
+  return v && dense_geometry(*v, {});
 }
 
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
@@ -74,7 +70,7 @@ std::optional<Geometry> Operator::geometry_of(const View& src, const View* const
   const auto& types = schema_.types;
   if (std::none_of(types.begin(), types.end(), fits)) return std::nullopt;
   const std::optional<ChannelAxes> axes = channel_axes(src, mean);
-  return axes ? dense(src, *axes) : std::nullopt;
+  return axes ? dense_geometry(src, *axes) : std::nullopt;
 }
 
 std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet expected,
@@ -142,51 +138,55 @@ bool Operator::overlaps_inputs(const Call& call, const Output port) const {
   return overlaps;
 }
 
-void Operator::execute(const Call& call, const OutputSet outputs, const BackendChoice backend,
-                       const Pass pass, const Ports& ports) const {
-  const std::optional<View>& mean = call.in[Input::mean];
-  const DataType statistics = mean ? mean->type : DataType::f32;
-  const PlanKey key = make_key(schema_.config, call.geometry, call.src().type, statistics,
-                               call.given(), outputs, backend, pass);
-  onedsl::execute([&] { return find_plan(key); }, ports, schema_.names);
-}
-
-py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
-                         const BackendChoice backend) const {
+py::object Operator::compute(const py::tuple& inputs, const bool all_outputs, const py::object& out,
+                             const BackendChoice backend, const DoubleVector* const sums) const {
   const OutputSet outputs = this->outputs(all_outputs);
   const std::optional<Call> call = check(inputs, signature().inputs, outputs, out);
   if (!call) return py::none();
   Run run = prepare(*call, signature(), outputs, out);
-  execute(*call, outputs, backend, Pass::both, run.ports);
+  if (sums != nullptr) {
+    const auto part = static_cast<double>(call->geometry.per_channel());
+    const std::ptrdiff_t channels = call->geometry.channels;
+    if (sums->ndim() != 1 || sums->size() != 1 + 2 * channels || !(sums->data()[0] >= part)) {
+      return py::none();
+    }
+    run.ports.sums = sums_in(const_cast<double*>(sums->data()), channels);
+  }
+  execute(*call, outputs, backend, sums != nullptr ? Pass::apply : Pass::both, run.ports);
   return export_results(std::move(run), *call, out, inputs[0]);
+}
+
+py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
+                         const BackendChoice backend) const {
+  return compute(inputs, all_outputs, out, backend, nullptr);
+}
+
+py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
+                           const bool all_outputs, const py::object& out) const {
+  return compute(inputs, all_outputs, out, BackendChoice::automatic, &sums);
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
   const OutputSet nothing;
   const std::optional<Call> call = check(inputs, signature().reduce_inputs, nothing, py::none());
   if (!call) return py::none();
-  const py::ssize_t statistics = call->geometry.channels;
-  DoubleVector vector(1 + 2 * statistics);
+  DoubleVector vector(1 + 2 * call->geometry.channels);
   Run run = prepare(*call, signature(), nothing, py::none());
-  run.ports.sums = sums_in(vector.mutable_data(), statistics);
+  run.ports.sums = sums_in(vector.mutable_data(), call->geometry.channels);
   execute(*call, nothing, BackendChoice::automatic, Pass::reduce, run.ports);
   return std::move(vector);
 }
 
-py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
-                           const bool all_outputs, const py::object& out) const {
-  const OutputSet outputs = this->outputs(all_outputs);
-  const std::optional<Call> call = check(inputs, signature().inputs, outputs, out);
-  if (!call) return py::none();
-  const py::ssize_t statistics = call->geometry.channels;
-  const auto part = static_cast<double>(call->geometry.per_channel());
-  if (sums.ndim() != 1 || sums.size() != 1 + 2 * statistics || !(sums.data()[0] >= part)) {
-    return py::none();
-  }
-  Run run = prepare(*call, signature(), outputs, out);
-  run.ports.sums = sums_in(const_cast<double*>(sums.data()), statistics);
-  execute(*call, outputs, BackendChoice::automatic, Pass::apply, run.ports);
-  return export_results(std::move(run), *call, out, inputs[0]);
+void Operator::execute(const Call& call, const OutputSet outputs, const BackendChoice backend,
+                       const Pass pass, const Ports& ports) const {
+  const std::optional<View>& mean = call.in[Input::mean];
+  const DataType statistics = mean ? mean->type : DataType::f32;
+  const PlanKey key = make_key(schema_.config, call.geometry, call.src().type, statistics,
+                               call.given(), outputs, backend, pass);
+  // Safe without the GIL: plans use no Python objects, and the caller's frame and its Run keep the
+  // arrays alive.
+  const ReleasedGil released;
+  onedsl::run(*find_plan(key), ports, schema_.names);
 }
 
 }  // namespace onedsl

@@ -77,6 +77,10 @@ class Operator {
                             const pybind11::object& out) const;
 
  private:
+  // run() if `sums` is null, else apply().
+  pybind11::object compute(const pybind11::tuple& inputs, bool all_outputs,
+                           const pybind11::object& out, BackendChoice backend,
+                           const DoubleVector* sums) const;
   void execute(const Call& call, OutputSet outputs, BackendChoice backend, Pass pass,
                const Ports& ports) const;
   bool check_outputs(Call& call, OutputSet outputs, const pybind11::object& out) const;

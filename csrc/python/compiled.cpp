@@ -3,6 +3,7 @@
 #include "../core/threads.hpp"
 #include "../plan/cache.hpp"
 #include "call.hpp"
+#include "gil.hpp"
 #include "run.hpp"
 
 namespace py = pybind11;
@@ -69,10 +70,11 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
 // A plan from before a fork must not be run: it would wait for threads that the child does not
 // have.
 std::shared_ptr<const Plan> Compiled::plan() const {
-  const PlanKey& key = plan_->key();
+  PlanKey key = plan_->key();
   if (key.fork_generation == fork_generation()) return plan_;
-  return find_plan(make_key(op_.schema().config, key.problem.geometry, key.problem.data,
-                            key.statistics_type, given_, outputs_, key.backend));
+  key.fork_generation = fork_generation();
+  key.num_threads = max_threads();
+  return find_plan(key);
 }
 
 py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
@@ -82,7 +84,10 @@ py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
     return py::none();
   }
   Run run = prepare(*call, op_.signature(), outputs_, out);
-  execute([this] { return plan(); }, run.ports, op_.schema().names);
+  {
+    const ReleasedGil released;  // safe as in Operator::execute
+    onedsl::run(*plan(), run.ports, op_.schema().names);
+  }
   return export_results(std::move(run), *call, out, inputs[0]);
 }
 

@@ -12,7 +12,6 @@
 
 #include "../core/errors.hpp"
 #include "../core/geometry.hpp"
-#include "../core/running_statistics.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
@@ -123,34 +122,6 @@ void bind_dlpack(py::module_& module) {
   module.def("export_array", &export_array, py::arg("array"), py::arg("like"), py::pos_only());
 }
 
-// Returns the elements of a writeable f32 vector of this length.
-float* writeable_vector(const py::handle object, const py::ssize_t length) {
-  const std::optional<View> v = view(object, RequiresGrad::allowed);
-  if (!v || v->type != DataType::f32 || !v->writeable || !v->is_vector(length)) {
-    throw py::value_error("onedsl._core: arguments must be writeable f32 vectors of one length");
-  }
-  return reinterpret_cast<float*>(v->data);
-}
-
-py::ssize_t length_of(const py::handle object) {
-  const std::optional<View> v = view(object, RequiresGrad::allowed);
-  return v && v->rank == 1 ? v->shape[0] : 0;
-}
-
-void bind_statistics(py::module_& module) {
-  module.def(
-      "update_running",
-      [](const py::handle running_mean, const py::handle running_variance, const py::handle mean,
-         const py::handle variance, const double momentum, const double count) {
-        const py::ssize_t n = length_of(mean);
-        update_running(writeable_vector(running_mean, n), writeable_vector(running_variance, n),
-                       writeable_vector(mean, n), writeable_vector(variance, n), n, momentum,
-                       count);
-      },
-      py::arg("running_mean"), py::arg("running_variance"), py::arg("mean"), py::arg("variance"),
-      py::arg("momentum"), py::arg("count"), py::pos_only());
-}
-
 // ---- Capabilities ----
 
 void run_triad(const py::object& out, const py::object& a, const py::object& b,
@@ -200,15 +171,15 @@ void bind_capabilities(py::module_& module) {
 
 // ---- Frameworks ----
 
-// Writes to the run log for PyTorch, which calls kernels without the GIL. An exception must not
-// reach PyTorch, which has its own pybind11: KeyboardInterrupt is raised again after the kernel,
-// others are reported as unraisable.
-template <class Write>
-void write_for_pytorch(const Write& write) {
-  const AcquiredGil acquired;
+// Calls log(), which may call Python, for PyTorch. An exception of Python must not reach PyTorch,
+// which has its own pybind11: KeyboardInterrupt is raised again after the kernel, others are
+// reported as unraisable.
+template <class Log>
+void log_for_pytorch(const Log& log) {
   try {
-    write();
+    log();
   } catch (py::error_already_set& error) {
+    const AcquiredGil acquired;
     if (error.matches(PyExc_KeyboardInterrupt)) {
       PyErr_SetInterrupt();
     } else {
@@ -217,20 +188,21 @@ void write_for_pytorch(const Write& write) {
   }
 }
 
-void run_logged(const Plan& plan, const Ports& ports) {
-  RunLog log;
-  log.run(plan, ports);
-  write_for_pytorch([&] { log.write(); });
+void run_for_pytorch(const Plan& plan, const Ports& ports) {
+  log_for_pytorch([&] { run_logged(plan, ports, {}); });
 }
 
 py::handle record_fallback;  // never destroyed, like the run log's function
 
 void log_fallback(const char* const reason) {
-  write_for_pytorch([&] { record_fallback(reason); });
+  log_for_pytorch([&] {
+    const AcquiredGil acquired;
+    record_fallback(reason);
+  });
 }
 
 void bind_frameworks(py::module_& module) {
-  module.def("register_torch_ops", [] { torch::register_own_ops(&run_logged); });
+  module.def("register_torch_ops", [] { torch::register_own_ops(&run_for_pytorch); });
   module.def(
       "override_torch_kernels",
       [](const py::function& record) {
@@ -257,7 +229,6 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   onedsl::bind_types(module);
   onedsl::bind_errors(module);
   onedsl::bind_dlpack(module);
-  onedsl::bind_statistics(module);
   onedsl::bind_operator(module);
   onedsl::bind_graph(module);
   onedsl::bind_capabilities(module);

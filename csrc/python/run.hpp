@@ -3,10 +3,8 @@
 #include <pybind11/pybind11.h>
 
 #include "call.hpp"
-#include "gil.hpp"
-#include "run_log.hpp"
 
-// Executes a validated call.
+// The memory of a validated call.
 namespace onedsl {
 
 // The memory of a run, and a tuple with an entry for each output of the operation.
@@ -18,19 +16,6 @@ struct Run {
 // Allocates the results if `out` is None.
 Run prepare(const Call& call, const Signature& signature, OutputSet outputs,
             const pybind11::object& out);
-
-// `find` returns the plan; it runs without the GIL.
-template <class Find>
-void execute(const Find& find, const Ports& ports, const LogNames& names) {
-  RunLog log;
-  {
-    // Safe without the GIL: plans use no Python objects, and the caller's frame and its Run keep
-    // the arrays alive.
-    const ReleasedGil released;
-    log.run(*find(), ports);
-  }
-  log.write(names);
-}
 
 // Returns the results as arrays of the library of `src`, the array that the caller passed.
 pybind11::object export_results(Run run, const Call& call, const pybind11::object& out,

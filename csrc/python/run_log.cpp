@@ -2,32 +2,25 @@
 
 #include <chrono>
 
+#include "gil.hpp"
+
 namespace py = pybind11;
 
 namespace onedsl {
 namespace {
 
-// Returns the names of the ports of a set. `own` has the names of all ports, or is empty.
-template <class Port>
-py::tuple names_of(const PortSet<Port> set, const PortSet<Port> all,
-                   const std::vector<std::string>& own, const char* const* const names) {
+// Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
+template <class Port, class Pointers>
+py::tuple present(const PortSet<Port> all, const Pointers& pointers,
+                  const std::vector<std::string>& own, const char* const* const names) {
   py::list list;
   std::size_t i = 0;
   all.for_each([&](const Port port) {
     const std::string name = i < own.size() ? own[i] : names[static_cast<std::size_t>(port)];
-    if (set.has(port)) list.append(name);
+    if (pointers[port] != nullptr) list.append(name);
     ++i;
   });
   return py::tuple(list);
-}
-
-template <class Port, class Pointers>
-PortSet<Port> present(const Pointers& pointers, const PortSet<Port> all) {
-  PortSet<Port> set;
-  all.for_each([&](const Port port) {
-    if (pointers[port] != nullptr) set.add(port);
-  });
-  return set;
 }
 
 py::handle record;  // never destroyed, because static objects are destroyed after the interpreter
@@ -36,28 +29,19 @@ py::handle record;  // never destroyed, because static objects are destroyed aft
 
 void set_run_log(const py::function& function) { record = function.inc_ref(); }
 
-void RunLog::run_timed(const Plan& plan, const Ports& ports) {
+void run_logged(const Plan& plan, const Ports& ports, const LogNames& names) {
   const auto begin = std::chrono::steady_clock::now();
   plan.execute(ports);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  const Signature& signature = signature_of(plan.key().problem.operation);
-  record_ = RunRecord{plan.key(),
-                      present(ports.in, signature.inputs),
-                      present(ports.out, signature.outputs),
-                      plan.backend(),
-                      plan.implementation(),
-                      elapsed.count()};
-}
-
-void RunLog::write_record(const LogNames& names) const {
-  const PlanKey& key = record_->key;
+  const PlanKey& key = plan.key();
   const Geometry& g = key.problem.geometry;
   const Signature& signature = signature_of(key.problem.operation);
+  const AcquiredGil acquired;
   record(names.op.empty() ? signature.name : names.op, key.problem.data,
          py::make_tuple(g.outer, g.channels, g.inner),
-         names_of(record_->given, signature.inputs, names.inputs, input_names.data()),
-         names_of(record_->computed, signature.outputs, names.outputs, output_names.data()),
-         record_->backend, record_->implementation, key.num_threads, record_->seconds);
+         present(signature.inputs, ports.in, names.inputs, input_names.data()),
+         present(signature.outputs, ports.out, names.outputs, output_names.data()), plan.backend(),
+         plan.implementation(), key.num_threads, elapsed.count());
 }
 
 }  // namespace onedsl

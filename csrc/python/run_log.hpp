@@ -2,7 +2,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,32 +21,12 @@ struct LogNames {
   std::vector<std::string> inputs, outputs;
 };
 
-class RunLog {
- public:
-  // Executes a plan. The caller does not hold the GIL.
-  void run(const Plan& plan, const Ports& ports) {
-    if (!logging_enabled.load(std::memory_order_relaxed)) return plan.execute(ports);
-    run_timed(plan, ports);
-  }
+void run_logged(const Plan& plan, const Ports& ports, const LogNames& names);
 
-  // Passes the record on, if there is one. The caller holds the GIL.
-  void write(const LogNames& names = {}) const {
-    if (record_) write_record(names);
-  }
-
- private:
-  struct RunRecord {
-    PlanKey key;
-    InputSet given;
-    OutputSet computed;
-    std::string backend, implementation;
-    double seconds = 0;
-  };
-
-  void run_timed(const Plan& plan, const Ports& ports);
-  void write_record(const LogNames& names) const;
-
-  std::optional<RunRecord> record_;
-};
+// Executes a plan. The caller does not hold the GIL.
+inline void run(const Plan& plan, const Ports& ports, const LogNames& names) {
+  if (!logging_enabled.load(std::memory_order_relaxed)) return plan.execute(ports);
+  run_logged(plan, ports, names);
+}
 
 }  // namespace onedsl

@@ -1,11 +1,9 @@
 #include "compute.hpp"
 
 #include <atomic>
-#include <cmath>
 #include <memory>
 
 #include "../core/logging_enabled.hpp"
-#include "../core/running_statistics.hpp"
 #include "../plan/cache.hpp"
 
 namespace onedsl::torch {
@@ -24,6 +22,22 @@ PlanKey plan_key(const Source& source, const OpConfig& config, const InputSet gi
   return make_key(config, source.geometry, source.view.type, DataType::f32, given, outputs);
 }
 
+// Updates the running statistics. In PyTorch, momentum is the weight of the new statistics (in
+// oneDNN it is the weight of the old ones), and the running variance is unbiased.
+void update_running(const Running& running, const float* const mean, const float* const variance,
+                    const Geometry& geometry) {
+  const auto count = static_cast<double>(geometry.per_channel());
+  const double unbiased = count / (count - 1);
+  const auto mix = [&](const float before, const double batch) {
+    return static_cast<float>(running.momentum * batch +
+                              (1 - running.momentum) * static_cast<double>(before));
+  };
+  for (std::int64_t c = 0; c < geometry.channels; ++c) {
+    running.mean[c] = mix(running.mean[c], mean[c]);
+    running.variance[c] = mix(running.variance[c], static_cast<double>(variance[c]) * unbiased);
+  }
+}
+
 OpConfig op_config(const Operation operation, const ReLU& relu, const double epsilon) {
   OpConfig config;
   config.operation = operation;
@@ -34,51 +48,50 @@ OpConfig op_config(const Operation operation, const ReLU& relu, const double eps
 
 }  // namespace
 
-Reason read_source(const Tensor& tensor, Source& source) {
-  if (const Reason reason = read(tensor, source.view)) return reason;
-  const View& v = source.view;
-  if (v.rank < 2 || v.rank > max_rank) return "inputs of this rank";
-  const auto item_size = static_cast<std::ptrdiff_t>(size_of(v.type));
-  const std::optional<Geometry> geometry =
-      dense_geometry(v.rank, v.sizes, v.strides, 1, item_size, ChannelAxes{1} << 1);
-  if (!geometry) return "strided inputs";
-  if (geometry->per_channel() < 2) return "fewer than two values per channel";
-  source.geometry = *geometry;
-  return nullptr;
+Source read_source(const Tensor& tensor) {
+  const View v = view_of(tensor);
+  if (v.rank < 2 || v.rank > max_rank) throw Unsupported("inputs of this rank");
+  const std::optional<Geometry> geometry = dense_geometry(v, ChannelAxes{1} << 1);
+  if (!geometry) throw Unsupported("strided inputs");
+  if (geometry->elements() <= geometry->channels)
+    throw Unsupported("fewer than two values per channel");
+  return {v, *geometry};
 }
 
-Vector::Vector(const OptionalTensor& tensor, const std::int64_t channels) {
+void check_epsilon(const double epsilon) {
+  if (!is_valid_epsilon(epsilon))
+    throw Unsupported("an eps that is not positive and finite in float32");
+}
+
+float* optional_vector(const OptionalTensor& tensor, const std::int64_t channels) {
   // Autograd passes undefined tensors for absent ones.
-  if (tensor && get(api.is_defined, &*tensor)) reason_ = read_f32_vector(*tensor, channels, data_);
+  const bool given = tensor && get(api.is_defined, &*tensor);
+  return given ? f32_vector(*tensor, channels) : nullptr;
 }
 
 Affine::Affine(const OptionalTensor& weight, const OptionalTensor& bias,
                const std::int64_t channels)
-    : weight_(weight, channels), bias_(bias, channels) {
-  const bool has_weight = weight_.data() != nullptr;
-  if (has_weight != (bias_.data() != nullptr)) {
-    absent_.assign(static_cast<std::size_t>(channels), has_weight ? 0.0F : 1.0F);
-  }
+    : gamma_(optional_vector(weight, channels)), beta_(optional_vector(bias, channels)) {
+  if ((gamma_ == nullptr) == (beta_ == nullptr)) return;
+  absent_.assign(static_cast<std::size_t>(channels), gamma_ == nullptr ? 1.0F : 0.0F);
+  (gamma_ == nullptr ? gamma_ : beta_) = absent_.data();
 }
 
 InLayoutOf::InLayoutOf(const Source& source, const Tensor& tensor) {
-  View v = {};
-  reason_ = read(tensor, v);
-  if (reason_ != nullptr) return;
-  if (!same_shape_and_type(source.view, v)) {
-    reason_ = "tensors whose shape or dtype is not the input's";
-    return;
+  const View v = view_of(tensor);
+  if (!v.same_shape(source.view)) {
+    throw Unsupported("tensors whose shape or dtype is not the input's");
   }
   data_ = v.data;
-  if (same_strides(source.view, v)) return;
+  if (v.same_layout(source.view)) return;
   copy_ = empty_like(source.view);
   check(api.copy(copy_.get(), &tensor, 0));
   data_ = memory_of<void>(*copy_);
 }
 
-Outcome<3> compute_forward(const Source& source, const Affine& affine, const void* const residual,
+Results<3> compute_forward(const Source& source, const Affine& affine, const void* const residual,
                            const ReLU& relu, const double epsilon, const Running& running) {
-  if (!(std::isfinite(epsilon) && epsilon > 0)) return unsupported_epsilon;
+  check_epsilon(epsilon);
   OpConfig config =
       op_config(relu.is_applied ? Operation::relu_forward_training : Operation::forward_training,
                 relu, epsilon);
@@ -105,8 +118,7 @@ Outcome<3> compute_forward(const Source& source, const Affine& affine, const voi
                    signature_of(config.operation).outputs),
           ports);
   if (running.mean != nullptr) {
-    update_running(running.mean, running.variance, batch_mean, batch_variance, channels,
-                   running.momentum, static_cast<double>(source.geometry.per_channel()));
+    update_running(running, batch_mean, batch_variance, source.geometry);
   }
   return results;
 }

@@ -14,61 +14,36 @@
 // The two passes of batch norm on PyTorch's tensors, shared by the kernels of PyTorch's ops and of
 // onedsl's. The saved statistic is PyTorch's, 1 / sqrt(variance + epsilon).
 //
-// "Is this supported" is decided here and in tensors.hpp only. A reason is a string that completes
-// "onedsl does not support ...", null if there is none.
+// Functions throw Unsupported, before they compute anything.
 namespace onedsl::torch {
-
-// The results of a kernel, or the reason why it does not support its arguments.
-template <std::size_t count>
-struct Outcome {
-  Outcome(const Reason unsupported) : reason(unsupported) {}
-  Outcome(Results<count> computed) : results(std::move(computed)) {}
-
-  Results<count> results;
-  Reason reason = nullptr;
-};
-
-constexpr Reason unsupported_epsilon = "an eps that is not positive and finite";
 
 // src: a tensor of shape (N, C, ...), dense in any order of its axes.
 struct Source {
   View view;
   Geometry geometry;
 
-  std::int64_t channels() const { return view.sizes[1]; }
+  std::int64_t channels() const { return view.shape[1]; }
 };
 
-// Reads src in training, where PyTorch requires two values per channel. Returns the reason if it is
-// not supported.
-Reason read_source(const Tensor& tensor, Source& source);
+// Reads src in training, where PyTorch requires two values per channel.
+Source read_source(const Tensor& tensor);
 
-// A vector of f32, one element per channel, which may be absent.
-class Vector {
- public:
-  Vector(const OptionalTensor& tensor, std::int64_t channels);
-  Reason reason() const { return reason_; }
-  float* data() const { return data_; }
+// Epsilon must be positive and finite.
+void check_epsilon(double epsilon);
 
- private:
-  float* data_ = nullptr;
-  Reason reason_ = nullptr;
-};
+// Returns a vector of f32, one element per channel, or null if it is absent.
+float* optional_vector(const OptionalTensor& tensor, std::int64_t channels);
 
 // gamma and beta: both or neither, as the ops require.
 class Affine {
  public:
   Affine(const OptionalTensor& weight, const OptionalTensor& bias, std::int64_t channels);
-  Reason reason() const { return weight_.reason() != nullptr ? weight_.reason() : bias_.reason(); }
-  const float* gamma() const { return value_of(weight_); }
-  const float* beta() const { return value_of(bias_); }
+  const float* gamma() const { return gamma_; }
+  const float* beta() const { return beta_; }
 
  private:
-  const float* value_of(const Vector& given) const {
-    return given.data() != nullptr || absent_.empty() ? given.data() : absent_.data();
-  }
-
-  Vector weight_;
-  Vector bias_;
+  const float* gamma_;
+  const float* beta_;
   std::vector<float> absent_;
 };
 
@@ -77,13 +52,11 @@ class Affine {
 class InLayoutOf {
  public:
   InLayoutOf(const Source& source, const Tensor& tensor);
-  Reason reason() const { return reason_; }
   const void* data() const { return data_; }
 
  private:
   OwnedTensor copy_;
-  const void* data_ = nullptr;
-  Reason reason_ = nullptr;
+  const void* data_;
 };
 
 // An addition and a ReLU after batch norm, and the ReLU's upper bound.
@@ -100,7 +73,7 @@ struct Running {
 };
 
 // Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon).
-Outcome<3> compute_forward(const Source& source, const Affine& affine, const void* residual,
+Results<3> compute_forward(const Source& source, const Affine& affine, const void* residual,
                            const ReLU& relu, double epsilon, const Running& running);
 
 struct BackwardInputs {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -13,14 +14,14 @@ namespace {
 
 template <auto op>
 void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
-  with_arguments(values, op,
-                 [&](const auto&... arguments) { write_results(values, op(arguments.get()...)); });
-}
-
-void require_supported(const Reason reason) {
-  if (reason != nullptr) {
-    throw std::invalid_argument("onedsl's operators do not support " + std::string(reason));
-  }
+  with_arguments(values, op, [&](const auto&... arguments) {
+    try {
+      write_results(values, op(arguments.get()...));
+    } catch (const Unsupported& unsupported) {
+      throw std::invalid_argument("onedsl's operators do not support " +
+                                  std::string(unsupported.what()));
+    }
+  });
 }
 
 // src, or a dense copy of it if it is strided or unaligned. The copy has the strides of
@@ -28,31 +29,28 @@ void require_supported(const Reason reason) {
 class DenseSource {
  public:
   explicit DenseSource(const Tensor& tensor) {
-    if (read_source(tensor, source_) == nullptr) return;
-    Tensor* made = nullptr;
-    check(api.clone(&tensor, &made));
-    copy_.reset(made);
-    require_supported(read_source(*copy_, source_));
+    try {
+      source_ = read_source(tensor);
+    } catch (const Unsupported&) {
+      Tensor* made = nullptr;
+      check(api.clone(&tensor, &made));
+      copy_.reset(made);
+      source_ = read_source(*copy_);
+    }
   }
   const Source& get() const { return source_; }
 
  private:
   OwnedTensor copy_;
-  Source source_ = {};
+  Source source_;
 };
-
-const float* required_vector(const Tensor& tensor, const std::int64_t channels) {
-  float* data = nullptr;
-  require_supported(read_f32_vector(tensor, channels, data));
-  return data;
-}
 
 OwnedTensor absent(const Tensor& src) { return empty_vector(0, get(api.type, &src)); }
 
 // Returns a new vector that holds the elements of another one.
-OwnedTensor copy_of(const Vector& vector, const std::int64_t channels) {
+OwnedTensor copy_of(const float* const vector, const std::int64_t channels) {
   OwnedTensor copy = empty_vector(channels);
-  std::memcpy(memory_of(*copy), vector.data(), static_cast<std::size_t>(channels) * sizeof(float));
+  std::memcpy(memory_of(*copy), vector, static_cast<std::size_t>(channels) * sizeof(float));
   return copy;
 }
 
@@ -65,15 +63,13 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   const Source& source = dense.get();
   const std::int64_t channels = source.channels();
   const Affine affine(weight, bias, channels);
-  const Vector old_mean(running_mean, channels);
-  const Vector old_variance(running_var, channels);
-  for (const Reason reason : {affine.reason(), old_mean.reason(), old_variance.reason()}) {
-    require_supported(reason);
-  }
+  const float* const old_mean = optional_vector(running_mean, channels);
+  const float* const old_variance = optional_vector(running_var, channels);
   Running running{nullptr, nullptr, momentum};
   Results<5> results;
-  auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
-  if (old_mean.data() != nullptr && old_variance.data() != nullptr) {
+  OwnedTensor& new_mean = results[3];
+  OwnedTensor& new_variance = results[4];
+  if (old_mean != nullptr && old_variance != nullptr) {
     new_mean = copy_of(old_mean, channels);
     new_variance = copy_of(old_variance, channels);
     running.mean = memory_of(*new_mean);
@@ -85,14 +81,10 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   std::optional<InLayoutOf> addend;
   if (residual) {
     addend.emplace(source, *residual);
-    require_supported(addend->reason());
   }
-  Outcome<3> outcome = compute_forward(source, affine, addend ? addend->data() : nullptr,
-                                       {relu, clip}, epsilon, running);
-  require_supported(outcome.reason);
-  dst = std::move(outcome.results[0]);
-  mean = std::move(outcome.results[1]);
-  inverse_stddev = std::move(outcome.results[2]);
+  Results<3> computed = compute_forward(source, affine, addend ? addend->data() : nullptr,
+                                        {relu, clip}, epsilon, running);
+  std::move(computed.begin(), computed.end(), results.begin());
   return results;
 }
 
@@ -105,16 +97,13 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
   const Source& source = dense.get();
   const std::int64_t channels = source.channels();
   const Affine affine(weight, bias, channels);
-  require_supported(affine.reason());
   const InLayoutOf diff_dst(source, diff_dst_tensor);
-  require_supported(diff_dst.reason());
   std::optional<InLayoutOf> dst;
   if (dst_tensor) {
     dst.emplace(source, *dst_tensor);
-    require_supported(dst->reason());
   }
-  BackwardInputs inputs{diff_dst.data(), required_vector(mean, channels),
-                        required_vector(inverse_stddev, channels), affine.gamma()};
+  BackwardInputs inputs{diff_dst.data(), f32_vector(mean, channels),
+                        f32_vector(inverse_stddev, channels), affine.gamma()};
   if (relu) inputs.beta = affine.beta();
   if (dst) inputs.dst = dst->data();
   Results<4> results = compute_backward(source, inputs, {relu, clip}, Statistics::batch, 0, true);

@@ -3,10 +3,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
-#include <stdexcept>
+#include <optional>
 
 namespace onedsl::torch {
 namespace {
@@ -39,36 +40,6 @@ OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
   return OwnedTensor(made);
 }
 
-// Returns why the memory of a tensor cannot be read, or null.
-Reason reason_without_memory(const Tensor& tensor) {
-  if (!get(api.is_defined, &tensor)) return "undefined tensors";
-  if (get(api.device, &tensor) != api.cpu()) return "devices other than the CPU";
-  if (get(api.layout, &tensor) != api.strided()) return "tensors that are not strided";
-  return nullptr;
-}
-
-bool is_aligned(const void* const data, const std::size_t size) {
-  return bytes_to_next(size, data) == 0;
-}
-
-// Whether the elements are contiguous in memory when `axis(0)` is the slowest axis, then `axis(1)`.
-template <class Axis>
-bool is_contiguous(const View& v, const Axis& axis) {
-  std::int64_t stride = 1;
-  for (std::int64_t i = v.rank; i-- > 0;) {
-    const std::int64_t a = axis(i);
-    if (v.sizes[a] != 1 && v.strides[a] != stride) return false;
-    stride *= v.sizes[a];
-  }
-  return true;
-}
-
-std::size_t size_in_bytes(const View& dense) {
-  std::size_t bytes = size_of(dense.type);
-  for (std::int64_t i = 0; i < dense.rank; ++i) bytes *= static_cast<std::size_t>(dense.sizes[i]);
-  return bytes;
-}
-
 // Without huge pages, page faults of new memory take longer than the kernel that writes it.
 void use_huge_pages(std::byte* const begin, const std::size_t bytes) {
   // A system without huge pages returns an error; ordinary pages remain.
@@ -88,7 +59,7 @@ OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
   use_huge_pages(begin, bytes);
   Tensor* made = nullptr;
   const Error error = api.from_blob(
-      begin, like.rank, like.sizes, like.strides, 0, pytorch_type(like.type), api.cpu(), no_index,
+      begin, like.rank, like.shape, like.strides, 0, pytorch_type(like.type), api.cpu(), no_index,
       &made, api.strided(), nullptr, 0, [](void*, void* const to_free) { std::free(to_free); },
       allocated);
   if (error != 0) std::free(allocated);
@@ -105,49 +76,49 @@ void check(const Error error) {
                                                             : "a function of PyTorch failed");
 }
 
-Reason read(const Tensor& tensor, View& view) {
-  if (const Reason reason = reason_without_memory(tensor)) return reason;
+View view_of(const Tensor& tensor) {
+  if (!get(api.is_defined, &tensor)) throw Unsupported("undefined tensors");
+  if (get(api.device, &tensor) != api.cpu()) throw Unsupported("devices other than the CPU");
+  if (get(api.layout, &tensor) != api.strided()) throw Unsupported("tensors that are not strided");
   const std::optional<DataType> type = data_type(get(api.type, &tensor));
-  if (!type) return "dtypes other than float32, bfloat16 and float16";
+  if (!type) throw Unsupported("dtypes other than float32, bfloat16 and float16");
   const void* data = nullptr;
-  if (api.data(&tensor, &data) != 0) return "tensors without memory";
-  if (!is_aligned(data, size_of(*type))) return "unaligned tensors";
-  view = {*type, get(api.rank, &tensor), get(api.sizes, &tensor), get(api.strides, &tensor), data};
-  return nullptr;
+  if (api.data(&tensor, &data) != 0) throw Unsupported("tensors without memory");
+  View view;
+  view.type = *type;
+  view.data = static_cast<char*>(const_cast<void*>(data));
+  view.rank = get(api.rank, &tensor);
+  view.shape = get(api.sizes, &tensor);
+  view.strides = get(api.strides, &tensor);
+  if (!view.is_aligned()) throw Unsupported("unaligned tensors");
+  return view;
 }
 
-Reason read_f32_vector(const Tensor& tensor, const std::int64_t length, float*& data) {
-  if (const Reason reason = reason_without_memory(tensor)) return reason;
-  if (get(api.type, &tensor) != api.f32()) return "parameters and statistics other than float32";
-  if (get(api.rank, &tensor) != 1 || *get(api.sizes, &tensor) != length) {
-    return "parameters and statistics whose length is not the number of channels";
+float* f32_vector(const Tensor& tensor, const std::int64_t length) {
+  if (get(api.type, &tensor) != api.f32()) {
+    throw Unsupported("parameters and statistics other than float32");
   }
-  if (length != 1 && *get(api.strides, &tensor) != 1) return "strided parameters and statistics";
-  const void* elements = nullptr;
-  if (api.data(&tensor, &elements) != 0) return "tensors without memory";
-  if (!is_aligned(elements, alignof(float))) return "unaligned tensors";
-  data = static_cast<float*>(const_cast<void*>(elements));
-  return nullptr;
+  const View v = view_of(tensor);
+  if (v.rank != 1 || v.shape[0] != length) {
+    throw Unsupported("parameters and statistics whose length is not the number of channels");
+  }
+  if (!v.is_vector(length)) throw Unsupported("strided parameters and statistics");
+  return reinterpret_cast<float*>(v.data);
 }
 
 bool is_contiguous_or_channels_last(const View& v) {
-  if (is_contiguous(v, [](const std::int64_t i) { return i; })) return true;
-  const auto channels_last = [&](const std::int64_t i) {
-    if (i == 0) return i;
-    return i == v.rank - 1 ? std::int64_t{1} : i + 1;
-  };
-  return (v.rank == 4 || v.rank == 5) && is_contiguous(v, channels_last);
-}
-
-bool same_shape_and_type(const View& a, const View& b) {
-  return a.type == b.type && a.rank == b.rank && std::equal(a.sizes, a.sizes + a.rank, b.sizes);
-}
-
-bool same_strides(const View& a, const View& b) {
-  for (std::int64_t i = 0; i < a.rank; ++i) {
-    if (a.sizes[i] != 1 && a.strides[i] != b.strides[i]) return false;
-  }
-  return true;
+  if (v.is_c_contiguous()) return true;
+  if (v.rank != 4 && v.rank != 5) return false;
+  std::array<std::int64_t, 5> shape = {};
+  std::array<std::int64_t, 5> strides = {};
+  std::rotate_copy(v.shape + 1, v.shape + 2, v.shape + v.rank, shape.begin() + 1);
+  std::rotate_copy(v.strides + 1, v.strides + 2, v.strides + v.rank, strides.begin() + 1);
+  shape[0] = v.shape[0];
+  strides[0] = v.strides[0];
+  View channels_last = v;
+  channels_last.shape = shape.data();
+  channels_last.strides = strides.data();
+  return channels_last.is_c_contiguous();
 }
 
 OwnedTensor empty_vector(const std::int64_t length) { return empty_vector(length, api.f32()); }
@@ -158,9 +129,9 @@ OwnedTensor empty_vector(const std::int64_t length, const std::int32_t type) {
 }
 
 OwnedTensor empty_like(const View& dense) {
-  const std::size_t bytes = size_in_bytes(dense);
+  const std::size_t bytes = dense.bytes();
   if (bytes >= large_memory) return empty_by_malloc(dense, bytes);
-  return empty(dense.rank, dense.sizes, dense.strides, pytorch_type(dense.type));
+  return empty(dense.rank, dense.shape, dense.strides, pytorch_type(dense.type));
 }
 
 OwnedTensor undefined() {

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <stdexcept>
 
-#include "../core/types.hpp"
+#include "../core/view.hpp"
 #include "pytorch.hpp"
 
 // Access to PyTorch's tensors through its stable C interface.
@@ -30,29 +30,22 @@ T* memory_of(const Tensor& tensor) {
   return static_cast<T*>(get(api.mutable_data, &tensor));
 }
 
-// A dense or strided CPU tensor of a supported type. Valid as long as the tensor.
-struct View {
-  DataType type;
-  std::int64_t rank;
-  const std::int64_t* sizes;
-  const std::int64_t* strides;
-  const void* data;
+// Arguments are not supported. The message completes the sentence "onedsl does not support ...".
+class Unsupported : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
 };
 
-// Completes the sentence "onedsl does not support ...". Null if something is supported.
-using Reason = const char*;
+// The following functions throw Unsupported.
 
-// Reads a strided CPU tensor of a supported type, or returns the reason if it is not supported.
-Reason read(const Tensor& tensor, View& view);
+// Returns a view of an aligned, strided CPU tensor of a supported type.
+View view_of(const Tensor& tensor);
 
-// Reads the elements of a contiguous vector of f32 of `length` elements.
-Reason read_f32_vector(const Tensor& tensor, std::int64_t length, float*& data);
+// Returns the elements of a contiguous vector of f32 of `length` elements.
+float* f32_vector(const Tensor& tensor, std::int64_t length);
 
 // PyTorch's batch norm keeps these two layouts in its results.
 bool is_contiguous_or_channels_last(const View& v);
-
-bool same_shape_and_type(const View& a, const View& b);
-bool same_strides(const View& a, const View& b);  // of views of the same shape
 
 OwnedTensor empty_vector(std::int64_t length);                     // of f32
 OwnedTensor empty_vector(std::int64_t length, std::int32_t type);  // of a type of PyTorch's

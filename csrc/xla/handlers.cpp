@@ -99,10 +99,9 @@ class Call {
   Geometry geometry(const bool channels_last) const {
     std::array<std::ptrdiff_t, max_rank> strides;
     const bool fits = c_strides(rank_, shape_, 1, strides.data());
+    const View item{data_, nullptr, rank_, shape_, strides.data()};
     const auto channel_axis = static_cast<unsigned>(channels_last ? rank_ - 1 : 1);
-    const std::optional<Geometry> geometry =
-        dense_geometry(rank_, shape_, strides.data(), 1,
-                       static_cast<std::ptrdiff_t>(size_of(data_)), ChannelAxes{1} << channel_axis);
+    const std::optional<Geometry> geometry = dense_geometry(item, ChannelAxes{1} << channel_axis);
     if (!fits || !geometry) reject("src", "has too many elements");
     return *geometry;
   }

@@ -43,6 +43,24 @@ def refusals() -> Iterator[None]:
         raise UnsupportedError(str(error), error.status) from error
 
 
+_refused: dict[str, tuple[str, str]] = {}
+"""Message and status of graphs that oneDNN refused: it leaks 6 KiB for each attempt."""
+_MAX_REFUSED = 1024
+
+
+def _compile(nodes: Sequence[_core.Node]) -> _core.CompiledGraph:
+    key = repr(nodes)
+    if key not in _refused:
+        try:
+            with refusals():
+                return _core.CompiledGraph(nodes)
+        except UnsupportedError as error:
+            if len(_refused) == _MAX_REFUSED:
+                _refused.clear()
+            _refused[key] = str(error), error.status
+    raise UnsupportedError(*_refused[key])
+
+
 class CompiledGraph:
     """A graph of one op that oneDNN compiled as it is. `Graph.compile` returns it.
 
@@ -65,8 +83,7 @@ class CompiledGraph:
             )
         check_graph(ops)
         _check_limits(ops[0])
-        with refusals():
-            self._core = _core.CompiledGraph(ops_to_core(ops))
+        self._core = _compile(ops_to_core(ops))
         (op,) = ops
         (self.partition,) = partitions_from_core(ops, self._core.partitions)
         self.num_threads = self._core.num_threads

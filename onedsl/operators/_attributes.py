@@ -18,13 +18,18 @@ def parse_epsilon(value: object) -> float:
     number = _number("epsilon", value)
     if not (number > 0 and math.isfinite(number)):
         raise ValueError(f"epsilon must be positive and finite, got {number}")
-    # Rounds like np.float32(number), which torch.compile cannot trace.
-    single = 0.0 if number <= 2.0**-150 else math.inf if number >= 2.0**128 - 2.0**103 else number
-    if single in (0, math.inf):
+    if not is_valid_epsilon(number):
+        single = 0.0 if number < 1 else math.inf
         raise ValueError(
             f"epsilon must be representable in float32, got {number}, which becomes {single}"
         )
     return number
+
+
+def is_valid_epsilon(number: float) -> bool:
+    """Return whether a number is positive and finite in float32, as the C++ core decides it."""
+    # The limits of np.float32(number), which torch.compile cannot trace.
+    return 2.0**-150 < number < 2.0**128 - 2.0**103
 
 
 def parse_momentum(value: object) -> float | None:

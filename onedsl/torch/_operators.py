@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from ..operators._attributes import is_valid_epsilon
 from ._gradient import op as _differentiable_gradient
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -67,7 +68,7 @@ def why_unsupported(src: Tensor, *vectors: Tensor | None, eps: float) -> str:
         return "16-bit inputs without parameters and running statistics"  # PyTorch's are 16-bit
     if src.ndim < 2 or src.numel() <= src.shape[1]:
         return "fewer than two values per channel"
-    return "" if eps > 0 else "an eps that is not positive"
+    return "" if is_valid_epsilon(eps) else "an eps that is not positive and finite in float32"
 
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)

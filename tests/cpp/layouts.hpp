@@ -31,8 +31,9 @@ struct Layout {
   bool is_channel(const std::size_t axis) const { return (channel_axes >> axis & 1U) != 0; }
 
   std::optional<Geometry> geometry() const {
-    return dense_geometry(static_cast<std::ptrdiff_t>(shape.size()), shape.data(), strides.data(),
-                          1, 4, channel_axes);
+    const auto rank = static_cast<std::ptrdiff_t>(shape.size());
+    return dense_geometry({DataType::f32, nullptr, rank, shape.data(), strides.data()},
+                          channel_axes);
   }
 
   std::int64_t elements() const {
