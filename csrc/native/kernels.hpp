@@ -120,7 +120,6 @@ struct Kernels {
   // sums lost precision; it has then set a better pivot, and they must be recomputed.
   bool (*finish)(const Task&, const Range& channels);
   void (*write)(const Task&, const Tile&);
-  void (*fence)();  // after a thread's last non-temporal store
 };
 
 // avx512_bf16 has kernels for bf16 only.

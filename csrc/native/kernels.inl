@@ -47,25 +47,17 @@ void write_masked(const Task& task, const Tile& tile) {
   }
 }
 
-void fence() { _mm_sfence(); }
+template <class T>
+constexpr Kernels gradient{lanes, prepare_gradient<T>, reduce<GradientTerms<T>>, finish_gradient<T>,
+                           write<GradientResult<T>>};
 
 template <class T>
-constexpr Kernels gradient{lanes,
-                           prepare_gradient<T>,
-                           reduce<GradientTerms<T>>,
-                           finish_gradient<T>,
-                           write<GradientResult<T>>,
-                           fence};
-
-template <class T>
-constexpr Kernels masked_gradient{
-    lanes, prepare_masked_gradient<T>, reduce_masked<T>, finish_gradient<T>, write_masked<T>,
-    fence};
+constexpr Kernels masked_gradient{lanes, prepare_masked_gradient<T>, reduce_masked<T>,
+                                  finish_gradient<T>, write_masked<T>};
 
 template <class T, class Result>
-constexpr Kernels forward{
-    lanes, prepare_statistics<T>, reduce<MomentTerms<T>>, finish_statistics<T>, write<Result>,
-    fence};
+constexpr Kernels forward{lanes, prepare_statistics<T>, reduce<MomentTerms<T>>,
+                          finish_statistics<T>, write<Result>};
 
 template <class T>
 const Kernels& kernels_of(const Operation operation) {

@@ -1,5 +1,6 @@
 #include "run.hpp"
 
+#include <emmintrin.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -68,7 +69,7 @@ struct Team {
       const Index to_next_panel = prefetches ? schedule.panel * task.order.inner : 0;
       process_panel(channels, to_next_panel, schedule.own_panels ? Worker{} : worker, scratch);
     }
-    if (task.non_temporal) kernels.fence();
+    if (task.non_temporal) _mm_sfence();
   }
 
   void process_panel(const Range& panel, const Index to_next_panel, const Worker& worker,

@@ -4,7 +4,6 @@
 #include "../plan/cache.hpp"
 #include "call.hpp"
 #include "gil.hpp"
-#include "run.hpp"
 
 namespace py = pybind11;
 
