@@ -97,11 +97,10 @@ std::string missing_isa(const DataType data) {
 
 // Returns the message for a problem that oneDNN rejected.
 std::string unsupported_message(const DataType data, const std::string& said) {
-  constexpr std::array names = {"f32", "bf16", "f16"};  // by DataType
   const std::string isa = missing_isa(data);
   const std::string reason =
       isa.empty() ? "does not support this call on this CPU, which has " + cpu_isa()
-                  : "has no " + std::string(names[static_cast<std::size_t>(data)]) +
+                  : "has no " + std::string(type_names[static_cast<std::size_t>(data)]) +
                         " kernel for this CPU: it needs " + isa + ", this CPU has " + cpu_isa();
   return name() + " " + reason +
          ". Use backend=\"native\" or \"auto\", which run on any x86-64 CPU. oneDNN said: " + said;

@@ -1,34 +1,23 @@
 #include "frozen.hpp"
 
+#include <array>
 #include <unordered_map>
 
 #include "engine.hpp"
 
 namespace onedsl::onednn {
-namespace {
-
-dnnl::memory::data_type memory_data_type(const DataType type) {
-  switch (type) {
-    case DataType::f32:
-      return dnnl::memory::data_type::f32;
-    case DataType::bf16:
-      return dnnl::memory::data_type::bf16;
-    case DataType::f16:
-      return dnnl::memory::data_type::f16;
-  }
-  return dnnl::memory::data_type::undef;
-}
-
-}  // namespace
 
 FrozenPrimitive::FrozenPrimitive(const dnnl::memory::dims& dims, const bool channels_last,
                                  const DataType data, const float epsilon, const bool sums)
     : stream_(cpu_engine()) {
   translate("building batch_normalization_backward", [&] {
     using Flags = dnnl::normalization_flags;
+    using Data = dnnl::memory::data_type;
+    constexpr std::array data_types = {Data::f32, Data::bf16, Data::f16};  // by DataType
     using Tag = dnnl::memory::format_tag;
-    data_ = {dims, memory_data_type(data), channels_last ? Tag::nhwc : Tag::nchw};
-    channels_ = {{dims[1]}, dnnl::memory::data_type::f32, Tag::a};
+    data_ = {dims, data_types[static_cast<std::size_t>(data)],
+             channels_last ? Tag::nhwc : Tag::nchw};
+    channels_ = {{dims[1]}, Data::f32, Tag::a};
     const Flags flags = Flags::use_global_stats | Flags::use_scale | Flags::use_shift;
     const dnnl::batch_normalization_forward::primitive_desc forward(
         cpu_engine(), dnnl::prop_kind::forward_training, data_, data_, epsilon, flags);

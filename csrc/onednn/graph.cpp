@@ -144,10 +144,10 @@ class NodesOfOperation {
   TensorView new_intermediate() { return tensor(first_intermediate + num_intermediates_++, true); }
 
   TensorView tensor(const std::size_t id, const bool is_data) const {
-    constexpr std::array names = {"f32", "bf16", "f16"};  // by DataType
     TensorView view;
     view.id = id;
-    view.type = names[static_cast<std::size_t>(is_data ? described_.data : described_.statistics)];
+    const DataType type = is_data ? described_.data : described_.statistics;
+    view.type = type_names[static_cast<std::size_t>(type)];
     view.dims = described_.dims;
     if (!is_data) view.dims = {described_.data_format == "NXC" ? view.dims.back() : view.dims[1]};
     view.strides.assign(view.dims.size(), 1);

@@ -48,10 +48,10 @@ inline bool same_bits(const Results& a, const Results& b) {
 }
 
 inline std::ostream& operator<<(std::ostream& out, const Call& call) {
-  constexpr const char* names[] = {"f32", "bf16", "f16"};
   const Problem& problem = call.problem;
-  out << signature_of(problem.operation).name << ", " << names[static_cast<int>(problem.data)]
-      << " " << (problem.statistics == Statistics::batch ? "batch " : "frozen ") << call.layout;
+  out << signature_of(problem.operation).name << ", "
+      << type_names[static_cast<std::size_t>(problem.data)] << " "
+      << (problem.statistics == Statistics::batch ? "batch " : "frozen ") << call.layout;
   for (const auto& input : call.inputs) out << " " << input_names[static_cast<int>(input.first)];
   return out << ", clip " << problem.attributes.clip;
 }
