@@ -1,6 +1,7 @@
 #include "kernels.hpp"
 
 #include <atomic>
+#include <optional>
 #include <utility>
 
 #include "../core/logging_enabled.hpp"
@@ -12,6 +13,13 @@ namespace {
 std::atomic<bool> in_use = false;
 LoggedFallback logged_fallback = nullptr;
 
+void log_fallback(const char* const reason) {
+  if (logging_enabled.load(std::memory_order_relaxed)) logged_fallback(reason);
+}
+
+// The results of `ours`. nullopt as Unsupported, without the time that an exception takes.
+using Outcome = std::optional<Results<3>>;
+
 // The kernel that is registered for an op of PyTorch: `ours`, or PyTorch's own if that does not
 // support the arguments.
 template <auto pytorch, auto ours>
@@ -19,9 +27,10 @@ void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
     if (in_use.load(std::memory_order_relaxed)) {
       try {
-        return write_results(values, ours(arguments.get()...));
+        Outcome outcome = ours(arguments.get()...);
+        if (outcome) return write_results(values, *std::move(outcome));
       } catch (const Unsupported& unsupported) {
-        if (logging_enabled.load(std::memory_order_relaxed)) logged_fallback(unsupported.what());
+        log_fallback(unsupported.what());
       }
     }
     write_results(values, call(cpu_kernels.*pytorch, arguments...));
@@ -37,10 +46,13 @@ Source read_like_pytorch(const Tensor& tensor) {
   return source;
 }
 
-Results<3> forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                   const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                   const bool training, const double momentum, const double epsilon) {
-  if (!training) throw Unsupported("the forward pass of evaluation");
+Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                const bool training, const double momentum, const double epsilon) {
+  if (!training) {
+    log_fallback("the forward pass of evaluation");
+    return std::nullopt;
+  }
   const Source source = read_like_pytorch(src);
   const std::int64_t channels = source.channels();
   const Affine affine(weight, bias, channels);
@@ -56,24 +68,23 @@ Results<3> forward(const Tensor& src, const OptionalTensor& weight, const Option
   return compute_forward(source, affine, nullptr, {}, epsilon, running);
 }
 
-Results<3> forward_legit(const Tensor& src, const OptionalTensor& weight,
-                         const OptionalTensor& bias, const Tensor& running_mean,
-                         const Tensor& running_var, const bool training, const double momentum,
-                         const double epsilon) {
+Outcome forward_legit(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                      const Tensor& running_mean, const Tensor& running_var, const bool training,
+                      const double momentum, const double epsilon) {
   return forward(src, weight, bias, OptionalTensor(running_mean), OptionalTensor(running_var),
                  training, momentum, epsilon);
 }
 
-Results<3> forward_no_stats(const Tensor& src, const OptionalTensor& weight,
-                            const OptionalTensor& bias, const bool training, const double momentum,
-                            const double epsilon) {
+Outcome forward_no_stats(const Tensor& src, const OptionalTensor& weight,
+                         const OptionalTensor& bias, const bool training, const double momentum,
+                         const double epsilon) {
   return forward(src, weight, bias, {}, {}, training, momentum, epsilon);
 }
 
-Results<3> backward(const Tensor& diff_dst_tensor, const Tensor& src, const OptionalTensor& weight,
-                    const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                    const OptionalTensor& save_mean, const OptionalTensor& save_invstd,
-                    const bool train, const double epsilon, const std::array<bool, 3> output_mask) {
+Outcome backward(const Tensor& diff_dst_tensor, const Tensor& src, const OptionalTensor& weight,
+                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                 const OptionalTensor& save_mean, const OptionalTensor& save_invstd,
+                 const bool train, const double epsilon, const std::array<bool, 3> output_mask) {
   const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = output_mask;
   if (!diff_src_wanted) throw Unsupported("gradients of the parameters alone");
   check_epsilon(epsilon);
@@ -91,7 +102,7 @@ Results<3> backward(const Tensor& diff_dst_tensor, const Tensor& src, const Opti
                        diff_gamma_wanted || diff_beta_wanted);
   if (!diff_gamma_wanted) diff_gamma = undefined();
   if (!diff_beta_wanted) diff_beta = undefined();
-  return {std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};
+  return Results<3>{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};
 }
 
 }  // namespace
