@@ -24,8 +24,7 @@ struct Op {
   float clip = 0;           // infinity: no upper bound
   std::string data_format;  // "NXC" or "NCX"
   std::vector<std::int64_t> dims;
-  DataType data = DataType::f32;
-  DataType statistics = DataType::f32;
+  DataType data = DataType::f32;  // of the tensors; statistics are f32
   InputSet inputs;
   OutputSet outputs;
 };

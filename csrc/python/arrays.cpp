@@ -17,7 +17,7 @@ namespace {
 // other byte order have other descriptors.
 struct Types {
   py::object ndarray = py::module_::import("numpy").attr("ndarray");
-  std::array<py::dtype, 3> dtypes = {
+  std::array<py::dtype, 3> dtypes = {  // by DataType
       py::dtype::of<float>(),
       py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16")),
       py::dtype("float16"),
@@ -31,15 +31,13 @@ const Types& types() {
   return stored.call_once_and_store_result([] { return Types{}; }).get_stored();
 }
 
-constexpr std::array<DataType, 3> order = {DataType::f32, DataType::bf16, DataType::f16};
-
 std::optional<View> view_of_numpy(const py::array& array) {
   const Types& known = types();
   const py::dtype dtype = array.dtype();
-  for (std::size_t i = 0; i < order.size(); ++i) {
+  for (std::size_t i = 0; i < known.dtypes.size(); ++i) {
     if (!dtype.is(known.dtypes[i])) continue;
     View result;
-    result.type = order[i];
+    result.type = static_cast<DataType>(i);
     result.data = static_cast<char*>(const_cast<void*>(array.data()));
     result.rank = array.ndim();
     result.shape = array.shape();
