@@ -17,7 +17,10 @@ enum class Operation : std::uint8_t {
 
 enum class DataType : std::uint8_t { f32, bf16, f16 };
 
-constexpr std::array type_names = {"f32", "bf16", "f16"};  // by DataType
+constexpr const char* name_of(const DataType type) noexcept {
+  constexpr std::array names = {"f32", "bf16", "f16"};
+  return names[static_cast<std::size_t>(type)];
+}
 
 constexpr std::size_t size_of(const DataType type) noexcept {
   return type == DataType::f32 ? 4 : 2;

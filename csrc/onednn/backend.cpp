@@ -100,8 +100,8 @@ std::string unsupported_message(const DataType data, const std::string& said) {
   const std::string isa = missing_isa(data);
   const std::string reason =
       isa.empty() ? "does not support this call on this CPU, which has " + cpu_isa()
-                  : "has no " + std::string(type_names[static_cast<std::size_t>(data)]) +
-                        " kernel for this CPU: it needs " + isa + ", this CPU has " + cpu_isa();
+                  : "has no " + std::string(name_of(data)) + " kernel for this CPU: it needs " +
+                        isa + ", this CPU has " + cpu_isa();
   return name() + " " + reason +
          ". Use backend=\"native\" or \"auto\", which run on any x86-64 CPU. oneDNN said: " + said;
 }

@@ -146,8 +146,7 @@ class NodesOfOperation {
   TensorView tensor(const std::size_t id, const bool is_data) const {
     TensorView view;
     view.id = id;
-    const DataType type = is_data ? described_.data : DataType::f32;
-    view.type = type_names[static_cast<std::size_t>(type)];
+    view.type = name_of(is_data ? described_.data : DataType::f32);
     view.dims = described_.dims;
     if (!is_data) view.dims = {described_.data_format == "NXC" ? view.dims.back() : view.dims[1]};
     view.strides.assign(view.dims.size(), 1);

@@ -180,9 +180,9 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         if axes is None:
             return super()._run_dense(run, inputs, out)
         copies = tuple(np.ascontiguousarray(array.transpose(axes)) for array in inputs)
-        results = super()._run_dense(run, copies, None)
+        results: Any = super()._run_dense(run, copies, None)
         if isinstance(results, np.ndarray):  # the sums of `reduce`
-            return results
+            return results  # type: ignore[return-value]
         if out is None:
             likes = zip((input, mean, mean), results, strict=True)
             out = tuple(None if result is None else np.empty_like(a) for a, result in likes)
@@ -199,7 +199,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             return spec, statistics
 
         def reordered(of: TensorSpec) -> TensorSpec:
-            return TensorSpec([of.shape[axis] for axis in axes], of.dtype)
+            return TensorSpec([of.shape[axis] for axis in axes], of.numpy_dtype)
 
         return reordered(spec), reordered(statistics)
 

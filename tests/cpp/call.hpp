@@ -49,8 +49,7 @@ inline bool same_bits(const Results& a, const Results& b) {
 
 inline std::ostream& operator<<(std::ostream& out, const Call& call) {
   const Problem& problem = call.problem;
-  out << signature_of(problem.operation).name << ", "
-      << type_names[static_cast<std::size_t>(problem.data)] << " "
+  out << signature_of(problem.operation).name << ", " << name_of(problem.data) << " "
       << (problem.statistics == Statistics::batch ? "batch " : "frozen ") << call.layout;
   for (const auto& input : call.inputs) out << " " << input_names[static_cast<int>(input.first)];
   return out << ", clip " << problem.attributes.clip;
