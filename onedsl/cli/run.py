@@ -60,7 +60,7 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
     graph = _read(graph_file)
     call = parse_graph(graph)
     inputs = random_inputs(call)
-    results: dict[str, BatchNormGradients] = {}
+    results: dict[str, Any] = {}
     calls: dict[str, Callable[[], Any]] = {}
     notes: list[str] = []
     unsupported = False
@@ -70,9 +70,8 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
         for name in BACKENDS[backend]:
             try:
                 function = _function(name, graph, call, inputs, notes)
-                result = function()
-                results[name] = BatchNormGradients(**result) if isinstance(result, dict) else result
-                calls[name] = functools.partial(function, out=result)
+                results[name] = function()
+                calls[name] = functools.partial(function, out=results[name])
             except UnsupportedError as error:
                 unsupported = True
                 notes.append(f"{name}: {error}")
@@ -199,7 +198,7 @@ def _given(call: Call, inputs: Arrays) -> Arrays:
 def _show(
     path: Path,
     call: Call,
-    results: dict[str, BatchNormGradients],
+    results: dict[str, Any],
     times: dict[str, float],
     reference: BatchNormGradients,
 ) -> bool:
