@@ -219,7 +219,7 @@ def test_unsupported_by_onednn_has_status_3(tmp_path):
         assert "has no bf16 kernel for this CPU: it needs avx512_core, this CPU has avx2." in text
         assert text.endswith(" UNSUPPORTED ")
         assert "Usage" not in child.stderr
-    written = run_command("run", *options, "--backend", "as-written", environment=capped)
+    written = run_command("run", *options, "--as-written", environment=capped)
     assert written.returncode == 3
     assert "as-written: oneDNN " in written.stdout
 
@@ -231,7 +231,9 @@ def test_changes_for_onednn_are_printed(tmp_path, capsys):
     assert main(["run", file, "--seconds", "0.01"]) == 0
     shown = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "onednn: changed by onedsl: reshaped to " in shown
-    assert "; gamma = 1 added; diff_gamma and diff_beta computed and dropped. as-written " in shown
+    assert (
+        "; gamma = 1 added; diff_gamma and diff_beta computed and dropped. --as-written " in shown
+    )
 
 
 @pytest.mark.parametrize(("outputs", "status"), [("all", 0), ("diff_src", 1)])
@@ -239,7 +241,7 @@ def test_run_as_written(outputs, status, tmp_path, capsys):
     """oneDNN computes another gradient if diff_src is the only output."""
     file = str(tmp_path / "graph.json")
     assert main(["export", "4x5x6x16", "--outputs", outputs, "-o", file]) == 0
-    assert main(["run", file, "--backend", "as-written", "--seconds", "0.01"]) == status
+    assert main(["run", file, "--as-written", "--seconds", "0.01"]) == status
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1] == ("FAIL" if status else "PASS")
     assert len(re.findall("^as-written +diff_", shown, re.MULTILINE)) == (1 if status else 3)

@@ -73,7 +73,7 @@ def _layout(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
     kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
     yield "geometry", f"{outer} x {channels} x {inner} (outer x channels x inner): {kind}"
-    yield "channel size", f"{outer * inner:,} elements"
+    yield "elements", f"{outer * inner:,} per channel"
 
 
 def _schedule(compiled: CompiledBatchNormTrainingBackward) -> Lines:

@@ -31,7 +31,6 @@ BACKENDS = {
     "both": ("native", "onednn"),
     "native": ("native",),
     "onednn": ("onednn",),
-    AS_WRITTEN: (AS_WRITTEN,),
 }
 
 MAX_FILE_BYTES = 1 << 20  # a parsed document takes many times as much memory
@@ -42,8 +41,9 @@ UNSUPPORTED = 3
 @click.command(name="run", short_help="Run, verify and time a graph file.")
 @click.argument("graph_file", metavar="GRAPH.json", type=options.EXISTING_FILE)
 @options.choice("--backend", "backend", tuple(BACKENDS), "What computes the gradient.")
+@click.option("--as-written", is_flag=True, help="Let oneDNN run the graph of the file as it is.")
 @options.seconds(0.5)
-def run(graph_file: Path, backend: str, seconds: float) -> int:
+def run(graph_file: Path, backend: str, as_written: bool, seconds: float) -> int:
     """Run a graph of one op, verify the results in float64, and time it.
 
     GRAPH.json is a graph of one BatchNormTrainingBackward op, written by oneDNN with
@@ -52,7 +52,7 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
     onedsl.testing.assert_close, which is larger for oneDNN.
 
     onedsl changes some graphs so that oneDNN computes the gradient, and prints the changes. With
-    `--backend as-written`, oneDNN runs the graph as it is.
+    `--as-written`, oneDNN runs the graph of the file, and --backend has no effect.
 
     The exit status is 0 if all outputs pass, 1 if one fails, and 3 if none fails but oneDNN does
     not support the graph on this CPU.
@@ -67,7 +67,7 @@ def run(graph_file: Path, backend: str, seconds: float) -> int:
     monitor = NoiseMonitor()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OneDNNDefectWarning)  # the notes contain the defects
-        for name in BACKENDS[backend]:
+        for name in (AS_WRITTEN,) if as_written else BACKENDS[backend]:
             try:
                 function = _function(name, graph, call, inputs, notes)
                 results[name] = function()
@@ -114,7 +114,7 @@ def _function(
         )
         if changes := changes + plan.graph.changes:
             text = "; ".join(changes)
-            notes.append(f"onednn: changed by onedsl: {text}. as-written changes nothing")
+            notes.append(f"onednn: changed by onedsl: {text}. --as-written changes nothing")
     return functools.partial(call.op, **_given(call, inputs), outputs=outputs, backend=backend)
 
 
