@@ -154,6 +154,7 @@ def batch_norm(
     Parameters
     ----------
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
+        Input.
     gamma, beta : array, (C,), f32, optional
         Scale and shift. The defaults are ones and zeros.
     epsilon, data_format
@@ -162,6 +163,7 @@ def batch_norm(
     Returns
     -------
     dst : array, src's shape and dtype
+        The normalized input.
     mean, variance : array, (C,), f32
         Statistics of src; the variance is the biased one.
 
@@ -172,7 +174,8 @@ def batch_norm(
 
         diff_mean / M + diff_variance * 2 * (src - mean) / M
 
-    with M elements per channel. Forward mode (`jax.jvp`, `jax.jacfwd`) raises JAX's TypeError.
+    with M elements per channel and the loss's gradients with respect to mean and variance. Forward
+    mode (`jax.jvp`, `jax.jacfwd`) raises JAX's TypeError.
     Second derivatives work, with `jax.grad` of a gradient and with `jax.hessian`.
 
     Examples

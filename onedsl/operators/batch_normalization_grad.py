@@ -101,7 +101,7 @@ class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
         *,
         out: Out | None = None,
     ) -> BatchNormalizationGradients[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors.
+        """Compute the gradients, like a direct call.
 
         Tensors must have the strides of ``spec``, or the call raises ValueError.
         """

@@ -176,8 +176,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     Notes
     -----
     torch.nn.SyncBatchNorm does not support CPU tensors. This layer works with every backend of
-    torch.distributed that exchanges CPU tensors (gloo, MPI). Its state_dict is the same. In
-    evaluation, without a process group, and in a group of one process, it is plain batch norm.
+    torch.distributed that exchanges CPU tensors (gloo, MPI), and its state_dict is that of
+    torch.nn.SyncBatchNorm. In evaluation, without a process group, and in a group of one process,
+    it is plain batch norm.
 
     In the forward pass of training, each process sends 2 C + 1 float64 numbers in one all-gather:
     count, mean and sum of squared deviations. They are merged in the order of ranks, so that all
@@ -190,9 +191,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     All processes must call the same layers in the same order, and either all or none of them must
     need the gradient of the input.
 
-    A layer cannot compute during an exchange, so the two exchanges make each step longer. With gloo
-    and two processes on a virtual machine with two cores, they take 2.3 ms; a step on 10 MB per
-    process takes 5 ms. ``examples/scale.py`` measures this and models up to 1,024 processes.
+    A layer cannot compute during an exchange, so the two exchanges make each step longer.
+    ``examples/scale.py`` measures this and models up to 1,024 processes.
 
     torch.compile breaks its graph at this layer. The gradient cannot be differentiated again.
 
