@@ -1,10 +1,10 @@
 #include "cpu.hpp"
 
 #include <cpuid.h>
-#include <strings.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
 
 namespace onedsl::native {
@@ -40,7 +40,11 @@ constexpr std::array caps = {
 };
 
 bool equal_ignoring_case(const std::string_view a, const std::string_view b) {
-  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
+  const auto lower = [](const char letter) {
+    return std::tolower(static_cast<unsigned char>(letter));
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](const char p, const char q) { return lower(p) == lower(q); });
 }
 
 // Return the value of an environment variable, or "" if it is not set.

@@ -17,7 +17,8 @@ namespace {
 // other byte order have other descriptors.
 struct Types {
   py::object ndarray = py::module_::import("numpy").attr("ndarray");
-  std::array<py::dtype, 3> dtypes = {  // by DataType
+  // By DataType.
+  std::array<py::dtype, 3> dtypes = {
       py::dtype::of<float>(),
       py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16")),
       py::dtype("float16"),
