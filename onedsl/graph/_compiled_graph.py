@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .. import _core
+from ..runtime.capabilities import onednn_version
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, log
 from ..tensors.arrays import (
@@ -92,7 +93,6 @@ class CompiledGraph:
         ports = PORTS[op.kind]
         self._inputs = _by_name([port.name for port in ports["inputs"]], op.inputs)
         self._outputs = _by_name([port.name for port in ports["outputs"]], op.outputs)
-        version = ".".join(map(str, _core.onednn_version()))
         self._record = RunRecord(
             op.kind,
             op.inputs[0].dtype,
@@ -100,7 +100,7 @@ class CompiledGraph:
             tuple(self._inputs),
             tuple(self._outputs),
             "onednn",
-            f"oneDNN {version}, as written",
+            f"oneDNN {onednn_version()}, as written",
             self.num_threads,
             0.0,
         )
@@ -122,14 +122,21 @@ class CompiledGraph:
         Returns
         -------
         dict of str to array
-            All outputs of the graph by port name. New arrays have the array type of the
-            first input.
+            All outputs of the graph by port name. New arrays have the array type of the first
+            input.
 
         Raises
         ------
         TypeError, ValueError
             If an array is missing, unknown, read-only or not as the graph's tensor, or if an output
             overlaps another array. Nothing was written.
+        OneDNNError
+            If oneDNN fails.
+
+        Warns
+        -----
+        OneDNNDefectWarning
+            If `defects` has entries.
         """
         given = {} if out is None else dict(out)
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
@@ -182,7 +189,7 @@ def _geometry(op: GraphOp) -> tuple[int, int, int]:
 
 def _check_limits(op: GraphOp) -> None:
     """Raise UnsupportedError for graphs that must not reach oneDNN's compiler."""
-    version = ".".join(map(str, _core.onednn_version()))
+    version = onednn_version()
     shape = op.inputs[0].shape or ()
     reason = ""
     if math.prod(shape) > _MAX_ELEMENTS or any(map(_is_far, (*op.inputs, *op.outputs))):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import _core
+from ..runtime.capabilities import onednn_version
 from ..runtime.errors import OneDNNError
 from ._check import check_graph
 from ._compiled_graph import CompiledGraph, refusals
@@ -33,7 +34,7 @@ class Graph:
 
     ops: tuple[GraphOp, ...]
     changes: tuple[str, ...] = ()
-    version: str = field(default_factory=lambda: ".".join(map(str, _core.onednn_version())))
+    version: str = field(default_factory=onednn_version)
     engine_kind: str = "cpu"
     fpmath_mode: str = "strict"
 

@@ -106,6 +106,11 @@ def with_or_without_gamma(runs: list[bool]) -> str:
     return texts.get((runs[0], runs[1]), "without gamma")
 
 
+def onednn_version() -> str:
+    """Return the version of the loaded oneDNN."""
+    return ".".join(map(str, _core.onednn_version()))
+
+
 def capabilities() -> Capabilities:
     """Return versions, instruction sets, and the variants of the op that oneDNN alone supports.
 
@@ -118,7 +123,7 @@ def capabilities() -> Capabilities:
     """
     return Capabilities(
         onedsl_version=version("onedsl"),
-        onednn_version=".".join(map(str, _core.onednn_version())),
+        onednn_version=onednn_version(),
         onednn_cpu_runtime=_core.onednn_cpu_runtime(),
         onednn_isa=_core.onednn_cpu_isa(),
         native_isa=_core.native_isa(),

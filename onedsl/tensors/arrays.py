@@ -103,11 +103,12 @@ def check_like(name: str, array: Array, spec: Any, why: str, remedy: str = "") -
         raise ValueError(f"{name} must be aligned to its items. Pass {name}.copy()")
 
 
-def new_array(spec: Any, line: int = 64) -> Array:
+def new_array(spec: Any) -> Array:
     """Return zeros with shape, dtype and byte_strides of a spec, which may leave gaps.
 
-    The memory begins at a cache line; `line` is the size of a cache line in bytes.
+    The memory begins at a cache line.
     """
+    line = 64  # bytes of a cache line
     steps = zip(spec.shape, spec.byte_strides, strict=True)
     extent = sum((size - 1) * step for size, step in steps if size > 1)
     dtype = DTYPES[spec.dtype]

@@ -101,8 +101,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     `onedsl.verbose` logs the calls that PyTorch's own kernels compute, with the reason.
 
     Results of 4 MiB and more are not memory of PyTorch's allocator: they cannot be resized
-    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). glibc before 2.38 takes
-    PyTorch's memory from the system again and again: this saves most page faults of a step.
+    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). With glibc before
+    2.38, this saves most page faults of a step: PyTorch's allocator takes new memory from the
+    system again and again there.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
