@@ -221,6 +221,15 @@ def test_the_triad_uses_the_kernels_stores(monkeypatch):
     assert used == [False]
 
 
+@pytest.mark.parametrize("operation", ["forward", "backward"])
+def test_the_triad_moves_three_tensors(monkeypatch, operation):
+    calls = []
+    monkeypatch.setattr(_core, "triad", lambda *arguments: calls.append(arguments[:3]))
+    bench.implementations(bench.Case("w", (6, 8), "f32", "NXC", operation))["triad"]()
+    (tensors,) = calls
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(tensors, 2))
+
+
 @pytest.mark.parametrize(
     ("operation", "ncx", "nxc"),
     [

@@ -138,7 +138,7 @@ def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
 
 
 def _triad_call(tensors: Memory, non_temporal: bool) -> Call:
-    """Return a call of the triad ``out = a + 2 * b`` on the case's inputs and on own outputs."""
+    """Return a call of the triad ``out = a + 2 * b``: a is src, b and out are like it."""
 
     def words(array: Array) -> Array:
         flat = array.reshape(-1).view(np.uint8)
@@ -146,8 +146,8 @@ def _triad_call(tensors: Memory, non_temporal: bool) -> Call:
 
     arguments = []
     for copy in tensors.copies:
-        a, b = copy["src"], copy.get("diff_dst", copy["src"])
-        arguments.append((words(aligned_like(a)), words(a), words(b)))
+        src = copy["src"]
+        arguments.append((words(aligned_like(src)), words(src), words(_aligned_copy(src))))
 
     def call() -> None:
         _core.triad(*arguments[next(tensors.next_copy)], non_temporal)
