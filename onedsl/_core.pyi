@@ -37,10 +37,6 @@ class StatisticsShape(enum.Enum):
     channel_last = 1
     broadcast = 2
 
-class VarianceKind(enum.Enum):
-    variance = 0
-    inverse_stddev = 1
-
 class _Signature(TypedDict):
     inputs: list[tuple[str, bool, bool]]
     """Name, whether it is a tensor, whether it is optional."""
@@ -63,7 +59,6 @@ class Operator:
         statistics_shape: StatisticsShape,
         types: Sequence[tuple[DataType, DataType]],
         ranks: tuple[int, int],
-        variance_kind: VarianceKind = VarianceKind.variance,
         allow_requires_grad: bool = False,
         momentum: float = ...,
         clip: float = ...,

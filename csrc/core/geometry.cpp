@@ -5,15 +5,15 @@
 
 namespace onedsl {
 
-bool c_strides(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
-               const std::ptrdiff_t item_stride, std::ptrdiff_t* const strides) noexcept {
-  std::ptrdiff_t stride = item_stride;
+std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
+                                      std::ptrdiff_t item_stride) {
+  std::vector<std::ptrdiff_t> strides(static_cast<std::size_t>(rank));
   for (std::ptrdiff_t axis = rank; axis-- > 0;) {
-    strides[axis] = stride;
+    strides[static_cast<std::size_t>(axis)] = item_stride;
     const std::ptrdiff_t size = std::max<std::ptrdiff_t>(shape[axis], 1);
-    if (__builtin_mul_overflow(stride, size, &stride)) return false;
+    if (__builtin_mul_overflow(item_stride, size, &item_stride)) break;
   }
-  return true;
+  return strides;
 }
 
 std::optional<Geometry> dense_geometry(const View& tensor,

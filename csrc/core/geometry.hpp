@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "view.hpp"
 
@@ -30,10 +31,10 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 // The axes that are merged into the channels, one bit each.
 using ChannelAxes = std::uint64_t;
 
-// Write the strides of an array in C order, in the unit of item_stride. Return false if one of them
-// overflows.
-bool c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape, std::ptrdiff_t item_stride,
-               std::ptrdiff_t* strides) noexcept;
+// Return the strides of an array in C order, in the unit of item_stride. Strides that overflow are
+// 0; dense_geometry rejects such arrays, unless they are empty.
+std::vector<std::ptrdiff_t> c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
+                                      std::ptrdiff_t item_stride = 1);
 
 // Return the Geometry of a tensor.
 //

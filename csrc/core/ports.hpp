@@ -30,6 +30,13 @@ constexpr std::array output_names = {
 constexpr std::size_t num_ports(Input) noexcept { return input_names.size(); }
 constexpr std::size_t num_ports(Output) noexcept { return output_names.size(); }
 
+constexpr const char* name_of(const Input port) noexcept {
+  return input_names[static_cast<std::size_t>(port)];
+}
+constexpr const char* name_of(const Output port) noexcept {
+  return output_names[static_cast<std::size_t>(port)];
+}
+
 // Tensors have the shape and type of src; all other ports ("statistics") those of mean.
 constexpr bool is_tensor(const Input port) noexcept {
   return port == Input::src || port == Input::diff_dst || port == Input::residual ||

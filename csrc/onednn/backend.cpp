@@ -135,11 +135,6 @@ void check_support(const Problem& problem) {
 
 // Throw UnsupportedError for problems that must not reach oneDNN.
 void check_limits(const Problem& problem) {
-  if (problem.variance_kind != VarianceKind::variance) {
-    raise_unsupported(
-        "oneDNN does not support inverse standard deviations; pass the variance, or use "
-        "backend=\"native\" or \"auto\"");
-  }
   if (problem.operation == Operation::relu_training_backward &&
       !problem.optional_tensors.has(Input::dst)) {
     raise_unsupported(

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "../core/geometry.hpp"
 #include "engine.hpp"
 
 namespace onedsl::onednn {
@@ -149,10 +150,7 @@ class NodesOfOperation {
     view.type = name_of(is_data ? described_.data : DataType::f32);
     view.dims = described_.dims;
     if (!is_data) view.dims = {described_.data_format == "NXC" ? view.dims.back() : view.dims[1]};
-    view.strides.assign(view.dims.size(), 1);
-    for (std::size_t axis = view.dims.size() - 1; axis > 0; --axis) {
-      view.strides[axis - 1] = view.strides[axis] * std::max<std::int64_t>(view.dims[axis], 1);
-    }
+    view.strides = c_strides(static_cast<std::ptrdiff_t>(view.dims.size()), view.dims.data());
     return view;
   }
 

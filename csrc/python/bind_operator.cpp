@@ -14,9 +14,6 @@ namespace {
 
 // ---- Signatures ----
 
-const char* name_of(const Input port) { return input_names[static_cast<std::size_t>(port)]; }
-const char* name_of(const Output port) { return output_names[static_cast<std::size_t>(port)]; }
-
 template <class Port>
 py::tuple names_of(const PortSet<Port> ports) {
   py::list names;
@@ -94,10 +91,10 @@ void bind_operator(py::module_& module) {
                        const StatisticsShape statistics_shape,
                        std::vector<std::pair<DataType, DataType>> types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks,
-                       const VarianceKind variance_kind, const bool allow_requires_grad,
-                       const double momentum, const double clip, std::string name,
-                       std::vector<std::string> inputs, std::vector<std::string> outputs) {
-             return Operator({{operation, {epsilon, momentum, clip}, statistics, variance_kind},
+                       const bool allow_requires_grad, const double momentum, const double clip,
+                       std::string name, std::vector<std::string> inputs,
+                       std::vector<std::string> outputs) {
+             return Operator({{operation, {epsilon, momentum, clip}, statistics},
                               statistics_shape,
                               std::move(types),
                               ranks,
@@ -106,7 +103,6 @@ void bind_operator(py::module_& module) {
            }),
            py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
            py::arg("statistics_shape"), py::arg("types"), py::arg("ranks"),
-           py::arg("variance_kind") = VarianceKind::variance,
            py::arg("allow_requires_grad") = false, py::arg("momentum") = Attributes{}.momentum,
            py::arg("clip") = Attributes{}.clip, py::arg("name") = "",
            py::arg("input_names") = py::tuple(), py::arg("output_names") = py::tuple())

@@ -21,27 +21,12 @@ View Compiled::Layout::view() const {
 
 namespace {
 
-Compiled::Sizes byte_strides(const Compiled::Sizes& shape, const DataType type) {
-  Compiled::Sizes strides(shape.size());
-  if (!c_strides(static_cast<py::ssize_t>(shape.size()), shape.data(),
-                 static_cast<py::ssize_t>(size_of(type)), strides.data())) {
-    throw std::invalid_argument("onedsl._core.Compiled: stats_shape is too large");
-  }
-  return strides;
-}
-
-InputSet inputs_of(const Signature& signature, const std::uint32_t bits) {
+InputSet inputs_of(const Signature& signature, std::uint32_t bits) {
   InputSet given;
-  std::uint32_t bit = 1;
   signature.inputs.for_each([&](const Input port) {
-    if ((bits & bit) != 0) {
-      given.add(port);
-    } else if (!signature.optional.has(port)) {
-      throw std::invalid_argument("onedsl._core.Compiled: a required input is missing in given");
-    }
-    bit <<= 1;
+    if ((bits & 1U) != 0) given.add(port);
+    bits >>= 1;
   });
-  if (bits >= bit) throw std::invalid_argument("onedsl._core.Compiled: given has too many bits");
   return given;
 }
 
@@ -51,7 +36,9 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
                    const std::uint32_t given, const bool all_outputs, const BackendChoice backend)
     : op_(std::move(op)),
       src_(std::move(src)),
-      mean_{statistics, stats_shape, byte_strides(stats_shape, statistics)},
+      mean_{statistics, stats_shape,
+            c_strides(static_cast<py::ssize_t>(stats_shape.size()), stats_shape.data(),
+                      static_cast<py::ssize_t>(size_of(statistics)))},
       given_(inputs_of(op_.signature(), given)),
       outputs_(op_.outputs(all_outputs)) {
   if (src_.strides.size() != src_.shape.size()) {

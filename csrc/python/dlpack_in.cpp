@@ -140,9 +140,7 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   if (!borrowed || !is_valid(borrowed->tensor)) return std::nullopt;
   std::vector<std::int64_t> strides;
   if (borrowed->tensor.strides == nullptr) {
-    strides.resize(static_cast<std::size_t>(borrowed->tensor.rank));
-    // Sizes of an empty tensor may overflow, but its strides are never used.
-    c_strides(borrowed->tensor.rank, borrowed->tensor.shape, 1, strides.data());
+    strides = c_strides(borrowed->tensor.rank, borrowed->tensor.shape);
     borrowed->tensor.strides = strides.data();
   }
   const std::optional<View> v = view_of(borrowed->tensor, borrowed->writeable);

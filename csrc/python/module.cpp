@@ -62,10 +62,6 @@ void bind_types(py::module_& module) {
       .value("channel_last", StatisticsShape::channel_last)
       .value("broadcast", StatisticsShape::broadcast)
       .finalize();
-  py::native_enum<VarianceKind>(module, "VarianceKind", "enum.Enum")
-      .value("variance", VarianceKind::variance)
-      .value("inverse_stddev", VarianceKind::inverse_stddev)
-      .finalize();
   module.def("supported_types", [] {
     py::list pairs;
     for (const TypePair& pair : supported_types) {

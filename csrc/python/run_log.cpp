@@ -12,11 +12,11 @@ namespace {
 // Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
 template <class Port, class Pointers>
 py::tuple present(const PortSet<Port> all, const Pointers& pointers,
-                  const std::vector<std::string>& own, const char* const* const names) {
+                  const std::vector<std::string>& own) {
   py::list list;
   std::size_t i = 0;
   all.for_each([&](const Port port) {
-    const std::string name = i < own.size() ? own[i] : names[static_cast<std::size_t>(port)];
+    const std::string name = i < own.size() ? own[i] : name_of(port);
     if (pointers[port] != nullptr) list.append(name);
     ++i;
   });
@@ -39,8 +39,8 @@ void run_logged(const Plan& plan, const Ports& ports, const LogNames& names) {
   const AcquiredGil acquired;
   record(names.op.empty() ? signature.name : names.op, key.problem.data,
          py::make_tuple(g.outer, g.channels, g.inner),
-         present(signature.inputs, ports.in, names.inputs, input_names.data()),
-         present(signature.outputs, ports.out, names.outputs, output_names.data()), plan.backend(),
+         present(signature.inputs, ports.in, names.inputs),
+         present(signature.outputs, ports.out, names.outputs), plan.backend(),
          plan.implementation(), key.num_threads, elapsed.count());
 }
 

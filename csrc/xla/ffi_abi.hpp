@@ -9,7 +9,7 @@
 namespace onedsl::xla::abi {
 
 enum DataType : int { s64 = 5, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
-enum AttributeType : int { scalar = 3, string = 4 };
+enum AttributeType : int { scalar = 3 };
 enum Code : int { invalid_argument = 3, resource_exhausted = 8, internal = 13 };
 
 struct Extension {
@@ -84,7 +84,7 @@ struct Attributes {
   std::int64_t count;
   AttributeType* types;
   Text** names;
-  void** items;  // a Scalar or a Text, by its type
+  void** items;  // Scalars, if they have that type
 };
 
 struct Call {

@@ -1,182 +1,202 @@
 #include "handlers.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <memory>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "../core/threads.hpp"
 #include "../plan/cache.hpp"
-#include "call_frame.hpp"
 
+// Programs may come from untrusted files, so everything is checked before use.
 namespace onedsl::xla {
 namespace {
+
+// The call is not one that onedsl.jax makes.
+class InvalidCall : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
 
 [[noreturn]] void reject(const char* const argument, const char* const why) {
   throw InvalidCall(std::string(argument) + " " + why);
 }
 
-// One array of the call. Under vmap it has leading batch axes, each of the batch's size, or of size
-// 1 if all items share the data.
-struct Array {
-  char* data = nullptr;
-  const std::int64_t* sizes = nullptr;
-  std::int64_t item_bytes = 0;
+// ---- XLA's structs ----
 
-  // Returns the memory of one item of the batch.
-  char* at(std::int64_t index, const std::int64_t* const batch_sizes,
-           const std::int64_t batch_rank) const {
-    std::int64_t offset = 0;
-    std::int64_t stride = item_bytes;
-    for (std::int64_t axis = batch_rank; axis-- > 0;) {
-      if (sizes[axis] != 1) offset += index % batch_sizes[axis] * stride;
-      stride *= sizes[axis];
-      index /= batch_sizes[axis];
-    }
-    return data + offset;
+// Returns whether XLA's structs have all members that a handler reads.
+bool is_known(const abi::Call& call) noexcept {
+  return call.size >= sizeof(abi::Call) && call.arguments.size == sizeof(abi::Buffers) &&
+         call.results.size == sizeof(abi::Buffers) &&
+         call.attributes.size == sizeof(abi::Attributes);
+}
+
+template <class T>
+T scalar(const abi::Attributes& attributes, const char* const name, const abi::DataType type,
+         const char* const must_be) {
+  for (std::int64_t i = 0; i < attributes.count; ++i) {
+    const abi::Text& own = *attributes.names[i];
+    if (std::string_view(own.begin, own.length) != name) continue;
+    if (attributes.types[i] != abi::scalar) break;
+    const auto& found = *static_cast<const abi::Scalar*>(attributes.items[i]);
+    if (found.type == type) return *static_cast<const T*>(found.value);
   }
+  reject(name, must_be);
+}
+
+double number(const abi::Attributes& attributes, const char* const name) {
+  return scalar<double>(attributes, name, abi::f64, "must be an f64");
+}
+
+std::int64_t integer(const abi::Attributes& attributes, const char* const name) {
+  return scalar<std::int64_t>(attributes, name, abi::s64, "must be an i64");
+}
+
+const abi::Buffer& buffer(const abi::Buffers& buffers, const std::int64_t index) {
+  const abi::Buffer& found = *buffers.items[index];
+  if (found.size < sizeof(abi::Buffer)) throw InvalidCall("XLA's buffers have an unknown version");
+  return found;
+}
+
+DataType type_of(const abi::Buffer& buffer) {
+  switch (buffer.type) {
+    case abi::f32:
+      return DataType::f32;
+    case abi::bf16:
+      return DataType::bf16;
+    case abi::f16:
+      return DataType::f16;
+    default:
+      throw InvalidCall("arrays must be f32, bf16 or f16");
+  }
+}
+
+// ---- Calls ----
+
+// The arrays of one kind, tensors or statistics: their type, their shape with the batch axes, and
+// the size of one item of the batch.
+struct Kind {
+  DataType type = DataType::f32;
+  std::vector<std::int64_t> shape;
+  std::int64_t item_bytes = 0;
 };
 
-// A call of XLA, validated for memory safety.
+// A call of XLA, validated for memory safety. Under vmap all arrays have the same leading batch
+// axes.
 class Call {
  public:
-  Call(const abi::Call& call, const Operation operation) : signature_(signature_of(operation)) {
+  Call(const abi::Call& call, const Operation operation)
+      : outputs_(signature_of(operation).outputs) {
+    const Signature& signature = signature_of(operation);
+    const auto given = static_cast<std::size_t>(call.arguments.count);
+    const bool all = given == signature.inputs.count();
+    // onedsl.jax passes all optional inputs or none.
+    if (!all && given != signature.inputs.count() - signature.optional.count()) {
+      throw InvalidCall("there must be one array for each input of the op");
+    }
+    if (static_cast<std::size_t>(call.results.count) != outputs_.count()) {
+      throw InvalidCall("there must be one array for each output of the op");
+    }
+    PerPort<Input, const abi::Buffer*> inputs;
+    std::int64_t next = 0;
+    signature.inputs.for_each([&](const Input port) {
+      if (!all && signature.optional.has(port)) return;
+      inputs_.add(port);
+      inputs[port] = &buffer(call.arguments, next++);
+    });
+    const Geometry geometry = set_kinds(call.attributes, *inputs[Input::src], *inputs[Input::mean]);
+    inputs_.for_each([&](const Input port) { in_[port] = memory(port, *inputs[port]); });
+    next = 0;
+    outputs_.for_each(
+        [&](const Output port) { out_[port] = memory(port, buffer(call.results, next++)); });
+
     OpConfig config;
     config.operation = operation;
     config.attributes.epsilon = number(call.attributes, "epsilon");
-    if (!is_valid_epsilon(config.attributes.epsilon)) {
-      reject("epsilon", "must be positive and finite");
-    }
-    const bool frozen = is_first(call.attributes, "statistics", "frozen", "batch");
-    config.statistics = frozen ? Statistics::frozen : Statistics::batch;
-    const bool channels_last = is_first(call.attributes, "data_format", "NXC", "NCX");
-
-    set_inputs(call.arguments);
-    const abi::Buffer& src = buffer(call.arguments, 0);
-    rank_ = integer(call.attributes, "rank");
-    if (rank_ < 2 || rank_ > src.rank || rank_ > max_rank) {
-      reject("rank", "must be between 2 and the rank of src");
-    }
-    batch_rank_ = src.rank - rank_;
-    shape_ = src.sizes + batch_rank_;
-    data_ = type_of(src);
-    geometry_ = geometry(channels_last);
-    set_arrays(call);
-    key_ = make_key(config, geometry_, data_, statistics_type_, inputs_, signature_.outputs);
+    if (integer(call.attributes, "frozen") != 0) config.statistics = Statistics::frozen;
+    key_ = make_key(config, geometry, tensors_.type, statistics_.type, inputs_, outputs_);
   }
 
   void run() const {
     const std::shared_ptr<const Plan> plan = find_plan(key_);
-    for (std::int64_t index = 0; index < batch_count_; ++index) {
+    for (std::int64_t item = 0; item < items_; ++item) {
+      const auto address = [&](char* const begin, const bool is_tensor) {
+        return begin + item * (is_tensor ? tensors_ : statistics_).item_bytes;
+      };
       Ports ports;
-      inputs_.for_each([&](const Input port) {
-        ports.in[port] = in_[port].at(index, batch_sizes_, batch_rank_);
-      });
-      signature_.outputs.for_each([&](const Output port) {
-        ports.out[port] = out_[port].at(index, batch_sizes_, batch_rank_);
-      });
+      inputs_.for_each(
+          [&](const Input port) { ports.in[port] = address(in_[port], is_tensor(port)); });
+      outputs_.for_each(
+          [&](const Output port) { ports.out[port] = address(out_[port], is_tensor(port)); });
       plan->execute(ports);
     }
   }
 
  private:
-  // onedsl.jax passes all optional inputs or none.
-  void set_inputs(const abi::Buffers& arguments) {
-    const auto count = static_cast<std::size_t>(arguments.count);
-    const bool all = count == signature_.inputs.count();
-    if (!all && count != signature_.inputs.count() - signature_.optional.count()) {
-      throw InvalidCall("there must be one array for each input of the op");
+  // Returns the geometry of an item of src.
+  Geometry set_kinds(const abi::Attributes& attributes, const abi::Buffer& src,
+                     const abi::Buffer& mean) {
+    tensors_.type = type_of(src);
+    statistics_.type = type_of(mean);
+    if (!is_supported(tensors_.type, statistics_.type)) {
+      reject("mean", "must be f32, or bf16 where src is bf16");
     }
-    signature_.inputs.for_each([&](const Input port) {
-      if (all || !signature_.optional.has(port)) inputs_.add(port);
-    });
-  }
+    const std::int64_t rank = integer(attributes, "rank");
+    if (rank < 1 || rank > src.rank || rank > max_rank) {
+      reject("rank", "must be between 1 and the rank of src");
+    }
+    const std::int64_t channel_axis = integer(attributes, "channel_axis");
+    if (channel_axis < 0 || channel_axis >= rank) reject("channel_axis", "must be an axis of src");
 
-  Geometry geometry(const bool channels_last) const {
-    std::array<std::ptrdiff_t, max_rank> strides;
-    const bool fits = c_strides(rank_, shape_, 1, strides.data());
-    const View item{data_, nullptr, rank_, shape_, strides.data()};
-    const auto channel_axis = static_cast<unsigned>(channels_last ? rank_ - 1 : 1);
-    const std::optional<Geometry> geometry = dense_geometry(item, ChannelAxes{1} << channel_axis);
-    if (!fits || !geometry) reject("src", "has too many elements");
+    const std::int64_t* const shape = src.sizes + (src.rank - rank);  // of an item
+    const std::vector<std::ptrdiff_t> strides = c_strides(rank, shape);
+    const std::optional<Geometry> geometry =
+        dense_geometry(View{tensors_.type, nullptr, rank, shape, strides.data()},
+                       ChannelAxes{1} << static_cast<unsigned>(channel_axis));
+    if (!geometry) reject("src", "has too many elements");
+    items_ = 1;
+    for (const std::int64_t* size = src.sizes; size != shape; ++size) {
+      if (__builtin_mul_overflow(items_, *size, &items_)) reject("the batch", "has too many items");
+    }
+    tensors_.shape = {src.sizes, src.sizes + src.rank};
+    tensors_.item_bytes = geometry->elements() * static_cast<std::int64_t>(size_of(tensors_.type));
+    statistics_.shape = {tensors_.shape.begin(), tensors_.shape.end() - rank};
+    statistics_.shape.push_back(geometry->channels);
+    statistics_.item_bytes =
+        geometry->channels * static_cast<std::int64_t>(size_of(statistics_.type));
     return *geometry;
   }
 
-  void set_arrays(const abi::Call& call) {
-    if (static_cast<std::size_t>(call.results.count) != signature_.outputs.count()) {
-      throw InvalidCall("there must be one array for each output of the op");
+  template <class Port>
+  char* memory(const Port port, const abi::Buffer& array) const {
+    const Kind& kind = is_tensor(port) ? tensors_ : statistics_;
+    if (type_of(array) != kind.type) {
+      reject(name_of(port),
+             is_tensor(port) ? "must have the type of src" : "must have the type of mean");
     }
-    const abi::Buffer& first_result = buffer(call.results, 0);
-    if (first_result.rank < batch_rank_) reject("the first result", "has too few axes");
-    batch_sizes_ = first_result.sizes;
-    for (std::int64_t axis = 0; axis < batch_rank_; ++axis) {
-      if (__builtin_mul_overflow(batch_count_, batch_sizes_[axis], &batch_count_)) {
-        reject("the batch", "has too many items");
-      }
+    if (!std::equal(array.sizes, array.sizes + array.rank, kind.shape.begin(), kind.shape.end())) {
+      reject(name_of(port),
+             is_tensor(port) ? "must have the shape of src" : "must have one value per channel");
     }
-    std::int64_t next = 0;
-    bool is_first_statistic = true;
-    inputs_.for_each([&](const Input port) {
-      const char* const name = input_names[static_cast<std::size_t>(port)];
-      const abi::Buffer& array = buffer(call.arguments, next++);
-      if (!is_tensor(port) && is_first_statistic) {
-        is_first_statistic = false;
-        statistics_type_ = type_of(array);
-        if (!is_supported(data_, statistics_type_)) {
-          reject(name, "must be f32, or bf16 where src is bf16");
-        }
-      }
-      in_[port] = checked(name, array, is_tensor(port));
-    });
-    next = 0;
-    signature_.outputs.for_each([&](const Output port) {
-      const char* const name = output_names[static_cast<std::size_t>(port)];
-      const abi::Buffer& array = buffer(call.results, next++);
-      out_[port] = checked(name, array, is_tensor(port));
-      if (!std::equal(batch_sizes_, batch_sizes_ + batch_rank_, array.sizes)) {
-        reject(name, "must have the sizes of the batch");
-      }
-    });
+    return static_cast<char*>(array.data);
   }
 
-  Array checked(const char* const name, const abi::Buffer& array, const bool is_tensor) const {
-    const std::int64_t statistics = geometry_.channels;
-    const DataType type = is_tensor ? data_ : statistics_type_;
-    const std::int64_t* const shape = is_tensor ? shape_ : &statistics;
-    const std::int64_t rank = is_tensor ? rank_ : 1;
-    if (type_of(array) != type) {
-      reject(name, is_tensor ? "must have the type of src" : "must have the type of mean");
-    }
-    if (array.rank != batch_rank_ + rank) reject(name, "has a wrong number of axes");
-    for (std::int64_t axis = 0; axis < batch_rank_; ++axis) {
-      if (array.sizes[axis] != 1 && array.sizes[axis] != batch_sizes_[axis]) {
-        reject(name, "must have the sizes of the batch, or 1");
-      }
-    }
-    if (!std::equal(shape, shape + rank, array.sizes + batch_rank_)) {
-      reject(name, is_tensor ? "must have the shape of src" : "must have one value per channel");
-    }
-    const std::int64_t elements = is_tensor ? geometry_.elements() : statistics;
-    return {static_cast<char*>(array.data), array.sizes,
-            elements * static_cast<std::int64_t>(size_of(type))};
-  }
-
-  const Signature& signature_;
+  OutputSet outputs_;
   InputSet inputs_;
-  std::int64_t rank_ = 0;                // of src, without batch axes
-  const std::int64_t* shape_ = nullptr;  // of src, without batch axes
-  DataType data_ = DataType::f32;
-  DataType statistics_type_ = DataType::f32;
-  Geometry geometry_;
-  std::int64_t batch_rank_ = 0;
-  const std::int64_t* batch_sizes_ = nullptr;
-  std::int64_t batch_count_ = 1;
-  PerPort<Input, Array> in_;
-  PerPort<Output, Array> out_;
+  Kind tensors_, statistics_;
+  std::int64_t items_ = 0;  // of the batch
+  PerPort<Input, char*> in_;
+  PerPort<Output, char*> out_;
   PlanKey key_;
 };
 
@@ -195,19 +215,13 @@ class CallInProgress {
   ThreadLimit limit_;  // this call's share of the threads
 };
 
-abi::Error* error(const abi::Api& api, const abi::Code code, const char* const message) noexcept {
-  abi::ErrorArguments arguments = {sizeof arguments, nullptr, message, code};
-  return api.create_error(&arguments);
-}
-
 abi::Error* error(const abi::Api& api, const abi::Code code, const Operation operation,
                   const char* const why) noexcept {
-  try {
-    const std::string name = signature_of(operation).name;
-    return error(api, code, ("onedsl's handler of " + name + ": " + why).c_str());
-  } catch (const std::bad_alloc&) {
-    return error(api, abi::resource_exhausted, "onedsl: no memory");
-  }
+  std::array<char, 256> message;
+  std::snprintf(message.data(), message.size(), "onedsl's handler of %s: %s",
+                signature_of(operation).name, why);
+  abi::ErrorArguments arguments = {sizeof arguments, nullptr, message.data(), code};
+  return api.create_error(&arguments);
 }
 
 // The handler that XLA calls. No exception may propagate into XLA.

@@ -79,17 +79,18 @@ def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -
     for port, array in zip(schema.inputs, inputs, strict=True):
         if array is not None:
             types.setdefault(port.kind, jax.ShapeDtypeStruct(array.shape, array.dtype))
+    rank = len(types["tensor"].shape)
     call = jax.ffi.ffi_call(
         f"onedsl_batch_norm_{schema.operation.name}",
         [types[port.kind] for port in schema.outputs],
         # Under jax.vmap, one call computes the whole batch. "sequential" would copy each item.
-        vmap_method="expand_dims",
+        vmap_method="broadcast_all",
     )
     outputs: list[jax.Array] = call(
         *(array for array in inputs if array is not None),
-        rank=np.int64(len(types["tensor"].shape)),
-        data_format=attributes.data_format.value,
-        statistics=attributes.statistics.name,
+        rank=np.int64(rank),
+        channel_axis=np.int64(attributes.data_format.channel_axis % rank),
+        frozen=np.int64(attributes.statistics is _core.Statistics.frozen),
         epsilon=np.float64(attributes.epsilon),
     )
     return outputs

@@ -145,7 +145,6 @@ class OpSchema:
             statistics_shape=statistics_shape,
             types=[(CORE[data], CORE[s]) for data, row in self.types.items() for s in row],
             ranks=self.ranks,
-            variance_kind=_core.VarianceKind.variance,
             allow_requires_grad=allow_requires_grad,
             name=name,
             input_names=[port.name for port in self.inputs],

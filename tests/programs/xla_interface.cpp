@@ -53,7 +53,6 @@ SAME(Attributes, names, XLA_FFI_Attrs, names);
 SAME(Attributes, items, XLA_FFI_Attrs, attrs);
 static_assert(sizeof(abi::Attributes) == XLA_FFI_Attrs_STRUCT_SIZE);
 static_assert(abi::scalar == int{XLA_FFI_AttrType_SCALAR});
-static_assert(abi::string == int{XLA_FFI_AttrType_STRING});
 
 SAME(Call, api, XLA_FFI_CallFrame, api);
 SAME(Call, stage, XLA_FFI_CallFrame, stage);
