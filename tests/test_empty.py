@@ -56,8 +56,6 @@ def test_more_channels_than_memory(backend):
     spec = onedsl.TensorSpec((0, 2**40))
     compiled = onedsl.BatchNormTrainingBackward(EPSILON).compile(spec, backend=backend)
     assert compiled.stats_shape == (2**40,)
-    frozen = onedsl.BatchNormalizationGrad(EPSILON).compile(spec, (1, 2**40), backend=backend)
-    assert frozen.stats_shape == (1, 2**40)
 
 
 @pytest.mark.parametrize("backend", helpers.BACKENDS)

@@ -1,44 +1,20 @@
 #include "backend.hpp"
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "../core/errors.hpp"
 #include "../core/no_destructor.hpp"
-#include "../core/threads.hpp"
 #include "engine.hpp"
 #include "fork_guard.hpp"
-#include "frozen.hpp"
-#include "graph.hpp"
 
 namespace onedsl::onednn {
 namespace {
-
-// The graph of an operation.
-class OperationGraph final : public Executable {
- public:
-  explicit OperationGraph(const Op& op) : nodes_(nodes_of(op)), compiled_(nodes_) {}
-
-  void execute(const Ports& ports) override {
-    compiled_.execute([&](const std::size_t id) {
-      if (id >= id_of(Output{})) return ports.out[static_cast<Output>(id - id_of(Output{}))];
-      // oneDNN has one type for inputs and outputs; it does not write to inputs.
-      return const_cast<void*>(ports.in[static_cast<Input>(id)]);
-    });
-  }
-  std::size_t bytes() const noexcept override { return compiled_.bytes(); }
-  Nodes graph() const override { return nodes_; }
-
- private:
-  Nodes nodes_;
-  CompiledGraph compiled_;
-};
 
 // Return the number of images into which an NXC tensor of `rows` rows is split. Any divisor of
 // `rows` is possible, but oneDNN blocks for the cache only if there are enough images for all
@@ -50,22 +26,16 @@ std::int64_t num_images(const std::int64_t rows, const int num_threads) {
   return 1;
 }
 
-// Compile the problem with its tensors reshaped to rank 4.
-std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int num_threads) {
+// Return the graph of the problem, with its tensors reshaped to rank 4.
+Nodes reshaped_graph(const Problem& problem, const int num_threads) {
   const Geometry& g = problem.geometry;
-  const auto epsilon = static_cast<float>(problem.attributes.epsilon);
   const bool channels_last = g.inner == 1;
   const std::int64_t n = channels_last ? num_images(g.outer, num_threads) : g.outer;
   const std::int64_t spatial = channels_last ? g.outer / n : g.inner;
-  if (problem.statistics == Statistics::frozen) {
-    return std::make_unique<FrozenPrimitive>(dnnl::memory::dims{n, g.channels, spatial, 1},
-                                             channels_last, problem.data, epsilon,
-                                             problem.outputs.has(Output::diff_gamma));
-  }
   const Signature& signature = signature_of(problem.operation);
   Op op;
   op.operation = problem.operation;
-  op.epsilon = epsilon;
+  op.epsilon = static_cast<float>(problem.attributes.epsilon);
   op.momentum = static_cast<float>(problem.attributes.momentum);
   op.data = problem.data;
   op.clip = static_cast<float>(problem.attributes.clip);
@@ -81,7 +51,7 @@ std::unique_ptr<Executable> compile_reshaped(const Problem& problem, const int n
   op.data_format = channels_last ? "NXC" : "NCX";
   op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
                           : std::vector<std::int64_t>{n, g.channels, spatial, 1};
-  return std::make_unique<OperationGraph>(op);
+  return nodes_of(op);
 }
 
 // Returns the instruction set that oneDNN's kernels of this type need if this CPU lacks it, or "".
@@ -110,17 +80,17 @@ std::string unsupported_message(const DataType data, const std::string& said) {
 // any size. oneDNN leaks about 6 KiB whenever it rejects an op, so this compiles the smallest
 // problem once for each combination and stores the result, unless oneDNN fails for another reason.
 void check_support(const Problem& problem) {
-  using Kind = std::tuple<Operation, Statistics, DataType>;
+  using Kind = std::pair<Operation, DataType>;
   static NoDestructor<std::mutex> mutex;
   static NoDestructor<std::map<Kind, std::optional<UnsupportedError>>> results;
   const std::lock_guard<std::mutex> lock(*mutex);
-  const Kind kind{problem.operation, problem.statistics, problem.data};
+  const Kind kind{problem.operation, problem.data};
   if (results->count(kind) == 0) {
     Problem smallest = problem;
     smallest.geometry = Geometry{1, 16, 1};
     std::optional<UnsupportedError> result;
     try {
-      compile_reshaped(smallest, 1);
+      const CompiledGraph compiled(reshaped_graph(smallest, 1), 1);
     } catch (const UnsupportedError& error) {
       result = error;
     }
@@ -135,6 +105,10 @@ void check_support(const Problem& problem) {
 
 // Throw UnsupportedError for problems that must not reach oneDNN.
 void check_limits(const Problem& problem) {
+  if (problem.statistics == Statistics::frozen) {
+    raise_unsupported(
+        "oneDNN's Graph API has no op for frozen statistics; use backend=\"native\" or \"auto\"");
+  }
   if (problem.operation == Operation::relu_training_backward &&
       !problem.optional_tensors.has(Input::dst)) {
     raise_unsupported(
@@ -147,27 +121,21 @@ void check_limits(const Problem& problem) {
   }
 }
 
-}  // namespace
-
-void Backend::Delete::operator()(Executable* const executable) const noexcept {
-  const ForkGuard guard;
-  delete executable;
-}
-
-Backend::Owned Backend::compile(const Problem& problem, const int num_threads) {
+CompiledGraph compile(const Problem& problem, const int num_threads) {
   check_limits(problem);
   const ForkGuard guard;
-  const ThreadLimit limit(num_threads);
   try {
     check_support(problem);
-    return Owned(compile_reshaped(problem, num_threads).release());
+    return CompiledGraph(reshaped_graph(problem, num_threads), num_threads);
   } catch (const UnsupportedError& error) {
     throw UnsupportedError(unsupported_message(problem.data, error.what()), error.status());
   }
 }
 
+}  // namespace
+
 Backend::Backend(const Problem& problem, const int num_threads)
-    : executable_(compile(problem, num_threads)), num_threads_(num_threads) {
+    : compiled_(compile(problem, num_threads)) {
   if (problem.geometry.elements() == 0) return;  // never run
   const auto channels = static_cast<std::size_t>(problem.geometry.channels);
   ones_.assign(channels, 1.0F);
@@ -176,9 +144,6 @@ Backend::Backend(const Problem& problem, const int num_threads)
 }
 
 void Backend::run(const Ports& ports) {
-  const ForkGuard guard;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const ThreadLimit limit(num_threads_);
   Ports all = ports;
   if (all.in[Input::gamma] == nullptr) all.in[Input::gamma] = ones_.data();
   if (all.in[Input::beta] == nullptr) all.in[Input::beta] = zeros_.data();
@@ -186,14 +151,16 @@ void Backend::run(const Ports& ports) {
     all.out[Output::diff_gamma] = unused_sums_.data();
     all.out[Output::diff_beta] = unused_sums_.data() + ones_.size();
   }
-  executable_->execute(all);
+  compiled_.execute([&](const std::size_t id) {
+    if (id >= id_of(Output{})) return all.out[static_cast<Output>(id - id_of(Output{}))];
+    // oneDNN has one type for inputs and outputs; it does not write to inputs.
+    return const_cast<void*>(all.in[static_cast<Input>(id)]);
+  });
 }
-
-Nodes Backend::graph() const { return executable_->graph(); }
 
 std::size_t Backend::bytes() const noexcept {
   constexpr std::size_t onednn_bytes = std::size_t{90} << 10;  // measured, versions 3.2 and 3.11
-  return onednn_bytes + executable_->bytes() +
+  return onednn_bytes + compiled_.bytes() +
          (ones_.size() + zeros_.size() + unused_sums_.size()) * sizeof(float);
 }
 

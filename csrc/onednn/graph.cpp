@@ -1,12 +1,12 @@
 #include "graph.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <stdexcept>
 #include <utility>
 
 #include "../core/geometry.hpp"
+#include "../core/threads.hpp"
 #include "engine.hpp"
 
 namespace onedsl::onednn {
@@ -232,41 +232,12 @@ class NodesOfOperation {
 
 // ---- Partitions ----
 
-std::vector<std::size_t> ids_of(const std::vector<logical_tensor>& tensors) {
-  std::vector<std::size_t> ids;
-  for (const logical_tensor& tensor : tensors) ids.push_back(tensor.get_id());
-  return ids;
-}
-
-// Sorts partitions topologically: each one after those whose outputs it reads.
-std::vector<dnnl::graph::partition> sorted_topologically(
-    std::vector<dnnl::graph::partition> partitions) {
-  const auto depends = [](const dnnl::graph::partition& later,
-                          const dnnl::graph::partition& first) {
-    const std::vector<std::size_t> written = ids_of(first.get_output_ports());
-    const std::vector<std::size_t> read = ids_of(later.get_input_ports());
-    return std::any_of(read.begin(), read.end(), [&](const std::size_t id) {
-      return std::find(written.begin(), written.end(), id) != written.end();
-    });
-  };
-  std::vector<dnnl::graph::partition> sorted;
-  while (!partitions.empty()) {
-    const auto next = std::find_if(partitions.begin(), partitions.end(), [&](const auto& later) {
-      return std::none_of(partitions.begin(), partitions.end(),
-                          [&](const auto& first) { return depends(later, first); });
-    });
-    if (next == partitions.end()) throw std::invalid_argument("the graph must not have cycles");
-    sorted.push_back(*next);
-    partitions.erase(next);
-  }
-  return sorted;
-}
-
+// oneDNN sorts them topologically.
 std::vector<dnnl::graph::partition> partition(const Nodes& nodes) {
   dnnl::graph::graph graph(dnnl::engine::kind::cpu);
   for (const NodeView& node : nodes) graph.add_op(to_onednn(node));
   graph.finalize();
-  return sorted_topologically(graph.get_partitions());
+  return graph.get_partitions();
 }
 
 // For error messages.
@@ -288,10 +259,21 @@ std::vector<PartitionView> partitions_of(const Nodes& nodes) {
   });
 }
 
-CompiledGraph::CompiledGraph(const Nodes& nodes) : name_(kinds_of(nodes)), stream_(cpu_engine()) {
+CompiledGraph::CompiledGraph(Nodes nodes, const int num_threads)
+    : guard_(std::in_place), nodes_(std::move(nodes)), name_(kinds_of(nodes_)) {
+  compile(num_threads);
+  guard_.reset();
+}
+
+CompiledGraph::~CompiledGraph() { guard_.emplace(); }
+
+void CompiledGraph::compile(const int num_threads) {
+  const ThreadLimit limit(num_threads);
   translate("compiling the graph of " + name_, [&] {
+    stream_ = dnnl::stream(cpu_engine());
+    steps_.clear();
     std::size_t covered = 0;
-    for (const dnnl::graph::partition& part : partition(nodes)) {
+    for (const dnnl::graph::partition& part : partition(nodes_)) {
       if (!part.is_supported()) break;
       covered += part.get_ops_num();
       const std::vector<logical_tensor> inputs = part.get_input_ports();
@@ -304,18 +286,24 @@ CompiledGraph::CompiledGraph(const Nodes& nodes) : name_(kinds_of(nodes)), strea
       }
       for (const logical_tensor& output : outputs) {
         step.outputs.emplace_back(output, cpu_engine(), nullptr);
-        if (nodes.size() > 1 && output.get_id() >= first_intermediate) {
+        if (nodes_.size() > 1 && output.get_id() >= first_intermediate) {
           intermediates_[output.get_id()].resize(output.get_mem_size());
         }
       }
     }
-    if (covered != nodes.size()) {
+    if (covered != nodes_.size()) {
       raise("compiling the graph of " + name_, "the partition is not supported", "unimplemented");
     }
   });
+  num_threads_ = num_threads;
+  generation_ = fork_generation();
 }
 
 void CompiledGraph::execute(const std::function<void*(std::size_t)>& memory) {
+  const ForkGuard guard;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (generation_ != fork_generation()) compile(max_threads());
+  const ThreadLimit limit(num_threads_);
   const auto bind = [&](const std::vector<TensorView>& views,
                         std::vector<dnnl::graph::tensor>& tensors) {
     for (std::size_t i = 0; i < views.size(); ++i) {

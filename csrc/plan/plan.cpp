@@ -64,10 +64,8 @@ Plan::~Plan() = default;
 
 std::string Plan::implementation() const {
   if (onednn_) {
-    const bool frozen = key_.problem.statistics == Statistics::frozen;
-    return onednn::name() + " " +
-           (frozen ? "batch_normalization_backward" : signature_of(key_.problem.operation).name) +
-           ", " + onednn::cpu_isa();
+    return onednn::name() + " " + signature_of(key_.problem.operation).name + ", " +
+           onednn::cpu_isa();
   }
   constexpr std::array kernels = {"two-pass kernel", "first pass", "second pass"};  // by Pass
   const auto pass = static_cast<std::size_t>(key_.problem.pass);

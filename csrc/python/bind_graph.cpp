@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -87,53 +86,36 @@ DataType type_of(const std::string& name) {
 // A graph of one op, compiled as it is. onedsl/graph validates the op: oneDNN does not.
 class WrittenGraph {
  public:
-  explicit WrittenGraph(Nodes nodes) : nodes_(std::move(nodes)) {
-    if (nodes_.size() != 1) throw std::invalid_argument("onedsl._core: graph must have one op");
-    compile();
-    for (const PartitionView& part : compiled_->partitions()) {
+  explicit WrittenGraph(Nodes nodes) : compiled_(std::move(nodes), max_threads()) {
+    if (compiled_.nodes().size() != 1) {
+      throw std::invalid_argument("onedsl._core: graph must have one op");
+    }
+    for (const PartitionView& part : compiled_.partitions()) {
       for (const auto* const tensors : {&part.inputs, &part.outputs}) {
         for (const TensorView& t : *tensors) add_layout(t);
       }
     }
   }
-  ~WrittenGraph() {
-    const onednn::ForkGuard guard;
-    compiled_.reset();
-  }
-  WrittenGraph(const WrittenGraph&) = delete;
-  WrittenGraph& operator=(const WrittenGraph&) = delete;
 
   // Takes an array for each input and output of the op. Returns whether they were valid.
   bool run(const py::tuple& inputs, const py::tuple& outputs) {
     std::map<std::size_t, void*> memory;
-    if (!add_memory(memory, inputs, nodes_[0].inputs, false) ||
-        !add_memory(memory, outputs, nodes_[0].outputs, true)) {
+    const NodeView& op = compiled_.nodes()[0];
+    if (!add_memory(memory, inputs, op.inputs, false) ||
+        !add_memory(memory, outputs, op.outputs, true)) {
       return false;
     }
     // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
-    // alive. The order of guard and mutex is that of onednn::Backend::run.
+    // alive.
     const ReleasedGil released;
-    const onednn::ForkGuard guard;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (generation_ != fork_generation()) compile();
-    const ThreadLimit limit(num_threads_);
-    compiled_->execute([&](const std::size_t id) { return memory.at(id); });
+    compiled_.execute([&](const std::size_t id) { return memory.at(id); });
     return true;
   }
 
-  std::vector<PartitionTuple> partitions() const { return to_tuples(compiled_->partitions()); }
-  int num_threads() const noexcept { return num_threads_; }
+  std::vector<PartitionTuple> partitions() const { return to_tuples(compiled_.partitions()); }
+  int num_threads() const noexcept { return compiled_.num_threads(); }
 
  private:
-  // In a forked child, the parent's compiled graph would wait for threads that do not exist.
-  void compile() {
-    const onednn::ForkGuard guard;
-    num_threads_ = max_threads();
-    const ThreadLimit limit(num_threads_);
-    compiled_ = std::make_unique<onednn::CompiledGraph>(nodes_);
-    generation_ = fork_generation();
-  }
-
   void add_layout(const TensorView& t) {
     Compiled::Layout layout{type_of(t.type), {t.dims.begin(), t.dims.end()}, {}};
     if (t.layout != "strided") {
@@ -158,12 +140,8 @@ class WrittenGraph {
     return true;
   }
 
-  Nodes nodes_;
+  onednn::CompiledGraph compiled_;
   std::map<std::size_t, Compiled::Layout> layouts_;  // by id
-  std::unique_ptr<onednn::CompiledGraph> compiled_;
-  int num_threads_ = 0;
-  int generation_ = 0;
-  std::mutex mutex_;
 };
 
 }  // namespace

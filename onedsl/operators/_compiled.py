@@ -154,17 +154,14 @@ class Compiled(Generic[Result]):
         ``print(compiled.graph)`` shows it as text, and ``compiled.graph.draw(path)`` draws it.
 
         Shapes are those that onedsl passes to oneDNN; ``op.graph`` returns the graph of the call
-        itself. Only ``backend="onednn"`` has a graph, and `BatchNormalizationGrad` has none: oneDNN
-        runs a primitive for it.
+        itself. Only ``backend="onednn"`` has a graph.
         """
         nodes = self._core.graph
         if not nodes:
-            why = (
-                "oneDNN runs it as a primitive"
-                if self.backend == "onednn"
-                else 'onedsl\'s own kernels run it. Compile with backend="onednn" for a graph'
+            raise AttributeError(
+                f"{self!r} has no graph: onedsl's own kernels run it. Compile with "
+                'backend="onednn" for a graph'
             )
-            raise AttributeError(f"{self!r} has no graph: {why}")
         ports = _core.signature(self._operator._schema.operation)
         return repaired_graph(
             nodes,

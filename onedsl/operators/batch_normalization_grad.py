@@ -144,8 +144,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     All tensors have the same dtype, float32 or float16. Sums are computed in float64 and
     rounded at the end. Results are accurate in the same range as in `BatchNormTrainingBackward`.
 
-    oneDNN's Graph API has no op for frozen statistics. ``backend="onednn"`` runs oneDNN's batch
-    normalization primitive.
+    oneDNN's Graph API has no op for frozen statistics, so ``backend="onednn"`` raises
+    UnsupportedError.
 
     Arrays and errors are as in `BatchNormTrainingBackward`. If the axes where mean's size is not 1
     are not adjacent in memory, or have another order there than in the shape, input and
@@ -233,7 +233,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             for what is not computed. output_gradient may be input_gradient itself; any other
             overlap is an error.
         backend : {"auto", "onednn", "native"}
-            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+            onedsl's own kernels run (``"auto"`` and ``"native"``). ``"onednn"`` is unsupported.
 
         Returns
         -------
