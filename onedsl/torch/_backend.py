@@ -117,40 +117,25 @@ class _Table(dict[Any, Callable[..., Any]]):
 def _table() -> dict[Any, Callable[..., Any]]:
     """Return inductor's decompositions with onedsl's for batch norm in training."""
     table = dict(select_decomp_table())
-    legit = _aten._native_batch_norm_legit_functional.default
-    no_stats = _aten._native_batch_norm_legit.no_stats
     gradient = _aten.native_batch_norm_backward.default
-    plain = {op: table[op] for op in (legit, no_stats, gradient)}
+    plain_backward = table[gradient]
 
-    def forward(
-        src: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        training: bool,
-        momentum: float,
-        eps: float,
-    ) -> Any:
-        vectors = (weight, bias, running_mean, running_var)
-        if training and _supports(src, *vectors, eps=eps):
-            return batch_norm_training(
-                src, weight, bias, None, running_mean, running_var, momentum, eps, False, None
+    def forward(op: Any) -> Callable[..., Any]:
+        plain = table[op]
+
+        def decomposition(
+            src: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
+        ) -> Any:
+            *running, training, momentum, eps = rest
+            if not training or not _supports(src, weight, bias, *running, eps=eps):
+                return plain(src, weight, bias, *rest)
+            statistics = running or (None, None)
+            results = batch_norm_training(
+                src, weight, bias, None, *statistics, momentum, eps, False, None
             )
-        return plain[legit](src, *vectors, training, momentum, eps)
+            return results if running else results[:3]
 
-    def forward_no_stats(
-        src: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        training: bool,
-        momentum: float,
-        eps: float,
-    ) -> Any:
-        if training and _supports(src, weight, bias, eps=eps):
-            none = (None, None, None)
-            return batch_norm_training(src, weight, bias, *none, momentum, eps, False, None)[:3]
-        return plain[no_stats](src, weight, bias, training, momentum, eps)
+        return decomposition
 
     def backward(
         diff_dst: Tensor,
@@ -177,9 +162,13 @@ def _table() -> dict[Any, Callable[..., Any]]:
             pairs = zip(gradients, output_mask, strict=False)
             return tuple(g if wanted else None for g, wanted in pairs)
         statistics = (running_mean, running_var, mean, inverse_stddev)
-        return plain[gradient](diff_dst, src, weight, *statistics, train, eps, output_mask)
+        return plain_backward(diff_dst, src, weight, *statistics, train, eps, output_mask)
 
-    return _Table({**table, legit: forward, no_stats: forward_no_stats, gradient: backward})
+    forwards = (
+        _aten._native_batch_norm_legit_functional.default,
+        _aten._native_batch_norm_legit.no_stats,
+    )
+    return _Table({**table, gradient: backward} | {op: forward(op) for op in forwards})
 
 
 def _supports(src: Tensor, *vectors: Tensor | None, eps: float) -> bool:

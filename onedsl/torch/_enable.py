@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
-from types import TracebackType
 
 import torch
 
 from .. import _core
 from ..runtime.run_log import record_fallback
 
-
-class _Switch:
-    """Counts the calls of `enable` that have not ended.
-
-    PyTorch uses onedsl's kernels while the count is positive.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._registered = False
-        self._uses = 0
-        self._generation = 0  # the number of calls of `clear`, which ends all uses before it
-
-    def begin(self) -> int:
-        """Begin a use, and return its generation, the argument for `end`."""
-        with self._lock:
-            if not self._registered:
-                _register()
-                self._registered = True
-            self._uses += 1
-            _core.use_torch_kernels(True)
-            return self._generation
-
-    def end(self, generation: int) -> None:
-        """End one use, unless `clear` has ended it before."""
-        with self._lock:
-            if generation == self._generation:
-                self._uses -= 1
-                _core.use_torch_kernels(self._uses > 0)
-
-    def clear(self) -> None:
-        """End all uses."""
-        with self._lock:
-            self._uses = 0
-            self._generation += 1
-            _core.use_torch_kernels(False)
-
-    def is_on(self) -> bool:
-        """Return whether PyTorch uses onedsl's kernels."""
-        return self._uses > 0
+_lock = threading.Lock()
+_active: set[enable] = set()
+"""The calls of `enable` that have not ended. PyTorch uses onedsl's kernels while there are any."""
 
 
-_switch = _Switch()
-
-
+@functools.cache
 def _register() -> None:
     """Register onedsl's kernels with PyTorch's dispatcher, without PyTorch's warning."""
 
@@ -114,26 +75,28 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     ...     train(model)
     """
 
+    __slots__ = ()
+
     def __init__(self) -> None:
-        self._generation: int | None = _switch.begin()
+        with _lock:
+            _register()
+            _active.add(self)
+            _core.use_torch_kernels(True)
 
     def __enter__(self) -> enable:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._generation is not None:
-            _switch.end(self._generation)
-            self._generation = None
+    def __exit__(self, *_: object) -> None:
+        with _lock:
+            _active.discard(self)
+            _core.use_torch_kernels(bool(_active))
 
 
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before."""
-    _switch.clear()
+    with _lock:
+        _active.clear()
+        _core.use_torch_kernels(False)
 
 
 def enabled() -> bool:
@@ -143,4 +106,4 @@ def enabled() -> bool:
     -------
     bool
     """
-    return _switch.is_on()
+    return bool(_active)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from .. import _core
 from ..operators import _attributes, _validation
-from ..operators._schema import OpSchema
-from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..operators.batch_norm_training_backward import (
+    SCHEMA,
+    BatchNormGradients,
+    BatchNormTrainingBackward,
+)
 from ..tensors.spec import DataFormatLike, parse_data_format
 
 
@@ -71,9 +73,7 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
     `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    No tensor is copied if src's memory is dense in any order of its axes (contiguous and
-    channels_last are), diff_dst has the same strides, and mean, variance and gamma are contiguous.
-    Otherwise the tensors are copied first, src only if it has gaps or is not aligned.
+    Strided tensors are supported, and copied first if they are not dense as in that operator.
     """
     epsilon = _attributes.parse_epsilon(epsilon)
     sums = _validation.parse_outputs(outputs, SCHEMA)
@@ -92,35 +92,13 @@ op = torch.ops.onedsl.batch_norm_backward.default
 """The custom op. Its argument ``sums`` selects whether diff_gamma and diff_beta are computed."""
 
 
-def _schema(statistics: str) -> OpSchema:
-    return dataclasses.replace(SCHEMA, statistics=_attributes.parse_statistics(statistics))
-
-
 @functools.lru_cache(maxsize=256)
-def _core_operator(epsilon: float, data_format: str, statistics: str) -> _core.Operator:
-    """Return the core's operator for the op's attributes, cached."""
-    return _schema(statistics).core_operator(
-        epsilon,
-        parse_data_format(data_format).statistics_shape_kind,
-        allow_requires_grad=True,  # autograd is handled by the callers
-    )
-
-
-def _run(
-    operator: _core.Operator,
-    src: Tensor,
-    diff_dst: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    gamma: Tensor | None,
-    sums: bool,
-) -> list[Tensor] | None:
-    """Return the gradients, or None if the core rejects an argument."""
-    inputs = (src, diff_dst, mean, variance, gamma)
-    gradients = operator.run(inputs, sums, None, _core.Backend.auto)
-    if gradients is None:
-        return None
-    return list(gradients if sums else gradients[:1])
+def _operator(epsilon: float, data_format: Any, statistics: str) -> BatchNormTrainingBackward:
+    kind = _attributes.parse_statistics(statistics)
+    # gamma is not ignored: it always affects diff_src.
+    members = {"__slots__": (), "_schema": replace(SCHEMA, ignored="", statistics=kind)}
+    base = BatchNormTrainingBackward
+    return type(base.__name__, (base,), members)(epsilon, data_format)  # type: ignore[no-any-return]
 
 
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
@@ -135,32 +113,10 @@ def _backward(
     statistics: str,
     sums: bool,
 ) -> list[Tensor]:
-    operator = _core_operator(epsilon, data_format, statistics)
-    gradients = _run(operator, src, diff_dst, mean, variance, gamma, sums)
-    if gradients is None and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype):
-        # Strides or alignment may be unsupported. PyTorch copies with all its threads.
-        dense = torch.empty_like(src)
-        if src.stride() != dense.stride() or src.data_ptr() % src.element_size():
-            src = dense.copy_(src.detach())
-        gradients = _run(
-            operator,
-            src,
-            torch.empty_like(src).copy_(diff_dst.detach()),
-            _copied(mean),
-            _copied(variance),
-            None if gamma is None else _copied(gamma),
-            sums,
-        )
-    if gradients is None:
-        tensors = [t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma)]
-        shape_kind = parse_data_format(data_format).statistics_shape_kind
-        _validation.check_inputs(_schema(statistics), shape_kind, tensors)
-        raise AssertionError("the core rejected arguments that validation accepted")
-    return gradients
-
-
-def _copied(channels: Tensor) -> Tensor:
-    return channels.detach().clone(memory_format=torch.contiguous_format)
+    operator = _operator(epsilon, data_format, statistics)
+    inputs = (t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma))
+    gradients = operator._call(tuple(inputs), sums, None, "auto")
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 @torch.library.register_fake("onedsl::batch_norm_backward")

@@ -142,13 +142,14 @@ def _differentiable(
 ) -> tuple[Tensor, ...]:
     """Compute the gradients with operators that can be differentiated again."""
     variance = inverse_stddev.reciprocal().square()  # it contains eps
+    epsilon = 2.0**-149  # the smallest one, which changes no variance
     if relu:
         if dst is None:
             dst = _normalized(src.detach(), mean, inverse_stddev, weight, bias)
         mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
         diff_dst = diff_dst.masked_fill(mask, 0)
     gradients = _differentiable_gradient(
-        src, diff_dst, mean, variance, weight, 0.0, "NCX", "batch", True
+        src, diff_dst, mean, variance, weight, epsilon, "NCX", "batch", True
     )
     return *gradients, diff_dst
 

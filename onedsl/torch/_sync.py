@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from typing import Any
 
@@ -19,18 +18,8 @@ from ._steps import count_step, in_fx, running_statistics
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
 
-_checked_groups: weakref.WeakKeyDictionary[nn.Module, weakref.ref[Group]] = (
-    weakref.WeakKeyDictionary()
-)
-"""The group for which `_check_channels` passed, by layer."""
-
-
-@functools.lru_cache(maxsize=256)
-def _operators(eps: float) -> tuple[BatchNormForwardTraining, BatchNormTrainingBackward]:
-    return (
-        BatchNormForwardTraining(eps, data_format="NCX"),
-        BatchNormTrainingBackward(eps, data_format="NCX"),
-    )
+_checked: weakref.WeakKeyDictionary[Group, weakref.WeakSet[nn.Module]] = weakref.WeakKeyDictionary()
+"""The layers for which `_check_channels` passed, by group."""
 
 
 class _SyncBatchNorm(torch.autograd.Function):
@@ -48,7 +37,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         eps: float,
         group: Group,
     ) -> Tensor:
-        forward, _ = _operators(eps)
+        forward = BatchNormForwardTraining(eps, data_format="NCX")
         detached = src.detach()
         moments = _gather(forward.reduce(detached), group)
         if moments.count == 1:
@@ -75,7 +64,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         src_needed, weight_needed, bias_needed, *_ = ctx.needs_input_grad
         if diff_dst.stride() != src.stride():
             diff_dst = torch.empty_like(src).copy_(diff_dst)
-        _, backward = _operators(ctx.eps)
+        backward = BatchNormTrainingBackward(ctx.eps, "NCX")
         inputs = (src.detach(), diff_dst.detach(), mean, variance)
         sums = backward.reduce(*inputs)
         diff_src = None
@@ -137,8 +126,8 @@ def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
     gloo aborts the process if the vectors of an exchange differ in length. The check itself is an
     exchange, so it runs only at the first call of a layer in a group.
     """
-    checked = _checked_groups.get(layer)
-    if checked is not None and checked() is group:
+    checked = _checked.setdefault(group, weakref.WeakSet())
+    if layer in checked:
         return
     mine = torch.tensor([channels])
     rows = mine.new_empty(distributed.get_world_size(group), 1)
@@ -148,7 +137,7 @@ def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
             "num_features must be the same on all processes that call a layer together, got "
             f"{rows.flatten().tolist()}"
         )
-    _checked_groups[layer] = weakref.ref(group)
+    checked.add(layer)
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -288,27 +277,24 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             If a layer of batch norm has a forward method of its own, for example with an
             activation. Nothing is changed then.
         """
-        for name, layer in module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not _is_plain(layer):
+        modules = module.named_modules(remove_duplicate=False)
+        layers = {
+            name: layer
+            for name, layer in modules
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        }
+        for name, layer in layers.items():
+            if not _is_plain(layer):
                 raise TypeError(
                     "batch-norm layers must have the forward method of torch.nn.BatchNorm1d to 3d, "
                     f"got {type(layer).__qualname__} at {name!r}. Split it into a layer of "
                     "torch.nn and the rest"
                 )
-        return cls._converted(module, process_group, {})
-
-    @classmethod
-    def _converted(
-        cls, module: nn.Module, group: Group | None, done: dict[nn.Module, nn.Module]
-    ) -> nn.Module:
-        """Return the module that replaces another one; `done` contains the layers so far."""
-        if module not in done:
-            done[module] = module
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                done[module] = cls._of(module, group)
-            for name, child in module.named_children():
-                setattr(module, name, cls._converted(child, group, done))
-        return done[module]
+        new = {layer: cls._of(layer, process_group) for layer in layers.values()}
+        for name, layer in layers.items():
+            if layer is not module:
+                module.set_submodule(name, new[layer])
+        return new.get(module, module)
 
     @classmethod
     def _of(cls, layer: nn.modules.batchnorm._BatchNorm, group: Group | None) -> SyncBatchNorm:
@@ -316,11 +302,10 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             layer.num_features,
             layer.eps,
             layer.momentum,
-            affine=False,
-            track_running_stats=False,
-            process_group=group,
+            layer.affine,
+            layer.track_running_stats,
+            group,
         )
-        new.affine, new.track_running_stats = layer.affine, layer.track_running_stats
         new._parameters, new._buffers = layer._parameters, layer._buffers
         new.training = layer.training
         return new
