@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..tensors.dtypes import Backend, dtype_name
-from ._arrays import to_float64
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Maximum relative L2 error of tensors (diff_src, diff_residual, dst), by dtype."""
@@ -30,7 +29,7 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     It is 0 if both arrays are zero or empty, inf if only expected is zero, and NaN if actual
     contains NaN. Arrays of different shapes raise ValueError.
     """
-    a, e = to_float64(actual), to_float64(expected)
+    a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     if a.shape != e.shape:
         raise ValueError(f"actual must have expected's shape {e.shape}, got {a.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
@@ -47,13 +46,12 @@ def compared(
     The second tolerance is that of oneDNN. `assert_close` documents both.
     """
     sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
-    if isinstance(actual, Mapping):
-        fields = getattr(expected, "_fields", BatchNormGradients._fields)
-        if not actual or not set(actual) <= set(fields):
-            got = ", ".join(actual) or "no names"
-            raise TypeError(f"actual must have names among {', '.join(fields)}, got {got}")
-        actual = tuple(actual.get(name) for name in fields)
     names = getattr(expected, "_fields", BatchNormGradients._fields)
+    if isinstance(actual, Mapping):
+        if not actual or not set(actual) <= set(names):
+            got = ", ".join(actual) or "no names"
+            raise TypeError(f"actual must have names among {', '.join(names)}, got {got}")
+        actual = tuple(actual.get(name) for name in names)
     for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
         if got is not None:
             tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..tensors.arrays import Array
 from ..tensors.dtypes import DTYPES, DType, dtype_name
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
-from ._arrays import Array, prepare
 
 
 class Problem(NamedTuple):
@@ -37,9 +37,9 @@ def random_problem(
 ) -> Problem:
     """Return random inputs. mean and variance are the statistics of src, rounded to stats_dtype.
 
-    Without the correlation of diff_dst with src, the terms of diff_gamma
-    would cancel: the relative error of diff_gamma would grow with the square root of the number of
-    elements per channel, in every implementation.
+    Without the correlation of diff_dst with src, the terms of diff_gamma would cancel: its relative
+    error would grow with the square root of the number of elements per channel, in every
+    implementation.
 
     Parameters
     ----------
@@ -62,13 +62,10 @@ def random_problem(
     rng = np.random.default_rng(seed)
     src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(tensor)
     diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(tensor)
-    x, axes, per_channel = prepare(src, data_format)
-    channels = x.shape[parse_data_format(data_format).channel_axis]
-    mean: Array = np.zeros(channels)
-    variance: Array = np.ones(channels)
-    if x.size:
-        mean = np.mean(x, axis=axes)
-        variance = np.mean((x - mean.reshape(per_channel)) ** 2, axis=axes)
+    parsed, x = parse_data_format(data_format), src.astype(np.float64)
+    axes, channels = parsed.summed_axes(x.ndim), x.shape[parsed.channel_axis]
+    mean = x.mean(axes) if x.size else np.zeros(channels)
+    variance = x.var(axes) if x.size else np.ones(channels)
     gamma = rng.uniform(0.5, 2, size=(channels,))
     return Problem(
         src, diff_dst, np.asarray(mean, stats), np.asarray(variance, stats), gamma.astype(stats)

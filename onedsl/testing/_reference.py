@@ -13,10 +13,21 @@ from ..operators.batch_norm_forward_training import BatchNormForward
 from ..operators.batch_norm_relu_training_backward import BatchNormReLUGradients
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..operators.batch_normalization_grad import BatchNormalizationGradients
-from ..tensors.spec import DataFormat, DataFormatLike
-from ._arrays import Float64, prepare, to_float64
+from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 
-Statistics = Literal["batch", "frozen"]
+Float64 = npt.NDArray[np.float64]
+
+
+def _float64(array: npt.ArrayLike) -> Float64:
+    return np.asarray(array, np.float64)
+
+
+def _prepare(
+    src: npt.ArrayLike, data_format: DataFormatLike
+) -> tuple[Float64, tuple[int, ...], tuple[int, ...]]:
+    """Return src in float64, the axes of sums, and the shape in which statistics broadcast."""
+    x, parsed = _float64(src), parse_data_format(data_format)
+    return x, parsed.summed_axes(x.ndim), parsed.statistics_shape_beside(x.shape)
 
 
 def batch_norm(
@@ -56,14 +67,14 @@ def batch_norm(
        Internal Covariate Shift, 2015.
     .. [2] oneDNN developer guide, Graph API, operation BatchNormInference.
     """
-    x, axes, shape = prepare(src, data_format)
-    mu = x.mean(axes) if mean is None else to_float64(mean)
-    var = ((x - mu.reshape(shape)) ** 2).mean(axes) if variance is None else to_float64(variance)
+    x, axes, shape = _prepare(src, data_format)
+    mu = x.mean(axes) if mean is None else _float64(mean)
+    var = x.var(axes) if variance is None else _float64(variance)
     result = (x - mu.reshape(shape)) / np.sqrt(var + epsilon).reshape(shape)
     if gamma is not None:
-        result = result * to_float64(gamma).reshape(shape)
+        result = result * _float64(gamma).reshape(shape)
     if beta is not None:
-        result = result + to_float64(beta).reshape(shape)
+        result = result + _float64(beta).reshape(shape)
     return result
 
 
@@ -76,7 +87,7 @@ def batch_norm_backward(
     *,
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
-    statistics: Statistics = "batch",
+    statistics: Literal["batch", "frozen"] = "batch",
 ) -> BatchNormGradients:
     """Compute the gradients of batch normalization in float64.
 
@@ -105,24 +116,18 @@ def batch_norm_backward(
        Internal Covariate Shift, 2015, Section 3, simplified.
     .. [3] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
     """
-    x, axes, shape = prepare(src, data_format)
+    x, _, shape = _prepare(src, data_format)
     if gamma is None:
-        gamma = np.ones_like(to_float64(variance))
+        gamma = np.ones_like(_float64(variance))
     channels = (max(shape, default=1),) if x.size else np.shape(mean)
     for name, array in (("mean", mean), ("variance", variance), ("gamma", gamma)):
         if np.shape(array) != channels:
             raise ValueError(f"{name} must have shape {channels}, got {np.shape(array)}")
-    diff_src, diff_gamma, diff_beta = _gradients(
-        x,
-        to_float64(diff_dst),
-        to_float64(mean).reshape(shape),
-        to_float64(variance).reshape(shape),
-        to_float64(gamma).reshape(shape),
-        epsilon=epsilon,
-        axes=axes,
-        statistics=statistics,
+    parameters = (_float64(array).reshape(shape) for array in (mean, variance, gamma))
+    diff_src, *sums = _gradients(
+        x, _float64(diff_dst), *parameters, epsilon=epsilon, statistics=statistics
     )
-    return BatchNormGradients(diff_src, diff_gamma.reshape(-1), diff_beta.reshape(-1))
+    return BatchNormGradients(diff_src, *(total.reshape(-1) for total in sums))
 
 
 def batch_normalization_grad(
@@ -150,21 +155,8 @@ def batch_normalization_grad(
     ----------
     .. [1] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
     """
-    x = to_float64(input)
-    mu = to_float64(mean)
-    sizes = zip(mu.shape, x.shape, strict=True)
-    axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size == 1 != full)
-    gradients = _gradients(
-        x,
-        to_float64(input_gradient),
-        mu,
-        to_float64(variance),
-        to_float64(scale),
-        epsilon=epsilon,
-        axes=axes,
-        statistics="frozen",
-    )
-    return BatchNormalizationGradients(*gradients)
+    arrays = (_float64(array) for array in (input, input_gradient, mean, variance, scale))
+    return BatchNormalizationGradients(*_gradients(*arrays, epsilon=epsilon, statistics="frozen"))
 
 
 def _gradients(
@@ -175,14 +167,15 @@ def _gradients(
     gamma: Float64,
     *,
     epsilon: float,
-    axes: tuple[int, ...],
     statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
-    """Compute diff_src, diff_gamma and diff_beta, with sums over `axes`.
+    """Compute diff_src, diff_gamma and diff_beta.
 
-    mean, variance and gamma must have shapes that broadcast to the shape of x.
+    mean, variance and gamma broadcast to x. Sums are over the axes where they do.
     """
     _attributes.parse_statistics(statistics)
+    sizes = zip(mean.shape, x.shape, strict=True)
+    axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
     rstd = 1 / np.sqrt(variance + epsilon)
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)
@@ -228,21 +221,30 @@ def batch_norm_forward_training(
     ----------
     .. [1] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
     """
-    x, axes, shape = prepare(src, data_format)
+    x, axes, _ = _prepare(src, data_format)
     keep = _core.DEFAULT_MOMENTUM if momentum is None else momentum
-    batch_mean, batch_variance = to_float64(mean) * 0, to_float64(variance) * 0
-    running_mean, running_variance = to_float64(mean), to_float64(variance)
+    running = _float64(mean), _float64(variance)
+    batch = 0 * running[0], 0 * running[1]
     if x.size:
-        batch_mean = x.mean(axes)
-        batch_variance = ((x - batch_mean.reshape(shape)) ** 2).mean(axes)
-        running_mean = keep * running_mean + (1 - keep) * batch_mean
-        running_variance = keep * running_variance + (1 - keep) * batch_variance
-    dst = batch_norm(src, gamma, beta, epsilon=epsilon, data_format=data_format) if x.size else x
+        batch = x.mean(axes), x.var(axes)
+        running = (
+            keep * running[0] + (1 - keep) * batch[0],
+            keep * running[1] + (1 - keep) * batch[1],
+        )
+    dst = batch_norm(
+        x,
+        gamma,
+        beta,
+        epsilon=epsilon,
+        data_format=data_format,
+        mean=batch[0],
+        variance=batch[1],
+    )
     if residual is not None:
-        dst = dst + to_float64(residual)
+        dst = dst + _float64(residual)
     if relu:
         dst = np.clip(dst, 0, clip)  # propagates NaN
-    return BatchNormForward(dst, running_mean, running_variance, batch_mean, batch_variance)
+    return BatchNormForward(dst, *running, *batch)
 
 
 def batch_norm_relu_backward(
@@ -281,9 +283,9 @@ def batch_norm_relu_backward(
     ----------
     .. [1] oneDNN developer guide, Graph API, operations ReLUBackward and ClampBackward.
     """
-    output = to_float64(dst)
+    output = _float64(dst)
     is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
-    diff_residual = np.where(is_zero, 0, to_float64(diff_dst))
+    diff_residual = np.where(is_zero, 0, _float64(diff_dst))
     gradients = batch_norm_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
