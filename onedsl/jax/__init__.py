@@ -133,10 +133,7 @@ def batch_norm_backward(
     """
     attributes = parse_attributes(epsilon, data_format, statistics)
     check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
-    gradients: BatchNormGradients[jax.Array] = _rules.gradients(
-        attributes, src, diff_dst, mean, variance, gamma
-    )
-    return gradients
+    return BatchNormGradients(*_rules.gradients(attributes, src, diff_dst, mean, variance, gamma))
 
 
 def batch_norm(
@@ -189,10 +186,8 @@ def batch_norm(
     """
     attributes = parse_attributes(epsilon, data_format, "batch")
     check(TRAINING_LAYER, attributes.data_format, src, gamma, beta)
-    results: tuple[jax.Array, jax.Array, jax.Array] = _rules.batch_norm(
-        attributes, src, gamma, beta
-    )
-    return results
+    dst, mean, variance = _rules.batch_norm(attributes, src, gamma, beta)
+    return dst, mean, variance
 
 
 def batch_norm_frozen(

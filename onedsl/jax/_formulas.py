@@ -60,39 +60,23 @@ def backward(
     mean: jax.Array,
     variance: jax.Array,
     gamma: jax.Array | None,
-) -> BatchNormGradients[jax.Array]:
-    """Compute diff_src, diff_gamma and diff_beta."""
-    axes, _ = summed_axes_and_shape(attributes, src)
-    xhat, _ = _xhat_and_rstd(attributes, src, mean, variance)
-    dy = to_f32(diff_dst)
-    sums = (dy * xhat).sum(axes), dy.sum(axes)
-    return BatchNormGradients(
-        diff_src(attributes, sums, src, diff_dst, mean, variance, gamma),
-        *(total.astype(mean.dtype) for total in sums),
-    )
-
-
-def diff_src(
-    attributes: Attributes,
-    sums: tuple[jax.Array, jax.Array],
-    src: jax.Array,
-    diff_dst: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
     *,
+    sums: tuple[jax.Array, jax.Array] | None = None,
     mesh_axes: MeshAxes = (),
-) -> jax.Array:
-    """Compute diff_src from the sums diff_gamma and diff_beta, which must be f32."""
+) -> BatchNormGradients[jax.Array]:
+    """Compute diff_src, diff_gamma and diff_beta. `sums` are the last two in f32, if known."""
     axes, shape = summed_axes_and_shape(attributes, src)
     xhat, rstd = _xhat_and_rstd(attributes, src, mean, variance)
     dy = to_f32(diff_dst)
+    if sums is None:
+        sums = (dy * xhat).sum(axes), dy.sum(axes)
     if attributes.statistics is _core.Statistics.batch:
         count = elements_per_channel(src, axes, mesh_axes)
         diff_gamma, diff_beta = (total.reshape(shape) / count for total in sums)
         dy = dy - diff_beta - xhat * diff_gamma
     scale = rstd if gamma is None else to_f32(gamma) * rstd
-    return (scale.reshape(shape) * dy).astype(src.dtype)
+    diff_src = (scale.reshape(shape) * dy).astype(src.dtype)
+    return BatchNormGradients(diff_src, *(total.astype(mean.dtype) for total in sums))
 
 
 def _xhat_and_rstd(

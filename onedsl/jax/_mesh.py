@@ -36,13 +36,10 @@ def match_shardings(attributes: Attributes, *arrays: Any) -> tuple[Any, ...]:
     sharding = jax.typeof(arrays[0]).sharding
     if _is_explicit(sharding):
         sharding_of = _shardings(attributes, sharding, arrays[0].shape)
-        arrays = tuple(a if a is None else jax.sharding.reshard(a, sharding_of(a)) for a in arrays)
-    varying = [frozenset() if a is None else _varying_axes(a) for a in arrays]
-    all_axes = frozenset[str]().union(*varying)
-    return tuple(
-        array if array is None else _make_varying(array, all_axes - axes)
-        for array, axes in zip(arrays, varying, strict=True)
-    )
+        arrays = jax.tree.map(lambda array: jax.sharding.reshard(array, sharding_of(array)), arrays)
+    varying = frozenset[str]().union(*map(_varying_axes, jax.tree.leaves(arrays)))
+    matched: tuple[Any, ...] = jax.tree.map(lambda array: _make_varying(array, varying), arrays)
+    return matched
 
 
 def _is_explicit(sharding: Any) -> bool:
@@ -63,12 +60,13 @@ def _varying_axes(array: Any) -> frozenset[str]:
 
 
 def _make_varying(array: jax.Array, axes: frozenset[str]) -> Any:
-    """Return the array, marked for `jax.shard_map` as varying along more mesh axes."""
-    if not axes:
+    """Return the array, marked for `jax.shard_map` as varying along these mesh axes as well."""
+    new = tuple(axes - _varying_axes(array))
+    if not new:
         return array
     if hasattr(jax.lax, "pcast"):  # older versions of JAX name it pvary
-        return jax.lax.pcast(array, tuple(axes), to="varying")
-    return jax.lax.pvary(array, tuple(axes))
+        return jax.lax.pcast(array, new, to="varying")
+    return jax.lax.pvary(array, new)
 
 
 def partitioned(local_call: Call, summing_call: Call) -> Call:
@@ -82,9 +80,7 @@ def partitioned(local_call: Call, summing_call: Call) -> Call:
         local = functools.partial(local_call, attributes)
         if jax.sharding.get_abstract_mesh().manual_axes:  # inside jax.shard_map
             varying = _varying_axes(inputs[0])
-            return jax.tree.map(
-                lambda array: _make_varying(array, varying - _varying_axes(array)), local(*inputs)
-            )
+            return jax.tree.map(lambda array: _make_varying(array, varying), local(*inputs))
         results = jax.eval_shape(local, *inputs)
         summing = functools.partial(summing_call, attributes)
         whole = _with_rules(attributes, local, summing, inputs, results)

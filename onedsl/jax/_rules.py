@@ -41,16 +41,14 @@ def _summing_backward(attributes: Attributes, *inputs: Any, mesh_axes: _mesh.Mes
     devices, and `jax.numpy` computes diff_src from the totals. For batch statistics, the diff_src
     that onedsl computed is discarded; it costs one of six passes over memory of src's size.
     """
-    src, diff_dst, *statistics = inputs
+    src, diff_dst, mean, *_ = inputs
     frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
     # Convert to f32, so that the sums over devices are f32.
-    inputs = (src, diff_dst, *jax.tree.map(_formulas.to_f32, statistics))
-    local = _call.backward(frozen, *inputs)
+    local = _call.backward(frozen, src, diff_dst, *jax.tree.map(_formulas.to_f32, inputs[2:]))
     sums = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)
-    diff_src = local.diff_src
-    if attributes != frozen:
-        diff_src = _formulas.diff_src(attributes, sums, *inputs, mesh_axes=mesh_axes)
-    return BatchNormGradients(diff_src, *(s.astype(statistics[0].dtype) for s in sums))
+    if attributes == frozen:
+        return BatchNormGradients(local.diff_src, *(s.astype(mean.dtype) for s in sums))
+    return _formulas.backward(attributes, *inputs, sums=sums, mesh_axes=mesh_axes)
 
 
 _differentiable_backward = _with_jvp(
@@ -61,10 +59,16 @@ _differentiable_forward = _with_jvp(
 )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def gradients(attributes: Attributes, *inputs: Any) -> Any:
-    """Compute diff_src, diff_gamma and diff_beta. The function is differentiable to any order."""
-    return _differentiable_backward(attributes, *_mesh.match_shardings(attributes, *inputs))
+def _jitted(call: Any) -> Any:
+    """Return a jitted call that matches the shardings of the arrays first."""
+
+    def matched(attributes: Attributes, *inputs: Any) -> Any:
+        return call(attributes, *_mesh.match_shardings(attributes, *inputs))
+
+    return jax.jit(matched, static_argnums=0)
+
+
+gradients = _jitted(_differentiable_backward)
 
 
 def _forward_rule(attributes: Attributes, *primals: Any) -> Any:
@@ -101,10 +105,7 @@ _training_layer = jax.custom_vjp(_differentiable_forward, nondiff_argnums=(0,))
 _training_layer.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def batch_norm(attributes: Attributes, *inputs: Any) -> Any:
-    """Normalize by the batch statistics."""
-    return _training_layer(attributes, *_mesh.match_shardings(attributes, *inputs))
+batch_norm = _jitted(_training_layer)
 
 
 def _frozen_forward_rule(attributes: Attributes, *arguments: Any) -> Any:
@@ -133,10 +134,7 @@ _frozen_layer = jax.custom_vjp(_formulas.normalize, nondiff_argnums=(0,))
 _frozen_layer.defvjp(_frozen_forward_rule, _frozen_backward_rule)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def batch_norm_frozen(attributes: Attributes, *inputs: Any) -> Any:
-    """Normalize by the given statistics."""
-    return _frozen_layer(attributes, *_mesh.match_shardings(attributes, *inputs))
+batch_norm_frozen = _jitted(_frozen_layer)
 
 
 def _instantiate(cotangent: Any) -> jax.Array:
