@@ -7,7 +7,7 @@ calls to time for a case, and `measure` times the calls of several cases interle
 
 from __future__ import annotations
 
-from .cases import FORMATS, OPERATIONS, WORKLOADS, Case, layers
+from .cases import FORMATS, MIN_BYTES, OPERATIONS, WORKLOADS, Case, layers
 from .implementations import BACKENDS, EPSILON, TRIAD, implementations
 from .measure import Row, describe_machine, geometric_mean, machine_facts, measure
 
@@ -15,6 +15,7 @@ __all__ = [
     "BACKENDS",
     "EPSILON",
     "FORMATS",
+    "MIN_BYTES",
     "OPERATIONS",
     "TRIAD",
     "WORKLOADS",

@@ -17,6 +17,8 @@ from .. import (
 from ..tensors.dtypes import DTYPES
 
 FORMATS = ("NXC", "NCX")
+MIN_BYTES = 1 << 20
+"""Size of src below which the overhead of a call dominates: the floor has no meaning there."""
 
 Shape = tuple[int, ...]
 

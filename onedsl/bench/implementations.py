@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import DataFormat, TensorSpec, UnsupportedError, _core
+from .. import DataFormat, TensorSpec, UnsupportedError, _core, testing
 from ..tensors.arrays import aligned_like
 from ..tensors.dtypes import DTYPES
 from ..testing import Problem
@@ -75,7 +76,16 @@ def memory(case: Case, problem: Problem | None = None) -> Memory:
     names = set(operation.inputs)
     if case.operation.endswith("relu-backward"):  # PyTorch's kernels compute the mask from dst
         names.add("dst")
-        arrays["dst"] = _relu_dst(problem, beta, case.data_format)
+        dst = testing.batch_norm(
+            problem.src,
+            problem.gamma,
+            beta,
+            epsilon=EPSILON,
+            data_format=DataFormat(case.data_format),
+            mean=problem.mean,
+            variance=problem.variance,
+        )
+        arrays["dst"] = np.maximum(dst, 0).astype(problem.src.dtype)
     bytes_of_one = (len(names) + operation.written) * problem.src.nbytes
     number = min(1 + 2 * _core.last_cache_bytes() // bytes_of_one, MAX_COPIES)
     copies = [{name: _aligned_copy(arrays[name]) for name in names} for _ in range(number)]
@@ -86,15 +96,6 @@ def _aligned_copy(array: Array) -> Array:
     copy = aligned_like(array)
     copy[...] = array
     return copy
-
-
-def _relu_dst(problem: Problem, beta: Array, data_format: str) -> Array:
-    """Compute the result of the forward pass with ReLU in float32."""
-    per_channel = DataFormat(data_format).statistics_shape_beside(problem.src.shape)
-    scale = problem.gamma / np.sqrt(problem.variance + np.float32(EPSILON))
-    mean, scale, beta = (v.reshape(per_channel) for v in (problem.mean, scale, beta))
-    dst = (problem.src.astype(np.float32) - mean) * scale + beta
-    return np.maximum(dst, 0).astype(problem.src.dtype)
 
 
 def _compile(case: Case, backend: Literal["native", "onednn"]) -> Any:
@@ -121,20 +122,31 @@ def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
         like._make(None if array is None else aligned_like(array) for array in like) for _ in inputs
     ]
 
-    def calls_of(compiled: Any) -> tuple[Call, Call]:
-        def call() -> Any:
-            i = next(tensors.next_copy)
-            return compiled(**inputs[i], out=results[i])
-
-        return call, lambda: compiled(**inputs[next(tensors.next_copy)])
-
     calls: dict[str, Call] = {}
     for name, backend in BACKENDS.items():
         try:
-            calls[name], calls[name + ALLOCATING] = calls_of(_compile(case, backend))
+            compiled = _compile(case, backend)
         except UnsupportedError:
             continue
+        run = functools.partial(_run_compiled, compiled, inputs)
+        calls |= _two_calls(name, run, tensors, results)
     return calls | {TRIAD: _triad_call(tensors, uses_non_temporal_stores(case))}
+
+
+def _run_compiled(compiled: Any, inputs: Sequence[Mapping[str, Array]], i: int, out: Any) -> Any:
+    return compiled(**inputs[i], out=out)
+
+
+def _two_calls(
+    name: str, run: Callable[[int, Any], Any], tensors: Memory, out: Sequence[Any]
+) -> dict[str, Call]:
+    """Return a call of `run` that writes to the copies in `out`, and one that allocates."""
+
+    def call() -> Any:
+        i = next(tensors.next_copy)
+        return run(i, out[i])
+
+    return {name: call, name + ALLOCATING: lambda: run(next(tensors.next_copy), None)}
 
 
 def _triad_call(tensors: Memory, non_temporal: bool) -> Call:
@@ -176,10 +188,12 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
             result = result.movedim(-1, 1)
         return result
 
+    def new_results(t: Mapping[str, Any]) -> tuple[Any, Any]:
+        return torch.empty_like(t["src"]), torch.empty_like(t["src"])
+
     aten = torch.ops.aten
     v = {name: torch.from_numpy(array) for name, array in tensors.vectors.items()}
     copies = [{name: tensor(array) for name, array in copy.items()} for copy in tensors.copies]
-    given = [(torch.empty_like(c["src"]), torch.empty_like(c["src"])) for c in copies]
     sums = torch.empty_like(v["mean"]), torch.empty_like(v["mean"])
     running = v["mean"].clone(), v["variance"].clone()
     training = (v["gamma"], v["beta"], *running, True, MOMENTUM, EPSILON)
@@ -187,12 +201,9 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
     saved = (v["gamma"], None, None, v["mean"], invstd, True, EPSILON, [True] * 3)
 
     def forward(t: Mapping[str, Any], out: Any) -> Any:
-        if out is None:
-            results = aten.native_batch_norm(t["src"], *training)
-        else:
-            results = aten.native_batch_norm.out(
-                t["src"], *training, out=out[0], save_mean=sums[0], save_invstd=sums[1]
-            )
+        results = aten.native_batch_norm.out(
+            t["src"], *training, out=out[0], save_mean=sums[0], save_invstd=sums[1]
+        )
         if "residual" in t:
             results[0].add_(t["residual"])
         if "relu" in case.operation:
@@ -201,27 +212,18 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
 
     def backward(t: Mapping[str, Any], out: Any) -> Any:
         diff_dst = t["diff_dst"]
-        if "relu" in case.operation and out is None:
-            diff_dst = aten.threshold_backward(diff_dst, t["dst"], 0)
-        elif "relu" in case.operation:
+        if "relu" in case.operation:
             masked = out[OPERATIONS[case.operation].written - 1]
             aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=masked)
             diff_dst = masked
-        if out is None:
-            results = aten.native_batch_norm_backward(diff_dst, t["src"], *saved)
-        else:
-            results = aten.native_batch_norm_backward.out(
-                diff_dst, t["src"], *saved, out0=out[0], out1=sums[0], out2=sums[1]
-            )
+        results = aten.native_batch_norm_backward.out(
+            diff_dst, t["src"], *saved, out0=out[0], out1=sums[0], out2=sums[1]
+        )
         return (*results, diff_dst)
 
-    run = forward if case.operation.endswith("forward") else backward
+    function = forward if case.operation.endswith("forward") else backward
 
-    def call() -> Any:
-        i = next(tensors.next_copy)
-        return run(copies[i], given[i])
+    def run(i: int, out: Any) -> Any:
+        return function(copies[i], new_results(copies[i]) if out is None else out)
 
-    return {
-        "PyTorch": call,
-        "PyTorch" + ALLOCATING: lambda: run(copies[next(tensors.next_copy)], None),
-    }
+    return _two_calls("PyTorch", run, tensors, [new_results(t) for t in copies])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from ..bench import TRIAD, Case, measure
+from ..bench import MIN_BYTES, TRIAD, Case, measure
 from ..bench.implementations import memory, onedsl_calls
 from ..operators.batch_norm_training_backward import (
     BatchNormTrainingBackward,
@@ -42,7 +42,8 @@ def explain(
     SHAPE is the shape of src in the data format of --format, with the sizes in memory order: a
     PyTorch tensor in channels_last is NXC. The floor is the time that the memory traffic of the
     algorithm takes at the machine's memory bandwidth. A triad (out = a + 2 * b), which is timed
-    interleaved with the call, measures this bandwidth.
+    interleaved with the call, measures this bandwidth. Below 1 MiB the overhead of calls dominates,
+    and the floor is not shown.
     """
     spec = TensorSpec(shape, dtype)
     op = BatchNormTrainingBackward(1e-5, data_format)
@@ -108,11 +109,14 @@ def _times(native: CompiledBatchNormTrainingBackward, name: str, seconds: float)
     reads = "reads src and diff_dst" + (" twice" if case.floor_tensors == 5 else "")
     size = f"{case.floor_tensors * case.tensor_bytes / 2**20:,.2f} MiB"
     yield "memory traffic", f"{size} ({case.floor_tensors} tensors): {reads}, writes diff_src"
-    bandwidth = 3 * case.tensor_bytes / row.time(TRIAD)
-    stores = "non-temporal" if row.non_temporal else "ordinary"
-    yield "bandwidth", f"{bandwidth / 1e9:.1f} GB/s (triad on such tensors, {stores} stores)"
-    share = row.floor_share(name)
-    yield "floor", f"{share * row.time(name) * 1e6:,.1f} µs, {share:.0%} of the time"
+    if case.tensor_bytes < MIN_BYTES:
+        yield "floor", "unknown below 1 MiB: the overhead of calls exceeds the time of the traffic"
+    else:
+        bandwidth = 3 * case.tensor_bytes / row.time(TRIAD)
+        stores = "non-temporal" if row.non_temporal else "ordinary"
+        yield "bandwidth", f"{bandwidth / 1e9:.1f} GB/s (triad on such tensors, {stores} stores)"
+        share = row.floor_share(name)
+        yield "floor", f"{share * row.time(name) * 1e6:,.1f} µs, {share:.0%} of the time"
     yield "time", f"{row.time(name) * 1e6:,.1f} µs"
     if row.noisy:
         yield "noise", noise_warning()
