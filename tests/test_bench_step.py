@@ -70,7 +70,7 @@ def test_networks_have_the_published_numbers_of_parameters():
     parameters = (11_689_512, 25_557_032, 3_504_872, 7_978_856)  # torchvision's
     for name, expected in zip(steps.NETWORKS, parameters, strict=True):
         with networks.torch.device("meta"):
-            model = getattr(networks, name)()
+            model = getattr(networks, name)(1000)
         assert sum(p.numel() for p in model.parameters()) == expected
 
 

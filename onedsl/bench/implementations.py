@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -41,6 +41,10 @@ class Memory(NamedTuple):
     """Arrays of one value per channel, shared by all copies."""
     next_copy: Iterator[int]
     """Index of the copy that the next call uses."""
+
+    def cycled(self, function: Callable[..., Any], arguments: Sequence[Mapping[str, Any]]) -> Call:
+        """Return a call of a function with the arguments of the next copy."""
+        return lambda: function(**arguments[next(self.next_copy)])
 
 
 def implementations(case: Case, problem: Problem | None = None) -> dict[str, Call]:
@@ -116,55 +120,34 @@ def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
     operation = OPERATIONS[case.operation]
     vectors = {name: tensors.vectors[name] for name in operation.vectors}
     inputs = [{name: c[name] for name in operation.inputs} | vectors for c in tensors.copies]
-    native = _compile(case, "native")
-    like = native(**inputs[0])
-    results = [
-        like._make(None if array is None else aligned_like(array) for array in like) for _ in inputs
+    like = _compile(case, "native")(**inputs[0])
+    with_results = [
+        arrays | {"out": like._make(a if a is None else aligned_like(a) for a in like)}
+        for arrays in inputs
     ]
+    non_temporal = uses_non_temporal_stores(case)
 
-    calls: dict[str, Call] = {}
+    def triad(out: Array, a: Array, b: Array) -> None:
+        _core.triad(out, a, b, non_temporal)
+
+    calls = {TRIAD: tensors.cycled(triad, [_triad_arguments(copy) for copy in tensors.copies])}
     for name, backend in BACKENDS.items():
-        try:
+        with contextlib.suppress(UnsupportedError):
             compiled = _compile(case, backend)
-        except UnsupportedError:
-            continue
-        run = functools.partial(_run_compiled, compiled, inputs)
-        calls |= _two_calls(name, run, tensors, results)
-    return calls | {TRIAD: _triad_call(tensors, uses_non_temporal_stores(case))}
+            calls[name] = tensors.cycled(compiled, with_results)
+            calls[name + ALLOCATING] = tensors.cycled(compiled, inputs)
+    return calls
 
 
-def _run_compiled(compiled: Any, inputs: Sequence[Mapping[str, Array]], i: int, out: Any) -> Any:
-    return compiled(**inputs[i], out=out)
-
-
-def _two_calls(
-    name: str, run: Callable[[int, Any], Any], tensors: Memory, out: Sequence[Any]
-) -> dict[str, Call]:
-    """Return a call of `run` that writes to the copies in `out`, and one that allocates."""
-
-    def call() -> Any:
-        i = next(tensors.next_copy)
-        return run(i, out[i])
-
-    return {name: call, name + ALLOCATING: lambda: run(next(tensors.next_copy), None)}
-
-
-def _triad_call(tensors: Memory, non_temporal: bool) -> Call:
-    """Return a call of the triad ``out = a + 2 * b``: a is src, b and out are like it."""
+def _triad_arguments(copy: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arguments of the triad ``out = a + 2 * b``: a is src, b and out are like it."""
 
     def words(array: Array) -> Array:
         flat = array.reshape(-1).view(np.uint8)
         return flat[: flat.size // 16 * 16].view(np.float32)
 
-    arguments = []
-    for copy in tensors.copies:
-        src = copy["src"]
-        arguments.append((words(aligned_like(src)), words(src), words(_aligned_copy(src))))
-
-    def call() -> None:
-        _core.triad(*arguments[next(tensors.next_copy)], non_temporal)
-
-    return call
+    src = copy["src"]
+    return {"out": words(aligned_like(src)), "a": words(src), "b": words(_aligned_copy(src))}
 
 
 def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
@@ -188,9 +171,6 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
             result = result.movedim(-1, 1)
         return result
 
-    def new_results(t: Mapping[str, Any]) -> tuple[Any, Any]:
-        return torch.empty_like(t["src"]), torch.empty_like(t["src"])
-
     aten = torch.ops.aten
     v = {name: torch.from_numpy(array) for name, array in tensors.vectors.items()}
     copies = [{name: tensor(array) for name, array in copy.items()} for copy in tensors.copies]
@@ -200,30 +180,32 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
     invstd = (v["variance"] + EPSILON).rsqrt()
     saved = (v["gamma"], None, None, v["mean"], invstd, True, EPSILON, [True] * 3)
 
-    def forward(t: Mapping[str, Any], out: Any) -> Any:
+    def results_for(t: Mapping[str, Any]) -> list[Any]:
+        return [torch.empty_like(t["src"]) for _ in range(OPERATIONS[case.operation].written)]
+
+    def forward(t: Mapping[str, Any], out: Any = None) -> Any:
+        dst, *_ = out or results_for(t)
         results = aten.native_batch_norm.out(
-            t["src"], *training, out=out[0], save_mean=sums[0], save_invstd=sums[1]
+            t["src"], *training, out=dst, save_mean=sums[0], save_invstd=sums[1]
         )
         if "residual" in t:
-            results[0].add_(t["residual"])
+            dst.add_(t["residual"])
         if "relu" in case.operation:
-            results[0].relu_()
+            dst.relu_()
         return results
 
-    def backward(t: Mapping[str, Any], out: Any) -> Any:
-        diff_dst = t["diff_dst"]
+    def backward(t: Mapping[str, Any], out: Any = None) -> Any:
+        out, diff_dst = out or results_for(t), t["diff_dst"]
         if "relu" in case.operation:
-            masked = out[OPERATIONS[case.operation].written - 1]
-            aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=masked)
-            diff_dst = masked
+            aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=out[-1])
+            diff_dst = out[-1]
         results = aten.native_batch_norm_backward.out(
             diff_dst, t["src"], *saved, out0=out[0], out1=sums[0], out2=sums[1]
         )
         return (*results, diff_dst)
 
-    function = forward if case.operation.endswith("forward") else backward
-
-    def run(i: int, out: Any) -> Any:
-        return function(copies[i], new_results(copies[i]) if out is None else out)
-
-    return _two_calls("PyTorch", run, tensors, [new_results(t) for t in copies])
+    run = forward if case.operation.endswith("forward") else backward
+    return {
+        "PyTorch": tensors.cycled(run, [{"t": t, "out": results_for(t)} for t in copies]),
+        "PyTorch" + ALLOCATING: tensors.cycled(run, [{"t": t} for t in copies]),
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -68,14 +70,8 @@ def _resnet(blocks: tuple[int, ...], bottleneck: bool, classes: int) -> nn.Modul
     return nn.Sequential(*layers, *head(channels_in, classes))
 
 
-def resnet18(classes: int = 1000) -> nn.Module:
-    """Return ResNet-18."""
-    return _resnet((2, 2, 2, 2), False, classes)
-
-
-def resnet50(classes: int = 1000) -> nn.Module:
-    """Return ResNet-50."""
-    return _resnet((3, 4, 6, 3), True, classes)
+resnet18 = functools.partial(_resnet, (2, 2, 2, 2), False)
+resnet50 = functools.partial(_resnet, (3, 4, 6, 3), True)
 
 
 class Sum(nn.Sequential):
@@ -87,7 +83,7 @@ class Sum(nn.Sequential):
         return x + y
 
 
-def mobilenetv2(classes: int = 1000) -> nn.Module:
+def mobilenetv2(classes: int) -> nn.Module:
     """Return MobileNetV2 (Sandler et al.) of width 1, without dropout."""
     layers = normalized(3, 32, 3, nn.ReLU6, stride=2)
     channels_in = 32
@@ -114,7 +110,7 @@ class Concatenation(nn.Sequential):
         return torch.cat((x, super().forward(x)), 1)
 
 
-def densenet121(classes: int = 1000) -> nn.Module:
+def densenet121(classes: int) -> nn.Module:
     """Return DenseNet-121 (Huang et al.) with growth rate 32."""
 
     def norm() -> list[nn.Module]:

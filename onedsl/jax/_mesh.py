@@ -106,7 +106,12 @@ def _with_rules(
     def partition(_mesh: Any, arguments: Any, results: Any) -> Any:
         src = arguments[0]
         sharding_of = _shardings(attributes, src.sharding, src.shape)
-        mesh_axes = _summed_mesh_axes(attributes, sharding_of(src).spec)
+        spec = sharding_of(src).spec
+        mesh_axes = tuple(
+            name
+            for axis in attributes.data_format.summed_axes(len(spec))
+            for name in _mesh_axes(spec[axis])
+        )
         per_device = (
             functools.partial(summing_call, mesh_axes=mesh_axes) if mesh_axes else local_call
         )
@@ -163,12 +168,6 @@ def _shardings(
         return NamedSharding(src_sharding.mesh, PartitionSpec(*axes))
 
     return sharding_of
-
-
-def _summed_mesh_axes(attributes: Attributes, spec: Any) -> MeshAxes:
-    """Return the mesh axes over which the elements of a channel are sharded."""
-    summed = attributes.data_format.summed_axes(len(spec))
-    return tuple(name for axis in summed for name in _mesh_axes(spec[axis]))
 
 
 def _mesh_axes(entry: str | tuple[str, ...] | None) -> MeshAxes:

@@ -1,4 +1,4 @@
-"""Float64 reference implementations. Each docstring cites the source of its formulas."""
+"""Float64 reference implementations. The operators' docstrings cite the sources of the formulas."""
 
 from __future__ import annotations
 
@@ -106,15 +106,8 @@ def batch_norm_backward(
 
     Notes
     -----
-    The formulas are those of `onedsl.BatchNormTrainingBackward` [1]_ [2]_, and for frozen
-    statistics those of `onedsl.BatchNormalizationGrad` [3]_.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, Graph API, operation BatchNormTrainingBackward.
-    .. [2] S. Ioffe, C. Szegedy: Batch Normalization: Accelerating Deep Network Training by Reducing
-       Internal Covariate Shift, 2015, Section 3, simplified.
-    .. [3] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
+    The formulas are those of `onedsl.BatchNormTrainingBackward`, and for frozen statistics those of
+    `onedsl.BatchNormalizationGrad`.
     """
     x, _, shape = _prepare(src, data_format)
     if gamma is None:
@@ -144,16 +137,12 @@ def batch_normalization_grad(
     Parameters
     ----------
     input, input_gradient, mean, variance, scale, epsilon : array_like, float
-        As in `onedsl.BatchNormalizationGrad`, which has the formulas [1]_.
+        As in `onedsl.BatchNormalizationGrad`, which has the formulas.
 
     Returns
     -------
     BatchNormalizationGradients
         Float64 arrays.
-
-    References
-    ----------
-    .. [1] DirectML reference, DML_BATCH_NORMALIZATION_GRAD_OPERATOR_DESC.
     """
     arrays = (_float64(array) for array in (input, input_gradient, mean, variance, scale))
     return BatchNormalizationGradients(*_gradients(*arrays, epsilon=epsilon, statistics="frozen"))
@@ -207,7 +196,7 @@ def batch_norm_forward_training(
     ----------
     src, mean, variance, gamma, beta, residual : array_like
     epsilon, momentum, data_format, clip : float, DataFormat
-        As in `onedsl.BatchNormReLUForwardTraining`, which refers to the formulas [1]_.
+        As in `onedsl.BatchNormReLUForwardTraining`, which refers to the formulas.
     relu : bool
         Whether to apply ReLU.
 
@@ -216,10 +205,6 @@ def batch_norm_forward_training(
     BatchNormForward
         Float64 arrays. For an empty src the running statistics are unchanged and the batch
         statistics are zeros.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, Graph API, operation BatchNormForwardTraining.
     """
     x, axes, _ = _prepare(src, data_format)
     keep = _core.DEFAULT_MOMENTUM if momentum is None else momentum
@@ -275,13 +260,9 @@ def batch_norm_relu_backward(
 
     Notes
     -----
-    ``diff_residual`` is the gradient of the ReLU [1]_: diff_dst where ``0 < dst < clip`` or dst is
+    ``diff_residual`` is the gradient of the ReLU: diff_dst where ``0 < dst < clip`` or dst is
     NaN, and 0 elsewhere. The other members are the results of `batch_norm_backward` for
     diff_residual.
-
-    References
-    ----------
-    .. [1] oneDNN developer guide, Graph API, operations ReLUBackward and ClampBackward.
     """
     output = _float64(dst)
     is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))

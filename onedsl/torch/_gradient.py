@@ -189,16 +189,10 @@ def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
         )
     d_diff_dst = gamma_ * r * pu + a * xhat + b
     d_gamma = None if gamma is None else (r * (u * pg)).sum(axes).to(gamma.dtype)
-    d_mean = d_variance = None  # batch statistics are functions of src, frozen ones are constants
-    d_attributes = (None, None, None, None)
-    return (
-        d_src.expand_as(src).to(src.dtype),
-        d_diff_dst.to(src.dtype),
-        d_mean,
-        d_variance,
-        d_gamma,
-        *d_attributes,
-    )
+    # Batch statistics are functions of src, frozen ones are constants: no gradients of their own.
+    none = (None, None)
+    d_tensors = (d_src.to(src.dtype), d_diff_dst.to(src.dtype), *none, d_gamma)
+    return *d_tensors, *none, *none  # of the attributes
 
 
 torch.library.register_autograd(

@@ -24,7 +24,10 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
         clip = "" if self.clip is None else f", clip={self.clip}"
         return f"{super().extra_repr()}{clip}"
 
-    def _run(self, src: Tensor, residual: Tensor | None = None) -> Tensor:
+    def _run(self, src: Any, *residuals: Any) -> Any:
+        if isinstance(src, torch.fx.Proxy):
+            return in_fx(self, src, *residuals)
+        (residual,) = residuals or (None,)
         self._check_input_dim(src)
         mean, variance = running_statistics(self)
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
@@ -51,16 +54,12 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
 class _ReLU(_Layer):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         """Compute ``relu(batch_norm(input))``."""
-        if isinstance(input, torch.fx.Proxy):
-            return in_fx(self, input)
         return self._run(input)
 
 
 class _AddReLU(_Layer):
     def forward(self, input: Tensor, residual: Tensor) -> Tensor:  # noqa: A002
         """Compute ``relu(batch_norm(input) + residual)``."""
-        if isinstance(input, torch.fx.Proxy):
-            return in_fx(self, input, residual)
         return self._run(input, residual)
 
 
@@ -109,12 +108,5 @@ class BatchNormAddReLU3d(_AddReLU, nn.BatchNorm3d):
     """torch.nn.BatchNorm3d, an addition and a ReLU, as one layer: see `BatchNormAddReLU1d`."""
 
 
-for _class in (
-    BatchNormReLU1d,
-    BatchNormReLU2d,
-    BatchNormReLU3d,
-    BatchNormAddReLU1d,
-    BatchNormAddReLU2d,
-    BatchNormAddReLU3d,
-):
+for _class in (*_ReLU.__subclasses__(), *_AddReLU.__subclasses__()):
     _class.__module__ = "onedsl.torch"  # the name in saved models
