@@ -53,7 +53,3 @@ try:
     compiled(src[:2], diff_dst[:2], mean, variance, gamma)
 except ValueError as error:
     print(f"ValueError: {error}")
-
-# autotune times onedsl's and oneDNN's kernels for this shape and keeps the faster backend.
-tuned = op.compile(onedsl.TensorSpec(SHAPE, "bf16"), autotune=True)
-print(f"autotune selects backend={tuned.backend!r}")

@@ -81,7 +81,6 @@ def test_compiled(tmp_path):
     assert child.stdout.count("agrees with the float64 reference") == 2
     errors = [line for line in child.stdout.splitlines() if line.startswith("ValueError: ")]
     assert ["overlap" in errors[0], "shape" in errors[1]] == [True, True]
-    assert child.stdout.splitlines()[-1].endswith(("backend='native'", "backend='onednn'"))
 
 
 def test_onednn_graph(tmp_path):

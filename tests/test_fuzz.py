@@ -19,7 +19,7 @@ def test_a_short_run():
     assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout.startswith("3000 calls from seed 0 in ")
     for outcome in ("direct", "compiled", "in passes", "rejected"):
-        assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 200
+        assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 150
     assert child.stdout.endswith("violations: 0\n")
 
 

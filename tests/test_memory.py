@@ -12,6 +12,7 @@ from helpers import EPSILON, formats, unaligned, usable
 
 import onedsl
 from onedsl import testing
+from onedsl.tensors.arrays import new_array
 
 
 def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
@@ -194,6 +195,15 @@ def test_results_own_their_memory():
     op(problem.src, -problem.diff_dst, *problem[2:])
     testing.assert_close(first, expected)
     assert all(member.base is None and member.flags.owndata for member in first)
+
+
+@pytest.mark.parametrize("strides", [None, (1, 4, 12), (15, 1, 3), (5, 20, 1)], ids=str)
+def test_new_array_of_a_spec(strides):
+    spec = onedsl.TensorSpec((4, 3, 5), "bf16", strides)
+    array = new_array(spec)
+    assert onedsl.TensorSpec.of(array) == spec
+    assert array.ctypes.data % 64 == 0
+    assert (np.asarray(array, np.float32) == 0).all()
 
 
 @usable()

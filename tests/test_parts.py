@@ -90,17 +90,6 @@ def gradient(problem: testing.Problem, data_format: str) -> Setup:
     return Setup(op, problem._asdict(), names[:2], names[:4])
 
 
-def frozen(problem: testing.Problem, data_format: str) -> Setup:
-    op = onedsl.BatchNormalizationGrad(EPSILON)
-    names = ("input", "input_gradient", "mean", "variance", "scale")
-    kept = [1] * problem.src.ndim
-    kept[-1 if data_format == "NXC" else 1] = -1
-    dtype = np.float16 if problem.src.dtype == np.float16 else np.float32
-    arrays = [a.astype(dtype) for a in problem]
-    inputs = [*arrays[:2], *(a.reshape(kept) for a in arrays[2:])]
-    return Setup(op, dict(zip(names, inputs, strict=True)), names[:2], names[:4])
-
-
 def forward(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormForwardTraining(EPSILON, 0.9, data_format)
     src, _, mean, variance, gamma = problem
@@ -108,7 +97,7 @@ def forward(problem: testing.Problem, data_format: str) -> Setup:
     return Setup(op, inputs, ("src",), ("src",))
 
 
-OPERATORS = [gradient, frozen, forward]
+OPERATORS = [gradient, forward]
 operators = pytest.mark.parametrize("make", OPERATORS)
 
 
@@ -239,24 +228,6 @@ def test_empty_parts(make, data_format):
     with_nothing = setup.apply(nothing, slice(0))
     empty_call = setup.op(**setup.part(tuple(setup.inputs), slice(0)))
     assert bits(with_nothing) == bits(empty_call)
-
-
-@pytest.mark.parametrize("kept", [(), (0,), (2,), (0, 2), (0, 1, 2, 3)])
-def test_statistics_of_any_axes(kept):
-    rng = np.random.default_rng(0)
-    shape = (4, 6, 3, 5)
-    keep = [n if axis in kept else 1 for axis, n in enumerate(shape)]
-    tensors = [rng.standard_normal(shape, dtype=np.float32) for _ in range(2)]
-    statistics = [rng.uniform(0.5, 1.5, keep).astype(np.float32) for _ in range(3)]
-    op = onedsl.BatchNormalizationGrad(EPSILON)
-    whole = op(*tensors, *statistics)
-    parts = [slice(0, 2), slice(2, 6)] if 1 not in kept else [slice(None)]
-    sums = sum(op.reduce(*(t[:, where] for t in tensors), *statistics[:2]) for where in parts)
-    assert sums.channels == int(np.prod(keep))
-    for where in parts:
-        got = op.apply(sums, *(t[:, where] for t in tensors), *statistics)
-        assert got.output_gradient.tobytes() == whole.output_gradient[:, where].tobytes()
-        testing.assert_close((whole[0], *got[1:]), (whole[0], *(a.astype("f8") for a in whole[1:])))
 
 
 def test_gamma_is_ignored_for_diff_src_only():
@@ -436,7 +407,6 @@ class TestErrors:
             (gradient, {"mean": np.ones(2, np.float32)}, ValueError, r"mean must have shape \(3"),
             (gradient, {"variance": np.ones(3, ml_dtypes.bfloat16)}, TypeError, "variance must be"),
             (gradient, {"mean": None}, TypeError, "mean must be a NumPy array"),
-            (frozen, {"mean": problem.mean}, ValueError, r"mean \(MeanTensor\) must have 3 dimens"),
         ],
     )
     def test_arguments_of_both_passes(self, make, changes, error, message):

@@ -47,7 +47,9 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
   const View mean = mean_.view();
   const std::optional<Geometry> geometry = op_.geometry_of(src_.view(), &mean);
   if (!geometry) {
-    throw std::invalid_argument("spec must describe dense memory");
+    throw std::invalid_argument(
+        "spec must have the axes where stats_shape is not 1 adjacent in memory, in their order in "
+        "shape. A direct call copies other tensors");
   }
   plan_ = find_plan(
       make_key(op_.schema().config, *geometry, src_.type, mean_.type, given_, outputs_, backend));

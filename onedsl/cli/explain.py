@@ -8,10 +8,8 @@ import click
 
 from ..bench import MIN_BYTES, TRIAD, Case, measure
 from ..bench.implementations import memory, onedsl_calls
-from ..operators.batch_norm_training_backward import (
-    BatchNormTrainingBackward,
-    CompiledBatchNormTrainingBackward,
-)
+from ..operators._compiled import Compiled
+from ..operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
 from ..runtime.errors import UnsupportedError
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import Backend, DType
@@ -68,7 +66,7 @@ def explain(
     return status
 
 
-def _layout(compiled: CompiledBatchNormTrainingBackward) -> Lines:
+def _layout(compiled: Compiled[BatchNormGradients]) -> Lines:
     """Yield the lines about the memory layout of src."""
     geometry = compiled._core.geometry
     outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
@@ -77,7 +75,7 @@ def _layout(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     yield "elements", f"{outer * inner:,} per channel"
 
 
-def _schedule(compiled: CompiledBatchNormTrainingBackward) -> Lines:
+def _schedule(compiled: Compiled[BatchNormGradients]) -> Lines:
     """Yield the lines about a native kernel."""
     info = compiled._core.kernel_info
     if info is None:
@@ -96,7 +94,7 @@ def _schedule(compiled: CompiledBatchNormTrainingBackward) -> Lines:
     yield "stores", "non-temporal" if info["non_temporal"] else "ordinary"
 
 
-def _times(native: CompiledBatchNormTrainingBackward, name: str, seconds: float) -> Lines:
+def _times(native: Compiled[BatchNormGradients], name: str, seconds: float) -> Lines:
     """Time a call with this memory layout; yield the lines about traffic, bandwidth and time."""
     if native._core.kernel_info is None:  # the tensor is empty
         return

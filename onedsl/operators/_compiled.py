@@ -12,21 +12,15 @@ from ..tensors.arrays import Array
 from ..tensors.dtypes import CORE, DTYPES, dtype_name
 from ..tensors.spec import TensorSpec
 from . import _attributes, _validation
-from ._autotune import fastest
 from ._operator import Arrays, Operator, Result
 from ._schema import channel_axis
 
 
 class Compiled(Generic[Result]):
-    """An operator with a plan for one `TensorSpec` on one backend.
+    """An operator with a plan for one `TensorSpec` on one backend: the result of ``compile``.
 
-    The operators' ``compile`` methods return subclasses. A call validates its arrays and runs the
-    plan; a direct call looks for the plan in a cache, which takes about a third longer for tensors
-    of a few elements. A call has the arrays of a direct call, in
-    the same order and under the same names, and ``out``. The tensors must have the spec's shape,
-    dtype and strides, and are never copied. The statistics must have `stats_shape` and
-    `stats_dtype`; those that are not contiguous are copied. An optional input must be passed if and
-    only if the operator was compiled for it.
+    A call validates its arrays and runs the plan; a direct call looks for the plan in a cache,
+    which takes about a third longer for tensors of a few elements.
 
     Many threads may make calls at once. After a fork, the first call in the child compiles again
     for one thread, because OpenMP's threads do not survive a fork.
@@ -37,8 +31,8 @@ class Compiled(Generic[Result]):
         "_core",
         "_drops_ignored",
         "_given",
+        "_names",
         "_operator",
-        "_run",
         "_spec",
         "_statistics",
     )
@@ -53,7 +47,6 @@ class Compiled(Generic[Result]):
         given: Mapping[str, object] = {},
         all_outputs: bool = True,
         backend: str,
-        autotune: bool,
     ) -> None:
         """Compile an operator, for its method ``compile``.
 
@@ -62,6 +55,7 @@ class Compiled(Generic[Result]):
         """
         schema = operator._schema
         self._operator = operator
+        self._names = tuple(port.name for port in schema.inputs)
         self._spec = _validation.check_spec(spec)
         self._given = 0
         for i, port in enumerate(schema.inputs):
@@ -74,43 +68,68 @@ class Compiled(Generic[Result]):
             DTYPES[dtype_name(stats_dtype, "stats_dtype")],
         )
         _validation.check_dtypes(schema, spec.dtype, self._statistics.dtype, "stats_dtype")
-        first = next(port.label for port in schema.inputs if port.kind == "statistic")
         _validation.check_statistic_shape(
-            schema, operator._statistics_shape, spec.shape, first, self._statistics.shape
+            schema, operator._statistics_shape, spec.shape, "stats_shape", self._statistics.shape
         )
         self._all_outputs = all_outputs
         self._drops_ignored = schema.ignored != "" and not all_outputs
         if self._drops_ignored:
             self._given &= ~(1 << schema.ignored_position)
 
-        core_spec, core_statistics = operator._core_specs(self._spec, self._statistics)
+        self._core = _core.Compiled(
+            operator._core,
+            data=CORE[self._spec.dtype],
+            shape=self._spec.shape,
+            strides=self._spec.byte_strides,
+            statistics=CORE[self._statistics.dtype],
+            stats_shape=self._statistics.shape,
+            given=self._given,
+            all_outputs=all_outputs,
+            backend=_attributes.parse_backend(backend),
+        )
 
-        def compile_for(choice: _core.Backend) -> _core.Compiled:
-            return _core.Compiled(
-                operator._core,
-                data=CORE[self._spec.dtype],
-                shape=core_spec.shape,
-                strides=core_spec.byte_strides,
-                statistics=CORE[self._statistics.dtype],
-                stats_shape=core_statistics.shape,
-                given=self._given,
-                all_outputs=all_outputs,
-                backend=choice,
+    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Result:
+        """Compute the results of a direct call, without copies of tensors.
+
+        Parameters
+        ----------
+        *inputs, **named : array
+            The arrays of a direct call, in the same order and under the same names. Tensors must
+            have the spec's shape, dtype and strides. Statistics must have `stats_shape` and
+            `stats_dtype`; those that are not contiguous are copied. An optional input must be
+            passed if and only if the operator was compiled for it.
+        out : tuple of arrays, optional
+            As in a direct call.
+
+        Returns
+        -------
+        tuple
+            The operator's named tuple of results.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an array is missing or not as compiled for. Nothing was written.
+        """
+        if named or len(inputs) != len(self._names):
+            inputs = self._in_order(inputs, named)
+        operator = self._operator
+        if self._drops_ignored:
+            inputs = operator._drop_ignored(inputs, stacklevel=3)
+        results = self._core.run(inputs, out)
+        if results is None:
+            results = operator._validate_and_run(
+                self._core.run, inputs, self._all_outputs, out, self._check
             )
+        return operator._result(results, out)
 
-        choice = _attributes.parse_backend(backend)
-        if autotune and choice is _core.Backend.auto:
-            specs = {"tensor": core_spec, "statistic": core_statistics}
-            inputs = [
-                specs[port.kind] if self._given >> i & 1 else None
-                for i, port in enumerate(schema.inputs)
-            ]
-            self._core = fastest(compile_for, inputs)
-        else:
-            self._core = compile_for(choice)
-        # The core knows a reordered layout, so it cannot check whether the arrays have the spec's.
-        reordered = core_spec is not self._spec
-        self._run = (lambda inputs, out: None) if reordered else self._core.run
+    def _in_order(self, inputs: Arrays, named: Mapping[str, Any]) -> Arrays:
+        """Return an array or None for each input of the operator."""
+        rest = self._names[len(inputs) :]
+        if len(inputs) > len(self._names) or not named.keys() <= {*rest}:
+            got = ", ".join([f"{len(inputs)} arrays", *named])
+            raise TypeError(f"the inputs must be {', '.join(self._names)}, got {got}")
+        return (*inputs, *map(named.get, rest))
 
     @property
     def spec(self) -> TensorSpec:
@@ -171,18 +190,6 @@ class Compiled(Generic[Result]):
             [name for i, (name, *_) in enumerate(ports["inputs"]) if self._given >> i & 1],
             [name for name, _, always, _ in ports["outputs"] if always or self._all_outputs],
         )
-
-    def _call(self, inputs: Arrays, out: Any) -> Result:
-        """Run the plan. Only ``__call__`` may call this, see `Operator._drop_ignored`."""
-        operator = self._operator
-        if self._drops_ignored:
-            inputs = operator._drop_ignored(inputs)
-        results = self._run(inputs, out)
-        if results is None:
-            results = operator._validate_and_run(
-                self._core.run, inputs, self._all_outputs, out, self._check
-            )
-        return operator._result(results, out)
 
     def _check(self, arrays: Sequence[Array | None]) -> None:
         _validation.check_compiled_for(

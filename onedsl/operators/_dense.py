@@ -22,9 +22,9 @@ def dense_inputs(schema: OpSchema, arrays: Sequence[Array | None]) -> tuple[Arra
         if array is None:
             dense.append(None)
         elif port.kind == "statistic":
-            dense.append(_contiguous(port.label, array))
+            dense.append(_contiguous(port.name, array))
         else:
-            tensor = _dense(port.label, array, first)
+            tensor = _dense(port.name, array, first)
             first = tensor if first is None else first
             dense.append(tensor)
     return tuple(dense)

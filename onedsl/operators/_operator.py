@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from .. import _core
 from ..runtime.errors import GammaIgnoredWarning
-from ..tensors.arrays import Array, as_numpy, buffers_for
-from ..tensors.spec import DataFormat, TensorSpec
+from ..tensors.arrays import Array, aligned_like, as_numpy
+from ..tensors.spec import DataFormat
 from . import _attributes, _validation
 from ._dense import dense_inputs
 from ._schema import OpSchema
@@ -90,7 +90,7 @@ class Operator(Generic[Result]):
         vector = self._core.reduce(inputs)
         if vector is None:
             _, dense = self._validate(self._schema.reduction, inputs)
-            vector = self._run_dense(lambda inputs, _: self._core.reduce(inputs), dense, None)
+            vector = _accepted(self._core.reduce(dense))
         return self._totals._of(vector)
 
     def _apply(self, totals: object, inputs: Arrays, all_outputs: bool, out: Any) -> Result:
@@ -132,7 +132,7 @@ class Operator(Generic[Result]):
         `check` may raise for inputs that are valid for the operator.
         """
         arrays, dense = self._validate(self._schema, inputs, check)
-        buffers = self._buffers(inputs, arrays, dense, all_outputs, out)
+        buffers = self._buffers(arrays, dense, all_outputs, out)
         results = self._run_dense(run, dense, buffers)
         if isinstance(out, tuple | list):  # the core wrote to NumPy views of its arrays
             _core.mark_written(out)
@@ -146,7 +146,7 @@ class Operator(Generic[Result]):
     ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
         """Return the inputs as NumPy arrays and as dense arrays, or raise."""
         arrays = [
-            None if value is None and port.optional else as_numpy(port.label, value)
+            None if value is None and port.optional else as_numpy(port.name, value)
             for port, value in zip(schema.inputs, inputs, strict=True)
         ]
         _validation.check_inputs(schema, self._statistics_shape, arrays)
@@ -154,33 +154,23 @@ class Operator(Generic[Result]):
             check(arrays)
         return arrays, dense_inputs(schema, arrays)
 
-    def _run_dense(self, run: Callable[..., Value | None], inputs: Arrays, out: Any) -> Value:
+    def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Arrays:
         """Run a call with valid and dense arrays."""
-        results = run(inputs, out)
-        if results is None:
-            raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
-        return results
-
-    def _core_specs(
-        self, spec: TensorSpec, statistics: TensorSpec
-    ) -> tuple[TensorSpec, TensorSpec]:
-        """Return the specs of the tensors and statistics that `_run_dense` passes to the core."""
-        return spec, statistics
+        return _accepted(run(inputs, out))
 
     def _buffers(
         self,
-        inputs: Arrays,
         arrays: Sequence[Array | None],
         dense: Sequence[Array | None],
         all_outputs: bool,
         out: object,
-    ) -> Arrays | None:
-        """Return the caller's ``out`` as NumPy arrays, or new memory of src's library."""
+    ) -> Arrays:
+        """Return the caller's ``out`` as NumPy arrays, or new arrays."""
         schema = self._schema
         if out is not None:
             members = _validation.parse_out(schema, all_outputs, out)
             buffers = tuple(
-                None if value is None else as_numpy(f"out.{port.label}", value)
+                None if value is None else as_numpy(f"out.{port.name}", value)
                 for port, value in zip(schema.outputs, members, strict=True)
             )
             _validation.check_out_memory(schema, arrays, dense, buffers)
@@ -190,19 +180,13 @@ class Operator(Generic[Result]):
             for port, array in reversed(list(zip(schema.inputs, dense, strict=True)))
             if array is not None
         }
-        return buffers_for(
-            inputs[0],
-            [
-                likes[port.kind] if all_outputs or not port.optional else None
-                for port in schema.outputs
-            ],
+        return tuple(
+            aligned_like(likes[port.kind]) if all_outputs or not port.optional else None
+            for port in schema.outputs
         )
 
-    def _drop_ignored(self, inputs: Arrays) -> Arrays:
-        """Validate the ignored input, warn and drop it.
-
-        The stack level of the warning is that of the code that called the public method.
-        """
+    def _drop_ignored(self, inputs: Arrays, stacklevel: int = 4) -> Arrays:
+        """Validate the ignored input, warn at the caller of the public method, and drop it."""
         schema = self._schema
         position = schema.ignored_position
         if inputs[position] is None:
@@ -212,7 +196,7 @@ class Operator(Generic[Result]):
             f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
             f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",
             GammaIgnoredWarning,
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
         return (*inputs[:position], None, *inputs[position + 1 :])
 
@@ -226,3 +210,10 @@ class ChannelOperator(Operator[Result]):
     def data_format(self) -> DataFormat:
         """Position of the channel axis in the shape of the tensors."""
         return self._attributes["data_format"]  # type: ignore[no-any-return]
+
+
+def _accepted(results: Value | None) -> Value:
+    """Return the results of the core for valid arguments."""
+    if results is None:
+        raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
+    return results

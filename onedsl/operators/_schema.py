@@ -22,13 +22,6 @@ class Port:
     """Whether this input, or this member of ``out``, may be None."""
     in_place: str = ""
     """The input whose memory this output may use."""
-    document: str = ""
-    """The port's name in the class's document, if it differs."""
-
-    @property
-    def label(self) -> str:
-        """The name in error messages."""
-        return f"{self.name} ({self.document})" if self.document else self.name
 
 
 @dataclass(frozen=True)
@@ -64,22 +57,20 @@ class OpSchema:
         result: type[Any],
         *,
         names: Mapping[str, str] = {},
-        documents: Mapping[str, str] = {},
         required: tuple[str, ...] = (),
         **limits: Any,
     ) -> OpSchema:
         """Return the schema of an operation of the core.
 
-        `names` maps the core's port names to the class's where they differ, `documents` the class's
-        port names to `Port.document`. `required` are inputs that are optional in the core only. The
-        other arguments are fields.
+        `names` maps the core's port names to the class's where they differ. `required` are inputs
+        that are optional in the core only. The other arguments are fields.
         """
         signature = _core.signature(operation)
 
         def port(own: str, is_tensor: bool, **options: Any) -> Port:
             name = names.get(own, own)
             kind: Literal["tensor", "statistic"] = "tensor" if is_tensor else "statistic"
-            return Port(name, kind, document=documents.get(name, ""), **options)
+            return Port(name, kind, **options)
 
         inputs = tuple(
             port(name, is_tensor, optional=optional and names.get(name, name) not in required)

@@ -75,7 +75,7 @@ def check_inputs(
     The inputs are arrays, or `ArrayInfo` if there is no memory, and None for absent ones.
     """
     infos = [
-        None if value is None and port.optional else _info(port.label, value)
+        None if value is None and port.optional else _info(port.name, value)
         for port, value in zip(schema.inputs, inputs, strict=True)
     ]
     _check_all_or_none(schema, infos)
@@ -86,11 +86,11 @@ def check_inputs(
     for port, info in zip(schema.inputs, infos, strict=True):
         if info is None:
             continue
-        if (port.label, info) == expected.statistic:
-            check_dtypes(schema, src.dtype, info.dtype, port.label)
-            check_statistic_shape(schema, statistics_shape, src.shape, port.label, info.shape)
+        if (port.name, info) == expected.statistic:
+            check_dtypes(schema, src.dtype, info.dtype, port.name)
+            check_statistic_shape(schema, statistics_shape, src.shape, port.name, info.shape)
         else:
-            expected.check(port, port.label, info)
+            expected.check(port, port.name, info)
 
 
 def _check_all_or_none(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> None:
@@ -115,7 +115,7 @@ class _Expected:
         first: dict[str, tuple[str, ArrayInfo]] = {}
         for port, info in zip(schema.inputs, infos, strict=True):
             if info is not None:
-                first.setdefault(port.kind, (port.label, info))
+                first.setdefault(port.kind, (port.name, info))
         return cls(**first)
 
     def check(self, port: Port, name: str, info: ArrayInfo) -> None:
@@ -145,7 +145,7 @@ def _wrong_channels(
 def check_tensor_dtype(schema: OpSchema, data: str) -> None:
     """Raise TypeError if tensors cannot have this dtype."""
     if data not in schema.types:
-        raise TypeError(f"{schema.inputs[0].label} must be {' or '.join(schema.types)}, got {data}")
+        raise TypeError(f"{schema.inputs[0].name} must be {' or '.join(schema.types)}, got {data}")
 
 
 def check_dtypes(schema: OpSchema, data: str, statistic: str, argument: str) -> None:
@@ -165,7 +165,7 @@ def check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
         is_low = len(shape) < minimum
         limit, number = ("at least", minimum) if is_low else ("at most", maximum)
         raise ValueError(
-            f"{schema.inputs[0].label} must have {limit} {number} "
+            f"{schema.inputs[0].name} must have {limit} {number} "
             f"dimension{'s' * (number > 1)}, got {len(shape)}: shape {shape}"
         )
 
@@ -183,7 +183,7 @@ def check_statistic_shape(
     if axis is not None:
         expected = (shape[axis],)
         if got != expected:
-            raise _wrong_channels(name, expected, (src.label, shape), got)
+            raise _wrong_channels(name, expected, (src.name, shape), got)
     elif len(got) != len(shape):
         own = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
         example = tuple(size if i == own else 1 for i, size in enumerate(shape))
@@ -242,7 +242,7 @@ def check_out_memory(
     for port, array in zip(schema.outputs, out, strict=True):
         if array is None:
             continue
-        name = f"out.{port.label}"
+        name = f"out.{port.name}"
         expected.check(port, name, _info(name, array))
         if not array.flags.aligned:
             raise ValueError(f"{name} must be aligned to its items, got {array.ctypes.data:#x}")
@@ -302,7 +302,7 @@ def check_totals_include(
 
 def _infos(schema: OpSchema, arrays: Sequence[Array | None]) -> list[ArrayInfo | None]:
     return [
-        None if array is None else _info(port.label, array)
+        None if array is None else _info(port.name, array)
         for port, array in zip(schema.inputs, arrays, strict=True)
     ]
 
@@ -322,7 +322,7 @@ def check_compiled_for(
     `given` has a bit for each input that calls must pass.
     """
     for i, (port, array) in enumerate(zip(schema.inputs, inputs, strict=True)):
-        name, passed = port.label, bool(given >> i & 1)
+        name, passed = port.name, bool(given >> i & 1)
         if (array is not None) != passed:
             must = "must be given" if passed else "must not be given"
             raise TypeError(f"{name} {must}: this was compiled with {port.name}={passed}")

@@ -37,28 +37,6 @@ class BatchNormForward(NamedTuple, Generic[SrcArray]):
 SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
 
 
-class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
-    """A compiled `BatchNormForwardTraining`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormForward[SrcArray]:
-        """Normalize src and update the running statistics: a direct call without copies of tensors.
-
-        Tensors must have the strides of ``spec``, or the call raises ValueError.
-        """
-        return self._call((src, mean, variance, gamma, beta), out)
-
-
 class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     """Batch normalization in training: the op of this name in oneDNN's Graph API.
 
@@ -199,28 +177,26 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         stats_dtype: DType = "f32",
         gamma: bool = True,
         backend: Backend = "auto",
-        autotune: bool = False,
-    ) -> CompiledBatchNormForwardTraining:
+    ) -> Compiled[BatchNormForward]:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
-        spec, stats_dtype, backend, autotune
+        spec, stats_dtype, backend
             As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
 
         Returns
         -------
-        CompiledBatchNormForwardTraining
+        Compiled
         """
-        return CompiledBatchNormForwardTraining(
+        return Compiled(
             self,
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma, "beta": gamma},
             backend=backend,
-            autotune=autotune,
         )
 
     def graph(

@@ -14,29 +14,6 @@ from .batch_norm_forward_training import BatchNormForward, Out
 SCHEMA = OpSchema.of(_core.Operation.relu_forward_training, BatchNormForward)
 
 
-class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
-    """A compiled `BatchNormReLUForwardTraining`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        residual: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormForward[SrcArray]:
-        """Compute all outputs: a direct call without copies of tensors.
-
-        Tensors must have the strides of ``spec``, or the call raises ValueError.
-        """
-        return self._call((src, mean, variance, gamma, beta, residual), out)
-
-
 class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     """Batch normalization in training, fused with the addition of a residual and a ReLU.
 
@@ -143,13 +120,12 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         gamma: bool = True,
         residual: bool = False,
         backend: Backend = "auto",
-        autotune: bool = False,
-    ) -> CompiledBatchNormReLUForwardTraining:
+    ) -> Compiled[BatchNormForward]:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
-        spec, stats_dtype, backend, autotune
+        spec, stats_dtype, backend
             As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
@@ -158,13 +134,12 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
         Returns
         -------
-        CompiledBatchNormReLUForwardTraining
+        Compiled
         """
-        return CompiledBatchNormReLUForwardTraining(
+        return Compiled(
             self,
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma, "beta": gamma, "residual": residual},
             backend=backend,
-            autotune=autotune,
         )

@@ -51,30 +51,6 @@ def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> bool:
     return residual
 
 
-class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
-    """A compiled `BatchNormReLUTrainingBackward`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        dst: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormReLUGradients[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors.
-
-        Tensors must have the strides of ``spec``, or the call raises ValueError.
-        """
-        return self._call((src, diff_dst, mean, variance, gamma, beta, dst), out)
-
-
 class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     """The gradient of `BatchNormReLUForwardTraining`.
 
@@ -197,13 +173,12 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         dst: bool = False,
         residual: bool = False,
         backend: Backend = "auto",
-        autotune: bool = False,
-    ) -> CompiledBatchNormReLUTrainingBackward:
+    ) -> Compiled[BatchNormReLUGradients]:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
         ----------
-        spec, stats_dtype, backend, autotune
+        spec, stats_dtype, backend
             As in `BatchNormTrainingBackward.compile`.
         gamma : bool
             Whether calls pass gamma and beta.
@@ -214,14 +189,13 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
         Returns
         -------
-        CompiledBatchNormReLUTrainingBackward
+        Compiled
         """
-        return CompiledBatchNormReLUTrainingBackward(
+        return Compiled(
             self,
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma, "beta": gamma, "dst": dst},
             all_outputs=_check_mask(gamma=gamma, beta=gamma, dst=dst, residual=residual),
             backend=backend,
-            autotune=autotune,
         )

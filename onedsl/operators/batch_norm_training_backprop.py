@@ -40,28 +40,6 @@ SCHEMA = OpSchema.of(
 )
 
 
-class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
-    """A compiled `BatchNormTrainingBackprop`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        input_forward: SrcArray,
-        output_delta: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormDeltas[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors.
-
-        Tensors must have the strides of ``spec``, or the call raises ValueError.
-        """
-        return self._call((input_forward, output_delta, mean, variance, gamma), out)
-
-
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     """`BatchNormTrainingBackward` with the names of the oneDNN Graph specification.
 
@@ -139,15 +117,13 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         gamma: bool = True,
         outputs: Literal["all", "input_delta"] = "all",
         backend: Backend = "auto",
-        autotune: bool = False,
-    ) -> CompiledBatchNormTrainingBackprop:
+    ) -> Compiled[BatchNormDeltas]:
         """Compile for one spec, with the parameters of `BatchNormTrainingBackward.compile`."""
-        return CompiledBatchNormTrainingBackprop(
+        return Compiled(
             self,
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma},
             all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
-            autotune=autotune,
         )

@@ -33,28 +33,6 @@ class BatchNormGradients(NamedTuple, Generic[SrcArray]):
 SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormGradients, ignored="gamma")
 
 
-class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
-    """A compiled `BatchNormTrainingBackward`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormGradients[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors.
-
-        Tensors must have the strides of ``spec``, or the call raises ValueError.
-        """
-        return self._call((src, diff_dst, mean, variance, gamma), out)
-
-
 class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     """The gradient of batch normalization: the op of this name in oneDNN's Graph API.
 
@@ -208,8 +186,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         gamma: bool = True,
         outputs: Literal["all", "diff_src"] = "all",
         backend: Backend = "auto",
-        autotune: bool = False,
-    ) -> CompiledBatchNormTrainingBackward:
+    ) -> Compiled[BatchNormGradients]:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -222,24 +199,18 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             Whether calls pass gamma. Has no effect with ``outputs="diff_src"``, which ignores it.
         outputs, backend
             As in a direct call.
-        autotune : bool
-            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
-            This takes at least ten calls and 20 ms of each, and memory for their arrays. Accuracy
-            is not compared: oneDNN's f32 sums are less accurate if a channel has many elements.
 
         Returns
         -------
-        CompiledBatchNormTrainingBackward
-            A callable with the arrays of a direct call, in the same order, and ``out``.
+        Compiled
         """
-        return CompiledBatchNormTrainingBackward(
+        return Compiled(
             self,
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma},
             all_outputs=_validation.parse_outputs(outputs, SCHEMA),
             backend=backend,
-            autotune=autotune,
         )
 
     def graph(

@@ -2,7 +2,7 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, Literal
 
 import numpy as np
@@ -13,9 +13,8 @@ from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import TensorSpec
 from ._compiled import Compiled
-from ._operator import Arrays, Operator, Value
+from ._operator import Arrays, Operator, Run
 from ._schema import OpSchema
-from ._sums import BatchNormSums
 from ._validation import check_spec, parse_outputs
 from .batch_norm_training_backward import Out
 
@@ -42,28 +41,11 @@ SCHEMA = OpSchema.of(
         "diff_gamma": "output_scale_gradient",
         "diff_beta": "output_bias_gradient",
     },
-    documents={
-        "input": "InputTensor",
-        "input_gradient": "InputGradientTensor",
-        "mean": "MeanTensor",
-        "variance": "VarianceTensor",
-        "scale": "ScaleTensor",
-        "output_gradient": "OutputGradientTensor",
-        "output_scale_gradient": "OutputScaleGradientTensor",
-        "output_bias_gradient": "OutputBiasGradientTensor",
-    },
     required=("scale",),
     statistics=_core.Statistics.frozen,
     types={"f32": ("f32",), "f16": ("f16",)},
     ranks=(1, 8),
 )
-
-
-def _check_scale(scale: AnyArray) -> AnyArray:
-    """Raise TypeError for None, which is valid in the core: there gamma is optional."""
-    if scale is None:
-        raise TypeError("scale (ScaleTensor) must be an array, got None")
-    return scale
 
 
 def _reordered_axes(
@@ -84,28 +66,6 @@ def _reordered_axes(
     # The fastest axis stays the fastest, so that contiguous elements are copied together.
     order = [*own, *summed] if in_memory[-1] in summed else [*summed, *own]
     return (*(axis for axis in range(len(shape)) if axis not in order), *order)
-
-
-class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
-    """A compiled `BatchNormalizationGrad`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        input: SrcArray,  # noqa: A002 - the field is InputTensor
-        input_gradient: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        scale: AnyArray,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormalizationGradients[SrcArray]:
-        """Compute the gradients, like a direct call.
-
-        Tensors must have the strides of ``spec``, or the call raises ValueError.
-        """
-        return self._call((input, input_gradient, mean, variance, scale), out)
 
 
 class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
@@ -173,35 +133,17 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     def __init__(self, epsilon: float) -> None:
         super().__init__(epsilon=epsilon)
 
-    def _run_dense(self, run: Callable[..., Value | None], inputs: Arrays, out: Any) -> Value:
+    def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Any:
         """Run a call, on reordered copies if the core cannot use the memory layout."""
         input, mean = inputs[0], inputs[2]  # noqa: A001
         axes = _reordered_axes(input.shape, input.strides, mean.shape)
         if axes is None:
             return super()._run_dense(run, inputs, out)
         copies = tuple(np.ascontiguousarray(array.transpose(axes)) for array in inputs)
-        results: Any = super()._run_dense(run, copies, None)
-        if isinstance(results, np.ndarray):  # the sums of `reduce`
-            return results  # type: ignore[return-value]
-        if out is None:
-            likes = zip((input, mean, mean), results, strict=True)
-            out = tuple(None if result is None else np.empty_like(a) for a, result in likes)
-        for array, result in zip(out, results, strict=True):
+        for array, result in zip(out, super()._run_dense(run, copies, None), strict=True):
             if array is not None:
                 array.transpose(axes)[...] = result
-        return out  # type: ignore[no-any-return]
-
-    def _core_specs(
-        self, spec: TensorSpec, statistics: TensorSpec
-    ) -> tuple[TensorSpec, TensorSpec]:
-        axes = _reordered_axes(spec.shape, spec.strides, statistics.shape)
-        if axes is None:
-            return spec, statistics
-
-        def reordered(of: TensorSpec) -> TensorSpec:
-            return TensorSpec([of.shape[axis] for axis in axes], of.numpy_dtype)
-
-        return reordered(spec), reordered(statistics)
+        return out
 
     def __call__(
         self,
@@ -240,38 +182,10 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         BatchNormalizationGradients
             Its members are the arrays of ``out``, if given.
         """
-        inputs = (input, input_gradient, mean, variance, _check_scale(scale))
+        if scale is None:  # the core's gamma is optional
+            raise TypeError("scale must be an array, got None")
+        inputs = (input, input_gradient, mean, variance, scale)
         return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
-
-    def reduce(
-        self,
-        input: SrcArray,  # noqa: A002 - the field is InputTensor
-        input_gradient: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-    ) -> BatchNormSums:
-        """Compute the sums of a part of the batch, as `BatchNormTrainingBackward.reduce` does.
-
-        output_gradient does not depend on them, because the statistics are frozen. The other two
-        gradients are the sums over all parts, rounded once.
-        """
-        return self._reduce((input, input_gradient, mean, variance))  # type: ignore[no-any-return]
-
-    def apply(
-        self,
-        sums: BatchNormSums,
-        input: SrcArray,  # noqa: A002 - the field is InputTensor
-        input_gradient: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        scale: AnyArray,
-        *,
-        outputs: Literal["all", "output_gradient"] = "all",
-        out: Out | None = None,
-    ) -> BatchNormalizationGradients[SrcArray]:
-        """Compute the gradients of a part, as `BatchNormTrainingBackward.apply` does."""
-        inputs = (input, input_gradient, mean, variance, _check_scale(scale))
-        return self._apply(sums, inputs, parse_outputs(outputs, SCHEMA), out)
 
     def compile(
         self,
@@ -280,8 +194,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         *,
         outputs: Literal["all", "output_gradient"] = "all",
         backend: Backend = "auto",
-        autotune: bool = False,
-    ) -> CompiledBatchNormalizationGrad:
+    ) -> Compiled[BatchNormalizationGradients]:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -289,23 +202,20 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         spec : TensorSpec
             Shape, dtype and strides of input.
         stats_shape : sequence of int
-            Shape of mean, variance and scale: input's rank, each size input's or 1.
+            Shape of mean, variance and scale: input's rank, each size input's or 1. The axes where
+            it is not 1 must be adjacent in memory, in the order of the shape.
         outputs, backend
             As in a direct call.
-        autotune : bool
-            Whether to time both backends now and keep the faster one, if backend is ``"auto"``.
 
         Returns
         -------
-        CompiledBatchNormalizationGrad
-            A callable with the arrays of a direct call, in the same order, and ``out``.
+        Compiled
         """
-        return CompiledBatchNormalizationGrad(
+        return Compiled(
             self,
             spec,
             stats_dtype=check_spec(spec).dtype,
             stats_shape=stats_shape,
             all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
-            autotune=autotune,
         )

@@ -57,17 +57,6 @@ def as_numpy(name: str, value: object) -> Array:
     return np.asarray(array).view(DTYPES[dtype_name(array.dtype, name)])
 
 
-def buffers_for(src: object, likes: Sequence[Array | None]) -> tuple[Array | None, ...] | None:
-    """Return arrays for results that onedsl exports to src's library, or None if that is NumPy.
-
-    The result has an uninitialized array for each array in `likes`, and None for None. The memory
-    of each array begins at a cache line, because JAX copies other arrays.
-    """
-    if isinstance(src, np.ndarray):
-        return None
-    return tuple(None if like is None else aligned_like(like) for like in likes)
-
-
 def is_contiguous(array: Array) -> bool:
     """Return whether an array is in C order and aligned to its items."""
     return bool(array.flags.c_contiguous and array.flags.aligned)

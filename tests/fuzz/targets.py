@@ -177,7 +177,6 @@ TARGETS = [
         onedsl.BatchNormalizationGrad,
         frozen_gradients,
         option=("outputs", "all", "output_gradient"),
-        reduce_inputs=4,
         broadcast=True,
     ),
     Target(onedsl.BatchNormForwardTraining, forward, MOMENTUM, reduce_inputs=1),
