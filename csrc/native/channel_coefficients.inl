@@ -35,7 +35,7 @@ inline Normalization normalization_of(const Task& task, const Index c, const flo
                                       const float variance) {
   const double scale = gamma_of(task, c) * inverse_stddev_of(task.formula, variance);
   const float beta = task.tensors.beta != nullptr ? task.tensors.beta[c] : 0;
-  return {mean, static_cast<float>(scale), beta};
+  return {coefficient(mean), coefficient(scale), coefficient(beta)};
 }
 
 template <class T>

@@ -2,6 +2,9 @@
 
 // Ranges of rows and segments, and the coefficient tables as vectors.
 
+#include <cstdint>
+#include <cstring>
+
 #include "kernels.hpp"
 #include "vector.hpp"
 #include "vector_pair.hpp"
@@ -61,6 +64,19 @@ inline void for_table_indices(const Task& task, const Index c, const Set& set) {
 template <class T>
 inline Index first_table_index(const Task& task, const Index c) {
   return table_index<T>(task, task.order.columns ? c * task.order.inner : c);
+}
+
+// Return a coefficient in f32. A NaN becomes quiet, and its lower 16 bits zero (see
+// round_bf16_bits()).
+inline float coefficient(const double value) {
+  const auto narrow = static_cast<float>(value);
+  if (!__builtin_isnan(narrow)) return narrow;
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &narrow, sizeof bits);
+  bits = (bits & 0xffff0000U) | 0x00400000U;
+  float nan = 0;
+  std::memcpy(&nan, &bits, sizeof nan);
+  return nan;
 }
 
 // The coefficients of the elements of a vector. The compiler drops the loads of unused ones.

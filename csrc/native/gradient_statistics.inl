@@ -61,13 +61,14 @@ void apply_gradient(const Task& task, const Index c, const Total& total) {
   if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(total.second);
   if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(total.first);
 
-  const auto scale = static_cast<float>(gamma_of(task, c) * inverse_stddev);
+  const float mean = coefficient(tensors.mean[c]);
+  const float scale = coefficient(gamma_of(task, c) * inverse_stddev);
   const bool batch = task.formula.statistics == Statistics::batch;
-  const auto shift = batch ? static_cast<float>(total.first / count) : 0;
-  const auto slope = batch ? static_cast<float>(total.second / count * inverse_stddev) : 0;
+  const float shift = batch ? coefficient(total.first / count) : 0;
+  const float slope = batch ? coefficient(total.second / count * inverse_stddev) : 0;
   const Tables& tables = task.workspace.tables;
   for_table_indices<T>(task, c, [&](const Index i) {
-    tables.mean[i] = tensors.mean[c];
+    tables.mean[i] = mean;
     tables.scale[i] = scale;
     tables.shift[i] = shift;
     tables.slope[i] = slope;

@@ -42,7 +42,14 @@ inline Words join_bf16(const VecPair& pair) {
         _mm512_maskz_permutexvar_epi16(0xffffffff, reinterpret<__m512i>(interleaved), split));
   }
 #endif
-  return round_bf16_bits(pair.a) >> 16 | (round_bf16_bits(pair.b) & 0xffff0000);
+  const Words even = round_bf16_bits(pair.a) >> 16;
+  const Words odd = round_bf16_bits(pair.b);
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  return reinterpret<Words>(
+      _mm256_blend_epi16(reinterpret<__m256i>(even), reinterpret<__m256i>(odd), 0xaa));
+#else
+  return even | (odd & 0xffff0000);
+#endif
 }
 
 template <class T>

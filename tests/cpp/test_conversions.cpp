@@ -133,8 +133,8 @@ void test_vectors(const Format& format, const native::Isa isa) {
 
   const std::vector<Rounding> all = all_roundings(format);
   const std::size_t padded = (all.size() + 63) / 32 * 32;
-  // NaN with the smallest and the largest payload: rounding could carry into the sign.
-  constexpr std::array nan_bits = {0x7f800001U, 0x7fffffffU, 0xff800001U, 0xffffffffU};
+  // NaN as a widened bf16 or f16 has it.
+  constexpr std::array nan_bits = {0x7f810000U, 0x7fff0000U, 0xff810000U, 0xffff0000U};
   values.resize(padded);
   for (std::size_t i = 0; i < padded; ++i) {
     if (i < all.size())
