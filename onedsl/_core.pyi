@@ -59,7 +59,6 @@ class Operator:
         statistics_shape: StatisticsShape,
         types: Sequence[tuple[DataType, DataType]],
         ranks: tuple[int, int],
-        allow_requires_grad: bool = False,
         momentum: float = ...,
         clip: float = ...,
         name: str = "",

@@ -53,12 +53,12 @@ std::optional<View> view_of_numpy(const py::array& array) {
 
 }  // namespace
 
-std::optional<View> view(const py::handle object, const RequiresGrad requires_grad) {
+std::optional<View> view(const py::handle object) {
   const bool is_ndarray =
       reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
   if (!is_ndarray && py::isinstance<py::array>(object)) return std::nullopt;
-  std::optional<View> result = is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object))
-                                          : borrow(object, requires_grad);
+  std::optional<View> result =
+      is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object)) : borrow(object);
   return result && result->is_aligned() ? result : std::nullopt;
 }
 

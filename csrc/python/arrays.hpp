@@ -9,13 +9,9 @@
 // Views of arrays. Nothing here is specific to batch normalization.
 namespace onedsl {
 
-// Whether PyTorch tensors with requires_grad are valid: only if the caller handles autograd.
-enum class RequiresGrad { rejected, allowed };
-
 // Returns a view of an aligned numpy.ndarray in native byte order (not of a subclass), or of a
 // tensor that can be borrowed; nullopt for anything else.
-std::optional<View> view(pybind11::handle object,
-                         RequiresGrad requires_grad = RequiresGrad::rejected);
+std::optional<View> view(pybind11::handle object);
 
 // Returns a NumPy array of the same memory, which keeps `owner` alive.
 pybind11::array array_over(const View& v, pybind11::handle owner);

@@ -90,22 +90,20 @@ void bind_operator(py::module_& module) {
       .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
                        const StatisticsShape statistics_shape,
                        std::vector<std::pair<DataType, DataType>> types,
-                       const std::pair<py::ssize_t, py::ssize_t> ranks,
-                       const bool allow_requires_grad, const double momentum, const double clip,
-                       std::string name, std::vector<std::string> inputs,
+                       const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
+                       const double clip, std::string name, std::vector<std::string> inputs,
                        std::vector<std::string> outputs) {
              return Operator({{operation, {epsilon, momentum, clip}, statistics},
                               statistics_shape,
                               std::move(types),
                               ranks,
-                              allow_requires_grad ? RequiresGrad::allowed : RequiresGrad::rejected,
                               {std::move(name), std::move(inputs), std::move(outputs)}});
            }),
            py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
            py::arg("statistics_shape"), py::arg("types"), py::arg("ranks"),
-           py::arg("allow_requires_grad") = false, py::arg("momentum") = Attributes{}.momentum,
-           py::arg("clip") = Attributes{}.clip, py::arg("name") = "",
-           py::arg("input_names") = py::tuple(), py::arg("output_names") = py::tuple())
+           py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
+           py::arg("name") = "", py::arg("input_names") = py::tuple(),
+           py::arg("output_names") = py::tuple())
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
            py::arg("out").none(true), py::arg("backend"), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())

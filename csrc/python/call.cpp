@@ -129,7 +129,7 @@ std::optional<Call> Operator::check(const py::tuple& inputs, const InputSet expe
   expected.for_each([&](const Input port) {
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
     if (!valid || (object.is_none() && signature().optional.has(port))) return;
-    call.in[port] = view(object, schema_.requires_grad);
+    call.in[port] = view(object);
     valid = call.in[port].has_value();
   });
   if (!valid || !has_all_or_none(call, signature())) return std::nullopt;

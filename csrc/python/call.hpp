@@ -30,7 +30,6 @@ struct OpSchema {
   StatisticsShape statistics_shape = StatisticsShape::channel_last;
   std::vector<std::pair<DataType, DataType>> types;  // of the tensors and of the statistics
   std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
-  RequiresGrad requires_grad = RequiresGrad::rejected;
   LogNames names = {};
 };
 

@@ -16,8 +16,8 @@ const abi::ExchangeApi* exchange_api(pybind11::handle object);
 
 // Borrows the memory of an object by the C functions of its library, without a capsule. Returns
 // nullopt if the library has none, if the CPU cannot access the memory, if the type is unsupported,
-// or if the values are not those in memory (see RequiresGrad; PyTorch's lazy negation).
-std::optional<View> borrow(pybind11::handle object, RequiresGrad requires_grad);
+// or if it is more than its memory: PyTorch's requires_grad and lazy negation.
+std::optional<View> borrow(pybind11::handle object);
 
 // Returns an object as a NumPy array, without copying. Returns nullopt as borrow() does, but uses a
 // capsule if the library has no C functions.

@@ -43,11 +43,8 @@ const Names& names() {
 
 // Returns whether a PyTorch tensor means more than its memory: it is part of a graph, or its values
 // are the negative of those in memory.
-bool is_more_than_memory(const py::handle object, const RequiresGrad requires_grad) {
-  if (requires_grad == RequiresGrad::rejected &&
-      py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) {
-    return true;
-  }
+bool is_more_than_memory(const py::handle object) {
+  if (py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) return true;
   const py::object is_neg = py::getattr(object, names().is_neg, py::none());
   return !is_neg.is_none() && !is_neg().is(py::bool_(false));
 }
@@ -159,11 +156,11 @@ const abi::ExchangeApi* exchange_api(const py::handle object) {
   return api;
 }
 
-std::optional<View> borrow(const py::handle object, const RequiresGrad requires_grad) {
+std::optional<View> borrow(const py::handle object) {
   return try_call([&]() -> std::optional<View> {
     const abi::ExchangeApi* const api = exchange_api(object);
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
-    if (is_more_than_memory(object, requires_grad)) return std::nullopt;
+    if (is_more_than_memory(object)) return std::nullopt;
     abi::Tensor tensor{};
     if (api->borrow_object(object.ptr(), &tensor) != 0) {
       if (PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -177,10 +174,10 @@ std::optional<View> borrow(const py::handle object, const RequiresGrad requires_
 std::optional<py::array> import_array(const py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
   return try_call([&]() -> std::optional<py::array> {
-    if (const std::optional<View> v = borrow(object, RequiresGrad::rejected)) {
+    if (const std::optional<View> v = borrow(object)) {
       return array_over(*v, object);
     }
-    if (is_more_than_memory(object, RequiresGrad::rejected)) return std::nullopt;
+    if (is_more_than_memory(object)) return std::nullopt;
     return array_by_capsule(object);
   });
 }

@@ -122,7 +122,6 @@ class OpSchema:
         statistics_shape: _core.StatisticsShape,
         numbers: Mapping[str, float] = {},
         *,
-        allow_requires_grad: bool = False,
         name: str = "",
     ) -> _core.Operator:
         """Return an operator of the core with the types and ranks of this schema.
@@ -136,7 +135,6 @@ class OpSchema:
             statistics_shape=statistics_shape,
             types=[(CORE[data], CORE[s]) for data, row in self.types.items() for s in row],
             ranks=self.ranks,
-            allow_requires_grad=allow_requires_grad,
             name=name,
             input_names=[port.name for port in self.inputs],
             output_names=[port.name for port in self.outputs],
