@@ -13,7 +13,7 @@ import contextvars
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch._inductor.config
@@ -29,25 +29,11 @@ from ._operators import batch_norm_training, batch_norm_training_backward, why_u
 _LOG = logging.getLogger("onedsl.torch")
 _aten = torch.ops.aten
 
-
-class _Report(NamedTuple):
-    """What the batch norms of a graph became, and how often."""
-
-    onedsl: collections.Counter[str]
-    """By what is computed together with the batch norm."""
-    inductor: collections.Counter[str]
-    """By the reason."""
-
-    def __str__(self) -> str:
-        parts = []
-        for name, counts in zip(self._fields, self, strict=True):
-            listed = "".join(f"; {n} {what}" for what, n in counts.most_common())
-            parts.append(f"{counts.total()} by {name}{listed}")
-        return " | ".join(parts)
-
-
-# Of the graph that is being compiled.
-_report: contextvars.ContextVar[_Report] = contextvars.ContextVar("onedsl's report of a graph")
+# How many batch norms of the graph that is being compiled onedsl and inductor compute: by what is
+# computed together with them, and by the reason.
+_report: contextvars.ContextVar[dict[str, collections.Counter[str]]] = contextvars.ContextVar(
+    "onedsl's report of a graph"
+)
 
 
 def backend(
@@ -75,14 +61,18 @@ def backend(
     config = torch._TorchCompileInductorWrapper(mode, options, None).config
     name = "joint_custom_pre_pass"
     config[name] = _Pass(config.get(name, getattr(torch._inductor.config, name)))
-    report = _Report(collections.Counter(), collections.Counter())
+    report = {name: collections.Counter[str]() for name in ("onedsl", "inductor")}
     token = _report.set(report)
     try:
         compiled = compile_fx(model, inputs, config_patches=config, decompositions=_table())
     finally:
         _report.reset(token)
-    if any(report):
-        _LOG.info("batch norms of a compiled graph: %s", report)
+    if any(report.values()):
+        parts = []
+        for name, counts in report.items():
+            listed = "".join(f"; {n} {what}" for what, n in counts.most_common())
+            parts.append(f"{counts.total()} by {name}{listed}")
+        _LOG.info("batch norms of a compiled graph: %s", " | ".join(parts))
     return compiled
 
 
@@ -93,7 +83,7 @@ class _Pass(CustomGraphPass):
         self.other = other
 
     def __call__(self, graph: Graph) -> None:
-        _report.get().onedsl.update(_fusion_pass.fuse(graph))
+        _report.get()["onedsl"].update(_fusion_pass.fuse(graph))
         if self.other is not None:
             self.other(graph)
 
@@ -175,7 +165,7 @@ def _supports(src: Tensor, *vectors: Tensor | None, eps: float) -> bool:
     """Return whether onedsl supports a call, and count it if not."""
     reason = why_unsupported(src, *vectors, eps=eps)
     if reason:
-        _report.get().inductor[f"for {reason}"] += 1
+        _report.get()["inductor"][f"for {reason}"] += 1
     return not reason
 
 
