@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from statistics import geometric_mean
 
 import ml_dtypes
 import numpy as np
@@ -76,7 +77,7 @@ def conclusion(pairs: list[Pair]) -> str:
     for name in NAMES:
         ratios = [ratio for pair in pairs if (ratio := ncx_over_nxc(pair, name)) > 0]
         if ratios:
-            parts.append(f"{bench.geometric_mean(ratios):.1f} times ({name})")
+            parts.append(f"{geometric_mean(ratios):.1f} times ({name})")
     return f"NCX takes {' and '.join(parts)} as long as NXC (geometric mean)"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .cases import FORMATS, MIN_BYTES, OPERATIONS, WORKLOADS, Case, layers
 from .implementations import BACKENDS, EPSILON, TRIAD, implementations
-from .measure import Row, describe_machine, geometric_mean, machine_facts, measure
+from .measure import Row, describe_machine, machine_facts, measure
 
 __all__ = [
     "BACKENDS",
@@ -22,7 +22,6 @@ __all__ = [
     "Case",
     "Row",
     "describe_machine",
-    "geometric_mean",
     "implementations",
     "layers",
     "machine_facts",

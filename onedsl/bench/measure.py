@@ -128,11 +128,6 @@ def change_of(row: Row, earlier: Mapping[object, Row]) -> Change | None:
     return Change(ratio, ratio * math.hypot(*(r.noise[n] for r in (row, old) for n in names)))
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of ratios, NaN if there are none."""
-    return statistics.geometric_mean(values) if values else math.nan
-
-
 def machine_facts() -> dict[str, Any]:
     """Return the facts that times depend on: CPU, versions, instruction sets, threads, cache."""
     found = capabilities()

@@ -9,12 +9,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import geometric_mean
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from .. import bench as benchmark
-from ..bench import MIN_BYTES, Row, geometric_mean, steps
+from ..bench import MIN_BYTES, Row, steps
 from ..bench.cases import Shape
 from ..bench.measure import change_of, key_of, read_rows
 from ..runtime.timing import noise_warning
@@ -25,8 +27,8 @@ from .output import console, microseconds, progress, ratio, table
 OTHERS = ("oneDNN", "PyTorch")
 
 # Parameters that require --step, and parameters that --step excludes.
-_STEP_PARAMETERS = ("batch", "size", "processes")
-_LAYER_PARAMETERS = ("operations", "seconds", "old_file")
+_STEP_PARAMETERS = {"batch", "size", "processes"}
+_LAYER_PARAMETERS = {"operations", "seconds", "old_file"}
 
 
 def layer_shapes(text: str) -> Sequence[Shape]:
@@ -109,16 +111,16 @@ def bench(
     which alternate. The dtypes are f32 and bf16, by autocast. NCX is PyTorch's contiguous memory
     format, NXC its channels_last.
     """
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if name in (_LAYER_PARAMETERS if step else _STEP_PARAMETERS):
-            source = context.get_parameter_source(name)
-            if source is click.core.ParameterSource.COMMANDLINE:
-                verb = "cannot be combined with" if step else "needs"
-                raise click.UsageError(f"{parameter.opts[0]} {verb} --step")
+    given = {
+        parameter.name: parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    }
+    for name in given.keys() & (_LAYER_PARAMETERS if step else _STEP_PARAMETERS):
+        verb = "cannot be combined with" if step else "needs"
+        raise click.UsageError(f"{given[name]} {verb} --step")
     if step:
-        given = context.get_parameter_source("dtypes") is click.core.ParameterSource.COMMANDLINE
-        chosen = what or steps.NETWORKS, dtypes if given else steps.DTYPES, formats
+        chosen = what or steps.NETWORKS, dtypes if "dtypes" in given else steps.DTYPES, formats
         return _bench_steps(list(itertools.product(*chosen)), batch, size, processes, json_file)
     workloads = {name: layer_shapes(name) for name in what or benchmark.WORKLOADS}
     layers = list(benchmark.layers(workloads, dtypes, formats, operations))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import numpy as np
 
 from .. import _core
 from ..graph import Graph, LogicalTensor
@@ -96,21 +97,16 @@ def _function(
         return functools.partial(compiled, **inputs)
     outputs: Any = "all" if call.all_outputs else "diff_src"
     if backend == "onednn" and inputs["src"].size:
-        changes: tuple[str, ...] = ()
-        try:
-            spec = TensorSpec.of(inputs["src"])
-        except ValueError:
-            spec = TensorSpec(inputs["src"].shape, inputs["src"].dtype)
-            changes = ("copied to memory without gaps",)
+        src = inputs["src"]
+        changes = () if _core.is_dense(src) else ("copied to memory without gaps",)
         plan = call.op.compile(
-            spec,
+            TensorSpec.of(np.empty_like(src)),
             stats_dtype=inputs["mean"].dtype,
             gamma="gamma" in inputs,
             outputs=outputs,
             backend="onednn",
         )
-        if changes := changes + plan.graph.changes:
-            text = "; ".join(changes)
+        if text := "; ".join((*changes, *plan.graph.changes)):
             notes.append(f"onednn: changed by onedsl: {text}. --as-written changes nothing")
     return functools.partial(call.op, **_given(call, inputs), outputs=outputs, backend=backend)
 
