@@ -210,11 +210,8 @@ def _is_zero(node: Any) -> bool:
 
 def _is_mask(node: Node, relu: _ReLU) -> bool:
     """Return whether a node is True exactly where the gradient of the ReLU is zero."""
-    compared = [node]
-    if relu.clip is not None:
-        if node.target not in (_aten.bitwise_or.Tensor, _aten.logical_or.default):
-            return False
-        compared = list(node.all_input_nodes)
+    is_or = node.target in (_aten.bitwise_or.Tensor, _aten.logical_or.default)
+    compared = node.all_input_nodes if is_or else [node]
     expected = {_aten.le.Scalar} if relu.clip is None else {_aten.le.Scalar, _aten.ge.Scalar}
     same = (_source(relu.value), _source(relu.result))
     return {n.target for n in compared} == expected and all(
@@ -235,16 +232,8 @@ def _fuse(relu: _ReLU, gradient: _Gradient | None) -> None:
         return
     _, src, mean, inverse_stddev, weight, *_ = gradient.batch_norm.args
     needs_dst = relu.residual is not None or len(gradient.masked.users) > 1
-    inputs = (
-        gradient.diff_dst,
-        src,
-        mean,
-        inverse_stddev,
-        weight,
-        bias,
-        dst if needs_dst else None,
-    )
-    _change(gradient.batch_norm, (*inputs, *activation))
+    inputs = (gradient.diff_dst, src, mean, inverse_stddev, weight, bias)
+    _change(gradient.batch_norm, (*inputs, dst if needs_dst else None, *activation))
     if needs_dst:
         graph = gradient.batch_norm.graph
         with graph.inserting_after(gradient.batch_norm):
