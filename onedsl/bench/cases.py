@@ -42,28 +42,24 @@ class Operation(NamedTuple):
 
     operator: type[Any]
     inputs: tuple[str, ...]  # arguments of src's shape
-    vectors: tuple[str, ...]  # arguments with one value per channel
     written: int = 1  # number of results of src's shape
     read_twice: int = 1  # number of tensors that both passes, `reduce` and `apply`, access
     options: tuple[str, ...] = ()  # optional arguments of ``compile`` that are set
 
 
-_STATISTICS = ("mean", "variance", "gamma")
-_AFFINE = (*_STATISTICS, "beta")
 _GRADIENT = ("src", "diff_dst")
 
 OPERATIONS = {
-    "backward": Operation(BatchNormTrainingBackward, _GRADIENT, _STATISTICS, read_twice=2),
-    "forward": Operation(BatchNormForwardTraining, ("src",), _AFFINE),
-    "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",), _AFFINE),
-    "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT, _AFFINE, read_twice=2),
+    "backward": Operation(BatchNormTrainingBackward, _GRADIENT, read_twice=2),
+    "forward": Operation(BatchNormForwardTraining, ("src",)),
+    "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",)),
+    "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT, read_twice=2),
     "add-relu-forward": Operation(
-        BatchNormReLUForwardTraining, ("src", "residual"), _AFFINE, options=("residual",)
+        BatchNormReLUForwardTraining, ("src", "residual"), options=("residual",)
     ),
     "add-relu-backward": Operation(
         BatchNormReLUTrainingBackward,
         (*_GRADIENT, "dst"),
-        _AFFINE,
         written=2,
         read_twice=2,
         options=("dst", "residual"),

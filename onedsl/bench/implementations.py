@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ EPSILON = 1e-5
 MAX_COPIES = 16
 MOMENTUM = 0.1
 TRIAD = "triad"
+_VECTORS = ("mean", "variance", "gamma", "beta")
 
 ALLOCATING = " (allocating)"
 """Suffix of an implementation's name, for a call that allocates its results."""
@@ -42,9 +44,13 @@ class Memory(NamedTuple):
     next_copy: Iterator[int]
     """Index of the copy that the next call uses."""
 
-    def cycled(self, function: Callable[..., Any], arguments: Sequence[Mapping[str, Any]]) -> Call:
-        """Return a call of a function with the arguments of the next copy."""
-        return lambda: function(**arguments[next(self.next_copy)])
+    def cycled(self, calls: Sequence[Call]) -> Call:
+        """Return a call that runs one of the calls: that for the next copy."""
+
+        def call() -> Any:
+            return calls[next(self.next_copy)]()
+
+        return call
 
 
 def implementations(case: Case, problem: Problem | None = None) -> dict[str, Call]:
@@ -70,29 +76,20 @@ def memory(case: Case, problem: Problem | None = None) -> Memory:
     """Copy a problem's tensors, aligned to cache lines, and add those that the case needs."""
     operation = OPERATIONS[case.operation]
     problem = random_problem(case) if problem is None else problem
-    beta = (problem.gamma / 8).astype(problem.gamma.dtype)
-    vectors = dict(zip(("mean", "variance", "gamma", "beta"), (*problem[2:], beta), strict=True))
-    arrays = {
-        "src": problem.src,
-        "diff_dst": problem.diff_dst,
-        "residual": np.roll(problem.src, 1),
-    }
+    arrays = problem._asdict()
+    arrays["beta"] = (problem.gamma / 8).astype(problem.gamma.dtype)
+    arrays["residual"] = np.roll(problem.src, 1)
     names = set(operation.inputs)
     if case.operation.endswith("relu-backward"):  # PyTorch's kernels compute the mask from dst
         names.add("dst")
-        dst = testing.batch_norm(
-            problem.src,
-            problem.gamma,
-            beta,
-            epsilon=EPSILON,
-            data_format=DataFormat(case.data_format),
-            mean=problem.mean,
-            variance=problem.variance,
-        )
+        affine = {name: arrays[name] for name in ("src", *_VECTORS)}
+        data_format = DataFormat(case.data_format)
+        dst = testing.batch_norm(**affine, epsilon=EPSILON, data_format=data_format)
         arrays["dst"] = np.maximum(dst, 0).astype(problem.src.dtype)
     bytes_of_one = (len(names) + operation.written) * problem.src.nbytes
     number = min(1 + 2 * _core.last_cache_bytes() // bytes_of_one, MAX_COPIES)
     copies = [{name: _aligned_copy(arrays[name]) for name in names} for _ in range(number)]
+    vectors = {name: arrays[name] for name in _VECTORS}
     return Memory(copies, vectors, itertools.cycle(range(number)))
 
 
@@ -118,36 +115,37 @@ def uses_non_temporal_stores(case: Case) -> bool:
 def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
     """Return the calls of onedsl's kernels, of oneDNN's if it supports the case, and the triad."""
     operation = OPERATIONS[case.operation]
-    vectors = {name: tensors.vectors[name] for name in operation.vectors}
-    inputs = [{name: c[name] for name in operation.inputs} | vectors for c in tensors.copies]
-    like = _compile(case, "native")(**inputs[0])
-    with_results = [
-        arrays | {"out": like._make(a if a is None else aligned_like(a) for a in like)}
-        for arrays in inputs
+    inputs = [
+        [
+            (copy if port.name in operation.inputs else tensors.vectors).get(port.name)
+            for port in operation.operator._schema.inputs
+        ]
+        for copy in tensors.copies
     ]
+    like = _compile(case, "native")(*inputs[0])
+    results = [like._make(a if a is None else aligned_like(a) for a in like) for _ in inputs]
     non_temporal = uses_non_temporal_stores(case)
-
-    def triad(out: Array, a: Array, b: Array) -> None:
-        _core.triad(out, a, b, non_temporal)
-
-    calls = {TRIAD: tensors.cycled(triad, [_triad_arguments(copy) for copy in tensors.copies])}
+    triads = [_triad_call(copy["src"], non_temporal) for copy in tensors.copies]
+    calls = {TRIAD: tensors.cycled(triads)}
     for name, backend in BACKENDS.items():
         with contextlib.suppress(UnsupportedError):
             compiled = _compile(case, backend)
-            calls[name] = tensors.cycled(compiled, with_results)
-            calls[name + ALLOCATING] = tensors.cycled(compiled, inputs)
+            calls[name] = tensors.cycled(
+                [partial(compiled, *a, out=out) for a, out in zip(inputs, results, strict=True)]
+            )
+            calls[name + ALLOCATING] = tensors.cycled([partial(compiled, *a) for a in inputs])
     return calls
 
 
-def _triad_arguments(copy: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the arguments of the triad ``out = a + 2 * b``: a is src, b and out are like it."""
+def _triad_call(src: Array, non_temporal: bool) -> Call:
+    """Return a call of the triad ``out = a + 2 * b``: a is src, b and out are like it."""
 
     def words(array: Array) -> Array:
         flat = array.reshape(-1).view(np.uint8)
         return flat[: flat.size // 16 * 16].view(np.float32)
 
-    src = copy["src"]
-    return {"out": words(aligned_like(src)), "a": words(src), "b": words(_aligned_copy(src))}
+    out, b = aligned_like(src), _aligned_copy(src)
+    return partial(_core.triad, words(out), words(src), words(b), non_temporal)
 
 
 def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
@@ -206,6 +204,6 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
 
     run = forward if case.operation.endswith("forward") else backward
     return {
-        "PyTorch": tensors.cycled(run, [{"t": t, "out": results_for(t)} for t in copies]),
-        "PyTorch" + ALLOCATING: tensors.cycled(run, [{"t": t} for t in copies]),
+        "PyTorch": tensors.cycled([partial(run, t, results_for(t)) for t in copies]),
+        "PyTorch" + ALLOCATING: tensors.cycled([partial(run, t) for t in copies]),
     }

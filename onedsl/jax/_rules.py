@@ -59,16 +59,17 @@ _differentiable_forward = _with_jvp(
 )
 
 
-def _jitted(call: Any) -> Any:
-    """Return a jitted call that matches the shardings of the arrays first."""
+def _jitted(name: str, call: Any) -> Any:
+    """Return a jitted call that matches the shardings of the arrays first; JAX shows its name."""
 
     def matched(attributes: Attributes, *inputs: Any) -> Any:
         return call(attributes, *_mesh.match_shardings(attributes, *inputs))
 
+    matched.__name__ = name
     return jax.jit(matched, static_argnums=0)
 
 
-gradients = _jitted(_differentiable_backward)
+gradients = _jitted("batch_norm_backward", _differentiable_backward)
 
 
 def _forward_rule(attributes: Attributes, *primals: Any) -> Any:
@@ -105,7 +106,7 @@ _training_layer = jax.custom_vjp(_differentiable_forward, nondiff_argnums=(0,))
 _training_layer.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 
 
-batch_norm = _jitted(_training_layer)
+batch_norm = _jitted("batch_norm", _training_layer)
 
 
 def _frozen_forward_rule(attributes: Attributes, *arguments: Any) -> Any:
@@ -134,7 +135,7 @@ _frozen_layer = jax.custom_vjp(_formulas.normalize, nondiff_argnums=(0,))
 _frozen_layer.defvjp(_frozen_forward_rule, _frozen_backward_rule)
 
 
-batch_norm_frozen = _jitted(_frozen_layer)
+batch_norm_frozen = _jitted("batch_norm_frozen", _frozen_layer)
 
 
 def _instantiate(cotangent: Any) -> jax.Array:

@@ -73,11 +73,8 @@ class _SyncBatchNorm(torch.autograd.Function):
             diff_src = backward.apply(total, *inputs, _f32(weight)).diff_src
         # Not summed over the processes, as in torch.nn.SyncBatchNorm: DistributedDataParallel
         # averages the gradients of all parameters.
-        diff_weight = diff_bias = None
-        if weight_needed:
-            diff_weight = torch.tensor(sums.diff_gamma, dtype=weight.dtype)
-        if bias_needed:
-            diff_bias = torch.tensor(sums.diff_beta, dtype=bias.dtype)
+        diff_weight = torch.tensor(sums.diff_gamma, dtype=weight.dtype) if weight_needed else None
+        diff_bias = torch.tensor(sums.diff_beta, dtype=bias.dtype) if bias_needed else None
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 
 
