@@ -19,8 +19,7 @@ from onedsl import _core
 F32, BF16, F16 = _core.DataType.f32, _core.DataType.bf16, _core.DataType.f16
 AUTO, NATIVE = _core.Backend.auto, _core.Backend.native
 BATCH, FROZEN = _core.Statistics.batch, _core.Statistics.frozen
-SHAPES = _core.StatisticsShape
-LAST, SECOND, BROADCAST = SHAPES.channel_last, SHAPES.channel_second, SHAPES.broadcast
+LAST, SECOND, BROADCAST = -1, 1, None
 
 X = np.ones((4, 3), np.float32)
 S = np.ones(3, np.float32)
@@ -32,7 +31,7 @@ WITH_GAMMA = 0b11111
 OPERATOR_OPTIONS = {
     "epsilon": EPSILON,
     "statistics": BATCH,
-    "statistics_shape": LAST,
+    "channel_axis": LAST,
     "types": TABLE,
     "ranks": (2, 64),
 }
@@ -61,7 +60,7 @@ def compile_(op=OPERATOR, **options):
 
 @pytest.mark.parametrize("port", range(2, 5))
 def test_broadcast_statistics_must_be_contiguous(port):
-    op = operator(statistics=FROZEN, statistics_shape=BROADCAST)
+    op = operator(statistics=FROZEN, channel_axis=BROADCAST)
     inputs = [X, X, *[np.ones((1, 3), np.float32)] * 3]
     assert op.run(tuple(inputs), True, None, NATIVE) is not None
     inputs[port] = np.ones((1, 6), np.float32)[:, ::2]
@@ -111,7 +110,7 @@ BIG = 2**62
 
 @pytest.mark.parametrize("layout", [LAST, SECOND, BROADCAST])
 def test_compiled_rejects_invalid_shapes(layout):
-    op = operator(statistics_shape=layout)
+    op = operator(channel_axis=layout)
     valid = (1, 3) if layout is BROADCAST else (3,)
     compile_(op, stats_shape=valid)
     for shape, strides in [

@@ -82,15 +82,29 @@ class PortSet {
     for_each([&](Port) { ++n; });
     return n;
   }
+  // Call predicate(port) for each port, in the order of the enumerators, until one returns false.
+  // Return whether all of them returned true.
+  template <class Predicate>
+  constexpr bool all_of(const Predicate& predicate) const {
+    for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
+      if (has(static_cast<Port>(i)) && !predicate(static_cast<Port>(i))) return false;
+    }
+    return true;
+  }
   // Call function(port) for each port, in the order of the enumerators.
   template <class Function>
   constexpr void for_each(const Function& function) const {
-    for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
-      if (has(static_cast<Port>(i))) function(static_cast<Port>(i));
-    }
+    all_of([&](const Port port) {
+      function(port);
+      return true;
+    });
   }
   constexpr std::uint32_t bits() const noexcept { return bits_; }
 
+  friend constexpr PortSet operator&(PortSet a, const PortSet b) noexcept {
+    a.bits_ &= b.bits_;
+    return a;
+  }
   friend constexpr bool operator==(const PortSet a, const PortSet b) noexcept {
     return a.bits_ == b.bits_;
   }
@@ -105,6 +119,16 @@ class PortSet {
 
 using InputSet = PortSet<Input>;
 using OutputSet = PortSet<Output>;
+
+// Return the ports whose item is not null.
+template <class Port, class T>
+constexpr PortSet<Port> present(const PerPort<Port, T>& items) noexcept {
+  PortSet<Port> ports;
+  for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
+    if (items[static_cast<Port>(i)]) ports.add(static_cast<Port>(i));
+  }
+  return ports;
+}
 
 // The result of the reduce pass and an input of the apply pass: the number of elements per
 // statistic, and two numbers for each statistic. In the gradient these are the sums of diff_dst and

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace onedsl {
 
@@ -27,19 +28,10 @@ constexpr std::size_t size_of(const DataType type) noexcept {
 }
 
 // A type of the tensors, and a type that their statistics may have.
-struct TypePair {
-  DataType tensor, statistics;
-};
-constexpr std::array supported_types = {
+using TypePair = std::pair<DataType, DataType>;
+inline constexpr std::array supported_types = {
     TypePair{DataType::f32, DataType::f32}, TypePair{DataType::bf16, DataType::f32},
     TypePair{DataType::bf16, DataType::bf16}, TypePair{DataType::f16, DataType::f32}};
-
-constexpr bool is_supported(const DataType tensor, const DataType statistics) noexcept {
-  for (const TypePair& pair : supported_types) {
-    if (pair.tensor == tensor && pair.statistics == statistics) return true;
-  }
-  return false;
-}
 
 // "batch": mean and variance are computed from src, and the gradient flows through them.
 // "frozen": they are constants.

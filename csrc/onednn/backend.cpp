@@ -26,32 +26,14 @@ std::int64_t num_images(const std::int64_t rows, const int num_threads) {
   return 1;
 }
 
-// Return the graph of the problem, with its tensors reshaped to rank 4.
+// Return the graph of the problem, with its tensors reshaped to rank 4. If diff_src is the only
+// output, oneDNN computes the gradient for frozen statistics, contrary to its documentation, and
+// fails without gamma. So the graph has all statistics as ports.
 Nodes reshaped_graph(const Problem& problem, const int num_threads) {
-  const Geometry& g = problem.geometry;
-  const bool channels_last = g.inner == 1;
-  const std::int64_t n = channels_last ? num_images(g.outer, num_threads) : g.outer;
-  const std::int64_t spatial = channels_last ? g.outer / n : g.inner;
-  const Signature& signature = signature_of(problem.operation);
-  Op op;
-  op.operation = problem.operation;
-  op.epsilon = static_cast<float>(problem.attributes.epsilon);
-  op.momentum = static_cast<float>(problem.attributes.momentum);
-  op.data = problem.data;
-  op.clip = static_cast<float>(problem.attributes.clip);
-  // If diff_src is the only output, oneDNN computes the gradient for frozen statistics, contrary to
-  // its documentation, and fails without gamma. So the graph has all statistics as ports.
-  signature.inputs.for_each([&](const Input port) {
-    const bool optional_tensor = is_tensor(port) && signature.optional.has(port);
-    if (!optional_tensor || problem.optional_tensors.has(port)) op.inputs.add(port);
-  });
-  signature.outputs.for_each([&](const Output port) {
-    if (!is_tensor(port) || problem.outputs.has(port)) op.outputs.add(port);
-  });
-  op.data_format = channels_last ? "NXC" : "NCX";
-  op.dims = channels_last ? std::vector<std::int64_t>{n, 1, spatial, g.channels}
-                          : std::vector<std::int64_t>{n, g.channels, spatial, 1};
-  return nodes_of(op);
+  const auto [outer, channels, inner] = problem.geometry;
+  if (inner != 1) return nodes_of(problem, {outer, channels, inner, 1}, "NCX");
+  const std::int64_t n = num_images(outer, num_threads);
+  return nodes_of(problem, {n, 1, outer / n, channels}, "NXC");
 }
 
 // Returns the instruction set that oneDNN's kernels of this type need if this CPU lacks it, or "".

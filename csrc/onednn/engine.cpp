@@ -6,15 +6,15 @@
 
 namespace onedsl::onednn {
 
-Version version() {
+std::tuple<int, int, int> version() {
   const dnnl_version_t* const v = dnnl_version();
   return {v->major, v->minor, v->patch};
 }
 
 std::string name() {
-  const Version v = version();
-  return "oneDNN " + std::to_string(v.major) + "." + std::to_string(v.minor) + "." +
-         std::to_string(v.patch);
+  const auto [major, minor, patch] = version();
+  return "oneDNN " + std::to_string(major) + "." + std::to_string(minor) + "." +
+         std::to_string(patch);
 }
 
 std::string cpu_runtime() { return dnnl_runtime2str(dnnl_version()->cpu_runtime); }

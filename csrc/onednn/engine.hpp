@@ -4,17 +4,14 @@
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <tuple>
 
 #include "../core/errors.hpp"
 
 // oneDNN as a library: its version, its CPU engine, its errors.
 namespace onedsl::onednn {
 
-struct Version {
-  int major, minor, patch;
-};
-Version version();
-
+std::tuple<int, int, int> version();
 std::string name();         // "oneDNN 3.2.0"
 std::string cpu_runtime();  // "OpenMP", "TBB", ...
 std::string cpu_isa();      // the newest instruction set that oneDNN may use: "avx512_core_bf16"

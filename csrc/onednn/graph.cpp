@@ -43,7 +43,7 @@ constexpr Names<Kind, 7> kinds = {{
 }};
 
 using Attribute = op::attr;
-constexpr Names<Attribute, 6> attributes = {{
+constexpr Names<Attribute, 6> attribute_names = {{
     {"epsilon", Attribute::epsilon},
     {"momentum", Attribute::momentum},
     {"data_format", Attribute::data_format},
@@ -88,7 +88,7 @@ op to_onednn(const NodeView& node) {
   op result(node.id, value_in(kinds, node.kind), to_onednn(node.inputs), to_onednn(node.outputs),
             node.name);
   for (const auto& [name, value] : node.attributes) {
-    const Attribute attribute = value_in(attributes, name);
+    const Attribute attribute = value_in(attribute_names, name);
     std::visit([&](const auto& v) { result.set_attr(attribute, v); }, value);
   }
   return result;
@@ -117,9 +117,19 @@ PartitionView view_of(const dnnl::graph::partition& partition) {
 // ---- The graphs of the operations ----
 
 class NodesOfOperation {
+  using Attributes = decltype(NodeView::attributes);
+
  public:
-  explicit NodesOfOperation(const Op& described) : described_(described) {
-    switch (described.operation) {
+  NodesOfOperation(const Problem& problem, const std::vector<std::int64_t>& dims,
+                   const std::string& data_format)
+      : problem_(problem),
+        dims_(dims),
+        channels_(data_format == "NXC" ? dims.back() : dims[1]),
+        batch_norm_{{"epsilon", static_cast<float>(problem.attributes.epsilon)},
+                    {"data_format", data_format}} {
+    const auto clip = static_cast<float>(problem.attributes.clip);
+    if (!std::isinf(clip)) bounds_ = {{"min", 0.0F}, {"max", clip}};
+    switch (problem.operation) {
       case Operation::training_backward:
         add_backward(tensor(Input::diff_dst));
         break;
@@ -147,85 +157,59 @@ class NodesOfOperation {
   TensorView tensor(const std::size_t id, const bool is_data) const {
     TensorView view;
     view.id = id;
-    view.type = name_of(is_data ? described_.data : DataType::f32);
-    view.dims = described_.dims;
-    if (!is_data) view.dims = {described_.data_format == "NXC" ? view.dims.back() : view.dims[1]};
+    view.type = name_of(is_data ? problem_.data : DataType::f32);
+    view.dims = is_data ? dims_ : std::vector<std::int64_t>{channels_};
     view.strides = c_strides(static_cast<std::ptrdiff_t>(view.dims.size()), view.dims.data());
     return view;
   }
 
   // The name of an op is that of its kind.
-  void add(const char* const name, const std::vector<TensorView>& inputs,
-           const std::vector<TensorView>& outputs) {
-    nodes_.push_back({nodes_.size(), name, name, {}, inputs, outputs});
-  }
-
-  // Sets an attribute of the op that was added last.
-  template <class T>
-  void set(const char* const name, const T& value) {
-    nodes_.back().attributes.emplace_back(name, value);
-  }
-
-  void add_batch_norm(const char* const name, const std::vector<TensorView>& inputs,
-                      const std::vector<TensorView>& outputs) {
-    add(name, inputs, outputs);
-    set("epsilon", described_.epsilon);
-    set("data_format", described_.data_format);
+  void add(const char* const name, const Attributes& attributes,
+           const std::vector<TensorView>& inputs, const std::vector<TensorView>& outputs) {
+    nodes_.push_back({nodes_.size(), name, name, attributes, inputs, outputs});
   }
 
   void add_backward(const TensorView& diff_dst) {
-    std::vector<TensorView> inputs = {tensor(Input::src), diff_dst, tensor(Input::mean),
-                                      tensor(Input::variance)};
-    if (described_.inputs.has(Input::gamma)) inputs.push_back(tensor(Input::gamma));
-    std::vector<TensorView> outputs = {tensor(Output::diff_src)};
-    for (const Output sum : {Output::diff_gamma, Output::diff_beta}) {
-      if (described_.outputs.has(sum)) outputs.push_back(tensor(sum));
-    }
-    add_batch_norm("BatchNormTrainingBackward", inputs, outputs);
+    add("BatchNormTrainingBackward", batch_norm_,
+        {tensor(Input::src), diff_dst, tensor(Input::mean), tensor(Input::variance),
+         tensor(Input::gamma)},
+        {tensor(Output::diff_src), tensor(Output::diff_gamma), tensor(Output::diff_beta)});
   }
 
   void add_forward(const TensorView& dst) {
-    std::vector<TensorView> inputs = {tensor(Input::src), tensor(Input::mean),
-                                      tensor(Input::variance)};
-    for (const Input port : {Input::gamma, Input::beta}) {
-      if (described_.inputs.has(port)) inputs.push_back(tensor(port));
-    }
-    add_batch_norm("BatchNormForwardTraining", inputs,
-                   {dst, tensor(Output::running_mean), tensor(Output::running_variance),
-                    tensor(Output::batch_mean), tensor(Output::batch_variance)});
-    set("momentum", described_.momentum);
+    batch_norm_.emplace_back("momentum", static_cast<float>(problem_.attributes.momentum));
+    add("BatchNormForwardTraining", batch_norm_,
+        {tensor(Input::src), tensor(Input::mean), tensor(Input::variance), tensor(Input::gamma),
+         tensor(Input::beta)},
+        {dst, tensor(Output::running_mean), tensor(Output::running_variance),
+         tensor(Output::batch_mean), tensor(Output::batch_variance)});
   }
 
   void add_relu_forward() {
     TensorView sum = new_intermediate();
     add_forward(sum);
-    if (described_.inputs.has(Input::residual)) {
+    if (problem_.optional_tensors.has(Input::residual)) {
       const TensorView normalized = std::exchange(sum, new_intermediate());
-      add("Add", {normalized, tensor(Input::residual)}, {sum});
+      add("Add", {}, {normalized, tensor(Input::residual)}, {sum});
     }
-    const bool relu = std::isinf(described_.clip);
-    add(relu ? "ReLU" : "Clamp", {sum}, {tensor(Output::dst)});
-    if (!relu) set_bounds();
+    add(bounds_.empty() ? "ReLU" : "Clamp", bounds_, {sum}, {tensor(Output::dst)});
   }
 
   void add_relu_backward() {
-    const TensorView masked = described_.outputs.has(Output::diff_residual)
+    const TensorView masked = problem_.outputs.has(Output::diff_residual)
                                   ? tensor(Output::diff_residual)
                                   : new_intermediate();
-    const bool relu = std::isinf(described_.clip);
-    add(relu ? "ReLUBackward" : "ClampBackward", {tensor(Input::dst), tensor(Input::diff_dst)},
-        {masked});
-    set("use_dst", true);
-    if (!relu) set_bounds();
+    const char* const name = bounds_.empty() ? "ReLUBackward" : "ClampBackward";
+    bounds_.emplace_back("use_dst", true);
+    add(name, bounds_, {tensor(Input::dst), tensor(Input::diff_dst)}, {masked});
     add_backward(masked);
   }
 
-  void set_bounds() {
-    set("min", 0.0F);
-    set("max", described_.clip);
-  }
-
-  const Op& described_;
+  const Problem& problem_;
+  const std::vector<std::int64_t>& dims_;
+  std::int64_t channels_;
+  Attributes batch_norm_;  // of the op
+  Attributes bounds_;      // of the ReLU; empty without an upper bound
   Nodes nodes_;
   std::size_t num_intermediates_ = 0;
 };
@@ -249,7 +233,10 @@ std::string kinds_of(const Nodes& nodes) {
 
 }  // namespace
 
-Nodes nodes_of(const Op& op) { return NodesOfOperation(op).take(); }
+Nodes nodes_of(const Problem& problem, const std::vector<std::int64_t>& dims,
+               const std::string& data_format) {
+  return NodesOfOperation(problem, dims, data_format).take();
+}
 
 std::vector<PartitionView> partitions_of(const Nodes& nodes) {
   return translate("partitioning the graph of " + kinds_of(nodes), [&] {

@@ -10,31 +10,18 @@
 #include <string>
 #include <vector>
 
-#include "../core/operation.hpp"
-#include "../core/ports.hpp"
-#include "../core/types.hpp"
+#include "../core/problem.hpp"
 #include "fork_guard.hpp"
 #include "graph_view.hpp"
 
 // Graphs of oneDNN's Graph API. Nothing here works around limits of oneDNN: see backend.hpp.
 namespace onedsl::onednn {
 
-// Arguments of an operation's graph. dims are those of src, in the order of data_format.
-struct Op {
-  Operation operation = Operation::training_backward;
-  float epsilon = 0;
-  float momentum = 0;
-  float clip = 0;           // infinity: no upper bound
-  std::string data_format;  // "NXC" or "NCX"
-  std::vector<std::int64_t> dims;
-  DataType data = DataType::f32;  // of the tensors; statistics are f32
-  InputSet inputs;
-  OutputSet outputs;
-};
-
-// Returns the graph of an operation, in C order. Its tensors' ids are those of id_of(), then
-// first_intermediate and so on.
-Nodes nodes_of(const Op& op);
+// Returns the graph of a problem with batch statistics, in C order, for tensors of these sizes in
+// the order of data_format. All statistics of the operation are ports. The tensors' ids are those
+// of id_of(), then first_intermediate and so on.
+Nodes nodes_of(const Problem& problem, const std::vector<std::int64_t>& dims,
+               const std::string& data_format);
 constexpr std::size_t id_of(const Input port) { return static_cast<std::size_t>(port); }
 constexpr std::size_t id_of(const Output port) {
   return num_ports(Input{}) + static_cast<std::size_t>(port);

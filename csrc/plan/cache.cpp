@@ -2,8 +2,8 @@
 
 #include <pthread.h>
 
+#include <map>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "../core/no_destructor.hpp"
@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t max_plans = 4096;
 constexpr std::size_t max_bytes = std::size_t{64} << 20;
 
-using Plans = std::unordered_map<PlanKey, std::shared_ptr<const Plan>, PlanKeyHash>;
+using Plans = std::map<PlanKey, std::shared_ptr<const Plan>>;
 
 struct Cache {
   std::mutex mutex;
@@ -58,7 +58,7 @@ std::shared_ptr<const Plan> find_plan(const PlanKey& key) {
   return entry->second;
 }
 
-PlanCount plan_count() {
+std::pair<std::size_t, std::size_t> plan_counts() {
   Cache& c = cache();
   const std::lock_guard<std::mutex> lock(c.mutex);
   return {c.plans.size(), c.bytes};

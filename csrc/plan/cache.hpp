@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "plan.hpp"
 
@@ -11,11 +12,8 @@ namespace onedsl {
 // the key cannot run the problem.
 std::shared_ptr<const Plan> find_plan(const PlanKey& key);
 
-struct PlanCount {
-  std::size_t plans = 0;
-  std::size_t bytes = 0;
-};
-PlanCount plan_count();
+// Returns the number of plans in the cache, and their bytes.
+std::pair<std::size_t, std::size_t> plan_counts();
 
 // Empties the cache. Plans that are in use elsewhere remain valid.
 void clear_plans();

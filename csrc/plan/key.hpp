@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "../core/problem.hpp"
@@ -24,10 +23,6 @@ PlanKey make_key(const OpConfig& config, const Geometry& geometry, DataType data
                  DataType statistics_type, InputSet given, OutputSet outputs,
                  BackendChoice backend = BackendChoice::automatic, Pass pass = Pass::both);
 
-bool operator==(const PlanKey& a, const PlanKey& b) noexcept;
-
-struct PlanKeyHash {
-  std::size_t operator()(const PlanKey& key) const noexcept;
-};
+bool operator<(const PlanKey& a, const PlanKey& b) noexcept;  // an order, for maps
 
 }  // namespace onedsl

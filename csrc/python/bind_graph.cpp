@@ -17,7 +17,6 @@
 #include "../onednn/fork_guard.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
-#include "call.hpp"
 #include "gil.hpp"
 
 namespace py = pybind11;
@@ -78,71 +77,32 @@ Nodes nodes_of(const std::vector<NodeTuple>& tuples) {
 
 // ---- Compiled graphs ----
 
-DataType type_of(const std::string& name) {
-  if (name == "f32") return DataType::f32;
-  return name == "bf16" ? DataType::bf16 : DataType::f16;
+// Adds the memory of an array for each tensor, by the tensor's id. Returns whether all are usable.
+bool add_memory(std::map<std::size_t, void*>& memory, const py::tuple& arrays,
+                const std::vector<TensorView>& tensors) {
+  if (arrays.size() != tensors.size()) return false;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::optional<View> v = view(py::object(arrays[i]));
+    if (!v) return false;
+    memory[tensors[i].id] = v->data;
+  }
+  return true;
 }
 
-// A graph of one op, compiled as it is. onedsl/graph validates the op: oneDNN does not.
-class WrittenGraph {
- public:
-  explicit WrittenGraph(Nodes nodes) : compiled_(std::move(nodes), max_threads()) {
-    if (compiled_.nodes().size() != 1) {
-      throw std::invalid_argument("onedsl._core: graph must have one op");
-    }
-    for (const PartitionView& part : compiled_.partitions()) {
-      for (const auto* const tensors : {&part.inputs, &part.outputs}) {
-        for (const TensorView& t : *tensors) add_layout(t);
-      }
-    }
+// Runs a graph of one op on arrays for its inputs and outputs, which onedsl/graph has validated.
+// Returns false for what is no array.
+bool run_graph(onednn::CompiledGraph& graph, const py::tuple& inputs, const py::tuple& outputs) {
+  std::map<std::size_t, void*> memory;
+  const NodeView& op = graph.nodes().at(0);
+  if (!add_memory(memory, inputs, op.inputs) || !add_memory(memory, outputs, op.outputs)) {
+    return false;
   }
-
-  // Takes an array for each input and output of the op. Returns whether they were valid.
-  bool run(const py::tuple& inputs, const py::tuple& outputs) {
-    std::map<std::size_t, void*> memory;
-    const NodeView& op = compiled_.nodes()[0];
-    if (!add_memory(memory, inputs, op.inputs, false) ||
-        !add_memory(memory, outputs, op.outputs, true)) {
-      return false;
-    }
-    // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
-    // alive.
-    const ReleasedGil released;
-    compiled_.execute([&](const std::size_t id) { return memory.at(id); });
-    return true;
-  }
-
-  std::vector<PartitionTuple> partitions() const { return to_tuples(compiled_.partitions()); }
-  int num_threads() const noexcept { return compiled_.num_threads(); }
-
- private:
-  void add_layout(const TensorView& t) {
-    Compiled::Layout layout{type_of(t.type), {t.dims.begin(), t.dims.end()}, {}};
-    if (t.layout != "strided") {
-      throw std::invalid_argument("onedsl._core: oneDNN chose an opaque layout");
-    }
-    for (const std::int64_t stride : t.strides) {
-      layout.strides.push_back(stride * static_cast<std::int64_t>(size_of(layout.type)));
-    }
-    layouts_.insert_or_assign(t.id, std::move(layout));
-  }
-
-  bool add_memory(std::map<std::size_t, void*>& memory, const py::tuple& arrays,
-                  const std::vector<TensorView>& tensors, const bool written) const {
-    if (arrays.size() != tensors.size()) return false;
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const std::optional<View> v = view(py::object(arrays[i]));
-      if (!v || !v->same_layout(layouts_.at(tensors[i].id).view()) || (written && !v->writeable)) {
-        return false;
-      }
-      memory[tensors[i].id] = v->data;
-    }
-    return true;
-  }
-
-  onednn::CompiledGraph compiled_;
-  std::map<std::size_t, Compiled::Layout> layouts_;  // by id
-};
+  // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
+  // alive.
+  const ReleasedGil released;
+  graph.execute([&](const std::size_t id) { return memory.at(id); });
+  return true;
+}
 
 }  // namespace
 
@@ -166,16 +126,18 @@ void bind_graph(py::module_& module) {
       },
       py::arg("nodes"), py::pos_only());
 
-  py::class_<WrittenGraph>(module, "CompiledGraph", py::is_final())
+  using onednn::CompiledGraph;
+  py::class_<CompiledGraph>(module, "CompiledGraph", py::is_final())
       .def(py::init([](const std::vector<NodeTuple>& nodes) {
              // Safe without the GIL: oneDNN uses no Python objects.
              const ReleasedGil released;
-             return std::make_unique<WrittenGraph>(nodes_of(nodes));
+             return std::make_unique<CompiledGraph>(nodes_of(nodes), max_threads());
            }),
            py::arg("nodes"), py::pos_only())
-      .def("run", &WrittenGraph::run, py::arg("inputs"), py::arg("outputs"), py::pos_only())
-      .def_property_readonly("partitions", &WrittenGraph::partitions)
-      .def_property_readonly("num_threads", &WrittenGraph::num_threads);
+      .def("run", &run_graph, py::arg("inputs"), py::arg("outputs"), py::pos_only())
+      .def_property_readonly("partitions",
+                             [](const CompiledGraph& g) { return to_tuples(g.partitions()); })
+      .def_property_readonly("num_threads", &CompiledGraph::num_threads);
 }
 
 }  // namespace onedsl

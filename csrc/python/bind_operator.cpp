@@ -5,7 +5,6 @@
 #include "bind_graph.hpp"
 #include "call.hpp"
 #include "gil.hpp"
-#include "run_log.hpp"
 
 namespace py = pybind11;
 
@@ -44,15 +43,6 @@ py::dict signature_info(const Operation operation) {
 
 // ---- Plans as Python objects, for inspection ----
 
-py::dict geometry_info(const Plan& plan) {
-  const Geometry& g = plan.key().problem.geometry;
-  py::dict info;
-  info["outer"] = g.outer;
-  info["channels"] = g.channels;
-  info["inner"] = g.inner;
-  return info;
-}
-
 py::object kernel_info(const Plan& plan) {
   const std::optional<native::KernelInfo> kernel = plan.kernel_info();
   if (!kernel) return py::none();
@@ -78,29 +68,22 @@ void bind_operator(py::module_& module) {
   module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
   module.def("is_dense", &is_dense, py::arg("array"), py::pos_only());
   module.def("clear_plans", &clear_plans);
-  module.def(
-      "enable_logging", [](const bool on) { logging_enabled = on; }, py::arg("on"), py::pos_only());
-  module.def("set_run_log", &set_run_log, py::arg("record"), py::pos_only());
-  module.def("plan_counts", [] {
-    const PlanCount count = plan_count();
-    return py::make_tuple(count.plans, count.bytes);
-  });
+  module.def("plan_counts", &plan_counts);
 
   py::class_<Operator>(module, "Operator", py::is_final())
       .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
-                       const StatisticsShape statistics_shape,
-                       std::vector<std::pair<DataType, DataType>> types,
+                       const std::optional<py::ssize_t> channel_axis, std::vector<TypePair> types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
                        std::vector<std::string> outputs) {
              return Operator({{operation, {epsilon, momentum, clip}, statistics},
-                              statistics_shape,
+                              channel_axis,
                               std::move(types),
                               ranks,
                               {std::move(name), std::move(inputs), std::move(outputs)}});
            }),
            py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
-           py::arg("statistics_shape"), py::arg("types"), py::arg("ranks"),
+           py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
            py::arg("name") = "", py::arg("input_names") = py::tuple(),
            py::arg("output_names") = py::tuple())
@@ -133,7 +116,12 @@ void bind_operator(py::module_& module) {
                              [](const Compiled& c) { return c.plan()->key().num_threads; })
       .def_property_readonly("graph",
                              [](const Compiled& c) { return to_python(c.plan()->graph()); })
-      .def_property_readonly("geometry", [](const Compiled& c) { return geometry_info(*c.plan()); })
+      .def_property_readonly("geometry",
+                             [](const Compiled& c) {
+                               const auto [outer, channels, inner] =
+                                   c.plan()->key().problem.geometry;
+                               return std::tuple(outer, channels, inner);
+                             })
       .def_property_readonly("kernel_info",
                              [](const Compiled& c) { return kernel_info(*c.plan()); });
 }

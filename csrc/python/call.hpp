@@ -11,52 +11,38 @@
 
 #include "../core/geometry.hpp"
 #include "../core/problem.hpp"
-#include "../plan/plan.hpp"
+#include "../plan/run_log.hpp"
 #include "arrays.hpp"
-#include "run_log.hpp"
 
 // Validated calls from Python: types, shapes, layouts and overlaps are checked for memory safety.
 // Invalid arguments are rejected by returning None; onedsl/operators/_validation.py then raises an
 // exception that describes the error.
 namespace onedsl {
 
-// The shape of the statistics. `channel_*`: a vector along axis 1 or the last axis of src.
-// `broadcast`: of src's rank, each size equal to src's or 1.
-enum class StatisticsShape : std::uint8_t { channel_second, channel_last, broadcast };
-
 // The operator schema of onedsl/operators/_schema.py.
 struct OpSchema {
   OpConfig config;
-  StatisticsShape statistics_shape = StatisticsShape::channel_last;
-  std::vector<std::pair<DataType, DataType>> types;  // of the tensors and of the statistics
+  // The axis of src along which the statistics are a vector, negative ones from the end. nullopt:
+  // they have src's rank, each size being src's or 1.
+  std::optional<pybind11::ssize_t> channel_axis;
+  std::vector<TypePair> types;
   std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
   LogNames names = {};
 };
 
 // The arrays of one call; nullopt for absent optional inputs and for outputs that are not passed.
 struct Call {
+  pybind11::handle first;    // the first input, as the caller passed it
+  pybind11::handle results;  // a tuple of outputs, as the caller passed it, or None
+  InputSet given;
+  OutputSet outputs;  // to compute
   Geometry geometry;
   PerPort<Input, std::optional<View>> in;
   PerPort<Output, std::optional<View>> out;
 
   const View& src() const { return *in[Input::src]; }
   const View& mean() const { return *in[Input::mean]; }
-  InputSet given() const;
 };
-
-// The memory of a run, and a tuple with an entry for each output of the operation.
-struct Run {
-  Ports ports;
-  pybind11::object results;
-};
-
-// Allocates the results if `out` is None.
-Run prepare(const Call& call, const Signature& signature, OutputSet outputs,
-            const pybind11::object& out);
-
-// Returns the results as arrays of the library of `src`, the array that the caller passed.
-pybind11::object export_results(Run run, const Call& call, const pybind11::object& out,
-                                pybind11::handle src);
 
 // Sums as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
@@ -86,18 +72,17 @@ class Operator {
   // The steps of run(), for Compiled.
   OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
   std::optional<Geometry> geometry_of(const View& src, const View* mean) const;
-  std::optional<Call> check(const pybind11::tuple& inputs, InputSet expected, OutputSet outputs,
-                            const pybind11::object& out) const;
+  // Fills an empty call. Returns false if an argument is invalid.
+  bool check(Call& call, const pybind11::tuple& inputs, InputSet expected, OutputSet outputs,
+             const pybind11::object& out) const;
+  // Executes the plan that find() returns, which runs without the GIL.
+  template <class Find>
+  pybind11::object execute(const Call& call, const Sums& sums, const Find& find) const;
 
  private:
-  // run() if `sums` is null, else apply().
-  pybind11::object compute(const pybind11::tuple& inputs, bool all_outputs,
-                           const pybind11::object& out, BackendChoice backend,
-                           const DoubleVector* sums) const;
-  void execute(const Call& call, OutputSet outputs, BackendChoice backend, Pass pass,
-               const Ports& ports) const;
-  bool check_outputs(Call& call, OutputSet outputs, const pybind11::object& out) const;
-  bool overlaps_inputs(const Call& call, Output port) const;
+  pybind11::object execute(const Call& call, BackendChoice backend, Pass pass,
+                           const Sums& sums) const;
+  bool check_outputs(Call& call) const;
   std::optional<ChannelAxes> channel_axes(const View& src, const View* mean) const;
 
   OpSchema schema_;

@@ -57,18 +57,7 @@ void bind_types(py::module_& module) {
       .value("batch", Statistics::batch)
       .value("frozen", Statistics::frozen)
       .finalize();
-  py::native_enum<StatisticsShape>(module, "StatisticsShape", "enum.Enum")
-      .value("channel_second", StatisticsShape::channel_second)
-      .value("channel_last", StatisticsShape::channel_last)
-      .value("broadcast", StatisticsShape::broadcast)
-      .finalize();
-  module.def("supported_types", [] {
-    py::list pairs;
-    for (const TypePair& pair : supported_types) {
-      pairs.append(py::make_tuple(pair.tensor, pair.statistics));
-    }
-    return pairs;
-  });
+  module.def("supported_types", [] { return supported_types; });
 }
 
 // The exception classes are defined in Python, where one can have two base classes and a docstring.
@@ -143,10 +132,7 @@ void run_triad(const py::object& out, const py::object& a, const py::object& b,
 }
 
 void bind_capabilities(py::module_& module) {
-  module.def("onednn_version", [] {
-    const onednn::Version v = onednn::version();
-    return py::make_tuple(v.major, v.minor, v.patch);
-  });
+  module.def("onednn_version", &onednn::version);
   module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
   module.def("onednn_build_hash", &onednn::build_hash);
   module.def("onednn_cpu_isa", &onednn::cpu_isa);
@@ -167,45 +153,9 @@ void bind_capabilities(py::module_& module) {
 
 // ---- Frameworks ----
 
-// Calls log(), which may call Python, for PyTorch. An exception of Python must not reach PyTorch,
-// which has its own pybind11: KeyboardInterrupt is raised again after the kernel, others are
-// reported as unraisable.
-template <class Log>
-void log_for_pytorch(const Log& log) {
-  try {
-    log();
-  } catch (py::error_already_set& error) {
-    const AcquiredGil acquired;
-    if (error.matches(PyExc_KeyboardInterrupt)) {
-      PyErr_SetInterrupt();
-    } else {
-      error.discard_as_unraisable("onedsl's run log");
-    }
-  }
-}
-
-void run_for_pytorch(const Plan& plan, const Ports& ports) {
-  log_for_pytorch([&] { run_logged(plan, ports, {}); });
-}
-
-py::handle record_fallback;  // never destroyed, like the run log's function
-
-void log_fallback(const char* const reason) {
-  log_for_pytorch([&] {
-    const AcquiredGil acquired;
-    record_fallback(reason);
-  });
-}
-
 void bind_frameworks(py::module_& module) {
-  module.def("register_torch_ops", [] { torch::register_own_ops(&run_for_pytorch); });
-  module.def(
-      "override_torch_kernels",
-      [](const py::function& record) {
-        record_fallback = record.inc_ref();
-        torch::override_pytorch(&log_fallback);
-      },
-      py::arg("record_fallback"), py::pos_only());
+  module.def("register_torch_ops", &torch::register_own_ops);
+  module.def("override_torch_kernels", &torch::override_pytorch);
   module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
   module.def("xla_handlers", [] {
     py::dict all;
@@ -227,6 +177,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   onedsl::bind_dlpack(module);
   onedsl::bind_operator(module);
   onedsl::bind_graph(module);
+  onedsl::bind_run_log(module);
   onedsl::bind_capabilities(module);
   onedsl::bind_frameworks(module);
 }

@@ -1,18 +1,21 @@
-#include "run_log.hpp"
-
-#include <chrono>
+#include "../plan/run_log.hpp"
 
 #include "gil.hpp"
+#include "run_log.hpp"
 
 namespace py = pybind11;
 
 namespace onedsl {
 namespace {
 
+// Functions of Python. Never destroyed, because static objects are destroyed after the interpreter.
+py::handle record;
+py::handle record_fallback;
+
 // Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
 template <class Port, class Pointers>
-py::tuple present(const PortSet<Port> all, const Pointers& pointers,
-                  const std::vector<std::string>& own) {
+py::tuple names_of(const PortSet<Port> all, const Pointers& pointers,
+                   const std::vector<std::string>& own) {
   py::list list;
   std::size_t i = 0;
   all.for_each([&](const Port port) {
@@ -23,25 +26,53 @@ py::tuple present(const PortSet<Port> all, const Pointers& pointers,
   return py::tuple(list);
 }
 
-py::handle record;  // never destroyed, because static objects are destroyed after the interpreter
+// Calls log() with the GIL. Its exceptions must not end a run, nor reach PyTorch, which has its own
+// pybind11: KeyboardInterrupt is raised again after the call, others are reported as unraisable.
+template <class Log>
+void call_python(const Log& log) {
+  const AcquiredGil acquired;
+  try {
+    log();
+  } catch (py::error_already_set& error) {
+    if (error.matches(PyExc_KeyboardInterrupt)) {
+      PyErr_SetInterrupt();
+    } else {
+      error.discard_as_unraisable("onedsl's run log");
+    }
+  }
+}
 
-}  // namespace
-
-void set_run_log(const py::function& function) { record = function.inc_ref(); }
-
-void run_logged(const Plan& plan, const Ports& ports, const LogNames& names) {
-  const auto begin = std::chrono::steady_clock::now();
-  plan.execute(ports);
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+void log_run(const Plan& plan, const Ports& ports, const LogNames& names, const double seconds) {
   const PlanKey& key = plan.key();
   const Geometry& g = key.problem.geometry;
   const Signature& signature = signature_of(key.problem.operation);
-  const AcquiredGil acquired;
-  record(names.op.empty() ? signature.name : names.op, key.problem.data,
-         py::make_tuple(g.outer, g.channels, g.inner),
-         present(signature.inputs, ports.in, names.inputs),
-         present(signature.outputs, ports.out, names.outputs), plan.backend(),
-         plan.implementation(), key.num_threads, elapsed.count());
+  call_python([&] {
+    record(names.op.empty() ? signature.name : names.op, key.problem.data,
+           py::make_tuple(g.outer, g.channels, g.inner),
+           names_of(signature.inputs, ports.in, names.inputs),
+           names_of(signature.outputs, ports.out, names.outputs), plan.backend(),
+           plan.implementation(), key.num_threads, seconds);
+  });
+}
+
+void log_fallback(const char* const reason) {
+  call_python([&] { record_fallback(reason); });
+}
+
+}  // namespace
+
+void bind_run_log(py::module_& module) {
+  module.def(
+      "set_run_log",
+      [](const py::function& run, const py::function& fallback) {
+        record = run.inc_ref();
+        record_fallback = fallback.inc_ref();
+        run_log.record = &log_run;
+        run_log.record_fallback = &log_fallback;
+      },
+      py::arg("record"), py::arg("record_fallback"), py::pos_only());
+  module.def(
+      "enable_logging", [](const bool on) { run_log.enabled = on; }, py::arg("on"), py::pos_only());
 }
 
 }  // namespace onedsl

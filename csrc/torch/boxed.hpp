@@ -15,8 +15,16 @@
 namespace onedsl::torch {
 
 // An argument of an op, which the kernel owns, by the parameter type of the function behind it.
+// This template is for bool and double.
 template <class Parameter>
-class Argument;
+class Argument {
+ public:
+  explicit Argument(const Value value) noexcept { std::memcpy(&value_, &value, sizeof value_); }
+  Parameter get() const noexcept { return value_; }
+
+ private:
+  Parameter value_ = {};
+};
 
 template <>
 class Argument<const Tensor&> {
@@ -45,26 +53,6 @@ class Argument<const OptionalTensor&> {
 };
 
 template <>
-class Argument<bool> {
- public:
-  explicit Argument(const Value value) noexcept : value_((value & 0xff) != 0) {}
-  bool get() const noexcept { return value_; }
-
- private:
-  bool value_;
-};
-
-template <>
-class Argument<double> {
- public:
-  explicit Argument(const Value value) noexcept { std::memcpy(&value_, &value, sizeof value_); }
-  double get() const noexcept { return value_; }
-
- private:
-  double value_ = 0;
-};
-
-template <>
 class Argument<std::optional<double>> {
  public:
   explicit Argument(const Value value) noexcept : pointer_(reinterpret_cast<Value*>(value)) {}
@@ -78,7 +66,7 @@ class Argument<std::optional<double>> {
 };
 
 struct DeleteList {
-  void operator()(List* const list) const noexcept { api.delete_list(list); }
+  void operator()(List* const list) const noexcept { api->delete_list(list); }
 };
 
 template <>
@@ -89,7 +77,7 @@ class Argument<std::array<bool, 3>> {
     std::array<bool, 3> flags = {};
     for (std::size_t i = 0; i < flags.size(); ++i) {
       Value item = 0;
-      check(api.list_item(handle_.get(), i, &item));
+      check(api->list_item(handle_.get(), i, &item));
       flags[i] = Argument<bool>(item).get();
     }
     return flags;
@@ -99,15 +87,13 @@ class Argument<std::array<bool, 3>> {
   std::unique_ptr<List, DeleteList> handle_;
 };
 
-// Takes the arguments of an op from `values`, and calls use(argument...) with them.
-template <class... Parameters, class Use, std::size_t... index>
-void with_arguments(const Value* const values, const Use& use, std::index_sequence<index...>) {
-  use(Argument<Parameters>(values[index])...);
-}
+inline Value take(const Value*& values) noexcept { return *values++; }
 
+// Takes the arguments of an op from `values`, and calls use(argument...) with them.
 template <class Result, class... Parameters, class Use>
-void with_arguments(const Value* const values, Result (*)(Parameters...), const Use& use) {
-  with_arguments<Parameters...>(values, use, std::index_sequence_for<Parameters...>());
+void with_arguments(const Value* values, Result (*)(Parameters...), const Use& use) {
+  const std::tuple<Argument<Parameters>...> arguments{Argument<Parameters>(take(values))...};
+  std::apply(use, arguments);
 }
 
 template <std::size_t count>
@@ -119,7 +105,7 @@ template <class... Outputs, class... Parameters, class... Arguments>
 Results<sizeof...(Outputs)> call(std::tuple<Outputs...> (*const kernel)(Parameters...),
                                  const Arguments&... arguments) {
   Results<sizeof...(Outputs)> handles;
-  for (OwnedTensor& handle : handles) handle = undefined();
+  for (OwnedTensor& handle : handles) handle = make(api->undefined);
   const std::tuple<Outputs...> tensors = kernel(arguments.get()...);
   OwnedTensor* next = handles.data();
   std::apply([&](const auto&... tensor) { (((*next++)->impl = tensor.impl), ...); }, tensors);

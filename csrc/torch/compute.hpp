@@ -8,7 +8,6 @@
 
 #include "../plan/key.hpp"
 #include "boxed.hpp"
-#include "kernels.hpp"
 #include "tensors.hpp"
 
 // The two passes of batch norm on PyTorch's tensors, shared by the kernels of PyTorch's ops and of
@@ -21,8 +20,7 @@ namespace onedsl::torch {
 struct Source {
   View view;
   Geometry geometry;
-
-  std::int64_t channels() const { return view.shape[1]; }
+  OwnedTensor copy;  // that the view is of, or null
 };
 
 // Reads src in training, where PyTorch requires two values per channel.
@@ -35,29 +33,22 @@ void check_epsilon(double epsilon);
 float* optional_vector(const OptionalTensor& tensor, std::int64_t channels);
 
 // gamma and beta: both or neither, as the ops require.
-class Affine {
- public:
-  Affine(const OptionalTensor& weight, const OptionalTensor& bias, std::int64_t channels);
-  const float* gamma() const { return gamma_; }
-  const float* beta() const { return beta_; }
-
- private:
-  const float* gamma_;
-  const float* beta_;
-  std::vector<float> absent_;
+struct Affine {
+  const float* gamma;
+  const float* beta;
+  std::vector<float> absent;  // ones or zeros
 };
+
+Affine read_affine(const OptionalTensor& weight, const OptionalTensor& bias, std::int64_t channels);
 
 // The elements of a tensor of src's shape and type in src's memory layout. They are copied if the
 // layout differs.
-class InLayoutOf {
- public:
-  InLayoutOf(const Source& source, const Tensor& tensor);
-  const void* data() const { return data_; }
-
- private:
-  OwnedTensor copy_;
-  const void* data_;
+struct InLayoutOfSource {
+  const void* data = nullptr;
+  OwnedTensor copy;
 };
+
+InLayoutOfSource in_layout_of(const Source& source, const Tensor& tensor);
 
 // An addition and a ReLU after batch norm, and the ReLU's upper bound.
 struct ReLU {
@@ -72,26 +63,18 @@ struct Running {
   double momentum = 0;
 };
 
-// Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon).
-Results<3> compute_forward(const Source& source, const Affine& affine, const void* residual,
-                           const ReLU& relu, double epsilon, const Running& running);
+using Inputs = PerPort<Input, const void*>;
 
-struct BackwardInputs {
-  const void* diff_dst;
-  const float* mean;
-  const float* variance;  // by the kind of the problem
-  const float* gamma;
-  const float* beta = nullptr;
-  const void* dst = nullptr;  // if given, the mask of the ReLU, and diff_residual is computed
-};
+// Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon). `inputs` are gamma, beta and
+// residual, null if absent.
+Results<3> compute_forward(const Source& source, const Inputs& inputs, const ReLU& relu,
+                           double epsilon, const Running& running);
 
 // Returns diff_src, diff_gamma, diff_beta and diff_residual; undefined tensors if not computed.
-// epsilon is positive if the variance is one, and 0 if it is 1 / sqrt(variance + epsilon).
-Results<4> compute_backward(const Source& source, const BackwardInputs& inputs, const ReLU& relu,
+// `inputs` are those beside src. With dst, the mask of the ReLU, diff_residual is computed. epsilon
+// is positive if the variance is one, and 0 if it is 1 / sqrt(variance + epsilon).
+Results<4> compute_backward(const Source& source, const Inputs& inputs, const ReLU& relu,
                             Statistics statistics, double epsilon, bool parameters);
-
-// Writes runs to the run log with `set_logged_run`'s function.
-void set_logged_run(LoggedRun run);
 
 // Registers CPU kernels of ops in a namespace, for the rest of the process.
 void add_kernels(const char* ops, std::initializer_list<std::pair<const char*, Kernel*>> kernels);

@@ -4,17 +4,16 @@
 #include <optional>
 #include <utility>
 
-#include "../core/logging_enabled.hpp"
+#include "../plan/run_log.hpp"
 #include "compute.hpp"
 
 namespace onedsl::torch {
 namespace {
 
 std::atomic<bool> in_use = false;
-LoggedFallback logged_fallback = nullptr;
 
 void log_fallback(const char* const reason) {
-  if (logging_enabled.load(std::memory_order_relaxed)) logged_fallback(reason);
+  if (run_log.enabled.load(std::memory_order_relaxed)) run_log.record_fallback(reason);
 }
 
 // The results of `ours`. nullopt as Unsupported, without the time that an exception takes.
@@ -33,13 +32,13 @@ void kernel(Value* const values, std::uint64_t, std::uint64_t) {
         log_fallback(unsupported.what());
       }
     }
-    write_results(values, call(cpu_kernels.*pytorch, arguments...));
+    write_results(values, call(cpu_kernels->*pytorch, arguments...));
   });
 }
 
 // Reads src in a layout that PyTorch's batch norm keeps in its results.
 Source read_like_pytorch(const Tensor& tensor) {
-  const Source source = read_source(tensor);
+  Source source = read_source(tensor);
   if (!is_contiguous_or_channels_last(source.view)) {
     throw Unsupported("inputs that are neither contiguous nor channels_last");
   }
@@ -54,18 +53,21 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
     return std::nullopt;
   }
   const Source source = read_like_pytorch(src);
-  const std::int64_t channels = source.channels();
-  const Affine affine(weight, bias, channels);
+  const std::int64_t channels = source.geometry.channels;
+  const Affine affine = read_affine(weight, bias, channels);
   const Running running{optional_vector(running_mean, channels),
                         optional_vector(running_var, channels), momentum};
   if ((running.mean == nullptr) != (running.variance == nullptr)) {
     throw Unsupported("one running statistic without the other");
   }
-  if (source.view.type != DataType::f32 && affine.gamma() == nullptr && running.mean == nullptr) {
+  if (source.view.type != DataType::f32 && affine.gamma == nullptr && running.mean == nullptr) {
     // PyTorch's statistics are 16-bit then.
     throw Unsupported("16-bit inputs without parameters and running statistics");
   }
-  return compute_forward(source, affine, nullptr, {}, epsilon, running);
+  Inputs inputs;
+  inputs[Input::gamma] = affine.gamma;
+  inputs[Input::beta] = affine.beta;
+  return compute_forward(source, inputs, {}, epsilon, running);
 }
 
 Outcome forward_legit(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
@@ -89,26 +91,28 @@ Outcome backward(const Tensor& diff_dst_tensor, const Tensor& src, const Optiona
   if (!diff_src_wanted) throw Unsupported("gradients of the parameters alone");
   check_epsilon(epsilon);
   const Source source = read_like_pytorch(src);
-  const std::int64_t channels = source.channels();
-  const float* const gamma = optional_vector(weight, channels);
-  const float* const mean = optional_vector(train ? save_mean : running_mean, channels);
-  const float* const variance = optional_vector(train ? save_invstd : running_var, channels);
-  if (mean == nullptr || variance == nullptr) throw Unsupported("absent statistics");
-  const InLayoutOf diff_dst(source, diff_dst_tensor);
+  const std::int64_t channels = source.geometry.channels;
+  Inputs inputs;
+  inputs[Input::gamma] = optional_vector(weight, channels);
+  inputs[Input::mean] = optional_vector(train ? save_mean : running_mean, channels);
+  inputs[Input::variance] = optional_vector(train ? save_invstd : running_var, channels);
+  if (inputs[Input::mean] == nullptr || inputs[Input::variance] == nullptr) {
+    throw Unsupported("absent statistics");
+  }
+  const InLayoutOfSource diff_dst = in_layout_of(source, diff_dst_tensor);
+  inputs[Input::diff_dst] = diff_dst.data;
   // The saved value contains epsilon.
   auto [diff_src, diff_gamma, diff_beta, diff_residual] =
-      compute_backward(source, {diff_dst.data(), mean, variance, gamma}, {},
-                       train ? Statistics::batch : Statistics::frozen, train ? 0 : epsilon,
-                       diff_gamma_wanted || diff_beta_wanted);
-  if (!diff_gamma_wanted) diff_gamma = undefined();
-  if (!diff_beta_wanted) diff_beta = undefined();
+      compute_backward(source, inputs, {}, train ? Statistics::batch : Statistics::frozen,
+                       train ? 0 : epsilon, diff_gamma_wanted || diff_beta_wanted);
+  if (!diff_gamma_wanted) diff_gamma = make(api->undefined);
+  if (!diff_beta_wanted) diff_beta = make(api->undefined);
   return Results<3>{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};
 }
 
 }  // namespace
 
-void override_pytorch(const LoggedFallback fallback) {
-  logged_fallback = fallback;
+void override_pytorch() {
   add_kernels("aten",
               {{"native_batch_norm", &kernel<&CpuKernels::forward, &forward>},
                {"_native_batch_norm_legit", &kernel<&CpuKernels::forward_legit, &forward_legit>},

@@ -1,8 +1,5 @@
 #pragma once
 
-#include "../core/ports.hpp"
-#include "../plan/plan.hpp"
-
 // CPU kernels of PyTorch's batch-norm ops and of onedsl's.
 //
 // Those of PyTorch's ops compute the forward pass in training and the gradient of contiguous and
@@ -10,20 +7,13 @@
 // own kernel.
 namespace onedsl::torch {
 
-// Executes a plan and writes it to the run log.
-using LoggedRun = void (*)(const Plan& plan, const Ports& ports);
-
-// Writes to the run log that PyTorch's own kernel computes a call, because onedsl does not support
-// `reason`.
-using LoggedFallback = void (*)(const char* reason);
-
 // Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called
 // once, before the others. Throws std::runtime_error if this PyTorch is unsupported.
-void register_own_ops(LoggedRun run);
+void register_own_ops();
 
 // Overrides PyTorch's kernels for the rest of the process. Until use_kernels(true), the new kernels
 // call PyTorch's own. Must be called once.
-void override_pytorch(LoggedFallback fallback);
+void override_pytorch();
 
 // Thread-safe at any time. A kernel that is already running is not affected.
 void use_kernels(bool use) noexcept;

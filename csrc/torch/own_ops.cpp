@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -24,34 +23,17 @@ void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
   });
 }
 
-// src, or a dense copy of it if it is strided or unaligned. The copy has the strides of
+// Reads src, or a dense copy of it if it is strided or unaligned. The copy has the strides of
 // torch.empty_like.
-class DenseSource {
- public:
-  explicit DenseSource(const Tensor& tensor) {
-    try {
-      source_ = read_source(tensor);
-    } catch (const Unsupported&) {
-      Tensor* made = nullptr;
-      check(api.clone(&tensor, &made));
-      copy_.reset(made);
-      source_ = read_source(*copy_);
-    }
+Source read_or_copy(const Tensor& tensor) {
+  try {
+    return read_source(tensor);
+  } catch (const Unsupported&) {
+    OwnedTensor copy = make(api->clone, &tensor);
+    Source source = read_source(*copy);
+    source.copy = std::move(copy);
+    return source;
   }
-  const Source& get() const { return source_; }
-
- private:
-  OwnedTensor copy_;
-  Source source_;
-};
-
-OwnedTensor absent(const Tensor& src) { return empty_vector(0, get(api.type, &src)); }
-
-// Returns a new vector that holds the elements of another one.
-OwnedTensor copy_of(const float* const vector, const std::int64_t channels) {
-  OwnedTensor copy = empty_vector(channels);
-  std::memcpy(memory_of(*copy), vector, static_cast<std::size_t>(channels) * sizeof(float));
-  return copy;
 }
 
 // Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics.
@@ -59,31 +41,28 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
                        const OptionalTensor& residual, const OptionalTensor& running_mean,
                        const OptionalTensor& running_var, const double momentum,
                        const double epsilon, const bool relu, const std::optional<double> clip) {
-  const DenseSource dense(src);
-  const Source& source = dense.get();
-  const std::int64_t channels = source.channels();
-  const Affine affine(weight, bias, channels);
-  const float* const old_mean = optional_vector(running_mean, channels);
-  const float* const old_variance = optional_vector(running_var, channels);
-  Running running{nullptr, nullptr, momentum};
+  const Source source = read_or_copy(src);
+  const std::int64_t channels = source.geometry.channels;
+  const Affine affine = read_affine(weight, bias, channels);
+  Running running{optional_vector(running_mean, channels), optional_vector(running_var, channels),
+                  momentum};
   Results<5> results;
-  OwnedTensor& new_mean = results[3];
-  OwnedTensor& new_variance = results[4];
-  if (old_mean != nullptr && old_variance != nullptr) {
-    new_mean = copy_of(old_mean, channels);
-    new_variance = copy_of(old_variance, channels);
-    running.mean = memory_of(*new_mean);
-    running.variance = memory_of(*new_variance);
+  auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
+  if (running.mean != nullptr && running.variance != nullptr) {
+    new_mean = make(api->clone, &*running_mean);
+    new_variance = make(api->clone, &*running_var);
+    running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
   } else {
-    new_mean = absent(src);
-    new_variance = absent(src);
+    new_mean = empty_vector(0);
+    new_variance = empty_vector(0);
+    running = {};
   }
-  std::optional<InLayoutOf> addend;
-  if (residual) {
-    addend.emplace(source, *residual);
-  }
-  Results<3> computed = compute_forward(source, affine, addend ? addend->data() : nullptr,
-                                        {relu, clip}, epsilon, running);
+  const InLayoutOfSource addend = residual ? in_layout_of(source, *residual) : InLayoutOfSource{};
+  Inputs inputs;
+  inputs[Input::gamma] = affine.gamma;
+  inputs[Input::beta] = affine.beta;
+  inputs[Input::residual] = addend.data;
+  Results<3> computed = compute_forward(source, inputs, {relu, clip}, epsilon, running);
   std::move(computed.begin(), computed.end(), results.begin());
   return results;
 }
@@ -93,34 +72,32 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
                         const Tensor& inverse_stddev, const OptionalTensor& weight,
                         const OptionalTensor& bias, const OptionalTensor& dst_tensor,
                         const bool relu, const std::optional<double> clip) {
-  const DenseSource dense(src);
-  const Source& source = dense.get();
-  const std::int64_t channels = source.channels();
-  const Affine affine(weight, bias, channels);
-  const InLayoutOf diff_dst(source, diff_dst_tensor);
-  std::optional<InLayoutOf> dst;
-  if (dst_tensor) {
-    dst.emplace(source, *dst_tensor);
-  }
-  BackwardInputs inputs{diff_dst.data(), f32_vector(mean, channels),
-                        f32_vector(inverse_stddev, channels), affine.gamma()};
-  if (relu) inputs.beta = affine.beta();
-  if (dst) inputs.dst = dst->data();
+  const Source source = read_or_copy(src);
+  const std::int64_t channels = source.geometry.channels;
+  const Affine affine = read_affine(weight, bias, channels);
+  const InLayoutOfSource diff_dst = in_layout_of(source, diff_dst_tensor);
+  const InLayoutOfSource dst = dst_tensor ? in_layout_of(source, *dst_tensor) : InLayoutOfSource{};
+  Inputs inputs;
+  inputs[Input::diff_dst] = diff_dst.data;
+  inputs[Input::mean] = f32_vector(mean, channels);
+  inputs[Input::variance] = f32_vector(inverse_stddev, channels);
+  inputs[Input::gamma] = affine.gamma;
+  if (relu) inputs[Input::beta] = affine.beta;
+  inputs[Input::dst] = dst.data;
   Results<4> results = compute_backward(source, inputs, {relu, clip}, Statistics::batch, 0, true);
-  if (!dst) results[3] = absent(src);
+  if (!dst_tensor) results[3] = empty_vector(0);
   return results;
 }
 
 // PyTorch's operator by another name. _operators.py explains what differs.
 void own_convolution_backward(Value* const values, std::uint64_t, std::uint64_t) {
-  check(api.call("aten::convolution_backward", "", values, oldest_version));
+  check(api->call("aten::convolution_backward", "", values, oldest_version));
 }
 
 }  // namespace
 
-void register_own_ops(const LoggedRun run) {
+void register_own_ops() {
   load();
-  set_logged_run(run);
   add_kernels("onedsl", {{"batch_norm_training", &own_kernel<&own_forward>},
                          {"batch_norm_training_backward", &own_kernel<&own_backward>},
                          {"convolution_backward", &own_convolution_backward}});

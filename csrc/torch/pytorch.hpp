@@ -39,74 +39,104 @@ using Kernel = void(Value* values, std::uint64_t num_arguments, std::uint64_t nu
 
 using Error = std::int32_t;  // 0 is success
 
+// The function of a name in the loaded PyTorch, null if it has none. Converts to a pointer of any
+// type.
+class Symbol {
+ public:
+  explicit Symbol(const char* name);
+  template <class Function>
+  operator Function*() const noexcept {  // NOLINT(google-explicit-constructor)
+    return reinterpret_cast<Function*>(address_);
+  }
+
+ private:
+  void* address_;
+};
+
+// Throws std::runtime_error if the process has not loaded PyTorch, or if it lacks the function.
+Symbol find(const char* name);
+
 // The stable C interface. Tensors that a function returns through `made` are owned by the caller.
 struct StableInterface {
   Error (*make_library)(const char* ops, const char* key, const char* file, std::uint32_t line,
-                        Library** made);
-  Error (*add_kernel)(Library*, const char* op, Kernel*, std::uint64_t version);
-  Error (*call)(const char* op, const char* overload, Value* values, std::uint64_t version);
+                        Library** made) = find("aoti_torch_library_init_impl");
+  Error (*add_kernel)(Library*, const char* op, Kernel*,
+                      std::uint64_t version) = find("torch_library_impl");
+  Error (*call)(const char* op, const char* overload, Value* values,
+                std::uint64_t version) = find("torch_call_dispatcher");
 
-  Error (*is_defined)(const Tensor*, bool*);
-  Error (*device)(const Tensor*, std::int32_t*);
-  Error (*layout)(const Tensor*, std::int32_t*);
-  Error (*type)(const Tensor*, std::int32_t*);
-  Error (*rank)(const Tensor*, std::int64_t*);
-  Error (*sizes)(const Tensor*, std::int64_t**);
-  Error (*strides)(const Tensor*, std::int64_t**);
-  Error (*data)(const Tensor*, const void**);
-  Error (*mutable_data)(const Tensor*, void**);
+  Error (*is_defined)(const Tensor*, bool*) = find("aoti_torch_is_defined");
+  Error (*device)(const Tensor*, std::int32_t*) = find("aoti_torch_get_device_type");
+  Error (*layout)(const Tensor*, std::int32_t*) = find("aoti_torch_get_layout");
+  Error (*type)(const Tensor*, std::int32_t*) = find("aoti_torch_get_dtype");
+  Error (*rank)(const Tensor*, std::int64_t*) = find("aoti_torch_get_dim");
+  Error (*sizes)(const Tensor*, std::int64_t**) = find("aoti_torch_get_sizes");
+  Error (*strides)(const Tensor*, std::int64_t**) = find("aoti_torch_get_strides");
+  Error (*data)(const Tensor*, const void**) = find("torch_get_const_data_ptr");
+  Error (*mutable_data)(const Tensor*, void**) = find("torch_get_mutable_data_ptr");
   Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
-                 std::int32_t type, std::int32_t device, std::int32_t device_index, Tensor** made);
+                 std::int32_t type, std::int32_t device, std::int32_t device_index,
+                 Tensor** made) = find("aoti_torch_empty_strided");
   Error (*from_blob)(void* data, std::int64_t rank, const std::int64_t* sizes,
                      const std::int64_t* strides, std::int64_t offset, std::int32_t type,
                      std::int32_t device, std::int32_t device_index, Tensor** made,
                      std::int32_t layout, const std::uint8_t* opaque, std::int64_t opaque_size,
-                     void (*deleter)(void* data, void* context), void* context);
-  Error (*undefined)(Tensor** made);
-  Error (*clone)(const Tensor* of, Tensor** made);
-  Error (*copy)(Tensor* to, const Tensor* from, std::int32_t non_blocking);
-  Error (*delete_tensor)(Tensor*);
+                     void (*deleter)(void* data, void* context),
+                     void* context) = find("torch_from_blob");
+  Error (*undefined)(Tensor** made) = find("aoti_torch_new_uninitialized_tensor");
+  Error (*clone)(const Tensor* of, Tensor** made) = find("aoti_torch_clone");
+  Error (*copy)(Tensor* to, const Tensor* from,
+                std::int32_t non_blocking) = find("aoti_torch_copy_");
+  Error (*delete_tensor)(Tensor*) = find("aoti_torch_delete_tensor_object");
 
-  Error (*list_item)(List*, std::size_t index, Value*);
-  Error (*delete_list)(List*);
+  Error (*list_item)(List*, std::size_t index, Value*) = find("torch_list_get_item");
+  Error (*delete_list)(List*) = find("torch_delete_list");
 
-  std::int32_t (*cpu)();
-  std::int32_t (*strided)();
-  std::int32_t (*f32)();
-  std::int32_t (*bf16)();
-  std::int32_t (*f16)();
+  std::int32_t (*cpu)() = find("aoti_torch_device_type_cpu");
+  std::int32_t (*strided)() = find("aoti_torch_layout_strided");
+  std::int32_t (*f32)() = find("aoti_torch_dtype_float32");
+  std::int32_t (*bf16)() = find("aoti_torch_dtype_bfloat16");
+  std::int32_t (*f16)() = find("aoti_torch_dtype_float16");
 
-  const char* (*exception_text)();  // of the last error; null before PyTorch 2.12
+  // Text of the last error; null before PyTorch 2.12.
+  const char* (*exception_text)() = Symbol("torch_exception_get_what_without_backtrace");
 };
 
 // PyTorch's own CPU kernels: the functions of these names in ATen/CPUFunctions.h, which do not go
 // through the dispatcher. The stable C interface has no way to call a kernel that another one
 // overrides. These are C++ functions, so exceptions of PyTorch pass through unchanged. The
-// looked-up names contain the parameter types; the result types and the layout of Tensor are
-// assumed. The returned tensors are owned by the caller.
+// looked-up names contain the parameter types (`S<n>_` refers to an earlier one); the result types
+// and the layout of Tensor are assumed. The returned tensors are owned by the caller.
 struct CpuKernels {
   using Three = std::tuple<Tensor, Tensor, Tensor>;
 
   Three (*forward)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                    const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                   bool training, double momentum, double eps);
+                   bool training, double momentum, double eps) =
+      find("_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd");
   Three (*forward_legit)(const Tensor& src, const OptionalTensor& weight,
                          const OptionalTensor& bias, const Tensor& running_mean,
-                         const Tensor& running_var, bool training, double momentum, double eps);
+                         const Tensor& running_var, bool training, double momentum, double eps) =
+      find("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_RS1_S8_bdd");
   Three (*forward_no_stats)(const Tensor& src, const OptionalTensor& weight,
-                            const OptionalTensor& bias, bool training, double momentum, double eps);
+                            const OptionalTensor& bias, bool training, double momentum,
+                            double eps) =
+      find("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_bdd");
   Three (*backward)(const Tensor& diff_dst, const Tensor& src, const OptionalTensor& weight,
                     const OptionalTensor& running_mean, const OptionalTensor& running_var,
                     const OptionalTensor& save_mean, const OptionalTensor& save_invstd, bool train,
-                    double eps, std::array<bool, 3> output_mask);
+                    double eps, std::array<bool, 3> output_mask) =
+      find(
+          "_ZN2at3cpu26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_S7_S7_bd"
+          "St5arrayIbLm3EE");
 };
 
-// Valid after load().
-extern StableInterface api;
-extern CpuKernels cpu_kernels;
+// Null before load().
+extern const StableInterface* api;
+extern const CpuKernels* cpu_kernels;
 
-// Looks up all functions. Throws std::runtime_error if the process has not loaded PyTorch, or one
-// that is older than oldest_version or lacks a function.
+// Looks up all functions. Throws std::runtime_error as find() does, or if PyTorch is older than
+// oldest_version.
 void load();
 
 }  // namespace onedsl::torch

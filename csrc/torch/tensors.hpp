@@ -21,13 +21,21 @@ T get(Error (*const function)(Argument*, T*), Argument* const of) {
 }
 
 struct DeleteTensor {
-  void operator()(Tensor* const tensor) const noexcept { api.delete_tensor(tensor); }
+  void operator()(Tensor* const tensor) const noexcept { api->delete_tensor(tensor); }
 };
 using OwnedTensor = std::unique_ptr<Tensor, DeleteTensor>;
 
+// Returns what a function of PyTorch makes.
+template <class... Parameters, class... Arguments>
+OwnedTensor make(Error (*const function)(Parameters...), const Arguments... arguments) {
+  Tensor* made = nullptr;
+  check(function(arguments..., &made));
+  return OwnedTensor(made);
+}
+
 template <class T = float>
 T* memory_of(const Tensor& tensor) {
-  return static_cast<T*>(get(api.mutable_data, &tensor));
+  return static_cast<T*>(get(api->mutable_data, &tensor));
 }
 
 // Arguments are not supported. The message completes the sentence "onedsl does not support ...".
@@ -47,9 +55,7 @@ float* f32_vector(const Tensor& tensor, std::int64_t length);
 // PyTorch's batch norm keeps these two layouts in its results.
 bool is_contiguous_or_channels_last(const View& v);
 
-OwnedTensor empty_vector(std::int64_t length);                     // of f32
-OwnedTensor empty_vector(std::int64_t length, std::int32_t type);  // of a type of PyTorch's
+OwnedTensor empty_vector(std::int64_t length);  // of f32
 OwnedTensor empty_like(const View& dense);
-OwnedTensor undefined();
 
 }  // namespace onedsl::torch

@@ -148,7 +148,8 @@ class Call {
                      const abi::Buffer& mean) {
     tensors_.type = type_of(src);
     statistics_.type = type_of(mean);
-    if (!is_supported(tensors_.type, statistics_.type)) {
+    const TypePair types{tensors_.type, statistics_.type};
+    if (std::find(supported_types.begin(), supported_types.end(), types) == supported_types.end()) {
       reject("mean", "must be f32, or bf16 where src is bf16");
     }
     const std::int64_t rank = integer(attributes, "rank");

@@ -68,8 +68,7 @@ def explain(
 
 def _layout(compiled: Compiled[BatchNormGradients]) -> Lines:
     """Yield the lines about the memory layout of src."""
-    geometry = compiled._core.geometry
-    outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
+    outer, channels, inner = compiled._core.geometry
     kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
     yield "geometry", f"{outer} x {channels} x {inner} (outer x channels x inner): {kind}"
     yield "elements", f"{outer * inner:,} per channel"
@@ -98,8 +97,7 @@ def _times(native: Compiled[BatchNormGradients], name: str, seconds: float) -> L
     """Time a call with this memory layout; yield the lines about traffic, bandwidth and time."""
     if native._core.kernel_info is None:  # the tensor is empty
         return
-    geometry = native._core.geometry
-    outer, channels, inner = geometry["outer"], geometry["channels"], geometry["inner"]
+    outer, channels, inner = native._core.geometry
     shape = (outer, channels) if inner == 1 else (outer, inner, channels)
     case = Case("", shape, native.spec.dtype, "NXC" if inner == 1 else "NCX")
     calls = onedsl_calls(case, memory(case))

@@ -65,7 +65,7 @@ def check(schema: OpSchema, data_format: DataFormat, src: object, *others: objec
     ]
     if not any(rest):  # check_inputs needs one statistic: pass the default gamma, (C,) ones
         rest[0] = _validation.ArrayInfo(tensor.shape[data_format.channel_axis :][:1], "f32")
-    _validation.check_inputs(schema, data_format.statistics_shape_kind, [tensor, *rest])
+    _validation.check_inputs(schema, data_format.channel_axis, [tensor, *rest])
 
 
 def array_info(name: str, value: object) -> _validation.ArrayInfo:

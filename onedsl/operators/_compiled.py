@@ -13,7 +13,6 @@ from ..tensors.dtypes import CORE, DTYPES, dtype_name
 from ..tensors.spec import TensorSpec
 from . import _attributes, _validation
 from ._operator import Arrays, Operator, Result
-from ._schema import channel_axis
 
 
 class Compiled(Generic[Result]):
@@ -62,14 +61,14 @@ class Compiled(Generic[Result]):
             passed = not port.optional or _validation.check_bool(port.name, given[port.name])
             self._given |= passed << i
         _validation.check_rank(schema, spec.shape)
-        axis = channel_axis(operator._statistics_shape)
+        axis = operator._channel_axis
         self._statistics = TensorSpec(
             stats_shape if axis is None else (spec.shape[axis],),
             DTYPES[dtype_name(stats_dtype, "stats_dtype")],
         )
         _validation.check_dtypes(schema, spec.dtype, self._statistics.dtype, "stats_dtype")
         _validation.check_statistic_shape(
-            schema, operator._statistics_shape, spec.shape, "stats_shape", self._statistics.shape
+            schema, axis, spec.shape, "stats_shape", self._statistics.shape
         )
         self._all_outputs = all_outputs
         self._drops_ignored = schema.ignored != "" and not all_outputs

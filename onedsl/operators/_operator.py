@@ -32,7 +32,7 @@ class Operator(Generic[Result]):
     A subclass defines its schema, its result, the signatures of its methods and its formulas.
     """
 
-    __slots__ = ("_attributes", "_core", "_statistics_shape")
+    __slots__ = ("_attributes", "_channel_axis", "_core")
 
     _schema: ClassVar[OpSchema]
     _totals: ClassVar[type[BatchNormTotals]] = BatchNormSums
@@ -42,14 +42,13 @@ class Operator(Generic[Result]):
         """Validate the attributes, whose order is that of `repr`."""
         self._attributes = {n: _attributes.PARSERS[n](v) for n, v in attributes.items()}
         data_format = self._attributes.get("data_format")
-        self._statistics_shape = (
-            data_format.statistics_shape_kind
-            if isinstance(data_format, DataFormat)
-            else _core.StatisticsShape.broadcast
+        # Without a data format, the statistics broadcast.
+        self._channel_axis = (
+            data_format.channel_axis if isinstance(data_format, DataFormat) else None
         )
         numbers = {n: v for n, v in self._attributes.items() if isinstance(v, float)}
         self._core = self._schema.core_operator(
-            numbers.pop("epsilon"), self._statistics_shape, numbers, name=type(self).__name__
+            numbers.pop("epsilon"), self._channel_axis, numbers, name=type(self).__name__
         )
 
     @property
@@ -149,7 +148,7 @@ class Operator(Generic[Result]):
             None if value is None and port.optional else as_numpy(port.name, value)
             for port, value in zip(schema.inputs, inputs, strict=True)
         ]
-        _validation.check_inputs(schema, self._statistics_shape, arrays)
+        _validation.check_inputs(schema, self._channel_axis, arrays)
         if check is not None:
             check(arrays)
         return arrays, dense_inputs(schema, arrays)
@@ -191,7 +190,7 @@ class Operator(Generic[Result]):
         position = schema.ignored_position
         if inputs[position] is None:
             return inputs
-        _validation.check_inputs(schema, self._statistics_shape, inputs)
+        _validation.check_inputs(schema, self._channel_axis, inputs)
         warnings.warn(
             f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
             f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",

@@ -119,20 +119,21 @@ class OpSchema:
     def core_operator(
         self,
         epsilon: float,
-        statistics_shape: _core.StatisticsShape,
+        channel_axis: int | None,
         numbers: Mapping[str, float] = {},
         *,
         name: str = "",
     ) -> _core.Operator:
         """Return an operator of the core with the types and ranks of this schema.
 
+        Statistics are vectors along `channel_axis` of the tensors, or broadcast if it is None.
         Runs are logged with its name and its ports; without a name, with that of the operation.
         """
         return _core.Operator(
             self.operation,
             epsilon=epsilon,
             statistics=self.statistics,
-            statistics_shape=statistics_shape,
+            channel_axis=channel_axis,
             types=[(CORE[data], CORE[s]) for data, row in self.types.items() for s in row],
             ranks=self.ranks,
             name=name,
@@ -140,9 +141,3 @@ class OpSchema:
             output_names=[port.name for port in self.outputs],
             **numbers,
         )
-
-
-def channel_axis(statistics_shape: _core.StatisticsShape) -> int | None:
-    """Return the index of the channel axis, or None if the statistics broadcast."""
-    shapes = _core.StatisticsShape
-    return {shapes.channel_last: -1, shapes.channel_second: 1}.get(statistics_shape)

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .. import _core
 from ..tensors.arrays import (
     Array,
     as_numpy,
@@ -22,7 +21,7 @@ from ..tensors.arrays import (
 )
 from ..tensors.dtypes import dtype_name
 from ..tensors.spec import TensorSpec
-from ._schema import OpSchema, Port, channel_axis
+from ._schema import OpSchema, Port
 from ._sums import BatchNormTotals
 
 
@@ -67,9 +66,7 @@ def check_bool(name: str, value: object) -> bool:
 # ---- Types and shapes ----
 
 
-def check_inputs(
-    schema: OpSchema, statistics_shape: _core.StatisticsShape, inputs: Sequence[object]
-) -> None:
+def check_inputs(schema: OpSchema, channel_axis: int | None, inputs: Sequence[object]) -> None:
     """Raise if dtypes or shapes are invalid, or if a required input is absent.
 
     The inputs are arrays, or `ArrayInfo` if there is no memory, and None for absent ones.
@@ -88,7 +85,7 @@ def check_inputs(
             continue
         if (port.name, info) == expected.statistic:
             check_dtypes(schema, src.dtype, info.dtype, port.name)
-            check_statistic_shape(schema, statistics_shape, src.shape, port.name, info.shape)
+            check_statistic_shape(schema, channel_axis, src.shape, port.name, info.shape)
         else:
             expected.check(port, port.name, info)
 
@@ -172,16 +169,15 @@ def check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
 
 def check_statistic_shape(
     schema: OpSchema,
-    statistics_shape: _core.StatisticsShape,
+    channel_axis: int | None,
     shape: tuple[int, ...],
     name: str,
     got: tuple[int, ...],
 ) -> None:
     """Raise ValueError if a statistic does not fit a tensor of this shape."""
     src = schema.inputs[0]
-    axis = channel_axis(statistics_shape)
-    if axis is not None:
-        expected = (shape[axis],)
+    if channel_axis is not None:
+        expected = (shape[channel_axis],)
         if got != expected:
             raise _wrong_channels(name, expected, (src.name, shape), got)
     elif len(got) != len(shape):

@@ -54,12 +54,12 @@ def log(run: RunRecord) -> None:
         _LOG.info("%s", run)
 
 
-_core.set_run_log(record)
-
-
 def record_fallback(reason: str) -> None:
     """Log that PyTorch's own kernel computes a call, and why. The kernels for PyTorch call this."""
     _LOG.info("PyTorch's own batch norm: onedsl does not support %s", reason)
+
+
+_core.set_run_log(record, record_fallback)
 
 
 _settings = contextlib.ExitStack()  # undoes what the first of the open scopes changed

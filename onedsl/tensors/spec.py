@@ -38,12 +38,6 @@ class DataFormat(str, enum.Enum):
         """Index of the channel axis in the shape."""
         return -1 if self is DataFormat.NXC else 1
 
-    @property
-    def statistics_shape_kind(self) -> _core.StatisticsShape:
-        """The corresponding enumerator of the C++ core."""
-        shapes = _core.StatisticsShape
-        return shapes.channel_last if self is DataFormat.NXC else shapes.channel_second
-
     def summed_axes(self, rank: int) -> tuple[int, ...]:
         """Return the axes over which statistics are summed: all axes except the channel axis."""
         return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)

@@ -9,7 +9,6 @@ import warnings
 import torch
 
 from .. import _core
-from ..runtime.run_log import record_fallback
 
 _lock = threading.Lock()
 _active: set[enable] = set()
@@ -21,7 +20,7 @@ def _register() -> None:
     """Register onedsl's kernels with PyTorch's dispatcher, without PyTorch's warning."""
 
     def register(element: float) -> float:
-        _core.override_torch_kernels(record_fallback)
+        _core.override_torch_kernels()
         return element
 
     # PyTorch warns when a kernel is overridden. While a Python function of PyTorch such as `apply_`

@@ -81,14 +81,14 @@ def _fake_forward(
     *_: Any,
 ) -> tuple[Tensor, ...]:
     mean = src.new_empty(src.shape[1], dtype=torch.float32)
-    new = [src.new_empty(0) if running_mean is None else torch.empty_like(mean) for _ in range(2)]
+    new = [mean.new_empty(0) if running_mean is None else torch.empty_like(mean) for _ in range(2)]
     return torch.empty_like(src), mean, torch.empty_like(mean), *new
 
 
 @torch.library.register_fake("onedsl::batch_norm_training_backward", lib=_LIBRARY)
 def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
     _, src, mean, _, _, _, dst, *_ = arguments
-    diff_residual = src.new_empty(0) if dst is None else torch.empty_like(src)
+    diff_residual = mean.new_empty(0) if dst is None else torch.empty_like(src)
     return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
 
 

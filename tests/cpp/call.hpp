@@ -51,7 +51,7 @@ inline std::ostream& operator<<(std::ostream& out, const Call& call) {
   const Problem& problem = call.problem;
   out << signature_of(problem.operation).name << ", " << name_of(problem.data) << " "
       << (problem.statistics == Statistics::batch ? "batch " : "frozen ") << call.layout;
-  for (const auto& input : call.inputs) out << " " << input_names[static_cast<int>(input.first)];
+  for (const auto& input : call.inputs) out << " " << name_of(input.first);
   return out << ", clip " << problem.attributes.clip;
 }
 
@@ -185,8 +185,8 @@ inline Results results_of(const Call& call, const Run& run) {
     native::run(problem, run.threads, ports, run.machine);
   }
   for (const auto& [port, tensor] : results) {
-    check(tensor.guards_intact(), "bytes outside of ", output_names[static_cast<int>(port)],
-          " were written: ", call, " on ", run);
+    check(tensor.guards_intact(), "bytes outside of ", name_of(port), " were written: ", call,
+          " on ", run);
   }
   return results;
 }

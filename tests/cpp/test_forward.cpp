@@ -58,8 +58,7 @@ void check_statistics(const Call& call, const Results& results, const Run& run) 
     const double mean_error = 0x1.01p-24 * std::abs(mean) + 1e-6 * std::sqrt(variance) + 1e-30;
     const double variance_error = 1e-6 * variance + 1e-30;
     const auto near = [&](const Output port, const double expected, const double allowed) {
-      check_near(results.at(port)[c], expected, allowed, output_names[static_cast<int>(port)], c,
-                 call, run);
+      check_near(results.at(port)[c], expected, allowed, name_of(port), c, call, run);
     };
     near(Output::batch_mean, mean, mean_error);
     near(Output::batch_variance, variance, variance_error);

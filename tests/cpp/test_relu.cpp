@@ -104,7 +104,7 @@ void check_gradient(const Call& call, const Tensor& dst, const Run& run) {
   const Results results = results_of(call, run);
   expected.emplace(Output::diff_residual, masked[Input::diff_dst]);
   for (const auto& [port, tensor] : results) {
-    check(tensor.same_bits(expected.at(port)), output_names[static_cast<int>(port)],
+    check(tensor.same_bits(expected.at(port)), name_of(port),
           " is not the result for the masked diff_dst: ", call, " on ", run);
   }
 }
