@@ -17,11 +17,6 @@ class DataType(enum.Enum):
     bf16 = 1
     f16 = 2
 
-class Backend(enum.Enum):
-    auto = 0
-    onednn = 1
-    native = 2
-
 class Operation(enum.Enum):
     training_backward = 0
     forward_training = 1
@@ -65,7 +60,7 @@ class Operator:
         inputs: tuple[object, ...],
         all_outputs: bool,
         out: tuple[Any, ...] | None,
-        backend: Backend,
+        onednn: bool,
         /,
     ) -> tuple[Any, ...] | None: ...
     def reduce(self, inputs: tuple[object, ...], /) -> npt.NDArray[np.float64] | None: ...
@@ -91,7 +86,7 @@ class Compiled:
         stats_shape: Sequence[int],
         given: int,
         all_outputs: bool,
-        backend: Backend,
+        onednn: bool,
     ) -> None: ...
     def run(
         self, inputs: tuple[object, ...], out: tuple[Any, ...] | None, /

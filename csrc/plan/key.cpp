@@ -12,21 +12,21 @@ auto parts_of(const PlanKey& key) noexcept {
   return std::tuple(p.geometry.outer, p.geometry.channels, p.geometry.inner, p.data, p.operation,
                     p.statistics, p.variance_kind, p.attributes.epsilon, p.attributes.momentum,
                     p.attributes.clip, p.optional_tensors.bits(), p.outputs.bits(), p.pass,
-                    key.statistics_type, key.backend, key.num_threads, key.fork_generation);
+                    key.statistics_type, key.onednn, key.num_threads, key.fork_generation);
 }
 
 }  // namespace
 
 PlanKey make_key(const OpConfig& config, const Geometry& geometry, const DataType data,
                  const DataType statistics_type, const InputSet given, const OutputSet outputs,
-                 const BackendChoice backend, const Pass pass) {
+                 const bool onednn, const Pass pass) {
   InputSet optional_tensors;
   signature_of(config.operation).optional.for_each([&](const Input port) {
     if (is_tensor(port) && given.has(port)) optional_tensors.add(port);
   });
   return {{config, geometry, data, optional_tensors, outputs, pass},
           statistics_type,
-          backend,
+          onednn,
           max_threads(),
           fork_generation()};
 }

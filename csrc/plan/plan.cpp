@@ -55,7 +55,7 @@ void run_in_f32(const Ports& ports, const DataType type, const std::size_t count
 // exceeds the tolerance of 1e-6 at some thousand elements per channel; and on most layouts it is
 // slower.
 Plan::Plan(const PlanKey& key) : key_(key) {
-  if (key.backend == BackendChoice::onednn) {
+  if (key.onednn) {
     onednn_ = std::make_unique<onednn::Backend>(key.problem, key.num_threads);
   }
 }

@@ -88,7 +88,7 @@ void bind_operator(py::module_& module) {
            py::arg("name") = "", py::arg("input_names") = py::tuple(),
            py::arg("output_names") = py::tuple())
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
-           py::arg("out").none(true), py::arg("backend"), py::pos_only())
+           py::arg("out").none(true), py::arg("onednn").noconvert(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
       .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true), py::pos_only());
@@ -97,17 +97,17 @@ void bind_operator(py::module_& module) {
       .def(py::init([](const Operator& op, const DataType data, Compiled::Sizes shape,
                        Compiled::Sizes strides, const DataType statistics,
                        Compiled::Sizes stats_shape, const std::uint32_t given,
-                       const bool all_outputs, const BackendChoice backend) {
+                       const bool all_outputs, const bool onednn) {
              // Released because oneDNN compiles for about a millisecond. Safe: making a plan uses
              // no Python objects.
              const ReleasedGil released;
              return std::make_unique<Compiled>(
                  op, Compiled::Layout{data, std::move(shape), std::move(strides)}, statistics,
-                 std::move(stats_shape), given, all_outputs, backend);
+                 std::move(stats_shape), given, all_outputs, onednn);
            }),
            py::arg("op"), py::kw_only(), py::arg("data"), py::arg("shape"), py::arg("strides"),
            py::arg("statistics"), py::arg("stats_shape"), py::arg("given"),
-           py::arg("all_outputs").noconvert(), py::arg("backend"))
+           py::arg("all_outputs").noconvert(), py::arg("onednn").noconvert())
       .def("run", &Compiled::run, py::arg("inputs"), py::arg("out").none(true), py::pos_only())
       .def_property_readonly("backend", [](const Compiled& c) { return c.plan()->backend(); })
       .def_property_readonly("implementation",

@@ -148,20 +148,20 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Find& fin
   return std::move(results);
 }
 
-py::object Operator::execute(const Call& call, const BackendChoice backend, const Pass pass,
+py::object Operator::execute(const Call& call, const bool onednn, const Pass pass,
                              const Sums& sums) const {
   const std::optional<View>& mean = call.in[Input::mean];
   const PlanKey key =
       make_key(schema_.config, call.geometry, call.src().type, mean ? mean->type : DataType::f32,
-               call.given, call.outputs, backend, pass);
+               call.given, call.outputs, onednn, pass);
   return execute(call, sums, [&] { return find_plan(key); });
 }
 
 py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
-                         const BackendChoice backend) const {
+                         const bool onednn) const {
   Call call;
   if (!check(call, inputs, signature().inputs, outputs(all_outputs), out)) return py::none();
-  return execute(call, backend, Pass::both, {});
+  return execute(call, onednn, Pass::both, {});
 }
 
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
@@ -173,16 +173,14 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
   if (sums.ndim() != 1 || sums.size() != 1 + 2 * channels || !(sums.data()[0] >= part)) {
     return py::none();
   }
-  return execute(call, BackendChoice::automatic, Pass::apply,
-                 sums_in(const_cast<double*>(sums.data()), channels));
+  return execute(call, false, Pass::apply, sums_in(const_cast<double*>(sums.data()), channels));
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
   Call call;
   if (!check(call, inputs, signature().reduce_inputs, {}, py::none())) return py::none();
   DoubleVector vector(1 + 2 * call.geometry.channels);
-  execute(call, BackendChoice::automatic, Pass::reduce,
-          sums_in(vector.mutable_data(), call.geometry.channels));
+  execute(call, false, Pass::reduce, sums_in(vector.mutable_data(), call.geometry.channels));
   return std::move(vector);
 }
 
@@ -199,7 +197,7 @@ View Compiled::Layout::view() const {
 }
 
 Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes stats_shape,
-                   std::uint32_t given, const bool all_outputs, const BackendChoice backend)
+                   std::uint32_t given, const bool all_outputs, const bool onednn)
     : op_(std::move(op)),
       src_(std::move(src)),
       mean_{statistics, stats_shape,
@@ -221,7 +219,7 @@ Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes sta
         "shape. A direct call copies other tensors");
   }
   plan_ = find_plan(
-      make_key(op_.schema().config, *geometry, src_.type, mean_.type, given_, outputs_, backend));
+      make_key(op_.schema().config, *geometry, src_.type, mean_.type, given_, outputs_, onednn));
 }
 
 // A plan from before a fork must not be run: it would wait for threads that the child does not

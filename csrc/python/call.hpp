@@ -60,7 +60,7 @@ class Operator {
   // Takes a tuple of inputs, and a tuple of outputs or None. Returns a tuple of outputs, or None if
   // an argument is invalid.
   pybind11::object run(const pybind11::tuple& inputs, bool all_outputs, const pybind11::object& out,
-                       BackendChoice backend) const;
+                       bool onednn) const;
 
   // The two passes of a run, by onedsl's kernels. reduce() takes the reduce_inputs of the signature
   // and returns a DoubleVector; apply() takes the sum of the vectors of all parts. Both return None
@@ -80,8 +80,7 @@ class Operator {
   pybind11::object execute(const Call& call, const Sums& sums, const Find& find) const;
 
  private:
-  pybind11::object execute(const Call& call, BackendChoice backend, Pass pass,
-                           const Sums& sums) const;
+  pybind11::object execute(const Call& call, bool onednn, Pass pass, const Sums& sums) const;
   bool check_outputs(Call& call) const;
   std::optional<ChannelAxes> channel_axes(const View& src, const View* mean) const;
 
@@ -103,7 +102,7 @@ class Compiled {
 
   // Uses no Python objects. `given`: bit i is input i of the signature.
   Compiled(Operator op, Layout src, DataType statistics, Sizes stats_shape, std::uint32_t given,
-           bool all_outputs, BackendChoice backend);
+           bool all_outputs, bool onednn);
 
   pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& out) const;
 

@@ -43,11 +43,6 @@ void bind_types(py::module_& module) {
       .value("bf16", DataType::bf16)
       .value("f16", DataType::f16)
       .finalize();
-  py::native_enum<BackendChoice>(module, "Backend", "enum.Enum")
-      .value("auto", BackendChoice::automatic)
-      .value("onednn", BackendChoice::onednn)
-      .value("native", BackendChoice::native)
-      .finalize();
   py::native_enum<Operation> operations(module, "Operation", "enum.Enum");
   for (std::size_t i = 0; i < signatures::all.size(); ++i) {
     operations.value(signatures::all[i].id, static_cast<Operation>(i));
@@ -57,7 +52,8 @@ void bind_types(py::module_& module) {
       .value("batch", Statistics::batch)
       .value("frozen", Statistics::frozen)
       .finalize();
-  module.def("supported_types", [] { return supported_types; });
+  module.def("supported_types",
+             [] { return std::vector(supported_types.begin(), supported_types.end()); });
 }
 
 // The exception classes are defined in Python, where one can have two base classes and a docstring.

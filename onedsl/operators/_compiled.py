@@ -84,7 +84,7 @@ class Compiled(Generic[Result]):
             stats_shape=self._statistics.shape,
             given=self._given,
             all_outputs=all_outputs,
-            backend=_attributes.parse_backend(backend),
+            onednn=_attributes.parse_backend(backend),
         )
 
     def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Result:

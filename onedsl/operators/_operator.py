@@ -73,14 +73,14 @@ class Operator(Generic[Result]):
 
     def _call(self, inputs: Arrays, all_outputs: bool, out: Any, backend: str) -> Result:
         """Run the operator. Only public ``__call__`` methods may call this, see `_drop_ignored`."""
-        choice = _attributes.parse_backend(backend)
+        onednn = _attributes.parse_backend(backend)
         if not all_outputs and self._schema.ignored:
             inputs = self._drop_ignored(inputs)
         run = self._core.run
-        results = run(inputs, all_outputs, out, choice)
+        results = run(inputs, all_outputs, out, onednn)
         if results is None:
             results = self._validate_and_run(
-                lambda inputs, out: run(inputs, all_outputs, out, choice), inputs, all_outputs, out
+                lambda inputs, out: run(inputs, all_outputs, out, onednn), inputs, all_outputs, out
             )
         return self._result(results, out)
 
