@@ -178,32 +178,30 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
     invstd = (v["variance"] + EPSILON).rsqrt()
     saved = (v["gamma"], None, None, v["mean"], invstd, True, EPSILON, [True] * 3)
 
-    def results_for(t: Mapping[str, Any]) -> list[Any]:
-        return [torch.empty_like(t["src"]) for _ in range(OPERATIONS[case.operation].written)]
-
     def forward(t: Mapping[str, Any], out: Any = None) -> Any:
-        dst, *_ = out or results_for(t)
-        results = aten.native_batch_norm.out(
-            t["src"], *training, out=dst, save_mean=sums[0], save_invstd=sums[1]
-        )
+        if out is None:
+            results = aten.native_batch_norm(t["src"], *training)
+        else:
+            results = aten.native_batch_norm.out(
+                t["src"], *training, out=out, save_mean=sums[0], save_invstd=sums[1]
+            )
         if "residual" in t:
-            dst.add_(t["residual"])
+            results[0].add_(t["residual"])
         if "relu" in case.operation:
-            dst.relu_()
+            results[0].relu_()
         return results
 
     def backward(t: Mapping[str, Any], out: Any = None) -> Any:
-        out, diff_dst = out or results_for(t), t["diff_dst"]
-        if "relu" in case.operation:
-            aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=out[-1])
-            diff_dst = out[-1]
-        results = aten.native_batch_norm_backward.out(
-            diff_dst, t["src"], *saved, out0=out[0], out1=sums[0], out2=sums[1]
-        )
-        return (*results, diff_dst)
+        diff_dst = t["diff_dst"]
+        if "relu" in case.operation and out is None:
+            diff_dst = aten.threshold_backward(diff_dst, t["dst"], 0)
+        elif "relu" in case.operation:
+            diff_dst = aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=out)
+        # The variant of this op with given memory computes in new memory, and copies.
+        return (*aten.native_batch_norm_backward(diff_dst, t["src"], *saved), diff_dst)
 
     run = forward if case.operation.endswith("forward") else backward
     return {
-        "PyTorch": tensors.cycled([partial(run, t, results_for(t)) for t in copies]),
+        "PyTorch": tensors.cycled([partial(run, t, torch.empty_like(t["src"])) for t in copies]),
         "PyTorch" + ALLOCATING: tensors.cycled([partial(run, t) for t in copies]),
     }
