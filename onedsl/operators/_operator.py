@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import functools
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+
 from .. import _core
 from ..runtime.errors import GammaIgnoredWarning
-from ..tensors.arrays import Array, aligned_like, as_numpy
+from ..tensors.arrays import Array, aligned_like, as_numpy, is_contiguous, same_layout
+from ..tensors.dtypes import CORE
 from ..tensors.spec import DataFormat
 from . import _attributes, _validation
-from ._dense import dense_inputs
 from ._schema import OpSchema
 from ._sums import BatchNormSums, BatchNormTotals
+
+_log = logging.getLogger("onedsl")
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
 Value = TypeVar("Value")
@@ -32,7 +37,9 @@ class Operator(Generic[Result]):
     A subclass defines its schema, its result, the signatures of its methods and its formulas.
     """
 
-    __slots__ = ("_attributes", "_channel_axis", "_core")
+    __slots__ = ("_attributes", "_core")
+
+    _attributes: dict[str, Any]
 
     _schema: ClassVar[OpSchema]
     _totals: ClassVar[type[BatchNormTotals]] = BatchNormSums
@@ -41,15 +48,24 @@ class Operator(Generic[Result]):
     def __init__(self, **attributes: object) -> None:
         """Validate the attributes, whose order is that of `repr`."""
         self._attributes = {n: _attributes.PARSERS[n](v) for n, v in attributes.items()}
+        schema = self._schema
+        self._core = _core.Operator(
+            schema.operation,
+            statistics=schema.statistics,
+            channel_axis=self._channel_axis,
+            types=[(CORE[data], CORE[s]) for data, row in schema.types.items() for s in row],
+            ranks=schema.ranks,
+            name=type(self).__name__,
+            input_names=[port.name for port in schema.inputs],
+            output_names=[port.name for port in schema.outputs],
+            **{n: v for n, v in self._attributes.items() if isinstance(v, float)},
+        )
+
+    @property
+    def _channel_axis(self) -> int | None:
+        """Index of the channel axis, or None if the statistics broadcast."""
         data_format = self._attributes.get("data_format")
-        # Without a data format, the statistics broadcast.
-        self._channel_axis = (
-            data_format.channel_axis if isinstance(data_format, DataFormat) else None
-        )
-        numbers = {n: v for n, v in self._attributes.items() if isinstance(v, float)}
-        self._core = self._schema.core_operator(
-            numbers.pop("epsilon"), self._channel_axis, numbers, name=type(self).__name__
-        )
+        return data_format and data_format.channel_axis
 
     @property
     def epsilon(self) -> float:
@@ -151,7 +167,7 @@ class Operator(Generic[Result]):
         _validation.check_inputs(schema, self._channel_axis, arrays)
         if check is not None:
             check(arrays)
-        return arrays, dense_inputs(schema, arrays)
+        return arrays, _dense(schema, arrays)
 
     def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Arrays:
         """Run a call with valid and dense arrays."""
@@ -216,3 +232,25 @@ def _accepted(results: Value | None) -> Value:
     if results is None:
         raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
     return results
+
+
+def _dense(schema: OpSchema, arrays: Sequence[Array | None]) -> tuple[Array | None, ...]:
+    """Return the arrays that are dense like the first tensor, and dense copies of the others."""
+    dense: list[Array | None] = []
+    for port, array in zip(schema.inputs, arrays, strict=True):
+        is_tensor = port.kind == "tensor"
+        like = dense[0] if dense and is_tensor else array
+        if array is None or like is None:
+            dense.append(None)
+        elif (
+            _core.is_dense(array) and same_layout(array, like)
+            if is_tensor
+            else is_contiguous(array)
+        ):
+            dense.append(array)
+        else:
+            _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
+            copy = np.empty_like(like, order="K" if is_tensor else "C")
+            copy[...] = array
+            dense.append(copy)
+    return tuple(dense)

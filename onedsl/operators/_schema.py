@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from .. import _core
-from ..tensors.dtypes import CORE, MAX_RANK, STATISTICS
+from ..tensors.dtypes import MAX_RANK, STATISTICS
 
 
 @dataclass(frozen=True)
@@ -115,29 +115,3 @@ class OpSchema:
     def reduction(self) -> OpSchema:
         """The schema of ``reduce``: its inputs, and no outputs."""
         return replace(self, inputs=self.inputs[: self.reduce_inputs], outputs=(), all_or_none=())
-
-    def core_operator(
-        self,
-        epsilon: float,
-        channel_axis: int | None,
-        numbers: Mapping[str, float] = {},
-        *,
-        name: str = "",
-    ) -> _core.Operator:
-        """Return an operator of the core with the types and ranks of this schema.
-
-        Statistics are vectors along `channel_axis` of the tensors, or broadcast if it is None.
-        Runs are logged with its name and its ports; without a name, with that of the operation.
-        """
-        return _core.Operator(
-            self.operation,
-            epsilon=epsilon,
-            statistics=self.statistics,
-            channel_axis=channel_axis,
-            types=[(CORE[data], CORE[s]) for data, row in self.types.items() for s in row],
-            ranks=self.ranks,
-            name=name,
-            input_names=[port.name for port in self.inputs],
-            output_names=[port.name for port in self.outputs],
-            **numbers,
-        )

@@ -26,37 +26,14 @@ class BatchNormTotals:
     _argument: ClassVar[str]
     """The argument name in error messages."""
 
-    def __new__(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> Self:
-        own = np.asarray(vector).copy()
-        if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
-            raise ValueError(
-                "vector must be an array of 2 C + 1 float64 numbers from to_vector, "
-                f"got {own.dtype} of shape {own.shape}"
-            )
-        count = own[0]
-        if not (0 <= count <= _MAX_COUNT and float(count).is_integer()):
-            raise ValueError(f"vector[0] must be a count from 0 to 2^53, got {count}")
-        if not allow_nan and np.isnan(own).any():
-            position = int(np.isnan(own).argmax())
-            raise ValueError(
-                f"vector must not contain NaN, got one at index {position}. If a part of the batch "
-                "may contain NaN or inf, pass allow_nan=True"
-            )
-        totals = cls._of(own)
-        totals._check()
-        return totals
-
     @classmethod
-    def from_vector(cls, vector: npt.ArrayLike, *, allow_nan: bool = False) -> Self:
+    def from_vector(cls, vector: npt.ArrayLike) -> Self:
         """Return the object for a vector of `to_vector`, from this or another process.
 
         Parameters
         ----------
         vector : array, (2 C + 1,), f64
-            It is copied.
-        allow_nan : bool
-            Whether numbers may be NaN. `reduce` may return NaN for a batch with NaN or inf, which
-            is an error in most programs. Pass True if your program handles NaN.
+            It is copied. NaN is valid: ``reduce`` returns it for a batch with NaN or inf.
 
         Returns
         -------
@@ -66,9 +43,20 @@ class BatchNormTotals:
         Raises
         ------
         ValueError
-            If it is no vector of `to_vector`, or contains NaN.
+            If it is no vector of `to_vector`.
         """
-        return cls(vector, allow_nan=allow_nan)
+        own = np.asarray(vector).copy()
+        if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
+            raise ValueError(
+                "vector must be an array of 2 C + 1 float64 numbers from to_vector, "
+                f"got {own.dtype} of shape {own.shape}"
+            )
+        count = own[0]
+        if not (0 <= count <= _MAX_COUNT and float(count).is_integer()):
+            raise ValueError(f"vector[0] must be a count from 0 to 2^53, got {count}")
+        totals = cls._of(own)
+        totals._check()
+        return totals
 
     def to_vector(self) -> Vector:
         """Return the count, the C numbers of diff_beta or mean, and those of diff_gamma or m2.
@@ -82,7 +70,7 @@ class BatchNormTotals:
     @classmethod
     def _of(cls, vector: Vector) -> Self:
         """Wrap a vector without checks or a copy."""
-        totals = super().__new__(cls)
+        totals = cls.__new__(cls)
         vector.flags.writeable = False
         totals._vector = vector
         return totals
@@ -104,12 +92,19 @@ class BatchNormTotals:
         end = 1 + self.channels
         return self._vector[1:end], self._vector[end:]
 
-    def _check_channels(self, other: Self) -> None:
+    def __add__(self, other: Self) -> Self:
+        """Return the numbers of both parts together."""
+        if not isinstance(other, type(self)):
+            return NotImplemented
         if self.channels != other.channels:
             raise ValueError(
                 f"{self._argument} must have the same number of channels to be added, "
                 f"got {self.channels} and {other.channels}"
             )
+        return self._of(self._added(other))
+
+    def _added(self, other: Self) -> Vector:
+        raise NotImplementedError
 
     def __radd__(self, other: int) -> Self:
         """Support `sum`, which starts with 0."""
@@ -123,14 +118,10 @@ class BatchNormTotals:
     __hash__ = None  # type: ignore[assignment]  # like arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self._vector)
+        return self._of, (self._vector,)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.channels} channels, {self.count} elements each>"
-
-
-def _restore(cls: type[BatchNormTotals], vector: Vector) -> BatchNormTotals:
-    return cls(vector, allow_nan=True)
 
 
 class BatchNormSums(BatchNormTotals):
@@ -173,12 +164,8 @@ class BatchNormSums(BatchNormTotals):
         """Sum of diff_dst * xhat, for each channel: (C,), f64, read-only."""
         return self._halves()[1]
 
-    def __add__(self, other: "BatchNormSums") -> "BatchNormSums":
-        """Return the sums over both parts together."""
-        if not isinstance(other, BatchNormSums):
-            return NotImplemented
-        self._check_channels(other)
-        return BatchNormSums._of(self._vector + other._vector)
+    def _added(self, other: Self) -> Vector:
+        return self._vector + other._vector
 
 
 class BatchNormMoments(BatchNormTotals):
@@ -215,13 +202,14 @@ class BatchNormMoments(BatchNormTotals):
     _argument = "moments"
 
     @classmethod
-    def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> "BatchNormMoments":
+    def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> Self:
         """Merge many parts, one row each, in fewer NumPy calls than repeated ``+``."""
         end = 1 + vectors.shape[1] // 2
         counts, means, m2s = vectors[:, :1], vectors[:, 1:end], vectors[:, end:]
         count = counts.sum()
         mean = (counts * means).sum(0) / max(count, 1)
-        m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)
+        with np.errstate(invalid="ignore"):  # inf in a batch gives NaN
+            m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)
         return cls._of(np.concatenate([[count], mean, m2]))
 
     def _check(self) -> None:
@@ -241,14 +229,7 @@ class BatchNormMoments(BatchNormTotals):
         """Sum of (src - mean)^2, for each channel: (C,), f64, read-only."""
         return self._halves()[1]
 
-    def __add__(self, other: "BatchNormMoments") -> "BatchNormMoments":
-        """Return the moments of both parts."""
-        if not isinstance(other, BatchNormMoments):
-            return NotImplemented
-        self._check_channels(other)
+    def _added(self, other: Self) -> Vector:
         if self.count == 0 or other.count == 0:
-            return other if self.count == 0 else self
-        count = self.count + other.count
-        mean = (self.count * self.mean + other.count * other.mean) / count
-        between = (other.mean - self.mean) ** 2 * (self.count * other.count / count)
-        return BatchNormMoments._of(np.concatenate([[count], mean, self.m2 + other.m2 + between]))
+            return other._vector if self.count == 0 else self._vector
+        return self._of_parts(np.stack([self._vector, other._vector]))._vector

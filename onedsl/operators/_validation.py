@@ -71,23 +71,20 @@ def check_inputs(schema: OpSchema, channel_axis: int | None, inputs: Sequence[ob
 
     The inputs are arrays, or `ArrayInfo` if there is no memory, and None for absent ones.
     """
-    infos = [
-        None if value is None and port.optional else _info(port.name, value)
-        for port, value in zip(schema.inputs, inputs, strict=True)
-    ]
+    infos = _infos(schema, inputs)
     _check_all_or_none(schema, infos)
-    expected = _Expected.of(schema, infos)
-    _, src = expected.tensor
+    first = _first(schema, infos)
+    _, src = first["tensor"]
     check_rank(schema, src.shape)
     check_tensor_dtype(schema, src.dtype)
     for port, info in zip(schema.inputs, infos, strict=True):
         if info is None:
             continue
-        if (port.name, info) == expected.statistic:
+        if (port.name, info) == first.get("statistic"):
             check_dtypes(schema, src.dtype, info.dtype, port.name)
             check_statistic_shape(schema, channel_axis, src.shape, port.name, info.shape)
         else:
-            expected.check(port, port.name, info)
+            _check_like(first, port, port.name, info)
 
 
 def _check_all_or_none(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> None:
@@ -100,31 +97,32 @@ def _check_all_or_none(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> N
         )
 
 
-@dataclass(frozen=True)
-class _Expected:
-    """The first tensor and the first statistic with their names; the other arrays must match."""
+def _infos(schema: OpSchema, inputs: Sequence[object]) -> list[ArrayInfo | None]:
+    return [
+        None if value is None and port.optional else _info(port.name, value)
+        for port, value in zip(schema.inputs, inputs, strict=True)
+    ]
 
-    tensor: tuple[str, ArrayInfo]
-    statistic: tuple[str, ArrayInfo] | None = None
 
-    @classmethod
-    def of(cls, schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> _Expected:
-        first: dict[str, tuple[str, ArrayInfo]] = {}
-        for port, info in zip(schema.inputs, infos, strict=True):
-            if info is not None:
-                first.setdefault(port.kind, (port.name, info))
-        return cls(**first)
+def _first(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> dict[str, tuple[str, ArrayInfo]]:
+    """Return name and info of the first array of each kind, which the others must match."""
+    ports = zip(schema.inputs, infos, strict=True)
+    given = [(port, info) for port, info in ports if info is not None]
+    return {port.kind: (port.name, info) for port, info in reversed(given)}
 
-    def check(self, port: Port, name: str, info: ArrayInfo) -> None:
-        like, expected = getattr(self, port.kind)
-        if info.dtype != expected.dtype:
-            raise TypeError(f"{name} must be {expected.dtype} like {like}, got {info.dtype}")
-        if info.shape == expected.shape:
-            return
-        if port.kind == "tensor":
-            raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
-        src, src_info = self.tensor
-        raise _wrong_channels(name, expected.shape, (src, src_info.shape), info.shape)
+
+def _check_like(
+    first: dict[str, tuple[str, ArrayInfo]], port: Port, name: str, info: ArrayInfo
+) -> None:
+    like, expected = first[port.kind]
+    if info.dtype != expected.dtype:
+        raise TypeError(f"{name} must be {expected.dtype} like {like}, got {info.dtype}")
+    if info.shape == expected.shape:
+        return
+    if port.kind == "tensor":
+        raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
+    src, src_info = first["tensor"]
+    raise _wrong_channels(name, expected.shape, (src, src_info.shape), info.shape)
 
 
 def _wrong_channels(
@@ -232,14 +230,14 @@ def check_out_memory(
     """
     src, dense_src = schema.inputs[0].name, dense[0]
     assert dense_src is not None
-    expected = _Expected.of(schema, _infos(schema, inputs))
+    first = _first(schema, _infos(schema, inputs))
     ports = zip(schema.inputs, inputs, strict=True)
     others = {port.name: array for port, array in ports if array is not None}
     for port, array in zip(schema.outputs, out, strict=True):
         if array is None:
             continue
         name = f"out.{port.name}"
-        expected.check(port, name, _info(name, array))
+        _check_like(first, port, name, _info(name, array))
         if not array.flags.aligned:
             raise ValueError(f"{name} must be aligned to its items, got {array.ctypes.data:#x}")
         if port.kind == "tensor" and not same_layout(array, dense_src):
@@ -279,9 +277,8 @@ def check_totals_include(
     schema: OpSchema, totals: BatchNormTotals, inputs: Sequence[Array | None]
 ) -> None:
     """Raise ValueError if valid inputs cannot be a part of what the totals were computed from."""
-    expected = _Expected.of(schema, _infos(schema, inputs))
-    assert expected.statistic is not None
-    (src_name, src), (_, statistic) = expected.tensor, expected.statistic
+    first = _first(schema, _infos(schema, inputs))
+    (src_name, src), (_, statistic) = first["tensor"], first["statistic"]
     channels = math.prod(statistic.shape)
     if totals.channels != channels:
         raise ValueError(
@@ -294,13 +291,6 @@ def check_totals_include(
             f"{totals._argument} must include the {count} elements per channel of {src_name}, got "
             f"only {totals.count} elements. Pass the sum of the results of reduce for all parts"
         )
-
-
-def _infos(schema: OpSchema, arrays: Sequence[Array | None]) -> list[ArrayInfo | None]:
-    return [
-        None if array is None else _info(port.name, array)
-        for port, array in zip(schema.inputs, arrays, strict=True)
-    ]
 
 
 # ---- Compiled operators ----

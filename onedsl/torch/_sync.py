@@ -91,7 +91,7 @@ def _all_reduce(sums: BatchNormSums, group: Group) -> BatchNormSums:
     """Add the sums of all processes."""
     vector = torch.from_numpy(sums.to_vector())
     distributed.all_reduce(vector, group=group)
-    return BatchNormSums.from_vector(vector.numpy(), allow_nan=True)
+    return BatchNormSums.from_vector(vector.numpy())
 
 
 def _f32(channels: Tensor | None) -> Tensor | None:
