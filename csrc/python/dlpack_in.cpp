@@ -103,27 +103,11 @@ py::object dlpack_capsule(const py::handle object) {
   }
 }
 
-// The tensor in a capsule, borrowed. An unversioned capsule has no read-only flag; as in NumPy it
-// counts as read-only.
-struct BorrowedTensor {
-  abi::Tensor tensor;
-  bool writeable = false;
-};
-
-std::optional<BorrowedTensor> tensor_in(const py::object& capsule) {
-  if (PyCapsule_IsValid(capsule.ptr(), abi::Versioned::name)) {
-    const auto* const managed = static_cast<const abi::Versioned*>(
-        PyCapsule_GetPointer(capsule.ptr(), abi::Versioned::name));
-    if (managed->version.major != 1) return std::nullopt;
-    return BorrowedTensor{managed->tensor,
-                          (managed->flags & (abi::read_only | abi::is_copied)) == 0};
-  }
-  if (PyCapsule_IsValid(capsule.ptr(), abi::Unversioned::name)) {
-    return BorrowedTensor{static_cast<const abi::Unversioned*>(
-                              PyCapsule_GetPointer(capsule.ptr(), abi::Unversioned::name))
-                              ->tensor};
-  }
-  return std::nullopt;
+// Returns the struct in a capsule that has its name, or null.
+template <class Struct>
+const Struct* struct_in(const py::object& capsule) {
+  if (!PyCapsule_IsValid(capsule.ptr(), Struct::name)) return nullptr;
+  return static_cast<const Struct*>(PyCapsule_GetPointer(capsule.ptr(), Struct::name));
 }
 
 std::optional<py::array> array_by_capsule(const py::handle object) {
@@ -133,14 +117,21 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   if (!is_host({device, id})) return std::nullopt;
   // The capsule is not marked as used, so it remains the owner of the memory.
   const py::object capsule = dlpack_capsule(object);
-  std::optional<BorrowedTensor> borrowed = tensor_in(capsule);
-  if (!borrowed || !is_valid(borrowed->tensor)) return std::nullopt;
+  const auto* const versioned = struct_in<abi::Versioned>(capsule);
+  const auto* const unversioned = struct_in<abi::Unversioned>(capsule);
+  if (versioned == nullptr && unversioned == nullptr) return std::nullopt;
+  if (versioned != nullptr && versioned->version.major != 1) return std::nullopt;
+  // An unversioned capsule has no read-only flag; as in NumPy it counts as read-only.
+  const bool writeable =
+      versioned != nullptr && (versioned->flags & (abi::read_only | abi::is_copied)) == 0;
+  abi::Tensor tensor = versioned != nullptr ? versioned->tensor : unversioned->tensor;
+  if (!is_valid(tensor)) return std::nullopt;
   std::vector<std::int64_t> strides;
-  if (borrowed->tensor.strides == nullptr) {
-    strides = c_strides(borrowed->tensor.rank, borrowed->tensor.shape);
-    borrowed->tensor.strides = strides.data();
+  if (tensor.strides == nullptr) {
+    strides = c_strides(tensor.rank, tensor.shape);
+    tensor.strides = strides.data();
   }
-  const std::optional<View> v = view_of(borrowed->tensor, borrowed->writeable);
+  const std::optional<View> v = view_of(tensor, writeable);
   return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
 }
 
@@ -149,9 +140,7 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
 const abi::ExchangeApi* exchange_api(const py::handle object) {
   const py::object capsule =
       py::getattr(py::type::handle_of(object), names().exchange_api, py::none());
-  if (!PyCapsule_IsValid(capsule.ptr(), abi::ExchangeApi::name)) return nullptr;
-  auto api = static_cast<const abi::ExchangeApi*>(
-      PyCapsule_GetPointer(capsule.ptr(), abi::ExchangeApi::name));
+  const auto* api = struct_in<abi::ExchangeApi>(capsule);
   while (api != nullptr && api->version.major != 1) api = api->previous;
   return api;
 }
