@@ -152,7 +152,7 @@ class CompiledGraph:
         begin = time.perf_counter()
         if not self._core.run(tuple(arrays.values()), tuple(buffers.values())):
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
-        log(self._record._replace(seconds=time.perf_counter() - begin))
+        log(self._record, seconds=time.perf_counter() - begin)
         _core.mark_written(list(given.values()))
         first = inputs[next(iter(self._inputs))]
         return {

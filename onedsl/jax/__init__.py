@@ -39,9 +39,9 @@ tested.
 - Export of a program that `jax.jit` partitions over devices. Export with `jax.shard_map` works.
 
 **Memory.** onedsl reads and writes XLA's own buffers and copies none. XLA passes row-major buffers
-only, so XLA itself copies a tensor that it stores in another order. XLA stores the tensors around
-convolutions as NXC. In an NCX network, pass NXC tensors to reduce these copies (15 instead of 24
-with three convolutions)::
+only, so XLA itself copies a tensor that it stores in another order; under `jax.vmap` it copies an
+array that the items share for each item. XLA stores the tensors around convolutions as NXC. In an
+NCX network, pass NXC tensors to reduce these copies (15 instead of 24 with three convolutions)::
 
     dst, mean, variance = onedsl.jax.batch_norm(jnp.moveaxis(src, 1, -1), gamma, beta, epsilon=1e-5)
     dst = jnp.moveaxis(dst, -1, 1)

@@ -48,10 +48,10 @@ def record(
     log(RunRecord(operation, dtype.name, geometry, *rest))
 
 
-def log(run: RunRecord) -> None:
-    """Log a run if `verbose` is in effect."""
+def log(run: RunRecord, **changes: Any) -> None:
+    """Log a run with some members changed, if `verbose` is in effect."""
     if _scopes:
-        _LOG.info("%s", run)
+        _LOG.info("%s", run._replace(**changes))
 
 
 def record_fallback(reason: str) -> None:
