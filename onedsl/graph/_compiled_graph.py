@@ -16,7 +16,6 @@ from ..runtime.run_log import RunRecord, log
 from ..tensors.arrays import (
     AnyArray,
     Array,
-    as_numpy,
     check_like,
     may_overlap,
     new_array,
@@ -91,8 +90,10 @@ class CompiledGraph:
         self.defects = _defects(op)
         self._kind = op.kind
         ports = PORTS[op.kind]
-        self._inputs = _by_name([port.name for port in ports["inputs"]], op.inputs)
-        self._outputs = _by_name([port.name for port in ports["outputs"]], op.outputs)
+        self._inputs = {port.name: t for port, t in zip(ports["inputs"], op.inputs, strict=False)}
+        self._outputs = {
+            port.name: t for port, t in zip(ports["outputs"], op.outputs, strict=False)
+        }
         self._record = RunRecord(
             op.kind,
             op.inputs[0].dtype,
@@ -141,10 +142,15 @@ class CompiledGraph:
         given = {} if out is None else dict(out)
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
         _check_names("out", given, self._outputs, missing=False)
-        arrays = {name: _checked(name, inputs[name], t) for name, t in self._inputs.items()}
+        arrays = {
+            name: check_like(name, inputs[name], tensor, "as in the graph")
+            for name, tensor in self._inputs.items()
+        }
         buffers = {
-            name: _checked(f"out[{name!r}]", given[name], t) if name in given else new_array(t)
-            for name, t in self._outputs.items()
+            name: check_like(f"out[{name!r}]", given[name], tensor, "as in the graph")
+            if name in given
+            else new_array(tensor)
+            for name, tensor in self._outputs.items()
         }
         self._check_memory(arrays, {name: buffers[name] for name in given})
         for defect in self.defects:
@@ -176,10 +182,6 @@ class CompiledGraph:
         return f"<onedsl.graph.CompiledGraph: {self.partition}, {self.num_threads} threads>"
 
 
-def _by_name(names: list[str], tensors: Sequence[LogicalTensor]) -> dict[str, LogicalTensor]:
-    return dict(zip(names, tensors, strict=False))
-
-
 def _geometry(op: GraphOp) -> tuple[int, int, int]:
     """Return the outer size, the channels and the inner size of src."""
     shape = op.inputs[0].shape or ()
@@ -192,7 +194,7 @@ def _check_limits(op: GraphOp) -> None:
     version = onednn_version()
     shape = op.inputs[0].shape or ()
     reason = ""
-    if math.prod(shape) > _MAX_ELEMENTS or any(map(_is_far, (*op.inputs, *op.outputs))):
+    if any(map(_is_far, (*op.inputs, *op.outputs))):
         reason = "onedsl does not pass tensors of 2^31 elements or more to oneDNN"
     elif op.kind == _GRADIENT and len(shape) < 4 and op.attrs.get("data_format", "NXC") == "NXC":
         reason = (
@@ -211,9 +213,9 @@ def _check_limits(op: GraphOp) -> None:
 
 
 def _is_far(tensor: LogicalTensor) -> bool:
-    """Return whether a tensor with gaps spans 2^31 elements or more."""
+    """Return whether a tensor spans 2^31 elements or more."""
     steps = zip(tensor.shape or (), tensor.strides or (), strict=True)
-    return sum((size - 1) * stride for size, stride in steps if size > 1) > _MAX_ELEMENTS
+    return sum((size - 1) * stride for size, stride in steps if size > 1) >= _MAX_ELEMENTS
 
 
 def _defects(op: GraphOp) -> tuple[str, ...]:
@@ -242,10 +244,3 @@ def _check_names(
             raise TypeError(f"{owner} must be among {names}, got {name}")
     if missing and (absent := [name for name in tensors if name not in given]):
         raise TypeError(f"{owner} must be {names}; {', '.join(absent)} missing")
-
-
-def _checked(name: str, value: AnyArray, tensor: LogicalTensor) -> Array:
-    """Return a caller's array as a NumPy view if it is as the tensor, or raise."""
-    array = as_numpy(name, value)
-    check_like(name, array, tensor, "as in the graph")
-    return array

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from .. import _core
 from ..runtime.capabilities import onednn_version
@@ -12,7 +11,6 @@ from ..runtime.errors import OneDNNError
 from ._check import check_graph
 from ._compiled_graph import CompiledGraph, refusals
 from ._convert import ops_to_core, partitions_from_core
-from ._drawing import draw
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, Partition
 
@@ -90,27 +88,16 @@ class Graph:
             If the text is not a document of this format. The message contains the path of the
             invalid value, such as ``graph[0].inputs[2].shape``.
         """
-        document = JsonValue.parse(text)
-        version = document.get("version", str, "")
-        return cls(
-            tuple(map(parse_op, document.at("graph").items("ops"))),
-            version=version,
-            engine_kind=document.get("engine_kind", str, "cpu"),
-            fpmath_mode=document.get("fpmath_mode", str, "strict"),
-        )
-
-    def draw(self, path: str | Path) -> None:
-        """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
-
-        Raises
-        ------
-        ValueError
-            If the path has another suffix.
-        ImportError
-            If matplotlib is not installed.
-        """
-        title = f"oneDNN {self.version}, {self.engine_kind}"
-        draw(Path(path), title, self.ops, self._known_partitions())
+        try:
+            document = JsonValue.parse(text)
+            return cls(
+                tuple(map(parse_op, document.at("graph").items("ops"))),
+                version=document.get("version", str, ""),
+                engine_kind=document.get("engine_kind", str, "cpu"),
+                fpmath_mode=document.get("fpmath_mode", str, "strict"),
+            )
+        except RecursionError:
+            raise ValueError("graph must be valid JSON: it has too many levels") from None
 
     def _known_partitions(self) -> tuple[Partition, ...]:
         """Return the partitions, or nothing if oneDNN cannot divide the graph."""

@@ -13,23 +13,6 @@ from ._parts import UNKNOWN_SIZE, Attribute, GraphOp, LogicalTensor
 
 _ATTRIBUTE_TYPES = ("string", "bool", "s64", "s64[]", "f32", "f32[]")
 _ROOT = "the document"
-_MAX_DEPTH = 16  # a graph has 6 levels
-
-
-def _is_deeper(document: Any, levels: int) -> bool:
-    """Return whether the lists and objects of a document are nested deeper than a number of levels.
-
-    This is a loop because recursion over a deep document would raise RecursionError.
-    """
-    values = [document]
-    for _ in range(levels):
-        values = [
-            item
-            for value in values
-            if isinstance(value, (dict, list))
-            for item in (value.values() if isinstance(value, dict) else value)
-        ]
-    return bool(values)
 
 
 class JsonValue:
@@ -42,14 +25,9 @@ class JsonValue:
     def parse(cls, text: str) -> JsonValue:
         """Parse a JSON document."""
         try:
-            document = json.loads(text)
-            if not _is_deeper(document, _MAX_DEPTH):
-                return cls(document)
-        except RecursionError:  # json.loads raises it for a very deep document
-            pass
+            return cls(json.loads(text))
         except ValueError as error:
             raise ValueError(f"graph must be valid JSON: {error}") from None
-        raise ValueError(f"graph must be valid JSON: at most {_MAX_DEPTH} levels are supported")
 
     def error(self, requirement: str) -> ValueError:
         """Return the exception for this value, which does not meet the requirement."""

@@ -91,19 +91,10 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
         Parameters
         ----------
-        src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the layer.
-        mean, variance : array, (C,), f32, or bf16 where src is bf16
-            The running statistics. They are not modified; the new ones are outputs.
-        gamma, beta : array, (C,), dtype of mean, optional
-            Scale and shift, both or neither. Defaults: ones and zeros.
+        src, mean, variance, gamma, beta, out, backend
+            As in `BatchNormForwardTraining`.
         residual : array, src's shape and dtype, optional
             Added before the ReLU. Default: zeros.
-        out : tuple of five arrays, optional
-            Writable arrays in the order of the results, with their shapes, dtypes and strides. dst
-            may be src itself; any other overlap is an error.
-        backend : {"auto", "onednn", "native"}
-            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------

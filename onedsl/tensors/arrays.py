@@ -76,8 +76,9 @@ def same_layout(array: Array, like: Array) -> bool:
     return bool(array.flags.aligned) and same_strides(array, like.strides)
 
 
-def check_like(name: str, array: Array, spec: Any, why: str, remedy: str = "") -> None:
-    """Raise unless an array is aligned and has shape, dtype and byte_strides of a spec."""
+def check_like(name: str, value: object, spec: Any, why: str, remedy: str = "") -> Array:
+    """Return a NumPy array, aligned and with a spec's shape, dtype and byte_strides, or raise."""
+    array = as_numpy(name, value)
     got = dtype_name(array.dtype)
     if got != spec.dtype:
         raise TypeError(f"{name} must be {spec.dtype} {why}, got {got}")
@@ -90,6 +91,7 @@ def check_like(name: str, array: Array, spec: Any, why: str, remedy: str = "") -
         )
     if not array.flags.aligned:
         raise ValueError(f"{name} must be aligned to its items. Pass {name}.copy()")
+    return array
 
 
 def new_array(spec: Any) -> Array:
