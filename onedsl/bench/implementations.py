@@ -57,8 +57,9 @@ def implementations(case: Case, problem: Problem | None = None) -> dict[str, Cal
     """Return the calls of all implementations and the triad, by name.
 
     onedsl, oneDNN if it supports the case, and PyTorch if it is installed have two calls each. One
-    writes to given memory, which is out of cache. One allocates its results, often in memory that
-    is still in cache. `problem` contains inputs in the case's data format, by default random ones.
+    writes to given memory, which is out of cache, where the library can. One allocates its results,
+    often in memory that is still in cache. `problem` contains inputs in the case's data format, by
+    default random ones.
     """
     tensors = memory(case, problem)
     return onedsl_calls(case, tensors) | pytorch_calls(case, tensors)
