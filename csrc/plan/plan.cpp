@@ -13,36 +13,36 @@
 namespace onedsl {
 namespace {
 
-template <class Port, class Pointer, class Function>
-void for_each_statistic(const PerPort<Port, Pointer>& ports, const Function& function) {
-  for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
-    const auto port = static_cast<Port>(i);
-    if (!is_tensor(port) && ports[port] != nullptr) function(port);
-  }
+template <class Port, class Pointer>
+PortSet<Port> statistics_of(const PerPort<Port, Pointer>& ports) {
+  PortSet<Port> statistics;
+  present(ports).for_each([&](const Port port) {
+    if (!is_tensor(port)) statistics.add(port);
+  });
+  return statistics;
 }
 
 // Calls run(ports) with 16-bit statistics of the type converted to f32, and converts the resulting
 // statistics back. `count` is the length of each statistic.
 template <class Run>
 void run_in_f32(const Ports& ports, const DataType type, const std::size_t count, const Run& run) {
-  std::size_t present = 0;
-  for_each_statistic(ports.in, [&](Input) { ++present; });
-  for_each_statistic(ports.out, [&](Output) { ++present; });
-  std::vector<float> values(present * count);
+  const InputSet inputs = statistics_of(ports.in);
+  const OutputSet outputs = statistics_of(ports.out);
+  std::vector<float> values((inputs.count() + outputs.count()) * count);
   float* next = values.data();
   Ports f32_ports = ports;
-  for_each_statistic(ports.in, [&](const Input port) {
+  inputs.for_each([&](const Input port) {
     const auto* const from = static_cast<const std::uint16_t*>(ports.in[port]);
     std::transform(from, from + count, next, type == DataType::bf16 ? bf16_to_f32 : f16_to_f32);
     f32_ports.in[port] = next;
     next += count;
   });
-  for_each_statistic(ports.out, [&](const Output port) {
+  outputs.for_each([&](const Output port) {
     f32_ports.out[port] = next;
     next += count;
   });
   run(f32_ports);
-  for_each_statistic(ports.out, [&](const Output port) {
+  outputs.for_each([&](const Output port) {
     const auto* const from = static_cast<const float*>(f32_ports.out[port]);
     std::transform(from, from + count, static_cast<std::uint16_t*>(ports.out[port]),
                    type == DataType::bf16 ? f32_to_bf16 : f32_to_f16);
@@ -51,9 +51,6 @@ void run_in_f32(const Ports& ports, const DataType type, const std::size_t count
 
 }  // namespace
 
-// "automatic" is never oneDNN: it sums in f32 one element after the other, so that its error
-// exceeds the tolerance of 1e-6 at some thousand elements per channel; and on most layouts it is
-// slower.
 Plan::Plan(const PlanKey& key) : key_(key) {
   if (key.onednn) {
     onednn_ = std::make_unique<onednn::Backend>(key.problem, key.num_threads);
