@@ -238,19 +238,17 @@ def _dense(schema: OpSchema, arrays: Sequence[Array | None]) -> tuple[Array | No
     """Return the arrays that are dense like the first tensor, and dense copies of the others."""
     dense: list[Array | None] = []
     for port, array in zip(schema.inputs, arrays, strict=True):
-        is_tensor = port.kind == "tensor"
-        like = dense[0] if dense and is_tensor else array
-        if array is None or like is None:
+        if array is None:
             dense.append(None)
-        elif (
-            _core.is_dense(array) and same_layout(array, like)
-            if is_tensor
-            else is_contiguous(array)
-        ):
-            dense.append(array)
+            continue
+        if port.kind == "statistic":
+            like, is_usable = array, is_contiguous(array)
         else:
+            like = dense[0] if dense and dense[0] is not None else array
+            is_usable = _core.is_dense(array) and same_layout(array, like)
+        if not is_usable:
             _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
-            copy = np.empty_like(like, order="K" if is_tensor else "C")
+            copy = np.empty_like(like, order="C" if port.kind == "statistic" else "K")
             copy[...] = array
-            dense.append(copy)
+        dense.append(array if is_usable else copy)
     return tuple(dense)

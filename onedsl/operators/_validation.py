@@ -76,7 +76,7 @@ def check_inputs(schema: OpSchema, channel_axis: int | None, inputs: Sequence[ob
     first = _first(schema, infos)
     _, src = first["tensor"]
     check_rank(schema, src.shape)
-    check_tensor_dtype(schema, src.dtype)
+    check_dtypes(schema, src.dtype)
     for port, info in zip(schema.inputs, infos, strict=True):
         if info is None:
             continue
@@ -137,16 +137,13 @@ def _wrong_channels(
     )
 
 
-def check_tensor_dtype(schema: OpSchema, data: str) -> None:
-    """Raise TypeError if tensors cannot have this dtype."""
+def check_dtypes(
+    schema: OpSchema, data: str, statistic: str | None = None, argument: str = ""
+) -> None:
+    """Raise TypeError if the dtypes of tensors and statistics are not in the type table."""
     if data not in schema.types:
         raise TypeError(f"{schema.inputs[0].name} must be {' or '.join(schema.types)}, got {data}")
-
-
-def check_dtypes(schema: OpSchema, data: str, statistic: str, argument: str) -> None:
-    """Raise TypeError if the dtypes of tensors and statistics are not in the type table."""
-    check_tensor_dtype(schema, data)
-    if statistic not in schema.types[data]:
+    if statistic is not None and statistic not in schema.types[data]:
         raise TypeError(
             f"{argument} must be {' or '.join(schema.types[data])} where {schema.inputs[0].name} "
             f"is {data}, got {statistic}"

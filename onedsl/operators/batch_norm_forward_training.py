@@ -10,10 +10,10 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _single_op_graph
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
+from ._single_op_graph import graph_of
 from ._sums import BatchNormMoments
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
@@ -199,18 +199,6 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
             backend=backend,
         )
 
-    def graph(
-        self,
-        spec: TensorSpec,
-        *,
-        stats_dtype: DType = "f32",
-        gamma: bool = True,
-    ) -> Graph:
+    def graph(self, spec: TensorSpec, *, stats_dtype: DType = "f32", gamma: bool = True) -> Graph:
         """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does."""
-        return _single_op_graph.graph_of(
-            SCHEMA,
-            self._attributes,
-            spec,
-            stats_dtype,
-            gamma=gamma,
-        )
+        return graph_of(self, spec, stats_dtype, gamma)

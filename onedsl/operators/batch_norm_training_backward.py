@@ -10,11 +10,12 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _single_op_graph, _validation
 from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
+from ._single_op_graph import graph_of
 from ._sums import BatchNormSums
+from ._validation import parse_outputs
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
@@ -135,8 +136,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         GammaIgnoredWarning
             If gamma is given with ``outputs="diff_src"``.
         """
-        all_outputs = _validation.parse_outputs(outputs, SCHEMA)
-        return self._call((src, diff_dst, mean, variance, gamma), all_outputs, out, backend)
+        inputs = (src, diff_dst, mean, variance, gamma)
+        return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
 
     def reduce(
         self, src: AnyArray, diff_dst: AnyArray, mean: AnyArray, variance: AnyArray
@@ -175,8 +176,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         BatchNormGradients
             diff_src of this part. diff_gamma and diff_beta are those of the whole batch.
         """
-        all_outputs = _validation.parse_outputs(outputs, SCHEMA)
-        return self._apply(sums, (src, diff_dst, mean, variance, gamma), all_outputs, out)
+        inputs = (src, diff_dst, mean, variance, gamma)
+        return self._apply(sums, inputs, parse_outputs(outputs, SCHEMA), out)
 
     def compile(
         self,
@@ -209,7 +210,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             spec,
             stats_dtype=stats_dtype,
             given={"gamma": gamma},
-            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
+            all_outputs=parse_outputs(outputs, SCHEMA),
             backend=backend,
         )
 
@@ -235,11 +236,4 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         -------
         onedsl.graph.Graph
         """
-        return _single_op_graph.graph_of(
-            SCHEMA,
-            self._attributes,
-            spec,
-            stats_dtype,
-            gamma=gamma,
-            all_outputs=_validation.parse_outputs(outputs, SCHEMA),
-        )
+        return graph_of(self, spec, stats_dtype, gamma, parse_outputs(outputs, SCHEMA))
