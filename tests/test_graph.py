@@ -1,4 +1,4 @@
-"""onedsl.graph: graphs of compiled operators, drawing, and JSON."""
+"""onedsl.graph: graphs of compiled operators, and JSON."""
 
 from __future__ import annotations
 

@@ -128,8 +128,7 @@ class BatchNormSums(BatchNormTotals):
     """The sums of the gradient over a part of the batch. Those of two parts add with ``+``.
 
     `BatchNormTrainingBackward.reduce` returns the sums of a part. Pass the total over all parts to
-    ``apply``. There is one value per channel. For statistics of any other shape, there is one value
-    per element, in C order.
+    ``apply``.
 
     Notes
     -----
