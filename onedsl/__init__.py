@@ -15,7 +15,7 @@
 - `TensorSpec`, `DataFormat`: descriptions of tensors.
 - `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
   `BatchNormalizationGradients`: the results of calls.
-- `Compiled`: the results of ``compile``.
+- `Compiled` and its subclasses, one for each operator: the results of ``compile``.
 - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
 - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
 
@@ -74,15 +74,35 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
 from . import graph, testing
 from .operators._compiled import Compiled
 from .operators._sums import BatchNormMoments, BatchNormSums, BatchNormTotals
-from .operators.batch_norm_forward_training import BatchNormForward, BatchNormForwardTraining
-from .operators.batch_norm_relu_forward_training import BatchNormReLUForwardTraining
+from .operators.batch_norm_forward_training import (
+    BatchNormForward,
+    BatchNormForwardTraining,
+    CompiledBatchNormForwardTraining,
+)
+from .operators.batch_norm_relu_forward_training import (
+    BatchNormReLUForwardTraining,
+    CompiledBatchNormReLUForwardTraining,
+)
 from .operators.batch_norm_relu_training_backward import (
     BatchNormReLUGradients,
     BatchNormReLUTrainingBackward,
+    CompiledBatchNormReLUTrainingBackward,
 )
-from .operators.batch_norm_training_backprop import BatchNormDeltas, BatchNormTrainingBackprop
-from .operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
-from .operators.batch_normalization_grad import BatchNormalizationGrad, BatchNormalizationGradients
+from .operators.batch_norm_training_backprop import (
+    BatchNormDeltas,
+    BatchNormTrainingBackprop,
+    CompiledBatchNormTrainingBackprop,
+)
+from .operators.batch_norm_training_backward import (
+    BatchNormGradients,
+    BatchNormTrainingBackward,
+    CompiledBatchNormTrainingBackward,
+)
+from .operators.batch_normalization_grad import (
+    BatchNormalizationGrad,
+    BatchNormalizationGradients,
+    CompiledBatchNormalizationGrad,
+)
 from .runtime.capabilities import Capabilities, Support, capabilities
 from .runtime.errors import (
     GammaIgnoredWarning,
@@ -116,6 +136,12 @@ __all__ = [  # noqa: RUF022
     "BatchNormMoments",
     "BatchNormTotals",
     "Compiled",
+    "CompiledBatchNormTrainingBackward",
+    "CompiledBatchNormForwardTraining",
+    "CompiledBatchNormReLUForwardTraining",
+    "CompiledBatchNormReLUTrainingBackward",
+    "CompiledBatchNormTrainingBackprop",
+    "CompiledBatchNormalizationGrad",
     "OneDNNError",
     "UnsupportedError",
     "GammaIgnoredWarning",

@@ -49,8 +49,9 @@ def test_pages_have_parameters_and_returns_of_calls(pages, name):
 
 
 def test_the_overview_lists_every_name():
+    """Except `Compiled`'s subclasses, which it names together."""
     listed = {*re.findall(r"`(\w+)`", onedsl.__doc__), "__version__"}
-    assert {*onedsl.__all__} <= listed
+    assert {n for n in onedsl.__all__ if not re.match("Compiled.", n)} <= listed
 
 
 def test_the_sidebar_lists_all_modules(pages):

@@ -19,7 +19,12 @@ class Compiled(Generic[Result]):
     """An operator with a plan for one `TensorSpec` on one backend: the result of ``compile``.
 
     A call validates its arrays and runs the plan; a direct call looks for the plan in a cache,
-    which takes about a third longer for tensors of a few elements.
+    which takes about a third longer for tensors of a few elements. A call has the arrays of a
+    direct call, in the same order and under the same names, and ``out``. Tensors must have the
+    spec's shape, dtype and strides, and are never copied. Statistics must have `stats_shape` and
+    `stats_dtype`; those that are not contiguous are copied. An optional input must be passed if and
+    only if the operator was compiled for it. An array that is not as compiled for raises TypeError
+    or ValueError, and nothing is written.
 
     Many threads may make calls at once. After a fork, the first call in the child compiles again
     for one thread, because OpenMP's threads do not survive a fork.
@@ -30,7 +35,6 @@ class Compiled(Generic[Result]):
         "_core",
         "_drops_ignored",
         "_given",
-        "_names",
         "_operator",
         "_spec",
         "_statistics",
@@ -54,7 +58,6 @@ class Compiled(Generic[Result]):
         """
         schema = operator._schema
         self._operator = operator
-        self._names = tuple(port.name for port in schema.inputs)
         self._spec = _validation.check_spec(spec)
         self._given = 0
         for i, port in enumerate(schema.inputs):
@@ -87,48 +90,17 @@ class Compiled(Generic[Result]):
             onednn=_attributes.parse_backend(backend),
         )
 
-    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Result:
-        """Compute the results of a direct call, without copies of tensors.
-
-        Parameters
-        ----------
-        *inputs, **named : array
-            The arrays of a direct call, in the same order and under the same names. Tensors must
-            have the spec's shape, dtype and strides. Statistics must have `stats_shape` and
-            `stats_dtype`; those that are not contiguous are copied. An optional input must be
-            passed if and only if the operator was compiled for it.
-        out : tuple of arrays, optional
-            As in a direct call.
-
-        Returns
-        -------
-        tuple
-            The operator's named tuple of results.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an array is missing or not as compiled for. Nothing was written.
-        """
-        if named or len(inputs) != len(self._names):
-            inputs = self._in_order(inputs, named)
+    def _call(self, inputs: Arrays, out: Any) -> Result:
+        """Validate and run a call, from the ``__call__`` of a class, which a user calls."""
         operator = self._operator
         if self._drops_ignored:
-            inputs = operator._drop_ignored(inputs, stacklevel=3)
+            inputs = operator._drop_ignored(inputs, stacklevel=4)
         results = self._core.run(inputs, out)
         if results is None:
             results = operator._validate_and_run(
                 self._core.run, inputs, self._all_outputs, out, self._check
             )
         return operator._result(results, out)
-
-    def _in_order(self, inputs: Arrays, named: Mapping[str, Any]) -> Arrays:
-        """Return an array or None for each input of the operator."""
-        rest = self._names[len(inputs) :]
-        if len(inputs) > len(self._names) or not named.keys() <= {*rest}:
-            got = ", ".join([f"{len(inputs)} arrays", *named])
-            raise TypeError(f"the inputs must be {', '.join(self._names)}, got {got}")
-        return (*inputs, *map(named.get, rest))
 
     @property
     def spec(self) -> TensorSpec:

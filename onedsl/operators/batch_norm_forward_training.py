@@ -37,6 +37,25 @@ class BatchNormForward(NamedTuple, Generic[SrcArray]):
 SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
 
 
+class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
+    """A compiled `BatchNormForwardTraining`."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        src: SrcArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormForward[SrcArray]:
+        """Compute all outputs: a direct call without copies of tensors (see `Compiled`)."""
+        return self._call((src, mean, variance, gamma, beta), out)
+
+
 class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     """Batch normalization in training: the op of this name in oneDNN's Graph API.
 
@@ -177,7 +196,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         stats_dtype: DType = "f32",
         gamma: bool = True,
         backend: Backend = "auto",
-    ) -> Compiled[BatchNormForward]:
+    ) -> CompiledBatchNormForwardTraining:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -189,9 +208,9 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
         Returns
         -------
-        Compiled
+        CompiledBatchNormForwardTraining
         """
-        return Compiled(
+        return CompiledBatchNormForwardTraining(
             self,
             spec,
             stats_dtype=stats_dtype,

@@ -14,6 +14,26 @@ from .batch_norm_forward_training import BatchNormForward, Out
 SCHEMA = OpSchema.of(_core.Operation.relu_forward_training, BatchNormForward)
 
 
+class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
+    """A compiled `BatchNormReLUForwardTraining`."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        src: SrcArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        residual: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormForward[SrcArray]:
+        """Compute all outputs: a direct call without copies of tensors (see `Compiled`)."""
+        return self._call((src, mean, variance, gamma, beta, residual), out)
+
+
 class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     """Batch normalization in training, fused with the addition of a residual and a ReLU.
 
@@ -111,7 +131,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         gamma: bool = True,
         residual: bool = False,
         backend: Backend = "auto",
-    ) -> Compiled[BatchNormForward]:
+    ) -> CompiledBatchNormReLUForwardTraining:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -125,9 +145,9 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
         Returns
         -------
-        Compiled
+        CompiledBatchNormReLUForwardTraining
         """
-        return Compiled(
+        return CompiledBatchNormReLUForwardTraining(
             self,
             spec,
             stats_dtype=stats_dtype,

@@ -51,6 +51,27 @@ def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> bool:
     return residual
 
 
+class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
+    """A compiled `BatchNormReLUTrainingBackward`."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        dst: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormReLUGradients[SrcArray]:
+        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
+        return self._call((src, diff_dst, mean, variance, gamma, beta, dst), out)
+
+
 class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     """The gradient of `BatchNormReLUForwardTraining`.
 
@@ -173,7 +194,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         dst: bool = False,
         residual: bool = False,
         backend: Backend = "auto",
-    ) -> Compiled[BatchNormReLUGradients]:
+    ) -> CompiledBatchNormReLUTrainingBackward:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -189,9 +210,9 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
         Returns
         -------
-        Compiled
+        CompiledBatchNormReLUTrainingBackward
         """
-        return Compiled(
+        return CompiledBatchNormReLUTrainingBackward(
             self,
             spec,
             stats_dtype=stats_dtype,

@@ -40,6 +40,25 @@ SCHEMA = OpSchema.of(
 )
 
 
+class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
+    """A compiled `BatchNormTrainingBackprop`."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        input_forward: SrcArray,
+        output_delta: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormDeltas[SrcArray]:
+        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
+        return self._call((input_forward, output_delta, mean, variance, gamma), out)
+
+
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     """`BatchNormTrainingBackward` with the names of the oneDNN Graph specification.
 
@@ -117,9 +136,9 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         gamma: bool = True,
         outputs: Literal["all", "input_delta"] = "all",
         backend: Backend = "auto",
-    ) -> Compiled[BatchNormDeltas]:
+    ) -> CompiledBatchNormTrainingBackprop:
         """Compile for one spec, with the parameters of `BatchNormTrainingBackward.compile`."""
-        return Compiled(
+        return CompiledBatchNormTrainingBackprop(
             self,
             spec,
             stats_dtype=stats_dtype,

@@ -34,6 +34,25 @@ class BatchNormGradients(NamedTuple, Generic[SrcArray]):
 SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormGradients, ignored="gamma")
 
 
+class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
+    """A compiled `BatchNormTrainingBackward`."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormGradients[SrcArray]:
+        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
+        return self._call((src, diff_dst, mean, variance, gamma), out)
+
+
 class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     """The gradient of batch normalization: the op of this name in oneDNN's Graph API.
 
@@ -187,7 +206,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         gamma: bool = True,
         outputs: Literal["all", "diff_src"] = "all",
         backend: Backend = "auto",
-    ) -> Compiled[BatchNormGradients]:
+    ) -> CompiledBatchNormTrainingBackward:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -203,9 +222,9 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
         Returns
         -------
-        Compiled
+        CompiledBatchNormTrainingBackward
         """
-        return Compiled(
+        return CompiledBatchNormTrainingBackward(
             self,
             spec,
             stats_dtype=stats_dtype,

@@ -68,6 +68,25 @@ def _reordered_axes(
     return (*(axis for axis in range(len(shape)) if axis not in order), *order)
 
 
+class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
+    """A compiled `BatchNormalizationGrad`."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        input: SrcArray,  # noqa: A002 - the field is InputTensor
+        input_gradient: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        scale: AnyArray,
+        *,
+        out: Out | None = None,
+    ) -> BatchNormalizationGradients[SrcArray]:
+        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
+        return self._call((input, input_gradient, mean, variance, scale), out)
+
+
 class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     """The gradient for frozen statistics, with the names of DirectML.
 
@@ -194,7 +213,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         *,
         outputs: Literal["all", "output_gradient"] = "all",
         backend: Backend = "auto",
-    ) -> Compiled[BatchNormalizationGradients]:
+    ) -> CompiledBatchNormalizationGrad:
         """Compile for one shape, dtype and memory layout.
 
         Parameters
@@ -209,9 +228,9 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
         Returns
         -------
-        Compiled
+        CompiledBatchNormalizationGrad
         """
-        return Compiled(
+        return CompiledBatchNormalizationGrad(
             self,
             spec,
             stats_dtype=check_spec(spec).dtype,

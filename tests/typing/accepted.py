@@ -51,8 +51,8 @@ def forward(src: Float32, mean: Float32, variance: Float32) -> None:
     dst, running_mean, running_variance, batch_mean, batch_variance = result
     op(src, mean, variance, out=(dst, running_mean, running_variance, batch_mean, batch_variance))
     plan = op.compile(onedsl.TensorSpec.of(src), gamma=False, backend="auto")
-    assert_type(plan, onedsl.Compiled[onedsl.BatchNormForward])
-    assert_type(plan(src=src, mean=mean, variance=variance, out=result), onedsl.BatchNormForward)
+    assert_type(plan, onedsl.CompiledBatchNormForwardTraining)
+    assert_type(plan(src=src, mean=mean, variance=variance, out=result).dst, Float32)
 
 
 def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
@@ -83,8 +83,8 @@ def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> N
     assert_type(result, onedsl.BatchNormForward[Float32])
     assert_type(result.dst, Float32)
     plan = op.compile(spec)
-    assert_type(plan, onedsl.Compiled[onedsl.BatchNormForward])
-    print(plan(src, mean, variance, mean, mean).dst)
+    assert_type(plan, onedsl.CompiledBatchNormReLUForwardTraining)
+    assert_type(plan(src, mean, variance, mean, mean).dst, Float32)
 
     gradient = onedsl.BatchNormReLUTrainingBackward(1e-5, "NXC", clip=6.0)
     grads = gradient(src, diff_dst, mean, variance, mean, mean, dst=result.dst, residual=True)
@@ -92,8 +92,8 @@ def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> N
     assert_type(grads.diff_residual, Float32 | None)
     print(grads.diff_src, grads.diff_gamma, grads.diff_beta, grads.diff_residual)
     compiled = gradient.compile(spec, dst=False)
-    assert_type(compiled, onedsl.Compiled[onedsl.BatchNormReLUGradients])
-    print(compiled(src, diff_dst, mean, variance, mean, mean).diff_src)
+    assert_type(compiled, onedsl.CompiledBatchNormReLUTrainingBackward)
+    assert_type(compiled(src, diff_dst, mean, variance, mean, mean).diff_src, Float32)
 
 
 def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
@@ -102,25 +102,25 @@ def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) 
     assert_type(spec.dtype, str)
     op = onedsl.BatchNormTrainingBackward(1e-5)
     plan = op.compile(spec, stats_dtype="f32", gamma=False, outputs="all", backend="auto")
-    assert_type(plan, onedsl.Compiled[onedsl.BatchNormGradients])
+    assert_type(plan, onedsl.CompiledBatchNormTrainingBackward)
     grads = plan(src, diff_dst, mean, variance)
-    assert_type(grads, onedsl.BatchNormGradients)
+    assert_type(grads, onedsl.BatchNormGradients[Float32])
     again = plan(src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads)
-    print(again.diff_src)
+    assert_type(again.diff_src, Float32)
 
     backprop = onedsl.BatchNormTrainingBackprop(1e-5).compile(spec, outputs="input_delta")
-    assert_type(backprop, onedsl.Compiled[onedsl.BatchNormDeltas])
+    assert_type(backprop, onedsl.CompiledBatchNormTrainingBackprop)
     deltas = backprop(
         input_forward=src, output_delta=diff_dst, mean=mean, variance=variance, gamma=mean
     )
-    assert_type(deltas, onedsl.BatchNormDeltas)
+    assert_type(deltas.input_delta, Float32)
 
     shape = (1,) * (src.ndim - 1) + mean.shape
     ones = np.ones(shape, np.float32)
     frozen = onedsl.BatchNormalizationGrad(1e-5).compile(spec, shape)
-    assert_type(frozen, onedsl.Compiled[onedsl.BatchNormalizationGradients])
+    assert_type(frozen, onedsl.CompiledBatchNormalizationGrad)
     result = frozen(input=src, input_gradient=diff_dst, mean=ones, variance=ones, scale=ones)
-    assert_type(result, onedsl.BatchNormalizationGradients)
+    assert_type(result.output_gradient, Float32)
 
     for each in (plan, backprop, frozen):
         describe(each)

@@ -52,7 +52,9 @@ op.compile(spec, backend="fast")  # type: ignore[arg-type]  # pyright: ignore[re
 op.compile(spec, stats_dtype="f64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op.compile(spec, gamma=ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 backprop.compile(spec, outputs="diff_src")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+backprop.compile(spec)(src=x, diff_dst=x, mean=ones, variance=ones)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 grad.compile(spec)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+grad.compile(spec, (1, 3), outputs="all")(x, x, ones, ones)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 only_deltas: onedsl.Compiled[onedsl.BatchNormDeltas] = op.compile(spec)  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 onedsl.capabilities().runs_in_onednn("f64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
