@@ -1,6 +1,6 @@
-"""oneDNN's graph of one op in both data formats: printed, compiled, run, checked, timed.
+"""oneDNN's graph of one op in both data formats: printed, drawn, compiled, run, checked, timed.
 
-python onednn_graph.py    # also writes onednn_graph_NXC.json and onednn_graph_NCX.json
+python onednn_graph.py    # also writes onednn_graph_NXC.svg and .json, and the same for NCX
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def main() -> None:
         op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
         graph = op.graph(onedsl.TensorSpec(shape))
         print(graph)
+        graph.draw(f"onednn_graph_{data_format}.svg")
 
         file = Path(f"onednn_graph_{data_format}.json")
         file.write_text(graph.to_json())

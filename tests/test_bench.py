@@ -12,6 +12,7 @@ import statistics
 import time
 
 import helpers
+import matplotlib as mpl
 import numpy as np
 import pytest
 from rich.console import Console
@@ -25,7 +26,8 @@ from onedsl.bench.implementations import (
     uses_non_temporal_stores,
 )
 from onedsl.bench.measure import change_of, key_of, standard_error
-from onedsl.cli.bench import layer_shapes, rows_tables, summary
+from onedsl.cli.bench import layer_shapes, rows_tables, summary, titles
+from onedsl.cli.plot import draw
 from onedsl.runtime import timing
 from onedsl.runtime.timing import MIN_ROUNDS, SAMPLE_SECONDS, median_seconds
 
@@ -47,10 +49,10 @@ def printed(table, width):
     return console.file.getvalue()
 
 
-def test_bench_writes_a_table_and_json(tmp_path, capsys):
-    figures = tmp_path / "bench.json"
+def test_bench_writes_a_table_json_and_a_picture(tmp_path, capsys):
+    figures, picture = tmp_path / "bench.json", tmp_path / "bench.png"
     chosen = ["--dtype", "f16", "--format", "NCX"]
-    assert run("small", "64x48", *chosen, "--json", str(figures)) == 0
+    assert run("small", "64x48", *chosen, "--json", str(figures), "--plot", str(picture)) == 0
     shown = capsys.readouterr().out
     assert "1x4x4x8" in shown
     assert "64x48" in shown
@@ -61,6 +63,7 @@ def test_bench_writes_a_table_and_json(tmp_path, capsys):
         assert row["seconds"]["onedsl"] > 0
         assert row["seconds"]["triad"] > 0
         assert row["noise"].keys() == row["seconds"].keys()
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_one_of_two_calls_allocates():
@@ -166,7 +169,7 @@ def test_summary_reports_mean_and_lowest_ratio():
     assert "lowest 2.00 (backward 4x5 f32 NXC)" in lines[1]
 
 
-def test_noise_is_reported(monkeypatch):
+def test_noise_is_reported(tmp_path, monkeypatch):
     rows = [row(), row(noisy=True), row(noisy=True)]
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     *_, count, warning = summary(rows)
@@ -174,6 +177,7 @@ def test_noise_is_reported(monkeypatch):
     assert "OMP_WAIT_POLICY=passive" in warning
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     assert "OMP_WAIT_POLICY" not in summary(rows)[-1]
+    assert "2 of 3 rows are noisy." in texts_of_picture(tmp_path, rows)
 
 
 def test_the_monitor_counts_other_programs(monkeypatch):
@@ -265,14 +269,43 @@ def test_ncx_over_nxc_is_in_the_row_of_ncx():
     assert "3.50" not in nxc
 
 
-def test_the_table_has_only_what_ran():
+def texts_of_picture(tmp_path, rows):
+    """Draw rows and return the texts in the picture."""
+    picture = tmp_path / "picture.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        draw(picture, rows, *titles(rows))
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+
+
+def test_table_and_picture_have_only_what_ran(tmp_path):
     rows = [row(seconds={"onedsl": 1, "PyTorch": 2})]
     shown = printed(next(rows_tables(rows, {})), 100)
-    header = shown[shown.index("type,") : shown.index("4x5")].split()
+    header = shown[shown.index("type,") : shown.index("4x5")]
+    texts = texts_of_picture(tmp_path, rows)
+    assert "onedsl: 2.0 times as fast as PyTorch" in texts
     assert len(summary(rows)) == 1
     assert summary([row()]) == []
-    assert {"PyTorch", "onedsl"} <= set(header)
-    assert "oneDNN" not in header
+    for text in (header.split(), texts):
+        assert {"PyTorch", "onedsl"} <= set(text)
+        assert "oneDNN" not in text
+
+
+def test_the_picture_names_layers_and_implementations(tmp_path):
+    shares = {"onedsl": 1.0, "oneDNN": 2.0, "PyTorch": 3.0}
+    rows = [row(shape, shares, dtype=d) for shape in ((4, 5), (6, 7)) for d in ("f32", "bf16")]
+    rows.append(
+        row((10, 10), {"onedsl": 1.0, "triad": 12.0})
+    )  # noise makes it faster than the floor
+    texts = texts_of_picture(tmp_path, rows)
+    title = "onedsl: 2.0 times as fast as oneDNN and 3.0 times as fast as PyTorch"
+    for label in (title, "backward 4x5 NXC", "backward 6x7 NXC", "f32", "bf16", *shares):
+        assert label in texts
+    assert "Layers (N, X, C): w. Geometric mean of all rows." in texts
+    assert 4 <= len([text for text in texts if text.endswith("%") and text[:-1].isdigit()]) <= 16
+    picture = (tmp_path / "picture.svg").read_text()
+    for color, extra in (("#0072b2", 0), ("#d55e00", 1), ("#8a8a8a", 0)):
+        marks = [line for line in picture.splitlines() if "<use " in line and color in line.lower()]
+        assert len(marks) == 4 + extra + 1, "one for each row and one in the legend"
 
 
 def test_short_calls_are_repeated_and_long_ones_are_not():
@@ -316,7 +349,8 @@ PRESETS = "must be one of small, resnet50, mobilenetv2, transformer, images, or 
         (["--format", "NHWC"], "'NHWC' is not one of 'NXC', 'NCX'"),
         *(([f"--seconds={text}"], "is not in the range 0<x<=3600") for text in ("0", "inf")),
         (["--json", "nowhere/figures.json"], "must be in an existing directory"),
-        (["--json", "folder"], "must be a writable file"),
+        (["--plot", "folder.png"], "must be a writable file"),
+        (["--plot", "picture.doc"], "must end in .png, .pdf, .svg"),
         (["vgg"], PRESETS),
         ([""], PRESETS),
         (["32x0"], "must have no size of 0, got '32x0'"),
@@ -326,7 +360,7 @@ PRESETS = "must be one of small, resnet50, mobilenetv2, transformer, images, or 
 )
 def test_invalid_options_are_rejected(options, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder.png").mkdir()
     monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
     assert main(["bench", *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

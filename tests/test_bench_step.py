@@ -85,6 +85,7 @@ def test_networks_have_the_published_numbers_of_parameters():
         ("--step --processes many", "'many' is not a valid integer"),
         ("--step --dtype f16", "--dtype must be f32 or bf16 with --step, got 'f16'"),
         ("--step --seconds 2", "--seconds cannot be combined with --step"),
+        ("--step --plot steps.png", "--plot cannot be combined with --step"),
         ("--step --operation forward", "--operation cannot be combined with --step"),
         ("small --batch 3", "--batch needs --step"),
         ("--processes 3", "--processes needs --step"),

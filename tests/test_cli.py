@@ -486,6 +486,11 @@ CLICK = "onedsl's command line needs click: pip install 'onedsl[cli]'"
     [
         ("click", "info", CLICK),
         ("rich", "info", CLICK.replace("click", "rich")),
+        (
+            "matplotlib",
+            "bench --plot picture.png",
+            "--plot needs matplotlib: pip install 'onedsl[cli]'",
+        ),
         ("torch", "bench --step", "--step needs PyTorch: pip install 'onedsl[torch]'"),
     ],
 )

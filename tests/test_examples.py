@@ -84,12 +84,15 @@ def test_compiled(tmp_path):
 
 
 def test_onednn_graph(tmp_path):
+    pytest.importorskip("matplotlib")
     child = run(tmp_path, "onednn_graph.py")
     assert child.stderr == ""
     lines = child.stdout.splitlines()
     assert lines.count("partition of op 0: BatchNormTrainingBackward, supported") == 2
     assert sum(bool(re.fullmatch(r"right, [\d,]+ us", line)) for line in lines) == 2
     for data_format in ("NXC", "NCX"):
+        drawing = (tmp_path / f"onednn_graph_{data_format}.svg").read_text()
+        assert drawing.rstrip().endswith("</svg>")
         graph = onedsl.graph.Graph.from_json(
             (tmp_path / f"onednn_graph_{data_format}.json").read_text()
         )
@@ -162,7 +165,7 @@ def test_jax(tmp_path, example, library, devices):
 
 
 def test_compare_data_formats(tmp_path):
-    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
     options = ("2x7x7x512", "40x3x8", "--seconds", "0.01", "--save", "picture.png")
     child = run(tmp_path, "compare_data_formats.py", *options)
     rows = [line.split() for line in child.stdout.splitlines()]
@@ -177,7 +180,7 @@ def test_compare_data_formats(tmp_path):
 
 
 def test_compare_data_formats_stops_at_a_wrong_gradient():
-    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
     verify = runpy.run_path(str(EXAMPLES / "compare_data_formats.py"))["verify"]
     problem = testing.random_problem((2, 5, 5, 3))
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
@@ -190,7 +193,7 @@ def test_compare_data_formats_stops_at_a_wrong_gradient():
 
 @pytest.mark.parametrize("layer", ["4x4", "8x40x0x96", "8x40x40xC", "resnet50"])
 def test_compare_data_formats_rejects_invalid_layers(tmp_path, layer):
-    pytest.importorskip("matplotlib", reason="the extra `examples` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
     child = run(tmp_path, "compare_data_formats.py", layer, status=2)
     assert f"must be three or more sizes, got '{layer}'" in child.stderr
 

@@ -6,6 +6,8 @@ import copy
 import dataclasses
 import json
 import math
+import re
+import sys
 
 import helpers
 import pytest
@@ -140,6 +142,40 @@ def test_operators_without_a_graph():
     compiled = onedsl.BatchNormTrainingBackward(1e-5).compile(onedsl.TensorSpec((4, 8)))
     with pytest.raises(AttributeError, match=r'[Cc]ompile with backend="onednn"'):
         compiled.graph  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["backward", "forward, residual, clipped"])
+def test_drawings_label_everything(name, tmp_path):
+    """The label of each op, attribute, tensor and partition is in the drawing."""
+    mpl = pytest.importorskip("matplotlib")
+    compiled = COMPILED[name](onedsl.TensorSpec((2, 4, 4, 16)))
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        compiled.graph.draw(tmp_path / "graph.svg")
+    texts = "\n".join(re.findall(r">([^<]+)</", (tmp_path / "graph.svg").read_text()))
+    for op in compiled.graph.ops:
+        assert op.kind in texts
+        for key, value in op.attrs.items():
+            assert f"{key} = {value}" in texts
+        for _, _, tensor in op.ports:
+            assert f"{tensor.id}: " in texts
+    for part in compiled.graph.partitions():
+        assert str(part) in texts
+
+
+def test_drawing_as_png(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(str(tmp_path / "graph.png"))
+    pixels = image.imread(tmp_path / "graph.png")
+    assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
+
+
+def test_drawing_needs_a_known_suffix_and_matplotlib(tmp_path, monkeypatch):
+    graph = Graph.from_json(dumped("dumped_nxc_bf16.json"))
+    with pytest.raises(ValueError, match=r"path must end in .png, .pdf, .svg, got 'a.doc'"):
+        graph.draw(tmp_path / "a.doc")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=re.escape("pip install 'onedsl[cli]'")):
+        graph.draw(tmp_path / "a.png")
 
 
 def changed(path, value):

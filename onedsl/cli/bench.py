@@ -19,6 +19,7 @@ from .. import bench as benchmark
 from ..bench import MIN_BYTES, Row, steps
 from ..bench.cases import Shape
 from ..bench.measure import change_of, key_of, read_rows
+from ..graph._drawing import SUFFIXES
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
 from . import options
@@ -28,7 +29,7 @@ OTHERS = ("oneDNN", "PyTorch")
 
 # Parameters that require --step, and parameters that --step excludes.
 _STEP_PARAMETERS = {"batch", "size", "processes"}
-_LAYER_PARAMETERS = {"operations", "seconds", "old_file"}
+_LAYER_PARAMETERS = {"operations", "seconds", "plot", "old_file"}
 
 
 def layer_shapes(text: str) -> Sequence[Shape]:
@@ -71,6 +72,7 @@ def _number(flag: str, default: int, least: int, text: str) -> options.Decorator
 @_names("format", benchmark.FORMATS, benchmark.FORMATS)
 @options.seconds(2, "Time per layer.")
 @click.option("--json", "json_file", type=options.file, help="Write all figures to a JSON file.")
+@click.option("--plot", type=options.file, help=f"Draw a picture ({', '.join(SUFFIXES)}).")
 @click.option(
     "--compare",
     "old_file",
@@ -91,6 +93,7 @@ def bench(
     formats: Sequence[str],
     seconds: float,
     json_file: Path | None,
+    plot: Path | None,
     old_file: Path | None,
     step: bool,
     batch: int,
@@ -122,6 +125,10 @@ def bench(
     if step:
         chosen = what or steps.NETWORKS, dtypes if "dtypes" in given else steps.DTYPES, formats
         return _bench_steps(list(itertools.product(*chosen)), batch, size, processes, json_file)
+    if plot and plot.suffix not in SUFFIXES:
+        raise click.UsageError(f"--plot must end in {', '.join(SUFFIXES)}, got {plot.name!r}")
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib: pip install 'onedsl[cli]'")
     workloads = {name: layer_shapes(name) for name in what or benchmark.WORKLOADS}
     layers = list(benchmark.layers(workloads, dtypes, formats, operations))
     earlier: dict[object, Row] = {}
@@ -143,6 +150,10 @@ def bench(
         out.print(line)
     if json_file:
         _write_json(json_file, rows=[asdict(row) for row in rows])
+    if plot:
+        from .plot import draw  # matplotlib is optional
+
+        draw(plot, rows, *titles(rows))
     if not old_file:
         return 0
     for name, now in benchmark.machine_facts().items():
@@ -231,9 +242,24 @@ def summary(rows: Sequence[Row]) -> list[str]:
                     f"{operation}: {what} {mean:{unit}} (geometric mean of {len(ratios)} rows), "
                     f"lowest {lowest:{unit}} ({row})"
                 )
-    if noisy := sum(row.noisy for row in rows):
-        lines += [f"{noisy} of {len(rows)} rows are noisy.", noise_warning()]
-    return lines
+    return lines + _noise(rows)
+
+
+def _noise(rows: Sequence[Row]) -> list[str]:
+    noisy = sum(row.noisy for row in rows)
+    return [f"{noisy} of {len(rows)} rows are noisy.", noise_warning()] if noisy else []
+
+
+def titles(rows: Sequence[Row]) -> tuple[str, str]:
+    """Return the title and the subtitle of the picture."""
+    gains = []
+    for name in OTHERS:
+        if ratios := [speedup(row, name) for row in rows if name in row.seconds]:
+            gains.append(f"{geometric_mean(ratios):.1f} times as fast as {name}")
+    layers = ", ".join(dict.fromkeys(row.workload for row in rows))
+    subtitle = [f"Layers (N, X, C): {layers}. Geometric mean of all rows."]
+    subtitle += [benchmark.describe_machine(), *_noise(rows)[:1]]
+    return f"onedsl: {' and '.join(gains)}".removesuffix(": "), "\n".join(subtitle)
 
 
 # ---- Training steps ----

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from .. import _core
 from ..runtime.capabilities import onednn_version
@@ -11,6 +12,7 @@ from ..runtime.errors import OneDNNError
 from ._check import check_graph
 from ._compiled_graph import CompiledGraph, refusals
 from ._convert import ops_to_core, partitions_from_core
+from ._drawing import draw
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, Partition
 
@@ -98,6 +100,19 @@ class Graph:
             )
         except RecursionError:
             raise ValueError("graph must be valid JSON: it has too many levels") from None
+
+    def draw(self, path: str | Path) -> None:
+        """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
+
+        Raises
+        ------
+        ValueError
+            If the path has another suffix.
+        ImportError
+            If matplotlib is not installed.
+        """
+        title = f"oneDNN {self.version}, {self.engine_kind}"
+        draw(Path(path), title, self.ops, self._known_partitions())
 
     def _known_partitions(self) -> tuple[Partition, ...]:
         """Return the partitions, or nothing if oneDNN cannot divide the graph."""

@@ -141,8 +141,9 @@ class Compiled(Generic[Result]):
     def graph(self) -> Graph:
         """The graph that oneDNN compiled, and in `Graph.changes` how it differs from the call's.
 
-        ``print(compiled.graph)`` shows it as text. Shapes are those that onedsl passes to oneDNN;
-        ``op.graph`` returns the graph of the call itself. Only ``backend="onednn"`` has a graph.
+        ``print(compiled.graph)`` shows it as text, and ``compiled.graph.draw(path)`` draws it.
+        Shapes are those that onedsl passes to oneDNN; ``op.graph`` returns the graph of the call
+        itself. Only ``backend="onednn"`` has a graph.
         """
         nodes = self._core.graph
         if not nodes:

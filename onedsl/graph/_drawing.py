@@ -1,0 +1,74 @@
+"""Drawing of graphs: inputs on the left, ops in the middle, outputs on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ._parts import GraphOp, Partition
+
+SUFFIXES = (".png", ".pdf", ".svg")
+
+# Colors that color-blind readers can distinguish (Okabe and Ito).
+TENSOR, OP, PARTITION = "#e8f1f8", "#fbe6d9", "#0072B2"
+
+WIDTH, ROW_HEIGHT, GAP = 12.6, 0.62, 0.7  # inches
+COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges, inches
+
+
+def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Partition]) -> None:
+    """Draw the ops and partitions of a graph to an image file with one of the `SUFFIXES`."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path.name!r}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "matplotlib must be installed to draw a graph: pip install 'onedsl[cli]'",
+            name=error.name,
+        ) from error
+
+    rows = {op.id: max(len(op.inputs), len(op.outputs), 2) for op in ops}
+    height = ROW_HEIGHT * sum(rows.values()) + GAP * (len(ops) + 1)
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
+    axes.axis("off")
+    axes.text(0.2, 0.3, title, size=12, weight="bold")
+
+    top = GAP
+    bottoms: dict[int, float] = {}  # of the op that computes a tensor, by the tensor's id
+    labels = {i: str(part) for part in partitions for i in part.op_ids}
+    left, right = COLUMNS["op"]
+    for op in ops:
+        bottom = top + ROW_HEIGHT * rows[op.id]
+        attrs = "\n".join(f"{name} = {value}" for name, value in op.attrs.items())
+        _box(axes, "op", top, bottom, f"{op.kind}\n\n{attrs}", OP)
+        axes.text(left, top - 0.08, labels.get(op.id, ""), size=9, color=PARTITION)
+        for side, tensors in (("in", op.inputs), ("out", op.outputs)):
+            names = [name for port_side, name, _ in op.ports if port_side == side]
+            step = (bottom - top) / len(tensors)
+            for i, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
+                y = top + (i + 0.5) * step
+                _box(axes, side, y - 0.25, y + 0.25, f"{tensor.id}: {name}\n{tensor}", TENSOR)
+                ends = (COLUMNS["in"][1], left) if side == "in" else (right, COLUMNS["out"][0])
+                _arrow(axes, (ends[0], y), (ends[1], y))
+        for tensor in op.inputs:
+            if tensor.id in bottoms:  # an earlier op computes it
+                _arrow(axes, (right - 0.3, bottoms[tensor.id]), (right - 0.3, top - 0.25))
+        bottoms |= dict.fromkeys((tensor.id for tensor in op.outputs), bottom)
+        top = bottom + GAP
+    figure.savefig(path, dpi=110)
+
+
+def _box(axes: Any, column: str, top: float, bottom: float, text: str, color: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    left, right = COLUMNS[column]
+    corner, size = (left, top), (right - left, bottom - top)
+    axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="#555555"))
+    axes.text((left + right) / 2, (top + bottom) / 2, text, ha="center", va="center", size=8.5)
+
+
+def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:
+    axes.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "->", "color": "#555555"})
