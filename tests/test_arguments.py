@@ -499,7 +499,7 @@ class TestNotCompiledFor:
 
     def test_gamma(self):
         without = Op(EPSILON).compile(SPEC, gamma=False)
-        message = "gamma must not be given: this was compiled with gamma=False"
+        message = "gamma must not be given: the operator was compiled with gamma=False"
         self.check(base(), TypeError, message, plan=without)
         with pytest.raises(TypeError, match=r"gamma must be given: .* compiled with gamma=True"):
             caller("compiled")(*base()[:4])

@@ -186,7 +186,7 @@ def test_in_place_and_out(data_format, backend):
     with pytest.raises(ValueError, match=r"out\.dst must not overlap residual. It may be src"):
         op(*inputs.forward, inputs.residual, out=out._replace(dst=inputs.residual))
     with pytest.raises(
-        TypeError, match="residual must be given: this was compiled with residual=T"
+        TypeError, match="residual must be given: the operator was compiled with residual=T"
     ):
         compiled(*inputs.forward)
 
@@ -256,7 +256,7 @@ def test_inputs_that_belong_together():
     inputs = Inputs((4, 16, (5, 5)))
     src, mean, variance, gamma, beta = inputs.forward
     op = onedsl.BatchNormForwardTraining(EPSILON)
-    with pytest.raises(TypeError, match="gamma and beta must be given both or neither, beta is mi"):
+    with pytest.raises(TypeError, match="gamma and beta must be given together, beta is mi"):
         op(src, mean, variance, gamma)
     gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON)
     arguments = src, inputs.diff_dst, mean, variance

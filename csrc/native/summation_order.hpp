@@ -29,9 +29,8 @@ struct Geometry;
 //   segment      part of a plane, where planes are few and large; else the whole plane
 //   chunk        consecutive rows that are summed one after the other
 //   block        neighboring channels that a thread processes together
-//   tile         one chunk of one block: what one call of a kernel processes, and what threads
-//   share panel        neighboring blocks; a panel is summed and written before the next one is
-//   summed
+//   tile         one chunk of one block: what one call of a kernel processes; threads share tiles
+//   panel        neighboring blocks, which are written before the next panel is summed
 namespace onedsl::native {
 
 using Index = std::int64_t;

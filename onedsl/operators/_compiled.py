@@ -23,8 +23,8 @@ class Compiled(Generic[Result]):
     direct call, in the same order and under the same names, and ``out``. Tensors must have the
     spec's shape, dtype and strides, and are never copied. Statistics must have `stats_shape` and
     `stats_dtype`; those that are not contiguous are copied. An optional input must be passed if and
-    only if the operator was compiled for it. An array that is not as compiled for raises TypeError
-    or ValueError, and nothing is written.
+    only if the operator was compiled for it; ``outputs="diff_src"`` ignores gamma in either case.
+    An array that is not as compiled for raises TypeError or ValueError, and nothing is written.
 
     Many threads may make calls at once. After a fork, the first call in the child compiles again
     for one thread, because OpenMP's threads do not survive a fork.

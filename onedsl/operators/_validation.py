@@ -43,7 +43,7 @@ def parse_outputs(value: object, schema: OpSchema) -> bool:
         return value == "all"
     raise ValueError(
         f'outputs must be "all" or "{_listed(schema.required)}", got {value!r}. '
-        f"{_listed(schema.on_request)} are computed {_together(schema.on_request)}"
+        f"{_listed(schema.on_request)} are computed together"
     )
 
 
@@ -92,9 +92,7 @@ def _check_all_or_none(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> N
     ports = zip(schema.inputs, infos, strict=True)
     missing = [p.name for p, info in ports if info is None and p.name in names]
     if 0 < len(missing) < len(names):
-        raise TypeError(
-            f"{_listed(names)} must be given {_together(names)}, {_listed(missing)} is missing"
-        )
+        raise TypeError(f"{_listed(names)} must be given together, {_listed(missing)} is missing")
 
 
 def _infos(schema: OpSchema, inputs: Sequence[object]) -> list[ArrayInfo | None]:
@@ -119,22 +117,7 @@ def _check_like(
         raise TypeError(f"{name} must be {expected.dtype} like {like}, got {info.dtype}")
     if info.shape == expected.shape:
         return
-    if port.kind == "tensor":
-        raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
-    src, src_info = first["tensor"]
-    raise _wrong_channels(name, expected.shape, (src, src_info.shape), info.shape)
-
-
-def _wrong_channels(
-    name: str,
-    expected: tuple[int, ...],
-    src: tuple[str, tuple[int, ...]],
-    got: tuple[int, ...],
-) -> ValueError:
-    return ValueError(
-        f"{name} must have shape {expected}, one value per channel of {src[0]} with shape "
-        f"{src[1]}, got {got}"
-    )
+    raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
 
 
 def check_dtypes(
@@ -174,7 +157,10 @@ def check_statistic_shape(
     if channel_axis is not None:
         expected = (shape[channel_axis],)
         if got != expected:
-            raise _wrong_channels(name, expected, (src.name, shape), got)
+            raise ValueError(
+                f"{name} must have shape {expected}, one value per channel of {src.name} with "
+                f"shape {shape}, got {got}"
+            )
     elif len(got) != len(shape):
         own = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
         example = tuple(size if i == own else 1 for i, size in enumerate(shape))
@@ -308,7 +294,7 @@ def check_compiled_for(
         name, passed = port.name, bool(given >> i & 1)
         if (array is not None) != passed:
             must = "must be given" if passed else "must not be given"
-            raise TypeError(f"{name} {must}: this was compiled with {port.name}={passed}")
+            raise TypeError(f"{name} {must}: the operator was compiled with {port.name}={passed}")
         if array is None:
             continue
         if port.kind == "tensor":
@@ -327,7 +313,3 @@ def check_compiled_for(
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _together(names: Sequence[str]) -> str:
-    return "both or neither" if len(names) == 2 else "all or none"

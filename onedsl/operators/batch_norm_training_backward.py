@@ -248,8 +248,10 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
         Parameters
         ----------
-        spec, stats_dtype, gamma, outputs
+        spec, stats_dtype, outputs
             As in `compile`.
+        gamma : bool
+            Whether the graph has the input gamma.
 
         Returns
         -------
