@@ -75,7 +75,7 @@ WRONG_SHAPES = {
     "empty": (lambda a: a[:0], ("shape",)),
 }
 WRONG_STATISTICS = {
-    kind: (make, ("(8,)", str(SHAPE), f"got {got}"))
+    kind: (make, ("(8,)", f"got {got}"))
     for kind, make, got in [
         ("long", lambda a: np.append(a, a[:1]), "(9,)"),
         ("short", lambda a: a[:-1].copy(), "(7,)"),
@@ -150,7 +150,9 @@ def test_invalid_input(name, kind, make, fragments, error):
 @formats
 def test_statistics_of_the_other_format(data_format):
     other = base("NCX" if data_format == "NXC" else "NXC")
-    with pytest.raises(ValueError, match=r"mean must have shape \([68],\)"):
+    with pytest.raises(
+        ValueError, match=r"mean must have shape \([68],\), one .* of src with shape"
+    ):
         Op(EPSILON, data_format)(*other)
 
 
@@ -396,7 +398,7 @@ def test_invalid_data_format(value):
         (
             "outputs",
             ["ALL", "diff_gamma", "", None, True, 3, ("diff_src", "diff_gamma"), ["all"]],
-            'outputs must be "all" or "diff_src".* diff_gamma and diff_beta are computed both or',
+            'outputs must be "all" or "diff_src".* diff_gamma and diff_beta are computed together',
         ),
     ],
 )

@@ -321,7 +321,7 @@ class TestGammaIgnored:
         out.check_untouched()
 
     def test_an_ignored_gamma_must_be_valid(self, call):
-        with pytest.raises(ValueError, match=r"gamma must have shape \(3,\)"):
+        with pytest.raises(ValueError, match=r"gamma must have mean's shape \(3,\)"):
             call(*self.problem[:4], np.ones(4, "f4"))
 
 

@@ -74,6 +74,8 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
         ({"epsilon": None}, "epsilon must be an f64"),
         ({"epsilon": np.float32(1)}, "epsilon must be an f64"),
         ({"epsilon": "1"}, "epsilon must be an f64"),
+        ({"epsilon": np.float64(0)}, "epsilon must be positive and finite"),
+        ({"epsilon": np.float64("nan")}, "epsilon must be positive and finite"),
         ({"rank": np.int32(3)}, "rank must be an i64"),
         ({"rank": np.int64(4)}, "rank must be between 1 and the rank of src"),
         ({"rank": np.int64(0)}, "rank must be between 1 and the rank of src"),

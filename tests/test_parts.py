@@ -284,6 +284,10 @@ class TestTotals:
         with pytest.raises(TypeError, match="unhashable"):
             hash(totals)
 
+    def test_it_cannot_be_made_without_a_vector(self, kind):
+        with pytest.raises(TypeError, match=f"{kind.__name__} must be made by an operator's red"):
+            kind()
+
     def test_add(self, kind):
         totals = kind.from_vector(self.VECTOR)
         assert sum([totals]) == totals

@@ -103,6 +103,13 @@ def test_example_of_onednns_own_tests():
             np.testing.assert_allclose(got, literals, rtol=1e-6, atol=1e-8)
 
 
+def test_results_are_not_the_callers_arrays():
+    mean, variance = np.zeros(3), np.ones(3)
+    got = testing.batch_norm_forward_training(np.zeros((0, 3)), mean, variance, epsilon=1e-5)
+    assert not np.shares_memory(got.running_mean, mean)
+    assert not np.shares_memory(got.running_variance, variance)
+
+
 def test_invalid_arguments():
     with pytest.raises(ValueError, match=r"mean must have shape \(3,\), got \(1,\)"):
         testing.batch_norm_backward(np.ones((2, 3)), np.ones((2, 3)), [1.0], [1.0], epsilon=1e-5)

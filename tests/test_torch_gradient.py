@@ -35,6 +35,14 @@ def test_opcheck(train, outputs, data_format, requires_grad, with_gamma, strided
     )
 
 
+def test_the_gradient_of_an_expanded_tensor_has_pytorchs_strides():
+    src = torch.randn(1, 3, 5, 5).expand(4, 3, 5, 5)
+    diff_src, *_ = torch.ops.onedsl.batch_norm_backward(
+        src, torch.randn(4, 3, 5, 5), *torch.ones(2, 3), None, EPSILON, "NCX", "batch", False
+    )
+    assert diff_src.stride() == torch.empty_like(src).stride()
+
+
 @helpers.types
 @pytest.mark.parametrize("outputs", ["all", "diff_src"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])

@@ -138,6 +138,14 @@ def test_unsupported_arguments():
         message = f"onedsl's operators do not support .*{reason}"
         with pytest.raises((ValueError, RuntimeError), match=message):
             forward(*arguments, None, None, 0.1, eps, True, None)
+    for relu, clip, reason in (
+        (False, None, "an addition without a ReLU"),
+        (True, float("nan"), "a clip"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=reason):
+            forward(src, None, None, src, None, None, 0.1, 1e-5, relu, clip)
+        with pytest.raises((ValueError, RuntimeError), match=reason):
+            backward(src, src, *torch.ones(2, 5), None, None, src, relu, clip)
 
 
 def test_errors_of_pytorch_are_its_own():

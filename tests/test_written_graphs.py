@@ -238,6 +238,16 @@ def test_padded_strides_from_json():
     assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
 
 
+def test_a_callers_list_does_not_change_a_compiled_graph():
+    graph, problem = gradient()
+    (op,) = graph.ops
+    strides = list(op.inputs[0].strides)
+    src = dataclasses.replace(op.inputs[0], strides=strides)
+    compiled = Graph((dataclasses.replace(op, inputs=(src, *op.inputs[1:])),)).compile()
+    strides[0] = 1
+    compiled(**inputs_of(problem))
+
+
 INVALID = {
     "missing": ({"gamma": None}, None, TypeError, r"the graph's inputs must be src.*; gamma miss"),
     "unknown": ({"beta": 1}, None, TypeError, r"the graph's inputs must be among src.*got beta"),

@@ -1,5 +1,7 @@
 #include "key.hpp"
 
+#include <cstdint>
+#include <cstring>
 #include <tuple>
 
 #include "../core/threads.hpp"
@@ -7,12 +9,20 @@
 namespace onedsl {
 namespace {
 
+// An order of doubles would take NaN for equal to every number.
+std::uint64_t bits_of(const double value) noexcept {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 auto parts_of(const PlanKey& key) noexcept {
   const Problem& p = key.problem;
   return std::tuple(p.geometry.outer, p.geometry.channels, p.geometry.inner, p.data, p.operation,
-                    p.statistics, p.variance_kind, p.attributes.epsilon, p.attributes.momentum,
-                    p.attributes.clip, p.optional_tensors.bits(), p.outputs.bits(), p.pass,
-                    key.statistics_type, key.onednn, key.num_threads, key.fork_generation);
+                    p.statistics, p.variance_kind, bits_of(p.attributes.epsilon),
+                    bits_of(p.attributes.momentum), bits_of(p.attributes.clip),
+                    p.optional_tensors.bits(), p.outputs.bits(), p.pass, key.statistics_type,
+                    key.onednn, key.num_threads, key.fork_generation);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ struct LogNames {
   std::vector<std::string> inputs, outputs;
 };
 
-// The functions, which do not throw, are called only while the log is enabled.
+// The functions are called only while the log is enabled.
 struct RunLog {
   std::atomic<bool> enabled = false;
   void (*record)(const Plan& plan, const Ports& ports, const LogNames& names, double seconds) = {};

@@ -123,6 +123,9 @@ class Call {
     OpConfig config;
     config.operation = operation;
     config.attributes.epsilon = number(call.attributes, "epsilon");
+    if (!is_valid_epsilon(config.attributes.epsilon)) {
+      reject("epsilon", "must be positive and finite");
+    }
     if (integer(call.attributes, "frozen") != 0) config.statistics = Statistics::frozen;
     key_ = make_key(config, geometry, tensors_.type, statistics_.type, inputs_, outputs_);
   }

@@ -2,17 +2,20 @@
 
 A step is the forward pass, the backward pass and the optimizer's update for one batch of random
 images. Each way to train runs in processes of its own, because memory allocation, and with it the
-number of page faults, differs from process to process.
+number of page faults, differs from process to process. ``python -m onedsl.bench.steps`` is one
+such process.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from .. import _core
@@ -47,7 +50,7 @@ def measure(case: Case, batch: int, size: int, processes: int) -> Result:
     """Time the steps of all ways in alternating processes.
 
     Each of the `processes` processes of a way times steps of a batch of images of `size` x `size`
-    pixels. A ValueError has the error of a failed process.
+    pixels. ValueError contains the last line of a failed process's error.
     """
     monitor = NoiseMonitor()
     found: list[dict[str, tuple[float, float]]] = []
@@ -69,12 +72,16 @@ def measure(case: Case, batch: int, size: int, processes: int) -> Result:
 
 
 def _run(case: Case, way: str, batch: int, size: int) -> tuple[float, float]:
-    """Run `train` in a new process."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-        try:
-            return process.submit(train, *case, way, batch, size).result()
-        except Exception as error:
-            raise ValueError(f"{' '.join(case)}, {way}: {error}") from error
+    """Run a process and return what `train` returns there."""
+    command = [sys.executable, "-m", __name__, json.dumps([*case, way, batch, size])]
+    # There -m finds this onedsl, and not the source tree of the current folder.
+    folder = Path(__file__).parents[2]
+    child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
+        raise ValueError(f"{' '.join(case)}, {way}: {lines[-1]}")
+    seconds, faults = json.loads(child.stdout.splitlines()[-1])
+    return seconds, faults
 
 
 def train(
@@ -109,3 +116,7 @@ def train(
         times.append(time.perf_counter() - begin[0])
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - begin[1])
     return statistics.median(times[3:]), statistics.median(faults[3:])
+
+
+if __name__ == "__main__":
+    print(json.dumps(train(*json.loads(sys.argv[1]))))

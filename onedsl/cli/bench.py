@@ -119,9 +119,10 @@ def bench(
         for parameter in context.command.params
         if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     }
-    for name in given.keys() & (_LAYER_PARAMETERS if step else _STEP_PARAMETERS):
-        verb = "cannot be combined with" if step else "needs"
-        raise click.UsageError(f"{given[name]} {verb} --step")
+    for name, flag in given.items():
+        if name in (_LAYER_PARAMETERS if step else _STEP_PARAMETERS):
+            verb = "cannot be combined with" if step else "needs"
+            raise click.UsageError(f"{flag} {verb} --step")
     if step:
         chosen = what or steps.NETWORKS, dtypes if "dtypes" in given else steps.DTYPES, formats
         return _bench_steps(list(itertools.product(*chosen)), batch, size, processes, json_file)

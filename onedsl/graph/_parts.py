@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,6 +65,12 @@ class LogicalTensor:
     strides: tuple[int, ...] | None
     layout_type: str = "strided"
     property_type: str = "undef"
+
+    def __post_init__(self) -> None:
+        # A compiled graph relies on them, so a caller's lists must not change them later.
+        for name in ("shape", "strides"):
+            if isinstance(sizes := getattr(self, name), Iterable):
+                object.__setattr__(self, name, tuple(sizes))
 
     @property
     def byte_strides(self) -> tuple[int, ...]:

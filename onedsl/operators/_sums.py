@@ -26,6 +26,10 @@ class BatchNormTotals:
     _argument: ClassVar[str]
     """The argument name in error messages."""
 
+    def __new__(cls, *_: object) -> Self:
+        """Raise TypeError: the vector is checked where it is made."""
+        raise TypeError(f"{cls.__name__} must be made by an operator's reduce, or by from_vector")
+
     @classmethod
     def from_vector(cls, vector: npt.ArrayLike) -> Self:
         """Return the object for a vector of `to_vector`, from this or another process.
@@ -70,7 +74,7 @@ class BatchNormTotals:
     @classmethod
     def _of(cls, vector: Vector) -> Self:
         """Wrap a vector without checks or a copy."""
-        totals = cls.__new__(cls)
+        totals = object.__new__(cls)
         vector.flags.writeable = False
         totals._vector = vector
         return totals
@@ -118,7 +122,7 @@ class BatchNormTotals:
     __hash__ = None  # type: ignore[assignment]  # like arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._of, (self._vector,)
+        return self.from_vector, (self._vector,)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.channels} channels, {self.count} elements each>"

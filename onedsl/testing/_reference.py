@@ -19,7 +19,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 def _float64(array: npt.ArrayLike) -> Float64:
-    return np.asarray(array, np.float64)
+    return np.array(array, np.float64)
 
 
 def _prepare(

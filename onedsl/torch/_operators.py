@@ -19,8 +19,9 @@ from ._gradient import op as _differentiable_gradient
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
-# dst = relu(batch_norm(src) + residual). The addition and the ReLU, whose upper bound is clip, are
-# optional. Returns dst, the batch's mean, 1 / sqrt(variance + eps), and the new running statistics.
+# dst = relu(batch_norm(src) + residual). The ReLU, whose upper bound is clip, is optional, and with
+# it the addition. Returns dst, the batch's mean, 1 / sqrt(variance + eps), and the new running
+# statistics.
 _LIBRARY.define(
     "batch_norm_training(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual,"
     " Tensor? running_mean, Tensor? running_var, float momentum, float eps, bool relu,"

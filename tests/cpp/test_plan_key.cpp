@@ -1,3 +1,4 @@
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -25,7 +26,7 @@ void test_plan_key() {
   std::size_t operators = 0;
   for (const double epsilon : {1e-5, 1e-3}) {
     for (const double momentum : {0.1, 0.5, 0.9}) {
-      for (const double clip : {1.0, 6.0, no_clip}) {
+      for (const double clip : {1.0, 6.0, no_clip, std::nan("")}) {
         keys.insert(key_with({epsilon, momentum, clip}));
         ++operators;
       }
