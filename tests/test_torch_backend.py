@@ -50,7 +50,7 @@ USES = {
     "broadcast addition": (lambda y, x: F.relu(y + x.mean(1, keepdim=True)), None),
     "leaky ReLU": (lambda y, x: F.leaky_relu(y), None),
     "other bounds": (lambda y, x: F.hardtanh(y), None),
-    "bounds 0 and 0": (lambda y, x: y.clamp(0, 0) + y.detach(), None),
+    "bounds 0 and 0": (lambda y, x: y.clamp(0, 0) + x, None),
     "threshold": (lambda y, x: F.threshold(y, 0.5, 0.0), None),
     "narrowed before": (lambda y, x: F.relu(y.bfloat16()).float(), None),
     "no ReLU": (lambda y, x: y * 2, None),
