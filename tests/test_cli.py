@@ -268,7 +268,7 @@ def test_run_rejects_invalid_options(graph_file, options, message, capsys):
         (b"\xff\xfe", "must be a JSON text file, got binary data"),
         (b'{"graph": [{"kind": 3}]}', "graph[0].attrs is missing"),
         (b'{"graph": ' + b"[" * 50 + b"]" * 50 + b"}", "graph[0] must be an object, got [[["),
-        (b'{"graph": ' + b"[" * 970 + b"]" * 970 + b"}", "graph"),
+        (b'{"graph": ' + b"[" * 970 + b"]" * 970 + b"}", "graph[0] must be|too many levels"),
         (b'{"graph": ' + b"[" * 100_000, "it has too many levels"),
         (b" " * 2_000_000 + b"{}", "must have at most 1 MiB"),
     ],
@@ -278,7 +278,7 @@ def test_run_rejects_invalid_files(content, message, tmp_path, capsys):
     file.write_bytes(content)
     assert main(["run", str(file)]) == 2
     error = capsys.readouterr().err.replace("\n", " ")
-    assert message in error
+    assert any(part in error for part in message.split("|"))
     assert "broken.json" in error
 
 
@@ -420,7 +420,8 @@ def test_explain_fits_a_terminal():
         (["explain", "2x3", "--dtype", "f16", "--stats-dtype", "bf16"], "must be f32 where src"),
         (["explain", "99999999999x99999999999"], "must have at most"),
         (["explain", "999999x999999"], "Unable to allocate"),
-        (["export", "2x3", "--epsilon", "nan"], "epsilon must be positive and finite"),
+        (["export", "2x3", "--epsilon", "nan"], "epsilon must be positive and finite in float32"),
+        (["export", "2x3", "--epsilon", "1e-60"], "finite in float32, got 1e-60"),
         (["export", "2x3", "-o", "nowhere/graph.json"], "must be in an existing directory"),
         (["run", "nowhere.json"], "does not exist"),
         (["run"], "Missing argument"),
