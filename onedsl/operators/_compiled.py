@@ -19,7 +19,7 @@ class Compiled(Generic[Result]):
     """An operator with a plan for one `TensorSpec` on one backend: the result of ``compile``.
 
     A call validates its arrays and runs the plan; a direct call looks for the plan in a cache,
-    which takes about a third longer for tensors of a few elements. A call has the arrays of a
+    which takes about a fifth longer for tensors of a few elements. A call has the arrays of a
     direct call, in the same order and under the same names, and ``out``. Tensors must have the
     spec's shape, dtype and strides, and are never copied. Statistics must have `stats_shape` and
     `stats_dtype`; those that are not contiguous are copied. An optional input must be passed if and

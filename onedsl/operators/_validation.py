@@ -115,9 +115,8 @@ def _check_like(
     like, expected = first[port.kind]
     if info.dtype != expected.dtype:
         raise TypeError(f"{name} must be {expected.dtype} like {like}, got {info.dtype}")
-    if info.shape == expected.shape:
-        return
-    raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
+    if info.shape != expected.shape:
+        raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
 
 
 def check_dtypes(

@@ -114,10 +114,8 @@ def _backward(
     sums: bool,
 ) -> list[Tensor]:
     operator = _operator(epsilon, data_format, statistics)
-    # NumPy's copy of an expanded tensor has other strides than `_fake` promises.
-    dense = torch.empty_like(src)
-    if src.stride() != dense.stride():
-        src = dense.copy_(src.detach())
+    if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
+        src = torch.empty_like(src).copy_(src.detach())
     inputs = (t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma))
     gradients = operator._call(tuple(inputs), sums, None, "auto")
     return [gradient for gradient in gradients if gradient is not None]
