@@ -66,17 +66,21 @@ inline Index first_table_index(const Task& task, const Index c) {
   return table_index<T>(task, task.order.columns ? c * task.order.inner : c);
 }
 
+// Return a value with the bits outside of `kept` cleared, and those of `set` set.
+inline float change_bits(const float value, const std::uint32_t kept, const std::uint32_t set = 0) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  bits = (bits & kept) | set;
+  float changed = 0;
+  std::memcpy(&changed, &bits, sizeof changed);
+  return changed;
+}
+
 // Return a coefficient in f32. A NaN becomes quiet, and its lower 16 bits zero (see
 // round_bf16_bits()).
 inline float coefficient(const double value) {
   const auto narrow = static_cast<float>(value);
-  if (!__builtin_isnan(narrow)) return narrow;
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &narrow, sizeof bits);
-  bits = (bits & 0xffff0000U) | 0x00400000U;
-  float nan = 0;
-  std::memcpy(&nan, &bits, sizeof nan);
-  return nan;
+  return __builtin_isnan(narrow) ? change_bits(narrow, 0xffff0000U, 0x00400000U) : narrow;
 }
 
 // The coefficients of the elements of a vector. The compiler drops the loads of unused ones.

@@ -2,9 +2,6 @@
 
 // The gradient's sums: the pivot before, diff_gamma, diff_beta and the coefficients after.
 
-#include <cstdint>
-#include <cstring>
-
 #include "channel_coefficients.inl"
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
@@ -21,12 +18,7 @@ constexpr double few_elements = 8192;
 inline float pivot_near_mean(const Task& task, const Index c) {
   const float mean = task.tensors.mean[c];
   if (task.formula.per_channel <= few_elements) return mean;
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &mean, sizeof bits);
-  bits &= 0xfffff800U;
-  float pivot = 0;
-  std::memcpy(&pivot, &bits, sizeof pivot);
-  return pivot;
+  return change_bits(mean, 0xfffff800U);
 }
 
 template <class T>

@@ -40,7 +40,11 @@ void update_running(const Running& running, const float* const mean, const float
   }
 }
 
-OpConfig op_config(const Operation operation, const ReLU& relu, const double epsilon) {
+// `addition` is the residual, or in the backward pass dst, null if absent.
+OpConfig op_config(const Operation operation, const ReLU& relu, const void* const addition,
+                   const double epsilon) {
+  if (relu.clip && !(*relu.clip > 0)) throw Unsupported("a clip that is not positive");
+  if (addition != nullptr && !relu.is_applied) throw Unsupported("an addition without a ReLU");
   OpConfig config;
   config.operation = operation;
   config.attributes.epsilon = epsilon;
@@ -98,7 +102,7 @@ Results<3> compute_forward(const Source& source, const Inputs& inputs, const ReL
   check_epsilon(epsilon);
   OpConfig config =
       op_config(relu.is_applied ? Operation::relu_forward_training : Operation::forward_training,
-                relu, epsilon);
+                relu, inputs[Input::residual], epsilon);
   config.variance_kind = VarianceKind::inverse_stddev;
   config.attributes.momentum = 0;  // the new running statistics are the batch's
   const auto length = static_cast<std::size_t>(source.geometry.channels);
@@ -126,7 +130,7 @@ Results<4> compute_backward(const Source& source, const Inputs& inputs, const Re
                             const bool parameters) {
   OpConfig config =
       op_config(relu.is_applied ? Operation::relu_training_backward : Operation::training_backward,
-                relu, epsilon);
+                relu, inputs[Input::dst], epsilon);
   config.statistics = statistics;
   if (epsilon == 0) config.variance_kind = VarianceKind::inverse_stddev;
   Ports ports;

@@ -36,17 +36,11 @@ Source read_or_copy(const Tensor& tensor) {
   }
 }
 
-void check_relu(const ReLU& relu, const bool has_addition) {
-  if (relu.clip && !(*relu.clip > 0)) throw Unsupported("a clip that is not positive");
-  if (has_addition && !relu.is_applied) throw Unsupported("an addition without a ReLU");
-}
-
 // Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics.
 Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                        const OptionalTensor& residual, const OptionalTensor& running_mean,
                        const OptionalTensor& running_var, const double momentum,
                        const double epsilon, const bool relu, const std::optional<double> clip) {
-  check_relu({relu, clip}, residual.has_value());
   const Source source = read_or_copy(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
@@ -78,7 +72,6 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
                         const Tensor& inverse_stddev, const OptionalTensor& weight,
                         const OptionalTensor& bias, const OptionalTensor& dst_tensor,
                         const bool relu, const std::optional<double> clip) {
-  check_relu({relu, clip}, dst_tensor.has_value());
   const Source source = read_or_copy(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
