@@ -108,7 +108,7 @@ class TestDirectML:
                 2,
                 np.ones((2, 2), np.float32),
                 ValueError,
-                r"mean must have sizes of input, \(2, 3\), or 1",
+                r"mean must have size 1, or 3 like input, on axis 1, got 2: shape \(2, 2\)",
             ),
             (2, np.ones((1, 3), np.float16), TypeError, r"mean must be f32 where"),
             (3, np.ones((2, 1), np.float32), ValueError, r"variance must have"),

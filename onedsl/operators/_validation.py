@@ -167,8 +167,13 @@ def check_statistic_shape(
             f"{name} must have {len(shape)} dimensions like {src.name}, for example {example}, "
             f"got {got}"
         )
-    elif any(size not in (1, whole) for size, whole in zip(got, shape, strict=True)):
-        raise ValueError(f"{name} must have sizes of {src.name}, {shape}, or 1, got {got}")
+    else:
+        for axis, (size, whole) in enumerate(zip(got, shape, strict=True)):
+            if size not in (1, whole):
+                raise ValueError(
+                    f"{name} must have size 1, or {whole} like {src.name}, on axis {axis}, "
+                    f"got {size}: shape {got}"
+                )
 
 
 def _info(name: str, value: object) -> ArrayInfo:
@@ -225,7 +230,7 @@ def check_out_memory(
         if port.kind == "tensor" and not same_layout(array, dense_src):
             raise ValueError(
                 f"{name} must have the strides (in bytes) {dense_src.strides} of {src}, got "
-                f"{array.strides}. np.empty_like({src}) returns such an array"
+                f"{array.strides}. empty_like({src}) returns such an array"
             )
         if port.kind == "statistic" and not is_contiguous(array):
             raise ValueError(f"{name} must be contiguous, got strides {array.strides} in bytes")
