@@ -128,6 +128,16 @@ def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, bac
     assert np.isfinite(beta) == (where != "diff_dst")
     if where == "diff_dst":
         np.testing.assert_equal(beta, np.float32(value))
+        np.testing.assert_equal(abs(gamma), abs(np.float32(value)))
+
+
+@pytest.mark.parametrize("elements", [64, 9000])
+def test_an_infinite_gradient_has_an_infinite_sum_of_its_sign(elements):
+    inputs = testing.random_problem((elements, 4))
+    inputs.diff_dst[5] = np.inf
+    deviation = inputs.src[5] - inputs.mean
+    got = onedsl.BatchNormTrainingBackward(epsilon=EPSILON)(*inputs).diff_gamma
+    np.testing.assert_equal(got, np.copysign(np.float32(np.inf), deviation))
 
 
 @backends

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import functools
 import logging
 import re
 import signal
@@ -416,6 +417,31 @@ def test_no_memory_is_kept():
         before = allocated_bytes()
         steps(10)
         assert abs(allocated_bytes() - before) < 1 << 20
+
+
+def test_a_lazy_clone_of_running_statistics_leaves_the_original():
+    src, running = torch.randn(16, 3, 4, 4), (torch.zeros(3), torch.ones(3))
+    clones = [torch._lazy_clone(t) for t in running]
+    with onedsl_torch.enable():
+        nn.functional.batch_norm(src, *clones, training=True)
+    for original, clone, start in zip(running, clones, (0, 1), strict=True):
+        assert original.eq(start).all()
+        assert clone.ne(start).all()
+
+
+def test_all_threads_flush_subnormal_numbers_if_the_caller_does():
+    src = torch.full((1 << 16, 64), 1e-39)
+    src[::2] = -src[::2]
+    norm = functools.partial(nn.functional.batch_norm, src, None, None, training=True)
+    with onedsl_torch.enable():
+        norm()  # starts the threads
+        try:
+            torch.set_flush_denormal(True)
+            zeros = norm().eq(0)
+        finally:
+            torch.set_flush_denormal(False)
+        assert zeros.all()
+        assert not norm().eq(0).any(), "the threads keep their own mode"
 
 
 def test_no_temporary_of_tensor_size():

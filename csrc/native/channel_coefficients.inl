@@ -30,7 +30,7 @@ inline double gamma_of(const Task& task, const Index c) {
 
 // The statistics are the caller's f32 values, which the forward pass returns and the gradient
 // reads. So the mask that the gradient recomputes from src is exactly that of the forward pass's
-// dst.
+// dst, unless the caller keeps the statistics in bf16.
 inline Normalization normalization_of(const Task& task, const Index c, const float mean,
                                       const float variance) {
   const double scale = gamma_of(task, c) * inverse_stddev_of(task.formula, variance);
@@ -76,16 +76,6 @@ inline ChannelSums add_partials(const Task& task, const Range& channels) {
   return sums;
 }
 
-// Calls use(c, sum of factors, sum of products) for each channel.
-template <class Use>
-inline void for_sums(const Task& task, const Range& channels, const Use& use) {
-  for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
-    const Range some{first, minimum(first + channels_at_a_time, channels.end)};
-    const ChannelSums sums = add_partials(task, some);
-    for (Index i = 0; i < length(some); ++i) use(first + i, sums.factors[i], sums.products[i]);
-  }
-}
-
 // A channel's totals, as Sums in core/ports.hpp defines them: the result of the reduce pass and the
 // input of the apply pass.
 struct Total {
@@ -105,12 +95,19 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
     }
     return;
   }
-  for_sums(task, channels, [&](const Index c, const double factors, const double products) {
-    const Total total = total_of(c, factors, products);
-    if (task.pass == Pass::both) return apply(c, total);
-    totals.first[c] = total.first;
-    totals.second[c] = total.second;
-  });
+  for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
+    const Range some{first, minimum(first + channels_at_a_time, channels.end)};
+    const ChannelSums sums = add_partials(task, some);
+    for (Index c = first; c < some.end; ++c) {
+      const Total total = total_of(c, sums.factors[c - first], sums.products[c - first]);
+      if (task.pass == Pass::both) {
+        apply(c, total);
+      } else {
+        totals.first[c] = total.first;
+        totals.second[c] = total.second;
+      }
+    }
+  }
 }
 
 }  // namespace

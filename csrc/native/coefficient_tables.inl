@@ -61,11 +61,6 @@ inline void for_table_indices(const Task& task, const Index c, const Set& set) {
   }
 }
 
-template <class T>
-inline Index first_table_index(const Task& task, const Index c) {
-  return table_index<T>(task, task.order.columns ? c * task.order.inner : c);
-}
-
 // Return a value with the bits outside of `kept` cleared, and those of `set` set.
 inline float change_bits(const float value, const std::uint32_t kept, const std::uint32_t set = 0) {
   std::uint32_t bits = 0;

@@ -137,20 +137,10 @@ const Machine& this_machine() {
 }
 
 const char* public_name(const Isa isa) {
-  switch (isa) {
-    case Isa::avx512_bf16:
-    case Isa::avx512:
-      return "avx512";
-    case Isa::avx2:
-      return "avx2";
-    case Isa::baseline:
-      break;
-  }
-  return "baseline";
+  constexpr std::array names = {"baseline", "avx2", "avx512", "avx512"};  // by Isa
+  return names[static_cast<std::size_t>(isa)];
 }
 
 const char* isa_name() { return public_name(this_machine().isa); }
-
-std::int64_t last_cache_bytes() { return this_machine().cache.bytes; }
 
 }  // namespace onedsl::native

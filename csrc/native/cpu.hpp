@@ -49,7 +49,4 @@ const char* public_name(Isa isa);
 // Return the public name of the instruction set that the kernels use in this process.
 const char* isa_name();
 
-// Return the size of the last-level cache, at most 32 MiB.
-std::int64_t last_cache_bytes();
-
 }  // namespace onedsl::native

@@ -65,8 +65,8 @@ template <class T>
 Total statistics_total(const Task& task, const Index c, const double sum_deviation,
                        const double sum_square, bool& near_enough) {
   const double count = task.formula.per_channel;
-  const auto pivot =
-      static_cast<double>(task.workspace.tables.pivot[first_table_index<T>(task, c)]);
+  const Index first = table_index<T>(task, task.order.columns ? c * task.order.inner : c);
+  const auto pivot = static_cast<double>(task.workspace.tables.pivot[first]);
   const double off = sum_deviation / count;
   const double mean = pivot + off;
   const double difference = sum_square - off * sum_deviation;

@@ -41,7 +41,10 @@ inline Total gradient_total(const Task& task, const Index c, const double sum_di
                             const double sum_product) {
   const auto mean = static_cast<double>(task.tensors.mean[c]);
   const double from_pivot_to_mean = static_cast<double>(pivot_near_mean(task, c)) - mean;
-  const double sum_centered = sum_product + from_pivot_to_mean * sum_diff_dst;
+  // An infinite sum would turn an infinite product into NaN.
+  const double correction =
+      __builtin_isfinite(sum_diff_dst) ? from_pivot_to_mean * sum_diff_dst : 0;
+  const double sum_centered = sum_product + correction;
   return {sum_diff_dst, sum_centered * inverse_stddev_of(task.formula, task.tensors.variance[c])};
 }
 

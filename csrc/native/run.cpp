@@ -30,20 +30,11 @@ constexpr Index rows_per_repetition = 512;
 
 const Kernels& kernels_for(const Problem& problem, Isa isa) {
   const DataType type = problem.data;
-  const Operation operation = problem.operation;
   // The other types gain nothing from AVX512_BF16.
   if (isa == Isa::avx512_bf16 && type != DataType::bf16) isa = Isa::avx512;
-  switch (isa) {
-    case Isa::avx512_bf16:
-      return avx512_bf16::kernels(type, operation);
-    case Isa::avx512:
-      return avx512::kernels(type, operation);
-    case Isa::avx2:
-      return avx2::kernels(type, operation);
-    case Isa::baseline:
-      break;
-  }
-  return baseline::kernels(type, operation);
+  constexpr std::array kernels = {&baseline::kernels, &avx2::kernels, &avx512::kernels,
+                                  &avx512_bf16::kernels};  // by Isa
+  return kernels[static_cast<std::size_t>(isa)](type, problem.operation);
 }
 
 bool is_forward(const Problem& problem) {
@@ -101,14 +92,10 @@ Samples samples_of(const SummationOrder& order) {
 }
 
 Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache) {
-  const Signature& signature = signature_of(problem.operation);
   Traffic traffic;
-  signature.inputs.for_each([&](const Input port) {
-    if (is_tensor(port) && ports.in[port] != nullptr) ++traffic.tensors;
-  });
-  signature.outputs.for_each([&](const Output port) {
-    if (is_tensor(port) && ports.out[port] != nullptr) ++traffic.tensors;
-  });
+  const auto count = [&](const auto port) { traffic.tensors += is_tensor(port) ? 1 : 0; };
+  present(ports.in).for_each(count);
+  present(ports.out).for_each(count);
   traffic.type = problem.data;
   for (const Input port : {Input::src, Input::diff_dst, Input::dst}) {
     if (ports.in[port] != nullptr) ++traffic.summed;
@@ -231,8 +218,15 @@ struct Team {
 template <class Work>
 void on_threads(const int threads, const Work& work) {
   if (threads == 1) return work(Worker{});
+  const unsigned int mode = _mm_getcsr();
 #pragma omp parallel num_threads(threads)
-  work(Worker{omp_get_thread_num(), omp_get_num_threads()});
+  {
+    // All threads round and flush subnormal numbers as the caller does.
+    const unsigned int own_mode = _mm_getcsr();
+    _mm_setcsr(mode);
+    work(Worker{omp_get_thread_num(), omp_get_num_threads()});
+    _mm_setcsr(own_mode);
+  }
 }
 
 KernelInfo info_of(const Problem& problem, const int num_threads, const Ports& ports,
@@ -245,22 +239,6 @@ KernelInfo info_of(const Problem& problem, const int num_threads, const Ports& p
                       may_write_non_temporal(problem, ports, info.order);
   info.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.l2_bytes);
   return info;
-}
-
-// The apply pass of an empty tensor has outputs of one value per channel, but no tensor to write.
-Problem without_elements(const Problem& problem) {
-  Problem statistics_only = problem;
-  statistics_only.geometry = Geometry{1, problem.geometry.channels, 1};
-  return statistics_only;
-}
-
-Ports without_output_tensors(const Ports& ports) {
-  Ports without = ports;
-  for (std::size_t i = 0; i < num_ports(Output{}); ++i) {
-    const auto port = static_cast<Output>(i);
-    if (is_tensor(port)) without.out[port] = nullptr;
-  }
-  return without;
 }
 
 }  // namespace
@@ -282,7 +260,14 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const Mach
 void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
   if (problem.geometry.elements() == 0) {
-    return run(without_elements(problem), num_threads, without_output_tensors(ports), machine);
+    // An empty tensor still has outputs of one value per channel.
+    Problem statistics_only = problem;
+    statistics_only.geometry = Geometry{1, problem.geometry.channels, 1};
+    Ports vectors = ports;
+    for (const Output port : {Output::dst, Output::diff_src, Output::diff_residual}) {
+      vectors.out[port] = nullptr;
+    }
+    return run(statistics_only, num_threads, vectors, machine);
   }
   const Kernels& kernels = kernels_for(problem, machine.isa);
   const KernelInfo info = info_of(problem, num_threads, ports, machine, kernels.lanes);

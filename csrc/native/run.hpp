@@ -9,7 +9,7 @@
 // onedsl's own kernels.
 namespace onedsl::native {
 
-// How a run is executed, for display.
+// How a run is executed.
 struct KernelInfo {
   SummationOrder order;
   Schedule schedule;

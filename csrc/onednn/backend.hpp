@@ -9,7 +9,7 @@
 namespace onedsl::onednn {
 
 // Runs a problem on oneDNN and works around its limits: reshapes to rank 4, always requests the
-// statistics among the outputs, and passes ones for an absent gamma.
+// statistics among the outputs, and passes ones and zeros for absent gamma and beta.
 class Backend {
  public:
   // Throws UnsupportedError, with the required instruction set, if oneDNN cannot run the problem.

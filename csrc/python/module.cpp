@@ -136,7 +136,7 @@ void bind_capabilities(py::module_& module) {
   module.def("best_native_isa", [] { return native::public_name(native::best_isa()); });
   module.def("known_native_caps", &native::known_caps);
   module.def("unknown_native_cap", &native::unknown_cap);
-  module.def("last_cache_bytes", &native::last_cache_bytes);
+  module.def("last_cache_bytes", [] { return native::this_machine().cache.bytes; });
   module.def("max_threads", &max_threads);
   module.def("triad", &run_triad);
   module.def("make_onednn_engine", [] {

@@ -30,6 +30,7 @@ py::tuple names_of(const PortSet<Port> all, const Pointers& pointers,
 // pybind11: KeyboardInterrupt is raised again after the call, others are reported as unraisable.
 template <class Log>
 void call_python(const Log& log) {
+  if (!can_acquire_gil()) return;
   const AcquiredGil acquired;
   try {
     log();

@@ -34,9 +34,11 @@ void update_running(const Running& running, const float* const mean, const float
     return static_cast<float>(running.momentum * batch +
                               (1 - running.momentum) * static_cast<double>(before));
   };
+  float* const running_mean = memory_of(*running.mean);
+  float* const running_variance = memory_of(*running.variance);
   for (std::int64_t c = 0; c < geometry.channels; ++c) {
-    running.mean[c] = mix(running.mean[c], mean[c]);
-    running.variance[c] = mix(running.variance[c], static_cast<double>(variance[c]) * unbiased);
+    running_mean[c] = mix(running_mean[c], mean[c]);
+    running_variance[c] = mix(running_variance[c], static_cast<double>(variance[c]) * unbiased);
   }
 }
 
@@ -69,7 +71,7 @@ void check_epsilon(const double epsilon) {
     throw Unsupported("an eps that is not positive and finite in float32");
 }
 
-float* optional_vector(const OptionalTensor& tensor, const std::int64_t channels) {
+const float* optional_vector(const OptionalTensor& tensor, const std::int64_t channels) {
   // Autograd passes undefined tensors for absent ones.
   const bool given = tensor && get(api->is_defined, &*tensor);
   return given ? f32_vector(*tensor, channels) : nullptr;
@@ -100,6 +102,9 @@ InLayoutOfSource in_layout_of(const Source& source, const Tensor& tensor) {
 Results<3> compute_forward(const Source& source, const Inputs& inputs, const ReLU& relu,
                            const double epsilon, const Running& running) {
   check_epsilon(epsilon);
+  const bool has_mean = optional_vector(running.mean, source.geometry.channels) != nullptr;
+  const bool has_variance = optional_vector(running.variance, source.geometry.channels) != nullptr;
+  if (has_mean != has_variance) throw Unsupported("one running statistic without the other");
   OpConfig config =
       op_config(relu.is_applied ? Operation::relu_forward_training : Operation::forward_training,
                 relu, inputs[Input::residual], epsilon);
@@ -119,9 +124,7 @@ Results<3> compute_forward(const Source& source, const Inputs& inputs, const ReL
                         output(ports, Output::batch_mean, source),
                         output(ports, Output::batch_variance, source)};
   execute(source, config, ports);
-  if (running.mean != nullptr) {
-    update_running(running, batch_mean, batch_variance, source.geometry);
-  }
+  if (has_mean) update_running(running, batch_mean, batch_variance, source.geometry);
   return results;
 }
 

@@ -30,7 +30,7 @@ Source read_source(const Tensor& tensor);
 void check_epsilon(double epsilon);
 
 // Returns a vector of f32, one element per channel, or null if it is absent.
-float* optional_vector(const OptionalTensor& tensor, std::int64_t channels);
+const float* optional_vector(const OptionalTensor& tensor, std::int64_t channels);
 
 // gamma and beta: both or neither, as the ops require.
 struct Affine {
@@ -56,10 +56,10 @@ struct ReLU {
   std::optional<double> clip;
 };
 
-// Running statistics, updated in place by PyTorch's formula. Null if absent.
+// Running statistics, updated in place by PyTorch's formula: both or neither.
 struct Running {
-  float* mean = nullptr;
-  float* variance = nullptr;
+  OptionalTensor mean;
+  OptionalTensor variance;
   double momentum = 0;
 };
 

@@ -55,19 +55,15 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   const Source source = read_like_pytorch(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
-  const Running running{optional_vector(running_mean, channels),
-                        optional_vector(running_var, channels), momentum};
-  if ((running.mean == nullptr) != (running.variance == nullptr)) {
-    throw Unsupported("one running statistic without the other");
-  }
-  if (source.view.type != DataType::f32 && affine.gamma == nullptr && running.mean == nullptr) {
+  if (source.view.type != DataType::f32 && affine.gamma == nullptr &&
+      optional_vector(running_mean, channels) == nullptr) {
     // PyTorch's statistics are 16-bit then.
     throw Unsupported("16-bit inputs without parameters and running statistics");
   }
   Inputs inputs;
   inputs[Input::gamma] = affine.gamma;
   inputs[Input::beta] = affine.beta;
-  return compute_forward(source, inputs, {}, epsilon, running);
+  return compute_forward(source, inputs, {}, epsilon, {running_mean, running_var, momentum});
 }
 
 Outcome forward_legit(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,

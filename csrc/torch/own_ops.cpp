@@ -44,19 +44,13 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   const Source source = read_or_copy(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
-  Running running{optional_vector(running_mean, channels), optional_vector(running_var, channels),
-                  momentum};
+  const bool tracked = running_mean && running_var;
   Results<5> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
-  if (running.mean != nullptr && running.variance != nullptr) {
-    new_mean = make(api->clone, &*running_mean);
-    new_variance = make(api->clone, &*running_var);
-    running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
-  } else {
-    new_mean = empty_vector(0);
-    new_variance = empty_vector(0);
-    running = {};
-  }
+  new_mean = tracked ? make(api->clone, &*running_mean) : empty_vector(0);
+  new_variance = tracked ? make(api->clone, &*running_var) : empty_vector(0);
+  Running running;
+  if (tracked) running = {*new_mean, *new_variance, momentum};
   const InLayoutOfSource addend = residual ? in_layout_of(source, *residual) : InLayoutOfSource{};
   Inputs inputs;
   inputs[Input::gamma] = affine.gamma;

@@ -84,7 +84,7 @@ View view_of(const Tensor& tensor) {
   return view;
 }
 
-float* f32_vector(const Tensor& tensor, const std::int64_t length) {
+const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
   if (get(api->type, &tensor) != api->f32()) {
     throw Unsupported("parameters and statistics other than float32");
   }
@@ -93,7 +93,7 @@ float* f32_vector(const Tensor& tensor, const std::int64_t length) {
     throw Unsupported("parameters and statistics whose length is not the number of channels");
   }
   if (!v.is_vector(length)) throw Unsupported("strided parameters and statistics");
-  return reinterpret_cast<float*>(v.data);
+  return reinterpret_cast<const float*>(v.data);
 }
 
 bool is_contiguous_or_channels_last(const View& v) {

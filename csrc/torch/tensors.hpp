@@ -50,7 +50,7 @@ class Unsupported : public std::invalid_argument {
 View view_of(const Tensor& tensor);
 
 // Returns the elements of a contiguous vector of f32 of `length` elements.
-float* f32_vector(const Tensor& tensor, std::int64_t length);
+const float* f32_vector(const Tensor& tensor, std::int64_t length);
 
 // PyTorch's batch norm keeps these two layouts in its results.
 bool is_contiguous_or_channels_last(const View& v);

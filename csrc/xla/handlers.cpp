@@ -54,10 +54,6 @@ T scalar(const abi::Attributes& attributes, const char* const name, const abi::D
   reject(name, must_be);
 }
 
-double number(const abi::Attributes& attributes, const char* const name) {
-  return scalar<double>(attributes, name, abi::f64, "must be an f64");
-}
-
 std::int64_t integer(const abi::Attributes& attributes, const char* const name) {
   return scalar<std::int64_t>(attributes, name, abi::s64, "must be an i64");
 }
@@ -122,7 +118,8 @@ class Call {
 
     OpConfig config;
     config.operation = operation;
-    config.attributes.epsilon = number(call.attributes, "epsilon");
+    config.attributes.epsilon =
+        scalar<double>(call.attributes, "epsilon", abi::f64, "must be an f64");
     if (!is_valid_epsilon(config.attributes.epsilon)) {
       reject("epsilon", "must be positive and finite");
     }
