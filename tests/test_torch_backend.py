@@ -175,6 +175,13 @@ class CalledTwice(nn.Module):
         return F.relu(self.norm(F.relu(self.norm(x))))
 
 
+class CalledInBothBranches(CalledTwice):
+    """The second call uses the running statistics of the first, so only it can have a residual."""
+
+    def forward(self, x):
+        return F.relu(self.norm(x) + self.norm(2 * x))
+
+
 LAYERS = {
     "no affine": nn.BatchNorm2d(8, affine=False),
     "no statistics": nn.BatchNorm2d(8, track_running_stats=False),
@@ -193,6 +200,20 @@ def test_layers(name, report, x):
     lines = " ".join(report())
     assert ("2 with ReLU" if name == "called twice" else "1 with ReLU") in lines
     assert "alone" not in lines
+
+
+@pytest.mark.usefixtures("without_code")
+def test_a_residual_that_depends_on_the_batch_norm_is_not_fused(report, x):
+    check(Plain(lambda y, x: y, CalledInBothBranches()), x)
+    (line,) = report()
+    assert line.startswith(f"2 by onedsl; 1 alone, before aten.add.Tensor; 1 {ADD_RELU}")
+
+
+@pytest.mark.usefixtures("without_code")
+def test_a_sum_of_a_wider_type_is_not_fused(report, x):
+    check(Plain(lambda y, x: F.relu(y.float() + x.float())), x, dtype=torch.bfloat16)
+    (line,) = report()
+    assert line.startswith("1 by onedsl; 1 alone")
 
 
 @pytest.mark.usefixtures("without_code")

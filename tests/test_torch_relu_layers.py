@@ -190,6 +190,29 @@ def test_inputs_modified_in_place_raise(with_residual):
         output.backward(diff_dst)
 
 
+@residuals
+@pytest.mark.parametrize("dual", ["src", "weight"])
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # in make_dual
+def test_forward_mode_derivatives(with_residual, dual):
+    """They need no grad mode."""
+    layer, (src, _) = make(2, with_residual), inputs(2, "f32")
+    given = {"src": src, "weight": layer.weight}
+
+    def tangent(function, convert):
+        values = {name: convert(t.detach()) for name, t in given.items()}
+        with torch.no_grad(), torch.autograd.forward_ad.dual_level():
+            values[dual] = torch.autograd.forward_ad.make_dual(
+                values[dual], torch.ones_like(values[dual])
+            )
+            residual = (src.flip(0).to(values["src"]),) if with_residual else ()
+            call = torch.func.functional_call
+            result = call(function, {"weight": values["weight"]}, (values["src"], *residual))
+            return torch.autograd.forward_ad.unpack_dual(result).tangent
+
+    exact = copy.deepcopy(layer).double()
+    assert relative_error(tangent(layer, torch.clone), tangent(exact, torch.Tensor.double)) < 1e-4
+
+
 def test_torch_func():
     layer, (src, _) = make(2, False, track_running_stats=False), inputs(2, "f32")
     _, exact = reference_of(layer, 2)

@@ -117,7 +117,10 @@ def _table() -> dict[Any, Callable[..., Any]]:
             src: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
         ) -> Any:
             *running, training, momentum, eps = rest
-            if not training or not _supports(src, weight, bias, *running, eps=eps):
+            reason = why_unsupported(src, weight, bias, *running, eps=eps) if training else ""
+            if reason:
+                _report.get()["inductor"][f"for {reason}"] += 1
+            if reason or not training:
                 return plain(src, weight, bias, *rest)
             statistics = running or (None, None)
             results = batch_norm_training(
@@ -159,14 +162,6 @@ def _table() -> dict[Any, Callable[..., Any]]:
         _aten._native_batch_norm_legit.no_stats,
     )
     return _Table({**table, gradient: backward} | {op: forward(op) for op in forwards})
-
-
-def _supports(src: Tensor, *vectors: Tensor | None, eps: float) -> bool:
-    """Return whether onedsl supports a call, and count it if not."""
-    reason = why_unsupported(src, *vectors, eps=eps)
-    if reason:
-        _report.get()["inductor"][f"for {reason}"] += 1
-    return not reason
 
 
 @functools.cache

@@ -39,9 +39,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     bfloat16 and float16, parameters that are not float32, layouts other than contiguous and
     channels_last, and every call that PyTorch rejects. Autograd is unchanged.
 
-    The call takes effect at once, on all threads. The result may be used as a context manager; if
-    there are several ``with`` blocks, on any threads, the kernels stay in use until the last block
-    ends. Enabling and disabling are safe while other threads train.
+    The call takes effect at once, on all threads. Its result may be used as a context manager once;
+    if there are several ``with`` blocks, on any threads, the kernels stay in use until the last
+    block ends. Enabling and disabling are safe while other threads train.
 
     Raises
     ------

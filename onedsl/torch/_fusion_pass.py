@@ -118,10 +118,11 @@ def _find_relu(batch_norm: Node) -> _ReLU | None:
         return None
     value, residual = dst, None
     users = list(_users(dst))
-    if len(users) == 1 and _is_sum_of_tensors(users[0]):
-        value = users[0]
-        first, second = value.args
-        residual = second if _source(first) is dst else first
+    if len(users) == 1 and _is_sum_of_tensors(users[0], _value(dst)):
+        first, second = users[0].args
+        other = second if _source(first) is dst else first
+        if not _depends_on(other, batch_norm):
+            value, residual = users[0], other
     for user in _users(value):
         found = _parse_relu(user, _value(value).dtype)
         if found is not None:
@@ -131,14 +132,20 @@ def _find_relu(batch_norm: Node) -> _ReLU | None:
     return None
 
 
-def _is_sum_of_tensors(node: Node) -> bool:
+def _is_sum_of_tensors(node: Node, like: Tensor) -> bool:
     if node.target is not _aten.add.Tensor or len(set(node.all_input_nodes)) != 2 or node.kwargs:
         return False
-    like = _value(node)
-    return all(
-        _value(n).shape == like.shape and _value(n).dtype == like.dtype
-        for n in node.all_input_nodes
-    )
+    values = [_value(n) for n in node.all_input_nodes]
+    return all((v.shape, v.dtype) == (like.shape, like.dtype) for v in values)
+
+
+def _depends_on(node: Node, other: Node) -> bool:
+    pending, seen = [node], {node}
+    while pending:
+        inputs = set(pending.pop().all_input_nodes) - seen
+        pending += inputs
+        seen |= inputs
+    return other in seen
 
 
 def _parse_relu(node: Node, dtype: torch.dtype) -> tuple[Node, float | None] | None:

@@ -33,8 +33,9 @@ def batch_norm_backward(
     """Compute the gradients of batch normalization.
 
     This function works in eager mode, under torch.compile and on fake tensors. Its results can be
-    differentiated again. That derivative treats mean and variance as functions of src if
-    `statistics` is ``"batch"``, and otherwise as constants.
+    differentiated once more, in reverse mode. That derivative treats mean and variance as functions
+    of src if `statistics` is ``"batch"``, and otherwise as constants. A third derivative is wrong
+    with ``"batch"``, as PyTorch's own is: it takes them for constants.
 
     Parameters
     ----------

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from ..operators import _attributes
 from ._operators import batch_norm_training, why_unsupported
@@ -31,10 +32,12 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(src)
         mean, variance = running_statistics(self)
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
+        given = (src, weight, bias, residual)
         if (
             self.training
             and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
             and not torch._C._are_functorch_transforms_active()
+            and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
             and not why_unsupported(src, weight, bias, mean, variance, eps=eps)
             and (residual is None or (residual.shape, residual.dtype) == (src.shape, src.dtype))
         ):
@@ -80,7 +83,13 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     Parameters, buffers and their names are those of the layer without the ReLU. In training, one
     kernel computes both, in eager mode and in compiled models, and autograd saves only the input,
     so the ReLU needs no memory even if it is not in place. PyTorch's own functions run in
-    evaluation, in exported programs, and for arguments that onedsl's kernels do not support.
+    evaluation, in exported programs, for forward-mode derivatives, and for arguments that onedsl's
+    kernels do not support.
+
+    In training, the result has the input's order of axes in memory, also where PyTorch's would be
+    contiguous, and running statistics are updated by operators that autograd notices: a result of
+    evaluation cannot be differentiated after the layer was trained. PyTorch's functions that
+    replace layers of batch norm, such as its convert_sync_batchnorm, lose the ReLU.
     """
 
 

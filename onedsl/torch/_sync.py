@@ -69,12 +69,14 @@ class _SyncBatchNorm(torch.autograd.Function):
         sums = backward.reduce(*inputs)
         diff_src = None
         if src_needed:
-            total = _all_reduce(sums, ctx.group)
+            vector = torch.from_numpy(sums.to_vector())
+            distributed.all_reduce(vector, group=ctx.group)
+            total = BatchNormSums.from_vector(vector.numpy())
             diff_src = backward.apply(total, *inputs, _f32(weight)).diff_src
         # Not summed over the processes, as in torch.nn.SyncBatchNorm: DistributedDataParallel
         # averages the gradients of all parameters.
-        diff_weight = torch.tensor(sums.diff_gamma, dtype=weight.dtype) if weight_needed else None
-        diff_bias = torch.tensor(sums.diff_beta, dtype=bias.dtype) if bias_needed else None
+        diff_weight = weight.new_tensor(sums.diff_gamma) if weight_needed else None
+        diff_bias = bias.new_tensor(sums.diff_beta) if bias_needed else None
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 
 
@@ -85,13 +87,6 @@ def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
     distributed.all_gather(list(rows), mine, group)
     # Adding the moments of 64 processes with + would take longer than the exchange by gloo.
     return BatchNormMoments._of_parts(rows.numpy())
-
-
-def _all_reduce(sums: BatchNormSums, group: Group) -> BatchNormSums:
-    """Add the sums of all processes."""
-    vector = torch.from_numpy(sums.to_vector())
-    distributed.all_reduce(vector, group=group)
-    return BatchNormSums.from_vector(vector.numpy())
 
 
 def _f32(channels: Tensor | None) -> Tensor | None:
@@ -126,7 +121,7 @@ def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
     checked = _checked.setdefault(group, weakref.WeakSet())
     if layer in checked:
         return
-    mine = torch.tensor([channels])
+    mine = torch.tensor([channels], device="cpu")
     rows = mine.new_empty(distributed.get_world_size(group), 1)
     distributed.all_gather(list(rows), mine, group)
     if (rows != mine).any():
@@ -280,8 +275,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             for name, layer in modules
             if isinstance(layer, nn.modules.batchnorm._BatchNorm)
         }
+        kinds = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm, cls)
         for name, layer in layers.items():
-            if not _is_plain(layer):
+            if type(layer).forward not in [kind.forward for kind in kinds]:
                 raise TypeError(
                     "batch-norm layers must have the forward method of torch.nn.BatchNorm1d to 3d, "
                     f"got {type(layer).__qualname__} at {name!r}. Split it into a layer of "
@@ -306,11 +302,6 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         new._parameters, new._buffers = layer._parameters, layer._buffers
         new.training = layer.training
         return new
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    plain = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm, SyncBatchNorm)
-    return type(layer).forward in [kind.forward for kind in plain]
 
 
 SyncBatchNorm.__module__ = "onedsl.torch"  # the name in saved models
