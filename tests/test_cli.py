@@ -295,7 +295,7 @@ def test_run_of_small_and_empty_tensors(sizes, tmp_path, capsys):
     [
         ([1, 16], [2**62, 1], ""),
         ([2, 16], [2**62, 1], "allocate|too big|dimension|too large"),
-        ([2**40, 2**40], [2**40, 1], "allocate|too big|dimension|too large"),
+        ([2**40, 2**40], [2**40, 1], "shape must have at most"),
         ([1] * 70 + [16], [1] * 71, "dimension"),
     ],
 )

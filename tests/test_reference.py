@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import helpers
 import numpy as np
 import pytest
@@ -115,6 +118,31 @@ def test_invalid_arguments():
         testing.batch_norm_backward(np.ones((2, 3)), np.ones((2, 3)), [1.0], [1.0], epsilon=1e-5)
     with pytest.raises(ValueError, match=r"statistics must be 'batch' or 'frozen', .*'running'"):
         testing.batch_norm_backward([[1.0]], [[1.0]], [1.0], [1.0], epsilon=1, statistics="running")
+    for name, value in (("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("relu", False)):
+        options = {"epsilon": 1e-5, "relu": True, "clip": 6} | {name: value}
+        with pytest.raises(ValueError, match=f"^{name} must be |clip must be None without {name}"):
+            testing.batch_norm_forward_training([[1.0]], [1.0], [1.0], **options)
+
+
+SHAPES = dict.fromkeys(["src", "diff_dst", "dst", "residual", "input", "input_gradient"], (4, 2, 3))
+SHAPES |= dict.fromkeys(["mean", "variance", "gamma", "beta"], (3,))
+OF_DIRECTML = dict.fromkeys(["mean", "variance", "scale"], (1, 2, 1))
+
+
+@pytest.mark.parametrize("which", [name for name in testing.__all__ if "batch_norm" in name])
+def test_no_array_is_broadcast(which):
+    reference = getattr(testing, which)
+    shapes = SHAPES | OF_DIRECTML if which == "batch_normalization_grad" else SHAPES
+    parameters = inspect.signature(reference).parameters
+    inputs = {name: np.ones(shapes[name]) for name in parameters if name in shapes}
+    reference(**inputs, epsilon=1e-5)
+    for name, array in list(inputs.items())[1:]:
+        for shape in {array[:1].shape, (), (4, 2)} - {array.shape}:
+            message = rf"^{name} must have .*, got {re.escape(str(shape))}$"
+            with pytest.raises(ValueError, match=message):
+                reference(**inputs | {name: np.ones(shape)}, epsilon=1e-5)
+    with pytest.raises(ValueError, match=r"must have at least \d dimension"):
+        reference(**inputs | {next(iter(inputs)): 1.0}, epsilon=1e-5)
 
 
 class TestHelpers:
@@ -142,13 +170,21 @@ class TestHelpers:
         if error == 1.01:
             testing.assert_close(bad, good, factor=1e5)
 
-    def test_assert_close_rejects_unknown_names(self):
+    def test_assert_close_rejects_invalid_arguments(self):
         good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
+        narrow = tuple(a.astype(np.float32) for a in good)
         names = "actual must have names among diff_src, diff_gamma, diff_beta"
-        with pytest.raises(TypeError, match=f"{names}, got dst"):
-            testing.assert_close({"dst": good.diff_src}, good)
-        with pytest.raises(TypeError, match=f"{names}, got no names"):
-            testing.assert_close({}, good)
+        for actual, expected, backend, message in (
+            ({"dst": narrow[0]}, good, "auto", f"{names}, got dst"),
+            ({}, good, "auto", f"{names}, got no arrays"),
+            ((None, None, None), good, "auto", f"{names}, got no arrays"),
+            (narrow[:2], good, "auto", "actual and expected must have 3 members .* got 2 and 3"),
+            (narrow, good[:1], "auto", "actual and expected must have 3 members .* got 3 and 1"),
+            (([1.0], None, None), good, "auto", "diff_src must be a NumPy array or .*, got list"),
+            (narrow, good, "oneDNN", "backend must be .*, got 'oneDNN'"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=message):
+                testing.assert_close(actual, expected, backend=backend)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):
@@ -164,3 +200,13 @@ class TestHelpers:
         assert all(map(np.array_equal, problem, again))
         other = testing.random_problem(shape, "bf16", data_format=data_format, seed=1)
         assert not np.array_equal(problem.src, other.src)
+
+    @formats
+    def test_invalid_arguments_of_random_problem(self, data_format):
+        for arguments, message in (
+            (((2, 3), "f32", "f64"), "^stats_dtype must be .*, got 'f64'"),
+            (((3,),), r"^shape must have at least 2 dimensions, got \(3,\)"),
+            ((3,), "^shape must be a sequence of integers, got 3"),
+        ):
+            with pytest.raises((TypeError, ValueError), match=message):
+                testing.random_problem(*arguments, data_format=data_format)

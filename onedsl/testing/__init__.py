@@ -3,13 +3,7 @@
 The reference implementations use NumPy only. They call neither oneDNN nor onedsl's kernels.
 """
 
-from ._compare import (
-    ONEDNN_SUM_ERROR,
-    SUM_TOLERANCES,
-    TOLERANCES,
-    assert_close,
-    relative_l2,
-)
+from ._compare import ONEDNN_SUM_ERROR, SUM_TOLERANCES, TOLERANCES, assert_close, relative_l2
 from ._problems import Problem, random_problem
 from ._reference import (
     batch_norm,

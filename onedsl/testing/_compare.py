@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..operators._attributes import parse_backend
 from ..operators.batch_norm_training_backward import BatchNormGradients
+from ..tensors.arrays import as_numpy
 from ..tensors.dtypes import Backend, dtype_name
+from ._reference import float64
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Maximum relative L2 error of tensors (diff_src, diff_residual, dst), by dtype."""
@@ -29,7 +32,7 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     It is 0 if both arrays are zero or empty, inf if only expected is zero, and NaN if actual
     contains NaN. Arrays of different shapes raise ValueError.
     """
-    a, e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    a, e = float64(actual), float64(expected)
     if a.shape != e.shape:
         raise ValueError(f"actual must have expected's shape {e.shape}, got {a.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
@@ -45,17 +48,26 @@ def compared(
 
     The second tolerance is that of oneDNN. `assert_close` documents both.
     """
-    sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
     names = getattr(expected, "_fields", BatchNormGradients._fields)
-    if isinstance(actual, Mapping):
-        if not actual or not set(actual) <= set(names):
-            got = ", ".join(actual) or "no names"
-            raise TypeError(f"actual must have names among {', '.join(names)}, got {got}")
-        actual = tuple(actual.get(name) for name in names)
-    for i, (name, got, want) in enumerate(zip(names, actual, expected, strict=True)):
-        if got is not None:
+    if not isinstance(actual, Mapping):
+        if len(actual) != len(names) or len(expected) != len(names):
+            raise TypeError(
+                f"actual and expected must have {len(names)} members ({', '.join(names)}), got "
+                f"{len(actual)} and {len(expected)}"
+            )
+        actual = dict(zip(names, actual, strict=True))
+    given = [name for name, got in actual.items() if got is not None]
+    if not given or not set(given) <= set(names):
+        raise TypeError(
+            f"actual must have names among {', '.join(names)}, got "
+            f"{', '.join(given) or 'no arrays'}"
+        )
+    sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
+    for i, (name, want) in enumerate(zip(names, expected, strict=True)):
+        if name in given:
+            got = as_numpy(name, actual[name])
             tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
-            tolerance = tolerances[dtype_name(got.dtype, name)]
+            tolerance = tolerances[dtype_name(got.dtype)]
             yield name, got, relative_l2(got, want), tolerance, tolerance + sum_error
 
 
@@ -91,17 +103,18 @@ def assert_close(
     AssertionError
         If an error is too large or NaN. The message names the member, its error and its tolerance.
     TypeError, ValueError
-        If names, dtypes or shapes of actual are not those of results.
+        If names, dtypes or shapes of actual are not those of results, or if it has no array.
     """
+    onednn = parse_backend(backend)
     for name, got, error, tolerance, for_onednn in compared(actual, expected):
-        limit = factor * (for_onednn if backend == "onednn" else tolerance)
+        limit = factor * (for_onednn if onednn else tolerance)
         if error <= limit:
             continue
         message = (
             f"{name} must be within {limit:.3g} (relative L2) of the reference, got "
             f"{error:.3g} ({got.dtype.name}, shape {got.shape})"
         )
-        if backend == "onednn":
+        if onednn:
             message += ". oneDNN sums in f32, which this tolerance includes"
         elif error <= factor * for_onednn:
             message += '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..tensors.arrays import Array
 from ..tensors.dtypes import DTYPES, DType, dtype_name
-from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
+from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec, parse_data_format
 
 
 class Problem(NamedTuple):
@@ -58,7 +58,10 @@ def random_problem(
     Problem
         For an empty src, mean is 0 and variance is 1.
     """
-    tensor, stats = DTYPES[dtype_name(dtype)], DTYPES[dtype_name(stats_dtype)]
+    shape = TensorSpec(shape, dtype).shape
+    if len(shape) < 2:
+        raise ValueError(f"shape must have at least 2 dimensions, got {shape}")
+    tensor, stats = DTYPES[dtype_name(dtype)], DTYPES[dtype_name(stats_dtype, "stats_dtype")]
     rng = np.random.default_rng(seed)
     src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(tensor)
     diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(tensor)
@@ -67,6 +70,4 @@ def random_problem(
     mean = x.mean(axes) if x.size else np.zeros(channels)
     variance = x.var(axes) if x.size else np.ones(channels)
     gamma = rng.uniform(0.5, 2, size=(channels,))
-    return Problem(
-        src, diff_dst, np.asarray(mean, stats), np.asarray(variance, stats), gamma.astype(stats)
-    )
+    return Problem(src, diff_dst, *(np.asarray(array, stats) for array in (mean, variance, gamma)))

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..operators import _attributes
+from ..operators import _attributes, _validation
 from ..operators.batch_norm_forward_training import BatchNormForward
 from ..operators.batch_norm_relu_training_backward import BatchNormReLUGradients
 from ..operators.batch_norm_training_backward import BatchNormGradients
-from ..operators.batch_normalization_grad import BatchNormalizationGradients
+from ..operators.batch_normalization_grad import SCHEMA, BatchNormalizationGradients
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 
 Float64 = npt.NDArray[np.float64]
 
 
-def _float64(array: npt.ArrayLike) -> Float64:
-    return np.array(array, np.float64)
+def float64(array: npt.ArrayLike) -> Float64:
+    """Return a copy of an array in float64. NumPy alone cannot convert PyTorch's bf16 tensors."""
+    imported = _core.import_array(array)
+    return np.array(array if imported is None else imported, np.float64)
 
 
 def _prepare(
-    src: npt.ArrayLike, data_format: DataFormatLike
-) -> tuple[Float64, tuple[int, ...], tuple[int, ...]]:
-    """Return src in float64, the axes of sums, and the shape in which statistics broadcast."""
-    x, parsed = _float64(src), parse_data_format(data_format)
-    return x, parsed.summed_axes(x.ndim), parsed.statistics_shape_beside(x.shape)
+    src: npt.ArrayLike, data_format: DataFormatLike, **others: npt.ArrayLike | None
+) -> tuple[Any, ...]:
+    """Return the axes of sums, and src and the others in float64, in shapes that broadcast.
+
+    Raise ValueError for an invalid shape. None stays None.
+    """
+    x, parsed = float64(src), parse_data_format(data_format)
+    if x.ndim < 2:
+        raise ValueError(f"src must have at least 2 dimensions, got {x.ndim}")
+    arrays: list[Float64 | None] = [x]
+    for name, other in others.items():
+        array = None if other is None else float64(other)
+        is_tensor = name in ("diff_dst", "dst", "residual")
+        expected = x.shape if is_tensor else (x.shape[parsed.channel_axis],)
+        if array is not None and array.shape != expected:
+            raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
+        beside = x.shape if is_tensor else parsed.statistics_shape_beside(x.shape)
+        arrays.append(None if array is None else array.reshape(beside))
+    return parsed.summed_axes(x.ndim), *arrays
 
 
 def batch_norm(
@@ -67,15 +83,15 @@ def batch_norm(
        Internal Covariate Shift, 2015.
     .. [2] oneDNN developer guide, Graph API, operation BatchNormInference.
     """
-    x, axes, shape = _prepare(src, data_format)
-    mu = x.mean(axes) if mean is None else _float64(mean)
-    var = x.var(axes) if variance is None else _float64(variance)
-    result = (x - mu.reshape(shape)) / np.sqrt(var + epsilon).reshape(shape)
-    if gamma is not None:
-        result = result * _float64(gamma).reshape(shape)
-    if beta is not None:
-        result = result + _float64(beta).reshape(shape)
-    return result
+    axes, x, mu, var, scale, shift = _prepare(
+        src, data_format, mean=mean, variance=variance, gamma=gamma, beta=beta
+    )
+    mu = x.mean(axes, keepdims=True) if mu is None else mu
+    var = x.var(axes, keepdims=True) if var is None else var
+    result: Float64 = (x - mu) / np.sqrt(var + _attributes.parse_epsilon(epsilon))
+    if scale is not None:
+        result = result * scale
+    return result if shift is None else result + shift
 
 
 def batch_norm_backward(
@@ -109,17 +125,11 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, and for frozen statistics those of
     `onedsl.BatchNormalizationGrad`.
     """
-    x, _, shape = _prepare(src, data_format)
-    if gamma is None:
-        gamma = np.ones_like(_float64(variance))
-    channels = (max(shape, default=1),) if x.size else np.shape(mean)
-    for name, array in (("mean", mean), ("variance", variance), ("gamma", gamma)):
-        if np.shape(array) != channels:
-            raise ValueError(f"{name} must have shape {channels}, got {np.shape(array)}")
-    parameters = (_float64(array).reshape(shape) for array in (mean, variance, gamma))
-    diff_src, *sums = _gradients(
-        x, _float64(diff_dst), *parameters, epsilon=epsilon, statistics=statistics
+    gamma = np.ones(np.shape(variance)) if gamma is None else gamma
+    _, *arrays = _prepare(
+        src, data_format, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma
     )
+    diff_src, *sums = _gradients(*arrays, epsilon=epsilon, statistics=statistics)
     return BatchNormGradients(diff_src, *(total.reshape(-1) for total in sums))
 
 
@@ -144,28 +154,25 @@ def batch_normalization_grad(
     BatchNormalizationGradients
         Float64 arrays.
     """
-    arrays = (_float64(array) for array in (input, input_gradient, mean, variance, scale))
+    arrays = [float64(array) for array in (input, input_gradient, mean, variance, scale)]
+    infos = [_validation.ArrayInfo(array.shape, "f32") for array in arrays]
+    _validation.check_inputs(SCHEMA, None, infos)
     return BatchNormalizationGradients(*_gradients(*arrays, epsilon=epsilon, statistics="frozen"))
 
 
 def _gradients(
-    x: Float64,
-    dy: Float64,
-    mean: Float64,
-    variance: Float64,
-    gamma: Float64,
-    *,
-    epsilon: float,
-    statistics: str,
+    *arrays: Float64, epsilon: float, statistics: str
 ) -> tuple[Float64, Float64, Float64]:
     """Compute diff_src, diff_gamma and diff_beta.
 
-    mean, variance and gamma broadcast to x. Sums are over the axes where they do.
+    The arrays are src, diff_dst, mean, variance and gamma. The last three broadcast to src, and
+    sums are over the axes where they do.
     """
+    x, dy, mean, variance, gamma = arrays
     _attributes.parse_statistics(statistics)
     sizes = zip(mean.shape, x.shape, strict=True)
     axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
-    rstd = 1 / np.sqrt(variance + epsilon)
+    rstd = 1 / np.sqrt(variance + _attributes.parse_epsilon(epsilon))
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)
     diff_gamma: Float64 = np.sum(dy * xhat, axis=axes, keepdims=True)
@@ -198,7 +205,7 @@ def batch_norm_forward_training(
     epsilon, momentum, data_format, clip : float, DataFormat
         As in `onedsl.BatchNormReLUForwardTraining`, which refers to the formulas.
     relu : bool
-        Whether to apply ReLU.
+        Whether to apply ReLU. clip needs it.
 
     Returns
     -------
@@ -206,27 +213,22 @@ def batch_norm_forward_training(
         Float64 arrays. For an empty src the running statistics are unchanged and the batch
         statistics are zeros.
     """
-    x, axes, _ = _prepare(src, data_format)
-    keep = _core.DEFAULT_MOMENTUM if momentum is None else momentum
-    running = _float64(mean), _float64(variance)
-    batch = 0 * running[0], 0 * running[1]
-    if x.size:
-        batch = x.mean(axes), x.var(axes)
-        running = (
-            keep * running[0] + (1 - keep) * batch[0],
-            keep * running[1] + (1 - keep) * batch[1],
-        )
-    dst = batch_norm(
-        x,
-        gamma,
-        beta,
-        epsilon=epsilon,
-        data_format=data_format,
-        mean=batch[0],
-        variance=batch[1],
+    axes, x, *old, added = _prepare(
+        src, data_format, mean=mean, variance=variance, residual=residual
     )
-    if residual is not None:
-        dst = dst + _float64(residual)
+    keep = _attributes.parse_momentum(momentum)
+    keep = _core.DEFAULT_MOMENTUM if keep is None else keep
+    if _attributes.parse_clip(clip) and not relu:
+        raise ValueError(f"clip must be None without relu=True, got {clip}")
+    running = [statistic.reshape(-1) for statistic in old]
+    batch = [0 * statistic for statistic in running]
+    if x.size:
+        batch = [x.mean(axes), x.var(axes)]
+        running = [keep * a + (1 - keep) * b for a, b in zip(running, batch, strict=True)]
+    attributes: Any = {"epsilon": epsilon, "data_format": data_format}
+    dst = batch_norm(x, gamma, beta, mean=batch[0], variance=batch[1], **attributes)
+    if added is not None:
+        dst = dst + added
     if relu:
         dst = np.clip(dst, 0, clip)  # propagates NaN
     return BatchNormForward(dst, *running, *batch)
@@ -264,9 +266,10 @@ def batch_norm_relu_backward(
     NaN, and 0 elsewhere. The other members are the results of `batch_norm_backward` for
     diff_residual.
     """
-    output = _float64(dst)
+    _, _, output, diff_output = _prepare(src, data_format, dst=dst, diff_dst=diff_dst)
+    clip = _attributes.parse_clip(clip)
     is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
-    diff_residual = np.where(is_zero, 0, _float64(diff_dst))
+    diff_residual = np.where(is_zero, 0, diff_output)
     gradients = batch_norm_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
