@@ -63,10 +63,9 @@ except ImportError as _error:
     raise ImportError(import_error_message(_error), name=_error.name, path=_error.path) from _error
 
 if (_cap := onedsl._core.unknown_native_cap()) is not None:
-    from .runtime.import_errors import unknown_isa_cap_message
-
     warnings.warn(
-        unknown_isa_cap_message(_cap, onedsl._core.known_native_caps()),
+        f"ONEDSL_MAX_CPU_ISA must be one of {onedsl._core.known_native_caps()}, got {_cap!r}. "
+        "The value is ignored.",
         RuntimeWarning,
         stacklevel=2,
     )
@@ -104,12 +103,7 @@ from .operators.batch_normalization_grad import (
     CompiledBatchNormalizationGrad,
 )
 from .runtime.capabilities import Capabilities, Support, capabilities
-from .runtime.errors import (
-    GammaIgnoredWarning,
-    OneDNNDefectWarning,
-    OneDNNError,
-    UnsupportedError,
-)
+from .runtime.errors import GammaIgnoredWarning, OneDNNDefectWarning, OneDNNError, UnsupportedError
 from .runtime.plan_cache import PlanCounts, clear_plans, plan_counts
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec

@@ -254,6 +254,7 @@ def test_run_as_written(outputs, status, tmp_path, capsys):
         (["--seconds=inf"], "inf is not in the range 0<x<=3600"),
         (["--seconds=0"], "0.0 is not in the range 0<x<=3600"),
         (["--backend=cuda"], "'cuda' is not one of"),
+        (["--as-written", "--backend=native"], "--as-written cannot be combined with --backend"),
     ],
 )
 def test_run_rejects_invalid_options(graph_file, options, message, capsys):
@@ -267,6 +268,7 @@ def test_run_rejects_invalid_options(graph_file, options, message, capsys):
         (b"{", "graph must be valid JSON"),
         (b"\xff\xfe", "must be a JSON text file, got binary data"),
         (b'{"graph": [{"kind": 3}]}', "graph[0].attrs is missing"),
+        (b'{"graph": []}', "graph must have one op, got 0"),
         (b'{"graph": ' + b"[" * 50 + b"]" * 50 + b"}", "graph[0] must be an object, got [[["),
         (b'{"graph": ' + b"[" * 970 + b"]" * 970 + b"}", "graph[0] must be|too many levels"),
         (b'{"graph": ' + b"[" * 100_000, "it has too many levels"),
@@ -379,6 +381,16 @@ def test_explain_shows_the_floor(capsys):
     assert int(re.search(r"(\d+)% of the time", found["floor"])[1]) == pytest.approx(
         100 * floor / time, rel=0.2, abs=2
     )
+
+
+def test_explain_times_the_call_that_it_shows(monkeypatch):
+    cls, used = onedsl.BatchNormTrainingBackward, []
+    compile_ = cls.compile
+    monkeypatch.setattr(cls, "compile", lambda *a, **b: used.append(b) or compile_(*a, **b))
+    options = ["--dtype", "bf16", "--stats-dtype", "bf16", "--seconds", "0.01"]
+    assert main(["explain", "4x4x4x16", *options]) == 0
+    assert len(used) > 2
+    assert {options["stats_dtype"] for options in used} == {"bf16"}
 
 
 def test_explain_onednn():

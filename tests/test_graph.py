@@ -14,7 +14,7 @@ import pytest
 
 import onedsl
 from onedsl import testing
-from onedsl.graph import Graph
+from onedsl.graph import Graph, LogicalTensor
 
 # Dumps by oneDNN 3.2 of the graphs that csrc/onednn/graph.cpp builds for these operators.
 DUMPS = {
@@ -89,6 +89,9 @@ def test_json_of_unknown_shapes():
     assert node["inputs"][0]["shape"] == node["outputs"][0]["stride"] == [-(2**63)]
     assert Graph.from_json(graph.to_json()) == graph
     assert helpers.operator_of(graph.to_json()) == onedsl.BatchNormTrainingBackward(1e-5)
+    for tensor in (graph.ops[0].inputs[0], LogicalTensor(0, "f64", (3,), (1,))):
+        with pytest.raises(ValueError, match=r"byte_strides needs a known shape, .* and dtype f32"):
+            tensor.byte_strides  # noqa: B018
 
 
 def test_sizes_of_a_logical_tensor_must_not_be_negative():
@@ -164,6 +167,7 @@ def test_drawings_label_everything(name, tmp_path):
 
 def test_drawing_as_png(tmp_path):
     image = pytest.importorskip("matplotlib.image")
+    Graph.from_json(changed(OUTPUT, [])).draw(tmp_path / "graph.png")  # as of the op End
     Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(str(tmp_path / "graph.png"))
     pixels = image.imread(tmp_path / "graph.png")
     assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
@@ -198,6 +202,7 @@ INPUT, OUTPUT = (*OP, "inputs"), (*OP, "outputs")
 LINE = {"id": 0, "dtype": "bf16", "shape": [24], "stride": [1]}
 OF_OP, OF_EPSILON = r"graph\[0\].", r"graph\[0\].attrs.epsilon"
 OF_SRC, OF_DIFF_DST = r"inputs\[0\] \(src\) must ", r"inputs\[1\] \(diff_dst\) must "
+IN_FLOAT32 = " must be a number in the range of float32, got "
 INVALID = [
     (("graph",), None, "graph is missing"),
     (("graph",), 3, "graph must be a list of ops, got 3"),
@@ -213,7 +218,9 @@ INVALID = [
     ((*EPSILON, "value"), -1, OF_OP + "attrs: epsilon must be positive"),
     ((*EPSILON, "value"), "1", 'attrs.epsilon.value must be a number, got "1"'),
     ((*EPSILON, "value"), 10**400, "attrs.epsilon.value must be a number in .*, got 1000"),
-    ((*EPSILON, "value"), math.nan, OF_OP + "attrs: epsilon must be positive"),
+    (EPSILON, {"type": "f32", "value": math.nan}, OF_EPSILON + IN_FLOAT32),
+    (EPSILON, {"type": "f32", "value": 1e300}, OF_EPSILON + IN_FLOAT32),
+    (EPSILON, {"type": "s64", "value": 10**400}, OF_EPSILON + IN_FLOAT32),
     ((*EPSILON, "type"), "f64", 'epsilon.type must be one of .*, got "f64"'),
     (EPSILON, {"type": "bool", "value": 2}, "value must be true or false, got 2"),
     ((*OP, "attrs", "data_format", "value"), "NHWC", OF_OP + "attrs: data_format must be"),

@@ -287,6 +287,8 @@ class TestTotals:
     def test_it_cannot_be_made_without_a_vector(self, kind):
         with pytest.raises(TypeError, match=f"{kind.__name__} must be made by an operator's red"):
             kind()
+        with pytest.raises(TypeError, match="from_vector must be that of BatchNormSums or"):
+            onedsl.BatchNormTotals.from_vector(self.VECTOR)
 
     def test_add(self, kind):
         totals = kind.from_vector(self.VECTOR)
@@ -348,6 +350,10 @@ class TestTotals:
         assert restored == totals
         for got, expected in zip(setup.apply(restored), setup.call(), strict=True):
             assert np.array_equal(np.isnan(got), np.isnan(expected))
+
+    def test_inf_minus_inf_is_nan_without_a_warning(self, kind):
+        part, other = (kind.from_vector(np.float64([4, value, 1])) for value in (np.inf, -np.inf))
+        assert np.isnan((part + other).to_vector()[1])
 
 
 class TestErrors:

@@ -260,6 +260,7 @@ INVALID = {
     "reversed": ({"mean": np.zeros(16, "f")[::-1]}, None, ValueError, "mean must have strides"),
     "out": ({}, {"dst": 0}, TypeError, "out must be among diff_src, .*, got dst"),
     "out shape": ({}, {"diff_beta": np.zeros(3, "f")}, ValueError, r"out\['diff_beta'\] must have"),
+    "out tuple": ({}, (1, 2, 3), TypeError, "^out must be a mapping of .*, got tuple"),
     "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),
     "read-only": (
         {}, {"diff_beta": helpers.read_only(np.zeros(16, "f"))}, ValueError, "must be writable"

@@ -78,6 +78,13 @@ class Case:
     dtype: str
     data_format: str
     operation: str = "backward"
+    stats_dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        known = {"dtype": DTYPES, "data_format": FORMATS, "operation": OPERATIONS}
+        for name, values in (known | {"stats_dtype": DTYPES}).items():
+            if (value := getattr(self, name)) not in values:
+                raise ValueError(f"{name} must be one of {', '.join(values)}, got {value!r}")
 
     @property
     def tensor_shape(self) -> Shape:

@@ -69,8 +69,8 @@ def random_problem(case: Case) -> Problem:
     """Return random inputs of a case. mean and variance are not computed from src."""
     rng = np.random.default_rng(0)
     src = rng.standard_normal(case.tensor_shape, dtype=np.float32).astype(DTYPES[case.dtype])
-    mean, variance, gamma = rng.uniform(0.5, 1.5, (3, case.shape[-1])).astype(np.float32)
-    return Problem(src, src[::-1].copy(), mean, variance, gamma)
+    statistics = rng.uniform(0.5, 1.5, (3, case.shape[-1])).astype(DTYPES[case.stats_dtype])
+    return Problem(src, src[::-1].copy(), *statistics)
 
 
 def memory(case: Case, problem: Problem | None = None) -> Memory:
@@ -104,7 +104,8 @@ def _compile(case: Case, backend: Literal["native", "onednn"]) -> Any:
     operation = OPERATIONS[case.operation]
     op = operation.operator(epsilon=EPSILON, data_format=case.data_format)
     spec = TensorSpec(case.tensor_shape, DTYPES[case.dtype])
-    return op.compile(spec, **dict.fromkeys(operation.options, True), backend=backend)
+    options = dict.fromkeys(operation.options, True)
+    return op.compile(spec, **options, stats_dtype=case.stats_dtype, backend=backend)
 
 
 def uses_non_temporal_stores(case: Case) -> bool:
@@ -171,7 +172,7 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
         return result
 
     aten = torch.ops.aten
-    v = {name: torch.from_numpy(array) for name, array in tensors.vectors.items()}
+    v = {name: tensor(array) for name, array in tensors.vectors.items()}
     copies = [{name: tensor(array) for name, array in copy.items()} for copy in tensors.copies]
     sums = torch.empty_like(v["mean"]), torch.empty_like(v["mean"])
     running = v["mean"].clone(), v["variance"].clone()

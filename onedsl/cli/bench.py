@@ -36,12 +36,13 @@ def layer_shapes(text: str) -> Sequence[Shape]:
     """Return the shapes of a preset, or a layer's own shape."""
     if text in benchmark.WORKLOADS:
         return benchmark.WORKLOADS[text]
-    if not text[:1].isdecimal():
+    try:
+        shape = options.shape(text)
+    except click.BadParameter:
         known = ", ".join(benchmark.WORKLOADS)
         raise ValueError(
             f"WHAT must be one of {known}, or a shape such as 32x56x56x64, got {text!r}"
-        )
-    shape = options.shape(text)
+        ) from None
     if 0 in shape:
         raise ValueError(f"WHAT must have no size of 0, got {text!r}")
     return (shape,)
@@ -55,6 +56,7 @@ def _names(flag: str, known: Sequence[str], default: Sequence[str]) -> options.D
         multiple=True,
         default=default,
         show_default=True,
+        callback=lambda _context, _option, names: tuple(dict.fromkeys(names)),
         help="May be repeated.",
     )
 
@@ -203,7 +205,7 @@ def rows_tables(rows: Sequence[Row], earlier: Mapping[object, Row]) -> Iterator[
             *(microseconds(row.time(name)) for name in ("onedsl", *OTHERS)),
             *(ratio(speedup(row, other)) for other in OTHERS),
             ratio(row.time("onedsl") / nxc),
-            f"{row.floor_share('onedsl'):.0%}",
+            f"{row.floor_share('onedsl'):.0%}" if row.tensor_bytes >= MIN_BYTES else "",
             f"{change.ratio:.2f}{' slower' if change.is_slower else ''}" if change else "",
         ]
 

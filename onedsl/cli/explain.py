@@ -99,7 +99,8 @@ def _times(native: Compiled[BatchNormGradients], name: str, seconds: float) -> L
         return
     outer, channels, inner = native._core.geometry
     shape = (outer, channels) if inner == 1 else (outer, inner, channels)
-    case = Case("", shape, native.spec.dtype, "NXC" if inner == 1 else "NCX")
+    data_format = "NXC" if inner == 1 else "NCX"
+    case = Case("", shape, native.spec.dtype, data_format, stats_dtype=native.stats_dtype)
     calls = onedsl_calls(case, memory(case))
     (row,) = measure({case: {key: calls[key] for key in (name, TRIAD)}}, seconds)
     reads = "reads src and diff_dst" + (" twice" if case.floor_tensors == 5 else "")

@@ -16,7 +16,7 @@ from . import options
 @click.command(short_help="Write a graph in oneDNN's JSON format.")
 @click.argument("shape", type=options.shape)
 @options.tensor_options
-@click.option("--epsilon", type=float, default=1e-5, show_default=True)
+@click.option("--epsilon", type=float, default=1e-5, show_default=True, help="The op's epsilon.")
 @options.choice("--outputs", "outputs", ("all", "diff_src"), "Gradients to compute.")
 @click.option("--gamma/--no-gamma", default=True, show_default=True, help="Whether it has gamma.")
 @click.option("-o", "--output", type=options.file, help="File to write. The default is stdout.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ..bench import Row
+from ..bench import MIN_BYTES, Row
 
 # Okabe and Ito's colors, which color-blind readers can distinguish.
 MARKS = {"PyTorch": ("#8a8a8a", "s"), "oneDNN": ("#0072B2", "D"), "onedsl": ("#D55E00", "o")}
@@ -28,6 +28,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, subtitle: str) -> None:
                 (row.floor_share(implementation), labels.index(name))
                 for row, name in zip(rows, names, strict=True)
                 if row.dtype == panel and implementation in row.seconds
+                if row.tensor_bytes >= MIN_BYTES
             ]
             if points:
                 (legend[implementation],) = axes.plot(

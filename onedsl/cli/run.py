@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..graph import Graph, LogicalTensor
 from ..graph._check import check_op, port_error, ports_of
 from ..operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
-from ..runtime.timing import NoiseMonitor, median_seconds, noise_warning
+from ..runtime.timing import NoiseMonitor, noise_warning, samples_of
 from ..tensors.arrays import new_array
 from ..tensors.dtypes import DTYPES, STATISTICS
 from ..tensors.spec import TensorSpec
@@ -49,14 +50,14 @@ def run(graph_file: Path, backend: str, as_written: bool, seconds: float) -> int
     onedsl.testing.assert_close, which is larger for oneDNN.
 
     onedsl changes some graphs so that oneDNN computes the gradient, and prints the changes. With
-    `--as-written`, oneDNN runs the graph of the file, and --backend has no effect.
+    `--as-written`, oneDNN runs the graph of the file.
 
     The exit status is 0 if all outputs pass, 1 if one fails, and 3 if none fails but oneDNN does
     not support the graph on this CPU.
     """
-    graph = _read(graph_file)
-    call = parse_graph(graph)
-    inputs = random_inputs(call)
+    if as_written and backend != "both":
+        raise click.UsageError("--as-written cannot be combined with --backend")
+    graph, call, inputs = _read(graph_file)
     results: dict[str, Any] = {}
     calls: dict[str, Callable[[], Any]] = {}
     notes: list[str] = []
@@ -73,7 +74,8 @@ def run(graph_file: Path, backend: str, as_written: bool, seconds: float) -> int
             except UnsupportedError as error:
                 unsupported = True
                 notes.append(f"{name}: {error}")
-        times = median_seconds(calls, seconds=seconds) if calls else {}
+        samples = samples_of(calls, seconds=seconds) if calls else {}
+    times = {name: statistics.median(rounds) for name, rounds in samples.items()}
     reference = batch_norm_backward(
         **_given(call, inputs), epsilon=call.op.epsilon, data_format=call.op.data_format
     )
@@ -111,14 +113,16 @@ def _function(
     return functools.partial(call.op, **_given(call, inputs), outputs=outputs, backend=backend)
 
 
-def _read(path: Path) -> Graph:
-    """Parse a graph file. Error messages begin with the path."""
+def _read(path: Path) -> tuple[Graph, Call, Arrays]:
+    """Return a file's graph, its call and random inputs. Error messages begin with the path."""
     with path.open("rb") as opened:
         content = opened.read(MAX_FILE_BYTES + 1)
     try:
         if len(content) > MAX_FILE_BYTES:
             raise ValueError("must have at most 1 MiB: a graph of one op has a few kilobytes")
-        return Graph.from_json(content.decode())
+        graph = Graph.from_json(content.decode())
+        call = parse_graph(graph)
+        return graph, call, random_inputs(call)
     except UnicodeDecodeError:
         raise ValueError(f"{path} must be a JSON text file, got binary data") from None
     except ValueError as error:

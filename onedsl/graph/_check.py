@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..tensors.dtypes import DTYPES
 from ..tensors.spec import DataFormat, parse_data_format
@@ -17,9 +17,18 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "ClampBackward": ("min", "max", "use_dst"),
     "ReLUBackward": ("use_dst",),
 }
-_ATTRIBUTE_TYPES: dict[str, tuple[type, str]] = {
-    "data_format": (str, "NXC or NCX"),
-    "use_dst": (bool, "true or false"),
+_MAX_FLOAT = 2.0**128 - 2.0**104  # of float32
+
+
+def _is_number(value: object) -> bool:
+    is_bool = isinstance(value, bool)
+    return isinstance(value, int | float) and not is_bool and abs(value) <= _MAX_FLOAT
+
+
+_NUMBER = _is_number, "a number in the range of float32"
+_ATTRIBUTE_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "data_format": (lambda value: isinstance(value, str), "NXC or NCX"),
+    "use_dst": (lambda value: isinstance(value, bool), "true or false"),
 }
 
 MAX_RANK = 12  # DNNL_MAX_NDIMS
@@ -112,13 +121,11 @@ def _check_missing_input(index: int, op: GraphOp) -> None:
     Inputs have no names, so that a file without variance would look like one without gamma.
     """
     ids = [tensor.id for tensor in op.inputs]
-    if op.kind == "BatchNormTrainingBackward" and len(ids) == 4:
-        first = ids[0]
-        if ids == [first, first + 1, first + 2, first + 4]:
-            raise ValueError(
-                f"graph[{index}].inputs[3] (variance) is missing: the ids {ids} skip {first + 3}. "
-                "Number the tensors consecutively if it is gamma that is absent"
-            )
+    if op.kind == "BatchNormTrainingBackward" and [i - ids[0] for i in ids] == [0, 1, 2, 4]:
+        raise ValueError(
+            f"graph[{index}].inputs[3] (variance) is missing: the ids {ids} skip {ids[0] + 3}. "
+            "Number the tensors consecutively if it is gamma that is absent"
+        )
 
 
 def _check_attributes(index: int, op: GraphOp) -> DataFormat:
@@ -128,8 +135,8 @@ def _check_attributes(index: int, op: GraphOp) -> DataFormat:
             continue
         if name not in known:
             raise ValueError(f"graph[{index}].attrs.{name} is not an attribute of {op.kind}")
-        kinds, requirement = _ATTRIBUTE_TYPES.get(name, ((int, float), "a number"))
-        if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        is_valid, requirement = _ATTRIBUTE_TYPES.get(name, _NUMBER)
+        if not is_valid(value):
             raise ValueError(f"graph[{index}].attrs.{name} must be {requirement}, got {value!r}")
     if "epsilon" in known and "epsilon" not in op.attrs:
         raise ValueError(f"graph[{index}].attrs.epsilon is missing")

@@ -13,17 +13,10 @@ from .. import _core
 from ..runtime.capabilities import onednn_version
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, log
-from ..tensors.arrays import (
-    AnyArray,
-    Array,
-    check_like,
-    may_overlap,
-    new_array,
-    same_memory,
-)
+from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
 from ._check import check_graph
 from ._convert import ops_to_core, partitions_from_core
-from ._parts import PORTS, GraphOp, LogicalTensor
+from ._parts import GraphOp, LogicalTensor
 
 _GRADIENT = "BatchNormTrainingBackward"
 _IN_PLACE = {_GRADIENT: ("diff_src", "diff_dst"), "BatchNormForwardTraining": ("dst", "src")}
@@ -89,11 +82,8 @@ class CompiledGraph:
         self.num_threads = self._core.num_threads
         self.defects = _defects(op)
         self._kind = op.kind
-        ports = PORTS[op.kind]
-        self._inputs = {port.name: t for port, t in zip(ports["inputs"], op.inputs, strict=False)}
-        self._outputs = {
-            port.name: t for port, t in zip(ports["outputs"], op.outputs, strict=False)
-        }
+        self._inputs = {name: tensor for side, name, tensor in op.ports if side == "in"}
+        self._outputs = {name: tensor for side, name, tensor in op.ports if side == "out"}
         self._record = RunRecord(
             op.kind,
             op.inputs[0].dtype,
@@ -139,7 +129,10 @@ class CompiledGraph:
         OneDNNDefectWarning
             If `defects` has entries.
         """
-        given = {} if out is None else dict(out)
+        if not isinstance(out, Mapping | None):
+            got = type(out).__name__
+            raise TypeError(f"out must be a mapping of port names to arrays, got {got}")
+        given = dict(out or {})
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
         _check_names("out", given, self._outputs, missing=False)
         arrays = {

@@ -47,7 +47,7 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
         axes.text(left, top - 0.08, labels.get(op.id, ""), size=9, color=PARTITION)
         for side, tensors in (("in", op.inputs), ("out", op.outputs)):
             names = [name for port_side, name, _ in op.ports if port_side == side]
-            step = (bottom - top) / len(tensors)
+            step = (bottom - top) / max(len(tensors), 1)
             for i, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
                 y = top + (i + 0.5) * step
                 _box(axes, side, y - 0.25, y + 0.25, f"{tensor.id}: {name}\n{tensor}", TENSOR)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .. import _core
+from ..tensors.dtypes import DTYPES
 from ..tensors.spec import byte_strides
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
@@ -74,8 +75,11 @@ class LogicalTensor:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Strides in bytes, as `TensorSpec.byte_strides`."""
-        return byte_strides(self.shape or (), self.dtype, self.strides or ())
+        """Strides in bytes, as `TensorSpec.byte_strides`. Not all tensors have them."""
+        if self.shape is None or self.strides is None or self.dtype not in DTYPES:
+            requirement = "a known shape, known strides and dtype f32, bf16 or f16"
+            raise ValueError(f"byte_strides needs {requirement}, got {self}")
+        return byte_strides(self.shape, self.dtype, self.strides)
 
     def __str__(self) -> str:
         """Return dtype, shape, layout and strides."""

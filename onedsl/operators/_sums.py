@@ -49,6 +49,8 @@ class BatchNormTotals:
         ValueError
             If it is no vector of `to_vector`.
         """
+        if cls is BatchNormTotals:
+            raise TypeError("from_vector must be that of BatchNormSums or BatchNormMoments")
         own = np.asarray(vector).copy()
         if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
             raise ValueError(
@@ -168,7 +170,8 @@ class BatchNormSums(BatchNormTotals):
         return self._halves()[1]
 
     def _added(self, other: Self) -> Vector:
-        return self._vector + other._vector
+        with np.errstate(invalid="ignore"):  # inf - inf is NaN
+            return self._vector + other._vector
 
 
 class BatchNormMoments(BatchNormTotals):
@@ -210,8 +213,8 @@ class BatchNormMoments(BatchNormTotals):
         end = 1 + vectors.shape[1] // 2
         counts, means, m2s = vectors[:, :1], vectors[:, 1:end], vectors[:, end:]
         count = counts.sum()
-        mean = (counts * means).sum(0) / max(count, 1)
         with np.errstate(invalid="ignore"):  # inf in a batch gives NaN
+            mean = (counts * means).sum(0) / max(count, 1)
             m2 = m2s.sum(0) + (counts * (means - mean) ** 2).sum(0)
         return cls._of(np.concatenate([[count], mean, m2]))
 

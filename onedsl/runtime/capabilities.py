@@ -16,6 +16,12 @@ from ..tensors.dtypes import STATISTICS, DType, dtype_name
 from ..tensors.spec import DataFormat, c_strides
 from .errors import OneDNNError
 
+# The text of a table cell, by whether oneDNN supports the variant with gamma and without.
+_CELLS = {
+    (True, True): "yes", (True, False): "with gamma", (False, True): "without gamma",
+    (False, False): "no",
+}  # fmt: skip
+
 
 class Support(NamedTuple):
     """A variant of BatchNormTrainingBackward, and whether oneDNN alone compiles it.
@@ -67,11 +73,11 @@ class Capabilities:
         ----------
         dtype, stats_dtype : str or dtype
             Dtypes of src, and of mean, variance and gamma. Other combinations than those that the
-            op supports raise TypeError or ValueError.
+            op supports raise TypeError.
         """
         data, statistics = dtype_name(dtype), dtype_name(stats_dtype, "stats_dtype")
         if statistics not in STATISTICS[data]:
-            raise ValueError(
+            raise TypeError(
                 f"stats_dtype must be {' or '.join(STATISTICS[data])} where dtype is {data}, "
                 f"got {statistics}"
             )
@@ -92,18 +98,9 @@ class Capabilities:
             row = cells.setdefault((f"{s.dtype}/{s.stats_dtype}", s.data_format), {})
             row.setdefault(s.rank, []).append(s.onednn)
         for (types, data_format), ranks in cells.items():
-            texts = [with_or_without_gamma(runs) for runs in ranks.values()]
+            texts = [_CELLS[with_gamma, without] for with_gamma, without in ranks.values()]
             lines.append(f"{types:<12}{data_format:<8}{texts[0]:<12}{texts[1]:<12}{texts[2]}")
         return "\n".join(lines)
-
-
-def with_or_without_gamma(runs: list[bool]) -> str:
-    """Return the text of a table cell.
-
-    `runs` contains two values: whether oneDNN supports the variant with gamma, and without gamma.
-    """
-    texts = {(True, True): "yes", (True, False): "with gamma", (False, False): "no"}
-    return texts.get((runs[0], runs[1]), "without gamma")
 
 
 def onednn_version() -> str:

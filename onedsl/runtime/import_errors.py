@@ -1,4 +1,4 @@
-"""Error messages for a failed import of the extension, and the warning about an unknown ISA cap."""
+"""Error messages for a failed import of the extension."""
 
 from __future__ import annotations
 
@@ -37,8 +37,3 @@ def import_error_message(error: ImportError) -> str:
             "`pip install -e .`, or start Python in another folder to use an installed onedsl."
         )
     return f"onedsl's extension cannot be loaded ({text}). Reinstall onedsl to rebuild it."
-
-
-def unknown_isa_cap_message(value: str, known: str) -> str:
-    """Return the warning about an unknown value of ONEDSL_MAX_CPU_ISA."""
-    return f"ONEDSL_MAX_CPU_ISA must be one of {known}, got {value!r}. The value is ignored."

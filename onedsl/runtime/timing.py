@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 import timeit
 from collections.abc import Callable, Hashable, Mapping
@@ -38,28 +37,19 @@ def samples_of(
     while rounds < MIN_ROUNDS or time.perf_counter() < deadline:
         for name, timer in timers.items():
             time.sleep(pause)
-            repeats = _warm_up(timer, SAMPLE_SECONDS)
+            repeats = _warm_up(timer)
             samples[name].append(timer.timeit(repeats) / repeats)
         rounds += 1
     return samples
 
 
-def median_seconds(
-    calls: Mapping[Name, Callable[[], object]], *, seconds: float = 0.0
-) -> dict[Name, float]:
-    """Return the median seconds of each call, timed by `samples_of`."""
-    return {
-        name: statistics.median(times) for name, times in samples_of(calls, seconds=seconds).items()
-    }
-
-
-def _warm_up(timer: timeit.Timer, seconds: float) -> int:
-    """Repeat the timer's call for at least the given time, and return the number of calls."""
+def _warm_up(timer: timeit.Timer) -> int:
+    """Repeat the timer's call for at least a sample's time, and return the number of calls."""
     total, number, elapsed = 0, 1, 0.0
     while True:
         elapsed += timer.timeit(number)
         total += number
-        if elapsed >= seconds:
+        if elapsed >= SAMPLE_SECONDS:
             return total
         number = total
 

@@ -7,9 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
+from typing import Literal
 
 from .. import _core
 from .arrays import AnyArray, as_numpy
@@ -96,10 +94,7 @@ class TensorSpec:
     strides: tuple[int, ...]
 
     def __init__(
-        self,
-        shape: Sequence[int],
-        dtype: DType = "f32",
-        strides: Sequence[int] | None = None,
+        self, shape: Sequence[int], dtype: DType = "f32", strides: Sequence[int] | None = None
     ) -> None:
         sizes = _integers("shape", shape)
         if any(size < 0 for size in sizes):
@@ -142,11 +137,6 @@ class TensorSpec:
                 f"array must be dense, got strides {array.strides} of shape {array.shape}"
             )
         return cls(array.shape, array.dtype, [step // array.itemsize for step in array.strides])
-
-    @property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The NumPy (or ml_dtypes) dtype."""
-        return DTYPES[self.dtype]
 
     @property
     def byte_strides(self) -> tuple[int, ...]:

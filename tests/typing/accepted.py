@@ -149,7 +149,6 @@ def spellings() -> None:
         onedsl.TensorSpec((4, 3), np.dtype("float16")),
         onedsl.TensorSpec((4, 3), bfloat16),
     ):
-        assert_type(spec.numpy_dtype, np.dtype[Any])
         print(spec.strides, spec.byte_strides)
     image = onedsl.DataFormat("NCX")
     assert_type(image.channel_axis, int)
