@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypedDict, final
+from typing import Any, Final, Literal, TypedDict, final
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +92,7 @@ class Compiled:
         self, inputs: tuple[object, ...], out: tuple[Any, ...] | None, /
     ) -> tuple[Any, ...] | None: ...
     @property
-    def backend(self) -> str: ...
+    def backend(self) -> Literal["native", "onednn"]: ...
     @property
     def implementation(self) -> str: ...
     @property

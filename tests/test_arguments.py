@@ -60,7 +60,7 @@ WRONG_TYPES = {
     **{
         f"dtype {name}": (
             lambda a, dtype=dtype: a.astype(dtype),
-            ("must be f32, bf16 or f16", f"got {name}"),
+            ("must be f32", f"got {name}"),
         )
         for name, dtype in DTYPES.items()
     },
@@ -159,6 +159,9 @@ def test_statistics_of_the_other_format(data_format):
 @pytest.mark.parametrize(
     ("data", "stats", "error"),
     [
+        ("f64", "f32", "src must be f32, bf16 or f16, got float64"),
+        ("f32", "f64", "mean must be f32 where src is f32, got float64"),
+        ("bf16", "f64", "mean must be f32 or bf16 where src is bf16, got float64"),
         ("f32", "bf16", "mean must be f32 where src is f32, got bf16"),
         ("f32", "f16", "mean must be f32 where src is f32, got f16"),
         ("f16", "f16", "mean must be f32 where src is f16, got f16"),
@@ -167,12 +170,17 @@ def test_statistics_of_the_other_format(data_format):
     ],
 )
 def test_dtype_pairs_outside_the_table(data, stats, error):
-    problem = testing.random_problem((4, 3), data)
-    inputs = [*problem[:2], *(a.astype(helpers.NUMPY[stats]) for a in problem[2:])]
+    dtypes = helpers.NUMPY | {"f64": np.dtype("f8")}
+    kinds = [data] * 2 + [stats] * 3
+    inputs = [
+        a.astype(dtypes[kind])
+        for a, kind in zip(testing.random_problem((4, 3)), kinds, strict=True)
+    ]
     with pytest.raises(TypeError, match=error):
         Op(EPSILON)(*inputs)
-    with pytest.raises(TypeError, match=error.replace("mean", "stats_dtype")):
-        Op(EPSILON).compile(onedsl.TensorSpec((4, 3), data), stats_dtype=stats)
+    if "f64" not in kinds:
+        with pytest.raises(TypeError, match=error.replace("mean", "stats_dtype")):
+            Op(EPSILON).compile(onedsl.TensorSpec((4, 3), data), stats_dtype=stats)
 
 
 OUT = [f"out.{name}" for name in onedsl.BatchNormGradients._fields]
@@ -213,7 +221,7 @@ class TestOut:
         ("spoil", "error", "fragments"),
         [
             (lambda a: a.tolist(), TypeError, ["must be a NumPy array", "got list"]),
-            (lambda a: a.astype("f8"), TypeError, ["f32", "got float64"]),
+            (lambda a: a.astype("f8"), TypeError, ["must be f32 like", "got float64"]),
             (lambda a: a.astype("f2"), TypeError, ["must be f32 like", "got f16"]),
             (big_endian, TypeError, ["byte order"]),
             (np.ma.masked_array, TypeError, ["masked array"]),
@@ -240,12 +248,8 @@ class TestOut:
         for kept, all_outputs, fragment in [
             ((False, True, True), True, "out.diff_src must be an array, got None"),
             ((False, False, False), True, "out.diff_src must be an array, got None"),
-            (
-                (True, True, False),
-                True,
-                "out.diff_beta must be an array, got None. Or pass outputs",
-            ),
-            ((True, False, True), True, "out.diff_gamma must be an array, got None. Or pass outp"),
+            ((True, True, False), True, "out.diff_beta must be an array, got None. Or pass outp"),
+            ((True, False, True), True, ' Or pass outputs="diff_src" (to compile, if'),
             ((True, True, False), False, 'out.diff_gamma must be None with outputs="diff_src"'),
             ((True, False, True), False, 'out.diff_beta must be None with outputs="diff_src"'),
             ((True, False, False), True, "out.diff_gamma must be an array, got None. Or pass outp"),
@@ -471,7 +475,8 @@ class TestNotCompiledFor:
         src = np.asfortranarray(problem.src)
         inputs = problem._replace(src=src, diff_dst=np.asfortranarray(problem.diff_dst))
         fragments = f"src must have strides {problem.src.strides}", f"got {src.strides}"
-        self.check(inputs, ValueError, *fragments, "TensorSpec.of(src)")
+        remedies = "A direct call accepts any strides", "dense, compile for TensorSpec.of(src)"
+        self.check(inputs, ValueError, *fragments, *remedies)
         inputs = problem._replace(diff_dst=inputs.diff_dst)
         self.check(inputs, ValueError, "diff_dst must have strides")
 
@@ -484,7 +489,7 @@ class TestNotCompiledFor:
 
     def test_unaligned(self):
         src = unaligned(base().src)
-        self.check(base()._replace(src=src), ValueError, "src must be aligned", "src.copy()")
+        self.check(base()._replace(src=src), ValueError, "src must be aligned to its items, got 0x")
 
     def test_strided_statistics_are_copied(self, caplog):
         problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
@@ -501,10 +506,17 @@ class TestNotCompiledFor:
 
     def test_gamma(self):
         without = Op(EPSILON).compile(SPEC, gamma=False)
-        message = "gamma must not be given: the operator was compiled with gamma=False"
+        message = "gamma must not be given: the operator was compiled for calls without it"
         self.check(base(), TypeError, message, plan=without)
-        with pytest.raises(TypeError, match=r"gamma must be given: .* compiled with gamma=True"):
+        with pytest.raises(TypeError, match=r"gamma must be given: .* compiled for calls with it"):
             caller("compiled")(*base()[:4])
+
+    def test_beta_and_dst(self):
+        """Compile has no option beta: calls pass it with gamma, although dst replaces both."""
+        op, (src, *rest) = onedsl.BatchNormReLUTrainingBackward(EPSILON), base()
+        op(src, *rest, dst=src)
+        with pytest.raises(TypeError, match=r"beta must be given: .* compiled for calls with it"):
+            op.compile(SPEC, dst=True)(src, *rest, dst=src)
 
 
 def test_signatures():

@@ -142,9 +142,13 @@ def test_compiled_graphs_are_consistent(name):
 
 
 def test_operators_without_a_graph():
-    compiled = onedsl.BatchNormTrainingBackward(1e-5).compile(onedsl.TensorSpec((4, 8)))
-    with pytest.raises(AttributeError, match=r'[Cc]ompile with backend="onednn"'):
-        compiled.graph  # noqa: B018
+    spec = onedsl.TensorSpec((4, 8))
+    for compiled in (
+        onedsl.BatchNormTrainingBackward(1e-5).compile(spec),
+        onedsl.BatchNormalizationGrad(1e-5).compile(spec, (1, 8)),  # on no backend
+    ):
+        with pytest.raises(AttributeError, match=r'Only plans of backend="onednn" have one'):
+            compiled.graph  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ["backward", "forward, residual, clipped"])

@@ -157,7 +157,8 @@ class TestTensorSpec:
         ids=repr,
     )  # fmt: skip
     def test_invalid_dtype(self, dtype):
-        with pytest.raises(TypeError, match="dtype"):
+        message = re.escape(f"dtype must be f32, bf16 or f16, got {dtype!r}")
+        with pytest.raises(TypeError, match=f"^{message}$"):
             onedsl.TensorSpec((2, 3), dtype)
         with pytest.raises(TypeError, match=r"^dtype must be"):
             onedsl.capabilities().runs_in_onednn(dtype)
@@ -220,14 +221,14 @@ class TestTensorSpec:
         assert (spec == onedsl.TensorSpec((2, 3, 4), dtype)) == (order == "C")
 
     def test_of_invalid_arrays(self):
-        with pytest.raises(ValueError, match="dense"):
+        with pytest.raises(ValueError, match=r"^array must be dense, .*ascontiguousarray\(array\)"):
             onedsl.TensorSpec.of(np.zeros((4, 6), "f4")[:, ::2])
         with pytest.raises(ValueError, match="dense"):
             onedsl.TensorSpec.of(np.zeros((4, 6), "f4")[::-1])
         packed = np.zeros((5, 1), [("a", "f4"), ("b", "i2")])["a"]
         with pytest.raises(ValueError, match="dense"):
             onedsl.TensorSpec.of(packed)  # items are 6 bytes apart
-        with pytest.raises(TypeError, match="f32, bf16 or f16, got float64"):
+        with pytest.raises(TypeError, match=r"^array must be f32, bf16 or f16, got dt.*float64"):
             onedsl.TensorSpec.of(np.zeros((4, 6)))
         for odd in ([1.0, 2.0], None, 3, "f32"):
             with pytest.raises(TypeError, match="array"):
@@ -309,7 +310,7 @@ class TestGammaIgnored:
         (warning,) = caught
         assert (warning.filename, warning.lineno) == (__file__, line)
         assert "gamma is ignored" in str(warning.message)
-        assert 'outputs="all"' in str(warning.message)
+        assert 'Pass outputs="all" (to compile, if' in str(warning.message)
         without = call(*self.problem[:4], None)  # where any warning would be an error
         assert np.array_equal(got.diff_src, without.diff_src)
 

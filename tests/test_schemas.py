@@ -93,7 +93,7 @@ class TestDirectML:
     @pytest.mark.parametrize(
         ("position", "value", "error", "message"),
         [
-            (0, np.ones((2, 3)), TypeError, r"input must be f32.*got float64"),
+            (0, np.ones((2, 3)), TypeError, r"input must be f32 or f16, got float64"),
             (0, np.ones((1,) * 9, np.float32), ValueError, r"input must have at most 8"),
             (0, np.array(1, np.float32), ValueError, r"input must have at least 1 dim"),
             (0, np.ones((2, 3), helpers.NUMPY["bf16"]), TypeError, r"must be f32 or f16, got bf16"),
@@ -134,6 +134,8 @@ class TestDirectML:
         for invalid, stats_shape, error, message in [
             (onedsl.TensorSpec((2,) * 9), (1, 2) + (1,) * 7, ValueError, "at most 8 dimensions"),
             (onedsl.TensorSpec((2, 3), "bf16"), (1, 3), TypeError, "must be f32 or f16, got bf16"),
+            (spec, 4, TypeError, "stats_shape must be a sequence of integers, got 4"),
+            (spec, (1, -3), ValueError, "stats_shape must have size"),
             *((spec, shape, ValueError, "stats_shape must") for shape in ((3,), (2, 2), (1, 3, 1))),
         ]:
             with pytest.raises(error, match=message):

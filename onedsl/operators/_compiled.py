@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 from .. import _core
 from ..graph import Graph
 from ..graph._repaired import repaired_graph
 from ..tensors.arrays import Array
-from ..tensors.dtypes import CORE, DTYPES, dtype_name
-from ..tensors.spec import TensorSpec
+from ..tensors.dtypes import CORE, DTypeName, dtype_name
+from ..tensors.spec import TensorSpec, integers
 from . import _attributes, _validation
 from ._operator import Arrays, Operator, Result
 
@@ -65,14 +65,11 @@ class Compiled(Generic[Result]):
             self._given |= passed << i
         _validation.check_rank(schema, spec.shape)
         axis = operator._channel_axis
-        self._statistics = TensorSpec(
-            stats_shape if axis is None else (spec.shape[axis],),
-            DTYPES[dtype_name(stats_dtype, "stats_dtype")],
-        )
-        _validation.check_dtypes(schema, spec.dtype, self._statistics.dtype, "stats_dtype")
-        _validation.check_statistic_shape(
-            schema, axis, spec.shape, "stats_shape", self._statistics.shape
-        )
+        statistics = dtype_name(stats_dtype, "stats_dtype")
+        _validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+        shape = integers("stats_shape", stats_shape) if axis is None else (spec.shape[axis],)
+        _validation.check_statistic_shape(schema, axis, spec.shape, "stats_shape", shape)
+        self._statistics = TensorSpec(shape, statistics)
         self._all_outputs = all_outputs
         self._drops_ignored = schema.ignored != "" and not all_outputs
         if self._drops_ignored:
@@ -94,7 +91,7 @@ class Compiled(Generic[Result]):
         """Validate and run a call, from the ``__call__`` of a class, which a user calls."""
         operator = self._operator
         if self._drops_ignored:
-            inputs = operator._drop_ignored(inputs, stacklevel=4)
+            inputs = operator._drop_ignored(inputs)
         results = self._core.run(inputs, out)
         if results is None:
             results = operator._validate_and_run(
@@ -108,7 +105,7 @@ class Compiled(Generic[Result]):
         return self._spec
 
     @property
-    def stats_dtype(self) -> str:
+    def stats_dtype(self) -> DTypeName:
         """Dtype of mean, variance, gamma and their gradients."""
         return self._statistics.dtype
 
@@ -123,7 +120,7 @@ class Compiled(Generic[Result]):
         return "all" if self._all_outputs else ", ".join(self._operator._schema.required)
 
     @property
-    def backend(self) -> str:
+    def backend(self) -> Literal["native", "onednn"]:
         """The backend that runs: ``"onednn"`` or ``"native"``."""
         return self._core.backend
 
@@ -148,8 +145,8 @@ class Compiled(Generic[Result]):
         nodes = self._core.graph
         if not nodes:
             raise AttributeError(
-                f"{self!r} has no graph: onedsl's own kernels run it. Compile with "
-                'backend="onednn" for a graph'
+                f"{self!r} has no graph: onedsl's own kernels run it. Only plans of "
+                'backend="onednn" have one'
             )
         ports = _core.signature(self._operator._schema.operation)
         return repaired_graph(

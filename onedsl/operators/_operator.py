@@ -190,17 +190,13 @@ class Operator(Generic[Result]):
             )
             _validation.check_out_memory(schema, arrays, dense, buffers)
             return buffers
-        likes = {
-            port.kind: array
-            for port, array in reversed(list(zip(schema.inputs, dense, strict=True)))
-            if array is not None
-        }
+        likes = _validation.first_of_each_kind(schema, dense)
         return tuple(
-            aligned_like(likes[port.kind]) if all_outputs or not port.optional else None
+            aligned_like(likes[port.kind][1]) if all_outputs or not port.optional else None
             for port in schema.outputs
         )
 
-    def _drop_ignored(self, inputs: Arrays, stacklevel: int = 4) -> Arrays:
+    def _drop_ignored(self, inputs: Arrays) -> Arrays:
         """Validate the ignored input, warn at the caller of the public method, and drop it."""
         schema = self._schema
         position = schema.ignored_position
@@ -209,9 +205,10 @@ class Operator(Generic[Result]):
         _validation.check_inputs(schema, self._channel_axis, inputs)
         warnings.warn(
             f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
-            f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",
+            f"{schema.options[0]} (to compile, if the operator is compiled) to use "
+            f"{schema.ignored}, or do not pass {schema.ignored}.",
             GammaIgnoredWarning,
-            stacklevel=stacklevel,
+            stacklevel=4,
         )
         return (*inputs[:position], None, *inputs[position + 1 :])
 

@@ -102,11 +102,6 @@ class OpSchema:
         return tuple(port.name for port in self.outputs if not port.optional)
 
     @functools.cached_property
-    def on_request(self) -> tuple[str, ...]:
-        """Names of the outputs that are computed only if all outputs are requested."""
-        return tuple(port.name for port in self.outputs if port.optional)
-
-    @functools.cached_property
     def ignored_position(self) -> int:
         """Index of `ignored` in the inputs."""
         return [port.name for port in self.inputs].index(self.ignored)

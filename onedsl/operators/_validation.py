@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..tensors.arrays import (
     Array,
@@ -19,7 +20,7 @@ from ..tensors.arrays import (
     same_layout,
     same_memory,
 )
-from ..tensors.dtypes import dtype_name
+from ..tensors.dtypes import short_name
 from ..tensors.spec import TensorSpec
 from ._schema import OpSchema, Port
 from ._sums import BatchNormTotals
@@ -43,7 +44,7 @@ def parse_outputs(value: object, schema: OpSchema) -> bool:
         return value == "all"
     raise ValueError(
         f'outputs must be "all" or "{_listed(schema.required)}", got {value!r}. '
-        f"{_listed(schema.on_request)} are computed together"
+        f"{_listed([p.name for p in schema.outputs if p.optional])} are computed together"
     )
 
 
@@ -73,7 +74,7 @@ def check_inputs(schema: OpSchema, channel_axis: int | None, inputs: Sequence[ob
     """
     infos = _infos(schema, inputs)
     _check_all_or_none(schema, infos)
-    first = _first(schema, infos)
+    first = first_of_each_kind(schema, infos)
     _, src = first["tensor"]
     check_rank(schema, src.shape)
     check_dtypes(schema, src.dtype)
@@ -102,11 +103,11 @@ def _infos(schema: OpSchema, inputs: Sequence[object]) -> list[ArrayInfo | None]
     ]
 
 
-def _first(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> dict[str, tuple[str, ArrayInfo]]:
-    """Return name and info of the first array of each kind, which the others must match."""
-    ports = zip(schema.inputs, infos, strict=True)
-    given = [(port, info) for port, info in ports if info is not None]
-    return {port.kind: (port.name, info) for port, info in reversed(given)}
+def first_of_each_kind(schema: OpSchema, values: Sequence[Any]) -> dict[str, tuple[str, Any]]:
+    """Return name and value of the first input of each kind, which the others must match."""
+    ports = zip(schema.inputs, values, strict=True)
+    given = [(port, value) for port, value in ports if value is not None]
+    return {port.kind: (port.name, value) for port, value in reversed(given)}
 
 
 def _check_like(
@@ -124,7 +125,8 @@ def check_dtypes(
 ) -> None:
     """Raise TypeError if the dtypes of tensors and statistics are not in the type table."""
     if data not in schema.types:
-        raise TypeError(f"{schema.inputs[0].name} must be {' or '.join(schema.types)}, got {data}")
+        row = _listed(list(schema.types), " or ")
+        raise TypeError(f"{schema.inputs[0].name} must be {row}, got {data}")
     if statistic is not None and statistic not in schema.types[data]:
         raise TypeError(
             f"{argument} must be {' or '.join(schema.types[data])} where {schema.inputs[0].name} "
@@ -180,7 +182,7 @@ def _info(name: str, value: object) -> ArrayInfo:
     if isinstance(value, ArrayInfo):
         return value
     array = as_numpy(name, value)
-    return ArrayInfo(array.shape, dtype_name(array.dtype))
+    return ArrayInfo(array.shape, short_name(array.dtype))
 
 
 # ---- Memory of the outputs ----
@@ -196,8 +198,8 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
     for port, value in zip(ports, out, strict=True):
         requested = all_outputs or not port.optional
         if requested and value is None:
-            remedy = f". Or pass {schema.options[1]}" if port.optional else ""
-            raise ValueError(f"out.{port.name} must be an array, got None{remedy}")
+            remedy = f". Or pass {schema.options[1]} (to compile, if the operator is compiled)"
+            raise ValueError(f"out.{port.name} must be an array, got None{remedy * port.optional}")
         if value is not None and not requested:
             raise ValueError(
                 f"out.{port.name} must be None with {schema.options[1]}, got {type(value).__name__}"
@@ -217,7 +219,7 @@ def check_out_memory(
     """
     src, dense_src = schema.inputs[0].name, dense[0]
     assert dense_src is not None
-    first = _first(schema, _infos(schema, inputs))
+    first = first_of_each_kind(schema, _infos(schema, inputs))
     ports = zip(schema.inputs, inputs, strict=True)
     others = {port.name: array for port, array in ports if array is not None}
     for port, array in zip(schema.outputs, out, strict=True):
@@ -264,7 +266,7 @@ def check_totals_include(
     schema: OpSchema, totals: BatchNormTotals, inputs: Sequence[Array | None]
 ) -> None:
     """Raise ValueError if valid inputs cannot be a part of what the totals were computed from."""
-    first = _first(schema, _infos(schema, inputs))
+    first = first_of_each_kind(schema, _infos(schema, inputs))
     (src_name, src), (_, statistic) = first["tensor"], first["statistic"]
     channels = math.prod(statistic.shape)
     if totals.channels != channels:
@@ -297,14 +299,17 @@ def check_compiled_for(
     for i, (port, array) in enumerate(zip(schema.inputs, inputs, strict=True)):
         name, passed = port.name, bool(given >> i & 1)
         if (array is not None) != passed:
-            must = "must be given" if passed else "must not be given"
-            raise TypeError(f"{name} {must}: the operator was compiled with {port.name}={passed}")
+            must, calls = ("must be", "with") if passed else ("must not be", "without")
+            raise TypeError(f"{name} {must} given: the operator was compiled for calls {calls} it")
         if array is None:
             continue
         if port.kind == "tensor":
-            remedy = f". Compile for TensorSpec.of({name}), or copy {name} to these strides"
+            remedy = (
+                f". A direct call accepts any strides. If all tensors have those of {name} and are "
+                f"dense, compile for TensorSpec.of({name})"
+            )
             check_like(name, array, spec, "as compiled for", remedy)
-        elif (got := dtype_name(array.dtype)) != statistics.dtype:
+        elif (got := short_name(array.dtype)) != statistics.dtype:
             expected = f"stats_dtype={statistics.dtype} as compiled for"
             raise TypeError(f"{name} must be {expected}, got {got}")
         elif array.shape != statistics.shape:
@@ -315,5 +320,5 @@ def check_compiled_for(
 # ---- Lists of names ----
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+def _listed(names: Sequence[str], word: str = " and ") -> str:
+    return word.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

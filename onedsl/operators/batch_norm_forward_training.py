@@ -2,7 +2,7 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Generic
+from typing import Any, Generic, Literal
 
 from .. import _core
 from .._compat import NamedTuple
@@ -29,9 +29,9 @@ class BatchNormForward(NamedTuple, Generic[SrcArray]):
     running_variance: Any
     """The updated running variance: shape (C,), mean's dtype."""
     batch_mean: Any
-    """Mean of src, the mean of `BatchNormTrainingBackward`."""
+    """Mean of src, the mean of `BatchNormTrainingBackward`: shape (C,), mean's dtype."""
     batch_variance: Any
-    """Biased variance of src, the variance of `BatchNormTrainingBackward`."""
+    """Biased variance of src, the variance of that operator: shape (C,), mean's dtype."""
 
 
 SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
@@ -168,7 +168,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
     def apply(
         self,
-        moments: BatchNormMoments,
+        moments: BatchNormMoments | Literal[0],
         src: SrcArray,
         mean: AnyArray,
         variance: AnyArray,

@@ -151,12 +151,10 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
         Parameters
         ----------
-        src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
-            Input of the forward pass.
+        src, mean, variance, backend
+            As in `BatchNormTrainingBackward`. The statistics are batch_mean and batch_variance.
         diff_dst : array, src's shape and dtype
             Gradient of the loss with respect to the output of the ReLU.
-        mean, variance : array, (C,), f32, or bf16 where src is bf16
-            batch_mean and batch_variance of the forward pass.
         gamma, beta : array, (C,), dtype of mean, optional
             Scale and shift of the forward pass, both or neither if dst is absent. Defaults: ones
             and zeros.
@@ -168,8 +166,6 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
             Writable arrays in the order of the results, with their shapes, dtypes and strides; None
             for a diff_residual that is not computed. diff_src may be diff_dst itself; any other
             overlap is an error.
-        backend : {"auto", "onednn", "native"}
-            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 
         Returns
         -------
@@ -177,10 +173,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
             Its members are the arrays of ``out``, if given.
         """
         all_outputs = _check_mask(
-            gamma=gamma is not None,
-            beta=beta is not None,
-            dst=dst is not None,
-            residual=residual,
+            gamma=gamma is not None, beta=beta is not None, dst=dst is not None, residual=residual
         )
         inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
         return self._call(inputs, all_outputs, out, backend)
@@ -202,7 +195,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         spec, stats_dtype, backend
             As in `BatchNormTrainingBackward.compile`.
         gamma : bool
-            Whether calls pass gamma and beta.
+            Whether calls pass gamma and beta; both, even if they pass dst.
         dst : bool
             Whether calls pass dst.
         residual : bool

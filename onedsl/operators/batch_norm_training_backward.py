@@ -78,10 +78,11 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     ``variance`` is the biased variance (divided by M), never an inverse standard deviation.
 
-    An array is a NumPy array or any other CPU array with ``__dlpack__``, and results have src's
-    array type. src is used in place if its memory is dense in any order of its axes. Other arrays
-    (slices, negative or zero strides, unaligned items, a diff_dst whose strides are not src's) are
-    copied first, and the logger ``onedsl`` reports it at level INFO.
+    An array is a NumPy array or any other CPU array with ``__dlpack__``. Results are arrays of
+    src's library if it has ``from_dlpack``, as PyTorch and JAX have, and NumPy arrays otherwise.
+    src is used in place if its memory is dense in any order of its axes. Other arrays (slices,
+    negative or zero strides, unaligned items, a diff_dst whose strides are not src's) are copied
+    first, and the logger ``onedsl`` reports it at level INFO.
 
     An invalid argument is a TypeError or ValueError, and no output has been written. A call that
     oneDNN cannot run (types that need another CPU, 2^31 elements) is an `UnsupportedError`.
@@ -175,7 +176,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     def apply(
         self,
-        sums: BatchNormSums,
+        sums: BatchNormSums | Literal[0],
         src: SrcArray,
         diff_dst: AnyArray,
         mean: AnyArray,

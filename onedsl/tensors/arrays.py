@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .dtypes import DTYPES, MAX_RANK, dtype_name
+from .dtypes import DTYPES, MAX_RANK, short_name
 
 Array = npt.NDArray[Any]
+
+_LINE = 64  # bytes of a cache line
 
 
 class SupportsDLPack(Protocol):
@@ -42,9 +44,9 @@ else:  # Python 3.13 is the first one whose TypeVar has defaults
 
 
 def as_numpy(name: str, value: object) -> Array:
-    """Return a NumPy array over the memory of an f32, bf16 or f16 array of any library, or raise.
+    """Return a NumPy array over the memory of an array of any library, or raise.
 
-    Error messages call it `name`.
+    Error messages call it `name`. Its dtype may be one that no operator accepts.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
@@ -54,7 +56,13 @@ def as_numpy(name: str, value: object) -> Array:
     array = _core.import_array(value)
     if array is None:
         _reject(name, value)
-    return np.asarray(array).view(DTYPES[dtype_name(array.dtype, name)])
+    dtype = array.dtype
+    if not dtype.isnative:
+        raise TypeError(
+            f"{name} must be in native byte order, got {dtype.str}. Convert it with "
+            f"{name}.astype({name}.dtype.newbyteorder('='))"
+        )
+    return np.asarray(array).view(DTYPES.get(short_name(dtype), dtype))  # without metadata
 
 
 def is_contiguous(array: Array) -> bool:
@@ -79,7 +87,7 @@ def same_layout(array: Array, like: Array) -> bool:
 def check_like(name: str, value: object, spec: Any, why: str, remedy: str = "") -> Array:
     """Return a NumPy array, aligned and with a spec's shape, dtype and byte_strides, or raise."""
     array = as_numpy(name, value)
-    got = dtype_name(array.dtype)
+    got = short_name(array.dtype)
     if got != spec.dtype:
         raise TypeError(f"{name} must be {spec.dtype} {why}, got {got}")
     if array.shape != spec.shape:
@@ -90,7 +98,10 @@ def check_like(name: str, value: object, spec: Any, why: str, remedy: str = "") 
             f"{remedy}"
         )
     if not array.flags.aligned:
-        raise ValueError(f"{name} must be aligned to its items. Pass {name}.copy()")
+        raise ValueError(
+            f"{name} must be aligned to its items, got {array.ctypes.data:#x}. Arrays that NumPy "
+            "allocates are aligned"
+        )
     return array
 
 
@@ -99,12 +110,11 @@ def new_array(spec: Any) -> Array:
 
     The memory begins at a cache line.
     """
-    line = 64  # bytes of a cache line
     steps = zip(spec.shape, spec.byte_strides, strict=True)
     extent = sum((size - 1) * step for size, step in steps if size > 1)
     dtype = DTYPES[spec.dtype]
-    memory = np.zeros(extent + dtype.itemsize + line, np.uint8)
-    start = -memory.ctypes.data % line
+    memory = np.zeros(extent + dtype.itemsize + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
     return np.ndarray(spec.shape, dtype, memory, start, spec.byte_strides)
 
 
@@ -129,13 +139,10 @@ def may_overlap(array: Array, other: Array) -> bool:
         return True
 
 
-def aligned_like(like: Array, line: int = 64) -> Array:
-    """Return an uninitialized array with the shape, dtype and strides of another array.
-
-    Its memory begins at a cache line; `line` is the size of a cache line in bytes.
-    """
-    memory = np.empty(like.nbytes + line, np.uint8)
-    start = -memory.ctypes.data % line
+def aligned_like(like: Array) -> Array:
+    """Return an uninitialized array with another's shape, dtype and strides, at a cache line."""
+    memory = np.empty(like.nbytes + _LINE, np.uint8)
+    start = -memory.ctypes.data % _LINE
     return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
 
 

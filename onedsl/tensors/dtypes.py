@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import ml_dtypes
 import numpy as np
@@ -13,11 +13,9 @@ MAX_RANK = _core.MAX_RANK
 
 Backend = Literal["auto", "onednn", "native"]
 
-DType = (
-    Literal["f32", "bf16", "f16", "float32", "bfloat16", "float16"]
-    | np.dtype[Any]
-    | type[np.generic]
-)
+DTypeName = Literal["f32", "bf16", "f16"]
+
+DType = DTypeName | Literal["float32", "bfloat16", "float16"] | np.dtype[Any] | type[np.generic]
 """The accepted values of an argument `dtype`: short names, NumPy's names, and dtype objects."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
@@ -36,31 +34,29 @@ STATISTICS: dict[str, tuple[str, ...]] = {
 # The enumerators of the C++ core.
 CORE = {name: _core.DataType[name] for name in DTYPES}
 
-_SPELLINGS = {name: name for name in DTYPES} | {d.name: name for name, d in DTYPES.items()}
+_SPELLINGS: dict[str, DTypeName] = {
+    spelling: name for name in get_args(DTypeName) for spelling in (name, DTYPES[name].name)
+}
 
 
-def dtype_name(dtype: object, argument: str = "dtype") -> str:
+def dtype_name(dtype: object, argument: str = "dtype") -> DTypeName:
     """Return the short name of a dtype: ``"f32"``, ``"bf16"`` or ``"f16"``.
 
     Another dtype, or byte order, is a TypeError that calls it `argument`.
     """
     if isinstance(dtype, str):
-        name = _SPELLINGS.get(dtype)
+        spelling = dtype
     else:
         try:
             parsed = np.dtype(dtype)  # type: ignore[call-overload]
+            spelling = parsed.name if parsed.isnative else parsed.str
         except (TypeError, ValueError):
-            parsed = None
-        name = next((n for n, d in DTYPES.items() if parsed is not None and d == parsed), None)
-        if parsed is not None and not parsed.isnative:
-            raise TypeError(
-                f"{argument} must be in native byte order, got {parsed.str}. "
-                f"Convert it with {argument}.astype({argument}.dtype.newbyteorder('='))"
-            )
-    if name is None:
-        raise TypeError(f"{argument} must be f32, bf16 or f16, got {_spell(dtype)}")
-    return name
+            spelling = str(dtype).removeprefix("torch.")
+    if spelling not in _SPELLINGS:
+        raise TypeError(f"{argument} must be f32, bf16 or f16, got {dtype!r}")
+    return _SPELLINGS[spelling]
 
 
-def _spell(dtype: object) -> str:
-    return repr(dtype) if isinstance(dtype, str) else str(getattr(dtype, "name", dtype))
+def short_name(dtype: np.dtype[Any]) -> str:
+    """Return the short name of a dtype, or NumPy's name of one that no operator accepts."""
+    return _SPELLINGS.get(dtype.name, dtype.name)

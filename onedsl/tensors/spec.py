@@ -11,7 +11,7 @@ from typing import Literal
 
 from .. import _core
 from .arrays import AnyArray, as_numpy
-from .dtypes import DTYPES, MAX_RANK, DType, dtype_name
+from .dtypes import DTYPES, MAX_RANK, DType, DTypeName, dtype_name
 
 
 class DataFormat(str, enum.Enum):
@@ -72,7 +72,7 @@ class TensorSpec:
     shape : sequence of int
         All sizes, with the axes in the order of the op's data_format.
     dtype : str or dtype, default "f32"
-        ``"f32"``, ``"bf16"``, ``"f16"``, or the NumPy / ml_dtypes dtype or its name.
+        ``"f32"``, ``"bf16"``, ``"f16"``, or the dtype of NumPy, ml_dtypes or PyTorch, or its name.
     strides : sequence of int, optional
         Strides in elements, as in oneDNN's logical tensor. The default is C order. The memory must
         be dense in some order of the axes, as in PyTorch's channels_last.
@@ -90,13 +90,13 @@ class TensorSpec:
     """
 
     shape: tuple[int, ...]
-    dtype: str
+    dtype: DTypeName
     strides: tuple[int, ...]
 
     def __init__(
         self, shape: Sequence[int], dtype: DType = "f32", strides: Sequence[int] | None = None
     ) -> None:
-        sizes = _integers("shape", shape)
+        sizes = integers("shape", shape)
         if any(size < 0 for size in sizes):
             raise ValueError(f"shape must have no negative size, got {sizes}")
         if len(sizes) > MAX_RANK:
@@ -108,7 +108,7 @@ class TensorSpec:
                 f"shape must have at most {_core.MAX_TENSOR_BYTES} bytes, "
                 f"got {sizes} with {nbytes} bytes"
             )
-        steps = c_strides(sizes) if strides is None else _integers("strides", strides)
+        steps = c_strides(sizes) if strides is None else integers("strides", strides)
         if len(steps) != len(sizes):
             raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")
         if not _dense(sizes, steps):
@@ -130,17 +130,19 @@ class TensorSpec:
             If it is not an f32, bf16 or f16 array, or its memory is not dense.
         """
         array = as_numpy("array", array)
+        name = dtype_name(array.dtype, "array")
         if array.size == 0:
-            return cls(array.shape, array.dtype)
-        if any(step % array.itemsize for step in array.strides):
+            return cls(array.shape, name)
+        if not _dense(array.shape, array.strides, array.itemsize):
             raise ValueError(
-                f"array must be dense, got strides {array.strides} of shape {array.shape}"
+                f"array must be dense, got strides {array.strides} (in bytes) of shape "
+                f"{array.shape}. Pass a contiguous copy, such as np.ascontiguousarray(array)"
             )
-        return cls(array.shape, array.dtype, [step // array.itemsize for step in array.strides])
+        return cls(array.shape, name, [step // array.itemsize for step in array.strides])
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Strides in bytes, as in NumPy; 0 where they are never used, see `byte_strides`."""
+        """Strides in bytes, as in NumPy, or 0 where unused (axes of size 1, empty tensors)."""
         return byte_strides(self.shape, self.dtype, self.strides)
 
     def __repr__(self) -> str:
@@ -167,18 +169,21 @@ def c_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+def integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """Return the values as a tuple of int, or raise TypeError."""
     try:
         return tuple(operator.index(value) for value in values)
     except TypeError:
         raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from None
 
 
-def _dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether the memory is dense: without gaps and without elements that overlap."""
+def _dense(shape: tuple[int, ...], strides: tuple[int, ...], expected: int = 1) -> bool:
+    """Return whether the memory is dense: without gaps and without elements that overlap.
+
+    `expected` is the size of an element in the unit of the strides.
+    """
     if 0 in shape:
         return True
-    expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size == 1:
             continue

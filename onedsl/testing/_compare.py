@@ -67,7 +67,7 @@ def compared(
         if name in given:
             got = as_numpy(name, actual[name])
             tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
-            tolerance = tolerances[dtype_name(got.dtype)]
+            tolerance = tolerances[dtype_name(got.dtype, name)]
             yield name, got, relative_l2(got, want), tolerance, tolerance + sum_error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 
 import ml_dtypes
 import numpy as np
@@ -74,6 +74,8 @@ def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> 
     grads = op.apply(sums, src, diff_dst, mean, variance, gamma=mean, outputs="all")
     assert_type(grads.diff_src, Float32)
     op.apply(sums=sums, src=src, diff_dst=diff_dst, mean=mean, variance=variance, out=grads)
+    op.apply(sum([sums]), src, diff_dst, mean, variance)
+    forward.apply(sum([moments]), src, mean, variance)
 
 
 def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
@@ -99,7 +101,8 @@ def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> N
 def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
     spec = onedsl.TensorSpec.of(src)
     assert_type(spec.shape, tuple[int, ...])
-    assert_type(spec.dtype, str)
+    assert_type(spec.dtype, Literal["f32", "bf16", "f16"])
+    onedsl.TensorSpec(spec.shape, spec.dtype, spec.strides)
     op = onedsl.BatchNormTrainingBackward(1e-5)
     plan = op.compile(spec, stats_dtype="f32", gamma=False, outputs="all", backend="auto")
     assert_type(plan, onedsl.CompiledBatchNormTrainingBackward)
@@ -122,6 +125,7 @@ def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) 
     result = frozen(input=src, input_gradient=diff_dst, mean=ones, variance=ones, scale=ones)
     assert_type(result.output_gradient, Float32)
 
+    op.compile(spec, stats_dtype=plan.stats_dtype, backend=plan.backend)
     for each in (plan, backprop, frozen):
         describe(each)
     of_gradients: onedsl.Compiled[onedsl.BatchNormGradients] = plan
@@ -131,7 +135,7 @@ def compiled(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) 
 
 
 def describe(plan: onedsl.Compiled[Any]) -> None:
-    assert_type(plan.backend, str)
+    assert_type(plan.backend, Literal["native", "onednn"])
     assert_type(plan.implementation, str)
     assert_type(plan.num_threads, int)
     assert_type(plan.stats_shape, tuple[int, ...])
