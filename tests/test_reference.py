@@ -180,7 +180,7 @@ class TestHelpers:
             ((None, None, None), good, "auto", f"{names}, got no arrays"),
             (narrow[:2], good, "auto", "actual and expected must have 3 members .* got 2 and 3"),
             (narrow, good[:1], "auto", "actual and expected must have 3 members .* got 3 and 1"),
-            (([1.0], None, None), good, "auto", "diff_src must be a NumPy array or .*, got list"),
+            (([1.0], None, None), good, "auto", "diff_src must be f32, bf16 or f16, got .*float64"),
             (narrow, good, "oneDNN", "backend must be .*, got 'oneDNN'"),
         ):
             with pytest.raises((TypeError, ValueError), match=message):

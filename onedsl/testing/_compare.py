@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from ..operators._attributes import parse_backend
 from ..operators.batch_norm_training_backward import BatchNormGradients
-from ..tensors.arrays import as_numpy
 from ..tensors.dtypes import Backend, dtype_name
-from ._reference import float64
+from ._reference import copied
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Maximum relative L2 error of tensors (diff_src, diff_residual, dst), by dtype."""
@@ -32,7 +31,7 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     It is 0 if both arrays are zero or empty, inf if only expected is zero, and NaN if actual
     contains NaN. Arrays of different shapes raise ValueError.
     """
-    a, e = float64(actual), float64(expected)
+    a, e = copied(actual, np.float64), copied(expected, np.float64)
     if a.shape != e.shape:
         raise ValueError(f"actual must have expected's shape {e.shape}, got {a.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
@@ -65,7 +64,7 @@ def compared(
     sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
     for i, (name, want) in enumerate(zip(names, expected, strict=True)):
         if name in given:
-            got = as_numpy(name, actual[name])
+            got = copied(actual[name])
             tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
             tolerance = tolerances[dtype_name(got.dtype, name)]
             yield name, got, relative_l2(got, want), tolerance, tolerance + sum_error

@@ -18,10 +18,10 @@ from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 Float64 = npt.NDArray[np.float64]
 
 
-def float64(array: npt.ArrayLike) -> Float64:
-    """Return a copy of an array in float64. NumPy alone cannot convert PyTorch's bf16 tensors."""
-    imported = _core.import_array(array)
-    return np.array(array if imported is None else imported, np.float64)
+def copied(value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Return a copy as a NumPy array. NumPy alone cannot convert PyTorch's bf16 tensors."""
+    imported = _core.import_array(value)
+    return np.array(value if imported is None else imported, dtype)
 
 
 def _prepare(
@@ -31,12 +31,12 @@ def _prepare(
 
     Raise ValueError for an invalid shape. None stays None.
     """
-    x, parsed = float64(src), parse_data_format(data_format)
+    x, parsed = copied(src, np.float64), parse_data_format(data_format)
     if x.ndim < 2:
         raise ValueError(f"src must have at least 2 dimensions, got {x.ndim}")
     arrays: list[Float64 | None] = [x]
     for name, other in others.items():
-        array = None if other is None else float64(other)
+        array = None if other is None else copied(other, np.float64)
         is_tensor = name in ("diff_dst", "dst", "residual")
         expected = x.shape if is_tensor else (x.shape[parsed.channel_axis],)
         if array is not None and array.shape != expected:
@@ -154,7 +154,7 @@ def batch_normalization_grad(
     BatchNormalizationGradients
         Float64 arrays.
     """
-    arrays = [float64(array) for array in (input, input_gradient, mean, variance, scale)]
+    arrays = [copied(array, np.float64) for array in (input, input_gradient, mean, variance, scale)]
     infos = [_validation.ArrayInfo(array.shape, "f32") for array in arrays]
     _validation.check_inputs(SCHEMA, None, infos)
     return BatchNormalizationGradients(*_gradients(*arrays, epsilon=epsilon, statistics="frozen"))
