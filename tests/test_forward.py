@@ -219,6 +219,16 @@ def test_statistics_with_a_large_mean():
 
 
 @formats
+def test_documented_range(data_format):
+    """Squares are below 1e36, and all sums of them."""
+    src = np.random.default_rng(0).choice(np.float32([-9e17, 9e17]), (64, 40, 40))
+    zeros = np.zeros(40, np.float32)
+    got = onedsl.BatchNormForwardTraining(EPSILON, data_format=data_format)(src, zeros, zeros)
+    axes = (0, 1) if data_format == "NXC" else (0, 2)
+    assert testing.relative_l2(got.batch_variance, src.astype("f8").var(axes)) < 1e-6
+
+
+@formats
 @pytest.mark.parametrize("shape", [(3000, 5, ()), (50, 3, (300,))], ids=["columns", "planes"])
 def test_statistics_if_the_pivot_is_estimated_from_outliers(data_format, shape):
     """The pivot is the mean of eight samples. Here they are 10^5 deviations from the others."""
