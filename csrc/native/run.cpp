@@ -264,9 +264,9 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
     Problem statistics_only = problem;
     statistics_only.geometry = Geometry{1, problem.geometry.channels, 1};
     Ports vectors = ports;
-    for (const Output port : {Output::dst, Output::diff_src, Output::diff_residual}) {
-      vectors.out[port] = nullptr;
-    }
+    present(ports.out).for_each([&](const Output port) {
+      if (is_tensor(port)) vectors.out[port] = nullptr;
+    });
     return run(statistics_only, num_threads, vectors, machine);
   }
   const Kernels& kernels = kernels_for(problem, machine.isa);

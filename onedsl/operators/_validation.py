@@ -198,8 +198,10 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
     for port, value in zip(ports, out, strict=True):
         requested = all_outputs or not port.optional
         if requested and value is None:
-            remedy = f". Or pass {schema.options[1]} (to compile, if the operator is compiled)"
-            raise ValueError(f"out.{port.name} must be an array, got None{remedy * port.optional}")
+            remedy = ""
+            if port.optional:
+                remedy = f". Or pass {schema.options[1]} (to compile, if the operator is compiled)"
+            raise ValueError(f"out.{port.name} must be an array, got None{remedy}")
         if value is not None and not requested:
             raise ValueError(
                 f"out.{port.name} must be None with {schema.options[1]}, got {type(value).__name__}"

@@ -58,10 +58,11 @@ def random_problem(
     Problem
         For an empty src, mean is 0 and variance is 1.
     """
-    shape = TensorSpec(shape, dtype).shape
+    spec = TensorSpec(shape, dtype)
+    shape = spec.shape
     if len(shape) < 2:
         raise ValueError(f"shape must have at least 2 dimensions, got {shape}")
-    tensor, stats = DTYPES[dtype_name(dtype)], DTYPES[dtype_name(stats_dtype, "stats_dtype")]
+    tensor, stats = DTYPES[spec.dtype], DTYPES[dtype_name(stats_dtype, "stats_dtype")]
     rng = np.random.default_rng(seed)
     src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(tensor)
     diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(tensor)

@@ -161,14 +161,19 @@ def batch_normalization_grad(
 
 
 def _gradients(
-    *arrays: Float64, epsilon: float, statistics: str
+    x: Float64,
+    dy: Float64,
+    mean: Float64,
+    variance: Float64,
+    gamma: Float64,
+    *,
+    epsilon: float,
+    statistics: str,
 ) -> tuple[Float64, Float64, Float64]:
     """Compute diff_src, diff_gamma and diff_beta.
 
-    The arrays are src, diff_dst, mean, variance and gamma. The last three broadcast to src, and
-    sums are over the axes where they do.
+    mean, variance and gamma broadcast to x. Sums are over the axes where they do.
     """
-    x, dy, mean, variance, gamma = arrays
     _attributes.parse_statistics(statistics)
     sizes = zip(mean.shape, x.shape, strict=True)
     axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
@@ -225,8 +230,9 @@ def batch_norm_forward_training(
     if x.size:
         batch = [x.mean(axes), x.var(axes)]
         running = [keep * a + (1 - keep) * b for a, b in zip(running, batch, strict=True)]
-    attributes: Any = {"epsilon": epsilon, "data_format": data_format}
-    dst = batch_norm(x, gamma, beta, mean=batch[0], variance=batch[1], **attributes)
+    dst = batch_norm(
+        x, gamma, beta, epsilon=epsilon, data_format=data_format, mean=batch[0], variance=batch[1]
+    )
     if added is not None:
         dst = dst + added
     if relu:
