@@ -15,7 +15,6 @@
 - `TensorSpec`, `DataFormat`: descriptions of tensors.
 - `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
   `BatchNormalizationGradients`: the results of calls.
-- `Compiled` and its subclasses, one for each operator: the results of ``compile``.
 - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
 - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
 
@@ -23,9 +22,9 @@
 
 - `capabilities`, `Capabilities`, `Support`: what this machine and oneDNN support.
 - `verbose`: logs every call with its kernel and time.
-- `graph`: oneDNN's graphs, as written (``op.graph``) and as compiled (`Compiled.graph`).
+- `graph`: oneDNN's graphs, as written (``op.graph(spec)``) and as ``backend="onednn"`` runs them
+  (``op.graph(spec).repaired()``).
 - `testing`: float64 references of all formulas, for tests.
-- `plan_counts`, `PlanCounts`, `clear_plans`: the plan cache.
 
 `onedsl.torch` and `onedsl.jax` are imported separately. The command line
 (``pip install 'onedsl[cli]'``) has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
@@ -71,40 +70,32 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
     )
 
 from . import graph, testing
-from .operators._compiled import Compiled
 from .operators._sums import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .operators.batch_norm_forward_training import (
     BatchNormForward,
     BatchNormForwardTraining,
-    CompiledBatchNormForwardTraining,
 )
 from .operators.batch_norm_relu_forward_training import (
     BatchNormReLUForwardTraining,
-    CompiledBatchNormReLUForwardTraining,
 )
 from .operators.batch_norm_relu_training_backward import (
     BatchNormReLUGradients,
     BatchNormReLUTrainingBackward,
-    CompiledBatchNormReLUTrainingBackward,
 )
 from .operators.batch_norm_training_backprop import (
     BatchNormDeltas,
     BatchNormTrainingBackprop,
-    CompiledBatchNormTrainingBackprop,
 )
 from .operators.batch_norm_training_backward import (
     BatchNormGradients,
     BatchNormTrainingBackward,
-    CompiledBatchNormTrainingBackward,
 )
 from .operators.batch_normalization_grad import (
     BatchNormalizationGrad,
     BatchNormalizationGradients,
-    CompiledBatchNormalizationGrad,
 )
-from .runtime.capabilities import Capabilities, Support, capabilities
+from .operators.capabilities import Capabilities, Support, capabilities
 from .runtime.errors import GammaIgnoredWarning, OneDNNDefectWarning, OneDNNError, UnsupportedError
-from .runtime.plan_cache import PlanCounts, clear_plans, plan_counts
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec
 
@@ -129,13 +120,6 @@ __all__ = [  # noqa: RUF022
     "BatchNormSums",
     "BatchNormMoments",
     "BatchNormTotals",
-    "Compiled",
-    "CompiledBatchNormTrainingBackward",
-    "CompiledBatchNormForwardTraining",
-    "CompiledBatchNormReLUForwardTraining",
-    "CompiledBatchNormReLUTrainingBackward",
-    "CompiledBatchNormTrainingBackprop",
-    "CompiledBatchNormalizationGrad",
     "OneDNNError",
     "UnsupportedError",
     "GammaIgnoredWarning",
@@ -144,9 +128,6 @@ __all__ = [  # noqa: RUF022
     "Capabilities",
     "Support",
     "verbose",
-    "plan_counts",
-    "PlanCounts",
-    "clear_plans",
     "graph",
     "testing",
     "__version__",

@@ -1,11 +1,13 @@
 """Stub of the extension (csrc/python). Private: it rejects invalid arguments by returning None."""
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, final
 
 import numpy as np
 import numpy.typing as npt
+
+DTypeName = Literal["f32", "bf16", "f16"]
 
 DEFAULT_MOMENTUM: Final[float]
 HOST_DEVICES: Final[tuple[int, ...]]
@@ -51,59 +53,46 @@ class Operator:
         ranks: tuple[int, int],
         momentum: float = ...,
         clip: float = ...,
-        name: str = "",
-        input_names: Sequence[str] = (),
-        output_names: Sequence[str] = (),
+        name: str,
+        input_names: Sequence[str],
+        output_names: Sequence[str],
+        ignored: str,
+        result: type[Any],
     ) -> None: ...
-    def run(
-        self,
-        inputs: tuple[object, ...],
-        all_outputs: bool,
-        out: tuple[Any, ...] | None,
-        onednn: bool,
-        /,
-    ) -> tuple[Any, ...] | None: ...
+    def run(self, inputs: tuple[object, ...], outputs: object, out: Any, backend: object, /) -> Any:
+        """Return the result, or None if an argument is invalid or the backend is oneDNN."""
     def reduce(self, inputs: tuple[object, ...], /) -> npt.NDArray[np.float64] | None: ...
     def apply(
         self,
         sums: npt.NDArray[np.float64],
         inputs: tuple[object, ...],
-        all_outputs: bool,
-        out: tuple[Any, ...] | None,
+        outputs: object,
+        out: Any,
         /,
-    ) -> tuple[Any, ...] | None: ...
-
-@final
-class Compiled:
-    def __init__(
+    ) -> Any: ...
+    def describe(
+        self, inputs: tuple[object, ...], all_outputs: bool, /
+    ) -> tuple[DTypeName, tuple[int, ...], tuple[int, ...], DTypeName, tuple[bool, ...]] | None:
+        """Return dtype, shape, strides in elements, dtype of statistics, and inputs given."""
+    def run_graph(
         self,
-        op: Operator,
+        graph: CompiledGraph,
+        inputs: tuple[object, ...],
+        all_outputs: bool,
+        out: Any,
+        /,
+    ) -> Any: ...
+    def kernel_info(
+        self,
         *,
         data: DataType,
         shape: Sequence[int],
         strides: Sequence[int],
         statistics: DataType,
         stats_shape: Sequence[int],
-        given: int,
+        given: Sequence[bool],
         all_outputs: bool,
-        onednn: bool,
-    ) -> None: ...
-    def run(
-        self, inputs: tuple[object, ...], out: tuple[Any, ...] | None, /
-    ) -> tuple[Any, ...] | None: ...
-    @property
-    def backend(self) -> Literal["native", "onednn"]: ...
-    @property
-    def implementation(self) -> str: ...
-    @property
-    def num_threads(self) -> int: ...
-    @property
-    def graph(self) -> list[Node]: ...
-    @property
-    def geometry(self) -> tuple[int, int, int]:
-        """Outer size, channels, inner size."""
-    @property
-    def kernel_info(self) -> dict[str, Any] | None: ...
+    ) -> dict[str, Any] | None: ...
 
 TensorTuple = tuple[int, str, Sequence[int], Sequence[int], str, str]
 """A logical tensor: id, dtype, dims, strides, layout, property."""
@@ -114,12 +103,17 @@ PartitionTuple = tuple[int, list[int], bool, list[TensorTuple], list[TensorTuple
 
 @final
 class CompiledGraph:
-    def __init__(self, nodes: Sequence[Node], /) -> None: ...
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        inputs: Sequence[TensorTuple],
+        outputs: Sequence[TensorTuple],
+        constants: Mapping[int, float],
+        num_threads: int,
+        /,
+    ) -> None: ...
     def run(self, inputs: tuple[object, ...], outputs: tuple[object, ...], /) -> bool: ...
-    @property
     def partitions(self) -> list[PartitionTuple]: ...
-    @property
-    def num_threads(self) -> int: ...
 
 @final
 class Producer:
@@ -134,8 +128,10 @@ class Producer:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 def best_native_isa() -> str: ...
-def clear_plans() -> None: ...
 def export_array(array: Any, like: object, /) -> Any: ...
+def geometry(
+    shape: Sequence[int], strides: Sequence[int], channel_axis: int, /
+) -> tuple[int, int, int] | None: ...
 def graph_partitions(nodes: Sequence[Node], /) -> list[PartitionTuple]: ...
 def import_array(array: object, /) -> Any: ...
 def is_dense(array: object, /) -> bool: ...
@@ -149,9 +145,9 @@ def native_isa() -> str: ...
 def onednn_build_hash() -> str: ...
 def onednn_cpu_isa() -> str: ...
 def onednn_cpu_runtime() -> str: ...
+def onednn_missing_isa(data: DataType, /) -> str: ...
 def onednn_version() -> tuple[int, int, int]: ...
 def override_torch_kernels() -> None: ...
-def plan_counts() -> tuple[int, int]: ...
 def register_torch_ops() -> None: ...
 def set_error_types(
     onednn_error: type[Exception], unsupported_error: type[Exception], /
@@ -162,4 +158,4 @@ def supported_types() -> list[tuple[DataType, DataType]]: ...
 def triad(out: object, a: object, b: object, non_temporal: bool, /) -> None: ...
 def unknown_native_cap() -> str | None: ...
 def use_torch_kernels(use: bool, /) -> None: ...
-def xla_handlers() -> dict[str, Any]: ...
+def xla_handlers() -> dict[Operation, tuple[str, Any]]: ...

@@ -89,10 +89,8 @@ def expect_unsupported(dtype: str, call: Any) -> None:
         call()
     message = str(caught.value)
     isa = {"AVX512": "avx512_core", "AVX512_FP16": "avx512_core_fp16"}[needed]
-    has = _core.onednn_cpu_isa()
-    assert f"has no {dtype} kernel for this CPU: it needs {isa}, this CPU has {has}. " in message
+    assert f"oneDNN has no {dtype} kernel for CPUs without {isa} (" in message
     assert 'Use backend="native"' in message
-    assert ". oneDNN said: oneDNN 3." in message
     assert caught.value.status == "unimplemented"
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import decimal
 import fractions
+import functools
 import types
 from collections.abc import Callable
 
 import helpers
 import numpy as np
 import pytest
-from helpers import EPSILON, formats, read_only, unaligned
+from helpers import BACKENDS, EPSILON, backends, formats, read_only, unaligned
 
 import onedsl
 from onedsl import testing
+from onedsl.operators._kernel_info import kernel_info
 from onedsl.tensors.arrays import may_overlap
 
 SHAPE = (4, 6, 5, 8)
@@ -105,15 +107,10 @@ CASES = [
     if (name, kind) != ("gamma", "NoneType")  # an absent gamma is valid
 ]
 
-CALLS = ["direct", "compiled"]
 
-
-def caller(kind: str, all_outputs: bool = True) -> Callable[..., onedsl.BatchNormGradients]:
-    op = Op(EPSILON)
+def caller(backend: str, all_outputs: bool = True) -> Callable[..., onedsl.BatchNormGradients]:
     outputs = "all" if all_outputs else "diff_src"
-    if kind == "compiled":
-        return op.compile(SPEC, outputs=outputs, gamma=all_outputs)
-    return lambda *inputs, out=None: op(*inputs, outputs=outputs, out=out)
+    return functools.partial(Op(EPSILON), outputs=outputs, backend=backend)
 
 
 def check_error(call, inputs, error, fragments, out=None):
@@ -141,10 +138,10 @@ def test_invalid_input(name, kind, make, fragments, error):
     first = name
     if name == "src" and kind in ("fewer_axes", "more_axes", "empty"):
         first, fragments = "diff_dst", ("src's shape",)
-    for call in CALLS:
-        check_error(caller(call), inputs, error, (first, *fragments))
+    for backend in BACKENDS:
+        check_error(caller(backend), inputs, error, (first, *fragments))
     with pytest.raises(error):
-        caller("direct")(*inputs)
+        caller("native")(*inputs)
 
 
 @formats
@@ -180,7 +177,7 @@ def test_dtype_pairs_outside_the_table(data, stats, error):
         Op(EPSILON)(*inputs)
     if "f64" not in kinds:
         with pytest.raises(TypeError, match=error.replace("mean", "stats_dtype")):
-            Op(EPSILON).compile(onedsl.TensorSpec((4, 3), data), stats_dtype=stats)
+            Op(EPSILON).graph(onedsl.TensorSpec((4, 3), data), stats_dtype=stats)
 
 
 OUT = [f"out.{name}" for name in onedsl.BatchNormGradients._fields]
@@ -191,12 +188,12 @@ class TestOut:
     """Arrays of ``out`` that cannot be written to."""
 
     @staticmethod
-    def check(out, error, *fragments, inputs=None, all_outputs=True, calls=CALLS):
+    def check(out, error, *fragments, inputs=None, all_outputs=True):
         inputs = inputs or base()
         if not all_outputs:
             inputs = inputs[:4]
-        for kind in calls:
-            check_error(caller(kind, all_outputs), inputs, error, fragments, out=out)
+        for backend in BACKENDS:
+            check_error(caller(backend, all_outputs), inputs, error, fragments, out=out)
 
     @staticmethod
     def good() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -212,7 +209,7 @@ class TestOut:
 
     def test_list(self):
         out = list(self.good())
-        got = caller("direct")(*base(), out=out)
+        got = caller("native")(*base(), out=out)
         assert type(got) is onedsl.BatchNormGradients
         assert all(a is b for a, b in zip(got, out, strict=True))
         testing.assert_close(got, helpers.case(SHAPE, "f32", "f32", "NXC").with_gamma)
@@ -249,7 +246,7 @@ class TestOut:
             ((False, True, True), True, "out.diff_src must be an array, got None"),
             ((False, False, False), True, "out.diff_src must be an array, got None"),
             ((True, True, False), True, "out.diff_beta must be an array, got None. Or pass outp"),
-            ((True, False, True), True, ' Or pass outputs="diff_src" (to compile, if'),
+            ((True, False, True), True, ' Or pass outputs="diff_src"'),
             ((True, True, False), False, 'out.diff_gamma must be None with outputs="diff_src"'),
             ((True, False, True), False, 'out.diff_beta must be None with outputs="diff_src"'),
             ((True, False, False), True, "out.diff_gamma must be an array, got None. Or pass outp"),
@@ -265,9 +262,9 @@ class TestOut:
         inputs = base()._replace(src=src, diff_dst=src)
         self.check(self.with_diff_src(src), ValueError, *fragments, inputs=inputs)
 
-    @pytest.mark.parametrize("kind", CALLS)
+    @backends
     @pytest.mark.parametrize(("name", "other"), OVERLAPS, ids=str)
-    def test_overlaps(self, name, other, kind):
+    def test_overlaps(self, name, other, backend):
         """Arrays that share an element or more are rejected, and neighbors are not."""
         problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
 
@@ -284,10 +281,10 @@ class TestOut:
             inputs, out = (tuple(arrays[n] for n in names) for names in (NAMES, OUT))
             in_place = (name, other, start) == ("out.diff_src", "diff_dst", 0)
             if start in (-length, size) or in_place:
-                testing.assert_close(caller(kind)(*inputs, out=out), expected)
+                testing.assert_close(caller(backend)(*inputs, out=out), expected)
             else:
                 message = f"{name} must not overlap {other}"
-                check_error(caller(kind), inputs, ValueError, [message], out=out)
+                check_error(caller(backend), inputs, ValueError, [message], out=out)
 
     def test_strided_src_overlaps_out(self):
         """The overlap is checked with the caller's src, not with its dense copy."""
@@ -298,7 +295,7 @@ class TestOut:
         out = self.with_diff_src(memory.reshape(-1)[: problem.src.size].reshape(SHAPE))
         inputs = problem._replace(src=src)
         fragment = "out.diff_src must not overlap src"
-        self.check(out, ValueError, fragment, inputs=inputs, calls=["direct"])
+        self.check(out, ValueError, fragment, inputs=inputs)
 
     def test_interleaved_memory_does_not_overlap(self):
         """Regression: memory between the rows of a strided src counted as src's."""
@@ -307,7 +304,7 @@ class TestOut:
         src, between = memory[..., :8], memory.reshape(-1, 16)[:, 8:]
         src[...] = problem.src
         out = (np.empty(SHAPE, "f4"), between[0], between[3])
-        testing.assert_close(caller("direct")(src, *problem[1:], out=out), expected)
+        testing.assert_close(caller("native")(src, *problem[1:], out=out), expected)
         assert np.array_equal(src, problem.src)
         assert (np.delete(between, (0, 3), axis=0) == 7).all()
 
@@ -329,7 +326,7 @@ class TestOut:
 def test_inputs_may_be_the_same_read_only_array():
     src = read_only(base().src)
     ones = read_only(np.ones(8, "f4"))
-    got = caller("direct")(src, src, ones, ones, ones)
+    got = caller("native")(src, src, ones, ones, ones)
     expected = testing.batch_norm_backward(src, src, ones, ones, ones, epsilon=EPSILON)
     testing.assert_close(got, expected)
 
@@ -412,9 +409,10 @@ def test_invalid_option(option, values, message):
         with pytest.raises(ValueError, match=message) as caught:
             Op(EPSILON)(*base(), out=guarded.out, **{option: value})
         assert f"got {value!r}" in str(caught.value)
-        with pytest.raises(ValueError, match=message):
-            Op(EPSILON).compile(SPEC, **{option: value})
         guarded.check_untouched()
+        if option == "outputs":
+            with pytest.raises(ValueError, match=message):
+                Op(EPSILON).graph(SPEC, outputs=value)
 
 
 @pytest.mark.parametrize(
@@ -435,101 +433,33 @@ def test_invalid_option(option, values, message):
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
 )
-def test_invalid_options_of_compile(options, error, message):
+def test_invalid_options_of_graph(options, error, message):
     with pytest.raises(error, match=message):
-        Op(EPSILON).compile(**{"spec": SPEC, **options})
+        Op(EPSILON).graph(**{"spec": SPEC, **options})
 
 
-class TestNotCompiledFor:
-    """Inputs that are valid, but differ from those that were compiled for."""
-
-    @staticmethod
-    def check(problem, error, *fragments, plan=None, outputs=None):
-        guarded = helpers.outputs_like(outputs or problem)
-        plan = plan or caller("compiled")
-        with pytest.raises(error) as caught:
-            plan(*problem, out=guarded.out)
-        for fragment in fragments:
-            assert fragment in str(caught.value)
-        guarded.check_untouched()
-
-    def test_dtype(self):
-        problem = testing.random_problem(SHAPE, "bf16")
-        self.check(problem, TypeError, "src must be f32 as compiled for, got bf16")
-
-    def test_stats_dtype(self):
-        plan = Op(EPSILON).compile(onedsl.TensorSpec(SHAPE, "bf16"), stats_dtype="bf16")
-        problem = testing.random_problem(SHAPE, "bf16")
-        message = "mean must be stats_dtype=bf16 as compiled for, got f32"
-        self.check(problem, TypeError, message, plan=plan)
-
-    @pytest.mark.parametrize(
-        "shape", [(4, 6, 5, 9), (3, 6, 5, 8), (4, 30, 8), (4, 5, 6, 8)], ids=str
-    )
-    def test_shape(self, shape):
-        message = f"src must have shape {SHAPE} as compiled for, got {shape}"
-        self.check(testing.random_problem(shape), ValueError, message)
-
-    def test_strides(self):
-        problem = base()
-        src = np.asfortranarray(problem.src)
-        inputs = problem._replace(src=src, diff_dst=np.asfortranarray(problem.diff_dst))
-        fragments = f"src must have strides {problem.src.strides}", f"got {src.strides}"
-        remedies = "A direct call accepts any strides", "dense, compile for TensorSpec.of(src)"
-        self.check(inputs, ValueError, *fragments, *remedies)
-        inputs = problem._replace(diff_dst=inputs.diff_dst)
-        self.check(inputs, ValueError, "diff_dst must have strides")
-
-    def test_tensors_are_not_copied(self, caplog):
-        wide = np.repeat(base().src, 2, -1)[..., ::2]
-        inputs = base()._replace(src=wide)
-        with caplog.at_level("INFO", logger="onedsl"):
-            self.check(inputs, ValueError, "src must have strides", outputs=base())
-        assert not caplog.records
-
-    def test_unaligned(self):
-        src = unaligned(base().src)
-        self.check(base()._replace(src=src), ValueError, "src must be aligned to its items, got 0x")
-
-    def test_strided_statistics_are_copied(self, caplog):
-        problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
-        gamma = unaligned(problem.gamma)
-        gamma[...] = problem.gamma
-        mean = np.repeat(problem.mean, 2)[::2]
-        with caplog.at_level("INFO", logger="onedsl"):
-            got = caller("compiled")(*problem._replace(mean=mean, gamma=gamma))
-        testing.assert_close(got, expected)
-        assert [r.getMessage().split()[:2] for r in caplog.records] == [
-            ["mean", "copied:"],
-            ["gamma", "copied:"],
-        ]
-
-    def test_gamma(self):
-        without = Op(EPSILON).compile(SPEC, gamma=False)
-        message = "gamma must not be given: the operator was compiled for calls without it"
-        self.check(base(), TypeError, message, plan=without)
-        with pytest.raises(TypeError, match=r"gamma must be given: .* compiled for calls with it"):
-            caller("compiled")(*base()[:4])
-
-    def test_beta_and_dst(self):
-        """Compile has no option beta: calls pass it with gamma, although dst replaces both."""
-        op, (src, *rest) = onedsl.BatchNormReLUTrainingBackward(EPSILON), base()
-        op(src, *rest, dst=src)
-        with pytest.raises(TypeError, match=r"beta must be given: .* compiled for calls with it"):
-            op.compile(SPEC, dst=True)(src, *rest, dst=src)
+@backends
+def test_strided_statistics_are_copied(backend, caplog):
+    problem, expected, _ = helpers.case(SHAPE, "f32", "f32", "NXC")
+    gamma = unaligned(problem.gamma)
+    mean = np.repeat(problem.mean, 2)[::2]
+    with caplog.at_level("INFO", logger="onedsl"):
+        got = caller(backend)(*problem._replace(mean=mean, gamma=gamma))
+    testing.assert_close(got, expected)
+    assert [r.getMessage().split()[:2] for r in caplog.records] == [
+        ["mean", "copied:"],
+        ["gamma", "copied:"],
+    ]
 
 
 def test_signatures():
     op = Op(EPSILON)
-    plan = op.compile(SPEC)
     with pytest.raises(TypeError):
         op(*base()[:3])
     with pytest.raises(TypeError):
         op(*base(), "all")
     with pytest.raises(TypeError):
-        plan(*base(), backend="native")
-    with pytest.raises(TypeError):
-        op.compile(SPEC, "f32")
+        op.graph(SPEC, "f32")
 
 
 class TestLargeSpecs:
@@ -552,14 +482,18 @@ class TestLargeSpecs:
             onedsl.TensorSpec(shape)
 
     @pytest.mark.parametrize("shape", [(2**31, 1), (2**25, 64), (65536, 32768, 1)], ids=str)
-    def test_two_to_the_31_elements(self, shape):
+    def test_two_to_the_31_elements(self, shape, tmp_path):
         """oneDNN's kernels use 32-bit sizes in places; onedsl's do not."""
-        spec = onedsl.TensorSpec(shape, "f32")
+        op = Op(EPSILON)
+        src = np.memmap(tmp_path / "sparse", np.float32, "w+", shape=shape)
+        ones = np.ones(shape[-1], np.float32)
         with pytest.raises(onedsl.UnsupportedError, match=r"2\^31 elements") as caught:
-            Op(EPSILON).compile(spec, backend="onednn")
-        assert "native" in str(caught.value)
-        for backend in ("auto", "native"):
-            assert Op(EPSILON).compile(spec, backend=backend).backend == "native"
+            op(src, src, ones, ones, backend="onednn")
+        assert 'Use backend="native"' in str(caught.value)
+        spec = onedsl.TensorSpec.of(src)
+        with pytest.raises(onedsl.UnsupportedError, match=r"2\^31 elements"):
+            op.graph(spec).compile()
+        assert kernel_info(op, spec)["threads"] >= 1
 
     def test_rejection_needs_no_memory(self):
         """Regression: channel buffers of 96 GiB were allocated before the size was checked."""

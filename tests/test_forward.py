@@ -171,24 +171,20 @@ def test_relu_propagates_nan(data_format):
 @backends
 @formats
 def test_in_place_and_out(data_format, backend):
-    """Of direct and compiled calls."""
     inputs = Inputs((4, 16, (5, 5)), data_format=data_format)
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, data_format, clip=2.0)
-    compiled = op.compile(onedsl.TensorSpec.of(inputs.src), residual=True, backend=backend)
     expected = op(*inputs.forward, inputs.residual, backend=backend)
     guarded = helpers.Guarded(inputs.src, *[inputs.mean] * 4)
     out = onedsl.BatchNormForward(*guarded.buffers)
     for given in (inputs.src, out.dst):
         guarded.buffers[0][...] = inputs.src
-        assert compiled(given, *inputs.forward[1:], inputs.residual, out=out) is out
+        arguments = given, *inputs.forward[1:], inputs.residual
+        assert op(*arguments, out=out, backend=backend) is out
         guarded.check_walls()
         assert all(map(np.array_equal, out, expected))
     with pytest.raises(ValueError, match=r"out\.dst must not overlap residual. It may be src"):
-        op(*inputs.forward, inputs.residual, out=out._replace(dst=inputs.residual))
-    with pytest.raises(
-        TypeError, match="residual must be given: the operator was compiled for calls with it"
-    ):
-        compiled(*inputs.forward)
+        out = out._replace(dst=inputs.residual)
+        op(*inputs.forward, inputs.residual, out=out, backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -276,5 +272,5 @@ def test_inputs_that_belong_together():
         gradient(*arguments, gamma, beta, residual=True)
     with pytest.raises(TypeError, match="residual must be True or False, got ndarray"):
         gradient(*arguments, gamma, beta, src, residual=src)
-    with pytest.raises(onedsl.UnsupportedError, match="ReLUBackward needs dst"):
+    with pytest.raises(onedsl.UnsupportedError, match="dst must be given: oneDNN's ReLUBackward"):
         gradient(*arguments, gamma, beta, backend="onednn")

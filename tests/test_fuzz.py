@@ -18,7 +18,7 @@ def test_a_short_run():
     child = helpers.run_python(str(helpers.TESTS / "fuzz"), "--calls", "4000", timeout=300)
     assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout.startswith("4000 calls from seed 0 in ")
-    for outcome in ("direct", "compiled", "in passes", "rejected"):
+    for outcome in ("direct", "in passes", "rejected"):
         assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 200
     assert child.stdout.endswith("violations: 0\n")
 

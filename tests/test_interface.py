@@ -20,7 +20,8 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.runtime import capabilities as _capabilities
+from onedsl.graph import _compiled_graph
+from onedsl.operators import capabilities as _capabilities
 
 Op = onedsl.BatchNormTrainingBackward
 
@@ -42,7 +43,7 @@ SPECS = [onedsl.TensorSpec((2, 3), "bf16", strides) for strides in (None, (1, 2)
 
 @pytest.mark.parametrize(
     "value",
-    [*OPERATORS, *SPECS, onedsl.capabilities(), Op(EPSILON).compile(SPECS[0])],
+    [*OPERATORS, *SPECS, onedsl.capabilities()],
     ids=lambda value: repr(value)[:60],
 )
 def test_values_are_read_only(value):
@@ -146,8 +147,8 @@ class TestTensorSpec:
         found = onedsl.capabilities()
         assert found.runs_in_onednn(given, np.float32) == found.runs_in_onednn(name)
         if name != "f16":
-            plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3), name), stats_dtype=given)
-            assert plan.stats_dtype == name
+            graph = Op(EPSILON).graph(onedsl.TensorSpec((4, 3), name), stats_dtype=given)
+            assert graph.inputs["mean"].dtype == name
 
     @pytest.mark.parametrize(
         "dtype",
@@ -235,29 +236,6 @@ class TestTensorSpec:
                 onedsl.TensorSpec.of(odd)
 
 
-class TestCompiled:
-    def test_properties(self):
-        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)), backend="onednn")
-        assert plan.backend == "onednn"
-        assert "oneDNN" in plan.implementation
-        native = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)), backend="native")
-        assert native.backend == "native"
-        assert _core.native_isa() in native.implementation
-        assert plan.num_threads == native.num_threads == _core.max_threads()
-
-    def test_repr(self):
-        spec = onedsl.TensorSpec((4, 3), "bf16")
-        plan = Op(EPSILON).compile(spec, stats_dtype="bf16", gamma=False)
-        for part in (repr(Op(EPSILON)), repr(spec), "'bf16'", "gamma=False", plan.implementation):
-            assert part in repr(plan)
-
-    def test_cannot_be_pickled(self):
-        """It depends on the threads of this process."""
-        plan = Op(EPSILON).compile(onedsl.TensorSpec((4, 3)))
-        with pytest.raises(TypeError, match="pickle"):
-            pickle.dumps(plan)
-
-
 class TestGradients:
     def test_named_tuple(self):
         assert onedsl.BatchNormGradients._fields == ("diff_src", "diff_gamma", "diff_beta")
@@ -291,13 +269,10 @@ class TestErrors:
         assert "oneDNN 3." in str(caught.value)
 
 
-@pytest.fixture(params=["direct", "compiled"])
+@pytest.fixture(params=helpers.BACKENDS)
 def call(request):
     """Ask for diff_src alone, where gamma is ignored."""
-    op = Op(EPSILON)
-    if request.param == "direct":
-        return functools.partial(op, outputs="diff_src")
-    return op.compile(onedsl.TensorSpec((9, 3)), outputs="diff_src")
+    return functools.partial(Op(EPSILON), outputs="diff_src", backend=request.param)
 
 
 class TestGammaIgnored:
@@ -310,7 +285,7 @@ class TestGammaIgnored:
         (warning,) = caught
         assert (warning.filename, warning.lineno) == (__file__, line)
         assert "gamma is ignored" in str(warning.message)
-        assert 'Pass outputs="all" (to compile, if' in str(warning.message)
+        assert 'Pass outputs="all"' in str(warning.message)
         without = call(*self.problem[:4], None)  # where any warning would be an error
         assert np.array_equal(got.diff_src, without.diff_src)
 
@@ -355,7 +330,9 @@ class TestCapabilities:
             raise onedsl.OneDNNError("no such thing on this CPU engine", "unimplemented")
 
         monkeypatch.setattr(_core, "CompiledGraph", fail)
-        _capabilities._support.cache_clear()
+        caches = _capabilities._support, _compiled_graph._compile
+        for cache in caches:
+            cache.cache_clear()
         try:
             assert not any(row.onednn for row in onedsl.capabilities().support)
             monkeypatch.setattr(_core, "make_onednn_engine", fail)
@@ -363,7 +340,8 @@ class TestCapabilities:
             with pytest.raises(onedsl.OneDNNError, match="no such thing"):
                 onedsl.capabilities()
         finally:
-            _capabilities._support.cache_clear()
+            for cache in caches:
+                cache.cache_clear()
 
     def test_dtype_pairs_outside_the_table(self):
         with pytest.raises(TypeError, match="stats_dtype must be f32 where dtype is f32"):
@@ -409,7 +387,7 @@ class TestPackage:
                 if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
                     assert not re.search(r"\$\w", ast.get_docstring(node) or ""), (path, node)
         results = [v for v in vars(onedsl).values() if hasattr(v, "_fields")] + [testing.Problem]
-        assert len(results) == 8
+        assert len(results) == 7
         for cls in results:
             body = ast.parse(inspect.getsource(cls)).body[0].body
             for field, after in zip(body, [*body[1:], None], strict=True):

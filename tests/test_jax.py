@@ -395,7 +395,7 @@ def test_many_concurrent_calls():
 
 
 def test_devices_share_the_threads():
-    """Regression: N devices on N cores ran N * N threads. A plan is for one number of threads."""
+    """Regression: N devices on N cores ran N * N threads."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "OMP_NUM_THREADS": "4"}
     child = helpers.run_script("jax_devices_share_threads.py", environment=flags)
     assert child.returncode == 0, child.stderr

@@ -17,10 +17,9 @@ BELOW = {
     "core": set(),
     "native": {"core"},
     "onednn": {"core"},
-    "plan": {"core", "native", "onednn"},
-    "torch": {"core", "plan"},
-    "xla": {"core", "plan"},
-    "python": {"core", "native", "onednn", "plan", "torch", "xla"},
+    "torch": {"core", "native"},
+    "xla": {"core", "native"},
+    "python": {"core", "native", "onednn", "torch", "xla"},
 }
 
 

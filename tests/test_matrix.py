@@ -32,7 +32,7 @@ CHANNELS = {2: 17, 3: 8, 4: 16, 5: 3, 6: 64, 7: 5, 8: 24}
 PORTS = ["all-gamma", "all-no_gamma", "diff_src-no_gamma", "diff_src-gamma"]
 
 
-def check(case, dtype, data_format, backend, ports="all-gamma", *, compiled=False, offset=0):
+def check(case, dtype, data_format, backend, ports="all-gamma", *, offset=0):
     """Check one call that writes to guarded buffers."""
     outputs, gamma = ports.split("-")
     problem = case.problem
@@ -48,11 +48,7 @@ def check(case, dtype, data_format, backend, ports="all-gamma", *, compiled=Fals
         with warnings.catch_warnings():
             if ports == "diff_src-gamma":
                 warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
-            if not compiled:
-                return op(*inputs, outputs=outputs, out=out, backend=backend)
-            spec, stats_dtype = onedsl.TensorSpec.of(problem.src), problem.mean.dtype
-            options = {"gamma": gamma == "gamma", "outputs": outputs, "backend": backend}
-            return op.compile(spec, stats_dtype=stats_dtype, **options)(*inputs, out=out)
+            return op(*inputs, outputs=outputs, out=out, backend=backend)
 
     if not helpers.runs(backend, dtype):
         helpers.expect_unsupported(dtype, call)
@@ -75,8 +71,7 @@ def test_ranks_and_ports(dtype, stats, data_format, rank, backend):
     shape = helpers.shape_of(data_format, BATCH.get(rank, 2), CHANNELS[rank], SPATIAL[rank])
     case = helpers.case(shape, dtype, stats, data_format)
     for ports in PORTS:
-        for compiled in (False, True):
-            check(case, dtype, data_format, backend, ports, compiled=compiled)
+        check(case, dtype, data_format, backend, ports)
 
 
 @types
@@ -87,12 +82,10 @@ def test_auto_is_native(dtype, stats, data_format):
     problem = helpers.case(shape, dtype, stats, data_format).problem
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     native = op(*problem, backend="native")
-    plan = op.compile(onedsl.TensorSpec.of(problem.src), stats_dtype=stats)
-    assert plan.backend == "native"
     assert type(native) is onedsl.BatchNormGradients
     assert native.diff_src.strides == problem.src.strides
     assert [a.dtype for a in native] == [helpers.NUMPY[d] for d in (dtype, stats, stats)]
-    for results in (op(*problem), op(*problem, backend="auto"), plan(*problem)):
+    for results in (op(*problem), op(*problem, backend="auto")):
         for got, expected in zip(results, native, strict=True):
             assert got.tobytes() == expected.tobytes()
 

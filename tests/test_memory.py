@@ -41,10 +41,9 @@ def test_every_dense_order(dtype, data_format, channels, backend, no_copies):
         src, diff_dst = (in_order(a, order) for a in case.problem[:2])
         problem = case.problem._replace(src=src, diff_dst=diff_dst)
         guarded = helpers.outputs_like(problem)
-        compiled = op.compile(onedsl.TensorSpec.of(src), backend=backend)
         got = op(*problem, backend=backend)
         assert got.diff_src.strides == src.strides
-        compiled(*problem, out=guarded.out)
+        op(*problem, out=guarded.out, backend=backend)
         guarded.check_walls()
         for result in (got, guarded.out):
             testing.assert_close(result, case.with_gamma)
@@ -64,14 +63,15 @@ def test_out_may_have_any_stride_in_axes_of_one_element():
     testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize("step", [2**61, 2**62 + 1, 2**70, -(2**62)])
-@pytest.mark.parametrize("shape", [(1, 4, 3), (0, 4, 3)])
-def test_a_spec_of_axes_of_one_element_may_have_any_stride(shape, step):
+@pytest.mark.parametrize("step", [2**61, 2**62 + 1, -(2**62)])
+def test_a_spec_of_axes_of_one_element_may_have_any_stride(step):
     """Regression: strides that overflow in bytes raised an error of pybind11."""
-    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    shape = (1, 4, 3)
+    spec = onedsl.TensorSpec(shape, strides=(step, 3, 1))
     problem = testing.random_problem(shape)
-    compiled = op.compile(onedsl.TensorSpec(shape, strides=(step, 3, 1)))
-    testing.assert_close(compiled(*problem), testing.batch_norm_backward(*problem, epsilon=EPSILON))
+    got = onedsl.BatchNormTrainingBackward(EPSILON).graph(spec).repaired().compile()
+    expected = testing.batch_norm_backward(*problem, epsilon=EPSILON)
+    testing.assert_close(onedsl.BatchNormGradients(**got(**problem._asdict())), expected)
 
 
 BASE = (4, 6, 5, 8)

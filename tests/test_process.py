@@ -71,10 +71,19 @@ def test_bits_of_random_problems(times):
 @pytest.mark.parametrize("backend", ["native", "onednn", "graph"])
 @pytest.mark.usefixtures("passive_waiting")
 @default_and_slow(10, 60)
-def test_many_threads_on_one_plan(backend, times):
-    child = helpers.run_script("one_plan_many_threads.py", backend, "16", str(times), timeout=300)
+def test_many_threads(backend, times):
+    child = helpers.run_script("many_threads.py", backend, "16", str(times), timeout=300)
     assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout == f"{16 * times} calls, 0 with other bits\n"
+
+
+def test_graphs_of_ever_new_shapes_are_kept_in_bounded_memory():
+    """OneDNN holds some 90 KiB for each graph: 90 MB if all were kept."""
+    child = helpers.run_script(
+        "ever_new_shapes.py", "1000", environment={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+    )
+    assert child.returncode == 0, child.stderr
+    assert all(int(growth) < 30 << 20 for growth in child.stdout.split()), child.stdout
 
 
 @backends

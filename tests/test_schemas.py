@@ -79,11 +79,6 @@ class TestDirectML:
         assert grads[0] is dy
         assert [g.tobytes() for g in grads] == [e.tobytes() for e in expected]
 
-    def test_compile_needs_adjacent_axes(self):
-        spec = onedsl.TensorSpec((3, 5, 4, 2))
-        with pytest.raises(ValueError, match=r"adjacent in memory.*A direct call copies"):
-            DIRECTML.compile(spec, (3, 1, 4, 1))
-
     def test_f16_sums_are_computed_in_a_wider_type(self):
         """Sums of ones in f16 stop at 2,048."""
         x = np.ones((60_000, 1), np.float16)
@@ -128,23 +123,6 @@ class TestDirectML:
         out = (x, np.empty_like(mean), np.empty_like(mean))
         with pytest.raises(ValueError, match=r"out.output_gradient must"):
             DIRECTML(x, dy, mean, variance, scale, out=out)
-
-    def test_compiled(self):
-        spec = onedsl.TensorSpec((2, 3))
-        for invalid, stats_shape, error, message in [
-            (onedsl.TensorSpec((2,) * 9), (1, 2) + (1,) * 7, ValueError, "at most 8 dimensions"),
-            (onedsl.TensorSpec((2, 3), "bf16"), (1, 3), TypeError, "must be f32 or f16, got bf16"),
-            (spec, 4, TypeError, "stats_shape must be a sequence of integers, got 4"),
-            (spec, (1, -3), ValueError, "stats_shape must have size"),
-            *((spec, shape, ValueError, "stats_shape must") for shape in ((3,), (2, 2), (1, 3, 1))),
-        ]:
-            with pytest.raises(error, match=message):
-                DIRECTML.compile(invalid, stats_shape)
-        compiled = DIRECTML.compile(spec, (1, 3))
-        assert (compiled.stats_shape, compiled.stats_dtype) == ((1, 3), "f32")
-        message = r"must have shape \(1, 3\) as compiled for, got \(2, 1\)"
-        with pytest.raises(ValueError, match=message):
-            compiled(*directml_problem((2, 3), (0,)))
 
 
 class TestOneProblem:

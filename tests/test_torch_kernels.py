@@ -27,7 +27,6 @@ from torch_helpers import (
 )
 
 import onedsl
-from onedsl import _core
 
 aten = torch.ops.aten
 EPS, MOMENTUM = 1e-3, 0.25
@@ -452,18 +451,14 @@ def test_no_temporary_of_tensor_size():
 # The run log
 
 
-def test_logged_and_other_calls_share_plans_and_bits():
+def test_logged_and_other_calls_have_equal_bits():
     def call():
         return *forward(SRC, FOUR), *backward(SRC, SRC, None, SAVED)
 
-    onedsl.clear_plans()
     with onedsl_torch.enable():
         with onedsl.verbose():
             logged = call()
-        made = _core.plan_counts()
-        assert made[0] == 2
         assert_same(logged, call())
-        assert _core.plan_counts() == made
 
 
 def test_an_interrupt_in_a_log_handler_is_raised_after_the_call():

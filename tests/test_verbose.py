@@ -58,7 +58,6 @@ backward, forward = (
 )
 backprop, frozen = onedsl.BatchNormTrainingBackprop(1e-5), onedsl.BatchNormalizationGrad(1e-5)
 sums, moments = backward.reduce(x4, x4, c1, c1), forward.reduce(x4)
-compiled = backward.compile(onedsl.TensorSpec((24, 5)))
 
 SIZES = "24x5x1 (outer x channels x inner),"
 PORTS = "src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta:"
@@ -77,10 +76,6 @@ ONEDNN = f"oneDNN {'.'.join(map(str, _core.onednn_version()))} "
         (
             lambda: backward(x4, x4, c1, c1, c1, backend="onednn"),
             f"TrainingBackward f32 {SIZES} {PORTS} {ONEDNN}",
-        ),
-        (
-            lambda: compiled(*[x4.reshape(24, 5)] * 2, c1, c1, c1),
-            f"TrainingBackward f32 {SIZES} {PORTS} {KERNEL}",
         ),
         (
             lambda: backprop(x4, x4, c1, c1, outputs="input_delta"),
@@ -147,3 +142,19 @@ def test_a_program_without_logging(onednn_verbose, lines):
     assert line.startswith("BatchNormTrainingBackward f32")
     assert child.stdout.count(",exec,cpu,batch_normalization,") == lines
     assert child.stdout.endswith("end\n")
+
+
+def test_calls_of_jax_are_logged(log):
+    jax = pytest.importorskip("jax")
+    import onedsl.jax
+
+    src = jax.numpy.ones((4, 6, 16))
+    gamma = jax.numpy.ones(16)
+    with onedsl.verbose():
+        loss = jax.grad(lambda x: onedsl.jax.batch_norm(x, gamma, gamma, epsilon=1e-5)[0].sum())
+        loss(src).block_until_ready()
+    lines = [line for line in messages(log) if "24x16x1" in line]
+    assert [line.split()[0] for line in lines] == [
+        "BatchNormForwardTraining",
+        "BatchNormTrainingBackward",
+    ]

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+
+#include "types.hpp"
 
 // Scalar conversions between f32 and the 16-bit types, used for statistics only: the kernels
 // convert tensors with vector instructions.
@@ -61,6 +65,22 @@ inline std::uint16_t f32_to_f16(const float value) noexcept {
     narrow = (magnitude - 0x38000000U + 0xfffU + (magnitude >> 13 & 1U)) >> 13;
   }
   return static_cast<std::uint16_t>(sign | narrow);
+}
+
+// Convert `count` numbers to another type, or copy them. One of two different types is f32.
+inline void convert(const DataType from_type, const void* const from, const DataType to_type,
+                    void* const to, const std::size_t count) {
+  if (from_type == to_type) {
+    std::memcpy(to, from, count * size_of(to_type));
+  } else if (to_type == DataType::f32) {
+    const auto* const bits = static_cast<const std::uint16_t*>(from);
+    std::transform(bits, bits + count, static_cast<float*>(to),
+                   from_type == DataType::bf16 ? bf16_to_f32 : f16_to_f32);
+  } else {
+    const auto* const values = static_cast<const float*>(from);
+    std::transform(values, values + count, static_cast<std::uint16_t*>(to),
+                   to_type == DataType::bf16 ? f32_to_bf16 : f32_to_f16);
+  }
 }
 
 }  // namespace onedsl

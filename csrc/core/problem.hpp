@@ -35,14 +35,12 @@ struct OpConfig {
 };
 
 // A computation on tensors of one shape and memory order.
-//
-// Backends run it on Ports whose statistics are f32; Plan converts other types. Ports do not
-// overlap, except that in_place_output of the signature may be exactly in_place_input.
 struct Problem : OpConfig {
   Geometry geometry;
   DataType data = DataType::f32;
-  InputSet optional_tensors;  // the optional tensors that the call passes
-  OutputSet outputs;          // the outputs to compute
+  DataType statistics_type = DataType::f32;
+  InputSet inputs;    // that the call passes
+  OutputSet outputs;  // to compute
   Pass pass = Pass::both;
 };
 

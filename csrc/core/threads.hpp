@@ -2,12 +2,12 @@
 
 namespace onedsl {
 
-// Return the number of threads for a new plan: OpenMP's setting, or one in a forked child. The
+// Return the number of threads for a call: OpenMP's setting, or one in a forked child. The
 // threads of libgomp's team do not survive a fork, and libgomp would wait for them forever.
 int max_threads() noexcept;
 
-// Return the number of forks between the first process and this one. A plan made in another
-// generation must not be run: it may use more than one thread.
+// Return the number of forks between the first process and this one. A graph that was compiled in
+// another generation must not be run: it may use more than one thread.
 int fork_generation() noexcept;
 
 // Sets OpenMP's number of threads for the calling thread within a scope.

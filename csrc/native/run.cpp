@@ -247,12 +247,7 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const Mach
   // The info depends on which ports are used, and on their alignment to cache lines.
   alignas(64) static std::byte input, output;
   Ports ports;
-  const Signature& signature = signature_of(problem.operation);
-  signature.inputs.for_each([&](const Input port) {
-    if (!signature.optional.has(port) || problem.optional_tensors.has(port)) {
-      ports.in[port] = &input;
-    }
-  });
+  problem.inputs.for_each([&](const Input port) { ports.in[port] = &input; });
   problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
   return info_of(problem, num_threads, ports, machine, kernels_for(problem, machine.isa).lanes);
 }

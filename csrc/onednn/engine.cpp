@@ -25,6 +25,15 @@ std::string cpu_isa() {
   return text.compare(0, prefix.size(), prefix) == 0 ? text.substr(prefix.size()) : text;
 }
 
+std::string missing_isa(const DataType data) {
+  const auto lacks = [](const dnnl_cpu_isa_t isa) {
+    return (dnnl_get_effective_cpu_isa() & isa) != isa;  // newer ones contain the older ones' bits
+  };
+  if (data == DataType::bf16 && lacks(dnnl_cpu_isa_avx512_core)) return "avx512_core";
+  if (data == DataType::f16 && lacks(dnnl_cpu_isa_avx512_core_fp16)) return "avx512_core_fp16";
+  return "";
+}
+
 std::string build_hash() { return dnnl_version()->hash; }
 
 // Created at the first use, not at import: the package must be importable with a oneDNN that cannot

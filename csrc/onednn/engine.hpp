@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "../core/errors.hpp"
+#include "../core/types.hpp"
 
 // oneDNN as a library: its version, its CPU engine, its errors.
 namespace onedsl::onednn {
@@ -15,7 +16,9 @@ std::tuple<int, int, int> version();
 std::string name();         // "oneDNN 3.2.0"
 std::string cpu_runtime();  // "OpenMP", "TBB", ...
 std::string cpu_isa();      // the newest instruction set that oneDNN may use: "avx512_core_bf16"
-std::string build_hash();   // the commit that oneDNN was built from
+// The instruction set that oneDNN's kernels of this type need if this CPU lacks it, or "".
+std::string missing_isa(DataType data);
+std::string build_hash();  // the commit that oneDNN was built from
 
 // Returns the CPU engine. Throws OneDNNError, with installation instructions, if this oneDNN cannot
 // create one.

@@ -1,11 +1,13 @@
 #include "graph.hpp"
 
+#include <algorithm>
 #include <array>
-#include <cmath>
+#include <cstdlib>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
-#include "../core/geometry.hpp"
+#include "../core/convert_16bit.hpp"
 #include "../core/threads.hpp"
 #include "engine.hpp"
 
@@ -114,106 +116,6 @@ PartitionView view_of(const dnnl::graph::partition& partition) {
           views_of(partition.get_input_ports()), views_of(partition.get_output_ports())};
 }
 
-// ---- The graphs of the operations ----
-
-class NodesOfOperation {
-  using Attributes = decltype(NodeView::attributes);
-
- public:
-  NodesOfOperation(const Problem& problem, const std::vector<std::int64_t>& dims,
-                   const std::string& data_format)
-      : problem_(problem),
-        dims_(dims),
-        channels_(data_format == "NXC" ? dims.back() : dims[1]),
-        batch_norm_{{"epsilon", static_cast<float>(problem.attributes.epsilon)},
-                    {"data_format", data_format}} {
-    const auto clip = static_cast<float>(problem.attributes.clip);
-    if (!std::isinf(clip)) bounds_ = {{"min", 0.0F}, {"max", clip}};
-    switch (problem.operation) {
-      case Operation::training_backward:
-        add_backward(tensor(Input::diff_dst));
-        break;
-      case Operation::forward_training:
-        add_forward(tensor(Output::dst));
-        break;
-      case Operation::relu_forward_training:
-        add_relu_forward();
-        break;
-      case Operation::relu_training_backward:
-        add_relu_backward();
-        break;
-    }
-  }
-
-  Nodes take() { return std::move(nodes_); }
-
- private:
-  template <class Port>
-  TensorView tensor(const Port port) const {
-    return tensor(id_of(port), is_tensor(port));
-  }
-  TensorView new_intermediate() { return tensor(first_intermediate + num_intermediates_++, true); }
-
-  TensorView tensor(const std::size_t id, const bool is_data) const {
-    TensorView view;
-    view.id = id;
-    view.type = name_of(is_data ? problem_.data : DataType::f32);
-    view.dims = is_data ? dims_ : std::vector<std::int64_t>{channels_};
-    view.strides = c_strides(static_cast<std::ptrdiff_t>(view.dims.size()), view.dims.data());
-    return view;
-  }
-
-  // The name of an op is that of its kind.
-  void add(const char* const name, const Attributes& attributes,
-           const std::vector<TensorView>& inputs, const std::vector<TensorView>& outputs) {
-    nodes_.push_back({nodes_.size(), name, name, attributes, inputs, outputs});
-  }
-
-  void add_backward(const TensorView& diff_dst) {
-    add("BatchNormTrainingBackward", batch_norm_,
-        {tensor(Input::src), diff_dst, tensor(Input::mean), tensor(Input::variance),
-         tensor(Input::gamma)},
-        {tensor(Output::diff_src), tensor(Output::diff_gamma), tensor(Output::diff_beta)});
-  }
-
-  void add_forward(const TensorView& dst) {
-    batch_norm_.emplace_back("momentum", static_cast<float>(problem_.attributes.momentum));
-    add("BatchNormForwardTraining", batch_norm_,
-        {tensor(Input::src), tensor(Input::mean), tensor(Input::variance), tensor(Input::gamma),
-         tensor(Input::beta)},
-        {dst, tensor(Output::running_mean), tensor(Output::running_variance),
-         tensor(Output::batch_mean), tensor(Output::batch_variance)});
-  }
-
-  void add_relu_forward() {
-    TensorView sum = new_intermediate();
-    add_forward(sum);
-    if (problem_.optional_tensors.has(Input::residual)) {
-      const TensorView normalized = std::exchange(sum, new_intermediate());
-      add("Add", {}, {normalized, tensor(Input::residual)}, {sum});
-    }
-    add(bounds_.empty() ? "ReLU" : "Clamp", bounds_, {sum}, {tensor(Output::dst)});
-  }
-
-  void add_relu_backward() {
-    const TensorView masked = problem_.outputs.has(Output::diff_residual)
-                                  ? tensor(Output::diff_residual)
-                                  : new_intermediate();
-    const char* const name = bounds_.empty() ? "ReLUBackward" : "ClampBackward";
-    bounds_.emplace_back("use_dst", true);
-    add(name, bounds_, {tensor(Input::dst), tensor(Input::diff_dst)}, {masked});
-    add_backward(masked);
-  }
-
-  const Problem& problem_;
-  const std::vector<std::int64_t>& dims_;
-  std::int64_t channels_;
-  Attributes batch_norm_;  // of the op
-  Attributes bounds_;      // of the ReLU; empty without an upper bound
-  Nodes nodes_;
-  std::size_t num_intermediates_ = 0;
-};
-
 // ---- Partitions ----
 
 // oneDNN sorts them topologically.
@@ -231,14 +133,19 @@ std::string kinds_of(const Nodes& nodes) {
   return names;
 }
 
-}  // namespace
-
-Nodes nodes_of(const Problem& problem, const std::vector<std::int64_t>& dims,
-               const std::string& data_format) {
-  return NodesOfOperation(problem, dims, data_format).take();
+DataType data_type_of(const std::string& name) {
+  for (const DataType type : {DataType::f32, DataType::bf16, DataType::f16}) {
+    if (name == name_of(type)) return type;
+  }
+  throw std::invalid_argument("onedsl does not pass \"" + name + "\" to oneDNN");
 }
 
+constexpr std::size_t line = 64;  // bytes of a cache line
+
+}  // namespace
+
 std::vector<PartitionView> partitions_of(const Nodes& nodes) {
+  const ForkGuard guard;
   return translate("partitioning the graph of " + kinds_of(nodes), [&] {
     std::vector<PartitionView> views;
     for (const dnnl::graph::partition& part : partition(nodes)) views.push_back(view_of(part));
@@ -246,8 +153,15 @@ std::vector<PartitionView> partitions_of(const Nodes& nodes) {
   });
 }
 
-CompiledGraph::CompiledGraph(Nodes nodes, const int num_threads)
-    : guard_(std::in_place), nodes_(std::move(nodes)), name_(kinds_of(nodes_)) {
+CompiledGraph::CompiledGraph(Nodes nodes, std::vector<TensorView> inputs,
+                             std::vector<TensorView> outputs, Constants constants,
+                             const int num_threads)
+    : guard_(std::in_place),
+      nodes_(std::move(nodes)),
+      inputs_(std::move(inputs)),
+      outputs_(std::move(outputs)),
+      constants_(std::move(constants)),
+      name_(kinds_of(nodes_)) {
   compile(num_threads);
   guard_.reset();
 }
@@ -259,57 +173,111 @@ void CompiledGraph::compile(const int num_threads) {
   translate("compiling the graph of " + name_, [&] {
     stream_ = dnnl::stream(cpu_engine());
     steps_.clear();
+    slots_.clear();
     std::size_t covered = 0;
     for (const dnnl::graph::partition& part : partition(nodes_)) {
       if (!part.is_supported()) break;
       covered += part.get_ops_num();
-      const std::vector<logical_tensor> inputs = part.get_input_ports();
-      const std::vector<logical_tensor> outputs = part.get_output_ports();
       Step& step = steps_.emplace_back();
       step.view = view_of(part);
-      step.partition = part.compile(inputs, outputs, cpu_engine());
-      for (const logical_tensor& input : inputs) {
-        step.inputs.emplace_back(input, cpu_engine(), nullptr);
-      }
-      for (const logical_tensor& output : outputs) {
-        step.outputs.emplace_back(output, cpu_engine(), nullptr);
-        if (nodes_.size() > 1 && output.get_id() >= first_intermediate) {
-          intermediates_[output.get_id()].resize(output.get_mem_size());
-        }
-      }
+      step.partition = part.compile(part.get_input_ports(), part.get_output_ports(), cpu_engine());
+      step.inputs = add_slots(part.get_input_ports());
+      step.outputs = add_slots(part.get_output_ports());
     }
     if (covered != nodes_.size()) {
       raise("compiling the graph of " + name_, "the partition is not supported", "unimplemented");
     }
   });
+  bind_slots();
   num_threads_ = num_threads;
   generation_ = fork_generation();
 }
 
-void CompiledGraph::execute(const std::function<void*(std::size_t)>& memory) {
+std::vector<dnnl::graph::tensor> CompiledGraph::add_slots(
+    const std::vector<logical_tensor>& tensors) {
+  std::vector<dnnl::graph::tensor> made;
+  for (const logical_tensor& t : tensors) {
+    made.emplace_back(t, cpu_engine(), nullptr);
+    Slot& slot = slots_[t.get_id()];
+    slot.type = data_type_of(name_in(types, t.get_data_type()));
+    slot.bytes = std::max(slot.bytes, t.get_mem_size());
+  }
+  return made;
+}
+
+void CompiledGraph::bind_slots() {
+  const auto bind = [&](const std::vector<TensorView>& ports,
+                        std::optional<Port> Slot::* const port) {
+    for (std::size_t i = 0; i < ports.size(); ++i) {
+      const auto slot = slots_.find(ports[i].id);
+      if (slot != slots_.end()) slot->second.*port = Port{i, data_type_of(ports[i].type)};
+    }
+  };
+  bind(inputs_, &Slot::input);
+  bind(outputs_, &Slot::output);
+  scratch_bytes_ = line;
+  for (auto& [id, slot] : slots_) {
+    const auto constant = constants_.find(id);
+    if (constant != constants_.end()) {
+      slot.constant.assign(slot.bytes / sizeof(float), constant->second);
+    }
+    slot.offset = scratch_bytes_;
+    scratch_bytes_ += slot.needs_scratch() ? (slot.bytes + line - 1) / line * line : 0;
+  }
+}
+
+void CompiledGraph::execute(const std::vector<const void*>& inputs,
+                            const std::vector<void*>& outputs) {
   const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (generation_ != fork_generation()) compile(max_threads());
   const ThreadLimit limit(num_threads_);
-  const auto bind = [&](const std::vector<TensorView>& views,
-                        std::vector<dnnl::graph::tensor>& tensors) {
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      const auto own = intermediates_.find(views[i].id);
-      tensors[i].set_data_handle(own == intermediates_.end() ? memory(views[i].id)
-                                                             : own->second.data());
+  const auto free = [](std::byte* const memory) { std::free(memory); };
+  const std::unique_ptr<std::byte, decltype(free)> scratch(
+      static_cast<std::byte*>(std::aligned_alloc(line, scratch_bytes_)), free);
+  if (!scratch) throw OneDNNError("no memory for the tensors of " + name_, "out_of_memory");
+  for (auto& [id, slot] : slots_) {
+    slot.memory = scratch.get() + slot.offset;
+    if (!slot.constant.empty()) {
+      slot.memory = slot.constant.data();
+    } else if (slot.input) {
+      const void* const own = inputs.at(slot.input->index);
+      if (slot.input->type == slot.type) {
+        // oneDNN has one type for inputs and outputs; it does not write to inputs.
+        slot.memory = const_cast<void*>(own);
+      } else {
+        convert(slot.input->type, own, slot.type, slot.memory, slot.count());
+      }
+    } else if (slot.output && slot.output->type == slot.type) {
+      slot.memory = outputs.at(slot.output->index);
     }
-  };
+  }
   translate("running " + name_, [&] {
     for (Step& step : steps_) {
-      bind(step.view.inputs, step.inputs);
-      bind(step.view.outputs, step.outputs);
+      set_memory(step.view.inputs, step.inputs);
+      set_memory(step.view.outputs, step.outputs);
       step.partition.execute(stream_, step.inputs, step.outputs);
     }
     stream_.wait();
   });
+  for (const auto& [id, slot] : slots_) {
+    if (slot.output && slot.output->type != slot.type) {
+      void* const own = outputs.at(slot.output->index);
+      convert(slot.type, slot.memory, slot.output->type, own, slot.count());
+    }
+  }
 }
 
-std::vector<PartitionView> CompiledGraph::partitions() const {
+void CompiledGraph::set_memory(const std::vector<TensorView>& views,
+                               std::vector<dnnl::graph::tensor>& tensors) {
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    tensors[i].set_data_handle(slots_.at(views[i].id).memory);
+  }
+}
+
+std::vector<PartitionView> CompiledGraph::partitions() {
+  const ForkGuard guard;
+  const std::lock_guard<std::mutex> lock(mutex_);
   return translate("inspecting the graph of " + name_, [&] {
     std::vector<PartitionView> views;
     for (const Step& step : steps_) {
@@ -320,12 +288,6 @@ std::vector<PartitionView> CompiledGraph::partitions() const {
     }
     return views;
   });
-}
-
-std::size_t CompiledGraph::bytes() const noexcept {
-  std::size_t bytes = 0;
-  for (const auto& [id, memory] : intermediates_) bytes += memory.size();
-  return bytes;
 }
 
 }  // namespace onedsl::onednn

@@ -2,9 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -13,8 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "../core/threads.hpp"
-#include "../onednn/fork_guard.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
 #include "gil.hpp"
@@ -77,43 +75,38 @@ Nodes nodes_of(const std::vector<NodeTuple>& tuples) {
 
 // ---- Compiled graphs ----
 
-// Adds the memory of an array for each tensor, by the tensor's id. Returns whether all are usable.
-bool add_memory(std::map<std::size_t, void*>& memory, const py::tuple& arrays,
-                const std::vector<TensorView>& tensors) {
+// Appends the memory of each array. Returns whether the arrays have the tensors' types and numbers
+// of elements; onedsl/graph has validated the rest.
+template <class Pointer>
+bool append_memory(std::vector<Pointer>& memory, const py::tuple& arrays,
+                   const std::vector<TensorView>& tensors) {
   if (arrays.size() != tensors.size()) return false;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::optional<View> v = view(py::object(arrays[i]));
-    if (!v) return false;
-    memory[tensors[i].id] = v->data;
+    const std::vector<std::int64_t>& dims = tensors[i].dims;
+    if (!v || tensors[i].type != name_of(v->type) ||
+        !std::equal(dims.begin(), dims.end(), v->shape, v->shape + v->rank)) {
+      return false;
+    }
+    memory.push_back(v->data);
   }
   return true;
 }
 
-// Runs a graph of one op on arrays for its inputs and outputs, which onedsl/graph has validated.
-// Returns false for what is no array.
 bool run_graph(onednn::CompiledGraph& graph, const py::tuple& inputs, const py::tuple& outputs) {
-  std::map<std::size_t, void*> memory;
-  const NodeView& op = graph.nodes().at(0);
-  if (!add_memory(memory, inputs, op.inputs) || !add_memory(memory, outputs, op.outputs)) {
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  if (!append_memory(in, inputs, graph.inputs()) || !append_memory(out, outputs, graph.outputs())) {
     return false;
   }
   // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
   // alive.
   const ReleasedGil released;
-  graph.execute([&](const std::size_t id) { return memory.at(id); });
+  graph.execute(in, out);
   return true;
 }
 
 }  // namespace
-
-py::object to_python(const Nodes& nodes) {
-  std::vector<NodeTuple> tuples;
-  for (const NodeView& node : nodes) {
-    tuples.emplace_back(node.id, node.name, node.kind, node.attributes, to_tuples(node.inputs),
-                        to_tuples(node.outputs));
-  }
-  return py::cast(tuples);
-}
 
 void bind_graph(py::module_& module) {
   module.def(
@@ -121,23 +114,29 @@ void bind_graph(py::module_& module) {
       [](const std::vector<NodeTuple>& nodes) {
         // Safe without the GIL: oneDNN uses no Python objects.
         const ReleasedGil released;
-        const onednn::ForkGuard guard;
         return to_tuples(onednn::partitions_of(nodes_of(nodes)));
       },
       py::arg("nodes"), py::pos_only());
 
   using onednn::CompiledGraph;
   py::class_<CompiledGraph>(module, "CompiledGraph", py::is_final())
-      .def(py::init([](const std::vector<NodeTuple>& nodes) {
+      .def(py::init([](const std::vector<NodeTuple>& nodes, const TensorTuples& inputs,
+                       const TensorTuples& outputs, CompiledGraph::Constants constants,
+                       const int num_threads) {
              // Safe without the GIL: oneDNN uses no Python objects.
              const ReleasedGil released;
-             return std::make_unique<CompiledGraph>(nodes_of(nodes), max_threads());
+             return std::make_unique<CompiledGraph>(nodes_of(nodes), tensors_of(inputs),
+                                                    tensors_of(outputs), std::move(constants),
+                                                    num_threads);
            }),
-           py::arg("nodes"), py::pos_only())
+           py::arg("nodes"), py::arg("inputs"), py::arg("outputs"), py::arg("constants"),
+           py::arg("num_threads"), py::pos_only())
       .def("run", &run_graph, py::arg("inputs"), py::arg("outputs"), py::pos_only())
-      .def_property_readonly("partitions",
-                             [](const CompiledGraph& g) { return to_tuples(g.partitions()); })
-      .def_property_readonly("num_threads", &CompiledGraph::num_threads);
+      .def("partitions", [](CompiledGraph& g) {
+        // Safe without the GIL: oneDNN uses no Python objects.
+        const ReleasedGil released;
+        return to_tuples(g.partitions());
+      });
 }
 
 }  // namespace onedsl

@@ -1,10 +1,15 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include "../plan/cache.hpp"
-#include "bind_graph.hpp"
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <tuple>
+
+#include "../core/threads.hpp"
+#include "../native/execute.hpp"
+#include "../native/run.hpp"
 #include "call.hpp"
-#include "gil.hpp"
 
 namespace py = pybind11;
 
@@ -41,25 +46,71 @@ py::dict signature_info(const Operation operation) {
   return info;
 }
 
-// ---- Plans as Python objects, for inspection ----
+// ---- How a call is executed, for inspection ----
 
-py::object kernel_info(const Plan& plan) {
-  const std::optional<native::KernelInfo> kernel = plan.kernel_info();
-  if (!kernel) return py::none();
+using Sizes = std::vector<py::ssize_t>;
+
+// Returns a View without memory, which borrows the sizes.
+View view_of(const DataType type, const Sizes& shape, const Sizes& strides) {
+  View result;
+  result.type = type;
+  result.rank = static_cast<py::ssize_t>(shape.size());
+  result.shape = shape.data();
+  result.strides = strides.data();
+  return result;
+}
+
+// Returns nullopt for a tensor that is not dense.
+std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
+    const Sizes& shape, const Sizes& strides, const py::ssize_t channel_axis) {
+  const View tensor = view_of(DataType::f32, shape, strides);
+  const py::ssize_t axis = channel_axis + (channel_axis < 0 ? tensor.rank : 0);
+  if (axis < 0 || axis >= std::min<py::ssize_t>(tensor.rank, max_rank) ||
+      strides.size() != shape.size()) {
+    return std::nullopt;
+  }
+  const std::optional<Geometry> found = dense_geometry(tensor, ChannelAxes{1} << axis);
+  if (!found) return std::nullopt;
+  return std::tuple(found->outer, found->channels, found->inner);
+}
+
+// Returns the geometry and, if the tensors have elements, how the kernels run a call that is not in
+// place. None if they cannot run it. Strides are in elements, and `given` has an item per input.
+py::object kernel_info(const Operator& op, const DataType data, const Sizes& shape,
+                       const Sizes& strides, const DataType statistics, const Sizes& stats_shape,
+                       const std::vector<bool>& given, const bool all_outputs) {
+  InputSet inputs;
+  std::size_t next = 0;
+  op.signature().inputs.for_each([&](const Input port) {
+    if (given.at(next++)) inputs.add(port);
+  });
+  if (strides.size() != shape.size()) {
+    throw std::invalid_argument("kernel_info: shape and strides must have equal lengths");
+  }
+  const Sizes dense = c_strides(static_cast<py::ssize_t>(stats_shape.size()), stats_shape.data());
+  const std::optional<Problem> problem = op.problem(
+      view_of(data, shape, strides), view_of(statistics, stats_shape, dense), inputs, all_outputs);
+  if (!problem) return py::none();
+  const auto [outer, channels, inner] = problem->geometry;
   py::dict info;
-  info["lanes"] = kernel->order.lanes;
-  info["columns"] = kernel->order.columns;
-  info["rows"] = kernel->order.rows;
-  info["row"] = kernel->order.row;
-  info["segments"] = kernel->order.segments;
-  info["chunks"] = kernel->order.chunks;
-  info["chunk_rows"] = kernel->order.chunk_rows;
-  info["threads"] = kernel->schedule.threads;
-  info["own_panels"] = kernel->schedule.own_panels;
-  info["panel"] = kernel->schedule.panel;
-  info["block"] = kernel->schedule.block;
-  info["non_temporal"] = kernel->non_temporal;
-  return info;
+  info["geometry"] = py::make_tuple(outer, channels, inner);
+  info["implementation"] = native::implementation(problem->pass);
+  info["num_threads"] = max_threads();
+  if (problem->geometry.elements() == 0) return std::move(info);
+  const native::KernelInfo kernel = native::kernel_info(*problem, max_threads());
+  info["lanes"] = kernel.order.lanes;
+  info["columns"] = kernel.order.columns;
+  info["rows"] = kernel.order.rows;
+  info["row"] = kernel.order.row;
+  info["segments"] = kernel.order.segments;
+  info["chunks"] = kernel.order.chunks;
+  info["chunk_rows"] = kernel.order.chunk_rows;
+  info["threads"] = kernel.schedule.threads;
+  info["own_panels"] = kernel.schedule.own_panels;
+  info["panel"] = kernel.schedule.panel;
+  info["block"] = kernel.schedule.block;
+  info["non_temporal"] = kernel.non_temporal;
+  return std::move(info);
 }
 
 }  // namespace
@@ -67,63 +118,47 @@ py::object kernel_info(const Plan& plan) {
 void bind_operator(py::module_& module) {
   module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
   module.def("is_dense", &is_dense, py::arg("array"), py::pos_only());
-  module.def("clear_plans", &clear_plans);
-  module.def("plan_counts", &plan_counts);
+
+  module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"), py::arg("channel_axis"),
+             py::pos_only());
 
   py::class_<Operator>(module, "Operator", py::is_final())
       .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
                        const std::optional<py::ssize_t> channel_axis, std::vector<TypePair> types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
-                       std::vector<std::string> outputs) {
-             return Operator({{operation, {epsilon, momentum, clip}, statistics},
-                              channel_axis,
-                              std::move(types),
-                              ranks,
-                              {std::move(name), std::move(inputs), std::move(outputs)}});
+                       std::vector<std::string> outputs, const std::string& ignored,
+                       const py::type& result) {
+             OpSchema schema{{operation, {epsilon, momentum, clip}, statistics},
+                             channel_axis,
+                             std::move(types),
+                             ranks,
+                             {std::move(name), std::move(inputs), std::move(outputs)},
+                             std::nullopt,
+                             result};
+             std::size_t next = 0;
+             signature_of(operation).inputs.for_each([&](const Input port) {
+               if (schema.names.inputs.at(next++) == ignored) schema.ignored = port;
+             });
+             return Operator(std::move(schema));
            }),
            py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
            py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
-           py::arg("name") = "", py::arg("input_names") = py::tuple(),
-           py::arg("output_names") = py::tuple())
-      .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
-           py::arg("out").none(true), py::arg("onednn").noconvert(), py::pos_only())
+           py::arg("name"), py::arg("input_names"), py::arg("output_names"), py::arg("ignored"),
+           py::arg("result"))
+      .def("run", &Operator::run, py::arg("inputs"), py::arg("outputs"), py::arg("out").none(true),
+           py::arg("backend"), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
       .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
-           py::arg("all_outputs").noconvert(), py::arg("out").none(true), py::pos_only());
-
-  py::class_<Compiled>(module, "Compiled", py::is_final())
-      .def(py::init([](const Operator& op, const DataType data, Compiled::Sizes shape,
-                       Compiled::Sizes strides, const DataType statistics,
-                       Compiled::Sizes stats_shape, const std::uint32_t given,
-                       const bool all_outputs, const bool onednn) {
-             // Released because oneDNN compiles for about a millisecond. Safe: making a plan uses
-             // no Python objects.
-             const ReleasedGil released;
-             return std::make_unique<Compiled>(
-                 op, Compiled::Layout{data, std::move(shape), std::move(strides)}, statistics,
-                 std::move(stats_shape), given, all_outputs, onednn);
-           }),
-           py::arg("op"), py::kw_only(), py::arg("data"), py::arg("shape"), py::arg("strides"),
-           py::arg("statistics"), py::arg("stats_shape"), py::arg("given"),
-           py::arg("all_outputs").noconvert(), py::arg("onednn").noconvert())
-      .def("run", &Compiled::run, py::arg("inputs"), py::arg("out").none(true), py::pos_only())
-      .def_property_readonly("backend", [](const Compiled& c) { return c.plan()->backend(); })
-      .def_property_readonly("implementation",
-                             [](const Compiled& c) { return c.plan()->implementation(); })
-      .def_property_readonly("num_threads",
-                             [](const Compiled& c) { return c.plan()->key().num_threads; })
-      .def_property_readonly("graph",
-                             [](const Compiled& c) { return to_python(c.plan()->graph()); })
-      .def_property_readonly("geometry",
-                             [](const Compiled& c) {
-                               const auto [outer, channels, inner] =
-                                   c.plan()->key().problem.geometry;
-                               return std::tuple(outer, channels, inner);
-                             })
-      .def_property_readonly("kernel_info",
-                             [](const Compiled& c) { return kernel_info(*c.plan()); });
+           py::arg("outputs"), py::arg("out").none(true), py::pos_only())
+      .def("describe", &Operator::describe, py::arg("inputs"), py::arg("all_outputs").noconvert(),
+           py::pos_only())
+      .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("inputs"),
+           py::arg("all_outputs").noconvert(), py::arg("out").none(true), py::pos_only())
+      .def("kernel_info", &kernel_info, py::kw_only(), py::arg("data"), py::arg("shape"),
+           py::arg("strides"), py::arg("statistics"), py::arg("stats_shape"), py::arg("given"),
+           py::arg("all_outputs").noconvert());
 }
 
 }  // namespace onedsl

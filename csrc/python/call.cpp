@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "../core/threads.hpp"
-#include "../plan/cache.hpp"
+#include "../native/execute.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
 
@@ -12,6 +12,10 @@ namespace py = pybind11;
 
 namespace onedsl {
 namespace {
+
+bool equals(const py::handle value, const char* const text) {
+  return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), text) == 0;
+}
 
 template <class Port>
 bool fits(const Port port, const View& v, const Call& call) {
@@ -30,6 +34,22 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
   if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
   }
+  const OutputSet required = signature().required;
+  std::size_t next = 0;
+  signature().outputs.for_each([&](const Output port) {
+    if (required == OutputSet(port)) required_ = schema_.names.outputs.at(next);
+    ++next;
+  });
+}
+
+std::optional<OutputSet> Operator::parse_outputs(const py::handle option) const {
+  if (required_.empty()) {
+    if (!PyBool_Check(option.ptr())) return std::nullopt;
+    return outputs(option.ptr() == Py_True);
+  }
+  if (equals(option, "all")) return outputs(true);
+  if (equals(option, required_.c_str())) return outputs(false);
+  return std::nullopt;
 }
 
 // Returns nullopt if mean does not fit src. mean may be null unless the statistics are broadcast.
@@ -76,6 +96,8 @@ bool Operator::check(Call& call, const py::tuple& inputs, const InputSet expecte
   });
   const InputSet together = call.given & signature().all_or_none;
   if (!usable || !(together == InputSet() || together == signature().all_or_none)) return false;
+  const bool computes_all = outputs == signature().outputs;
+  if (!computes_all && schema_.ignored && call.given.has(*schema_.ignored)) return false;
   const std::optional<View>& mean = call.in[Input::mean];
   const std::optional<Geometry> geometry = geometry_of(call.src(), mean ? &*mean : nullptr);
   if (!geometry) return false;
@@ -108,8 +130,8 @@ bool Operator::check_outputs(Call& call) const {
   });
 }
 
-template <class Find>
-py::object Operator::execute(const Call& call, const Sums& sums, const Find& find) const {
+template <class Run>
+py::object Operator::execute(const Call& call, const Sums& sums, const Run& run) const {
   Ports ports;
   ports.sums = sums;
   call.given.for_each([&](const Input port) { ports.in[port] = call.in[port]->data; });
@@ -131,115 +153,106 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Find& fin
     results[next++] = std::move(result);
   });
   {
-    // Safe: plans use no Python objects, and the caller's frame and this one keep the arrays alive.
+    // Safe: neither backend uses Python objects, and the caller's frame and this one keep the
+    // arrays alive.
     const ReleasedGil released;
-    onedsl::run(*find(), ports, schema_.names);
+    run(ports);
+  }
+  if (allocates && !call.src().is_numpy) {
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].is_none()) results[i] = export_array(results[i], call.first);
+    }
   }
   if (!allocates) {
     const bool all_numpy =
         call.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
     if (!all_numpy) mark_written(py::reinterpret_borrow<py::sequence>(call.results));
-    return py::reinterpret_borrow<py::object>(call.results);
+    results = py::reinterpret_borrow<py::tuple>(call.results);
   }
-  if (call.src().is_numpy) return std::move(results);
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    if (!results[i].is_none()) results[i] = export_array(results[i], call.first);
-  }
-  return std::move(results);
+  auto* const type = reinterpret_cast<PyTypeObject*>(schema_.result.ptr());
+  if (Py_TYPE(results.ptr()) == type) return std::move(results);
+  // As the method _make of named tuples.
+  PyObject* const made = PyTuple_Type.tp_new(type, py::make_tuple(results).ptr(), nullptr);
+  if (made == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
 }
 
-py::object Operator::execute(const Call& call, const bool onednn, const Pass pass,
-                             const Sums& sums) const {
+py::object Operator::execute(const Call& call, const Pass pass, const Sums& sums) const {
   const std::optional<View>& mean = call.in[Input::mean];
-  const PlanKey key =
-      make_key(schema_.config, call.geometry, call.src().type, mean ? mean->type : DataType::f32,
-               call.given, call.outputs, onednn, pass);
-  return execute(call, sums, [&] { return find_plan(key); });
+  const Problem problem{
+      schema_.config, call.geometry, call.src().type, mean ? mean->type : DataType::f32, call.given,
+      call.outputs,   pass};
+  return execute(call, sums, [&](const Ports& ports) {
+    native::execute(problem, max_threads(), ports, schema_.names);
+  });
 }
 
-py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
-                         const bool onednn) const {
+py::object Operator::run(const py::tuple& inputs, const py::object& outputs, const py::object& out,
+                         const py::object& backend) const {
+  if (!equals(backend, "auto") && !equals(backend, "native")) return py::none();
+  const std::optional<OutputSet> computed = parse_outputs(outputs);
   Call call;
-  if (!check(call, inputs, signature().inputs, outputs(all_outputs), out)) return py::none();
-  return execute(call, onednn, Pass::both, {});
+  if (!computed || !check(call, inputs, signature().inputs, *computed, out)) return py::none();
+  return execute(call, Pass::both, {});
 }
 
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
-                           const bool all_outputs, const py::object& out) const {
+                           const py::object& outputs, const py::object& out) const {
+  const std::optional<OutputSet> computed = parse_outputs(outputs);
   Call call;
-  if (!check(call, inputs, signature().inputs, outputs(all_outputs), out)) return py::none();
+  if (!computed || !check(call, inputs, signature().inputs, *computed, out)) return py::none();
   const auto part = static_cast<double>(call.geometry.per_channel());
   const std::ptrdiff_t channels = call.geometry.channels;
   if (sums.ndim() != 1 || sums.size() != 1 + 2 * channels || !(sums.data()[0] >= part)) {
     return py::none();
   }
-  return execute(call, false, Pass::apply, sums_in(const_cast<double*>(sums.data()), channels));
+  return execute(call, Pass::apply, sums_in(const_cast<double*>(sums.data()), channels));
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
   Call call;
   if (!check(call, inputs, signature().reduce_inputs, {}, py::none())) return py::none();
   DoubleVector vector(1 + 2 * call.geometry.channels);
-  execute(call, false, Pass::reduce, sums_in(vector.mutable_data(), call.geometry.channels));
+  execute(call, Pass::reduce, sums_in(vector.mutable_data(), call.geometry.channels));
   return std::move(vector);
 }
 
-// ---- Compiled operators ----
-
-View Compiled::Layout::view() const {
-  View result;
-  result.type = type;
-  result.rank = static_cast<py::ssize_t>(shape.size());
-  result.shape = shape.data();
-  result.strides = strides.data();
-  result.item_stride = static_cast<py::ssize_t>(size_of(type));
-  return result;
-}
-
-Compiled::Compiled(Operator op, Layout src, const DataType statistics, Sizes stats_shape,
-                   std::uint32_t given, const bool all_outputs, const bool onednn)
-    : op_(std::move(op)),
-      src_(std::move(src)),
-      mean_{statistics, stats_shape,
-            c_strides(static_cast<py::ssize_t>(stats_shape.size()), stats_shape.data(),
-                      static_cast<py::ssize_t>(size_of(statistics)))},
-      outputs_(op_.outputs(all_outputs)) {
-  if (src_.strides.size() != src_.shape.size()) {
-    throw std::invalid_argument("onedsl._core.Compiled: shape and strides must have equal lengths");
-  }
-  op_.signature().inputs.for_each([&](const Input port) {
-    if ((given & 1U) != 0) given_.add(port);
-    given >>= 1;
-  });
-  const View mean = mean_.view();
-  const std::optional<Geometry> geometry = op_.geometry_of(src_.view(), &mean);
-  if (!geometry) {
-    throw std::invalid_argument(
-        "spec must have the axes where stats_shape is not 1 adjacent in memory, in their order in "
-        "shape. A direct call copies other tensors");
-  }
-  plan_ = find_plan(
-      make_key(op_.schema().config, *geometry, src_.type, mean_.type, given_, outputs_, onednn));
-}
-
-// A plan from before a fork must not be run: it would wait for threads that the child does not
-// have.
-std::shared_ptr<const Plan> Compiled::plan() const {
-  PlanKey key = plan_->key();
-  if (key.fork_generation == fork_generation()) return plan_;
-  key.fork_generation = fork_generation();
-  key.num_threads = max_threads();
-  return find_plan(key);
-}
-
-py::object Compiled::run(const py::tuple& inputs, const py::object& out) const {
+py::object Operator::describe(const py::tuple& inputs, const bool all_outputs) const {
   Call call;
-  if (!op_.check(call, inputs, op_.signature().inputs, outputs_, out) ||
-      !call.src().same_layout(src_.view()) || !call.mean().same_layout(mean_.view()) ||
-      !(call.given == given_)) {
-    return py::none();
+  if (!check(call, inputs, signature().inputs, outputs(all_outputs), py::none())) return py::none();
+  const View& src = call.src();
+  py::tuple shape(src.rank);
+  py::tuple strides(src.rank);
+  for (py::ssize_t axis = 0; axis < src.rank; ++axis) {
+    const auto index = static_cast<std::size_t>(axis);
+    // Strides of axes of size 1 are arbitrary. Equal ones make the graphs of equal calls equal.
+    shape[index] = src.shape[axis];
+    strides[index] = src.shape[axis] > 1 ? src.strides[axis] / src.item_stride : 1;
   }
-  return op_.execute(call, {}, [this] { return plan(); });
+  py::list given;
+  signature().inputs.for_each([&](const Input port) { given.append(call.given.has(port)); });
+  return py::make_tuple(name_of(src.type), shape, strides, name_of(call.mean().type),
+                        py::tuple(given));
+}
+
+py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& inputs,
+                               const bool all_outputs, const py::object& out) const {
+  Call call;
+  if (!check(call, inputs, signature().inputs, outputs(all_outputs), out)) return py::none();
+  return execute(call, {}, [&](const Ports& ports) {
+    std::vector<const void*> in;
+    std::vector<void*> results;
+    call.given.for_each([&](const Input port) { in.push_back(ports.in[port]); });
+    call.outputs.for_each([&](const Output port) { results.push_back(ports.out[port]); });
+    graph.execute(in, results);
+  });
+}
+
+std::optional<Problem> Operator::problem(const View& src, const View& mean, const InputSet given,
+                                         const bool all_outputs) const {
+  const std::optional<Geometry> geometry = geometry_of(src, &mean);
+  if (!geometry) return std::nullopt;
+  return Problem{schema_.config, *geometry, src.type, mean.type, given, outputs(all_outputs)};
 }
 
 }  // namespace onedsl

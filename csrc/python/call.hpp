@@ -3,15 +3,15 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
-#include <cstdint>
-#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "../core/geometry.hpp"
 #include "../core/problem.hpp"
-#include "../plan/run_log.hpp"
+#include "../core/run_log.hpp"
+#include "../onednn/graph.hpp"
 #include "arrays.hpp"
 
 // Validated calls from Python: types, shapes, layouts and overlaps are checked for memory safety.
@@ -27,7 +27,9 @@ struct OpSchema {
   std::optional<pybind11::ssize_t> channel_axis;
   std::vector<TypePair> types;
   std::pair<pybind11::ssize_t, pybind11::ssize_t> ranks = {1, max_rank};
-  LogNames names = {};
+  LogNames names;
+  std::optional<Input> ignored;  // unless all outputs are computed: a call must not pass it then
+  pybind11::object result;       // the tuple class of the outputs
 };
 
 // The arrays of one call; nullopt for absent optional inputs and for outputs that are not passed.
@@ -54,70 +56,51 @@ class Operator {
  public:
   explicit Operator(OpSchema schema);
 
-  const OpSchema& schema() const noexcept { return schema_; }
+  // Runs onedsl's kernels. Takes a tuple of inputs, the value of the option `outputs` (of an
+  // operator without this option: whether to compute all outputs), a tuple of outputs or None, and
+  // the value of the option `backend`. Returns the outputs, or None if an argument is invalid or
+  // the backend is oneDNN.
+  pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& outputs,
+                       const pybind11::object& out, const pybind11::object& backend) const;
+
+  // The two passes of a run. reduce() takes the reduce_inputs of the signature and returns a
+  // DoubleVector; apply() takes the sum of the vectors of all parts. Both return None if an
+  // argument is invalid.
+  pybind11::object reduce(const pybind11::tuple& inputs) const;
+  pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs,
+                         const pybind11::object& outputs, const pybind11::object& out) const;
+
+  // Returns what the graph of a call depends on: dtype, shape, strides in elements, dtype of the
+  // statistics, and which inputs are given. None if an argument is invalid.
+  pybind11::object describe(const pybind11::tuple& inputs, bool all_outputs) const;
+  // Runs a graph that was compiled for such a call, whose ports are those of the call in order.
+  pybind11::object run_graph(onednn::CompiledGraph& graph, const pybind11::tuple& inputs,
+                             bool all_outputs, const pybind11::object& out) const;
+
+  // Returns the problem of calls with such arrays, nullopt if the kernels cannot run it.
+  std::optional<Problem> problem(const View& src, const View& mean, InputSet given,
+                                 bool all_outputs) const;
   const Signature& signature() const noexcept { return signature_of(schema_.config.operation); }
 
-  // Takes a tuple of inputs, and a tuple of outputs or None. Returns a tuple of outputs, or None if
-  // an argument is invalid.
-  pybind11::object run(const pybind11::tuple& inputs, bool all_outputs, const pybind11::object& out,
-                       bool onednn) const;
-
-  // The two passes of a run, by onedsl's kernels. reduce() takes the reduce_inputs of the signature
-  // and returns a DoubleVector; apply() takes the sum of the vectors of all parts. Both return None
-  // if an argument is invalid.
-  pybind11::object reduce(const pybind11::tuple& inputs) const;
-  pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs, bool all_outputs,
-                         const pybind11::object& out) const;
-
-  // The steps of run(), for Compiled.
+ private:
   OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
+  std::optional<OutputSet> parse_outputs(pybind11::handle option) const;
+  std::optional<ChannelAxes> channel_axes(const View& src, const View* mean) const;
   std::optional<Geometry> geometry_of(const View& src, const View* mean) const;
   // Fills an empty call. Returns false if an argument is invalid.
   bool check(Call& call, const pybind11::tuple& inputs, InputSet expected, OutputSet outputs,
              const pybind11::object& out) const;
-  // Executes the plan that find() returns, which runs without the GIL.
-  template <class Find>
-  pybind11::object execute(const Call& call, const Sums& sums, const Find& find) const;
-
- private:
-  pybind11::object execute(const Call& call, bool onednn, Pass pass, const Sums& sums) const;
   bool check_outputs(Call& call) const;
-  std::optional<ChannelAxes> channel_axes(const View& src, const View* mean) const;
+  // Calls run(ports) without the GIL, and returns the outputs.
+  template <class Run>
+  pybind11::object execute(const Call& call, const Sums& sums, const Run& run) const;
+  pybind11::object execute(const Call& call, Pass pass, const Sums& sums) const;
 
   OpSchema schema_;
+  std::string required_;  // the value of `outputs` for the required output alone; empty without it
 };
 
-// An operator with the plan for one shape, memory order and type of src.
-class Compiled {
- public:
-  using Sizes = std::vector<pybind11::ssize_t>;
-
-  // A View without data.
-  struct Layout {
-    DataType type;
-    Sizes shape, strides;  // strides in bytes
-
-    View view() const;
-  };
-
-  // Uses no Python objects. `given`: bit i is input i of the signature.
-  Compiled(Operator op, Layout src, DataType statistics, Sizes stats_shape, std::uint32_t given,
-           bool all_outputs, bool onednn);
-
-  pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& out) const;
-
-  // The plan of this process: a forked child makes its own.
-  std::shared_ptr<const Plan> plan() const;
-
- private:
-  Operator op_;
-  Layout src_, mean_;
-  InputSet given_;
-  OutputSet outputs_;
-  std::shared_ptr<const Plan> plan_;
-};
-
-// Registers Operator, Compiled, and functions for signatures and the plan cache.
+// Registers Operator and a function for signatures.
 void bind_operator(pybind11::module_& module);
 
 }  // namespace onedsl

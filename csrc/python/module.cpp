@@ -132,6 +132,7 @@ void bind_capabilities(py::module_& module) {
   module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
   module.def("onednn_build_hash", &onednn::build_hash);
   module.def("onednn_cpu_isa", &onednn::cpu_isa);
+  module.def("onednn_missing_isa", &onednn::missing_isa, py::arg("data"), py::pos_only());
   module.def("native_isa", &native::isa_name);
   module.def("best_native_isa", [] { return native::public_name(native::best_isa()); });
   module.def("known_native_caps", &native::known_caps);
@@ -156,7 +157,8 @@ void bind_frameworks(py::module_& module) {
   module.def("xla_handlers", [] {
     py::dict all;
     for (const xla::NamedHandler& named : xla::handlers) {
-      all[named.name] = py::capsule(reinterpret_cast<void*>(named.handler));
+      all[py::cast(named.operation)] =
+          py::make_tuple(named.name, py::capsule(reinterpret_cast<void*>(named.handler)));
     }
     return all;
   });
@@ -165,7 +167,7 @@ void bind_frameworks(py::module_& module) {
 }  // namespace
 }  // namespace onedsl
 
-// Needs no GIL: all mutable state that threads share has a mutex of its own.
+// Needs no GIL: mutable state that threads share has a mutex of its own, or is atomic.
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "onedsl's extension. Private: use the package onedsl.";
   onedsl::bind_types(module);

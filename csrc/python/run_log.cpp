@@ -1,5 +1,6 @@
-#include "../plan/run_log.hpp"
+#include "../core/run_log.hpp"
 
+#include "../native/execute.hpp"
 #include "gil.hpp"
 #include "run_log.hpp"
 
@@ -43,16 +44,16 @@ void call_python(const Log& log) {
   }
 }
 
-void log_run(const Plan& plan, const Ports& ports, const LogNames& names, const double seconds) {
-  const PlanKey& key = plan.key();
-  const Geometry& g = key.problem.geometry;
-  const Signature& signature = signature_of(key.problem.operation);
+void log_run(const Problem& problem, const int num_threads, const Ports& ports,
+             const LogNames& names, const double seconds) {
+  const Geometry& g = problem.geometry;
+  const Signature& signature = signature_of(problem.operation);
   call_python([&] {
-    record(names.op.empty() ? signature.name : names.op, key.problem.data,
+    record(names.op.empty() ? signature.name : names.op, problem.data,
            py::make_tuple(g.outer, g.channels, g.inner),
            names_of(signature.inputs, ports.in, names.inputs),
-           names_of(signature.outputs, ports.out, names.outputs), plan.backend(),
-           plan.implementation(), key.num_threads, seconds);
+           names_of(signature.outputs, ports.out, names.outputs), "native",
+           native::implementation(problem.pass), num_threads, seconds);
   });
 }
 

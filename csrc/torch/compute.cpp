@@ -2,16 +2,16 @@
 
 #include <utility>
 
-#include "../plan/cache.hpp"
-#include "../plan/run_log.hpp"
+#include "../core/threads.hpp"
+#include "../native/execute.hpp"
 
 namespace onedsl::torch {
 namespace {
 
 void execute(const Source& source, const OpConfig& config, const Ports& ports) {
-  run(*find_plan(make_key(config, source.geometry, source.view.type, DataType::f32,
-                          present(ports.in), present(ports.out))),
-      ports);
+  const Problem problem{config,        source.geometry,   source.view.type,
+                        DataType::f32, present(ports.in), present(ports.out)};
+  native::execute(problem, max_threads(), ports);
 }
 
 // Returns a new tensor for an output of a call; an undefined tensor, and no port, if not wanted.

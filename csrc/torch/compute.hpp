@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "../plan/key.hpp"
+#include "../core/problem.hpp"
 #include "boxed.hpp"
 #include "tensors.hpp"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "../plan/run_log.hpp"
+#include "../core/run_log.hpp"
 #include "compute.hpp"
 
 namespace onedsl::torch {

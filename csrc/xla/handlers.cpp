@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -16,7 +15,7 @@
 #include <vector>
 
 #include "../core/threads.hpp"
-#include "../plan/cache.hpp"
+#include "../native/execute.hpp"
 
 // Programs may come from untrusted files, so everything is checked before use.
 namespace onedsl::xla {
@@ -124,11 +123,10 @@ class Call {
       reject("epsilon", "must be positive and finite");
     }
     if (integer(call.attributes, "frozen") != 0) config.statistics = Statistics::frozen;
-    key_ = make_key(config, geometry, tensors_.type, statistics_.type, inputs_, outputs_);
+    problem_ = {config, geometry, tensors_.type, statistics_.type, inputs_, outputs_};
   }
 
   void run() const {
-    const std::shared_ptr<const Plan> plan = find_plan(key_);
     for (std::int64_t item = 0; item < items_; ++item) {
       const auto address = [&](char* const begin, const bool is_tensor) {
         return begin + item * (is_tensor ? tensors_ : statistics_).item_bytes;
@@ -138,7 +136,7 @@ class Call {
           [&](const Input port) { ports.in[port] = address(in_[port], is_tensor(port)); });
       outputs_.for_each(
           [&](const Output port) { ports.out[port] = address(out_[port], is_tensor(port)); });
-      plan->execute(ports);
+      native::execute(problem_, max_threads(), ports);
     }
   }
 
@@ -198,7 +196,7 @@ class Call {
   std::int64_t items_ = 0;  // of the batch
   PerPort<Input, char*> in_;
   PerPort<Output, char*> out_;
-  PlanKey key_;
+  Problem problem_;
 };
 
 // Counts the calls in progress. XLA makes the calls of several devices at the same time, each on a
@@ -254,11 +252,16 @@ abi::Error* handle(abi::Call* const call) noexcept {
   }
 }
 
+template <Operation operation>
+constexpr NamedHandler named(const char* const name) noexcept {
+  return {name, operation, &handle<operation>};
+}
+
 }  // namespace
 
-const std::array<NamedHandler, 2> handlers = {{
-    {"onedsl_batch_norm_training_backward", &handle<Operation::training_backward>},
-    {"onedsl_batch_norm_forward_training", &handle<Operation::forward_training>},
-}};
+const std::array<NamedHandler, 2> handlers = {
+    named<Operation::training_backward>("onedsl_batch_norm_training_backward"),
+    named<Operation::forward_training>("onedsl_batch_norm_forward_training"),
+};
 
 }  // namespace onedsl::xla

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "../core/types.hpp"
 #include "ffi_abi.hpp"
 
 namespace onedsl::xla {
@@ -10,6 +11,7 @@ namespace onedsl::xla {
 // the attributes that handlers.cpp reads, so the meaning of neither may change.
 struct NamedHandler {
   const char* name;
+  Operation operation;
   abi::Handler* handler;
 };
 extern const std::array<NamedHandler, 2> handlers;

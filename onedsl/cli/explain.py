@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from ..bench import MIN_BYTES, TRIAD, Case, measure
 from ..bench.implementations import memory, onedsl_calls
-from ..operators._compiled import Compiled
-from ..operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
+from ..operators._kernel_info import kernel_info
+from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..runtime.errors import UnsupportedError
 from ..runtime.timing import noise_warning
-from ..tensors.dtypes import Backend, DType
+from ..tensors.dtypes import Backend, DType, dtype_name
 from ..tensors.spec import DataFormatLike, TensorSpec
 from . import options
 from .output import console, grid
@@ -45,42 +46,42 @@ def explain(
     """
     spec = TensorSpec(shape, dtype)
     op = BatchNormTrainingBackward(1e-5, data_format)
-    native = op.compile(spec, stats_dtype=stats_dtype, backend="native")
-    lines = list(_layout(native))
+    info = kernel_info(op, spec, stats_dtype)
+    lines = list(_layout(info))
     status = 0
     try:
-        compiled = op.compile(spec, stats_dtype=stats_dtype, backend=backend)
+        if backend == "onednn":
+            graph = op.graph(spec, stats_dtype=stats_dtype).repaired()
+            compiled = graph.compile()
+            lines += [("runs", repr(compiled)), ("graph", str(graph))]
+        else:
+            lines += [("runs", info["implementation"]), *_schedule(info)]
     except UnsupportedError as error:
         lines.append(("runs", f"nothing: {error}"))
         status = UNSUPPORTED
     else:
-        lines.append(("runs", compiled.implementation))
-        if backend == "onednn":
-            lines += [("graph", str(compiled.graph)), ("threads", str(compiled.num_threads))]
-        else:
-            lines += _schedule(native)
-        lines += _times(native, "oneDNN" if backend == "onednn" else "onedsl", seconds)
+        name = "oneDNN" if backend == "onednn" else "onedsl"
+        lines += _times(info, dtype, stats_dtype, name, seconds)
     out = console()
     out.print(repr(op), markup=False)
     out.print(grid(lines), markup=False)
     return status
 
 
-def _layout(compiled: Compiled[BatchNormGradients]) -> Lines:
+def _layout(info: dict[str, Any]) -> Lines:
     """Yield the lines about the memory layout of src."""
-    outer, channels, inner = compiled._core.geometry
+    outer, channels, inner = info["geometry"]
     kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
     yield "geometry", f"{outer} x {channels} x {inner} (outer x channels x inner): {kind}"
     yield "elements", f"{outer * inner:,} per channel"
 
 
-def _schedule(compiled: Compiled[BatchNormGradients]) -> Lines:
+def _schedule(info: dict[str, Any]) -> Lines:
     """Yield the lines about a native kernel."""
-    info = compiled._core.kernel_info
-    if info is None:
+    if "threads" not in info:
         yield "work", "none, the tensor is empty"
         return
-    yield "threads", f"{info['threads']} of {compiled.num_threads}"
+    yield "threads", f"{info['threads']} of {info['num_threads']}"
     kind = f"rows of {info['row']} contiguous elements" if info["columns"] else "planes"
     segments = f", each in {info['segments']} segments" if info["segments"] > 1 else ""
     yield (
@@ -93,14 +94,16 @@ def _schedule(compiled: Compiled[BatchNormGradients]) -> Lines:
     yield "stores", "non-temporal" if info["non_temporal"] else "ordinary"
 
 
-def _times(native: Compiled[BatchNormGradients], name: str, seconds: float) -> Lines:
+def _times(
+    info: dict[str, Any], dtype: DType, stats_dtype: DType, name: str, seconds: float
+) -> Lines:
     """Time a call with this memory layout; yield the lines about traffic, bandwidth and time."""
-    if native._core.kernel_info is None:  # the tensor is empty
+    outer, channels, inner = info["geometry"]
+    if outer * channels * inner == 0:
         return
-    outer, channels, inner = native._core.geometry
     shape = (outer, channels) if inner == 1 else (outer, inner, channels)
     data_format = "NXC" if inner == 1 else "NCX"
-    case = Case("", shape, native.spec.dtype, data_format, stats_dtype=native.stats_dtype)
+    case = Case("", shape, dtype_name(dtype), data_format, stats_dtype=dtype_name(stats_dtype))
     calls = onedsl_calls(case, memory(case))
     (row,) = measure({case: {key: calls[key] for key in (name, TRIAD)}}, seconds)
     reads = "reads src and diff_dst" + (" twice" if case.floor_tensors == 5 else "")

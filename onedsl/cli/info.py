@@ -13,7 +13,7 @@ import click
 
 from .. import _core
 from ..bench.measure import cpu_field
-from ..runtime.capabilities import Capabilities, Support, capabilities
+from ..operators.capabilities import Capabilities, Support, capabilities
 from ..tensors.dtypes import DTYPES
 from .output import console, grid
 

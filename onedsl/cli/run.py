@@ -101,14 +101,13 @@ def _function(
     if backend == "onednn" and inputs["src"].size:
         src = inputs["src"]
         changes = () if _core.is_dense(src) else ("copied to memory without gaps",)
-        plan = call.op.compile(
+        requested = call.op.graph(
             TensorSpec.of(np.empty_like(src)),
             stats_dtype=inputs["mean"].dtype,
             gamma="gamma" in inputs,
             outputs=outputs,
-            backend="onednn",
         )
-        if text := "; ".join((*changes, *plan.graph.changes)):
+        if text := "; ".join((*changes, *requested.repaired().changes)):
             notes.append(f"onednn: changed by onedsl: {text}. --as-written changes nothing")
     return functools.partial(call.op, **_given(call, inputs), outputs=outputs, backend=backend)
 
@@ -162,7 +161,7 @@ def parse_graph(graph: Graph) -> Call:
         raise ValueError(f"graph[0].attrs: {error}") from None
     data, statistics = op.inputs[0].dtype, op.inputs[2].dtype
     for place, port, tensor in ports_of(0, op):
-        dtype, like = (data, "src") if port.is_tensor else (statistics, "mean")
+        dtype, like = (data, "src") if port.kind == "tensor" else (statistics, "mean")
         if tensor.dtype != dtype:
             raise port_error(place, port.name, f"have dtype {dtype} like {like}", tensor.dtype)
     if statistics not in STATISTICS[data]:

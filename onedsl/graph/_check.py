@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..tensors.dtypes import DTYPES
+from ..tensors.ports import Port
 from ..tensors.spec import DataFormat, parse_data_format
 from ._convert import DUMP_ATTRIBUTES
-from ._parts import PORTS, GraphOp, LogicalTensor, Port
+from ._parts import FORWARD, GRADIENT, PORTS, GraphOp, LogicalTensor
 
 _BATCH_NORM = ("epsilon", "data_format")
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "BatchNormTrainingBackward": _BATCH_NORM,
-    "BatchNormForwardTraining": (*_BATCH_NORM, "momentum"),
+    GRADIENT: _BATCH_NORM,
+    FORWARD: (*_BATCH_NORM, "momentum"),
     "Clamp": ("min", "max"),
     "ClampBackward": ("min", "max", "use_dst"),
     "ReLUBackward": ("use_dst",),
@@ -75,8 +76,9 @@ def check_graph(ops: Sequence[GraphOp]) -> None:
                 )
         for tensor in op.outputs:
             later.remove(tensor.id)
-        if len({t.id for t in (*op.inputs, *op.outputs)}) < len(op.inputs) + len(op.outputs):
-            raise ValueError(f"graph[{i}] must have a different id for each tensor")
+        if len({tensor.id for tensor in op.outputs}) < len(op.outputs):
+            ids = [tensor.id for tensor in op.outputs]
+            raise ValueError(f"graph[{i}].outputs must have different ids, got {ids}")
 
 
 def check_op(index: int, op: GraphOp) -> None:
@@ -121,7 +123,7 @@ def _check_missing_input(index: int, op: GraphOp) -> None:
     Inputs have no names, so that a file without variance would look like one without gamma.
     """
     ids = [tensor.id for tensor in op.inputs]
-    if op.kind == "BatchNormTrainingBackward" and [i - ids[0] for i in ids] == [0, 1, 2, 4]:
+    if op.kind == GRADIENT and [i - ids[0] for i in ids] == [0, 1, 2, 4]:
         raise ValueError(
             f"graph[{index}].inputs[3] (variance) is missing: the ids {ids} skip {ids[0] + 3}. "
             "Number the tensors consecutively if it is gamma that is absent"
@@ -154,7 +156,7 @@ def _check_shape(
         raise port_error(place, port.name, f"have 2 to {MAX_RANK} dimensions", src)
     channels = (src[data_format.channel_axis],)
     expected, why = (
-        (src, "like src") if port.is_tensor else (channels, "one value per channel of src")
+        (src, "like src") if port.kind == "tensor" else (channels, "one value per channel of src")
     )
     if tensor.shape is None and ".outputs" in place:
         return  # oneDNN infers it

@@ -1,66 +1,144 @@
-"""Graphs of one op, compiled and run by oneDNN as they are."""
+"""Graphs compiled and run by oneDNN."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..runtime.capabilities import onednn_version
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, log
+from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
 from ._check import check_graph
-from ._convert import ops_to_core, partitions_from_core
-from ._parts import GraphOp, LogicalTensor
+from ._convert import ops_to_core, partitions_from_core, tensors_to_core
+from ._defects import defects_of, messages
+from ._parts import PORTS, GraphOp, LogicalTensor, Partition
 
-_GRADIENT = "BatchNormTrainingBackward"
-_IN_PLACE = {_GRADIENT: ("diff_src", "diff_dst"), "BatchNormForwardTraining": ("dst", "src")}
-"""For each kind that can be compiled: the output that may be the memory of an input."""
+if TYPE_CHECKING:
+    from ._graph import Graph
 
 _MAX_ELEMENTS = 2**31 - 1
 
 
-@contextlib.contextmanager
-def refusals() -> Iterator[None]:
-    """Convert oneDNN's errors about a graph to UnsupportedError, with its message and status."""
+def compile_graph(
+    graph: Graph,
+    inputs: Sequence[LogicalTensor],
+    outputs: Sequence[LogicalTensor],
+    num_threads: int,
+    *,
+    try_anyway: bool = False,
+) -> _core.CompiledGraph:
+    """Compile a graph for calls that pass these tensors, or raise UnsupportedError."""
+    check_graph(graph.ops)
+    _check_limits(graph.ops, try_anyway)
+    sides = tensors_to_core(inputs), tensors_to_core(outputs)
+    compiled = _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
+    if isinstance(compiled, UnsupportedError):
+        raise UnsupportedError(str(compiled), compiled.status)
+    return compiled
+
+
+def divide_graph(ops: Sequence[GraphOp]) -> tuple[Partition, ...]:
+    """Return the partitions of a graph, or raise UnsupportedError."""
+    check_graph(ops)
+    divided = _divide(ops_to_core(ops))
+    if isinstance(divided, UnsupportedError):
+        raise UnsupportedError(str(divided), divided.status)
+    return partitions_from_core(ops, divided)
+
+
+# Refusals are kept too, because oneDNN leaks memory for each: as results, since exceptions are not
+# cached. Errors that may pass (no memory) are raised.
+
+
+@functools.lru_cache(maxsize=256)  # oneDNN holds some 90 KiB for each
+def _compile(
+    nodes: tuple[_core.Node, ...],
+    inputs: tuple[_core.TensorTuple, ...],
+    outputs: tuple[_core.TensorTuple, ...],
+    constants: tuple[tuple[int, float], ...],
+    num_threads: int,
+) -> _core.CompiledGraph | UnsupportedError:
     try:
-        yield
+        return _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
     except OneDNNError as error:
-        if error.status == "out_of_memory" or isinstance(error, UnsupportedError):
-            raise
-        raise UnsupportedError(str(error), error.status) from error
+        return _refusal(error)
 
 
-_refused: dict[str, tuple[str, str]] = {}
-"""Message and status of graphs that oneDNN refused: it leaks 6 KiB for each attempt."""
-_MAX_REFUSED = 1024
+@functools.lru_cache(maxsize=256)
+def _divide(nodes: tuple[_core.Node, ...]) -> list[_core.PartitionTuple] | UnsupportedError:
+    try:
+        return _core.graph_partitions(nodes)
+    except OneDNNError as error:
+        return _refusal(error)
 
 
-def _compile(nodes: Sequence[_core.Node]) -> _core.CompiledGraph:
-    key = repr(nodes)
-    if key not in _refused:
-        try:
-            with refusals():
-                return _core.CompiledGraph(nodes)
-        except UnsupportedError as error:
-            if len(_refused) == _MAX_REFUSED:
-                _refused.clear()
-            _refused[key] = str(error), error.status
-    raise UnsupportedError(*_refused[key])
+def _refusal(error: OneDNNError) -> UnsupportedError:
+    if error.status == "out_of_memory":
+        raise error
+    return UnsupportedError(str(error), error.status)
+
+
+def _check_limits(ops: Sequence[GraphOp], try_anyway: bool) -> None:
+    """Raise UnsupportedError for graphs that must not reach oneDNN's compiler."""
+    version = _core.onednn_version()
+    for op in ops:
+        if any(map(_is_far, (*op.inputs, *op.outputs))):
+            raise UnsupportedError(
+                "tensors must have fewer than 2^31 elements to be passed to oneDNN", "unimplemented"
+            )
+        for defect in defects_of(op):
+            known = defect.is_in(version)
+            if defect.effect == "crash" and (known or not try_anyway):
+                remedy = "" if known else ". compile(try_anyway=True) tries it all the same"
+                raise UnsupportedError(defect.message(version) + remedy, "unimplemented")
+            if defect.effect == "refused" and known:
+                raise UnsupportedError(defect.message(version), "unimplemented")
+
+
+def _is_far(tensor: LogicalTensor) -> bool:
+    """Return whether a tensor spans 2^31 elements or more."""
+    steps = zip(tensor.shape or (), tensor.strides or (), strict=True)
+    return sum((size - 1) * stride for size, stride in steps if size > 1) >= _MAX_ELEMENTS
+
+
+def run_record(
+    operation: str, graph: Graph, given: Sequence[str], computed: Sequence[str], num_threads: int
+) -> RunRecord:
+    """Return the log record of a run of a compiled graph, without its time."""
+    kinds = " + ".join(op.kind for op in graph.ops)
+    requested = (graph.requested or graph).ops
+    norm = next((op for op in requested if "data_format" in op.attrs), requested[0])
+    shape = norm.inputs[0].shape or ()
+    axis = norm.data_format.channel_axis % len(shape)
+    by_shape = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    written = "" if graph.requested else ", as written"
+    return RunRecord(
+        operation or kinds,
+        norm.inputs[0].dtype,
+        norm.geometry or by_shape,
+        tuple(given),
+        tuple(computed),
+        "onednn",
+        f"oneDNN {onednn_version()} {kinds}, {_core.onednn_cpu_isa()}{written}",
+        num_threads,
+        0.0,
+    )
 
 
 class CompiledGraph:
-    """A graph of one op that oneDNN compiled as it is. `Graph.compile` returns it.
+    """A graph that oneDNN compiled. `Graph.compile` returns it.
 
     Attributes
     ----------
-    partition : Partition
-        The partition with its tensors as compiled.
+    graph : Graph
+    partitions : tuple of Partition
+        The partitions with their tensors as compiled, in the order in which they run.
     num_threads : int
         Number of OpenMP threads of every call, except in a forked child, which runs one.
     defects : tuple of str
@@ -68,53 +146,37 @@ class CompiledGraph:
         warns with OneDNNDefectWarning.
     """
 
-    def __init__(self, ops: Sequence[GraphOp]) -> None:
-        if len(ops) != 1 or ops[0].kind not in _IN_PLACE:
-            raise ValueError(
-                f"graph must be one op of the kind {' or '.join(_IN_PLACE)} to be compiled, got "
-                f"{', '.join(op.kind for op in ops) or 'none'}"
-            )
-        check_graph(ops)
-        _check_limits(ops[0])
-        self._core = _compile(ops_to_core(ops))
-        (op,) = ops
-        (self.partition,) = partitions_from_core(ops, self._core.partitions)
-        self.num_threads = self._core.num_threads
-        self.defects = _defects(op)
-        self._kind = op.kind
-        self._inputs = {name: tensor for side, name, tensor in op.ports if side == "in"}
-        self._outputs = {name: tensor for side, name, tensor in op.ports if side == "out"}
-        self._record = RunRecord(
-            op.kind,
-            op.inputs[0].dtype,
-            _geometry(op),
-            tuple(self._inputs),
-            tuple(self._outputs),
-            "onednn",
-            f"oneDNN {onednn_version()}, as written",
-            self.num_threads,
-            0.0,
+    def __init__(self, graph: Graph, *, try_anyway: bool = False) -> None:
+        check_graph(graph.ops)  # its ports follow from valid ops only
+        self.graph = graph
+        self.num_threads = _core.max_threads()
+        self._inputs, self._outputs = graph.inputs, graph.outputs
+        sides = list(self._inputs.values()), list(self._outputs.values())
+        self._core = compile_graph(graph, *sides, self.num_threads, try_anyway=try_anyway)
+        self.partitions = partitions_from_core(graph.ops, self._core.partitions())
+        self.defects = messages(graph.ops, ("wrong",))
+        self._in_place = _in_place_ports((graph.requested or graph).ops)
+        self._record = run_record(
+            "", graph, tuple(self._inputs), [*self._outputs], self.num_threads
         )
 
     def __call__(
-        self, *, out: Mapping[str, AnyArray] | None = None, **inputs: AnyArray
+        self, *arrays: object, out: Mapping[str, AnyArray] | None = None, **inputs: AnyArray
     ) -> dict[str, Any]:
         """Run the graph on the caller's memory.
 
         Parameters
         ----------
         out : mapping of str to array, optional
-            Arrays for outputs, by port name. New arrays are made for the others. diff_src may be
-            diff_dst itself, and dst may be src.
+            Arrays for outputs, by port name. New arrays are made for the others. In a graph of one
+            op, diff_src may be diff_dst itself, and dst may be src.
         **inputs : array
-            The inputs by port name. Shapes, dtypes and strides must be those of the graph's
-            tensors.
+            The inputs by port name. Shapes, dtypes and strides must be those of `Graph.inputs`.
 
         Returns
         -------
         dict of str to array
-            All outputs of the graph by port name. New arrays have the array type of the first
-            input.
+            The outputs by port name. New arrays have the array type of the first input.
 
         Raises
         ------
@@ -129,13 +191,18 @@ class CompiledGraph:
         OneDNNDefectWarning
             If `defects` has entries.
         """
+        if arrays:
+            names = ", ".join(f"{name}=..." for name in self._inputs)
+            raise TypeError(
+                f"the graph's inputs must be passed by name ({names}), got {len(arrays)} without"
+            )
         if not isinstance(out, Mapping | None):
             got = type(out).__name__
             raise TypeError(f"out must be a mapping of port names to arrays, got {got}")
         given = dict(out or {})
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
         _check_names("out", given, self._outputs, missing=False)
-        arrays = {
+        sources = {
             name: check_like(name, inputs[name], tensor, "as in the graph")
             for name, tensor in self._inputs.items()
         }
@@ -145,11 +212,11 @@ class CompiledGraph:
             else new_array(tensor)
             for name, tensor in self._outputs.items()
         }
-        self._check_memory(arrays, {name: buffers[name] for name in given})
+        self._check_memory(sources, {name: buffers[name] for name in given})
         for defect in self.defects:
             warnings.warn(defect, OneDNNDefectWarning, stacklevel=2)
         begin = time.perf_counter()
-        if not self._core.run(tuple(arrays.values()), tuple(buffers.values())):
+        if not self._core.run(tuple(sources.values()), tuple(buffers.values())):
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
         log(self._record, seconds=time.perf_counter() - begin)
         _core.mark_written(list(given.values()))
@@ -166,66 +233,21 @@ class CompiledGraph:
             if not array.flags.writeable:
                 raise ValueError(f"out[{name!r}] must be writable, got a read-only array")
             for other, memory in others.items():
-                in_place = (name, other) == _IN_PLACE[self._kind] and same_memory(array, memory)
+                in_place = (name, other) in self._in_place and same_memory(array, memory)
                 if not in_place and may_overlap(array, memory):
                     raise ValueError(f"out[{name!r}] must not overlap {other}")
             others[f"out[{name!r}]"] = array
 
     def __repr__(self) -> str:
-        return f"<onedsl.graph.CompiledGraph: {self.partition}, {self.num_threads} threads>"
+        parts = "; ".join(map(str, self.partitions))
+        return f"<onedsl.graph.CompiledGraph: {parts}, {self.num_threads} threads>"
 
 
-def _geometry(op: GraphOp) -> tuple[int, int, int]:
-    """Return the outer size, the channels and the inner size of src."""
-    shape = op.inputs[0].shape or ()
-    axis = 1 if op.attrs.get("data_format", "NXC") == "NCX" else len(shape) - 1
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-
-
-def _check_limits(op: GraphOp) -> None:
-    """Raise UnsupportedError for graphs that must not reach oneDNN's compiler."""
-    version = onednn_version()
-    shape = op.inputs[0].shape or ()
-    reason = ""
-    if any(map(_is_far, (*op.inputs, *op.outputs))):
-        reason = "onedsl does not pass tensors of 2^31 elements or more to oneDNN"
-    elif op.kind == _GRADIENT and len(shape) < 4 and op.attrs.get("data_format", "NXC") == "NXC":
-        reason = (
-            f"oneDNN {version} fails with std::bad_alloc, which ends a C++ program, for {op.kind} "
-            f"in NXC with fewer than 4 dimensions, got shape {shape}. Reshape to 4 dimensions, for "
-            'example (N, 1, X, C), or call the operator with backend="onednn", which does so'
-        )
-    elif op.kind == _GRADIENT and len(op.inputs) == 4 and len(op.outputs) == 3:
-        reason = (
-            f"oneDNN {version} fails with std::out_of_range, which ends a C++ program, for "
-            f"{op.kind} with three outputs and no gamma. Pass gamma = 1, or call the operator with "
-            'backend="onednn", which does so'
-        )
-    if reason:
-        raise UnsupportedError(reason, "unimplemented")
-
-
-def _is_far(tensor: LogicalTensor) -> bool:
-    """Return whether a tensor spans 2^31 elements or more."""
-    steps = zip(tensor.shape or (), tensor.strides or (), strict=True)
-    return sum((size - 1) * stride for size, stride in steps if size > 1) >= _MAX_ELEMENTS
-
-
-def _defects(op: GraphOp) -> tuple[str, ...]:
-    """Return the known differences between oneDNN's results for an op and its documentation."""
-    defects = []
-    if op.kind == _GRADIENT and len(op.outputs) == 1:
-        defects.append(
-            "oneDNN computes diff_src = diff_dst / sqrt(variance + epsilon), as if mean and "
-            "variance were constants, because diff_src is the only output. Its documentation says "
-            "only that gamma is ignored. Request all three outputs for the gradient"
-        )
-    is_empty = 0 in (op.inputs[0].shape or ())
-    if is_empty and op.kind == _GRADIENT and _core.onednn_version() >= (3, 3):
-        defects.append("oneDNN leaves diff_gamma and diff_beta unwritten if src is empty")
-    if is_empty and op.kind != _GRADIENT:
-        defects.append("oneDNN leaves batch_variance unwritten if src is empty, and uses it")
-    return tuple(defects)
+def _in_place_ports(ops: Sequence[GraphOp]) -> set[tuple[str, str]]:
+    """Return the pairs of an output and the input whose memory it may use."""
+    if len(ops) > 1:  # another op may read the input later
+        return set()
+    return {(p.name, p.in_place) for p in PORTS[ops[0].kind]["outputs"] if p.in_place}
 
 
 def _check_names(

@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from .. import _core
-from ._parts import Attribute, GraphOp, LogicalTensor, Partition
+from ._parts import GraphOp, LogicalTensor, Partition
 
 DUMP_ATTRIBUTES = ("backend", "partition_id")
 """Attributes that oneDNN adds to the dump of a partitioned graph."""
 
 
-def ops_to_core(ops: Sequence[GraphOp]) -> list[_core.Node]:
+def ops_to_core(ops: Sequence[GraphOp]) -> tuple[_core.Node, ...]:
     """Return ops, which must be valid, as tuples."""
-    nodes: list[_core.Node] = []
-    for op in ops:
-        attrs: list[tuple[str, Any]] = [
-            (name, float(value) if type(value) is int else value)
-            for name, value in op.attrs.items()
-            if name not in DUMP_ATTRIBUTES
-        ]
-        inputs, outputs = (
-            [dataclasses.astuple(t) for t in side] for side in (op.inputs, op.outputs)
+    return tuple(
+        (
+            op.id,
+            op.name,
+            op.kind,
+            tuple(
+                (name, float(value) if type(value) is int else value)
+                for name, value in op.attrs.items()
+                if name not in DUMP_ATTRIBUTES
+            ),
+            tensors_to_core(op.inputs),
+            tensors_to_core(op.outputs),
         )
-        nodes.append((op.id, op.name, op.kind, attrs, inputs, outputs))
-    return nodes
+        for op in ops
+    )
 
 
-def ops_from_core(nodes: Sequence[_core.Node]) -> tuple[GraphOp, ...]:
-    """Return tuples as ops."""
-    ops = []
-    for number, name, kind, attrs, inputs, outputs in nodes:
-        attributes = {key: _attribute(value) for key, value in attrs}
-        ops.append(GraphOp(number, name, kind, attributes, _tensors(inputs), _tensors(outputs)))
-    return tuple(ops)
+def tensors_to_core(tensors: Sequence[LogicalTensor]) -> tuple[_core.TensorTuple, ...]:
+    """Return tensors, whose shape and strides must be known, as tuples."""
+    return tuple(
+        (t.id, t.dtype, t.shape or (), t.strides or (), t.layout_type, t.property_type)
+        for t in tensors
+    )
 
 
 def partitions_from_core(
@@ -58,8 +56,3 @@ def _tensors(rows: Sequence[_core.TensorTuple]) -> tuple[LogicalTensor, ...]:
         LogicalTensor(number, dtype, tuple(shape), tuple(strides), layout, prop)
         for number, dtype, shape, strides, layout, prop in rows
     )
-
-
-def _attribute(value: Any) -> Attribute:
-    """Return a float32 of oneDNN as the shortest decimal that rounds to it."""
-    return float(str(np.float32(value))) if isinstance(value, float) else value

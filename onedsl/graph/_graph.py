@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .. import _core
-from ..runtime.capabilities import onednn_version
 from ..runtime.errors import OneDNNError
-from ._check import check_graph
-from ._compiled_graph import CompiledGraph, refusals
-from ._convert import ops_to_core, partitions_from_core
+from ..runtime.versions import onednn_version
+from ._compiled_graph import CompiledGraph, divide_graph
+from ._defects import EFFECTS, messages
 from ._drawing import draw
 from ._json import JsonValue, parse_op
-from ._parts import GraphOp, Partition
+from ._parts import GraphOp, LogicalTensor, Partition
+from ._repair import repair
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,18 @@ class Graph:
     ----------
     ops : tuple of GraphOp
     changes : tuple of str
-        What ``backend="onednn"`` changed in the graph that its caller asked for, else empty.
+        What `repaired` changed, else empty.
     version : str
         Version of the oneDNN that created the graph.
     engine_kind, fpmath_mode : str
         Usually ``"cpu"`` and ``"strict"``.
+    names : tuple of (int, str)
+        Names of tensors by id, where they differ from those of the ops' ports. A named tensor is an
+        input or output, even if it is also between two ops.
+    constants : tuple of (int, float)
+        The inputs that `repaired` added, by id, and the numbers that fill them.
+    requested : Graph or None
+        The graph that `repaired` changed. Calls of the compiled graph pass its tensors.
     """
 
     ops: tuple[GraphOp, ...]
@@ -37,12 +45,51 @@ class Graph:
     version: str = field(default_factory=onednn_version)
     engine_kind: str = "cpu"
     fpmath_mode: str = "strict"
+    names: tuple[tuple[int, str], ...] = ()
+    constants: tuple[tuple[int, float], ...] = ()
+    requested: Graph | None = None
+
+    @property
+    def inputs(self) -> dict[str, LogicalTensor]:
+        """The tensors that a call passes, by name: those that no op computes.
+
+        The name is that of the port, with the tensor's id behind it if it is not unique.
+        """
+        return self._ports("in")
+
+    @property
+    def outputs(self) -> dict[str, LogicalTensor]:
+        """The tensors that a call returns, by name: those that no op reads."""
+        return self._ports("out")
+
+    def _ports(self, side: str) -> dict[str, LogicalTensor]:
+        if self.requested is not None:
+            return self.requested._ports(side)
+        own = dict(self.names)
+        inner = {t.id for t in self._tensors("in")} & {t.id for t in self._tensors("out")}
+        inner -= own.keys()
+        found: dict[int, tuple[str, LogicalTensor]] = {}
+        for op in self.ops:
+            for port_side, name, tensor in op.ports:
+                if port_side == side and tensor.id not in inner:
+                    found.setdefault(tensor.id, (own.get(tensor.id, name), tensor))
+        if side == "in":
+            computed = {tensor.id for tensor in self._tensors("out")}
+            found = {number: port for number, port in found.items() if number not in computed}
+        count = Counter(name for name, _ in found.values())
+        return {
+            name if count[name] == 1 else f"{name}_{number}": tensor
+            for number, (name, tensor) in found.items()
+        }
+
+    def _tensors(self, side: str) -> Iterator[LogicalTensor]:
+        return (t for op in self.ops for port_side, _, t in op.ports if port_side == side)
 
     def partitions(self) -> tuple[Partition, ...]:
         """Return the partitions into which oneDNN divides the graph, in execution order.
 
         `Partition.supported` is oneDNN's answer. It may be True for a partition that oneDNN does
-        not compile.
+        not compile, or computes wrongly: `Partition.defects` lists what is known.
 
         Raises
         ------
@@ -51,24 +98,57 @@ class Graph:
         UnsupportedError
             If oneDNN does not accept an op.
         """
-        check_graph(self.ops)
-        with refusals():
-            partitions = _core.graph_partitions(ops_to_core(self.ops))
-        return partitions_from_core(self.ops, partitions)
+        ops = {op.id: op for op in self.ops}
+        return tuple(
+            replace(part, defects=messages([ops[i] for i in part.op_ids], EFFECTS))
+            for part in divide_graph(self.ops)
+        )
 
-    def compile(self) -> CompiledGraph:
-        """Compile the graph as it is by oneDNN, for its CPU engine.
+    def repaired(self) -> Graph:
+        """Return a graph for which oneDNN computes what its documentation says of this one.
+
+        `changes` lists what differs. The compiled graph takes and returns the arrays of this graph:
+        they are reshaped without a copy, 16-bit statistics are converted, inputs that this graph
+        lacks are filled, and outputs that it lacks are dropped. NXC tensors are divided into as
+        many images as the current number of threads can share.
 
         Raises
         ------
         ValueError
-            If the graph is not one op BatchNormTrainingBackward or BatchNormForwardTraining, or
-            has shapes or strides that are unknown or invalid.
+            As `partitions`.
+        UnsupportedError
+            If no graph is known for which oneDNN does so.
+        """
+        if self.requested is not None:
+            return self
+        repairs = repair(self.ops)
+        return replace(
+            self,
+            ops=tuple(repairs.ops),
+            changes=tuple(repairs.changes),
+            constants=tuple(repairs.constants.items()),
+            requested=self,
+        )
+
+    def compile(self, *, try_anyway: bool = False) -> CompiledGraph:
+        """Compile the graph by oneDNN, for its CPU engine. Compiled graphs are cached.
+
+        Parameters
+        ----------
+        try_anyway : bool
+            Whether to compile a graph with which older versions of oneDNN crashed than the loaded
+            one. It may end the process.
+
+        Raises
+        ------
+        ValueError
+            If the graph has ops that onedsl does not build, or shapes or strides that are unknown
+            or invalid.
         UnsupportedError
             If oneDNN does not support the graph on this CPU, with oneDNN's message and status, or
             if oneDNN would fail instead of reporting an error.
         """
-        return CompiledGraph(self.ops)
+        return CompiledGraph(self, try_anyway=try_anyway)
 
     def to_json(self) -> str:
         """Return the graph in the JSON format of oneDNN's dumps, without partitions."""
@@ -76,6 +156,8 @@ class Graph:
             "version": self.version,
             "engine_kind": self.engine_kind,
             "fpmath_mode": self.fpmath_mode,
+            "input_ports": [tensor.id for tensor in self.inputs.values()],
+            "output_ports": [tensor.id for tensor in self.outputs.values()],
             "graph": [op._to_dict() for op in self.ops],
         }
         return json.dumps(document, indent=2) + "\n"
@@ -92,7 +174,7 @@ class Graph:
         """
         try:
             document = JsonValue.parse(text)
-            return cls(
+            graph = cls(
                 tuple(map(parse_op, document.at("graph").items("ops"))),
                 version=document.get("version", str, ""),
                 engine_kind=document.get("engine_kind", str, "cpu"),
@@ -100,6 +182,20 @@ class Graph:
             )
         except RecursionError:
             raise ValueError("graph must be valid JSON: it has too many levels") from None
+        return replace(graph, names=graph._named_outputs(document))
+
+    def _named_outputs(self, document: JsonValue) -> tuple[tuple[int, str], ...]:
+        """Return the tensors that a document lists as outputs although another op reads them."""
+        if "output_ports" not in document.value:
+            return ()
+        listed = document.at("output_ports").integers()
+        read = {tensor.id for tensor in self._tensors("in")}
+        return tuple(
+            (tensor.id, f"{name}_{tensor.id}")
+            for op in self.ops
+            for side, name, tensor in op.ports
+            if side == "out" and tensor.id in listed and tensor.id in read
+        )
 
     def draw(self, path: str | Path) -> None:
         """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
@@ -109,17 +205,14 @@ class Graph:
         ValueError
             If the path has another suffix.
         ImportError
-            If matplotlib is not installed.
+            If matplotlib is not installed. The message says how to install it.
         """
         title = f"oneDNN {self.version}, {self.engine_kind}"
-        draw(Path(path), title, self.ops, self._known_partitions())
-
-    def _known_partitions(self) -> tuple[Partition, ...]:
-        """Return the partitions, or nothing if oneDNN cannot divide the graph."""
         try:
-            return self.partitions()
+            partitions = self.partitions()
         except (OneDNNError, ValueError):
-            return ()
+            partitions = ()
+        draw(Path(path), title, self.ops, partitions)
 
     def __str__(self) -> str:
         """Return one line for the graph and one for each op, tensor and partition."""
@@ -130,7 +223,10 @@ class Graph:
             lines += [
                 f"  {side:<4}{tensor.id:>3} {name:<17}{tensor}" for side, name, tensor in op.ports
             ]
-        lines += map(str, self._known_partitions())
+        try:
+            lines += map(str, self.partitions())
+        except (OneDNNError, ValueError) as error:
+            lines.append(f"no partitions: {error}")
         if self.changes:
             lines.append(f"changed by onedsl: {'; '.join(self.changes)}")
         return "\n".join(lines)

@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import _core
 from ..tensors.dtypes import DTYPES
-from ..tensors.spec import byte_strides
+from ..tensors.ports import Port, signature
+from ..tensors.spec import DataFormat, byte_strides, parse_data_format
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
-
-class Port(NamedTuple):
-    """An input or output of a kind of op, named as in oneDNN's documentation."""
-
-    name: str
-    is_tensor: bool = True
-    """Whether the shape is that of the first input. The others have the shape (C,)."""
-    optional: bool = False
+GRADIENT = "BatchNormTrainingBackward"
+FORWARD = "BatchNormForwardTraining"
 
 
-def _batch_norm_ports(operation: _core.Operation) -> dict[str, tuple[Port, ...]]:
-    ports = _core.signature(operation)
-    return {
-        "inputs": tuple(Port(*port) for port in ports["inputs"]),
-        "outputs": tuple(Port(name, t, not always) for name, t, always, _ in ports["outputs"]),
-    }
+def _ports_of_batch_norm(operation: _core.Operation) -> dict[str, tuple[Port, ...]]:
+    ports = signature(operation)
+    return {"inputs": ports.inputs, "outputs": ports.outputs}
 
 
-# The ports of each kind of op that onedsl builds.
+# The ports of each kind of op that onedsl builds, named as in oneDNN's documentation.
 PORTS: dict[str, dict[str, tuple[Port, ...]]] = {
-    "BatchNormTrainingBackward": _batch_norm_ports(_core.Operation.training_backward),
-    "BatchNormForwardTraining": _batch_norm_ports(_core.Operation.forward_training),
+    GRADIENT: _ports_of_batch_norm(_core.Operation.training_backward),
+    FORWARD: _ports_of_batch_norm(_core.Operation.forward_training),
     "Add": {"inputs": (Port("src_0"), Port("src_1")), "outputs": (Port("dst"),)},
     "Clamp": {"inputs": (Port("src"),), "outputs": (Port("dst"),)},
     "ClampBackward": {"inputs": (Port("dst"), Port("diff_dst")), "outputs": (Port("diff_src"),)},
@@ -119,6 +111,20 @@ class GraphOp:
     inputs: tuple[LogicalTensor, ...]
     outputs: tuple[LogicalTensor, ...]
 
+    def __hash__(self) -> int:
+        return hash((self.id, self.kind, *self.inputs, *self.outputs))
+
+    @property
+    def data_format(self) -> DataFormat:
+        """The attribute data_format, whose default is NXC."""
+        return parse_data_format(self.attrs.get("data_format", "NXC"))
+
+    @property
+    def geometry(self) -> tuple[int, int, int] | None:
+        """Outer size, channels and inner size of the first input, None if it is not dense."""
+        src = self.inputs[0]
+        return _core.geometry(src.shape or (), src.strides or (), self.data_format.channel_axis)
+
     @property
     def ports(self) -> list[tuple[str, str, LogicalTensor]]:
         """The inputs and outputs: (side, name, tensor), where side is ``"in"`` or ``"out"``.
@@ -154,13 +160,15 @@ class Partition:
     Attributes
     ----------
     id : int
-        oneDNN's number, which is new for each partitioning.
+        oneDNN's number.
     kind : str
         The kinds of the partition's ops, joined by `` + ``.
     op_ids : tuple of int
     supported : bool
-        Whether oneDNN supports the partition on this CPU.
+        Whether oneDNN reports that it supports the partition on this CPU.
     inputs, outputs : tuple of LogicalTensor
+    defects : tuple of str
+        What is known to go wrong all the same: see `onedsl.graph`.
     """
 
     id: int
@@ -169,11 +177,14 @@ class Partition:
     supported: bool
     inputs: tuple[LogicalTensor, ...]
     outputs: tuple[LogicalTensor, ...]
+    defects: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return ops, kind, and whether oneDNN supports the partition, in one line."""
+        """Return ops, kind and oneDNN's answer in one line, and a line for each defect."""
         ops = ", ".join(map(str, self.op_ids))
         support = "supported" if self.supported else "not supported"
+        if self.defects:
+            support = "\n  but: ".join((f"oneDNN reports {support}", *self.defects))
         return f"partition of op {ops}: {self.kind}, {support}"
 
 

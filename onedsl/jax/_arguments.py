@@ -10,9 +10,10 @@ import numpy as np
 
 from .. import _core
 from ..operators import _attributes, _validation
-from ..operators._schema import OpSchema, Port
+from ..operators._schema import OpSchema
 from ..operators.batch_norm_training_backward import SCHEMA
 from ..tensors.dtypes import dtype_name
+from ..tensors.ports import Port
 from ..tensors.spec import DataFormat, parse_data_format
 
 _SRC = Port("src", "tensor")

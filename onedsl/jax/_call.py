@@ -41,7 +41,8 @@ def _check_ffi_version() -> None:
 
 _check_ffi_version()
 # All handlers are registered at import, because an exported program may call any of them.
-for _name, _handler in _core.xla_handlers().items():
+_HANDLERS = _core.xla_handlers()
+for _name, _handler in _HANDLERS.values():
     jax.ffi.register_ffi_target(_name, _handler, platform="cpu")
 
 try:  # allows export of programs that return BatchNormGradients
@@ -81,7 +82,7 @@ def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -
             types.setdefault(port.kind, jax.ShapeDtypeStruct(array.shape, array.dtype))
     rank = len(types["tensor"].shape)
     call = jax.ffi.ffi_call(
-        f"onedsl_batch_norm_{schema.operation.name}",
+        _HANDLERS[schema.operation][0],
         [types[port.kind] for port in schema.outputs],
         # Under jax.vmap, one call computes the whole batch. "sequential" would copy each item.
         vmap_method="broadcast_all",

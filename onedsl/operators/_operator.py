@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from .. import _core
-from ..runtime.errors import GammaIgnoredWarning
+from ..graph import Graph
+from ..graph._compiled_graph import compile_graph, run_record
+from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
+from ..runtime.run_log import RunRecord, log
 from ..tensors.arrays import Array, aligned_like, as_numpy, is_contiguous, same_layout
-from ..tensors.dtypes import CORE
-from ..tensors.spec import DataFormat
+from ..tensors.dtypes import CORE, DTypeName
+from ..tensors.ports import signature
+from ..tensors.spec import DataFormat, TensorSpec
 from . import _attributes, _validation
+from ._graph_of import graph_of
 from ._schema import OpSchema
 from ._sums import BatchNormSums, BatchNormTotals
 
@@ -34,30 +40,29 @@ Run = Callable[[Arrays, Arrays | None], Arrays | None]
 class Operator(Generic[Result]):
     """Attributes, calls of the C++ core, and the errors of a rejected call.
 
-    A subclass defines its schema, its result, the signatures of its methods and its formulas.
+    A subclass defines its schema, the signatures of its methods and its formulas.
     """
 
-    __slots__ = ("_attributes", "_core")
+    __slots__ = ("_attributes", "_core", "_schema")
 
-    _attributes: dict[str, Any]
-
-    _schema: ClassVar[OpSchema]
     _totals: ClassVar[type[BatchNormTotals]] = BatchNormSums
     """Class of the results of ``reduce``."""
 
-    def __init__(self, **attributes: object) -> None:
+    def __init__(self, schema: OpSchema, **attributes: object) -> None:
         """Validate the attributes, whose order is that of `repr`."""
+        self._schema = schema
         self._attributes = {n: _attributes.PARSERS[n](v) for n, v in attributes.items()}
-        schema = self._schema
         self._core = _core.Operator(
             schema.operation,
             statistics=schema.statistics,
             channel_axis=self._channel_axis,
             types=[(CORE[data], CORE[s]) for data, row in schema.types.items() for s in row],
             ranks=schema.ranks,
-            name=type(self).__name__,
+            name=type(self).__name__.removeprefix("_"),
             input_names=[port.name for port in schema.inputs],
             output_names=[port.name for port in schema.outputs],
+            ignored=schema.ignored,
+            result=schema.result,
             **{n: v for n, v in self._attributes.items() if isinstance(v, float)},
         )
 
@@ -87,18 +92,35 @@ class Operator(Generic[Result]):
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(type(self), **self._attributes), ()
 
-    def _call(self, inputs: Arrays, all_outputs: bool, out: Any, backend: str) -> Result:
-        """Run the operator. Only public ``__call__`` methods may call this, see `_drop_ignored`."""
+    def _call(self, inputs: Arrays, outputs: object, out: Any, backend: object) -> Result:
+        """Run the operator. Only public ``__call__`` methods may call this, see `_drop_ignored`.
+
+        `outputs` is the caller's option, or whether to compute all outputs.
+        """
+        results = self._core.run(inputs, outputs, out, backend)
+        if results is not None:
+            return results  # type: ignore[no-any-return]
+        all_outputs = _validation.parse_outputs(outputs, self._schema)
         onednn = _attributes.parse_backend(backend)
         if not all_outputs and self._schema.ignored:
             inputs = self._drop_ignored(inputs)
-        run = self._core.run
-        results = run(inputs, all_outputs, out, onednn)
+
+        def run(inputs: Arrays, out: Arrays | None) -> Any:
+            if onednn:
+                return self._run_onednn(inputs, all_outputs, out)
+            return self._core.run(inputs, outputs, out, "native")
+
+        results = run(inputs, out)
         if results is None:
-            results = self._validate_and_run(
-                lambda inputs, out: run(inputs, all_outputs, out, onednn), inputs, all_outputs, out
-            )
-        return self._result(results, out)
+            results = self._validate_and_run(run, inputs, all_outputs, out)
+        return results  # type: ignore[no-any-return]
+
+    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Arrays | None) -> Any:
+        """Run a call on oneDNN. Return None if the core rejects an argument."""
+        raise UnsupportedError(
+            'oneDNN\'s Graph API has no op for frozen statistics; use backend="native" or "auto"',
+            "unimplemented",
+        )
 
     def _reduce(self, inputs: Arrays) -> Any:
         """Run the first pass on a part of the batch."""
@@ -108,40 +130,37 @@ class Operator(Generic[Result]):
             vector = _accepted(self._core.reduce(dense))
         return self._totals._of(vector)
 
-    def _apply(self, totals: object, inputs: Arrays, all_outputs: bool, out: Any) -> Result:
+    def _apply(self, totals: object, inputs: Arrays, outputs: object, out: Any) -> Result:
         """Run the second pass on a part of the batch, like `_call`."""
         schema = self._schema
         checked = _validation.check_totals(self._totals, totals)
         vector = checked._vector
+        all_outputs = _validation.parse_outputs(outputs, schema)
         if not all_outputs and schema.ignored:
             inputs = self._drop_ignored(inputs)
-        run = self._core.apply
-        results = run(vector, inputs, all_outputs, out)
+
+        def run(inputs: Arrays, out: Arrays | None) -> Any:
+            return self._core.apply(vector, inputs, outputs, out)
+
+        results = run(inputs, out)
         if results is None:
             results = self._validate_and_run(
-                lambda inputs, out: run(vector, inputs, all_outputs, out),
+                run,
                 inputs,
                 all_outputs,
                 out,
                 lambda arrays: _validation.check_totals_include(schema, checked, arrays),
             )
-        return self._result(results, out)
-
-    def _result(self, results: Arrays, out: Any) -> Result:
-        """Return the results, or the caller's ``out``, as the result class."""
-        result = self._schema.result
-        if type(out) is result:
-            return out  # type: ignore[no-any-return]
-        return result._make(results if out is None else out)  # type: ignore[no-any-return]
+        return results  # type: ignore[no-any-return]
 
     def _validate_and_run(
         self,
         run: Run,
         inputs: Arrays,
         all_outputs: bool,
-        out: object,
+        out: Any,
         check: Callable[[Sequence[Array | None]], None] | None = None,
-    ) -> Arrays:
+    ) -> Result:
         """Raise for invalid arguments of a rejected call, or run it on dense copies.
 
         `check` may raise for inputs that are valid for the operator.
@@ -149,9 +168,11 @@ class Operator(Generic[Result]):
         arrays, dense = self._validate(self._schema, inputs, check)
         buffers = self._buffers(arrays, dense, all_outputs, out)
         results = self._run_dense(run, dense, buffers)
-        if isinstance(out, tuple | list):  # the core wrote to NumPy views of its arrays
-            _core.mark_written(out)
-        return tuple(a if a is None else _core.export_array(a, inputs[0]) for a in results)
+        make: Callable[[Any], Result] = self._schema.result._make
+        if out is None:
+            return make(a if a is None else _core.export_array(a, inputs[0]) for a in results)
+        _core.mark_written(out)  # the core wrote to NumPy views of its arrays
+        return make(out) if type(out) is not self._schema.result else out
 
     def _validate(
         self,
@@ -205,8 +226,7 @@ class Operator(Generic[Result]):
         _validation.check_inputs(schema, self._channel_axis, inputs)
         warnings.warn(
             f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
-            f"{schema.options[0]} (to compile, if the operator is compiled) to use "
-            f"{schema.ignored}, or do not pass {schema.ignored}.",
+            f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",
             GammaIgnoredWarning,
             stacklevel=4,
         )
@@ -214,7 +234,7 @@ class Operator(Generic[Result]):
 
 
 class ChannelOperator(Operator[Result]):
-    """An operator with an attribute data_format."""
+    """An operator with an attribute data_format, which oneDNN can run too."""
 
     __slots__ = ()
 
@@ -222,6 +242,94 @@ class ChannelOperator(Operator[Result]):
     def data_format(self) -> DataFormat:
         """Position of the channel axis in the shape of the tensors."""
         return self._attributes["data_format"]  # type: ignore[no-any-return]
+
+    def _graph(
+        self, spec: TensorSpec, stats_dtype: object, given: Mapping[str, object], outputs: object
+    ) -> Graph:
+        """Return the graph of a call. `given` says of each optional input whether it is passed."""
+        schema = self._schema
+        passed = [
+            not port.optional or _validation.check_bool(port.name, given[port.name])
+            for port in schema.inputs
+        ]
+        all_outputs = _validation.parse_outputs(outputs, schema)
+        return graph_of(self, spec, stats_dtype, passed, all_outputs)[0]
+
+    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Arrays | None) -> Any:
+        """Run the repaired graph of a call. Return None if the core rejects an argument."""
+        call = self._core.describe(inputs, all_outputs)
+        if call is None:
+            return None
+        dtype, shape, strides, stats_dtype, given = call
+        if 0 in shape:  # oneDNN does not write all outputs of empty tensors
+            own = self._schema
+            outputs: object = all_outputs  # of operators whose option is no name of an output
+            if len(own.required) == 1:
+                outputs = "all" if all_outputs else own.required[0]
+            return self._core.run(inputs, outputs, out, "native")
+        spec = dtype, shape, strides, stats_dtype
+        found = _compiled_call(self, *spec, given, all_outputs, _core.max_threads())
+        if isinstance(found, UnsupportedError):
+            raise UnsupportedError(str(found), found.status)
+        begin = time.perf_counter()
+        results = self._core.run_graph(found.graph, inputs, all_outputs, out)
+        log(found.record, seconds=time.perf_counter() - begin)
+        return results
+
+
+class _CompiledCall(NamedTuple):
+    graph: _core.CompiledGraph
+    record: RunRecord
+
+
+@functools.lru_cache(maxsize=256)  # oneDNN holds some 90 KiB for each
+def _compiled_call(
+    operator: ChannelOperator[Any],
+    dtype: DTypeName,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    stats_dtype: DTypeName,
+    given: tuple[bool, ...],
+    all_outputs: bool,
+    num_threads: int,
+) -> _CompiledCall | UnsupportedError:
+    """Compile the repaired graph of calls with such arrays, for a number of threads.
+
+    A refusal is returned, not raised, because exceptions are not cached, and oneDNN leaks memory
+    for each one.
+    """
+    schema = operator._schema
+    ports = signature(schema.operation)
+    # oneDNN ignores gamma if diff_src is the only output of its gradient, some operators do not.
+    is_gradient = schema.operation is _core.Operation.training_backward
+    in_graph = all_outputs or (is_gradient and not schema.ignored)
+    inputs, outputs = (
+        [port for port, passed in zip(ports.inputs, given, strict=True) if passed],
+        [port for port in ports.outputs if all_outputs or not port.optional],
+    )
+    spec = TensorSpec(shape, dtype, strides)
+    try:
+        requested, tensors = graph_of(operator, spec, stats_dtype, given, in_graph)
+        graph = requested.repaired()
+        compiled = compile_graph(
+            graph,
+            [tensors[port.name] for port in inputs],
+            [tensors[port.name] for port in outputs],
+            num_threads,
+        )
+    except UnsupportedError as error:
+        remedy = 'Use backend="native" or "auto", which run on any x86-64 CPU'
+        return UnsupportedError(f"{error}. {remedy}", error.status)
+    names = {own.name: port.name for own, port in zip(ports.inputs, schema.inputs, strict=True)}
+    names |= {own.name: port.name for own, port in zip(ports.outputs, schema.outputs, strict=True)}
+    record = run_record(
+        type(operator).__name__,
+        graph,
+        [names[port.name] for port in inputs],
+        [names[port.name] for port in outputs],
+        num_threads,
+    )
+    return _CompiledCall(compiled, record)
 
 
 def _accepted(results: Value | None) -> Value:

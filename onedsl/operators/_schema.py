@@ -5,23 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from .. import _core
 from ..tensors.dtypes import MAX_RANK, STATISTICS
-
-
-@dataclass(frozen=True)
-class Port:
-    """An input or an output of an operator class."""
-
-    name: str
-    kind: Literal["tensor", "statistic"]
-    """Tensors have the shape, dtype and strides of the first input, statistics those of mean."""
-    optional: bool = False
-    """Whether this input, or this member of ``out``, may be None."""
-    in_place: str = ""
-    """The input whose memory this output may use."""
+from ..tensors.ports import Port, signature
 
 
 @dataclass(frozen=True)
@@ -65,34 +53,23 @@ class OpSchema:
         `names` maps the core's port names to the class's where they differ. `required` are inputs
         that are optional in the core only. The other arguments are fields.
         """
-        signature = _core.signature(operation)
+        own = signature(operation)
 
-        def port(own: str, is_tensor: bool, **options: Any) -> Port:
-            name = names.get(own, own)
-            kind: Literal["tensor", "statistic"] = "tensor" if is_tensor else "statistic"
-            return Port(name, kind, **options)
+        def renamed(port: Port) -> Port:
+            name = names.get(port.name, port.name)
+            in_place = names.get(port.in_place, port.in_place)
+            optional = port.optional and name not in required
+            return replace(port, name=name, in_place=in_place, optional=optional)
 
-        inputs = tuple(
-            port(name, is_tensor, optional=optional and names.get(name, name) not in required)
-            for name, is_tensor, optional in signature["inputs"]
-        )
-        outputs = tuple(
-            port(
-                name,
-                is_tensor,
-                optional=not always,
-                in_place="" if over is None else names.get(over, over),
-            )
-            for name, is_tensor, always, over in signature["outputs"]
-        )
+        outputs = tuple(map(renamed, own.outputs))
         first = next(port.name for port in outputs if not port.optional)
         return cls(
             operation,
             result,
-            inputs,
+            tuple(map(renamed, own.inputs)),
             outputs,
-            tuple(names.get(name, name) for name in signature["all_or_none"]),
-            len(signature["reduce_inputs"]),
+            tuple(names.get(name, name) for name in own.all_or_none),
+            own.reduce_inputs,
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )
 

@@ -14,15 +14,15 @@ from typing import Any
 from ..tensors.arrays import (
     Array,
     as_numpy,
-    check_like,
     is_contiguous,
     may_overlap,
     same_layout,
     same_memory,
 )
 from ..tensors.dtypes import short_name
+from ..tensors.ports import Port
 from ..tensors.spec import TensorSpec
-from ._schema import OpSchema, Port
+from ._schema import OpSchema
 from ._sums import BatchNormTotals
 
 
@@ -40,6 +40,8 @@ class ArrayInfo:
 
 def parse_outputs(value: object, schema: OpSchema) -> bool:
     """Return whether the option ``outputs`` requests all outputs."""
+    if isinstance(value, bool) and len(schema.required) != 1:  # its option is another one
+        return value
     if isinstance(value, str) and (value == "all" or (value,) == schema.required):
         return value == "all"
     raise ValueError(
@@ -200,7 +202,7 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
         if requested and value is None:
             remedy = ""
             if port.optional:
-                remedy = f". Or pass {schema.options[1]} (to compile, if the operator is compiled)"
+                remedy = f". Or pass {schema.options[1]}"
             raise ValueError(f"out.{port.name} must be an array, got None{remedy}")
         if value is not None and not requested:
             raise ValueError(
@@ -282,41 +284,6 @@ def check_totals_include(
             f"{totals._argument} must include the {count} elements per channel of {src_name}, got "
             f"only {totals.count} elements. Pass the sum of the results of reduce for all parts"
         )
-
-
-# ---- Compiled operators ----
-
-
-def check_compiled_for(
-    schema: OpSchema,
-    inputs: Sequence[Array | None],
-    spec: TensorSpec,
-    statistics: TensorSpec,
-    given: int,
-) -> None:
-    """Raise if valid inputs differ from those that an operator was compiled for.
-
-    `given` has a bit for each input that calls must pass.
-    """
-    for i, (port, array) in enumerate(zip(schema.inputs, inputs, strict=True)):
-        name, passed = port.name, bool(given >> i & 1)
-        if (array is not None) != passed:
-            must, calls = ("must be", "with") if passed else ("must not be", "without")
-            raise TypeError(f"{name} {must} given: the operator was compiled for calls {calls} it")
-        if array is None:
-            continue
-        if port.kind == "tensor":
-            remedy = (
-                f". A direct call accepts any strides. If all tensors have those of {name} and are "
-                f"dense, compile for TensorSpec.of({name})"
-            )
-            check_like(name, array, spec, "as compiled for", remedy)
-        elif (got := short_name(array.dtype)) != statistics.dtype:
-            expected = f"stats_dtype={statistics.dtype} as compiled for"
-            raise TypeError(f"{name} must be {expected}, got {got}")
-        elif array.shape != statistics.shape:
-            expected = f"shape {statistics.shape} as compiled for"
-            raise ValueError(f"{name} must have {expected}, got {array.shape}")
 
 
 # ---- Lists of names ----

@@ -10,10 +10,8 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
-from ._single_op_graph import graph_of
 from ._sums import BatchNormMoments
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
@@ -35,25 +33,6 @@ class BatchNormForward(NamedTuple, Generic[SrcArray]):
 
 
 SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
-
-
-class CompiledBatchNormForwardTraining(Compiled[BatchNormForward]):
-    """A compiled `BatchNormForwardTraining`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormForward[SrcArray]:
-        """Compute all outputs: a direct call without copies of tensors (see `Compiled`)."""
-        return self._call((src, mean, variance, gamma, beta), out)
 
 
 class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
@@ -107,7 +86,6 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
     _totals = BatchNormMoments
 
     def __init__(
@@ -116,7 +94,7 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         momentum: float | None = None,
         data_format: DataFormatLike = DataFormat.NXC,
     ) -> None:
-        super().__init__(epsilon=epsilon, momentum=momentum, data_format=data_format)
+        super().__init__(SCHEMA, epsilon=epsilon, momentum=momentum, data_format=data_format)
 
     @property
     def momentum(self) -> float | None:
@@ -192,35 +170,6 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         """
         return self._apply(moments, (src, mean, variance, gamma, beta), True, out)
 
-    def compile(
-        self,
-        spec: TensorSpec,
-        *,
-        stats_dtype: DType = "f32",
-        gamma: bool = True,
-        backend: Backend = "auto",
-    ) -> CompiledBatchNormForwardTraining:
-        """Compile for one shape, dtype and memory layout.
-
-        Parameters
-        ----------
-        spec, stats_dtype, backend
-            As in `BatchNormTrainingBackward.compile`.
-        gamma : bool
-            Whether calls pass gamma and beta.
-
-        Returns
-        -------
-        CompiledBatchNormForwardTraining
-        """
-        return CompiledBatchNormForwardTraining(
-            self,
-            spec,
-            stats_dtype=stats_dtype,
-            given={"gamma": gamma, "beta": gamma},
-            backend=backend,
-        )
-
     def graph(self, spec: TensorSpec, *, stats_dtype: DType = "f32", gamma: bool = True) -> Graph:
         """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does."""
-        return graph_of(self, spec, stats_dtype, gamma)
+        return self._graph(spec, stats_dtype, {"gamma": gamma, "beta": gamma}, True)

@@ -3,35 +3,15 @@
 from __future__ import annotations
 
 from .. import _core
+from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
 from .batch_norm_forward_training import BatchNormForward, Out
 
 SCHEMA = OpSchema.of(_core.Operation.relu_forward_training, BatchNormForward)
-
-
-class CompiledBatchNormReLUForwardTraining(Compiled[BatchNormForward]):
-    """A compiled `BatchNormReLUForwardTraining`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        residual: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormForward[SrcArray]:
-        """Compute all outputs: a direct call without copies of tensors (see `Compiled`)."""
-        return self._call((src, mean, variance, gamma, beta, residual), out)
 
 
 class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
@@ -73,8 +53,6 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __init__(
         self,
         epsilon: float,
@@ -83,7 +61,9 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         *,
         clip: float | None = None,
     ) -> None:
-        super().__init__(epsilon=epsilon, momentum=momentum, data_format=data_format, clip=clip)
+        super().__init__(
+            SCHEMA, epsilon=epsilon, momentum=momentum, data_format=data_format, clip=clip
+        )
 
     @property
     def momentum(self) -> float | None:
@@ -123,34 +103,17 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
         """
         return self._call((src, mean, variance, gamma, beta, residual), True, out, backend)
 
-    def compile(
+    def graph(
         self,
         spec: TensorSpec,
         *,
         stats_dtype: DType = "f32",
         gamma: bool = True,
         residual: bool = False,
-        backend: Backend = "auto",
-    ) -> CompiledBatchNormReLUForwardTraining:
-        """Compile for one shape, dtype and memory layout.
+    ) -> Graph:
+        """Return oneDNN's graph of two or three ops, as `BatchNormTrainingBackward.graph` does.
 
-        Parameters
-        ----------
-        spec, stats_dtype, backend
-            As in `BatchNormTrainingBackward.compile`.
-        gamma : bool
-            Whether calls pass gamma and beta.
-        residual : bool
-            Whether calls pass a residual.
-
-        Returns
-        -------
-        CompiledBatchNormReLUForwardTraining
+        `gamma` and `residual` are whether the graph has the inputs gamma and beta, and residual.
         """
-        return CompiledBatchNormReLUForwardTraining(
-            self,
-            spec,
-            stats_dtype=stats_dtype,
-            given={"gamma": gamma, "beta": gamma, "residual": residual},
-            backend=backend,
-        )
+        given = {"gamma": gamma, "beta": gamma, "residual": residual}
+        return self._graph(spec, stats_dtype, given, True)

@@ -6,11 +6,11 @@ from typing import Any, Generic
 
 from .. import _core
 from .._compat import NamedTuple
+from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import _validation
-from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
 
@@ -49,27 +49,6 @@ def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> bool:
             f"the ReLU is computed from them, {'beta' if gamma else 'gamma'} is missing"
         )
     return residual
-
-
-class CompiledBatchNormReLUTrainingBackward(Compiled[BatchNormReLUGradients]):
-    """A compiled `BatchNormReLUTrainingBackward`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        dst: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormReLUGradients[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
-        return self._call((src, diff_dst, mean, variance, gamma, beta, dst), out)
 
 
 class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
@@ -117,8 +96,6 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __init__(
         self,
         epsilon: float,
@@ -126,7 +103,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         *,
         clip: float | None = None,
     ) -> None:
-        super().__init__(epsilon=epsilon, data_format=data_format, clip=clip)
+        super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format, clip=clip)
 
     @property
     def clip(self) -> float | None:
@@ -178,38 +155,20 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
         return self._call(inputs, all_outputs, out, backend)
 
-    def compile(
+    def graph(
         self,
         spec: TensorSpec,
         *,
         stats_dtype: DType = "f32",
         gamma: bool = True,
-        dst: bool = False,
         residual: bool = False,
-        backend: Backend = "auto",
-    ) -> CompiledBatchNormReLUTrainingBackward:
-        """Compile for one shape, dtype and memory layout.
+    ) -> Graph:
+        """Return oneDNN's graph of two ops, as `BatchNormTrainingBackward.graph` does.
 
-        Parameters
-        ----------
-        spec, stats_dtype, backend
-            As in `BatchNormTrainingBackward.compile`.
-        gamma : bool
-            Whether calls pass gamma and beta; both, even if they pass dst.
-        dst : bool
-            Whether calls pass dst.
-        residual : bool
-            Whether calls compute diff_residual.
-
-        Returns
-        -------
-        CompiledBatchNormReLUTrainingBackward
+        dst is always an input. `gamma` is whether gamma is one, and `residual` whether
+        diff_residual is an output.
         """
-        return CompiledBatchNormReLUTrainingBackward(
-            self,
-            spec,
-            stats_dtype=stats_dtype,
-            given={"gamma": gamma, "beta": gamma, "dst": dst},
-            all_outputs=_check_mask(gamma=gamma, beta=gamma, dst=dst, residual=residual),
-            backend=backend,
+        _validation.check_bool("residual", residual)
+        return self._graph(
+            spec, stats_dtype, {"gamma": gamma, "beta": False, "dst": True}, residual
         )

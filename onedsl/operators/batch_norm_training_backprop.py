@@ -7,12 +7,10 @@ from typing import Any, Generic, Literal
 from .. import _core
 from .._compat import NamedTuple
 from ..tensors.arrays import AnyArray, SrcArray
-from ..tensors.dtypes import Backend, DType
-from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._compiled import Compiled
+from ..tensors.dtypes import Backend
+from ..tensors.spec import DataFormat, DataFormatLike
 from ._operator import ChannelOperator
 from ._schema import OpSchema
-from ._validation import parse_outputs
 from .batch_norm_training_backward import Out
 
 
@@ -38,25 +36,6 @@ SCHEMA = OpSchema.of(
         "diff_beta": "beta_delta",
     },
 )
-
-
-class CompiledBatchNormTrainingBackprop(Compiled[BatchNormDeltas]):
-    """A compiled `BatchNormTrainingBackprop`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        input_forward: SrcArray,
-        output_delta: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormDeltas[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
-        return self._call((input_forward, output_delta, mean, variance, gamma), out)
 
 
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
@@ -92,10 +71,8 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
-        super().__init__(epsilon=epsilon, data_format=data_format)
+        super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
 
     def __call__(
         self,
@@ -126,23 +103,4 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
             Its members are the arrays of ``out``, if given.
         """
         inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
-
-    def compile(
-        self,
-        spec: TensorSpec,
-        *,
-        stats_dtype: DType = "f32",
-        gamma: bool = True,
-        outputs: Literal["all", "input_delta"] = "all",
-        backend: Backend = "auto",
-    ) -> CompiledBatchNormTrainingBackprop:
-        """Compile for one spec, with the parameters of `BatchNormTrainingBackward.compile`."""
-        return CompiledBatchNormTrainingBackprop(
-            self,
-            spec,
-            stats_dtype=stats_dtype,
-            given={"gamma": gamma},
-            all_outputs=parse_outputs(outputs, SCHEMA),
-            backend=backend,
-        )
+        return self._call(inputs, outputs, out, backend)

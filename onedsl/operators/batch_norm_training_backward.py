@@ -10,12 +10,9 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._compiled import Compiled
 from ._operator import ChannelOperator
 from ._schema import OpSchema
-from ._single_op_graph import graph_of
 from ._sums import BatchNormSums
-from ._validation import parse_outputs
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
@@ -32,25 +29,6 @@ class BatchNormGradients(NamedTuple, Generic[SrcArray]):
 
 
 SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormGradients, ignored="gamma")
-
-
-class CompiledBatchNormTrainingBackward(Compiled[BatchNormGradients]):
-    """A compiled `BatchNormTrainingBackward`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormGradients[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
-        return self._call((src, diff_dst, mean, variance, gamma), out)
 
 
 class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
@@ -107,10 +85,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
-        super().__init__(epsilon=epsilon, data_format=data_format)
+        super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
 
     def __call__(
         self,
@@ -157,7 +133,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             If gamma is given with ``outputs="diff_src"``.
         """
         inputs = (src, diff_dst, mean, variance, gamma)
-        return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
+        return self._call(inputs, outputs, out, backend)
 
     def reduce(
         self, src: AnyArray, diff_dst: AnyArray, mean: AnyArray, variance: AnyArray
@@ -197,42 +173,7 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             diff_src of this part. diff_gamma and diff_beta are those of the whole batch.
         """
         inputs = (src, diff_dst, mean, variance, gamma)
-        return self._apply(sums, inputs, parse_outputs(outputs, SCHEMA), out)
-
-    def compile(
-        self,
-        spec: TensorSpec,
-        *,
-        stats_dtype: DType = "f32",
-        gamma: bool = True,
-        outputs: Literal["all", "diff_src"] = "all",
-        backend: Backend = "auto",
-    ) -> CompiledBatchNormTrainingBackward:
-        """Compile for one shape, dtype and memory layout.
-
-        Parameters
-        ----------
-        spec : TensorSpec
-            Shape, dtype and strides of src and of every other array of its shape.
-        stats_dtype : str or dtype, default "f32"
-            Dtype of mean and of every other array of its shape.
-        gamma : bool
-            Whether calls pass gamma. Has no effect with ``outputs="diff_src"``, which ignores it.
-        outputs, backend
-            As in a direct call.
-
-        Returns
-        -------
-        CompiledBatchNormTrainingBackward
-        """
-        return CompiledBatchNormTrainingBackward(
-            self,
-            spec,
-            stats_dtype=stats_dtype,
-            given={"gamma": gamma},
-            all_outputs=parse_outputs(outputs, SCHEMA),
-            backend=backend,
-        )
+        return self._apply(sums, inputs, outputs, out)
 
     def graph(
         self,
@@ -244,18 +185,23 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     ) -> Graph:
         """Return oneDNN's graph of this op exactly as the arguments describe it.
 
-        Nothing is added, reshaped or converted, unlike in `compile`. `onedsl.graph` lists what
-        oneDNN supports and computes. ``graph.to_json()`` is the format of benchdnn.
+        Nothing is added, reshaped or converted. `onedsl.graph` lists what oneDNN supports and
+        computes. ``op.graph(...).repaired()`` is the graph that ``backend="onednn"`` runs.
+        ``graph.to_json()`` is the format of benchdnn.
 
         Parameters
         ----------
-        spec, stats_dtype, outputs
-            As in `compile`.
+        spec : TensorSpec
+            Shape, dtype and strides of src and of every other array of its shape.
+        stats_dtype : str or dtype, default "f32"
+            Dtype of mean and of every other array of its shape.
         gamma : bool
             Whether the graph has the input gamma.
+        outputs : {"all", "diff_src"}
+            The outputs of the graph.
 
         Returns
         -------
         onedsl.graph.Graph
         """
-        return graph_of(self, spec, stats_dtype, gamma, parse_outputs(outputs, SCHEMA))
+        return self._graph(spec, stats_dtype, {"gamma": gamma}, outputs)

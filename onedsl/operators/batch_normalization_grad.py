@@ -11,11 +11,8 @@ from .. import _core
 from .._compat import NamedTuple
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
-from ..tensors.spec import TensorSpec
-from ._compiled import Compiled
 from ._operator import Arrays, Operator, Run
 from ._schema import OpSchema
-from ._validation import check_spec, parse_outputs
 from .batch_norm_training_backward import Out
 
 
@@ -66,25 +63,6 @@ def _reordered_axes(
     # The fastest axis stays the fastest, so that contiguous elements are copied together.
     order = [*own, *summed] if in_memory[-1] in summed else [*summed, *own]
     return (*(axis for axis in range(len(shape)) if axis not in order), *order)
-
-
-class CompiledBatchNormalizationGrad(Compiled[BatchNormalizationGradients]):
-    """A compiled `BatchNormalizationGrad`."""
-
-    __slots__ = ()
-
-    def __call__(
-        self,
-        input: SrcArray,  # noqa: A002 - the field is InputTensor
-        input_gradient: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        scale: AnyArray,
-        *,
-        out: Out | None = None,
-    ) -> BatchNormalizationGradients[SrcArray]:
-        """Compute the gradients: a direct call without copies of tensors (see `Compiled`)."""
-        return self._call((input, input_gradient, mean, variance, scale), out)
 
 
 class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
@@ -147,10 +125,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     __slots__ = ()
 
-    _schema = SCHEMA
-
     def __init__(self, epsilon: float) -> None:
-        super().__init__(epsilon=epsilon)
+        super().__init__(SCHEMA, epsilon=epsilon)
 
     def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Any:
         """Run a call, on reordered copies if the core cannot use the memory layout."""
@@ -204,37 +180,4 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         if scale is None:  # the core's gamma is optional
             raise TypeError("scale must be an array, got None")
         inputs = (input, input_gradient, mean, variance, scale)
-        return self._call(inputs, parse_outputs(outputs, SCHEMA), out, backend)
-
-    def compile(
-        self,
-        spec: TensorSpec,
-        stats_shape: Sequence[int],
-        *,
-        outputs: Literal["all", "output_gradient"] = "all",
-        backend: Backend = "auto",
-    ) -> CompiledBatchNormalizationGrad:
-        """Compile for one shape, dtype and memory layout.
-
-        Parameters
-        ----------
-        spec : TensorSpec
-            Shape, dtype and strides of input.
-        stats_shape : sequence of int
-            Shape of mean, variance and scale: input's rank, each size input's or 1. The axes where
-            it is not 1 must be adjacent in memory, in the order of the shape.
-        outputs, backend
-            As in a direct call.
-
-        Returns
-        -------
-        CompiledBatchNormalizationGrad
-        """
-        return CompiledBatchNormalizationGrad(
-            self,
-            spec,
-            stats_dtype=check_spec(spec).dtype,
-            stats_shape=stats_shape,
-            all_outputs=parse_outputs(outputs, SCHEMA),
-            backend=backend,
-        )
+        return self._call(inputs, outputs, out, backend)

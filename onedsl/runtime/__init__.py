@@ -1,1 +1,1 @@
-"""Capabilities, the plan cache, the run log, timing, and errors."""
+"""The run log, timing, and errors."""

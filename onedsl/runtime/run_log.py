@@ -1,7 +1,4 @@
-"""Run logging: one record for each run of a plan, and of a graph that oneDNN runs as written.
-
-A plan is a call's choice of backend and kernel for given shapes, dtypes and number of threads.
-"""
+"""Run logging: one record for each run of onedsl's kernels or of a compiled graph."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _LOCK = threading.RLock()
 
 
 class RunRecord(NamedTuple):
-    """One run of a plan, or of a graph as it was written."""
+    """One run of onedsl's kernels or of a compiled graph."""
 
     operation: str
     dtype: str
@@ -44,7 +41,7 @@ class RunRecord(NamedTuple):
 def record(
     operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: Any
 ) -> None:
-    """Log a run of a plan. The C++ core calls this function while logging is enabled."""
+    """Log a run of the kernels. The C++ core calls this function while logging is enabled."""
     log(RunRecord(operation, dtype.name, geometry, *rest))
 
 

@@ -84,7 +84,7 @@ def same_layout(array: Array, like: Array) -> bool:
     return bool(array.flags.aligned) and same_strides(array, like.strides)
 
 
-def check_like(name: str, value: object, spec: Any, why: str, remedy: str = "") -> Array:
+def check_like(name: str, value: object, spec: Any, why: str) -> Array:
     """Return a NumPy array, aligned and with a spec's shape, dtype and byte_strides, or raise."""
     array = as_numpy(name, value)
     got = short_name(array.dtype)
@@ -93,9 +93,10 @@ def check_like(name: str, value: object, spec: Any, why: str, remedy: str = "") 
     if array.shape != spec.shape:
         raise ValueError(f"{name} must have shape {spec.shape} {why}, got {array.shape}")
     if not same_strides(array, spec.byte_strides):
+        item = array.itemsize
+        steps = tuple(step / item if step % item else step // item for step in array.strides)
         raise ValueError(
-            f"{name} must have strides {spec.byte_strides} (in bytes) {why}, got {array.strides}"
-            f"{remedy}"
+            f"{name} must have strides {spec.strides} (in elements) {why}, got {steps}"
         )
     if not array.flags.aligned:
         raise ValueError(

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from ..operators import _attributes, _validation
-from ..operators.batch_norm_training_backward import (
-    SCHEMA,
-    BatchNormGradients,
-    BatchNormTrainingBackward,
-)
+from ..operators._operator import ChannelOperator
+from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
 from ..tensors.spec import DataFormatLike, parse_data_format
 
 
@@ -93,13 +90,19 @@ op = torch.ops.onedsl.batch_norm_backward.default
 """The custom op. Its argument ``sums`` selects whether diff_gamma and diff_beta are computed."""
 
 
-@functools.lru_cache(maxsize=256)
-def _operator(epsilon: float, data_format: Any, statistics: str) -> BatchNormTrainingBackward:
-    kind = _attributes.parse_statistics(statistics)
-    # gamma is not ignored: it always affects diff_src.
-    members = {"__slots__": (), "_schema": replace(SCHEMA, ignored="", statistics=kind)}
-    base = BatchNormTrainingBackward
-    return type(base.__name__, (base,), members)(epsilon, data_format)  # type: ignore[no-any-return]
+class _BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
+    """`BatchNormTrainingBackward` that ignores no gamma, with batch or frozen statistics."""
+
+    def __init__(self, epsilon: float, data_format: DataFormatLike, statistics: str) -> None:
+        kind = _attributes.parse_statistics(statistics)
+        schema = replace(SCHEMA, ignored="", statistics=kind)
+        super().__init__(schema, epsilon=epsilon, data_format=data_format)
+
+    def __call__(self, inputs: tuple[Tensor | None, ...], sums: bool) -> BatchNormGradients[Tensor]:
+        return self._call(inputs, "all" if sums else "diff_src", None, "auto")
+
+
+_operator = functools.lru_cache(maxsize=256)(_BatchNormTrainingBackward)
 
 
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
@@ -118,7 +121,7 @@ def _backward(
     if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
         src = torch.empty_like(src).copy_(src.detach())
     inputs = (t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma))
-    gradients = operator._call(tuple(inputs), sums, None, "auto")
+    gradients = operator(tuple(inputs), sums)
     return [gradient for gradient in gradients if gradient is not None]
 
 

@@ -16,7 +16,6 @@ int main(const int argc, const char* const* const argv) {
       Test{"conversions", test_conversions},
       Test{"cpu", test_cpu},
       Test{"geometry", test_geometry},
-      Test{"plan_key", test_plan_key},
       Test{"schedule", test_schedule},
       Test{"gradient", test_gradient},
       Test{"reproducibility", test_reproducibility},

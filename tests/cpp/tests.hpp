@@ -5,7 +5,6 @@ namespace onedsl::test {
 void test_conversions();
 void test_cpu();
 void test_geometry();
-void test_plan_key();
 void test_schedule();
 void test_gradient();
 void test_reproducibility();

@@ -29,7 +29,7 @@ class Case:
     options: dict[str, Any]
     """The backend, and the option that requests outputs."""
     mode: str
-    """"direct", "compiled" or "in passes" (reduce and apply)."""
+    """"direct" or "in passes" (reduce and apply)."""
     mutations: list[str] = field(default_factory=list)
     """Names of mutated arguments. The call must raise an error or return the correct result."""
     out: Any = None
@@ -37,8 +37,6 @@ class Case:
     """Checks the memory around `out`."""
     in_place: bool = False
     """Whether a member of `out` is also an input."""
-    spec: Any = None
-    """The TensorSpec of src, or None if src is not dense."""
 
     def __str__(self) -> str:
         return (
@@ -93,7 +91,7 @@ def random_case(rng: Rng) -> Case:
     if target.option:
         name, all_outputs, some = target.option
         options[name] = choose(rng, [all_outputs, all_outputs, some])
-    mode = choose(rng, ["direct", "compiled", "in passes" if target.reduce_inputs else "direct"])
+    mode = choose(rng, ["direct", "direct", "in passes" if target.reduce_inputs else "direct"])
     case = Case(target, attributes, _random_tensors(rng, target, dtype), options, mode)
     _add_statistics(rng, case, choose(rng, target.schema.types[dtype]))
     _omit_optional_inputs(rng, case)
@@ -161,8 +159,7 @@ def _change_layouts(rng: Rng, case: Case) -> None:
     In most cases, all tensors have the same order of axes in memory.
     """
     model = arrays.permuted_copy(rng, case.inputs[0]) if one_in(rng, 2) else case.inputs[0]
-    any_layout = case.mode != "compiled"  # compiled operators accept only dense tensors
-    if any_layout and one_in(rng, 5):
+    if one_in(rng, 5):
         model = arrays.random_layout(rng, model)
     for i, (port, value) in enumerate(zip(case.target.schema.inputs, case.inputs, strict=True)):
         if value is None:
@@ -171,15 +168,11 @@ def _change_layouts(rng: Rng, case: Case) -> None:
             array = arrays.copy_with_layout(value, model) if i else model
             if one_in(rng, 3):
                 array = arrays.shifted_copy(rng, array)
-            if any_layout and one_in(rng, 8):
+            if one_in(rng, 8):
                 array = arrays.random_layout(rng, value)
         else:
             array = arrays.random_layout(rng, value) if one_in(rng, 3) else value
         case.inputs[i] = array
-    try:
-        case.spec = onedsl.TensorSpec.of(case.inputs[0])
-    except ValueError:
-        case.mode = "direct"
     for i, value in enumerate(case.inputs):
         if value is not None and one_in(rng, 12):
             case.inputs[i] = choose(rng, arrays.ARRAY_TYPES)(value)

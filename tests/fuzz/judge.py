@@ -47,25 +47,9 @@ def run(case: Case, threads: int = 2) -> Any:
     op = case.target.cls(**case.attributes)
     if case.mode == "direct":
         return op(*case.inputs, **case.options, out=case.out)
-    if case.mode == "in passes":
-        options = {name: value for name, value in case.options.items() if name != "backend"}
-        sums = op.reduce(*case.inputs[: case.target.reduce_inputs])
-        return op.apply(sums, *case.inputs, **options, out=case.out)
-    ports = list(zip(case.target.schema.inputs, case.inputs, strict=True))
-    statistic = next((v for p, v in ports if p.kind == "statistic" and v is not None), None)
-    statistic = np.zeros(1, "f4") if statistic is None else arrays.to_numpy(statistic)
-    if case.target.broadcast:
-        try:
-            compiled = op.compile(case.spec, statistic.shape, **case.options)
-        except ValueError as error:
-            if "A direct call copies" not in str(error):
-                raise
-            return op(*case.inputs, **case.options, out=case.out)
-    else:
-        # compile has no parameter for beta: it comes with gamma.
-        given = {p.name: v is not None for p, v in ports if p.optional and p.name != "beta"}
-        compiled = op.compile(case.spec, stats_dtype=statistic.dtype, **{**given, **case.options})
-    return compiled(*case.inputs, out=case.out)
+    options = {name: value for name, value in case.options.items() if name != "backend"}
+    sums = op.reduce(*case.inputs[: case.target.reduce_inputs])
+    return op.apply(sums, *case.inputs, **options, out=case.out)
 
 
 def check(seed: int) -> str:

@@ -154,7 +154,7 @@ class Target:
     @property
     def schema(self) -> OpSchema:
         """The schema of the class."""
-        schema: OpSchema = self.cls._schema
+        schema: OpSchema = self.cls(1.0)._schema
         return schema
 
 

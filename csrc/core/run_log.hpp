@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "plan.hpp"
+#include "ports.hpp"
+#include "problem.hpp"
 
 namespace onedsl {
 
@@ -18,13 +19,12 @@ struct LogNames {
 // The functions are called only while the log is enabled.
 struct RunLog {
   std::atomic<bool> enabled = false;
-  void (*record)(const Plan& plan, const Ports& ports, const LogNames& names, double seconds) = {};
+  // onedsl's kernels ran.
+  void (*record)(const Problem& problem, int num_threads, const Ports& ports, const LogNames& names,
+                 double seconds) = {};
   // PyTorch's own kernel computes a call, because onedsl does not support `reason`.
   void (*record_fallback)(const char* reason) = {};
 };
 inline RunLog run_log;
-
-// Executes a plan and logs it. The caller does not hold the GIL.
-void run(const Plan& plan, const Ports& ports, const LogNames& names = {});
 
 }  // namespace onedsl

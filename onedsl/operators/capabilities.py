@@ -12,9 +12,11 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from .. import _core
+from ..runtime.errors import OneDNNError
+from ..runtime.versions import onednn_version
 from ..tensors.dtypes import STATISTICS, DType, dtype_name
-from ..tensors.spec import DataFormat, c_strides
-from .errors import OneDNNError
+from ..tensors.spec import DataFormat, TensorSpec
+from .batch_norm_training_backward import BatchNormTrainingBackward
 
 # The text of a table cell, by whether oneDNN supports the variant with gamma and without.
 _CELLS = {
@@ -103,11 +105,6 @@ class Capabilities:
         return "\n".join(lines)
 
 
-def onednn_version() -> str:
-    """Return the version of the loaded oneDNN."""
-    return ".".join(map(str, _core.onednn_version()))
-
-
 def capabilities() -> Capabilities:
     """Return versions, instruction sets, and the variants of the op that oneDNN alone supports.
 
@@ -143,23 +140,13 @@ def _support() -> tuple[Support, ...]:
 
 
 def _compile_variant(dtype: str, stats: str, data_format: str, rank: int, gamma: bool) -> Support:
-    """Compile a variant of the op with oneDNN, and return whether it succeeded."""
+    """Compile the graph of a variant with oneDNN, and return whether it succeeded."""
     shape = [2] * rank
     shape[DataFormat(data_format).channel_axis] = 16
-
-    def tensor(number: int, is_tensor: bool) -> _core.TensorTuple:
-        sizes = shape if is_tensor else [16]
-        return number, dtype if is_tensor else stats, sizes, c_strides(sizes), "strided", "undef"
-
-    ports = _core.signature(_core.Operation.training_backward)
-    inputs = [
-        tensor(i, t) for i, (_, t, optional) in enumerate(ports["inputs"]) if gamma or not optional
-    ]
-    outputs = [tensor(i, t) for i, (_, t, *_) in enumerate(ports["outputs"], len(inputs))]
-    attributes = [("epsilon", 1e-5), ("data_format", data_format)]
-    kind = "BatchNormTrainingBackward"
+    op = BatchNormTrainingBackward(1e-5, DataFormat(data_format))
+    spec = TensorSpec(shape, dtype_name(dtype))
     try:
-        _core.CompiledGraph([(0, kind, kind, attributes, inputs, outputs)])
+        op.graph(spec, stats_dtype=dtype_name(stats), gamma=gamma).compile()
     except OneDNNError as error:
         return Support(dtype, stats, data_format, rank, gamma, False, str(error))
     return Support(dtype, stats, data_format, rank, gamma, True, "")

@@ -1,8 +1,8 @@
-"""Runs one compiled operator on many threads while others change the number of OpenMP's threads.
+"""Runs one operator on many threads while others change the number of OpenMP's threads.
 
-    PYTHONPATH=tests python tests/programs/one_plan_many_threads.py native 16 10000
+    PYTHONPATH=tests python tests/programs/many_threads.py native 16 10000
 
-Command line: backend, or "graph" for oneDNN's graph as written; number of threads; calls of each.
+Command line: backend, or "graph" for a compiled graph; number of threads; calls of each.
 Every call must compute the same bits.
 """
 
@@ -18,15 +18,13 @@ from onedsl import testing
 backend, threads, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 problem = testing.random_problem((20, 3, 5, 64))
 op = onedsl.BatchNormTrainingBackward(1e-5)
-spec = onedsl.TensorSpec.of(problem.src)
-graph = op.graph(spec).compile()
-compiled = op.compile(spec, backend="native" if backend == "graph" else backend)
+graph = op.graph(onedsl.TensorSpec.of(problem.src)).compile()
 
 
 def bits() -> list[bytes]:
     if backend == "graph":
         return [a.tobytes() for a in graph(**problem._asdict()).values()]
-    return [a.tobytes() for a in compiled(*problem)]
+    return [a.tobytes() for a in op(*problem, backend=backend)]
 
 
 expected = bits()

@@ -1,0 +1,248 @@
+"""What oneDNN is known to do wrong with batch norm's ops: one table for all of onedsl.
+
+`Graph.compile` refuses or warns by it, `Graph.partitions` and drawings show it, `Graph.repaired`
+applies its repairs, and the documentation and tests print and run its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from .. import _core
+from ..tensors.dtypes import CORE
+from ..tensors.spec import DataFormat
+from ._parts import FORWARD, GRADIENT, PORTS, GraphOp, LogicalTensor
+
+Effect = Literal["crash", "wrong", "refused"]
+"""``"crash"``: an exception that ends a C++ program, or invalid memory accesses. ``"wrong"``: other
+results than documented. ``"refused"``: an error of oneDNN, which leaks memory."""
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+
+
+class Defect(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    effect: Effect
+    applies: Callable[[GraphOp], bool]
+    what: str
+    """What happens, as a sentence without a full stop."""
+    seen_in: tuple[tuple[int, int, int], ...]
+    """The versions that were seen to do this, in ascending order."""
+    remedy: str
+    repair: str = ""
+    """The method of `onedsl.graph._repair.Repairs` that avoids it, if there is one."""
+    fixed_in: tuple[int, int, int] | None = None
+    """The first version that was seen not to do this."""
+
+    def is_in(self, version: tuple[int, int, int]) -> bool | None:
+        """Return whether a version of oneDNN has this defect, or None if that is unknown."""
+        if self.fixed_in is not None and version >= self.fixed_in:
+            return False
+        return True if version <= self.seen_in[-1] else None
+
+    def message(self, version: tuple[int, int, int]) -> str:
+        """Return what happens, the versions that do it, and the remedy, for a loaded version."""
+        versions = ", ".join(map(_text, self.seen_in))
+        unknown = "" if version in self.seen_in else f"; not known for the loaded {_text(version)}"
+        return f"{self.what} (seen in oneDNN {versions}{unknown}). {self.remedy}"
+
+
+def _text(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _rank(op: GraphOp) -> int:
+    return len(op.inputs[0].shape or ())
+
+
+def _is_nxc(op: GraphOp) -> bool:
+    return op.data_format is DataFormat.NXC
+
+
+def _is_empty(op: GraphOp) -> bool:
+    return 0 in (op.inputs[0].shape or ())
+
+
+def _statistics(op: GraphOp) -> list[LogicalTensor]:
+    sides = ("inputs", op.inputs), ("outputs", op.outputs)
+    return [
+        tensor
+        for side, tensors in sides
+        for port, tensor in zip(PORTS[op.kind][side], tensors, strict=False)
+        if port.kind == "statistic"
+    ]
+
+
+def _has_gaps(statistic: LogicalTensor) -> bool:
+    return statistic.strides != (1,) and (statistic.shape or (0,))[0] > 1
+
+
+def _lacks_isa(dtype: str) -> bool:
+    return _core.onednn_missing_isa(CORE[dtype]) != ""
+
+
+_V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)
+_ALL = (_V3_2, _V3_11, _V3_13)
+_OR_REPAIR = "or compile graph.repaired()"
+
+_NATIVE = 'The operators compute it on every CPU with backend="native" or "auto"'
+
+DEFECTS = (
+    Defect(
+        "six dimensions",
+        "crash",
+        lambda op: _rank(op) > 5,
+        "tensors of 6 dimensions or more corrupt the heap or give wrong results, because oneDNN "
+        "takes depth, height and width from the last three dimensions and drops those between",
+        (_V3_2, _V3_13),
+        f"Reshape to 4 or 5 dimensions, {_OR_REPAIR}",
+        "to_rank_4",
+    ),
+    Defect(
+        "NXC of rank 2 or 3",
+        "crash",
+        lambda op: op.kind == GRADIENT and _is_nxc(op) and _rank(op) < 4,
+        f"{GRADIENT} in NXC with fewer than 4 dimensions ends in std::bad_alloc or "
+        "std::length_error, which ends a C++ program",
+        _ALL,
+        f"Reshape to 4 dimensions, for example (N, 1, X, C), {_OR_REPAIR}",
+        "to_rank_4",
+    ),
+    Defect(
+        "forward of rank 2 or 3",
+        "refused",
+        lambda op: op.kind == FORWARD and _rank(op) < 4,
+        f'{FORWARD} with fewer than 4 dimensions is refused ("partition compile failed")',
+        (_V3_2,),
+        f"Reshape to 4 dimensions, for example (N, 1, X, C), {_OR_REPAIR}",
+        "to_rank_4",
+        fixed_in=_V3_13,
+    ),
+    Defect(
+        "three outputs without gamma",
+        "crash",
+        lambda op: op.kind == GRADIENT and len(op.inputs) == 4 and len(op.outputs) == 3,
+        f"{GRADIENT} with three outputs and no gamma ends in std::out_of_range, which ends a C++ "
+        "program",
+        _ALL,
+        f"Pass gamma = 1, {_OR_REPAIR}",
+        "add_parameters",
+    ),
+    Defect(
+        "forward without beta",
+        "refused",
+        lambda op: op.kind == FORWARD and len(op.inputs) == 4,
+        f"{FORWARD} with gamma and without beta is in no pattern of oneDNN",
+        (_V3_2,),
+        f"Pass beta = 0, {_OR_REPAIR}",
+        "add_parameters",
+    ),
+    Defect(
+        "two outputs",
+        "refused",
+        lambda op: op.kind == GRADIENT and len(op.outputs) == 2,
+        f"{GRADIENT} with two outputs is in no pattern of oneDNN",
+        _ALL,
+        "Request diff_src alone or all three outputs",
+        "add_sums",
+    ),
+    Defect(
+        "diff_src alone",
+        "wrong",
+        lambda op: op.kind == GRADIENT and len(op.outputs) == 1,
+        "if diff_src is the only output, it is diff_dst / sqrt(variance + epsilon), as if mean and "
+        "variance were constants, although the documentation only says that gamma is ignored",
+        _ALL,
+        "Request all three outputs for the gradient",
+        "add_sums",
+    ),
+    Defect(
+        "16-bit statistics",
+        "refused",
+        lambda op: any(statistic.dtype != "f32" for statistic in _statistics(op)),
+        "statistics of 16 bits are in the documentation, but in no pattern of oneDNN",
+        _ALL,
+        f"Pass f32 statistics, {_OR_REPAIR}, which converts them",
+        "statistics_to_f32",
+    ),
+    Defect(
+        "strided statistics",
+        "crash",
+        lambda op: any(map(_has_gaps, _statistics(op))),
+        "strides of statistics are ignored, so that numbers are read and written between the "
+        "elements of a caller's array",
+        (_V3_2,),
+        "Pass statistics without gaps",
+    ),
+    Defect(
+        "empty src in the gradient",
+        "wrong",
+        lambda op: op.kind == GRADIENT and _is_empty(op),
+        "diff_gamma and diff_beta are not written if src is empty",
+        (_V3_11, _V3_13),
+        "The operator writes zeros",
+    ),
+    Defect(
+        "empty src in the forward pass",
+        "wrong",
+        lambda op: op.kind == FORWARD and _is_empty(op),
+        "the statistics are not written if src is empty",
+        _ALL,
+        "The operator writes zeros, and keeps the running statistics",
+    ),
+    Defect(
+        "no bf16 kernel",
+        "refused",
+        lambda op: op.inputs[0].dtype == "bf16" and _lacks_isa("bf16"),
+        "oneDNN has no bf16 kernel for CPUs without avx512_core",
+        _ALL,
+        _NATIVE,
+    ),
+    Defect(
+        "no f16 kernel",
+        "refused",
+        lambda op: op.inputs[0].dtype == "f16" and _lacks_isa("f16"),
+        "oneDNN has no f16 kernel for CPUs without avx512_core_fp16",
+        _ALL,
+        _NATIVE,
+    ),
+)
+
+
+def defects_of(op: GraphOp) -> list[Defect]:
+    """Return the defects that the loaded oneDNN has, or may have, for a valid op."""
+    if op.kind not in (GRADIENT, FORWARD):
+        return []
+    version = _core.onednn_version()
+    return [d for d in DEFECTS if d.is_in(version) is not False and d.applies(op)]
+
+
+def messages(ops: Sequence[GraphOp], effects: Sequence[Effect]) -> tuple[str, ...]:
+    """Return the messages of the defects with certain effects, for ops of a graph."""
+    version = _core.onednn_version()
+    found = [d.message(version) for op in ops for d in defects_of(op) if d.effect in effects]
+    return tuple(dict.fromkeys(found))
+
+
+def documented() -> str:
+    """Return the table for the documentation of `onedsl.graph`."""
+    outcomes = {"crash": "refused", "refused": "refused", "wrong": "OneDNNDefectWarning"}
+    rows = "\n".join(
+        f"| {d.what} | {', '.join(map(_text, d.seen_in))} | {outcomes[d.effect]} | "
+        f"{'yes' if d.repair else 'no'} |"
+        for d in DEFECTS
+    )
+    return f"""
+Defects
+-------
+What oneDNN is known to do wrong, the versions that were seen to do it, what `Graph.compile` or a
+call of its result does about it, and whether `Graph.repaired` avoids it. All other graphs of the
+kinds of ops that the operators use are right, within the tolerance of
+``onedsl.testing.assert_close(..., backend="onednn")``, or are refused with oneDNN's message.
+
+| what | seen in oneDNN | as written | repaired |
+|---|---|---|---|
+{rows}
+"""

@@ -1,0 +1,35 @@
+"""How onedsl's kernels run a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tensors.dtypes import CORE, dtype_name
+from ..tensors.spec import TensorSpec
+from . import _validation
+from ._operator import ChannelOperator
+
+
+def kernel_info(
+    operator: ChannelOperator[Any], spec: TensorSpec, stats_dtype: object = "f32"
+) -> dict[str, Any]:
+    """Return how the kernels run a call that passes all inputs and computes all outputs.
+
+    The members are ``geometry`` (outer size, channels, inner size), ``implementation``,
+    ``num_threads``, and, unless the tensor is empty, the order of summation and the schedule.
+    """
+    schema = operator._schema
+    statistics = dtype_name(stats_dtype, "stats_dtype")
+    _validation.check_rank(schema, spec.shape)
+    _validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    info = operator._core.kernel_info(
+        data=CORE[spec.dtype],
+        shape=spec.shape,
+        strides=spec.strides,
+        statistics=CORE[statistics],
+        stats_shape=(spec.shape[operator.data_format.channel_axis],),
+        given=[True] * len(schema.inputs),
+        all_outputs=True,
+    )
+    assert info is not None  # the spec is dense
+    return info

@@ -1,0 +1,50 @@
+"""The ports of the core's operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from .. import _core
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or an output of an operation."""
+
+    name: str
+    kind: Literal["tensor", "statistic"] = "tensor"
+    """Tensors have the shape, dtype and strides of the first input, statistics those of mean."""
+    optional: bool = False
+    """Whether a call may omit this input, or does not always compute this output."""
+    in_place: str = ""
+    """The input whose memory this output may use."""
+
+
+class Signature(NamedTuple):
+    """The ports of an operation, in the order in which calls pass them."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    all_or_none: tuple[str, ...]
+    """Optional inputs that a call passes together or not at all."""
+    reduce_inputs: int
+    """Number of leading inputs of the reduce pass."""
+
+
+def signature(operation: _core.Operation) -> Signature:
+    """Return the ports of an operation, which the core declares."""
+
+    def kind(is_tensor: bool) -> Literal["tensor", "statistic"]:
+        return "tensor" if is_tensor else "statistic"
+
+    declared = _core.signature(operation)
+    return Signature(
+        tuple(Port(name, kind(t), optional) for name, t, optional in declared["inputs"]),
+        tuple(
+            Port(name, kind(t), not always, in_place or "")
+            for name, t, always, in_place in declared["outputs"]
+        ),
+        declared["all_or_none"],
+        len(declared["reduce_inputs"]),
+    )

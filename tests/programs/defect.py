@@ -1,0 +1,95 @@
+"""Run the example of a row of the table of oneDNN's defects, and print what oneDNN does.
+
+Usage: python defect.py NAME. Calls the core, because the package refuses such graphs. Prints
+"refused", "exception" (another one than oneDNN's own), "wrong" or "right". A crash ends the
+process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import numpy as np
+
+import onedsl
+from onedsl import _core, testing
+from onedsl.graph import Graph
+from onedsl.graph._convert import ops_to_core, tensors_to_core
+from onedsl.tensors.arrays import new_array
+
+
+def gradient(
+    shape=(8, 4, 5, 16), dtype="f32", stats="f32", gamma=True, outputs=3, data_format="NXC"
+):
+    spec = onedsl.TensorSpec(shape, dtype)
+    op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
+    (op,) = op.graph(spec, stats_dtype=stats, gamma=gamma).ops
+    return dataclasses.replace(op, outputs=op.outputs[:outputs])
+
+
+def forward(shape=(8, 4, 5, 16), inputs=5, gamma=True):
+    (op,) = onedsl.BatchNormForwardTraining(1e-5).graph(onedsl.TensorSpec(shape), gamma=gamma).ops
+    return dataclasses.replace(op, inputs=op.inputs[:inputs])
+
+
+def strided_statistics():
+    op = gradient()
+    gamma = dataclasses.replace(op.inputs[4], strides=(2,))
+    return dataclasses.replace(op, inputs=(*op.inputs[:4], gamma))
+
+
+EXAMPLES = {
+    "six dimensions": lambda: gradient((2, 3, 4, 5, 5, 16)),
+    "NXC of rank 2 or 3": lambda: gradient((64, 16)),
+    "forward of rank 2 or 3": lambda: forward((64, 16)),
+    "three outputs without gamma": lambda: gradient(gamma=False),
+    "forward without beta": lambda: forward(inputs=4),
+    "two outputs": lambda: gradient(outputs=2),
+    "diff_src alone": lambda: gradient(outputs=1),
+    "16-bit statistics": lambda: gradient(dtype="bf16", stats="bf16"),
+    "strided statistics": strided_statistics,
+    "empty src in the gradient": lambda: gradient((0, 4, 5, 16)),
+    "empty src in the forward pass": lambda: forward((0, 4, 5, 16)),
+    "no bf16 kernel": lambda: gradient(dtype="bf16"),
+    "no f16 kernel": lambda: gradient(dtype="f16"),
+}
+
+
+def run(op):
+    graph = Graph((op,))
+    sides = tensors_to_core(op.inputs), tensors_to_core(op.outputs)
+    try:
+        compiled = _core.CompiledGraph(ops_to_core((op,)), *sides, {}, _core.max_threads())
+    except onedsl.OneDNNError as error:
+        own = error.status in ("out_of_memory", "runtime_error")
+        return "exception" if own else "refused"
+    problem = testing.random_problem(
+        op.inputs[0].shape, op.inputs[0].dtype, op.inputs[-1].dtype, data_format=op.data_format
+    )
+    values = problem._asdict() | {"beta": problem.mean}
+    inputs = {name: new_array(tensor) for name, tensor in graph.inputs.items()}
+    for name, array in inputs.items():
+        array[...] = values[name]
+    results = {name: new_array(tensor) for name, tensor in graph.outputs.items()}
+    for array in results.values():
+        array[...] = 7
+    assert compiled.run(tuple(inputs.values()), tuple(results.values()))
+    options = {"epsilon": op.attrs["epsilon"], "data_format": op.data_format}
+    if op.kind == "BatchNormTrainingBackward":
+        if len(op.outputs) == 1:
+            inputs.pop("gamma", None)
+        expected = testing.batch_norm_backward(**inputs, **options)
+    else:
+        expected = testing.batch_norm_forward_training(**inputs, **options)
+    tolerance = 3 * testing.TOLERANCES[op.inputs[0].dtype]
+    right = all(
+        testing.relative_l2(array, getattr(expected, name)) <= tolerance if array.size else True
+        for name, array in results.items()
+    )
+    return "right" if right else "wrong"
+
+
+if __name__ == "__main__":
+    with np.errstate(all="ignore"):
+        print(run(EXAMPLES[sys.argv[1]]()))

@@ -1,0 +1,119 @@
+"""The table of oneDNN's defects: each row against the loaded oneDNN, and what the package does."""
+
+from __future__ import annotations
+
+import helpers
+import pytest
+from programs.defect import EXAMPLES
+
+import onedsl
+from onedsl import _core
+from onedsl.graph import Graph
+from onedsl.graph._defects import DEFECTS, defects_of
+
+LOADED = _core.onednn_version()
+BY_NAME = {defect.name: defect for defect in DEFECTS}
+
+
+def test_each_row_has_an_example():
+    assert set(BY_NAME) == set(EXAMPLES)
+    for defect in DEFECTS:
+        assert list(defect.seen_in) == sorted(defect.seen_in)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_row_is_what_the_loaded_onednn_does(name):
+    """In a child process, which may crash. A row must change if a listed version does not do it."""
+    defect = BY_NAME[name]
+    op = EXAMPLES[name]()
+    if not defect.applies(op):
+        assert "kernel" in name  # this CPU has the instruction set
+        return
+    child = helpers.run_python(
+        str(helpers.TESTS / "programs" / "defect.py"),
+        name,
+        environment={"PYTHONPATH": str(helpers.TESTS)},
+    )
+    found = child.stdout.strip() if child.returncode == 0 else "crash"
+    expected = {
+        "crash": ("crash", "exception", "wrong"),
+        "wrong": ("wrong",),
+        "refused": ("refused",),
+    }[defect.effect]
+    if LOADED in defect.seen_in:
+        assert found in expected, child.stderr
+    elif defect.is_in(LOADED) is False:
+        assert found == "right", child.stderr
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_row_is_reported(name):
+    """compile refuses or the call warns, print(graph) says why, and repaired() avoids it."""
+    defect = BY_NAME[name]
+    op = EXAMPLES[name]()
+    graph = Graph((op,))
+    if defect not in defects_of(op):
+        return
+    message = defect.message(LOADED)
+    if defect.effect == "wrong":
+        assert message in graph.compile().defects
+    else:
+        with pytest.raises(onedsl.UnsupportedError) as caught:
+            graph.compile()
+        assert any(d.message(LOADED) in str(caught.value) for d in defects_of(op))
+    assert message in str(graph) or "no partitions: " in str(graph)
+    if defect.repair:
+        repaired = graph.repaired()
+        assert repaired.changes
+        assert [d.name for op in repaired.ops for d in defects_of(op) if d.name == name] == []
+    else:
+        with pytest.raises(onedsl.UnsupportedError):
+            graph.repaired().compile()
+
+
+def test_versions_that_are_not_in_the_table(monkeypatch):
+    """A message names the versions that were seen, and newer ones may be tried on request."""
+    gradient = EXAMPLES["three outputs without gamma"]()
+    defect = BY_NAME["three outputs without gamma"]
+    for version, known in (((3, 2, 0), True), ((3, 9, 1), True), ((3, 99, 0), None)):
+        assert defect.is_in(version) is known
+        message = defect.message(version)
+        assert "seen in oneDNN 3.2.0, 3.11.0, 3.13.1" in message
+        number = ".".join(map(str, version))
+        assert (f"; not known for the loaded {number}" in message) == (
+            version not in defect.seen_in
+        )
+    assert BY_NAME["forward of rank 2 or 3"].is_in((3, 13, 1)) is False
+    monkeypatch.setattr(_core, "onednn_version", lambda: (3, 99, 0))
+    with pytest.raises(onedsl.UnsupportedError, match=r"compile\(try_anyway=True\) tries it"):
+        Graph((gradient,)).compile()
+    with pytest.raises(onedsl.UnsupportedError, match="oneDNN 3"):  # its own message
+        Graph((gradient,)).compile(try_anyway=True)
+    monkeypatch.setattr(_core, "onednn_version", lambda: (3, 13, 1))
+    with pytest.raises(onedsl.UnsupportedError, match="std::out_of_range"):
+        Graph((gradient,)).compile(try_anyway=True)
+
+
+@pytest.mark.parametrize("rank", range(1, 13))
+@pytest.mark.parametrize("data_format", ["NXC", "NCX"])
+@pytest.mark.parametrize(
+    "operator", [onedsl.BatchNormTrainingBackward, onedsl.BatchNormForwardTraining]
+)
+def test_no_rank_reaches_onednn_that_it_cannot_compute(operator, data_format, rank):
+    """Regression: graphs of six dimensions or more corrupted the heap."""
+    spec = onedsl.TensorSpec((2,) * rank)
+    op = operator(1e-5, data_format=data_format)
+    if rank == 1:
+        with pytest.raises(ValueError, match="src must have at least 2 dimensions"):
+            op.graph(spec)
+        return
+    graph = op.graph(spec)
+    if rank > 5:
+        with pytest.raises(onedsl.UnsupportedError, match="Reshape to 4 or 5 dimensions, or"):
+            graph.compile()
+    graph.repaired().compile()
+
+
+def test_the_documentation_has_each_row():
+    for defect in DEFECTS:
+        assert f"| {defect.what} |" in onedsl.graph.__doc__
