@@ -71,6 +71,14 @@ def is_rejected(op, **options):
         return True
 
 
+def test_only_the_gradient_without_relu_has_frozen_statistics():
+    """Regression: ReLU's gradient computed (inf - mean) * 0, which is NaN."""
+    for name, operation in _core.Operation.__members__.items():
+        if name != "training_backward":
+            with pytest.raises(ValueError, match="statistics must be batch"):
+                _core.Operator(operation, **{**OPERATOR_OPTIONS, "statistics": FROZEN})
+
+
 @pytest.mark.parametrize("port", range(2, 5))
 def test_broadcast_statistics_must_be_contiguous(port):
     op = operator(statistics=FROZEN, channel_axis=BROADCAST)

@@ -34,7 +34,7 @@ inline constexpr std::array supported_types = {
     TypePair{DataType::bf16, DataType::bf16}, TypePair{DataType::f16, DataType::f32}};
 
 // "batch": mean and variance are computed from src, and the gradient flows through them.
-// "frozen": they are constants.
+// "frozen": they are constants, which only training_backward supports.
 enum class Statistics : std::uint8_t { batch, frozen };
 
 // What the forward pass returns as batch_variance, and the gradient reads as variance: the biased

@@ -96,7 +96,7 @@ struct PairCoefficients {
 inline Vec pivot_of(const Coefficients& k) { return k.pivot; }
 inline VecPair pivot_of(const PairCoefficients& k) { return {k.a.pivot, k.b.pivot}; }
 
-inline Coefficients channel_coefficients(const Tables& tables, const Index c) {
+inline Coefficients broadcast_coefficients(const Tables& tables, const Index c) {
   return {broadcast(tables.pivot[c]), broadcast(tables.mean[c]),  broadcast(tables.scale[c]),
           broadcast(tables.beta[c]),  broadcast(tables.shift[c]), broadcast(tables.slope[c])};
 }

@@ -17,14 +17,16 @@ struct Cache {
   std::int64_t l2_bytes = 0;
 };
 
-// The properties of a CPU that a run depends on. Only the instruction set affects the results.
+// What a run depends on besides its problem, its memory and the number of threads. Only the
+// instruction set affects the results.
 struct Machine {
   Isa isa = Isa::baseline;
   Cache cache;
-  std::int64_t elements_per_thread = 16384;  // a thread with fewer costs more time than it saves
+  // A thread with fewer elements costs more time than it saves.
+  std::int64_t min_elements_per_thread = 16384;
 };
 
-// Return the properties of this CPU, which are detected once. The environment variable
+// Return the Machine for this CPU, which is detected once. The environment variable
 // ONEDSL_MAX_CPU_ISA, or ONEDNN_MAX_CPU_ISA if the former is unset or empty, caps the instruction
 // set.
 const Machine& this_machine();

@@ -35,7 +35,8 @@ struct Totals {
   double* second = nullptr;
 };
 
-struct Formula {
+// What the formulas depend on besides the arrays.
+struct Parameters {
   double epsilon = 0;
   double momentum = 0;
   VarianceKind variance_kind = VarianceKind::variance;
@@ -76,7 +77,7 @@ struct Workspace {
 // A whole run.
 struct Task {
   Tensors tensors;
-  Formula formula;
+  Parameters parameters;
   SummationOrder order;
   Samples samples;
   Workspace workspace;

@@ -5,8 +5,8 @@
 // that the CPU lacks. tests/test_cpp.py checks the symbols.
 
 #include "formulas.inl"
-#include "forward_statistics.inl"
-#include "gradient_statistics.inl"
+#include "forward_moments.inl"
+#include "gradient_sums.inl"
 #include "kernels.hpp"
 #include "reduce_columns.inl"
 #include "reduce_planes.inl"
@@ -56,8 +56,8 @@ constexpr Kernels masked_gradient{lanes, prepare_masked_gradient<T>, reduce_mask
                                   finish_gradient<T>, write_masked<T>};
 
 template <class T, class Result>
-constexpr Kernels forward{lanes, prepare_statistics<T>, reduce<MomentTerms<T>>,
-                          finish_statistics<T>, write<Result>};
+constexpr Kernels forward{lanes, prepare_moments<T>, reduce<MomentTerms<T>>, finish_moments<T>,
+                          write<Result>};
 
 template <class T>
 const Kernels& kernels_of(const Operation operation) {

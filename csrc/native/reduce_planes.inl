@@ -31,7 +31,7 @@ template <class Terms_>
   DoubleVec sum_factors = load_doubles(factors);
   DoubleVec sum_products = load_doubles(products);
   const auto add = [&](const PairSums& few) {
-    const Sums sums = few.a() + few.b();
+    const VectorSums sums = few.a() + few.b();
     sum_factors = sum_factors + widen(sums.factors);
     sum_products = sum_products + widen(sums.products);
   };
@@ -95,7 +95,7 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     double* sums = scratch.doubles;
     for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
       add_segments(terms, segment.begin + c * order.inner, together, order.row, segment.count,
-                   channel_coefficients(task.workspace.tables, c),
+                   broadcast_coefficients(task.workspace.tables, c),
                    task.out_of_cache && row + together < rows.end, sums, sums + lanes);
     }
   }

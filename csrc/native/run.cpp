@@ -54,28 +54,26 @@ bool needs_sums(const Problem& problem) {
 }
 
 Tensors tensors_of(const Ports& ports) {
-  const auto statistic = [&](const Input port) {
-    return static_cast<const float*>(ports.in[port]);
-  };
-  const auto sum = [&](const Output port) { return static_cast<float*>(ports.out[port]); };
+  const auto input = [&](const Input port) { return static_cast<const float*>(ports.in[port]); };
+  const auto output = [&](const Output port) { return static_cast<float*>(ports.out[port]); };
   Tensors tensors;
   tensors.src = ports.in[Input::src];
   tensors.diff_dst = ports.in[Input::diff_dst];
   tensors.residual = ports.in[Input::residual];
   tensors.dst = ports.in[Input::dst];
-  tensors.mean = statistic(Input::mean);
-  tensors.variance = statistic(Input::variance);
-  tensors.gamma = statistic(Input::gamma);
-  tensors.beta = statistic(Input::beta);
+  tensors.mean = input(Input::mean);
+  tensors.variance = input(Input::variance);
+  tensors.gamma = input(Input::gamma);
+  tensors.beta = input(Input::beta);
   void* const dst = ports.out[Output::dst];
   tensors.result = dst != nullptr ? dst : ports.out[Output::diff_src];
   tensors.diff_residual = ports.out[Output::diff_residual];
-  tensors.diff_gamma = sum(Output::diff_gamma);
-  tensors.diff_beta = sum(Output::diff_beta);
-  tensors.running_mean = sum(Output::running_mean);
-  tensors.running_variance = sum(Output::running_variance);
-  tensors.batch_mean = sum(Output::batch_mean);
-  tensors.batch_variance = sum(Output::batch_variance);
+  tensors.diff_gamma = output(Output::diff_gamma);
+  tensors.diff_beta = output(Output::diff_beta);
+  tensors.running_mean = output(Output::running_mean);
+  tensors.running_variance = output(Output::running_variance);
+  tensors.batch_mean = output(Output::batch_mean);
+  tensors.batch_variance = output(Output::batch_variance);
   return tensors;
 }
 
@@ -111,8 +109,8 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
 // next: writing both results with non-temporal stores is the least traffic there.
 bool reduce_writes_residual(const Problem& problem, const Ports& ports,
                             const SummationOrder& order) {
-  // A mask from src needs no further tensor in either pass. Frozen statistics have another formula.
-  return order.columns && problem.pass == Pass::both && problem.statistics == Statistics::batch &&
+  // A mask from src needs no further tensor in either pass.
+  return order.columns && problem.pass == Pass::both &&
          ports.out[Output::diff_residual] != nullptr && ports.in[Input::dst] != nullptr;
 }
 
@@ -133,16 +131,16 @@ bool may_write_non_temporal(const Problem& problem, const Ports& ports,
 Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order) {
   Task task;
   task.tensors = tensors_of(ports);
-  task.formula.epsilon = problem.attributes.epsilon;
-  task.formula.momentum = problem.attributes.momentum;
-  task.formula.variance_kind = problem.variance_kind;
-  task.formula.statistics = problem.statistics;
-  task.formula.per_channel = problem.pass == Pass::apply
-                                 ? *ports.sums.count
-                                 : static_cast<double>(problem.geometry.per_channel());
+  task.parameters.epsilon = problem.attributes.epsilon;
+  task.parameters.momentum = problem.attributes.momentum;
+  task.parameters.variance_kind = problem.variance_kind;
+  task.parameters.statistics = problem.statistics;
+  task.parameters.per_channel = problem.pass == Pass::apply
+                                    ? *ports.sums.count
+                                    : static_cast<double>(problem.geometry.per_channel());
   task.pass = problem.pass;
   task.totals = {ports.sums.first, ports.sums.second};
-  if (has_relu(problem)) task.formula.relu = relu_of(problem.attributes.clip, problem.data);
+  if (has_relu(problem)) task.parameters.relu = relu_of(problem.attributes.clip, problem.data);
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
   if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order);
@@ -256,13 +254,13 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
          const Machine& machine) {
   if (problem.geometry.elements() == 0) {
     // An empty tensor still has outputs of one value per channel.
-    Problem statistics_only = problem;
-    statistics_only.geometry = Geometry{1, problem.geometry.channels, 1};
+    Problem without_tensors = problem;
+    without_tensors.geometry = Geometry{1, problem.geometry.channels, 1};
     Ports vectors = ports;
     present(ports.out).for_each([&](const Output port) {
       if (is_tensor(port)) vectors.out[port] = nullptr;
     });
-    return run(statistics_only, num_threads, vectors, machine);
+    return run(without_tensors, num_threads, vectors, machine);
   }
   const Kernels& kernels = kernels_for(problem, machine.isa);
   const KernelInfo info = info_of(problem, num_threads, ports, machine, kernels.lanes);

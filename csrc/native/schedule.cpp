@@ -119,7 +119,7 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
   const Index elements = order.outer * order.channels * order.inner;
   Schedule schedule;
   schedule.threads = static_cast<int>(
-      std::clamp<Index>(elements / machine.elements_per_thread, 1, std::max(num_threads, 1)));
+      std::clamp<Index>(elements / machine.min_elements_per_thread, 1, std::max(num_threads, 1)));
   schedule.panel = order.channels;
   schedule.block = order.channels;
   if (order.columns) {

@@ -14,12 +14,12 @@ namespace {
 // are rows of columns, or pairs of vectors of a plane.
 constexpr int terms_in_f32 = 8;
 
-struct Sums {
+struct VectorSums {
   Vec factors;
   Vec products;
 };
 
-inline Sums operator+(const Sums& a, const Sums& b) {
+inline VectorSums operator+(const VectorSums& a, const VectorSums& b) {
   return {a.factors + b.factors, a.products + b.products};
 }
 
@@ -36,16 +36,16 @@ struct PairSums {
     factors.a = factors.a + terms.factor;
     products.a = multiply_add(terms.factor, terms.deviation, products.a);
   }
-  Sums a() const { return {factors.a, products.a}; }
-  Sums b() const { return {factors.b, products.b}; }
+  VectorSums a() const { return {factors.a, products.a}; }
+  VectorSums b() const { return {factors.b, products.b}; }
 };
 
 // Add f32 sums to those in memory.
-inline void add_to(float* factors, float* products, const Sums& sums) {
+inline void add_to(float* factors, float* products, const VectorSums& sums) {
   store(factors, load(factors) + sums.factors);
   store(products, load(products) + sums.products);
 }
-inline void add_to(double* factors, double* products, const Sums& sums) {
+inline void add_to(double* factors, double* products, const VectorSums& sums) {
   store_doubles(factors, load_doubles(factors) + widen(sums.factors));
   store_doubles(products, load_doubles(products) + widen(sums.products));
 }

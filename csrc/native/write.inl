@@ -139,7 +139,7 @@ class Writer {
     const Index to_next_panel = tile_.to_next_panel;
     Index at = segment.begin + channels.begin * inner;
     Index end = at + segment.count;
-    Coefficients k = channel_coefficients(tables, channels.begin);
+    Coefficients k = broadcast_coefficients(tables, channels.begin);
     // Ordinary stores gain from alignment only where all tensors are misaligned.
     const Index n =
         task_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
@@ -151,7 +151,7 @@ class Writer {
       at = write_whole_vectors(result, at, end, to_next_panel, k);
       const int left = static_cast<int>(end - at);
       if (c + 1 < channels.end) {
-        const Coefficients next = channel_coefficients(tables, c + 1);
+        const Coefficients next = broadcast_coefficients(tables, c + 1);
         if (left > 0) {
           result.write(at, select_first(left, k, next), WholeVector{});
           at += lanes;

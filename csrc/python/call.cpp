@@ -34,6 +34,11 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
   if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
   }
+  if (schema_.config.statistics == Statistics::frozen &&
+      schema_.config.operation != Operation::training_backward) {
+    throw std::invalid_argument(
+        "onedsl._core.Operator: statistics must be batch, unless operation is training_backward");
+  }
   const OutputSet required = signature().required;
   std::size_t next = 0;
   signature().outputs.for_each([&](const Output port) {

@@ -70,7 +70,8 @@ inline Call random_call(Random& random, const Operation operation, const Layout&
   if (random.chance(2)) problem.attributes.clip = 0.75;
   problem.outputs = random.chance(8) ? signature.required : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
-    problem.statistics = random.chance(4) ? Statistics::frozen : Statistics::batch;
+    const bool frozen = operation == Operation::training_backward && random.chance(4);
+    problem.statistics = frozen ? Statistics::frozen : Statistics::batch;
     problem.variance_kind =
         random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
@@ -127,7 +128,7 @@ inline Run random_run(Random& random, const Isa isa) {
   run.machine.isa = isa;
   run.machine.cache = {std::int64_t{1} << random.between(10, 26), random.between(1, 8),
                        std::int64_t{1} << random.between(19, 22)};
-  run.machine.elements_per_thread = random.of_any_size(16384);
+  run.machine.min_elements_per_thread = random.of_any_size(16384);
   run.threads = random.choice(threads);
   run.in_place = random.chance(3);
   run.separate_passes = random.chance(3);
@@ -138,8 +139,8 @@ inline Run random_run(Random& random, const Isa isa) {
 
 inline std::ostream& operator<<(std::ostream& out, const Run& run) {
   return out << name_of(run.machine.isa) << ", " << run.threads << " threads of "
-             << run.machine.elements_per_thread << " elements, cache of " << run.machine.cache.bytes
-             << " bytes for " << run.machine.cache.cores << " cores"
+             << run.machine.min_elements_per_thread << " elements, cache of "
+             << run.machine.cache.bytes << " bytes for " << run.machine.cache.cores << " cores"
              << (run.in_place ? ", in place" : "")
              << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
              << run.shift << " and " << run.residual_shift;

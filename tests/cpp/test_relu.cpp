@@ -115,7 +115,6 @@ void test_mask_of_dst(Random& random) {
                             1e-45, -1e-45, infinity, -infinity, std::nan(""), 0.7499};
   for_random_layouts(random, 300, 20000, [&](const Layout& layout, const Geometry& geometry) {
     Call call = random_call(random, Operation::relu_training_backward, layout, geometry);
-    call.problem.statistics = Statistics::batch;
     if (!call.has(Input::dst)) {
       call.inputs.emplace(Input::dst, Tensor(call.problem.data, geometry.elements(), 3));
     }
@@ -139,7 +138,6 @@ Training random_training(Random& random, const Layout& layout, const Geometry& g
   Call backward = random_call(random, Operation::relu_training_backward, layout, geometry);
   backward.problem.data = forward.problem.data;
   backward.problem.attributes = forward.problem.attributes;
-  backward.problem.statistics = Statistics::batch;
   backward.problem.variance_kind = VarianceKind::variance;
   backward.inputs.clear();
   Tensor diff_dst(forward.problem.data, geometry.elements(), random.between(0, 3));

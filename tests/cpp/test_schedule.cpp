@@ -159,7 +159,7 @@ void test_schedule() {
     Machine machine;
     machine.cache = {Index{1} << random.between(12, 28), random.between(1, 64),
                      Index{1} << random.between(17, 23)};
-    machine.elements_per_thread = random.chance(2) ? 16384 : random.between(1, 1000);
+    machine.min_elements_per_thread = random.chance(2) ? 16384 : random.between(1, 1000);
     const int threads =
         static_cast<int>(random.chance(2) ? random.between(1, 8) : random.between(1, 64));
     const SummationOrder order = native::order_of(geometry, 4 << random.between(0, 2));

@@ -18,10 +18,10 @@ struct Normalization {
   float beta;
 };
 
-inline double inverse_stddev_of(const Formula& formula, const float variance) {
+inline double inverse_stddev_of(const Parameters& parameters, const float variance) {
   const auto value = static_cast<double>(variance);
-  if (formula.variance_kind == VarianceKind::inverse_stddev) return value;
-  return 1 / std::sqrt(value + formula.epsilon);
+  if (parameters.variance_kind == VarianceKind::inverse_stddev) return value;
+  return 1 / std::sqrt(value + parameters.epsilon);
 }
 
 inline double gamma_of(const Task& task, const Index c) {
@@ -33,7 +33,7 @@ inline double gamma_of(const Task& task, const Index c) {
 // dst, unless the caller keeps the statistics in bf16.
 inline Normalization normalization_of(const Task& task, const Index c, const float mean,
                                       const float variance) {
-  const double scale = gamma_of(task, c) * inverse_stddev_of(task.formula, variance);
+  const double scale = gamma_of(task, c) * inverse_stddev_of(task.parameters, variance);
   const float beta = task.tensors.beta != nullptr ? task.tensors.beta[c] : 0;
   return {coefficient(mean), coefficient(scale), coefficient(beta)};
 }

@@ -2,8 +2,8 @@
 
 // The gradient's sums: the pivot before, diff_gamma, diff_beta and the coefficients after.
 
-#include "channel_coefficients.inl"
 #include "coefficient_tables.inl"
+#include "finish_channels.inl"
 #include "kernels.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
@@ -17,7 +17,7 @@ constexpr double few_elements = 8192;
 
 inline float pivot_near_mean(const Task& task, const Index c) {
   const float mean = task.tensors.mean[c];
-  if (task.formula.per_channel <= few_elements) return mean;
+  if (task.parameters.per_channel <= few_elements) return mean;
   return change_bits(mean, 0xfffff800U);
 }
 
@@ -45,20 +45,21 @@ inline Total gradient_total(const Task& task, const Index c, const double sum_di
   const double correction =
       __builtin_isfinite(sum_diff_dst) ? from_pivot_to_mean * sum_diff_dst : 0;
   const double sum_centered = sum_product + correction;
-  return {sum_diff_dst, sum_centered * inverse_stddev_of(task.formula, task.tensors.variance[c])};
+  return {sum_diff_dst,
+          sum_centered * inverse_stddev_of(task.parameters, task.tensors.variance[c])};
 }
 
 template <class T>
 void apply_gradient(const Task& task, const Index c, const Total& total) {
   const Tensors& tensors = task.tensors;
-  const double inverse_stddev = inverse_stddev_of(task.formula, tensors.variance[c]);
-  const double count = task.formula.per_channel;
+  const double inverse_stddev = inverse_stddev_of(task.parameters, tensors.variance[c]);
+  const double count = task.parameters.per_channel;
   if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(total.second);
   if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(total.first);
 
   const float mean = coefficient(tensors.mean[c]);
   const float scale = coefficient(gamma_of(task, c) * inverse_stddev);
-  const bool batch = task.formula.statistics == Statistics::batch;
+  const bool batch = task.parameters.statistics == Statistics::batch;
   const float shift = batch ? coefficient(total.first / count) : 0;
   const float slope = batch ? coefficient(total.second / count * inverse_stddev) : 0;
   const Tables& tables = task.workspace.tables;

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "channel_coefficients.inl"
 #include "coefficient_tables.inl"
+#include "finish_channels.inl"
 #include "kernels.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
@@ -54,7 +54,7 @@ float pivot_of_samples(const Task& task, const Index c) {
 }
 
 template <class T>
-void prepare_statistics(const Task& task, const Range& channels) {
+void prepare_moments(const Task& task, const Range& channels) {
   for (Index c = channels.begin; c < channels.end; ++c) {
     set_pivot<T>(task, c, pivot_of_samples<T>(task, c));
   }
@@ -62,9 +62,9 @@ void prepare_statistics(const Task& task, const Range& channels) {
 
 // Sets near_enough to false, and a better pivot, if the pivot is too far from the mean.
 template <class T>
-Total statistics_total(const Task& task, const Index c, const double sum_deviation,
-                       const double sum_square, bool& near_enough) {
-  const double count = task.formula.per_channel;
+Total moments_total(const Task& task, const Index c, const double sum_deviation,
+                    const double sum_square, bool& near_enough) {
+  const double count = task.parameters.per_channel;
   const Index first = table_index<T>(task, task.order.columns ? c * task.order.inner : c);
   const auto pivot = static_cast<double>(task.workspace.tables.pivot[first]);
   const double off = sum_deviation / count;
@@ -80,15 +80,15 @@ Total statistics_total(const Task& task, const Index c, const double sum_deviati
 }
 
 template <class T>
-void apply_statistics(const Task& task, const Index c, const Total& total) {
+void apply_moments(const Task& task, const Index c, const Total& total) {
   const double mean = total.first;
-  const double variance = total.second / task.formula.per_channel;
+  const double variance = total.second / task.parameters.per_channel;
   const Tensors& tensors = task.tensors;
   tensors.batch_mean[c] = static_cast<float>(mean);
-  const bool inverse = task.formula.variance_kind == VarianceKind::inverse_stddev;
+  const bool inverse = task.parameters.variance_kind == VarianceKind::inverse_stddev;
   tensors.batch_variance[c] =
-      static_cast<float>(inverse ? 1 / std::sqrt(variance + task.formula.epsilon) : variance);
-  const double momentum = task.formula.momentum;
+      static_cast<float>(inverse ? 1 / std::sqrt(variance + task.parameters.epsilon) : variance);
+  const double momentum = task.parameters.momentum;
   const auto running = [&](const float before, const double batch) {
     return static_cast<float>(momentum * static_cast<double>(before) + (1 - momentum) * batch);
   };
@@ -99,14 +99,14 @@ void apply_statistics(const Task& task, const Index c, const Total& total) {
 }
 
 template <class T>
-bool finish_statistics(const Task& task, const Range& channels) {
+bool finish_moments(const Task& task, const Range& channels) {
   bool near_enough = true;
   finish_channels(
       task, channels,
       [&](const Index c, const double deviations, const double squares) {
-        return statistics_total<T>(task, c, deviations, squares, near_enough);
+        return moments_total<T>(task, c, deviations, squares, near_enough);
       },
-      [&](const Index c, const Total& total) { apply_statistics<T>(task, c, total); });
+      [&](const Index c, const Total& total) { apply_moments<T>(task, c, total); });
   return near_enough;
 }
 
