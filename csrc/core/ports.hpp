@@ -150,6 +150,9 @@ struct Ports {
   PerPort<Input, const void*> in;
   PerPort<Output, void*> out;
   Sums sums;
+  // The outputs are memory that the caller provides, which need not be in a cache. False if they
+  // have just been allocated: allocators return recently used memory first.
+  bool outputs_given = false;
 };
 
 }  // namespace onedsl

@@ -10,6 +10,10 @@ namespace onedsl::native {
 // The instruction sets that the kernels are built for. Each one includes those before it.
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512_bf16 };
 
+// On CPUs with second-level caches of at least this size, the last-level cache is hardly faster
+// than memory, because a mesh connects it.
+constexpr std::int64_t large_l2 = std::int64_t{2} << 20;
+
 // The sizes of the caches that schedules depend on.
 struct Cache {
   std::int64_t bytes = 0;  // of the last-level cache, at most 32 MiB

@@ -20,7 +20,9 @@ namespace {
 
 // Non-temporal stores are used from this fill of the last-level cache on. They save reading the
 // output's lines, but the next operator then reads the output from memory: chains of layers gain
-// only where the tensors of one layer fill so much of the cache.
+// only where the tensors of one layer fill so much of the cache. On CPUs with large second-level
+// caches, they are also used for memory that the caller provides, where the tensors exceed the
+// second-level caches of the threads. Memory that has just been allocated is often still in cache.
 constexpr double non_temporal_from = 0.5;
 // Short rows of columns have their coefficients repeated in the tables, up to this many entries, so
 // that one loop writes several rows.
@@ -233,20 +235,25 @@ KernelInfo info_of(const Problem& problem, const int num_threads, const Ports& p
   KernelInfo info;
   info.order = order_of(problem.geometry, lanes);
   info.schedule = schedule_for(info.order, traffic, machine, num_threads);
-  info.non_temporal = traffic.cache_filled > non_temporal_from &&
+  const Cache& cache = machine.cache;
+  const bool given_out_of_l2 = ports.outputs_given && cache.l2_bytes >= large_l2 &&
+                               !fits_l2(traffic, cache, info.schedule.threads);
+  info.non_temporal = (given_out_of_l2 || traffic.cache_filled > non_temporal_from) &&
                       may_write_non_temporal(problem, ports, info.order);
-  info.out_of_cache = traffic.bytes > static_cast<double>(machine.cache.l2_bytes);
+  info.out_of_cache = !fits_l2(traffic, cache, 1);
   return info;
 }
 
 }  // namespace
 
-KernelInfo kernel_info(const Problem& problem, const int num_threads, const Machine& machine) {
+KernelInfo kernel_info(const Problem& problem, const int num_threads, const bool outputs_given,
+                       const Machine& machine) {
   // The info depends on which ports are used, and on their alignment to cache lines.
   alignas(64) static std::byte input, output;
   Ports ports;
   problem.inputs.for_each([&](const Input port) { ports.in[port] = &input; });
   problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
+  ports.outputs_given = outputs_given;
   return info_of(problem, num_threads, ports, machine, kernels_for(problem, machine.isa).lanes);
 }
 

@@ -17,8 +17,9 @@ struct KernelInfo {
   bool non_temporal = false;  // non-temporal stores
 };
 
-// Return the info of a run that is not in place. The problem must have elements.
-KernelInfo kernel_info(const Problem& problem, int num_threads,
+// Return the info of a run that is not in place (see Ports for outputs_given). The problem must
+// have elements.
+KernelInfo kernel_info(const Problem& problem, int num_threads, bool outputs_given = false,
                        const Machine& machine = this_machine());
 
 // The results have the same bits for any num_threads >= 1. The problem must have elements, or be

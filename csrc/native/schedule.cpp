@@ -23,12 +23,10 @@ constexpr Index least_bytes_in_block = 8192;
 // Contiguous reads that are shorter than this are slow.
 constexpr Index short_read = 16384;
 constexpr Index scratch_bytes = 65536;  // of a thread
-// On CPUs with second-level caches of at least this size, the last-level cache is hardly faster
-// than memory, because a mesh connects it. There, a panel should stay in a fraction of the
-// second-level cache until it is written, whether or not the next one is prefetched.
-constexpr Index large_l2 = Index{2} << 20;
 // From this size on, the second-level cache can hold the panel that is written and the next one.
 constexpr Index medium_l2 = Index{1} << 20;
+// With large second-level caches (see cpu.hpp), a panel should stay in a fraction of the
+// second-level cache until it is written, whether or not the next one is prefetched.
 constexpr Index l2_fraction = 4;
 // With large second-level caches: for shorter planes, prefetching the next panel gains nothing, and
 // the cache holds older lines besides the two panels.
@@ -59,8 +57,8 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   const Index channel_bytes = order.outer * plane_bytes;
   const bool large = cache.l2_bytes >= large_l2;
   const bool long_in_large = large && plane_bytes >= least_prefetched_plane;
-  const bool cached = long_in_large ? traffic.bytes <= static_cast<double>(threads * cache.l2_bytes)
-                                    : traffic.cache_filled <= most_filled;
+  const bool cached =
+      long_in_large ? fits_l2(traffic, cache, threads) : traffic.cache_filled <= most_filled;
   const Index most =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
 
@@ -113,6 +111,10 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
 }
 
 }  // namespace
+
+bool fits_l2(const Traffic& traffic, const Cache& cache, const Index threads) {
+  return traffic.bytes <= static_cast<double>(threads * cache.l2_bytes);
+}
 
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       const int num_threads) {

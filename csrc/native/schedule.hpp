@@ -33,6 +33,9 @@ struct Traffic {
   double cache_filled = 0;  // bytes as a multiple of the last-level cache
 };
 
+// Return whether the tensors fit the second-level caches of some threads.
+bool fits_l2(const Traffic& traffic, const Cache& cache, Index threads);
+
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       int num_threads);
 

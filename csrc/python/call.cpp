@@ -141,6 +141,7 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
   ports.sums = sums;
   call.given.for_each([&](const Input port) { ports.in[port] = call.in[port]->data; });
   const bool allocates = call.results.is_none();
+  ports.outputs_given = !allocates;
   py::tuple results(allocates ? signature().outputs.count() : 0);
   std::size_t next = 0;
   signature().outputs.for_each([&](const Output port) {

@@ -9,6 +9,7 @@
 #include "layouts.hpp"
 #include "native/int_math.hpp"
 #include "native/kernels.hpp"
+#include "native/run.hpp"
 #include "native/schedule.hpp"
 #include "native/summation_order.hpp"
 #include "tests.hpp"
@@ -142,11 +143,48 @@ void test_medium_caches() {
   }
 }
 
+// Non-temporal stores: from half of the last-level cache on, and with large second-level caches for
+// outputs that the caller provides from what the second-level caches of the threads hold.
+void test_stores() {
+  struct Case {
+    Index rows;  // of 64 f32 elements: half a KiB of src and dst
+    Index l2_kib;
+    int threads;
+    bool given;
+    bool non_temporal;
+  };
+  for (const Case& c : {
+           Case{8192, 2048, 2, true, false},  // exactly the two second-level caches
+           Case{8193, 2048, 2, true, true},
+           Case{8193, 2048, 2, false, false},
+           Case{8193, 2047, 2, true, false},
+           Case{8193, 2048, 3, true, false},
+           Case{4096, 2048, 1, true, false},
+           Case{4097, 2048, 1, true, true},
+           Case{32768, 2048, 2, false, false},  // exactly half of the last-level cache
+           Case{32769, 2048, 2, false, true},
+           Case{32769, 1024, 2, true, true},
+           Case{32769, 2048, 16, true, true},
+       }) {
+    Machine machine;
+    machine.cache = {Index{32} << 20, 8, c.l2_kib << 10};
+    Problem problem;
+    problem.operation = Operation::forward_training;
+    problem.geometry = {c.rows, 64, 1};
+    problem.outputs = signature_of(problem.operation).outputs;
+    const native::KernelInfo info = native::kernel_info(problem, c.threads, c.given, machine);
+    check(info.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
+          " threads, second-level caches of ", c.l2_kib, " KiB", c.given ? ", given" : "");
+    check(info.out_of_cache == (c.rows > 2 * c.l2_kib), c.rows, " rows out of cache");
+  }
+}
+
 }  // namespace
 
 // Random geometries, types, machines and numbers of threads.
 void test_schedule() {
   test_medium_caches();
+  test_stores();
   Random random(3);
   constexpr std::array types = {DataType::f32, DataType::bf16, DataType::f16};
   std::map<std::string, int> seen;
