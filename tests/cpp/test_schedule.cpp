@@ -172,6 +172,7 @@ void test_stores() {
     problem.operation = Operation::forward_training;
     problem.geometry = {c.rows, 64, 1};
     problem.outputs = signature_of(problem.operation).outputs;
+    problem.inputs = InputSet(Input::src, Input::mean, Input::variance);
     const native::KernelInfo info = native::kernel_info(problem, c.threads, c.given, machine);
     check(info.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
           " threads, second-level caches of ", c.l2_kib, " KiB", c.given ? ", given" : "");
