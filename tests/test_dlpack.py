@@ -15,6 +15,7 @@ import helpers
 import numpy as np
 import pytest
 from dlpack_producers import (
+    EXCHANGE_API,
     IS_COPIED,
     OTHER,
     READ_ONLY,
@@ -183,6 +184,20 @@ class TestOut:
             gradients(problem, out=tuple(out))
         assert all(np.isnan(member.array).all() for member in out)
 
+    @pytest.mark.parametrize("flags", [0, READ_ONLY])
+    def test_read_only_flag_of_a_library_with_c_functions(self, flags):
+        """Regression: the C functions have no flag, so read-only arrays were written."""
+        fast = with_exchange_api(ExchangeApi.of(borrow_object=borrow))
+        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
+        out = [fast(member.array, flags=flags) for member in self.buffers(problem)]
+        if flags == READ_ONLY:
+            with pytest.raises(ValueError, match=r"out\.diff_src must be writable"):
+                gradients(problem, out=tuple(out))
+            assert np.isnan([member.array.max() for member in out]).all()
+        else:
+            gradients(problem, out=tuple(out))
+            same([member.array for member in out], gradients(problem))
+
     def test_overlap_is_detected(self):
         problem = [a.copy() for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem]
         out = (Foreign(problem[0]), *self.buffers(problem)[1:])
@@ -322,6 +337,34 @@ class TestExchangeApi:
     def test_null_functions(self, functions):
         expected = gradients(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
         same([member.array for member in self.run(**functions)], expected)
+
+    def test_capsule_lives_while_its_functions_are_used(self):
+        """Regression: the capsule was released before the call, so its destructor ran first."""
+        alive, kept, calls = set(), [], []
+
+        def seen(foreign, tensor):
+            calls.append(len(alive))
+            return borrow(foreign, tensor)
+
+        class NewCapsules(type):
+            @property
+            def __dlpack_c_exchange_api__(cls):
+                functions = ExchangeApi.of(borrow_object=seen)
+                destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(alive.discard)
+                kept.append((functions, destructor))
+                capsule = new_capsule(
+                    ctypes.addressof(functions),
+                    EXCHANGE_API,
+                    ctypes.cast(destructor, ctypes.c_void_p),
+                )
+                alive.add(id(capsule))
+                return capsule
+
+        kind = NewCapsules("New", (Foreign,), {})
+        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
+        gradients([kind(a) for a in problem])
+        assert calls
+        assert all(calls)
 
     @pytest.mark.parametrize("status", [0, -1])
     def test_export_fails_without_error_message(self, status):

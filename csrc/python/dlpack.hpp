@@ -11,16 +11,25 @@
 // Exchange of arrays with other libraries by the DLPack protocol.
 namespace onedsl {
 
-// Returns the C functions of the library of an object, or null.
-const abi::ExchangeApi* exchange_api(pybind11::handle object);
+// Returns a module that the program has imported, or None.
+pybind11::object imported_module(const char* name);
+
+// The C functions of a library, or null, and what owns them: another thread may replace the
+// attribute that publishes them.
+struct ExchangeFunctions {
+  pybind11::object owner;
+  const abi::ExchangeApi* api;
+};
+ExchangeFunctions exchange_functions(pybind11::handle type);
 
 // Borrows the memory of an object by the C functions of its library, without a capsule. Returns
 // nullopt if the library has none, if the CPU cannot access the memory, if the type is unsupported,
-// or if it is more than its memory: PyTorch's requires_grad and lazy negation.
+// or if it is more than its memory: PyTorch's requires_grad and lazy negation. The view is
+// writeable only if all arrays of the library are.
 std::optional<View> borrow(pybind11::handle object);
 
 // Returns an object as a NumPy array, without copying. Returns nullopt as borrow() does, but uses a
-// capsule if the library has no C functions.
+// capsule if borrow() returns no writeable view: the capsule has a read-only flag.
 std::optional<pybind11::array> import_array(pybind11::handle object);
 
 // Returns the same memory as an array of the library of `like`, or the array itself if that is

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -135,19 +136,29 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
 }
 
+// Returns whether the functions are PyTorch's, whose tensors are always writable. The exchange API
+// has no read-only flag.
+bool is_of_pytorch(const abi::ExchangeApi* const api) {
+  static std::atomic<const abi::ExchangeApi*> pytorch{nullptr};
+  if (api == pytorch) return true;
+  const py::object tensor_type = py::getattr(imported_module("torch"), "Tensor", py::none());
+  if (exchange_functions(tensor_type).api != api) return false;
+  pytorch = api;
+  return true;
+}
+
 }  // namespace
 
-const abi::ExchangeApi* exchange_api(const py::handle object) {
-  const py::object capsule =
-      py::getattr(py::type::handle_of(object), names().exchange_api, py::none());
+ExchangeFunctions exchange_functions(const py::handle type) {
+  py::object capsule = py::getattr(type, names().exchange_api, py::none());
   const auto* api = struct_in<abi::ExchangeApi>(capsule);
   while (api != nullptr && api->version.major != 1) api = api->previous;
-  return api;
+  return {std::move(capsule), api};
 }
 
 std::optional<View> borrow(const py::handle object) {
   return try_call([&]() -> std::optional<View> {
-    const abi::ExchangeApi* const api = exchange_api(object);
+    const auto [capsule, api] = exchange_functions(py::type::handle_of(object));
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
     if (is_more_than_memory(object)) return std::nullopt;
     abi::Tensor tensor{};
@@ -156,16 +167,16 @@ std::optional<View> borrow(const py::handle object) {
       return std::nullopt;
     }
     const bool has_strides = tensor.rank == 0 || tensor.strides != nullptr;
-    return has_strides && is_valid(tensor) ? view_of(tensor, true) : std::nullopt;
+    if (!has_strides || !is_valid(tensor)) return std::nullopt;
+    return view_of(tensor, is_of_pytorch(api));
   });
 }
 
 std::optional<py::array> import_array(const py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
   return try_call([&]() -> std::optional<py::array> {
-    if (const std::optional<View> v = borrow(object)) {
-      return array_over(*v, object);
-    }
+    const std::optional<View> v = borrow(object);
+    if (v && v->writeable) return array_over(*v, object);
     if (is_more_than_memory(object)) return std::nullopt;
     return array_by_capsule(object);
   });

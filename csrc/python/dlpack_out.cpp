@@ -75,11 +75,6 @@ py::object capsule_of(py::array array) {
   return py::reinterpret_steal<py::object>(capsule);
 }
 
-// Returns a module that the program has imported, or None.
-py::object imported_module(const std::string& name) {
-  return py::module_::import("sys").attr("modules").attr("get")(name, py::none());
-}
-
 // Returns from_dlpack of the library of an object, or None.
 py::object importer_for(const py::handle object) {
   const py::object none = py::none();
@@ -88,10 +83,15 @@ py::object importer_for(const py::handle object) {
   }
   const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
   if (module == "__main__") return none;  // its from_dlpack may be that of another library
-  return py::getattr(imported_module(module.substr(0, module.find('.'))), "from_dlpack", none);
+  return py::getattr(imported_module(module.substr(0, module.find('.')).c_str()), "from_dlpack",
+                     none);
 }
 
 }  // namespace
+
+py::object imported_module(const char* const name) {
+  return py::module_::import("sys").attr("modules").attr("get")(name, py::none());
+}
 
 void mark_written(const py::sequence& out) {
   const py::object torch = imported_module("torch");
@@ -112,7 +112,7 @@ py::object Producer::capsule(const bool versioned) const {
 
 py::object export_array(py::array array, const py::handle like) {
   if (py::isinstance<py::array>(like)) return std::move(array);
-  const abi::ExchangeApi* const api = exchange_api(like);
+  const auto [owner, api] = exchange_functions(py::type::handle_of(like));
   if (api != nullptr && api->to_object != nullptr) {
     void* object = nullptr;
     const int failed = api->to_object(make_managed<abi::Versioned>(std::move(array)), &object);
