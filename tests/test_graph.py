@@ -43,6 +43,14 @@ KINDS = {
 }
 
 
+def test_graphs_and_their_parts_are_hashable():
+    """Regression: the attributes of an op are a dict, which has no hash."""
+    graphs = [onedsl.BatchNormTrainingBackward(e).graph(onedsl.TensorSpec((2, 8))) for e in (1, 2)]
+    again = Graph.from_json(graphs[0].to_json())
+    assert len({*graphs, again}) == 2
+    assert hash(again.ops[0]) == hash(graphs[0].ops[0])
+
+
 def dumped(name):
     return (helpers.TESTS / "graphs" / name).read_text()
 

@@ -207,7 +207,9 @@ class CompiledGraph:
             for name, tensor in self._inputs.items()
         }
         buffers = {
-            name: check_like(f"out[{name!r}]", given[name], tensor, "as in the graph")
+            name: check_like(
+                f"out[{name!r}]", given[name], tensor, "as in the graph", is_output=True
+            )
             if name in given
             else new_array(tensor)
             for name, tensor in self._outputs.items()

@@ -206,7 +206,7 @@ class Operator(Generic[Result]):
         if out is not None:
             members = _validation.parse_out(schema, all_outputs, out)
             buffers = tuple(
-                None if value is None else as_numpy(f"out.{port.name}", value)
+                None if value is None else as_numpy(f"out.{port.name}", value, is_output=True)
                 for port, value in zip(schema.outputs, members, strict=True)
             )
             _validation.check_out_memory(schema, arrays, dense, buffers)

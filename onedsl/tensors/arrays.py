@@ -43,25 +43,24 @@ else:  # Python 3.13 is the first one whose TypeVar has defaults
     SrcArray = TypeVar("SrcArray")
 
 
-def as_numpy(name: str, value: object) -> Array:
+def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
     """Return a NumPy array over the memory of an array of any library, or raise.
 
-    Error messages call it `name`. Its dtype may be one that no operator accepts.
+    Error messages call it `name`, and name no copy as a remedy if it is to be written. Its dtype
+    may be one that no operator accepts.
     """
     if isinstance(value, np.ma.MaskedArray):
-        raise TypeError(
-            f"{name} must be a plain array, got a masked array. The mask would be lost: pass "
-            f"{name}.filled()"
-        )
+        remedy = "Pass {}.data" if is_output else "The mask would be lost: pass {}.filled()"
+        got = "got a masked array. " + remedy.format(name)
+        raise TypeError(f"{name} must be a plain array, {got}")
     array = _core.import_array(value)
     if array is None:
-        _reject(name, value)
+        _reject(name, value, is_output)
     dtype = array.dtype
     if not dtype.isnative:
-        raise TypeError(
-            f"{name} must be in native byte order, got {dtype.str}. Convert it with "
-            f"{name}.astype({name}.dtype.newbyteorder('='))"
-        )
+        convert = f"Convert it with {name}.astype({name}.dtype.newbyteorder('='))"
+        remedy = f"Pass an array of dtype {dtype.name}" if is_output else convert
+        raise TypeError(f"{name} must be in native byte order, got {dtype.str}. {remedy}")
     return np.asarray(array).view(DTYPES.get(short_name(dtype), dtype))  # without metadata
 
 
@@ -84,9 +83,11 @@ def same_layout(array: Array, like: Array) -> bool:
     return bool(array.flags.aligned) and same_strides(array, like.strides)
 
 
-def check_like(name: str, value: object, spec: Any, why: str) -> Array:
+def check_like(
+    name: str, value: object, spec: Any, why: str, *, is_output: bool = False
+) -> Array:
     """Return a NumPy array, aligned and with a spec's shape, dtype and byte_strides, or raise."""
-    array = as_numpy(name, value)
+    array = as_numpy(name, value, is_output=is_output)
     got = short_name(array.dtype)
     if got != spec.dtype:
         raise TypeError(f"{name} must be {spec.dtype} {why}, got {got}")
@@ -147,7 +148,7 @@ def aligned_like(like: Array) -> Array:
     return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
 
 
-def _reject(name: str, value: Any) -> NoReturn:
+def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
     """Raise the error for a value that the C++ core does not accept as an array."""
     kind = type(value).__name__
     jax = sys.modules.get("jax")
@@ -173,7 +174,8 @@ def _reject(name: str, value: Any) -> NoReturn:
     if isinstance(rank, int) and rank > MAX_RANK:
         raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {rank}")
     if hasattr(value, "resolve_neg") and value.is_neg():
-        raise TypeError(f"{name} must not be a negative view. Pass {name}.resolve_neg()")
+        remedy = f"torch.empty_like({name})" if is_output else f"{name}.resolve_neg()"
+        raise TypeError(f"{name} must not be a negative view. Pass {remedy}")
     try:
         device = int(value.__dlpack_device__()[0])
         if device in _core.HOST_DEVICES:
