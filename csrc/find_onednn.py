@@ -30,14 +30,26 @@ def environment_prefixes() -> Iterator[Path]:
 
 
 def environment_config() -> Path | None:
-    """Return the CMake folder of a oneDNN in the environment."""
+    """Return the CMake folder of a oneDNN in the environment.
+
+    Raise if a user names folders and none of them has one: the build would use another oneDNN. A
+    conda environment, which conda's compilers add to CMAKE_PREFIX_PATH, need not have one.
+    """
     if directory := os.environ.get(CMAKE_VARIABLE):
         return Path(directory)
+    named = []
     for prefix in environment_prefixes():
-        for lib in ("lib", "lib64"):
-            directory = prefix / lib / "cmake" / "dnnl"
-            if (directory / CONFIG).is_file():
-                return directory
+        for lib in ("lib", "lib64", "lib/*-linux-gnu"):
+            for file in prefix.glob(f"{lib}/cmake/dnnl/{CONFIG}"):
+                return file.parent
+        if str(prefix) != os.environ.get("CONDA_PREFIX"):
+            named.append(str(prefix))
+    if named:
+        raise FileNotFoundError(
+            f"CMAKE_PREFIX_PATH, dnnl_ROOT or DNNLROOT must have oneDNN's {CONFIG} in "
+            f"lib/cmake/dnnl of a folder, got {os.pathsep.join(named)}. Unset the variable to "
+            f"build with oneDNN of PyPI, or set {CMAKE_VARIABLE} to the folder of that file"
+        )
     return None
 
 

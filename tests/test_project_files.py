@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 
 import helpers
 import pytest
@@ -46,6 +47,26 @@ def test_cmake_is_new_enough_for_the_build():
     ]:
         ((major, minor),) = re.findall(pattern, text(path))
         assert (int(major), int(minor)) >= (3, 19), path
+
+
+def test_a_folder_without_onednn_is_not_ignored(tmp_path, monkeypatch):
+    """Regression: CMAKE_PREFIX_PATH without oneDNN's CMake files silently selected PyPI's."""
+    find = runpy.run_path(str(helpers.ROOT / "csrc" / "find_onednn.py"))["environment_config"]
+    for name in ("dnnl_DIR", "dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    assert find() is None
+    for name in ("dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+        with pytest.raises(FileNotFoundError, match=rf"must have oneDNN's .*, got {tmp_path}\. "):
+            find()
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CMAKE_PREFIX_PATH", str(tmp_path))
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
+    assert find() is None
+    folder = tmp_path / "lib" / "x86_64-linux-gnu" / "cmake" / "dnnl"
+    folder.mkdir(parents=True)
+    (folder / "dnnl-config.cmake").touch()
+    assert find() == folder
 
 
 def test_the_extension_imports_nothing_from_the_package():
