@@ -120,7 +120,7 @@ class TestDataFormat:
             others = tuple(i for i in range(len(shape)) if i != axis)
             assert data_format.summed_axes(len(shape)) == others
             beside = tuple(1 if i in others else size for i, size in enumerate(shape))
-            assert data_format.statistics_shape_beside(shape) == beside
+            assert data_format.broadcast_shape(shape) == beside
 
 
 class TestTensorSpec:

@@ -38,7 +38,7 @@ class Setting(NamedTuple):
 
     def per_channel(self, vector: np.ndarray) -> np.ndarray:
         data_format = onedsl.DataFormat(self.data_format)
-        shape = data_format.statistics_shape_beside(self.problem.src.shape)
+        shape = data_format.broadcast_shape(self.problem.src.shape)
         return vector.astype(np.float64).reshape(shape)
 
 

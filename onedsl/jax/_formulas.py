@@ -96,7 +96,7 @@ def summed_axes_and_shape(
     An array of shape (C,) that is reshaped to the second result broadcasts to src.
     """
     data_format = attributes.data_format
-    return data_format.summed_axes(src.ndim), data_format.statistics_shape_beside(src.shape)
+    return data_format.summed_axes(src.ndim), data_format.broadcast_shape(src.shape)
 
 
 def elements_per_channel(src: jax.Array, axes: tuple[int, ...], mesh_axes: MeshAxes = ()) -> int:

@@ -40,11 +40,8 @@ class DataFormat(str, enum.Enum):
         """Return the axes over which statistics are summed: all axes except the channel axis."""
         return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)
 
-    def statistics_shape_beside(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape to which an array of shape (C,) must be reshaped to broadcast.
-
-        It then broadcasts to a tensor of the given shape.
-        """
+    def broadcast_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape in which an array of shape (C,) broadcasts to a tensor of this shape."""
         summed = self.summed_axes(len(shape))
         return tuple(1 if axis in summed else size for axis, size in enumerate(shape))
 

@@ -41,7 +41,7 @@ def _prepare(
         expected = x.shape if is_tensor else (x.shape[parsed.channel_axis],)
         if array is not None and array.shape != expected:
             raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
-        beside = x.shape if is_tensor else parsed.statistics_shape_beside(x.shape)
+        beside = x.shape if is_tensor else parsed.broadcast_shape(x.shape)
         arrays.append(None if array is None else array.reshape(beside))
     return parsed.summed_axes(x.ndim), *arrays
 

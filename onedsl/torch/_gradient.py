@@ -166,7 +166,7 @@ def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
     src, diff_dst, mean, variance, gamma = ctx.saved_tensors
     data_format = parse_data_format(ctx.data_format)
     axes = data_format.summed_axes(src.ndim)
-    beside_src = data_format.statistics_shape_beside(src.shape)
+    beside_src = data_format.broadcast_shape(src.shape)
     batch = ctx.statistics == "batch"
 
     def channels(t: Tensor | None, default: float) -> Tensor:
