@@ -164,6 +164,12 @@ def test_jax(tmp_path, example, library, devices):
         assert abs(numbers(child.stdout.splitlines()[-1])[0] - losses[-1]) < 0.02
 
 
+def test_flax(tmp_path):
+    """The example itself compares its layers with Flax's."""
+    pytest.importorskip("flax")
+    assert run(tmp_path, "jax_flax.py").stdout.count("are those of Flax's layer") == 2
+
+
 def test_compare_data_formats(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
     options = ("2x7x7x512", "40x3x8", "--seconds", "0.01", "--save", "picture.png")

@@ -287,15 +287,39 @@ def test_layers_reject_invalid_arguments(changes, error, message):
         onedsl.jax.batch_norm_frozen(**statistics, **arguments)
 
 
-@pytest.mark.parametrize("name", ["gamma", "beta"])
-def test_dtypes_of_the_parameters(name):
-    """The message does not mention mean if the layer has no such argument."""
-    src, ones = np.ones((2, 8), "f2"), np.ones(8, "f4")
-    half = {name: ones.astype("f2")}
-    with pytest.raises(TypeError, match=f"^{name} must be f32 where src is f16, .*f16$"):
-        onedsl.jax.batch_norm(src, **half, epsilon=EPSILON)
-    with pytest.raises(TypeError, match=f"^{name} must be f32 like mean, got f16$"):
-        onedsl.jax.batch_norm_frozen(src, ones, ones, **half, epsilon=EPSILON)
+@pytest.mark.parametrize("parameter", ["bf16", "f16"])
+@pytest.mark.parametrize("src", ["f32", "f16"])
+def test_parameters_of_16_bits_are_converted(src, parameter):
+    """Results and gradients are those of f32 parameters, the latter rounded to 16 bits."""
+    problem = problem_of(dtype=src)
+    half = [a.astype(helpers.NUMPY[parameter]) for a in (problem.gamma, problem.mean)]
+    rows = {
+        onedsl.jax.batch_norm: (problem.src,),
+        onedsl.jax.batch_norm_frozen: (problem.src, problem.mean, problem.variance),
+    }
+    for layer, inputs in rows.items():
+
+        def loss(*parameters, layer=layer, inputs=inputs):
+            dst = jax.tree.leaves(layer(*inputs, *parameters, epsilon=EPSILON))[0]
+            return (jnp.asarray(problem.diff_dst, "f4") * dst.astype("f4")).sum()
+
+        step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+        (value, got), (wanted_value, wanted) = step(*half), step(*(a.astype("f4") for a in half))
+        assert value == wanted_value
+        for a, b in zip(got, wanted, strict=True):
+            assert a.dtype == helpers.NUMPY[parameter]
+            assert (a == b.astype(a.dtype)).all()
+    inputs = *problem[:4], half[0]
+    got = onedsl.jax.batch_norm_backward(*inputs, epsilon=EPSILON)
+    wanted = onedsl.jax.batch_norm_backward(*inputs[:4], half[0].astype("f4"), epsilon=EPSILON)
+    assert all((a == b).all() for a, b in zip(got, wanted, strict=True))
+
+
+def test_parameters_wider_than_the_statistics_are_rejected():
+    bf16 = helpers.NUMPY["bf16"]
+    src, mean, gamma = np.ones((2, 8), bf16), np.ones(8, bf16), np.ones(8, "f4")
+    with pytest.raises(TypeError, match=r"^gamma must be bf16 like mean, got f32$"):
+        onedsl.jax.batch_norm_frozen(src, mean, mean, gamma, epsilon=EPSILON)
 
 
 def test_epsilon_is_static():

@@ -105,7 +105,8 @@ def batch_norm_backward(
     mean, variance : array, (C,), f32, or bf16 where src is bf16
         Statistics that the forward pass normalized by; the variance is the biased one.
     gamma : array, (C,), dtype of mean, optional
-        Scale of the forward pass. The default is ones.
+        Scale of the forward pass. The default is ones. In all functions, 16-bit parameters are
+        converted to f32 where mean is f32.
     epsilon : float
         Positive and finite; added to the variance.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
@@ -132,8 +133,8 @@ def batch_norm_backward(
     forward and reverse mode, to any order, by JAX's own derivatives of the formulas in `jax.numpy`.
     """
     attributes = parse_attributes(epsilon, data_format, statistics)
-    check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
-    return BatchNormGradients(*_rules.gradients(attributes, src, diff_dst, mean, variance, gamma))
+    others = check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
+    return BatchNormGradients(*_rules.gradients(attributes, src, *others))
 
 
 def batch_norm(
@@ -152,8 +153,8 @@ def batch_norm(
     ----------
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
         Input.
-    gamma, beta : array, (C,), f32, optional
-        Scale and shift. The defaults are ones and zeros.
+    gamma, beta : array, (C,), f32, bf16 or f16, optional
+        Scale and shift. The defaults are ones and zeros. Their gradients have their dtypes.
     epsilon, data_format
         As in `batch_norm_backward`.
 
@@ -185,8 +186,8 @@ def batch_norm(
     ...     return dst, jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, running, new)
     """
     attributes = parse_attributes(epsilon, data_format, "batch")
-    check(TRAINING_LAYER, attributes.data_format, src, gamma, beta)
-    dst, mean, variance = _rules.batch_norm(attributes, src, gamma, beta)
+    others = check(TRAINING_LAYER, attributes.data_format, src, gamma, beta)
+    dst, mean, variance = _rules.batch_norm(attributes, src, *others)
     return dst, mean, variance
 
 
@@ -226,6 +227,6 @@ def batch_norm_frozen(
     the formula above.
     """
     attributes = parse_attributes(epsilon, data_format, "frozen")
-    check(FROZEN_LAYER, attributes.data_format, src, mean, variance, gamma, beta)
-    dst: jax.Array = _rules.batch_norm_frozen(attributes, src, mean, variance, gamma, beta)
+    others = check(FROZEN_LAYER, attributes.data_format, src, mean, variance, gamma, beta)
+    dst: jax.Array = _rules.batch_norm_frozen(attributes, src, *others)
     return dst

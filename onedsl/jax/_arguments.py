@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -54,19 +55,33 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
     )
 
 
-def check(schema: OpSchema, data_format: DataFormat, src: object, *others: object) -> None:
+def check(
+    schema: OpSchema, data_format: DataFormat, src: object, *others: Any
+) -> tuple[jax.Array | None, ...]:
     """Raise if the device, dtype or shape of an input is invalid for the schema.
 
-    `others` are the inputs after src, in the schema's order.
+    `others` are the inputs after src, in the schema's order. Return them, with 16-bit gamma and
+    beta converted to f32 where the statistics are f32.
     """
     tensor = array_info("src", src)
-    rest = [
-        None if value is None and port.optional else array_info(port.name, value)
-        for port, value in zip(schema.inputs[1:], others, strict=True)
-    ]
-    if not any(rest):  # check_inputs needs one statistic: pass the default gamma, (C,) ones
-        rest[0] = _validation.ArrayInfo(tensor.shape[data_format.channel_axis :][:1], "f32")
-    _validation.check_inputs(schema, data_format.channel_axis, [tensor, *rest])
+    infos: list[_validation.ArrayInfo | None] = [tensor]
+    statistics_dtype, checked = "f32", []
+    for port, given in zip(schema.inputs[1:], others, strict=True):
+        value = given
+        info = None if value is None and port.optional else array_info(port.name, value)
+        if info and port.name == "mean":
+            statistics_dtype = info.dtype
+        if info and port.name in ("gamma", "beta") and statistics_dtype == "f32":
+            info, value = dataclasses.replace(info, dtype="f32"), value.astype(np.float32)
+        infos.append(info)
+        checked.append(value)
+    if not any(infos[1:]):
+        # check_inputs also checks src's rank, but needs a statistic: the default gamma. A src of
+        # too low rank has no channel axis, and gets the shape ().
+        shape = tensor.shape[data_format.channel_axis :][:1]
+        infos[1] = _validation.ArrayInfo(shape, "f32")
+    _validation.check_inputs(schema, data_format.channel_axis, infos)
+    return tuple(checked)
 
 
 def array_info(name: str, value: object) -> _validation.ArrayInfo:
