@@ -82,6 +82,13 @@ def test_operators_do_not_import_integrations(folder):
             assert not any(i.startswith(f"onedsl.{folder}") for i in imported(name, path)), name
 
 
+def test_the_reference_imports_nothing_that_it_judges():
+    for name, path in modules().items():
+        if name.startswith("onedsl.testing"):
+            allowed = re.compile(r"onedsl\.(testing|tensors)\b|onedsl$")
+            assert all(map(allowed.match, imported(name, path))), name
+
+
 def test_files_are_short():
     for path in [*sources(), *PACKAGE.rglob("*.py")]:
         assert len(path.read_text().splitlines()) < 360, path

@@ -15,7 +15,7 @@ import numpy as np
 from .. import _core
 from ..graph import Graph, LogicalTensor
 from ..graph._check import check_op, port_error, ports_of
-from ..operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
+from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.timing import NoiseMonitor, noise_warning, samples_of
 from ..tensors.arrays import new_array
@@ -196,7 +196,7 @@ def _show(
     call: Call,
     results: dict[str, Any],
     times: dict[str, float],
-    reference: BatchNormGradients,
+    reference: tuple[Any, ...],
 ) -> bool:
     """Print a table of the errors and times, and return whether all outputs pass."""
     out = console()

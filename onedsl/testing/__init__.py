@@ -12,6 +12,7 @@ from ._reference import (
     batch_norm_relu_backward,
     batch_normalization_grad,
 )
+from ._results import Forward, FrozenGradients, Gradients, ReLUGradients
 
 __docformat__ = "numpy"
 
@@ -19,7 +20,11 @@ __all__ = [
     "ONEDNN_SUM_ERROR",
     "SUM_TOLERANCES",
     "TOLERANCES",
+    "Forward",
+    "FrozenGradients",
+    "Gradients",
     "Problem",
+    "ReLUGradients",
     "assert_close",
     "batch_norm",
     "batch_norm_backward",

@@ -8,14 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..operators import _attributes, _validation
-from ..operators.batch_norm_forward_training import BatchNormForward
-from ..operators.batch_norm_relu_training_backward import BatchNormReLUGradients
-from ..operators.batch_norm_training_backward import BatchNormGradients
-from ..operators.batch_normalization_grad import SCHEMA, BatchNormalizationGradients
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
+from ._results import Float64, Forward, FrozenGradients, Gradients, ReLUGradients
 
-Float64 = npt.NDArray[np.float64]
+# Nothing is imported from onedsl.operators, which this module judges.
 
 
 def copied(value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
@@ -27,23 +23,40 @@ def copied(value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDAr
 def _prepare(
     src: npt.ArrayLike, data_format: DataFormatLike, **others: npt.ArrayLike | None
 ) -> tuple[Any, ...]:
-    """Return the axes of sums, and src and the others in float64, in shapes that broadcast.
+    """Convert the arrays to float64, and reshape statistics so that they broadcast to src.
 
-    Raise ValueError for an invalid shape. None stays None.
+    Return the axes of the sums, src, and the others, where None stays None. Raise ValueError for an
+    invalid shape.
     """
     x, parsed = copied(src, np.float64), parse_data_format(data_format)
     if x.ndim < 2:
         raise ValueError(f"src must have at least 2 dimensions, got {x.ndim}")
+    channels = (x.shape[parsed.channel_axis],)
     arrays: list[Float64 | None] = [x]
     for name, other in others.items():
-        array = None if other is None else copied(other, np.float64)
-        is_tensor = name in ("diff_dst", "dst", "residual")
-        expected = x.shape if is_tensor else (x.shape[parsed.channel_axis],)
-        if array is not None and array.shape != expected:
+        if other is None:
+            arrays.append(None)
+            continue
+        array = copied(other, np.float64)
+        is_statistic = name in ("mean", "variance", "gamma", "beta")
+        expected = channels if is_statistic else x.shape
+        if array.shape != expected:
             raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
-        beside = x.shape if is_tensor else parsed.broadcast_shape(x.shape)
-        arrays.append(None if array is None else array.reshape(beside))
+        arrays.append(array.reshape(parsed.broadcast_shape(x.shape)) if is_statistic else array)
     return parsed.summed_axes(x.ndim), *arrays
+
+
+def _check(name: str, is_valid: bool, requirement: str, value: object) -> None:
+    """Raise ValueError unless an attribute is valid."""
+    if not is_valid:
+        raise ValueError(f"{name} must be {requirement}, got {value!r}")
+
+
+def _rstd(variance: Float64, epsilon: float) -> Float64:
+    """Return 1 / sqrt(variance + epsilon)."""
+    _check("epsilon", 0 < epsilon < np.inf, "positive and finite", epsilon)
+    result: Float64 = 1 / np.sqrt(variance + epsilon)
+    return result
 
 
 def batch_norm(
@@ -88,7 +101,7 @@ def batch_norm(
     )
     mu = x.mean(axes, keepdims=True) if mu is None else mu
     var = x.var(axes, keepdims=True) if var is None else var
-    result: Float64 = (x - mu) / np.sqrt(var + _attributes.parse_epsilon(epsilon))
+    result: Float64 = (x - mu) * _rstd(var, epsilon)
     if scale is not None:
         result = result * scale
     return result if shift is None else result + shift
@@ -104,7 +117,7 @@ def batch_norm_backward(
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
     statistics: Literal["batch", "frozen"] = "batch",
-) -> BatchNormGradients:
+) -> Gradients:
     """Compute the gradients of batch normalization in float64.
 
     Parameters
@@ -117,7 +130,7 @@ def batch_norm_backward(
 
     Returns
     -------
-    BatchNormGradients
+    Gradients
         Float64 arrays. For an empty src, diff_gamma and diff_beta are zeros.
 
     Notes
@@ -130,7 +143,7 @@ def batch_norm_backward(
         src, data_format, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma
     )
     diff_src, *sums = _gradients(*arrays, epsilon=epsilon, statistics=statistics)
-    return BatchNormGradients(diff_src, *(total.reshape(-1) for total in sums))
+    return Gradients(diff_src, *(total.reshape(-1) for total in sums))
 
 
 def batch_normalization_grad(
@@ -141,7 +154,7 @@ def batch_normalization_grad(
     scale: npt.ArrayLike,
     *,
     epsilon: float,
-) -> BatchNormalizationGradients:
+) -> FrozenGradients:
     """Compute DirectML's gradients for frozen statistics in float64.
 
     Parameters
@@ -151,13 +164,22 @@ def batch_normalization_grad(
 
     Returns
     -------
-    BatchNormalizationGradients
+    FrozenGradients
         Float64 arrays.
     """
-    arrays = [copied(array, np.float64) for array in (input, input_gradient, mean, variance, scale)]
-    infos = [_validation.ArrayInfo(array.shape, "f32") for array in arrays]
-    _validation.check_inputs(SCHEMA, None, infos)
-    return BatchNormalizationGradients(*_gradients(*arrays, epsilon=epsilon, statistics="frozen"))
+    x, *others = (copied(a, np.float64) for a in (input, input_gradient, mean, variance, scale))
+    if x.ndim < 1:
+        raise ValueError(f"input must have at least 1 dimension, got {x.ndim}")
+    names = ["input_gradient", "mean", "variance", "scale"]
+    expected = x.shape
+    for name, array in zip(names, others, strict=True):
+        if name == "mean" and array.ndim == x.ndim:
+            expected = tuple(
+                1 if size == 1 else full for size, full in zip(array.shape, x.shape, strict=True)
+            )
+        if array.shape != expected:
+            raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
+    return FrozenGradients(*_gradients(x, *others, epsilon=epsilon, statistics="frozen"))
 
 
 def _gradients(
@@ -174,10 +196,10 @@ def _gradients(
 
     mean, variance and gamma broadcast to x. Sums are over the axes where they do.
     """
-    _attributes.parse_statistics(statistics)
+    _check("statistics", statistics in ("batch", "frozen"), "'batch' or 'frozen'", statistics)
     sizes = zip(mean.shape, x.shape, strict=True)
     axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
-    rstd = 1 / np.sqrt(variance + _attributes.parse_epsilon(epsilon))
+    rstd = _rstd(variance, epsilon)
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)
     diff_gamma: Float64 = np.sum(dy * xhat, axis=axes, keepdims=True)
@@ -201,7 +223,7 @@ def batch_norm_forward_training(
     data_format: DataFormatLike = DataFormat.NXC,
     relu: bool = False,
     clip: float | None = None,
-) -> BatchNormForward:
+) -> Forward:
     """Compute the forward pass of training in float64, optionally with a residual and ReLU.
 
     Parameters
@@ -214,17 +236,17 @@ def batch_norm_forward_training(
 
     Returns
     -------
-    BatchNormForward
+    Forward
         Float64 arrays. For an empty src the running statistics are unchanged and the batch
         statistics are zeros.
     """
     axes, x, *old, added = _prepare(
         src, data_format, mean=mean, variance=variance, residual=residual
     )
-    keep = _attributes.parse_momentum(momentum)
-    keep = _core.DEFAULT_MOMENTUM if keep is None else keep
-    if _attributes.parse_clip(clip) and not relu:
-        raise ValueError(f"clip must be None without relu=True, got {clip}")
+    keep = 0.5 if momentum is None else momentum
+    _check("momentum", 0 <= keep <= 1, "from 0 to 1", momentum)
+    _check("clip", clip is None or 0 < clip < np.inf, "positive and finite, or None", clip)
+    _check("clip", clip is None or relu, "None without relu=True", clip)
     running = [statistic.reshape(-1) for statistic in old]
     batch = [0 * statistic for statistic in running]
     if x.size:
@@ -237,7 +259,7 @@ def batch_norm_forward_training(
         dst = dst + added
     if relu:
         dst = np.clip(dst, 0, clip)  # propagates NaN
-    return BatchNormForward(dst, *running, *batch)
+    return Forward(dst, *running, *batch)
 
 
 def batch_norm_relu_backward(
@@ -251,7 +273,7 @@ def batch_norm_relu_backward(
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
     clip: float | None = None,
-) -> BatchNormReLUGradients:
+) -> ReLUGradients:
     """Compute the gradients of batch normalization followed by ReLU in float64.
 
     Parameters
@@ -263,7 +285,7 @@ def batch_norm_relu_backward(
 
     Returns
     -------
-    BatchNormReLUGradients
+    ReLUGradients
         Float64 arrays.
 
     Notes
@@ -273,10 +295,10 @@ def batch_norm_relu_backward(
     diff_residual.
     """
     _, _, output, diff_output = _prepare(src, data_format, dst=dst, diff_dst=diff_dst)
-    clip = _attributes.parse_clip(clip)
+    _check("clip", clip is None or 0 < clip < np.inf, "positive and finite, or None", clip)
     is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
     diff_residual = np.where(is_zero, 0, diff_output)
     gradients = batch_norm_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
-    return BatchNormReLUGradients(*gradients, diff_residual)
+    return ReLUGradients(*gradients, diff_residual)

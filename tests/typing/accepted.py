@@ -169,24 +169,25 @@ def reference() -> None:
     assert_type(problem, testing.Problem)
     src, diff_dst, mean, variance, gamma = problem
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5, statistics="batch")
-    assert_type(expected, onedsl.BatchNormGradients)
+    assert_type(expected, testing.Gradients)
     actual = onedsl.BatchNormTrainingBackward(1e-5)(*problem)
     testing.assert_close(actual, expected, backend="onednn", factor=1 + testing.ONEDNN_SUM_ERROR)
     assert_type(testing.relative_l2(actual.diff_src, expected.diff_src), float)
     testing.batch_norm(src, gamma, epsilon=1e-5, mean=mean, variance=variance)
-    testing.batch_normalization_grad(
+    frozen = testing.batch_normalization_grad(
         src, diff_dst, mean[None], variance[None], gamma[None], epsilon=1e-5
     )
+    assert_type(frozen, testing.FrozenGradients)
     normalized = testing.batch_norm_forward_training(
         src, mean, variance, epsilon=1e-5, momentum=0.9, relu=True, clip=6.0
     )
-    assert_type(normalized, onedsl.BatchNormForward)
+    assert_type(normalized, testing.Forward)
     op = onedsl.BatchNormReLUForwardTraining(1e-5, 0.9, clip=6.0)
     testing.assert_close(op(src, mean, variance), normalized)
     masked = testing.batch_norm_relu_backward(
         src, diff_dst, mean, variance, gamma, normalized.dst, epsilon=1e-5, clip=6.0
     )
-    assert_type(masked, onedsl.BatchNormReLUGradients)
+    assert_type(masked, testing.ReLUGradients)
     print(testing.TOLERANCES["f32"], testing.SUM_TOLERANCES["f32"])
 
 
