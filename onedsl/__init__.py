@@ -10,6 +10,14 @@
 - `BatchNormTrainingBackprop`, `BatchNormalizationGrad`: the gradient with the names of oneDNN's
   Graph specification and of DirectML.
 
+Which gradient do I want?
+
+- Statistics of the batch (training): `BatchNormTrainingBackward`. With ``outputs="diff_src"`` it
+  ignores gamma, as oneDNN documents. `BatchNormTrainingBackprop` differs only in using gamma there.
+- Constant statistics (evaluation, fine-tuning with frozen layers): `BatchNormalizationGrad`.
+- Tensors of autograd or tracers: ``batch_norm_backward`` of `onedsl.torch` and `onedsl.jax`, for
+  both kinds of statistics. It always uses gamma.
+
 **Arguments and results**
 
 - `TensorSpec`, `DataFormat`: descriptions of tensors.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import helpers
 import pytest
 from helpers import EPSILON
@@ -44,9 +46,8 @@ def test_the_gradient_of_an_expanded_tensor_has_pytorchs_strides():
 
 
 @helpers.types
-@pytest.mark.parametrize("outputs", ["all", "diff_src"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-def test_against_the_reference(dtype, stats, outputs, data_format):
+def test_against_the_reference(dtype, stats, data_format):
     problem = helpers.case((4, 6, 5, 6), dtype, stats, data_format).problem
     for statistics in "batch", "frozen":
         got = onedsl_torch.batch_norm_backward(
@@ -54,14 +55,10 @@ def test_against_the_reference(dtype, stats, outputs, data_format):
             epsilon=EPSILON,
             data_format=data_format,
             statistics=statistics,
-            outputs=outputs,
         )
         expected = testing.batch_norm_backward(
             *problem, epsilon=EPSILON, data_format=data_format, statistics=statistics
         )
-        if outputs == "diff_src":
-            assert got[1:] == (None, None)
-            expected = onedsl.BatchNormGradients(expected.diff_src)
         testing.assert_close(back(got), expected)
 
 
@@ -71,7 +68,8 @@ def test_against_the_reference(dtype, stats, outputs, data_format):
         ({"epsilon": -1.0}, ValueError, "epsilon"),
         ({"data_format": "NHWC"}, ValueError, "data_format"),
         ({"statistics": "running"}, ValueError, "statistics must be"),
-        ({"outputs": "diff_gamma"}, ValueError, "outputs must be"),
+        ({"output_mask": (True, True)}, ValueError, r"output_mask must be .*, got \(True, True\)"),
+        ({"output_mask": "all"}, ValueError, "output_mask must be three bools, got 'all'"),
     ],
 )
 def test_invalid_attributes(change, error, message):
@@ -104,12 +102,23 @@ def test_tensors_on_different_devices():
         onedsl_torch.batch_norm_backward(*meta[:2], meta[2][:1], *meta[3:], epsilon=EPSILON)
 
 
-def test_gamma_affects_diff_src_as_the_only_output():
+@pytest.mark.parametrize("mask", list(itertools.product([True, False], repeat=3)), ids=str)
+def test_output_mask_is_that_of_pytorch(mask):
+    """Also gamma affects diff_src as the only output."""
     src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
+    inputs = diff_dst, src, gamma, None, None, mean, (variance + EPSILON).rsqrt()
+    wanted = torch.ops.aten.native_batch_norm_backward(*inputs, True, EPSILON, mask)
     call = onedsl_torch.batch_norm_backward
-    every = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
-    one = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON, outputs="diff_src")
-    assert torch.equal(every.diff_src, one.diff_src)
+    src.requires_grad_()
+    got = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON, output_mask=mask)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    if any(mask):  # the second derivatives with respect to the returned gradients
+        (second,) = torch.autograd.grad([t.sum() for t in got if t is not None], src)
+        every = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+        kept = [t.sum() for t, keep in zip(every, mask, strict=True) if keep]
+        assert torch.equal(second, torch.autograd.grad(kept, src)[0])
 
 
 @modes

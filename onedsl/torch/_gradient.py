@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..operators import _attributes, _validation
+from ..operators import _attributes
 from ..operators._operator import ChannelOperator
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
 from ..tensors.spec import DataFormatLike, parse_data_format
@@ -25,7 +26,7 @@ def batch_norm_backward(
     epsilon: float,
     data_format: DataFormatLike = "NCX",
     statistics: Literal["batch", "frozen"] = "batch",
-    outputs: Literal["all", "diff_src"] = "all",
+    output_mask: Sequence[bool] = (True, True, True),
 ) -> BatchNormGradients[Tensor]:
     """Compute the gradients of batch normalization.
 
@@ -44,7 +45,8 @@ def batch_norm_backward(
         Statistics of the forward pass. variance is the biased variance, not an inverse standard
         deviation.
     gamma : Tensor, (C,), dtype of mean, optional
-        The layer's weight, ones by default. It also affects the result of ``outputs="diff_src"``.
+        The layer's weight, ones by default. It affects diff_src for every `output_mask`, unlike in
+        `onedsl.BatchNormTrainingBackward` with ``outputs="diff_src"``.
     epsilon : float
         Added to the variance under the square root. Positive and finite.
     data_format : {"NCX", "NXC"} or DataFormat, default "NCX"
@@ -52,14 +54,15 @@ def batch_norm_backward(
         layout is allowed.
     statistics : {"batch", "frozen"}
         Whether mean and variance are those of src (training) or constants (evaluation).
-    outputs : {"all", "diff_src"}
-        What to compute.
+    output_mask : sequence of three bools
+        Whether to return diff_src, diff_gamma and diff_beta, as in PyTorch's own function. Without
+        both of the last two, their sums are not written; diff_src is always computed.
 
     Returns
     -------
     BatchNormGradients
         Tensors. diff_src has the strides of src. diff_gamma and diff_beta, (C,), have the dtype of
-        mean, and are None if not computed.
+        mean. Those that `output_mask` excludes are None.
 
     Raises
     ------
@@ -74,11 +77,15 @@ def batch_norm_backward(
     Strided tensors are supported, and copied first if they are not dense as in that operator.
     """
     epsilon = _attributes.parse_epsilon(epsilon)
-    sums = _validation.parse_outputs(outputs, SCHEMA)
+    mask = tuple(output_mask)
+    if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
+        raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
+    sums = mask[1] or mask[2]
     gradients = torch.ops.onedsl.batch_norm_backward(
         src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
     )
-    return BatchNormGradients(*gradients)
+    every = (*gradients, None, None)[:3]
+    return BatchNormGradients(*(t if kept else None for t, kept in zip(every, mask, strict=True)))
 
 
 torch.library.define(

@@ -1,6 +1,6 @@
 """A program with PyTorch that type checkers accept and that runs."""
 
-from typing import assert_type
+from typing import TYPE_CHECKING, assert_type
 
 import torch
 
@@ -21,7 +21,8 @@ def operators(x: torch.Tensor, ones: torch.Tensor) -> None:
 
 def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     gradient = onedsl.torch.batch_norm_backward
-    grads = gradient(x, x, ones, ones, ones, epsilon=1e-5, statistics="frozen", outputs="diff_src")
+    mask = True, False, True
+    grads = gradient(x, x, ones, ones, epsilon=1e-5, statistics="frozen", output_mask=mask)
     assert_type(grads, onedsl.BatchNormGradients[torch.Tensor])
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     assert_type(onedsl.torch.SyncBatchNorm.convert_sync_batchnorm(model), torch.nn.Module)
@@ -32,12 +33,14 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
         onedsl.torch.BatchNormReLU1d(3),
         onedsl.torch.BatchNormReLU2d(3, clip=6.0),
         onedsl.torch.BatchNormReLU3d(3),
-        onedsl.torch.BatchNormAddReLU1d(3, eps=1e-3),
+        onedsl.torch.BatchNormAddReLU1d(3, 1e-3, affine=False),
         onedsl.torch.BatchNormAddReLU2d(3),
         onedsl.torch.BatchNormAddReLU3d(3),
         onedsl.torch.SyncBatchNorm(3, process_group=None),
     ):
         print(layer.num_features, layer.eps)
+    if TYPE_CHECKING:
+        onedsl.torch.BatchNormReLU2d(8, epsilon=1e-3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def main() -> None:
