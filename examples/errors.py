@@ -64,21 +64,19 @@ def inputs(elements: int) -> Iterator[tuple[str, testing.Problem]]:
 
 
 def exact_gradients(problem: testing.Problem) -> Gradients:
-    """Compute the gradients with exact sums, and in float64 from there.
+    """Compute the gradients with exact sums, and diff_src in float64.
 
     Products of two values of 24 bits are exact in float64, so all terms of
     ``sum(diff_dst * src) - sum(diff_dst * mean)`` are exact, although their differences are not.
     """
-    x, dy, mean, variance, gamma = (a.astype(np.float64) for a in problem)
-    rstd = 1 / np.sqrt(variance + EPSILON)
+    x, dy, mean, variance, _ = (a.astype(np.float64) for a in problem)
     diff_beta, diff_gamma = np.empty_like(mean), np.empty_like(mean)
     for channel, m in enumerate(mean):
         a, b = x[..., channel].ravel(), dy[..., channel].ravel()
         diff_beta[channel] = math.fsum(b)
-        diff_gamma[channel] = math.fsum(np.concatenate([a * b, -m * b])) * rstd[channel]
-    count = x.size // mean.size
-    centered = dy - diff_beta / count - (x - mean) * rstd * diff_gamma / count
-    return gamma * rstd * centered, diff_gamma, diff_beta
+        diff_gamma[channel] = math.fsum(np.concatenate([a * b, -m * b]))
+    diff_src = testing.batch_norm_backward(*problem, epsilon=EPSILON).diff_src
+    return diff_src, diff_gamma / np.sqrt(variance + EPSILON), diff_beta
 
 
 def compute(name: str, problem: testing.Problem, data_format: Literal["NXC", "NCX"]) -> Gradients:

@@ -24,7 +24,10 @@ class OneDNNError(RuntimeError):
 
 
 class UnsupportedError(OneDNNError, NotImplementedError):
-    """oneDNN cannot run the operation. The message contains the reason."""
+    """oneDNN has no kernel for these types on this CPU, this shape or this graph.
+
+    The message has the reason. ``backend="native"`` runs every valid call of an operator.
+    """
 
 
 class GammaIgnoredWarning(UserWarning):
