@@ -47,6 +47,23 @@ def test_pages_have_parameters_and_returns_of_calls(pages, name):
     assert re.search(r'<h6 id="returns\S*">Returns</h6>', docstring)
 
 
+@pytest.mark.parametrize(
+    ("library", "name"), [("torch", "batch_norm_backward"), ("jax", "batch_norm")]
+)
+def test_pages_of_the_frameworks(pages, library, name):
+    """Regression: without __docformat__ all parameters were one paragraph."""
+    pytest.importorskip(library)
+    page = pages[f"onedsl.{library}"]
+    section = page[page.index(f'id="{name}"') :].partition('class="docstring"')[2]
+    assert re.search(r'<h6 id="parameters\S*">Parameters</h6>', section.partition("</section>")[0])
+
+
+def test_signatures_have_one_name_for_the_arrays_of_all_libraries(pages):
+    for page in pages.values():
+        for signature in re.findall(r'<span class="signature.*', page):
+            assert not re.search(r"\bArray\b.*\|.*ndarray", re.sub("<.*?>", "", signature))
+
+
 def test_the_overview_lists_every_name():
     listed = {*re.findall(r"`(\w+)`", onedsl.__doc__), "__version__"}
     assert set(onedsl.__all__) <= listed

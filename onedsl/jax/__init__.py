@@ -53,9 +53,7 @@ them; threadpoolctl sets it only for the thread that calls threadpoolctl.
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
-
-import numpy.typing as npt
+from typing import Any, Literal, Protocol
 
 try:
     import jax
@@ -69,9 +67,12 @@ except ImportError as _error:
     ) from _error
 
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..tensors.arrays import AnyArray
 from ..tensors.spec import DataFormat, DataFormatLike
 from . import _rules
 from ._arguments import FROZEN_LAYER, TRAINING_LAYER, check, parse_attributes
+
+__docformat__ = "numpy"
 
 __all__ = ["batch_norm", "batch_norm_backward", "batch_norm_frozen"]
 
@@ -80,7 +81,10 @@ def __dir__() -> list[str]:
     return __all__
 
 
-Array: TypeAlias = jax.Array | npt.NDArray[Any]
+class Array(AnyArray, Protocol):
+    """An array of JAX or NumPy, for type checkers."""
+
+    def astype(self, dtype: Any, /) -> Any: ...
 
 
 def batch_norm_backward(

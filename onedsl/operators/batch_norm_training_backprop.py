@@ -2,11 +2,11 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Generic, Literal
+from typing import Generic, Literal, overload
 
 from .. import _core
-from .._compat import NamedTuple
-from ..tensors.arrays import AnyArray, SrcArray
+from .._compat import NamedTuple, default_arguments
+from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import DataFormat, DataFormatLike
 from ._operator import ChannelOperator
@@ -14,14 +14,15 @@ from ._schema import OpSchema
 from .batch_norm_training_backward import Out
 
 
-class BatchNormDeltas(NamedTuple, Generic[SrcArray]):
+@default_arguments
+class BatchNormDeltas(NamedTuple, Generic[SrcArray, SumArray]):
     """The outputs of `BatchNormTrainingBackprop`. Those that were not requested are None."""
 
     input_delta: SrcArray
     """Gradient with respect to input_forward: an array with its type, shape, dtype and layout."""
-    gamma_delta: Any = None
+    gamma_delta: SumArray = None  # type: ignore[assignment]
     """Gradient with respect to gamma: shape (C,), mean's dtype."""
-    beta_delta: Any = None
+    beta_delta: SumArray = None  # type: ignore[assignment]
     """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
@@ -74,6 +75,32 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
 
+    @overload
+    def __call__(
+        self,
+        input_forward: SrcArray,
+        output_delta: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["all"] = "all",
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormDeltas[SrcArray]: ...
+    @overload
+    def __call__(
+        self,
+        input_forward: SrcArray,
+        output_delta: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["input_delta"],
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormDeltas[SrcArray, None]: ...
     def __call__(
         self,
         input_forward: SrcArray,

@@ -2,12 +2,12 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Generic, Literal
+from typing import Generic, Literal, overload
 
 from .. import _core
-from .._compat import NamedTuple
+from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
-from ..tensors.arrays import AnyArray, SrcArray
+from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from ._operator import ChannelOperator
@@ -17,14 +17,15 @@ from ._sums import BatchNormSums
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
 
-class BatchNormGradients(NamedTuple, Generic[SrcArray]):
+@default_arguments
+class BatchNormGradients(NamedTuple, Generic[SrcArray, SumArray]):
     """The outputs of `BatchNormTrainingBackward`. Those that were not requested are None."""
 
     diff_src: SrcArray
     """Gradient with respect to src: an array with its type, shape, dtype and memory layout."""
-    diff_gamma: Any = None
+    diff_gamma: SumArray = None  # type: ignore[assignment]
     """Gradient with respect to gamma: shape (C,), mean's dtype."""
-    diff_beta: Any = None
+    diff_beta: SumArray = None  # type: ignore[assignment]
     """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
@@ -88,6 +89,32 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
 
+    @overload
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["all"] = "all",
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormGradients[SrcArray]: ...
+    @overload
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        *,
+        outputs: Literal["diff_src"],
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormGradients[SrcArray, None]: ...
     def __call__(
         self,
         src: SrcArray,
@@ -164,8 +191,9 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     ) -> BatchNormGradients[SrcArray]:
         """Compute the gradients of a part of the batch: the second of the two passes of a call.
 
-        sums is the sum of the results of `reduce` for all parts. The other arguments are those of a
-        call, for this part.
+        sums is the sum of the results of `reduce` for all parts. (The type of Python's ``sum()``
+        includes 0, its result for no parts, which raises TypeError here.) The other arguments are
+        those of a call, for this part.
 
         Returns
         -------

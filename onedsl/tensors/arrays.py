@@ -17,15 +17,11 @@ Array = npt.NDArray[Any]
 _LINE = 64  # bytes of a cache line
 
 
-class SupportsDLPack(Protocol):
-    """An array that exports its memory through DLPack, such as NumPy's and PyTorch's."""
+class AnyArray(Protocol):
+    """An array of any library, for type checkers. It must also have ``__dlpack__``.
 
-    def __dlpack__(self) -> Any: ...
-    def __dlpack_device__(self) -> tuple[Any, Any]: ...
-
-
-class HasShapeAndDtype(Protocol):
-    """An array whose type stubs do not declare ``__dlpack__``, such as JAX's."""
+    The type stubs of some libraries, such as JAX's, do not declare that method.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...  # noqa: D102
@@ -33,14 +29,13 @@ class HasShapeAndDtype(Protocol):
     def dtype(self) -> Any: ...  # noqa: D102
 
 
-AnyArray = SupportsDLPack | HasShapeAndDtype
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
 
     SrcArray = _TypeVar("SrcArray", bound=AnyArray, default=Any)
+    SumArray = _TypeVar("SumArray", default=Any)
 else:  # Python 3.13 is the first one whose TypeVar has defaults
-    SrcArray = TypeVar("SrcArray")
+    SrcArray, SumArray = TypeVar("SrcArray"), TypeVar("SumArray")
 
 
 def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:

@@ -51,6 +51,8 @@ from ._relu_layers import (
 )
 from ._sync import SyncBatchNorm
 
+__docformat__ = "numpy"
+
 __all__ = [
     "BatchNormAddReLU1d",
     "BatchNormAddReLU2d",

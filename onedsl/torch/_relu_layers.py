@@ -16,8 +16,23 @@ from ._steps import count_step, in_fx, running_statistics
 class _Layer(nn.modules.batchnorm._BatchNorm):
     clip: float | None
 
-    def __init__(self, num_features: int, *, clip: float | None = None, **kwargs: Any) -> None:
-        super().__init__(num_features, **kwargs)
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        clip: float | None = None,
+    ) -> None:
+        options = {} if bias else {"bias": False}  # older versions of PyTorch do not have it
+        super().__init__(
+            num_features, eps, momentum, affine, track_running_stats, device, dtype, **options
+        )
         self.clip = _attributes.parse_clip(clip)
 
     def extra_repr(self) -> str:
@@ -73,10 +88,10 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     ----------
     num_features : int
         Number of channels.
+    eps, momentum, affine, track_running_stats, device, dtype, bias
+        As in the layer without the ReLU. ``bias=False`` needs a PyTorch whose layer has it.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
-    **kwargs
-        Arguments of the layer without the ReLU: eps, momentum, affine, track_running_stats, ...
 
     Notes
     -----

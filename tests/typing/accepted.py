@@ -22,7 +22,9 @@ def direct(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) ->
     assert_type(grads, onedsl.BatchNormGradients[Float32])
     assert_type(grads.diff_src, Float32)
     diff_src, diff_gamma, diff_beta = grads
-    op(src, diff_dst, mean, variance, outputs="diff_src", backend="native")
+    alone = op(src, diff_dst, mean, variance, outputs="diff_src", backend="native")
+    assert_type(alone, onedsl.BatchNormGradients[Float32, None])
+    assert_type(alone.diff_gamma, None)
     op(src, diff_dst, mean, variance, out=grads, backend="auto")
     op(src=src, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma, outputs="all")
     op(src, diff_dst, mean, variance, out=(diff_src, diff_gamma, diff_beta))
