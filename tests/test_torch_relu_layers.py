@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 
 import helpers
 import pytest
@@ -244,6 +245,15 @@ def test_compile(train, with_residual):
 def test_exported_programs_contain_no_operators_of_onedsl():
     program = torch.export.export(make(2, False), inputs(2, "f32")[:1])
     assert "onedsl" not in str(program.graph)
+
+
+def test_parameters_are_those_of_the_layer_without_relu():
+    ours = dict(inspect.signature(onedsl_torch.BatchNormReLU2d).parameters)
+    theirs = inspect.signature(nn.BatchNorm2d).parameters
+    for name, parameter in theirs.items():
+        assert ours[name].default == parameter.default
+        assert ours[name].kind == parameter.kind
+    assert ours.keys() - theirs.keys() <= {"bias", "clip"}
 
 
 def test_repr_and_errors():
