@@ -113,6 +113,14 @@ def test_results_are_not_the_callers_arrays():
     assert not np.shares_memory(got.running_variance, variance)
 
 
+def test_default_momentum():
+    inputs = helpers.case((4, 8), "f32", "f32", "NXC").problem[:1] + (np.full(8, 3, "f4"),) * 2
+    op = onedsl.BatchNormForwardTraining(1e-5)
+    expected = testing.batch_norm_forward_training(*inputs, epsilon=1e-5)
+    for backend in helpers.BACKENDS:
+        testing.assert_close(op(*inputs, backend=backend), expected, backend=backend)
+
+
 def test_invalid_arguments():
     with pytest.raises(ValueError, match=r"mean must have shape \(3,\), got \(1,\)"):
         testing.batch_norm_backward(np.ones((2, 3)), np.ones((2, 3)), [1.0], [1.0], epsilon=1e-5)

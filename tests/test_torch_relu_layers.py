@@ -254,6 +254,8 @@ def test_parameters_are_those_of_the_layer_without_relu():
         assert ours[name].default == parameter.default
         assert ours[name].kind == parameter.kind
     assert ours.keys() - theirs.keys() <= {"bias", "clip"}
+    for options in WITHOUT_BIAS:
+        assert onedsl_torch.BatchNormReLU2d(4, **options).bias is None
 
 
 def test_repr_and_errors():
