@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+from xml.etree import ElementTree
 
 import helpers
 import pytest
@@ -172,12 +173,46 @@ def test_drawing_as_png(tmp_path):
     assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
 
 
+def test_drawings_show_text_as_it_is(tmp_path):
+    """Formulas and control characters of a file are not interpreted; long texts are shortened."""
+    mpl = pytest.importorskip("matplotlib")
+    document = json.loads(changed((*OP, "kind"), "$\\frac{$\x1b<&"))
+    (op,) = document["graph"]
+    op["attrs"] = {"$x_2": {"type": "string", "value": "$\\frac{$" * 999}}
+    op["inputs"][0]["dtype"] = "$^$"
+    document["version"] = "$\\frac{$"
+    with mpl.rc_context({"svg.fonttype": "none", "text.usetex": True}):
+        Graph.from_json(json.dumps(document)).draw(tmp_path / "graph.svg")
+    texts = ElementTree.parse(tmp_path / "graph.svg").iter("{http://www.w3.org/2000/svg}text")
+    shown = [text.text or "" for text in texts]
+    assert "oneDNN $\\frac{$, cpu" in shown
+    assert "$\\frac{$\\x1b<&" in shown
+    assert any(text.startswith("$x_2 = $\\frac{$$\\f") and text.endswith("…") for text in shown)
+    assert max(map(len, shown)) < 70
+
+
+def test_drawings_have_a_limited_size(tmp_path):
+    pytest.importorskip("matplotlib")
+    graph = Graph.from_json(changed(OUTPUT, []))
+    attrs = dict.fromkeys(map(str, range(100)), 1)
+    (tmp_path / "graph.svg").write_text("")
+    for ops in (
+        graph.ops * 27,
+        (dataclasses.replace(graph.ops[0], inputs=graph.ops[0].inputs * 40),),
+        (dataclasses.replace(graph.ops[0], attrs=attrs),) * 7,
+    ):
+        with pytest.raises(ValueError, match=r"in 100 inches .* got 1\d\d for \d+ ops. Draw"):
+            Graph(ops).draw(tmp_path / "graph.svg")
+    assert (tmp_path / "graph.svg").read_text() == ""
+    Graph(graph.ops * 26).draw(tmp_path / "graph.svg")
+
+
 def test_drawing_needs_a_known_suffix_and_matplotlib(tmp_path, monkeypatch):
     graph = Graph.from_json(dumped("dumped_nxc_bf16.json"))
     with pytest.raises(ValueError, match=r"path must end in .png, .pdf, .svg, got 'a.doc'"):
         graph.draw(tmp_path / "a.doc")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'onedsl[cli]'")):
+    with pytest.raises(ImportError, match=re.escape("pip install 'onedsl[plot]'")):
         graph.draw(tmp_path / "a.png")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..runtime.text import printable
 from ._parts import GraphOp, Partition
 
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -14,6 +16,8 @@ SUFFIXES = (".png", ".pdf", ".svg")
 TENSOR, OP, PARTITION = "#e8f1f8", "#fbe6d9", "#0072B2"
 
 WIDTH, ROW_HEIGHT, GAP = 12.6, 0.62, 0.7  # inches
+ROW_LINES = 4  # of text
+MAX_HEIGHT = 100  # inches
 COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges, inches
 
 
@@ -25,32 +29,40 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError(
-            "matplotlib must be installed to draw a graph: pip install 'onedsl[cli]'",
+            "matplotlib must be installed to draw a graph: pip install 'onedsl[plot]'",
             name=error.name,
         ) from error
 
-    rows = {op.id: max(len(op.inputs), len(op.outputs), 2) for op in ops}
-    height = ROW_HEIGHT * sum(rows.values()) + GAP * (len(ops) + 1)
+    rows = [
+        max(len(op.inputs), len(op.outputs), 2, math.ceil((len(op.attrs) + 2) / ROW_LINES))
+        for op in ops
+    ]
+    height = ROW_HEIGHT * sum(rows) + GAP * (len(ops) + 1)
+    if height > MAX_HEIGHT:
+        raise ValueError(
+            f"graph must fit in {MAX_HEIGHT} inches to be drawn, got {height:.0f} for {len(ops)} "
+            "ops. Draw a part of it, such as Graph(graph.ops[:10]), or print it"
+        )
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
-    axes.text(0.2, 0.3, title, size=12, weight="bold")
+    _text(axes, 0.2, 0.3, title, 100, size=12, weight="bold")
 
     top = GAP
     bottoms: dict[int, float] = {}  # of the op that computes a tensor, by the tensor's id
     labels = {i: str(part) for part in partitions for i in part.op_ids}
     left, right = COLUMNS["op"]
-    for op in ops:
-        bottom = top + ROW_HEIGHT * rows[op.id]
-        attrs = "\n".join(f"{name} = {value}" for name, value in op.attrs.items())
-        _box(axes, "op", top, bottom, f"{op.kind}\n\n{attrs}", OP)
-        axes.text(left, top - 0.08, labels.get(op.id, ""), size=9, color=PARTITION)
+    for op, num_rows in zip(ops, rows, strict=True):
+        bottom = top + ROW_HEIGHT * num_rows
+        attrs = (f"{name} = {value}" for name, value in op.attrs.items())
+        _box(axes, "op", top, bottom, OP, op.kind, "", *attrs)
+        _text(axes, left, top - 0.08, labels.get(op.id, ""), 100, size=9, color=PARTITION)
         for side, tensors in (("in", op.inputs), ("out", op.outputs)):
             names = [name for port_side, name, _ in op.ports if port_side == side]
             step = (bottom - top) / max(len(tensors), 1)
             for i, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
                 y = top + (i + 0.5) * step
-                _box(axes, side, y - 0.25, y + 0.25, f"{tensor.id}: {name}\n{tensor}", TENSOR)
+                _box(axes, side, y - 0.25, y + 0.25, TENSOR, f"{tensor.id}: {name}", str(tensor))
                 ends = (COLUMNS["in"][1], left) if side == "in" else (right, COLUMNS["out"][0])
                 _arrow(axes, (ends[0], y), (ends[1], y))
         for tensor in op.inputs:
@@ -61,13 +73,22 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
     figure.savefig(path, dpi=110)
 
 
-def _box(axes: Any, column: str, top: float, bottom: float, text: str, color: str) -> None:
+def _box(axes: Any, column: str, top: float, bottom: float, color: str, *lines: str) -> None:
     from matplotlib.patches import Rectangle
 
     left, right = COLUMNS[column]
     corner, size = (left, top), (right - left, bottom - top)
     axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="#555555"))
-    axes.text((left + right) / 2, (top + bottom) / 2, text, ha="center", va="center", size=8.5)
+    center = (left + right) / 2, (top + bottom) / 2
+    width = int(13 * (right - left))  # in characters
+    _text(axes, *center, "\n".join(lines), width, ha="center", va="center", size=8.5)
+
+
+def _text(axes: Any, x: float, y: float, text: str, width: int, **style: Any) -> None:
+    """Draw text as it is, also if it has the syntax of mathematical formulas."""
+    lines = map(printable, text.split("\n"))
+    shown = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    axes.text(x, y, "\n".join(shown), parse_math=False, usetex=False, **style)
 
 
 def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ..runtime.text import printable
 from ._parts import UNKNOWN_SIZE, Attribute, GraphOp, LogicalTensor
 
 _ATTRIBUTE_TYPES = ("string", "bool", "s64", "s64[]", "f32", "f32[]")
@@ -31,7 +32,7 @@ class JsonValue:
 
     def error(self, requirement: str) -> ValueError:
         """Return the exception for this value, which does not meet the requirement."""
-        text = json.dumps(self.value)
+        text = printable(json.dumps(self.value))
         shown = text if len(text) < 60 else f"{text[:60]}..."
         return ValueError(f"{self.path} must be {requirement}, got {shown}")
 
@@ -39,6 +40,9 @@ class JsonValue:
         """Return the value if it has one of the types. A bool is not accepted as a number."""
         if not isinstance(self.value, kind) or (isinstance(self.value, bool) and kind is not bool):
             raise self.error(requirement)
+        texts = self.value if isinstance(self.value, str | dict) else ""
+        if any("\ud800" <= c <= "\udfff" for text in texts for c in text):
+            raise self.error("free of surrogates, which UTF-8 cannot express")
         return self.value
 
     def at(self, key: str | int) -> JsonValue:
@@ -46,7 +50,7 @@ class JsonValue:
         if isinstance(key, int):
             return JsonValue(self.value[key], f"{self.path}[{key}]")
         members = self.as_type(dict, "an object")
-        path = key if self.path == _ROOT else f"{self.path}.{key}"
+        path = key if self.path == _ROOT else f"{self.path}.{printable(key)}"
         if key not in members:
             raise ValueError(f"{path} is missing")
         return JsonValue(members[key], path)
