@@ -35,7 +35,7 @@ Which gradient do I want?
 - `testing`: float64 references of all formulas, for tests.
 
 `onedsl.torch` and `onedsl.jax` are imported separately. The command line
-(``pip install 'onedsl[cli]'``) has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
+has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
 
 By default (``backend="auto"``) onedsl's own kernels compute: their sums are accurate for any number
 of elements per channel, all types run on every x86-64 CPU, results are bitwise identical for any

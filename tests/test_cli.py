@@ -19,13 +19,8 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import _core, bench, testing
-from onedsl.__main__ import main
-
-pytest.importorskip("click")
-pytest.importorskip("rich")
-
-from onedsl import cli
+from onedsl import _core, bench, cli, testing
+from onedsl.cli import main
 from onedsl.graph import Graph
 from onedsl.runtime import timing
 
@@ -253,6 +248,7 @@ def test_run_as_written(outputs, status, tmp_path, capsys):
     [
         (["--seconds=inf"], "inf is not in the range 0<x<=3600"),
         (["--seconds=0"], "0.0 is not in the range 0<x<=3600"),
+        (["--seconds=nan"], "'nan' is not a number"),
         (["--backend=cuda"], "'cuda' is not one of"),
         (["--as-written", "--backend=native"], "--as-written cannot be combined with --backend"),
     ],
@@ -426,6 +422,13 @@ def test_explain_fits_a_terminal():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["explain", "4x8", "--seconds", "nan"], "'nan' is not a number"),
+        (["bench", "4x4x8", "--seconds", "nan"], "'nan' is not a number"),
+        (["bench", "4x4x8", "--seconds", "-1"], "-1.0 is not in the range 0<x<=3600"),
+        (["bench", "--step", "--batch", "0"], "0 is not in the range 1<=x<=4096"),
+        (["bench", "--step", "--batch", "1e1"], "'1e1' is not a valid integer range"),
+        (["bench", "--step", "--size", "31"], "31 is not in the range 32<=x<=4096"),
+        (["bench", "--step", "--processes", "4097"], "4097 is not in the range 1<=x<=4096"),
         (["explain", "32"], "must be at least two sizes such as 32x56x56x64, got '32'"),
         (["explain", "3x-4"], "two sizes such as 32x56x56x64, got '3x-4'"),
         (["explain", "axb"], "two sizes such as 32x56x56x64, got 'axb'"),
@@ -433,6 +436,8 @@ def test_explain_fits_a_terminal():
         (["explain", "99999999999x99999999999"], "must have at most"),
         (["explain", "999999x999999"], "Unable to allocate"),
         (["export", "2x3", "--epsilon", "nan"], "epsilon must be positive and finite in float32"),
+        (["export", "2x3", "--epsilon", "inf"], "epsilon must be positive and finite in float32"),
+        (["export", "2x3", "--epsilon", "-1"], "epsilon must be positive and finite in float32"),
         (["export", "2x3", "--epsilon", "1e-60"], "finite in float32, got 1e-60"),
         (["export", "2x3", "-o", "nowhere/graph.json"], "must be in an existing directory"),
         (["run", "nowhere.json"], "does not exist"),
@@ -491,18 +496,127 @@ def test_an_interrupt_is_the_shells_exit_status(monkeypatch):
     assert main(["info"]) == 130
 
 
-CLICK = "onedsl's command line needs click: pip install 'onedsl[cli]'"
+def test_other_exceptions_keep_their_traceback(graph_file, monkeypatch):
+    """They are bugs of onedsl, not errors in what the user passed."""
+
+    def broken(*_, **__):
+        raise TypeError("a bug")
+
+    for module, name, arguments in (
+        ("run", "samples_of", ["run", str(graph_file)]),
+        ("explain", "measure", ["explain", "4x8"]),
+        ("export", "Path", ["export", "4x8", "-o", "file"]),
+        ("info", "capabilities", ["info"]),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(importlib.import_module(f"onedsl.cli.{module}"), name, broken)
+            patched.setattr(importlib.import_module("onedsl.cli.options"), "Path", broken)
+            with pytest.raises(TypeError, match="a bug"):
+                main(arguments)
+
+
+@pytest.mark.parametrize("command", ["info", "--help", "export 4x8"])
+def test_a_closed_stdout_is_an_error(command):
+    child = run_command_in_shell(command, ">&-")
+    assert child.returncode == 2
+    assert child.stderr.startswith("Error: stdout must be open")
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "<&-"])
+def test_other_streams_may_be_closed(redirection):
+    child = run_command_in_shell("info --json", redirection)
+    assert (child.returncode, child.stderr) == (0, "")
+    assert json.loads(child.stdout)
+
+
+def run_command_in_shell(command, redirection):
+    return subprocess.run(
+        f"{sys.executable} -m onedsl {command} {redirection}",
+        shell=True, cwd="/", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+ATTACK = "\x1b]0;title\x07\x7f\x9b31m\u202e\n"  # a terminal's commands, and reversed text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ("engine_kind",),
+        ("graph", 0, "kind"),
+        ("graph", 0, "name"),
+        ("graph", 0, "attrs", "epsilon", "type"),
+        ("graph", 0, "attrs", "data_format", "value"),
+        ("graph", 0, "attrs", ATTACK),
+        ("graph", 0, "inputs", 0, "dtype"),
+        ("graph", 0, "inputs", 0, "layout_type"),
+        ("graph", 0, "outputs", 0, "property_type"),
+    ],
+    ids=lambda path: str(path[-1])[:20],
+)
+def test_text_of_a_file_is_escaped(path, graph_file, tmp_path, capsys):
+    """Control characters of graphs and of file names do not reach the terminal."""
+    document = json.loads(graph_file.read_text())
+    *parents, last = path
+    at = document
+    for key in parents:
+        at = at[key]
+    at[last] = {"type": "f32", "value": 1} if last == ATTACK else ATTACK
+    file = tmp_path / f"graph{ATTACK}\udcff.json"
+    file.write_text(json.dumps(document))
+    assert main(["run", str(file), "--seconds", "0.01"]) == (0 if last == "name" else 2)
+    captured = capsys.readouterr()
+    shown = captured.out + captured.err
+    assert shown.replace("\n", "").isprintable()
+    assert "x1b]0;title" in shown
+    assert "\\udcff.json" in shown
+    assert main(["run", str(file) + ATTACK]) == 2
+    assert capsys.readouterr().err.replace("\n", "").isprintable()
+
+
+def test_text_of_the_environment_is_escaped(capsys, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", f"{ATTACK}[red]:smile:")
+    assert main(["info"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable()
+    assert "[red]:smile:" in shown
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (("engine_kind",), 'engine_kind must be free of surrogates, .*, got "\\\\ud800'),
+        (("graph", 0, "name"), r"graph\[0\].name must be free"),
+        (("graph", 0, "attrs", "a\ud800"), r"graph\[0\].attrs must be free"),
+        (("graph", 0, "attrs", "data_format", "value"), r"attrs.data_format.value must be free"),
+        (("graph", 0, "inputs", 2, "dtype"), r"graph\[0\].inputs\[2\].dtype must be free"),
+    ],
+    ids=lambda path: str(path[-1])[:20],
+)
+def test_surrogates_are_rejected(path, message, graph_file, capsys):
+    """UTF-8, in which oneDNN expects names, cannot express them."""
+    document = json.loads(graph_file.read_text())
+    *parents, last = path
+    at = document
+    for key in parents:
+        at = at[key]
+    at[last] = "x\udfff" if "ud800" not in message else "\ud800"
+    if "\ud800" in last:
+        at[last] = {"type": "f32", "value": 1}
+    graph_file.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match=message):
+        Graph.from_json(graph_file.read_text())
+    assert main(["run", str(graph_file)]) == 2
+    assert "surrogates" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("missing", "command", "message"),
     [
-        ("click", "info", CLICK),
-        ("rich", "info", CLICK.replace("click", "rich")),
         (
             "matplotlib",
             "bench --plot picture.png",
-            "--plot needs matplotlib: pip install 'onedsl[cli]'",
+            "--plot needs matplotlib: pip install 'onedsl[plot]'",
         ),
         ("torch", "bench --step", "--step needs PyTorch: pip install 'onedsl[torch]'"),
     ],

@@ -171,7 +171,7 @@ def test_flax(tmp_path):
 
 
 def test_compare_data_formats(tmp_path):
-    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     options = ("2x7x7x512", "40x3x8", "--seconds", "0.01", "--save", "picture.png")
     child = run(tmp_path, "compare_data_formats.py", *options)
     rows = [line.split() for line in child.stdout.splitlines()]
@@ -186,7 +186,7 @@ def test_compare_data_formats(tmp_path):
 
 
 def test_compare_data_formats_stops_at_a_wrong_gradient():
-    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     verify = runpy.run_path(str(EXAMPLES / "compare_data_formats.py"))["verify"]
     problem = testing.random_problem((2, 5, 5, 3))
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
@@ -199,7 +199,7 @@ def test_compare_data_formats_stops_at_a_wrong_gradient():
 
 @pytest.mark.parametrize("layer", ["4x4", "8x40x0x96", "8x40x40xC", "resnet50"])
 def test_compare_data_formats_rejects_invalid_layers(tmp_path, layer):
-    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     child = run(tmp_path, "compare_data_formats.py", layer, status=2)
     assert f"must be three or more sizes, got '{layer}'" in child.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ import click
 
 from .. import __version__
 from ..runtime.errors import OneDNNError, UnsupportedError
+from ..runtime.text import printable
 from .bench import bench
 from .explain import explain
 from .export import export
@@ -41,12 +43,22 @@ for _command in (info, run, export, explain, bench):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status."""
+    """Run a command, by default of the process's arguments, and return its exit status.
+
+    Errors about what the user passed are printed without a traceback. Other exceptions propagate.
+    """
+    if sys.stdout is None:  # `onedsl info >&-`
+        return _fail(
+            "stdout must be open, got a closed file. Redirect it to /dev/null to discard it"
+        )
     try:
         status = commands.main(argv, prog_name="onedsl", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        for line in shown.getvalue().splitlines():
+            click.echo(printable(line), err=True)
         return error.exit_code
     except click.Abort:
         return 130  # the shells' exit status for Ctrl-C
@@ -56,7 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OneDNNError, TypeError, ValueError, OverflowError, OSError, MemoryError) as error:
-        click.echo(f"Error: {error or type(error).__name__}", err=True)
-        return UNSUPPORTED if isinstance(error, UnsupportedError) else 2
+    except (OneDNNError, OSError, MemoryError) as error:
+        status = UNSUPPORTED if isinstance(error, UnsupportedError) else 2
+        return _fail(str(error) or type(error).__name__, status)
     return status or 0
+
+
+def _fail(message: str, status: int = 2) -> int:
+    """Print an error message and return the exit status."""
+    click.echo(f"Error: {printable(message)}", err=True)
+    return status

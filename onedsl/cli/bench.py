@@ -20,6 +20,7 @@ from ..bench import MIN_BYTES, Row, steps
 from ..bench.cases import Shape
 from ..bench.measure import change_of, key_of, read_rows
 from ..graph._drawing import SUFFIXES
+from ..runtime.text import printable
 from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
 from . import options
@@ -40,11 +41,11 @@ def layer_shapes(text: str) -> Sequence[Shape]:
         shape = options.shape(text)
     except click.BadParameter:
         known = ", ".join(benchmark.WORKLOADS)
-        raise ValueError(
+        raise options.InputError(
             f"WHAT must be one of {known}, or a shape such as 32x56x56x64, got {text!r}"
         ) from None
     if 0 in shape:
-        raise ValueError(f"WHAT must have no size of 0, got {text!r}")
+        raise options.InputError(f"WHAT must have no size of 0, got {text!r}")
     return (shape,)
 
 
@@ -131,14 +132,17 @@ def bench(
     if plot and plot.suffix not in SUFFIXES:
         raise click.UsageError(f"--plot must end in {', '.join(SUFFIXES)}, got {plot.name!r}")
     if plot and importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs matplotlib: pip install 'onedsl[cli]'")
+        raise click.UsageError("--plot needs matplotlib: pip install 'onedsl[plot]'")
     workloads = {name: layer_shapes(name) for name in what or benchmark.WORKLOADS}
     layers = list(benchmark.layers(workloads, dtypes, formats, operations))
     earlier: dict[object, Row] = {}
     if old_file:
-        machine, earlier = read_rows(old_file)
+        with options.user_input():
+            machine, earlier = read_rows(old_file)
         if not {key_of(case) for layer in layers for case in layer} & earlier.keys():
-            raise ValueError(f"{old_file} must contain one of the rows to measure, got none")
+            raise options.InputError(
+                f"{old_file} must contain one of the rows to measure, got none"
+            )
 
     out = console()
     out.print(benchmark.describe_machine())
@@ -161,7 +165,7 @@ def bench(
         return 0
     for name, now in benchmark.machine_facts().items():
         if machine.get(name) != now:
-            out.print(f"{name}: {machine.get(name)} before, {now} now", markup=False)
+            out.print(printable(f"{name}: {machine.get(name)} before, {now} now"))
     changes = [change for row in rows if (change := change_of(row, earlier))]
     slower = sum(change.is_slower for change in changes)
     mean = geometric_mean([change.ratio for change in changes])
@@ -274,9 +278,11 @@ def _bench_steps(
     """Time training steps, print a table, write the file, and return the exit status."""
     for network, dtype, _ in cases:
         if network not in steps.NETWORKS:
-            raise ValueError(f"WHAT must be among {', '.join(steps.NETWORKS)}, got {network!r}")
+            raise options.InputError(
+                f"WHAT must be among {', '.join(steps.NETWORKS)}, got {network!r}"
+            )
         if dtype not in steps.DTYPES:
-            raise ValueError(f"--dtype must be f32 or bf16 with --step, got {dtype!r}")
+            raise options.InputError(f"--dtype must be f32 or bf16 with --step, got {dtype!r}")
     if importlib.util.find_spec("torch") is None:
         raise click.UsageError("--step needs PyTorch: pip install 'onedsl[torch]'")
     results = [steps.measure(case, batch, size, processes) for case in progress(cases, "measuring")]

@@ -44,9 +44,10 @@ def explain(
     interleaved with the call, measures this bandwidth. Below 1 MiB the overhead of calls dominates,
     and the floor is not shown.
     """
-    spec = TensorSpec(shape, dtype)
     op = BatchNormTrainingBackward(1e-5, data_format)
-    info = kernel_info(op, spec, stats_dtype)
+    with options.user_input():
+        spec = TensorSpec(shape, dtype)
+        info = kernel_info(op, spec, stats_dtype)
     lines = list(_layout(info))
     status = 0
     try:
@@ -63,8 +64,8 @@ def explain(
         name = "oneDNN" if backend == "onednn" else "onedsl"
         lines += _times(info, dtype, stats_dtype, name, seconds)
     out = console()
-    out.print(repr(op), markup=False)
-    out.print(grid(lines), markup=False)
+    out.print(repr(op))
+    out.print(grid(lines))
     return status
 
 

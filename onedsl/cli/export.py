@@ -35,9 +35,11 @@ def export(
     `onedsl run` and oneDNN's benchdnn read this format. SHAPE is the shape of src in the data
     format of --format: in NXC, 32x56x56x64 is batch, height, width and channels.
     """
-    op = BatchNormTrainingBackward(epsilon, data_format)
-    spec = TensorSpec(shape, dtype)
-    text = op.graph(spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs).to_json()
+    with options.user_input():
+        op = BatchNormTrainingBackward(epsilon, data_format)
+        spec = TensorSpec(shape, dtype)
+        graph = op.graph(spec, stats_dtype=stats_dtype, gamma=gamma, outputs=outputs)
+    text = graph.to_json()
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -31,9 +31,9 @@ def info(as_json: bool) -> None:
         return
     support = found.pop("support")
     out = console()
-    out.print(str(capabilities()), markup=False)
+    out.print(str(capabilities()))
     out.print()
-    out.print(grid(_lines(found)), markup=False)
+    out.print(grid(_lines(found)))
     out.print("\nwhat onedsl does for the rest, and oneDNN's message:")
     reasons: dict[str, dict[str, None]] = {}
     for row in support:
@@ -41,7 +41,7 @@ def info(as_json: bool) -> None:
             reason = f"{row['onedsl_adds']} ({row['message'].rpartition(': ')[2]})"
             reasons.setdefault(reason, {})[f"{row['dtype']}/{row['stats_dtype']}"] = None
     for reason, types in reasons.items():
-        out.print(f"  {', '.join(types)}: {reason}", markup=False)
+        out.print(f"  {', '.join(types)}: {reason}")
 
 
 def facts() -> dict[str, Any]:

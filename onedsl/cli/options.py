@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,22 @@ import click
 from ..tensors.dtypes import DTYPES
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class InputError(click.ClickException):
+    """An error about what the user passed, shown without a traceback."""
+
+    exit_code = 2
+
+
+@contextlib.contextmanager
+def user_input(source: Path | None = None) -> Iterator[None]:
+    """Convert errors about values of the user, or about a file's content, to InputError."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{source}: {error}" if source else str(error)) from error
+
 
 # click shows the names of the functions that parse an argument in its help.
 
@@ -44,9 +62,17 @@ def choice(flag: str, name: str, known: tuple[str, ...], text: str) -> Decorator
     )
 
 
+class _Seconds(click.FloatRange):
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):  # which is not outside of the range
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 def seconds(default: float, text: str = "Time spent on timing.") -> Decorator:
     """Return the option for the time spent on timing."""
-    limits = click.FloatRange(0, 3600, min_open=True)
+    limits = _Seconds(0, 3600, min_open=True)
     return click.option("--seconds", type=limits, default=default, show_default=True, help=text)
 
 

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from ..runtime.text import printable
+
 Item = TypeVar("Item")
 
 WIDTH = 110  # without a terminal
@@ -48,8 +50,8 @@ def table(
 def grid(lines: Iterable[tuple[str, str]]) -> Table:
     """Build a table of labels and texts without a frame; texts wrap in a narrow terminal."""
     result = Table.grid(padding=(0, 2))
-    for line in lines:
-        result.add_row(*line)
+    for label, text in lines:
+        result.add_row(label, "\n".join(map(printable, text.split("\n"))))
     return result
 
 
@@ -68,7 +70,9 @@ def ratio(value: float) -> str:
 def console() -> Console:
     """Return a console for results, wide enough for a table if there is no terminal."""
     width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(highlight=False, width=None if width_is_known else WIDTH)
+    return Console(
+        emoji=False, highlight=False, markup=False, width=None if width_is_known else WIDTH
+    )
 
 
 def progress(items: Sequence[Item], description: str) -> Iterable[Item]:

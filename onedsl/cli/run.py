@@ -17,6 +17,7 @@ from ..graph import Graph, LogicalTensor
 from ..graph._check import check_op, port_error, ports_of
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
+from ..runtime.text import printable
 from ..runtime.timing import NoiseMonitor, noise_warning, samples_of
 from ..tensors.arrays import new_array
 from ..tensors.dtypes import DTYPES, STATISTICS
@@ -81,7 +82,7 @@ def run(graph_file: Path, backend: str, as_written: bool, seconds: float) -> int
     )
     passed = _show(graph_file, call, results, times, reference)
     for note in notes:
-        console().print(note, markup=False)
+        console().print(printable(note))
     status = (UNSUPPORTED if unsupported else 0) if passed else 1
     click.echo({0: "PASS", 1: "FAIL", UNSUPPORTED: "UNSUPPORTED"}[status])
     if calls and monitor.is_noisy(_core.max_threads()):
@@ -113,19 +114,21 @@ def _function(
 
 
 def _read(path: Path) -> tuple[Graph, Call, Arrays]:
-    """Return a file's graph, its call and random inputs. Error messages begin with the path."""
+    """Return a file's graph, its call and random inputs."""
     with path.open("rb") as opened:
         content = opened.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise options.InputError(
+            f"{path} must have at most 1 MiB: a graph of one op has a few kilobytes"
+        )
     try:
-        if len(content) > MAX_FILE_BYTES:
-            raise ValueError("must have at most 1 MiB: a graph of one op has a few kilobytes")
-        graph = Graph.from_json(content.decode())
+        text = content.decode()
+    except UnicodeDecodeError:
+        raise options.InputError(f"{path} must be a JSON text file, got binary data") from None
+    with options.user_input(path):
+        graph = Graph.from_json(text)
         call = parse_graph(graph)
         return graph, call, random_inputs(call)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} must be a JSON text file, got binary data") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 class Call(NamedTuple):
@@ -201,7 +204,7 @@ def _show(
     """Print a table of the errors and times, and return whether all outputs pass."""
     out = console()
     tensors = f"src {call.inputs['src']}, statistics {call.inputs['mean'].dtype}"
-    out.print(f"{path.name}: {call.op!r}, {tensors}", markup=False)
+    out.print(printable(f"{path.name}: {call.op!r}, {tensors}"))
     sections = []
     for name, result in results.items():
         lines = []
