@@ -191,6 +191,27 @@ def test_drawings_show_text_as_it_is(tmp_path):
     assert max(map(len, shown)) < 70
 
 
+@pytest.mark.parametrize("outputs", ["all", "diff_src"])
+def test_drawings_show_known_defects_in_red(outputs, tmp_path):
+    mpl = pytest.importorskip("matplotlib")
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        op.graph(onedsl.TensorSpec((2, 4, 4, 16)), outputs=outputs).draw(tmp_path / "graph.svg")
+    drawn = (tmp_path / "graph.svg").read_text()
+    in_red = " ".join(re.findall(r'fill: #c00000"[^>]*>([^<]*)', drawn))
+    found = "oneDNN reports supported but: if diff_src is the only output" in in_red
+    assert found == (outputs == "diff_src")
+    assert ("partition of op 0: BatchNormTrainingBackward, supported" in drawn) == (not found)
+
+
+def test_text_of_a_graph_is_escaped():
+    document = json.loads(changed((*OP, "kind"), "\x1b[31m\n"))
+    document["engine_kind"] = "\u202e"
+    shown = str(Graph.from_json(json.dumps(document)))
+    assert shown.replace("\n", "").isprintable()
+    assert "op 0: \\x1b[31m" in shown
+
+
 def test_drawings_have_a_limited_size(tmp_path):
     pytest.importorskip("matplotlib")
     graph = Graph.from_json(changed(OUTPUT, []))

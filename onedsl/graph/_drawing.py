@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ SUFFIXES = (".png", ".pdf", ".svg")
 
 # Colors that color-blind readers can distinguish (Okabe and Ito).
 TENSOR, OP, PARTITION = "#e8f1f8", "#fbe6d9", "#0072B2"
+DEFECT = "#c00000"
 
 WIDTH, ROW_HEIGHT, GAP = 12.6, 0.62, 0.7  # inches
 ROW_LINES = 4  # of text
+LINE_HEIGHT = 0.17  # inches, of a line about a defect
 MAX_HEIGHT = 100  # inches
 COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges, inches
 
@@ -37,7 +40,18 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
         max(len(op.inputs), len(op.outputs), 2, math.ceil((len(op.attrs) + 2) / ROW_LINES))
         for op in ops
     ]
-    height = ROW_HEIGHT * sum(rows) + GAP * (len(ops) + 1)
+    labels: dict[int, str] = {}
+    defects: dict[int, list[str]] = {}  # above the partition's first op, by the op's id
+    for part in partitions:
+        label, *lines = str(part).split("\n")
+        labels |= dict.fromkeys(part.op_ids, label)
+        if lines:
+            first = part.op_ids[0]
+            del labels[first]
+            wrapped = [row for line in lines for row in textwrap.wrap(line.strip(), 150)]
+            defects[first] = [label, *wrapped]
+    num_lines = sum(map(len, defects.values()))
+    height = ROW_HEIGHT * sum(rows) + GAP * (len(ops) + 1) + LINE_HEIGHT * num_lines
     if height > MAX_HEIGHT:
         raise ValueError(
             f"graph must fit in {MAX_HEIGHT} inches to be drawn, got {height:.0f} for {len(ops)} "
@@ -50,9 +64,12 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
 
     top = GAP
     bottoms: dict[int, float] = {}  # of the op that computes a tensor, by the tensor's id
-    labels = {i: str(part) for part in partitions for i in part.op_ids}
     left, right = COLUMNS["op"]
     for op, num_rows in zip(ops, rows, strict=True):
+        for line in defects.get(op.id, ()):
+            white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the arrows
+            _text(axes, 0.2, top - 0.12, line, 150, size=9, color=DEFECT, bbox=white)
+            top += LINE_HEIGHT
         bottom = top + ROW_HEIGHT * num_rows
         attrs = (f"{name} = {value}" for name, value in op.attrs.items())
         _box(axes, "op", top, bottom, OP, op.kind, "", *attrs)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..runtime.errors import OneDNNError
+from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ._compiled_graph import CompiledGraph, divide_graph
 from ._defects import EFFECTS, messages
@@ -223,10 +224,11 @@ class Graph:
             lines += [
                 f"  {side:<4}{tensor.id:>3} {name:<17}{tensor}" for side, name, tensor in op.ports
             ]
+        lines = list(map(printable, lines))
         try:
             lines += map(str, self.partitions())
         except (OneDNNError, ValueError) as error:
-            lines.append(f"no partitions: {error}")
+            lines.append(printable(f"no partitions: {error}"))
         if self.changes:
             lines.append(f"changed by onedsl: {'; '.join(self.changes)}")
         return "\n".join(lines)
