@@ -64,6 +64,7 @@ def _compile(
     constants: tuple[tuple[int, float], ...],
     num_threads: int,
 ) -> _core.CompiledGraph | UnsupportedError:
+    _core.make_onednn_engine()  # without an engine, raise instead of refusing the graph
     try:
         return _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
     except OneDNNError as error:

@@ -318,8 +318,8 @@ def _compiled_call(
             num_threads,
         )
     except UnsupportedError as error:
-        remedy = 'Use backend="native" or "auto", which run on any x86-64 CPU'
-        return UnsupportedError(f"{error}. {remedy}", error.status)
+        remedy = '. Use backend="native" or "auto", which run on any x86-64 CPU'
+        return UnsupportedError(f"{error}{remedy}", error.status)
     names = {own.name: port.name for own, port in zip(ports.inputs, schema.inputs, strict=True)}
     names |= {own.name: port.name for own, port in zip(ports.outputs, schema.outputs, strict=True)}
     record = run_record(

@@ -27,7 +27,7 @@ out = np.full((16, 5), 7, np.float32), np.full(5, 7, np.float32), np.full(5, 7, 
 check_rejected(lambda: op(*problem, backend="onednn", out=out))
 assert all((a == 7).all() for a in out)
 graph = op.graph(onedsl.TensorSpec((16, 1, 1, 5)))
-for act in (graph.compile, graph.repaired().compile, graph.partitions):
+for act in (graph.compile, graph.repaired().compile):
     check_rejected(act)
 check_rejected(onedsl.capabilities)
 print("done")
