@@ -1,13 +1,18 @@
 """A pass over inductor's graph: batch norm, an addition and the ReLU after it become one operator.
 
 It runs on the joint graph of the forward and the backward pass. This graph is functional: a node's
-value never changes, so equal values can stand for each other.
+value never changes, so copies of a value can stand for each other.
+
+`_Fusion` describes by patterns what is fused. The pattern of a call contains a pattern of each of
+its arguments; if one is missing, this module cannot be imported.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,237 +24,290 @@ from ._operators import batch_norm_training, batch_norm_training_backward, convo
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
-
-
-class _ReLU(NamedTuple):
-    """A ReLU of a batch norm, with an addition between the two or without."""
-
-    batch_norm: Node
-    residual: Node | None
-    value: Node
-    """What the ReLU is applied to."""
-    result: Node
-    clip: float | None
-
-
-class _Gradient(NamedTuple):
-    """The gradient of a ReLU and of the batch norm before it."""
-
-    batch_norm: Node
-    masked: Node
-    """The gradient of the ReLU."""
-    diff_dst: Node
+_COPIES = (_aten.alias.default, _aten.clone.default)
 
 
 def fuse(graph: Graph) -> list[str]:
     """Change a graph in place, and return a description of each batch norm of onedsl in it."""
-    descriptions = []
-    for batch_norm in [node for node in graph.nodes if node.target is batch_norm_training]:
-        relu = _find_relu(batch_norm)
-        gradient = None if relu is None else _find_gradient(relu)
-        if relu is not None:
-            _fuse(relu, gradient)
-        descriptions.append(_describe(batch_norm, gradient))
+    batch_norms = [node for node in graph.nodes if node.target is batch_norm_training]
+    gradients = [node for node in graph.nodes if node.target is batch_norm_training_backward]
+    if batch_norms:
+        graph.eliminate_dead_code()
+    with_gradient = set()
+    for result, fusion in itertools.product(list(graph.nodes) if batch_norms else (), _FUSIONS):
+        for found in _match(fusion.result, result, {}):
+            matches = [(g, m) for g in gradients for m in _match(fusion.gradient, g, found)]
+            if _fuse_forward(fusion, found):
+                fused = [_fuse_gradient(*match) for match in matches]
+                with_gradient |= {found["batch_norm"]} if any(fused) else set()
+                break
     for node in graph.nodes:
-        if node.target is _aten.convolution_backward.default and _is_gradient(node.args[0]):
+        if node.target is _aten.convolution_backward.default and _is_result(node.args[0]):
             node.target = convolution_backward
-    if descriptions:
+    if batch_norms:
         stable_topological_sort(graph)
         graph.eliminate_dead_code()
         graph.lint()
-    return descriptions
+    return [_describe(node, node in with_gradient) for node in batch_norms]
 
 
-def _describe(batch_norm: Node, gradient: _Gradient | None) -> str:
-    *_, has_relu, _ = batch_norm.args
-    if not has_relu:
-        dst = _output(batch_norm, 0)
-        users = sorted({str(user.target) for user in (_users(dst) if dst is not None else ())})
-        return f"alone, before {', '.join(users[:3])}" if users else "alone"
-    kind = "with ReLU" if batch_norm.args[3] is None else "with addition and ReLU"
-    return kind if gradient is None else f"{kind}, forward and backward"
-
-
-def _source(node: Any) -> Any:
-    """Return the node that a node only copies, or casts to a wider type."""
-    while isinstance(node, Node) and _is_copy(node):
-        node = node.args[0]
-    return node
-
-
-def _is_copy(node: Node) -> bool:
-    if node.target is _convert:
-        narrow, wide = _value(node.args[0]).dtype, _value(node).dtype
-        return bool(torch.promote_types(narrow, wide) == wide)
-    return node.target in (_aten.alias.default, _aten.clone.default)
-
-
-def _value(node: Any) -> Tensor:
-    value: Tensor = node.meta["val"]
-    return value
-
-
-def _users(node: Node) -> Iterator[Node]:
-    """Yield the users of a node's value, also of its copies."""
-    for user in node.users:
-        if _is_copy(user):
-            yield from _users(user)
-        else:
-            yield user
-
-
-def _output(node: Node, index: int) -> Node | None:
-    return next(
-        (n for n in node.users if n.target is operator.getitem and n.args[1] == index), None
-    )
-
-
-def _is_gradient(node: Any) -> bool:
+def _is_result(node: Any) -> bool:
     """Return whether a node is a result of onedsl's gradient."""
     call = node.args[0] if node.target is operator.getitem else None
     return isinstance(call, Node) and call.target is batch_norm_training_backward
 
 
-def _find_relu(batch_norm: Node) -> _ReLU | None:
-    """Find the ReLU after a batch norm, if nothing else needs what is computed between the two."""
-    dst = _output(batch_norm, 0)
-    *_, has_relu, _ = batch_norm.args
-    if dst is None or has_relu:
-        return None
-    value, residual = dst, None
-    users = list(_users(dst))
-    if len(users) == 1 and _is_sum_of_tensors(users[0], _value(dst)):
-        first, second = users[0].args
-        other = second if _source(first) is dst else first
-        if not _depends_on(other, batch_norm):
-            value, residual = users[0], other
-    for user in _users(value):
-        found = _parse_relu(user, _value(value).dtype)
-        if found is not None:
-            relu = _ReLU(batch_norm, residual, value, *found)
-            if all(u is user or _is_mask_operand(u, relu) for u in _users(value)):
-                return relu
-    return None
+def _describe(batch_norm: Node, has_gradient: bool) -> str:
+    arguments = _arguments(batch_norm)
+    if arguments["relu"]:
+        kind = "with ReLU" if arguments["residual"] is None else "with addition and ReLU"
+        return f"{kind}, forward and backward" if has_gradient else kind
+    dst = set(_users_but(batch_norm, range(1, 5)))
+    copies = (*_COPIES, _convert)
+    reached = _closure(dst, lambda n: n.users if n in dst or n.target in copies else ())
+    users = {str(node.target) for node in reached - dst if node.target not in copies}
+    return f"alone, before {', '.join(sorted(users)[:3])}" if users else "alone"
 
 
-def _is_sum_of_tensors(node: Node, like: Tensor) -> bool:
-    if node.target is not _aten.add.Tensor or len(set(node.all_input_nodes)) != 2 or node.kwargs:
-        return False
-    values = [_value(n) for n in node.all_input_nodes]
-    return all((v.shape, v.dtype) == (like.shape, like.dtype) for v in values)
+# Patterns. A number or None matches what equals it, and a list what one of its patterns matches.
+
+_ANY = object()
+
+_Found = dict[str, Any]  # the values that have names
 
 
-def _depends_on(node: Node, other: Node) -> bool:
-    pending, seen = [node], {node}
-    while pending:
-        inputs = set(pending.pop().all_input_nodes) - seen
-        pending += inputs
-        seen |= inputs
-    return other in seen
+class _Call:
+    """A pattern of a call. It has a pattern of each argument."""
+
+    def __init__(self, target: Any, /, **arguments: Any) -> None:
+        if arguments.keys() != _defaults(target).keys():
+            raise TypeError(f"the pattern must have the arguments {', '.join(_defaults(target))}")
+        self.target, self.arguments = target, arguments
 
 
-def _parse_relu(node: Node, dtype: torch.dtype) -> tuple[Node, float | None] | None:
-    """Return the result of a ReLU and its upper bound; None if a node begins no ReLU."""
-    if node.target is _aten.relu.default:
-        return (node, None) if _value(node).dtype == dtype else None
-    if node.target is not _aten.clamp_min.default or node.args[1] != 0 or len(node.users) != 1:
-        return None
-    (last,) = node.users
-    if last.target is not _aten.clamp_max.default:
-        return None
-    clip = last.args[1]
-    if not isinstance(clip, (int, float)) or not 0 < clip < float("inf"):
-        return None
-    if _value(last).dtype != dtype:  # computed in a wider type, and cast back
-        if len(last.users) != 1:
-            return None
-        (last,) = last.users
-        if last.target is not _convert or _value(last).dtype != dtype:
-            return None
-    return last, float(clip)
+class _Value(NamedTuple):
+    """A pattern of a value that gets a name, and must fulfill a condition if there is one."""
+
+    name: str
+    pattern: Any = _ANY
+    condition: Callable[[Any, _Found], bool] = lambda value, found: True
 
 
-def _is_mask_operand(node: Node, relu: _ReLU) -> bool:
-    """Return whether a node compares for the mask of the ReLU's gradient.
+class _Same(NamedTuple):
+    """A pattern of a value that has a name already, or of a copy of it."""
 
-    The comparisons with 0 and the upper bound are the same for the ReLU's argument and its result.
+    name: str
+
+
+def _match(pattern: Any, value: Any, found: _Found) -> list[_Found]:
+    """Return `found` and the named values, for each way in which a value matches a pattern."""
+    if isinstance(pattern, list):
+        return [new for one in pattern for new in _match(one, value, found)]
+    if isinstance(pattern, _Value):
+        matches = _match(pattern.pattern, value, found)
+        return [m | {pattern.name: value} for m in matches if pattern.condition(value, m)]
+    if isinstance(pattern, _Call):
+        node = _original(value)
+        if not isinstance(node, Node) or node.target is not pattern.target:
+            return []
+        matches, given = [found], _arguments(node)
+        for name, one in pattern.arguments.items():
+            matches = [new for match in matches for new in _match(one, given[name], match)]
+        return matches
+    expected = found[pattern.name] if isinstance(pattern, _Same) else pattern
+    return [found] if pattern is _ANY or _original(value) == _original(expected) else []
+
+
+def _original(value: Any) -> Any:
+    """Return the node that a node only copies."""
+    while isinstance(value, Node) and value.target in _COPIES:
+        value = value.args[0]
+    return value
+
+
+def _defaults(target: Any) -> dict[str, Any]:
+    """Return the default values of an operator's parameters by name, None if there is none."""
+    if target is operator.getitem:
+        return {"a": None, "b": None}
+    return {parameter.name: parameter.default_value for parameter in target._schema.arguments}
+
+
+def _arguments(call: Node) -> dict[str, Any]:
+    defaults = _defaults(call.target)
+    return {**defaults, **dict(zip(defaults, call.args, strict=False)), **call.kwargs}
+
+
+def _swappable(target: Any, one: Any, other: Any, **rest: Any) -> list[_Call]:
+    """Return the patterns of a call whose first two arguments can be in any order."""
+    # `one` is matched first in both, so that `other` can refer to its names.
+    return [
+        _Call(target, self=one, other=other, **rest),
+        _Call(target, other=one, self=other, **rest),
+    ]
+
+
+def _widened(pattern: Any) -> list[Any]:
+    return [pattern, _Call(_convert, a=pattern, dtype=torch.float32)]
+
+
+def _converted(pattern: Any) -> list[Any]:
+    return [pattern, _Call(_convert, a=pattern, dtype=_ANY)]
+
+
+# What is fused
+
+
+def _is_like_dst(value: Any, found: _Found) -> bool:
+    """Return whether a node is a tensor of the shape and dtype of batch norm's result."""
+    kinds = []
+    for node in value, found["dst"]:
+        tensor = node.meta.get("val") if isinstance(node, Node) else None
+        if not isinstance(tensor, Tensor):
+            return False
+        kinds.append((tensor.shape, tensor.dtype, tensor.device))
+    return bool(kinds[0] == kinds[1])
+
+
+def _is_bound(value: Any, found: _Found) -> bool:
+    """Return whether a value can be the upper bound of a ReLU.
+
+    A type of 16 bits must represent it. Otherwise, comparisons after a conversion to float32 would
+    not be the same for the argument and for the result of the ReLU.
     """
-    bounds = {_aten.le.Scalar: 0, _aten.ge.Scalar: relu.clip}
-    return node.target in bounds and node.args[1] == bounds[node.target]
+    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        return False
+    info = torch.finfo(found["dst"].meta["val"].dtype)
+    digits = math.frexp(value)[0] * 2 / info.eps
+    fits = digits.is_integer() and info.tiny <= value <= info.max
+    return bool(info.bits == 32 or fits)
 
 
-def _find_gradient(relu: _ReLU) -> _Gradient | None:
-    mean = _output(relu.batch_norm, 1)
-    for user in () if mean is None else _users(mean):
-        if user.target is not batch_norm_training_backward:
-            continue
-        if _source(user.args[1]) is not _source(relu.batch_norm.args[0]):
-            continue
-        masked = user.args[0]
-        diff_dst = _parse_masked(masked, relu) if isinstance(masked, Node) else None
-        if diff_dst is not None:
-            return _Gradient(user, masked, diff_dst)
-    return None
+class _Fusion:
+    """The patterns of a ReLU's result and of the gradient of the batch norm before it."""
+
+    def __init__(self, has_residual: bool, has_clip: bool) -> None:
+        call = _Call(
+            batch_norm_training,
+            src=_Value("src"),
+            weight=_Value("weight"),
+            bias=_Value("bias"),
+            residual=None,
+            running_mean=_ANY,
+            running_var=_ANY,
+            momentum=_ANY,
+            eps=_ANY,
+            relu=False,
+            clip=None,
+        )
+        value: Any = _Value("dst", _Call(operator.getitem, a=_Value("batch_norm", call), b=0))
+        if has_residual:
+            residual = _Value("residual", condition=_is_like_dst)
+            value = _swappable(_aten.add.Tensor, value, residual, alpha=1)
+        value = _widened(_Value("value", value, _is_like_dst))
+        if has_clip:
+            low = _Call(_aten.clamp_min.default, self=value, min=0)
+            clip = _Value("clip", condition=_is_bound)
+            relu = _Call(_aten.clamp_max.default, self=low, max=clip)
+        else:
+            relu = _Call(_aten.relu.default, self=value)
+        self.result = _Value("result", _converted(relu), _is_like_dst)
+
+        # The ReLU's argument and result are on the same side of its bounds.
+        compared = _widened([_Same("value"), _Same("result")])
+        self.comparisons = [_Call(_aten.le.Scalar, self=compared, other=0)]
+        mask: Any = self.comparisons
+        if has_clip:
+            self.comparisons.append(_Call(_aten.ge.Scalar, self=compared, other=_Same("clip")))
+            mask = [
+                pattern
+                for target in (_aten.bitwise_or.Tensor, _aten.logical_or.default)
+                for pattern in _swappable(target, *self.comparisons)
+            ]
+        options = dict.fromkeys(("dtype", "layout", "device", "pin_memory"), _ANY)
+        zero = [
+            _Call(_aten.scalar_tensor.default, s=0, **options),
+            _Call(_aten.full.default, size=_ANY, fill_value=0, **options),
+        ]
+        diff_dst = _widened(_Value("diff_dst", condition=_is_like_dst))
+        masked = _Call(_aten.where.self, condition=mask, self=zero, other=diff_dst)
+        self.gradient = _Call(
+            batch_norm_training_backward,
+            mean=_Call(operator.getitem, a=_Same("batch_norm"), b=1),
+            inverse_stddev=_Call(operator.getitem, a=_Same("batch_norm"), b=2),
+            src=_Same("src"),
+            weight=_Same("weight"),
+            diff_dst=_Value("masked", _converted(masked), _is_like_dst),
+            bias=None,
+            dst=None,
+            relu=False,
+            clip=None,
+        )
 
 
-def _parse_masked(masked: Node, relu: _ReLU) -> Node | None:
-    """Return the gradient that the mask of a ReLU is applied to; None if it is another mask."""
-    where = masked
-    if where.target is _convert:  # computed in a wider type, and cast back
-        where = where.args[0]
-        if len(where.users) != 1:
-            return None
-    if where.target is not _aten.where.self:
-        return None
-    mask, zero, diff_dst = where.args
-    diff_dst = _source(diff_dst)
-    if not (_is_zero(zero) and isinstance(mask, Node) and _is_mask(mask, relu)):
-        return None
-    return diff_dst if _value(diff_dst).dtype == _value(masked).dtype else None
+_FUSIONS = [_Fusion(*has) for has in itertools.product((False, True), repeat=2)]
 
 
-def _is_zero(node: Any) -> bool:
-    filled = {_aten.scalar_tensor.default: 0, _aten.full.default: 1}
-    return isinstance(node, Node) and (
-        node.target in filled and node.args[filled[node.target]] == 0
-    )
+# Changes of the graph
 
 
-def _is_mask(node: Node, relu: _ReLU) -> bool:
-    """Return whether a node is True exactly where the gradient of the ReLU is zero."""
-    is_or = node.target in (_aten.bitwise_or.Tensor, _aten.logical_or.default)
-    compared = node.all_input_nodes if is_or else [node]
-    expected = {_aten.le.Scalar} if relu.clip is None else {_aten.le.Scalar, _aten.ge.Scalar}
-    same = (_source(relu.value), _source(relu.result))
-    return {n.target for n in compared} == expected and all(
-        _is_mask_operand(n, relu) and _source(n.args[0]) in same for n in compared
-    )
+def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
+    """Change a batch norm, if nothing else needs what is computed between it and the result."""
+    batch_norm, dst, value, result = (found[n] for n in ("batch_norm", "dst", "value", "result"))
 
+    def is_end(node: Node) -> bool:
+        return node is result or any(_match(c, node, found) for c in fusion.comparisons)
 
-def _fuse(relu: _ReLU, gradient: _Gradient | None) -> None:
-    src, weight, bias, _, *statistics, _, _ = relu.batch_norm.args
-    activation = (True, relu.clip)
-    _change(relu.batch_norm, (src, weight, bias, relu.residual, *statistics, *activation))
-    dst = _output(relu.batch_norm, 0)
-    assert dst is not None
-    for node in (relu.result, relu.value):  # what remains of the value are masks
+    reached = _closure(_users_but(batch_norm, range(1, 5)), lambda n: () if is_end(n) else n.users)
+    if not all(is_end(node) or node.users for node in reached):
+        return False
+    changes = {"residual": found.get("residual"), "relu": True, "clip": found.get("clip")}
+    if not _change(batch_norm, (dst, value, result), changes):
+        return False
+    for node in (result, value):  # what remains of the value are comparisons
         if node is not dst:
             node.replace_all_uses_with(dst)
-    if gradient is None:
-        return
-    _, src, mean, inverse_stddev, weight, *_ = gradient.batch_norm.args
-    needs_dst = relu.residual is not None or len(gradient.masked.users) > 1
-    inputs = (gradient.diff_dst, src, mean, inverse_stddev, weight, bias)
-    _change(gradient.batch_norm, (*inputs, dst if needs_dst else None, *activation))
+    return True
+
+
+def _fuse_gradient(call: Node, found: _Found) -> bool:
+    """Change a gradient, and let it compute the gradient of the ReLU, too, if others need it."""
+    masked, dst, names = found["masked"], found["dst"], ("diff_dst", "bias")
+    needs_dst = "residual" in found or len(masked.users) > 1
+    changes = {name: found[name] for name in names} | {"relu": True, "clip": found.get("clip")}
+    changes["dst"] = dst if needs_dst else None
+    if _users_but(call, range(3)) or not _change(call, (masked,), changes):
+        return False
     if needs_dst:
-        graph = gradient.batch_norm.graph
-        with graph.inserting_after(gradient.batch_norm):
-            diff_residual = graph.call_function(operator.getitem, (gradient.batch_norm, 3))
-        diff_residual.meta["val"] = _value(gradient.batch_norm)[3]
-        gradient.masked.replace_all_uses_with(diff_residual)
+        with call.graph.inserting_after(call):
+            diff_residual = call.graph.call_function(operator.getitem, (call, 3))
+        diff_residual.meta["val"] = call.meta["val"][3]
+        masked.replace_all_uses_with(diff_residual)
+    return True
 
 
-def _change(call: Node, args: tuple[Any, ...]) -> None:
-    """Change the arguments of a call."""
-    call.args = args
-    call.meta["val"] = call.target(*(_value(a) if isinstance(a, Node) else a for a in args))
+def _change(call: Node, replaced: Collection[Node], changes: dict[str, Any]) -> bool:
+    """Change arguments, unless one depends on the call or on what its results will replace."""
+    arguments = _arguments(call) | changes
+    inputs = [argument for argument in arguments.values() if isinstance(argument, Node)]
+    if not {call, *replaced}.isdisjoint(_closure(inputs, lambda node: node.all_input_nodes)):
+        return False
+    call.args, call.kwargs = tuple(arguments.values()), {}
+    values = (a.meta["val"] if isinstance(a, Node) else a for a in call.args)
+    call.meta["val"] = call.target(*values)
+    return True
+
+
+def _users_but(call: Node, indices: Collection[int]) -> list[Node]:
+    """Return the users of a call that are not these of its results."""
+    return [n for n in call.users if n.target is not operator.getitem or n.args[1] not in indices]
+
+
+def _closure(nodes: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    """Return nodes, those that follow them, those that follow these, and so on."""
+    pending = list(nodes)
+    reached = set(pending)
+    while pending:
+        new = set(following(pending.pop())) - reached
+        reached |= new
+        pending += new
+    return reached
