@@ -276,6 +276,28 @@ def test_unsupported_forward_is_pytorchs(runs, what):
         assert_same(ours, theirs)
 
 
+@pytest.mark.parametrize("shared", ["weight", "bias", "part of src", "each other"])
+def test_running_statistics_that_share_memory_are_pytorchs(runs, shared):
+    """Regression: PyTorch's kernel updates them before it reads the parameters."""
+
+    def call():
+        src, weight, bias, mean, variance = (t.clone() for t in (SRC, *FOUR))
+        if shared == "weight":
+            mean = weight
+        elif shared == "bias":
+            variance = bias
+        elif shared == "part of src":
+            variance = src.flatten()[3:8].abs_()
+        else:
+            mean, variance = src.new_ones(6).unfold(0, 5, 1)
+        vectors = weight, bias, mean, variance
+        return (*aten.native_batch_norm(src, *vectors, True, 0.9, 1e-5), *vectors)
+
+    ours, theirs = call(), by_pytorch(call)
+    assert runs(reasons=True) == ["running statistics that share memory with another argument"]
+    assert_same(ours, theirs)
+
+
 @pytest.mark.parametrize("what", UNSUPPORTED_BACKWARD)
 def test_unsupported_backward_is_pytorchs(runs, what):
     reason, *arguments = UNSUPPORTED_BACKWARD[what]

@@ -45,6 +45,32 @@ Source read_like_pytorch(const Tensor& tensor) {
   return source;
 }
 
+// PyTorch's kernel updates the running statistics before it reads the other arguments.
+void check_running(const Source& source, const Affine& affine, const float* const mean,
+                   const float* const variance) {
+  const std::ptrdiff_t length = source.geometry.channels;
+  const std::ptrdiff_t stride = 1;
+  const auto vector = [&](const float* const data) {
+    View view;
+    view.data = reinterpret_cast<char*>(const_cast<float*>(data));
+    view.rank = 1;
+    view.shape = &length;
+    view.strides = &stride;
+    return view;
+  };
+  const auto check = [&](const float* const updated, const View& other) {
+    if (updated != nullptr && other.data != nullptr && vector(updated).overlaps(other)) {
+      throw Unsupported("running statistics that share memory with another argument");
+    }
+  };
+  for (const float* const updated : {mean, variance}) {
+    check(updated, source.view);
+    check(updated, vector(affine.gamma));
+    check(updated, vector(affine.beta));
+  }
+  check(mean, vector(variance));
+}
+
 Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
                 const bool training, const double momentum, const double epsilon) {
@@ -55,11 +81,12 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   const Source source = read_like_pytorch(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
-  if (source.view.type != DataType::f32 && affine.gamma == nullptr &&
-      optional_vector(running_mean, channels) == nullptr) {
+  const float* const mean = optional_vector(running_mean, channels);
+  if (source.view.type != DataType::f32 && affine.gamma == nullptr && mean == nullptr) {
     // PyTorch's statistics are 16-bit then.
     throw Unsupported("16-bit inputs without parameters and running statistics");
   }
+  check_running(source, affine, mean, optional_vector(running_var, channels));
   Inputs inputs;
   inputs[Input::gamma] = affine.gamma;
   inputs[Input::beta] = affine.beta;
