@@ -7,7 +7,8 @@ import itertools
 import pytest
 from torch_helpers import DTYPES, nn, torch
 
-import onedsl.torch._operators  # noqa: F401 - it defines the operators
+from onedsl.tensors.dtypes import MAX_RANK
+from onedsl.torch._operators import why_unsupported
 
 forward = torch.ops.onedsl.batch_norm_training.default
 backward = torch.ops.onedsl.batch_norm_training_backward.default
@@ -146,6 +147,67 @@ def test_unsupported_arguments():
             forward(src, None, None, src, None, None, 0.1, 1e-5, relu, clip)
         with pytest.raises((ValueError, RuntimeError), match=reason):
             backward(src, src, *torch.ones(2, 5), None, None, src, relu, clip)
+
+
+UNALIGNED = torch.frombuffer(bytearray(4 * 60 + 1), dtype=torch.float32, offset=1)
+SOURCES = {
+    **{name: torch.randn(4, 5, 6).to(dtype) for name, dtype in DTYPES.items()},
+    "f64": torch.randn(4, 5, 6).double(),
+    "int": torch.ones(4, 5, 6, dtype=torch.int32),
+    "channels_last": torch.randn(2, 5, 3, 3).to(memory_format=torch.channels_last),
+    "another order": torch.randn(3, 2, 5).permute(1, 2, 0),
+    "gaps": torch.randn(4, 5, 6)[..., ::2],
+    "overlap": torch.randn(1, 5, 6).expand(4, 5, 6),
+    "unaligned": UNALIGNED.view(3, 5, 4),
+    "one value": torch.randn(1, 5, 1),
+    "two values": torch.randn(1, 5, 2),
+    "empty": torch.randn(0, 5, 2),
+    "no channels": torch.randn(4, 0, 2),
+    "vector": torch.randn(5),
+    "matrix": torch.randn(4, 5),
+    "most dimensions": torch.randn(4, 5, *[1] * (MAX_RANK - 2)),
+    "more dimensions": torch.randn(4, 5, *[1] * (MAX_RANK - 1)),
+}
+VECTORS = {
+    "f32": torch.rand(5) + 0.5,
+    "f64": torch.rand(5).double(),
+    "bf16": torch.rand(5).bfloat16(),
+    "gaps": torch.rand(5, 2)[:, 0],
+    "overlap": torch.rand(1).expand(5),
+    "too long": torch.rand(6),
+    "one": torch.rand(1),
+    "matrix": torch.rand(5, 1),
+    "scalar": torch.rand(()),
+}
+EPSILONS = (1e-5, 0.0, -1.0, 7e-46, 1e-45, 3.4e38, 3.41e38, float("inf"), float("nan"))
+
+
+def test_support_is_decided_alike():
+    """C++ computes each call that Python, which sees fake tensors, leaves to the operators."""
+    src, vector = SOURCES["f32"], VECTORS["f32"]
+    table = [(s, v, 1e-5) for s in SOURCES.values() for v in (None, vector)]
+    table += [(src, v, 1e-5) for v in VECTORS.values()] + [(src, vector, eps) for eps in EPSILONS]
+    mode = torch._subclasses.FakeTensorMode()
+    supported = 0
+    for src, vector, eps in table:
+        for position in range(3):  # weight, bias, running statistics
+            vectors = [vector if i == position else None for i in (0, 1, 2, 2)]
+            fakes = [None if t is None else mode.from_tensor(t) for t in (src, *vectors)]
+            reason = why_unsupported(*fakes, eps=eps)
+            try:
+                forward(src, *vectors[:2], None, *vectors[2:], 0.1, eps, False, None)
+                error = ""
+            except (ValueError, RuntimeError) as exception:
+                error = str(exception)
+            supported += not reason
+            assert not (error and not reason), (error, src, vectors, eps)
+            # PyTorch's statistics are 16-bit in the first case; running statistics are copied.
+            more = reason.startswith("16-bit inputs") or (position == 2 and "strided" in reason)
+            assert error or more or not reason, (reason, src, vectors, eps)
+            if not reason and vectors[2] is None:
+                saved = torch.rand(2, src.shape[1])
+                backward(src, src, *saved, vectors[0], None, None, False, None)
+    assert supported > 50
 
 
 def test_errors_of_pytorch_are_its_own():

@@ -8,7 +8,6 @@ The entry point in pyproject.toml registers the backend.
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
 import functools
 import logging
@@ -147,6 +146,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
             and output_mask[0]
             and mean is not None
             and inverse_stddev is not None
+            and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype)
             and not why_unsupported(src, weight, mean, inverse_stddev, eps=eps)
         ):
             gradients = batch_norm_training_backward(
@@ -169,16 +169,37 @@ def _add_layout_rules() -> None:
     """Let inductor produce all tensors of a call in src's order of axes, instead of copying them.
 
     PyTorch's layout tags cannot express this. Without the rule inductor makes the tensors
-    contiguous where PyTorch's eager results are: the gradient of max pooling, for example.
+    contiguous where PyTorch's eager results are: the gradient of max pooling, for example. The rule
+    needs internal functions of inductor; where one fails, inductor's own rule remains.
     """
-    with contextlib.suppress(ImportError):  # a later inductor: it copies the tensors
-        from torch._inductor.lowering import make_fallback
+    try:
+        from torch._inductor.lowering import constrain_to_fx_strides, make_fallback
+
+        def rule(node: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return _like_src(node, *args), kwargs
+            except Exception:
+                _log_layouts()
+                return constrain_to_fx_strides(node, *args, **kwargs)
 
         for op in (batch_norm_training, batch_norm_training_backward):
-            make_fallback(op, layout_constraint=_like_src, warn=False)
+            make_fallback(op, layout_constraint=rule, warn=False)
+    except Exception:
+        _log_layouts()
 
 
-def _like_src(node: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+@functools.cache  # once in a process
+def _log_layouts() -> None:
+    _LOG.warning(
+        "inductor %s has other internal functions, so tensors may be copied between its kernels"
+        " and onedsl's; please report this",
+        torch.__version__,
+        exc_info=True,
+    )
+
+
+def _like_src(node: Any, *args: Any) -> tuple[Any, ...]:
+    """Return the arguments of a call, with tensors in src's order of axes."""
     from torch._inductor.ir import ExternKernel, FlexibleLayout, get_stride_order
     from torch._inductor.virtualized import V
 
@@ -196,4 +217,4 @@ def _like_src(node: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], di
     for name in ("diff_dst", "residual", "dst"):
         if inputs.get(name) is not None:
             inputs[name] = ExternKernel.require_stride_order(inputs[name], order)
-    return tuple(inputs.values()), kwargs
+    return tuple(inputs.values())

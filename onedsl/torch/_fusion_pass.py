@@ -86,7 +86,7 @@ class _Call:
 
 
 class _Value(NamedTuple):
-    """A pattern of a value that gets a name, and must fulfill a condition if there is one."""
+    """A pattern of a value that fulfills a condition. The original of copies gets the name."""
 
     name: str
     pattern: Any = _ANY
@@ -104,8 +104,9 @@ def _match(pattern: Any, value: Any, found: _Found) -> list[_Found]:
     if isinstance(pattern, list):
         return [new for one in pattern for new in _match(one, value, found)]
     if isinstance(pattern, _Value):
-        matches = _match(pattern.pattern, value, found)
-        return [m | {pattern.name: value} for m in matches if pattern.condition(value, m)]
+        original = _original(value)
+        matches = _match(pattern.pattern, original, found)
+        return [m | {pattern.name: original} for m in matches if pattern.condition(original, m)]
     if isinstance(pattern, _Call):
         node = _original(value)
         if not isinstance(node, Node) or node.target is not pattern.target:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import _core
 from ..operators._attributes import is_valid_epsilon
+from ..tensors.dtypes import MAX_RANK
 from ._gradient import op as _differentiable_gradient
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -52,7 +53,8 @@ batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.def
 def why_unsupported(src: Tensor, *vectors: Tensor | None, eps: float) -> str:
     """Return what the operators do not support in a call, or an empty string.
 
-    `vectors` are parameters and statistics. The shapes are valid: PyTorch has checked them.
+    `vectors` are parameters and statistics. The C++ functions, which have no kernels to fall back
+    to, must support what this function does: see `test_support_is_decided_alike`.
     """
     given = [t for t in vectors if t is not None]
     if any(t.device.type != "cpu" for t in (src, *given)):
@@ -67,7 +69,11 @@ def why_unsupported(src: Tensor, *vectors: Tensor | None, eps: float) -> str:
         return "strided parameters and statistics"
     if src.dtype is not torch.float32 and not given:
         return "16-bit inputs without parameters and running statistics"  # PyTorch's are 16-bit
-    if src.ndim < 2 or src.numel() <= src.shape[1]:
+    if not 2 <= src.ndim <= MAX_RANK:
+        return "inputs of this rank"
+    if any(t.shape != src.shape[1:2] for t in given):
+        return "parameters and statistics whose length is not the number of channels"
+    if src.numel() <= src.shape[1]:
         return "fewer than two values per channel"
     return "" if is_valid_epsilon(eps) else "an eps that is not positive and finite in float32"
 

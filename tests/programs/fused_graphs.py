@@ -1,0 +1,324 @@
+"""Runs the fusion pass on random graphs around one batch norm, and compares them before and after.
+
+Usage: python tests/programs/fused_graphs.py NUMBER_OF_GRAPHS [SEED] [--compile]
+
+A graph is a batch norm, a ReLU and their gradients, in a random form, in which some arguments are
+replaced: by a value of another shape or dtype, by one that depends on any other node, by another
+number or None. Some results are returned, too. Graphs are evaluated in float64 and by onedsl's
+kernels. With --compile, inductor and onedsl compile them, too, and the results are compared.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import random
+import sys
+import types
+
+import torch
+from torch._inductor.pattern_matcher import stable_topological_sort
+from torch.fx import Graph, GraphModule, Node
+
+from onedsl.torch import _fusion_pass
+from onedsl.torch._operators import batch_norm_training, batch_norm_training_backward
+
+aten = torch.ops.aten
+convert = torch.ops.prims.convert_element_type.default
+DTYPES = (torch.float32, torch.float32, torch.bfloat16, torch.float16)
+SHAPES = ((4, 3, 2, 3), (6, 3), (3, 3, 5), (2, 4, 1, 3))
+NUMBERS = (0, 1, 2, 0.5, 5.0, 6.0, 0.7, -1, float("inf"), True, False, None)
+NO_SCHEMA = types.SimpleNamespace(arguments=())
+SWAPPED = {
+    aten.relu.default: [aten.neg.default, aten.sigmoid.default],
+    aten.le.Scalar: [aten.lt.Scalar, aten.ge.Scalar, aten.gt.Scalar],
+    aten.ge.Scalar: [aten.gt.Scalar, aten.le.Scalar],
+    aten.add.Tensor: [aten.sub.Tensor, aten.mul.Tensor],
+    aten.bitwise_or.Tensor: [aten.bitwise_and.Tensor, aten.bitwise_xor.Tensor],
+    aten.clamp_min.default: [aten.clamp_max.default],
+    aten.clamp_max.default: [aten.clamp_min.default],
+}
+
+
+def build(rng):
+    """Return a graph that is fused, and the values of its inputs."""
+    graph, dtype, shape = Graph(), rng.choice(DTYPES), rng.choice(SHAPES)
+    call, values = graph.call_function, {}
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+
+    def given(size, dtype=torch.float32, positive=False):
+        value = torch.randn(size, generator=generator).to(dtype)
+        node = graph.placeholder(f"input_{len(values)}")
+        values[node] = value.abs() + 0.5 if positive else value
+        return node
+
+    def wide(value):
+        is_wide = dtype is not torch.float32 and has_clip
+        return call(convert, (value, torch.float32)) if is_wide else value
+
+    def narrow(value):
+        return call(convert, (value, dtype)) if dtype is not torch.float32 and has_clip else value
+
+    channels = shape[1]
+    src, diff_dst, residual = (given(shape, dtype) for _ in range(3))
+    weight, bias, mean = (given(channels) for _ in range(3))
+    variance = given(channels, positive=True)
+    has_residual, has_clip = rng.random() < 0.5, rng.random() < 0.5
+    has_dst_in_mask, is_swapped = rng.random() < 0.5, rng.random() < 0.5
+    weight, bias = (None if rng.random() < 0.1 else vector for vector in (weight, bias))
+    running = (mean, variance, 0.1, 1e-5) if rng.random() < 0.5 else (None, None, 0.1, 1e-5)
+    if rng.random() < 0.2:
+        other = call(batch_norm_training, (residual, weight, None, None, *running, False, None))
+        residual = call(operator.getitem, (other, 0))
+    batch_norm = call(batch_norm_training, (src, weight, bias, None, *running, False, None))
+    value, *saved = (call(operator.getitem, (batch_norm, i)) for i in range(3))
+    if has_residual:
+        value = call(aten.add.Tensor, (residual, value) if is_swapped else (value, residual))
+    clip = rng.choice((6, 6.0, 0.7, 1.0)) if has_clip else None
+    if has_clip:
+        low = call(aten.clamp_min.default, (wide(value), 0))
+        result = narrow(call(aten.clamp_max.default, (low, clip)))
+    else:
+        result = call(aten.relu.default, (value,))
+    compared = wide(result if has_dst_in_mask else value)
+    mask = call(aten.le.Scalar, (compared, 0))
+    if has_clip:
+        both = [mask, call(aten.ge.Scalar, (compared, clip))]
+        either = rng.choice((aten.bitwise_or.Tensor, aten.logical_or.default))
+        mask = call(either, tuple(both[::-1] if is_swapped else both))
+    masked_type = torch.float32 if has_clip else dtype
+    zero = call(aten.scalar_tensor.default, (0,), {"dtype": masked_type})
+    if rng.random() < 0.3:
+        zero = call(aten.full.default, ([], 0.0), {"dtype": masked_type})
+    masked = narrow(call(aten.where.self, (mask, zero, wide(diff_dst))))
+    inputs = (masked, src, *saved, weight, None, None, False, None)
+    gradient = call(batch_norm_training_backward, inputs)
+    returned = [result, *(call(operator.getitem, (gradient, i)) for i in range(3))]
+    if has_residual:
+        returned.append(masked)
+    graph.output(returned)
+    return graph, values
+
+
+def change(graph, rng):
+    """Replace an argument of a node by another value, or a node's operator by another one."""
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    node = rng.choice(calls)
+    if rng.random() < 0.1:
+        node.target = rng.choice(SWAPPED.get(node.target, [node.target]))
+        return
+    arguments = _fusion_pass._arguments(node)
+    name = rng.choice(list(arguments))
+    old = arguments[name]
+    if node.target is operator.getitem and name == "b":
+        arguments[name] = rng.randrange(5)
+    elif isinstance(old, Node) and node.target is not operator.getitem:
+        arguments[name] = other_value(graph, old, rng)
+    elif isinstance(old, (int, float, type(None))) and name != "dtype":  # PyTorch crashes
+        nodes = [n for n in graph.nodes if n.op != "output"]
+        arguments[name] = rng.choice(nodes) if rng.random() < 0.3 else rng.choice(NUMBERS)
+    keywords = {
+        p.name for p in getattr(node.target, "_schema", NO_SCHEMA).arguments if p.kwarg_only
+    }
+    node.args = tuple(value for name, value in arguments.items() if name not in keywords)
+    node.kwargs = {name: value for name, value in arguments.items() if name in keywords}
+
+
+def other_value(graph, old, rng):
+    """Return a value to be used instead of a node: a new node, or another one."""
+    call = graph.call_function
+    another = rng.choice([node for node in graph.nodes if node.op != "output"])
+    kind = rng.randrange(11)
+    if kind == 0:
+        return another
+    if kind == 1:  # of the same shape and dtype, and depending on another node
+        return call(aten.add.Tensor, (old, call(aten.sum.default, (another,))))
+    if kind == 2:
+        return call(aten.mul.Tensor, (old, rng.choice((-1, 2, 0.5))))
+    if kind == 3:
+        return call(aten.select.int, (old, 0, 0))
+    if kind == 4:
+        return call(aten.unsqueeze.default, (old, 0))
+    if kind == 5:
+        return call(aten.sum.default, (old,))
+    if kind == 6:
+        return call(aten.narrow.default, (old, rng.randrange(2), 0, 1))
+    if kind == 7:
+        return call(convert, (old, rng.choice((*DTYPES, torch.float64, torch.int32))))
+    if kind == 8:
+        return call(aten.abs.default, (old,))
+    if kind == 9:
+        return None
+    return call(rng.choice((aten.alias.default, aten.clone.default)), (old,))
+
+
+def finish(graph, rng):
+    """Let a graph return more results, and sort it. Return whether it has no cycle."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    returned = list(output.args[0])
+    nodes = [n for n in graph.nodes if n is not output]
+    returned += rng.sample(nodes, rng.choice((0, 0, 0, 1, 2)))
+    tuples = (batch_norm_training, batch_norm_training_backward)
+    output.args = ([node for node in returned if node.target not in tuples],)
+    try:
+        stable_topological_sort(graph)
+    except AssertionError:
+        return False
+    graph.eliminate_dead_code()
+    return True
+
+
+def exact_forward(src, weight, bias, residual, mean, variance, momentum, eps, relu, clip):
+    dst, *saved = aten.native_batch_norm(src, weight, bias, None, None, True, momentum, eps)
+    dst = dst if residual is None else dst + residual
+    if relu:
+        dst = dst.clamp(0, clip)
+    new = [src.new_empty(0)] * 2
+    if mean is not None:
+        new = [mean.clone(), variance.clone()]
+        torch.nn.functional.batch_norm(src, *new, training=True, momentum=momentum, eps=eps)
+    return dst, *saved, *new
+
+
+def exact_backward(diff_dst, src, mean, inverse_stddev, weight, bias, dst, relu, clip):
+    has_dst = dst is not None
+    if relu:
+        if not has_dst:
+            dst = normalized(src, mean, inverse_stddev, weight, bias)
+        mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
+        diff_dst = torch.where(mask, 0.0, diff_dst)
+    saved = weight, None, None, mean, inverse_stddev
+    results = aten.native_batch_norm_backward(diff_dst, src, *saved, True, 1e-5, [True] * 3)
+    results = [src.new_zeros(src.shape[1]) if r is None else r for r in results]
+    return *results, diff_dst if has_dst else src.new_empty(0)
+
+
+def normalized(src, mean, inverse_stddev, weight, bias):
+    beside = (-1, *[1] * (src.ndim - 2))
+    dst = (src - mean.reshape(beside)) * inverse_stddev.reshape(beside)
+    dst = dst if weight is None else dst * weight.reshape(beside)
+    return dst if bias is None else dst + bias.reshape(beside)
+
+
+EXACT = {batch_norm_training: exact_forward, batch_norm_training_backward: exact_backward}
+
+
+def evaluate(graph, values, exactly):
+    """Return a graph's results; exactly: in float64. Otherwise nodes get their values as `val`."""
+
+    def widen(value):
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.double()
+        return torch.float64 if isinstance(value, torch.dtype) and value in DTYPES else value
+
+    done = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            value = values[node].double() if exactly else values[node]
+        elif node.op == "output":
+            return [done[n] for n in node.args[0]]
+        else:
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), done.__getitem__)
+            target = node.target
+            if exactly:
+                args, kwargs = torch.fx.node.map_aggregate((args, kwargs), widen)
+                target = EXACT.get(target, target)
+            value = target(*args, **kwargs)
+        done[node] = value
+        if not exactly:
+            node.meta["val"] = value
+    raise AssertionError
+
+
+def differences(graph, values, with_inductor):
+    """Fuse a graph. Return what is reported of its batch norms, and what differs afterwards."""
+    real, exact = (evaluate(graph, values, exactly) for exactly in (False, True))
+    all_values = [node.meta.get("val") for node in graph.nodes]
+    narrow = any(getattr(v, "dtype", None) in DTYPES[2:] for v in (*all_values, *values.values()))
+    limit = 0.2 if narrow else 1e-4  # 16-bit results are rounded less often after the fusion
+    differing = []
+    if with_inductor:
+        run = GraphModule({}, strip(graph))
+        results = []
+        for backend in "inductor", "onedsl":
+            torch._dynamo.reset()
+            results.append(torch.compile(run, backend=backend)(*values.values()))
+        for i, (a, b) in enumerate(zip(*results, strict=True)):
+            kinds = [(t.shape, t.dtype, t.stride()) for t in (a, b)]
+            if kinds[0] != kinds[1] or distance(a, b) > limit:
+                differing.append(f"compiled result {i}: {kinds}, {distance(a, b)}")
+    report = _fusion_pass.fuse(graph)
+    real_after, exact_after = (evaluate(graph, values, exactly) for exactly in (False, True))
+    for i, (a, b) in enumerate(zip(real_after, real, strict=True)):
+        kinds = [(t.shape, t.dtype) for t in (a, b)]
+        if kinds[0] != kinds[1] or (not narrow and distance(a, b) > limit):
+            differing.append(f"result {i} of the kernels: {kinds}, {distance(a, b)}")
+        elif distance(exact_after[i], exact[i]) > 1e-9:
+            differing.append(f"result {i} by {distance(exact_after[i], exact[i])}")
+    return report, differing
+
+
+def strip(graph):
+    """Return a copy of a graph without the values of its nodes."""
+    copied = Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    return copied
+
+
+def distance(a, b):
+    """Return the largest difference, relative to the largest finite value."""
+    a, b = a.double(), b.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    finite = b[b.isfinite()].abs()
+    scale = max(float(finite.max()), 1e-3) if finite.numel() else 1.0
+    return 0.0 if same.all() else float((a - b)[~same].abs().nan_to_num(torch.inf).max()) / scale
+
+
+def main(count, seed=0, compiled=False):
+    counts = collections.Counter()
+    while counts["graphs"] < count:
+        rng = random.Random(seed)
+        graph, values = build(rng)
+        for _ in range(rng.randrange(4)):
+            change(graph, rng)
+        try:
+            is_valid = finish(graph, rng) and all(evaluate(graph, values, e) for e in (False, True))
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):
+            is_valid = False
+        if is_valid:
+            counts["graphs"] += 1
+            text = str(graph)
+            try:
+                report, differing = differences(graph, values, compiled)
+            except Exception as error:
+                report, differing = [], [repr(error)]
+            kinds = " ".join(report)
+            kind = next(
+                (k for k in ("forward and backward", "with", "alone") if k in kinds), "none"
+            )
+            counts[kind] += 1
+            if differing:
+                counts["wrong"] += 1
+                print(f"seed {seed}: {differing}\n{text}\n{graph}\n", flush=True)
+        else:
+            counts["invalid"] += 1
+        seed += 1
+    print(
+        f"{counts['graphs']} graphs: {counts['forward and backward']} fused forward and backward, "
+        f"{counts['with']} forward, {counts['alone'] + counts['none']} not; "
+        f"{counts['invalid']} invalid ones were skipped; {counts['wrong']} wrong"
+    )
+    return counts["wrong"]
+
+
+if __name__ == "__main__":
+    numbers = [int(argument) for argument in sys.argv[1:] if argument.isdigit()]
+    sys.exit(main(*numbers, compiled="--compile" in sys.argv) > 0)
