@@ -602,10 +602,12 @@ def test_distributed_data_parallel(report, x):
 
 
 CACHED = """
-import sys, torch
+import logging, sys, torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+logging.getLogger("onedsl.torch").setLevel(logging.INFO)
+logging.basicConfig(format="%(message)s")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
 x = torch.randn(2, 3, 9, 9)
@@ -624,14 +626,43 @@ print(hits > 0, ours, f"{float(loss):.3f}", f"{float(next(model.parameters()).gr
 def test_compiled_graphs_are_cached_between_processes(tmp_path):
     """No process may get a graph that another backend has cached."""
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    printed = []
+    printed, logged = [], []
     for backend in ("onedsl", "onedsl", "inductor", "inductor", "onedsl"):
         child = helpers.run_python("-c", CACHED, backend, environment=environment)
         assert child.returncode == 0, child.stderr
         printed.append(child.stdout.split()[-4:])
+        logged.append([line for line in child.stderr.splitlines() if "batch norms of" in line])
     assert [hit for hit, *_ in printed] == ["False", "True", "False", "True", "True"]
     assert [ours for _, ours, *_ in printed] == ["True", "True", "False", "False", "True"]
     assert all(values == printed[0][2:] for _, _, *values in printed)
+    traced = [f"batch norms of a compiled graph: 1 by onedsl; 1 {RELU} | 0 by inductor"]
+    cached = ["batch norms of a compiled graph from PyTorch's cache: 1 by onedsl; 1 with ReLU"]
+    assert logged == [traced, cached, [], [], cached]
+
+
+@pytest.mark.usefixtures("without_code")
+def test_a_graph_that_is_not_traced_is_logged_when_it_runs(report, x, monkeypatch, caplog):
+    """A stand-in for PyTorch's cache, in one process."""
+    import onedsl.torch._backend as module
+
+    graphs, compile_fx = [], module.compile_fx
+
+    def compile_once(*args, **kwargs):
+        if not graphs:
+            graphs.append(compile_fx(*args, **kwargs))
+        return graphs[0]
+
+    monkeypatch.setattr(module, "compile_fx", compile_once)
+    model = Plain(USES["add"][0])
+    torch.compile(model, backend="onedsl")(x)
+    assert report() == [f"1 by onedsl; 1 {ADD_RELU} | 0 by inductor"]
+    torch._dynamo.reset()
+    again = torch.compile(model, backend="onedsl")
+    for _ in range(2):
+        again(x).sum().backward()
+    (line,) = caplog.messages
+    prefix = "batch norms of a compiled graph from PyTorch's cache: "
+    assert line == f"{prefix}1 by onedsl; 1 with addition and ReLU"
 
 
 class UNet(nn.Module):

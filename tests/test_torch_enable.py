@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import helpers
 import pytest
+from test_load import needs_compiler, preloaded
 from torch_helpers import (
     DTYPES,
     LIMITS,
@@ -94,6 +95,80 @@ def test_disable_restores_pytorchs_bits():
         between = layer(src)
     assert torch.equal(before, layer(src))
     assert not torch.equal(before, between)
+
+
+SYMBOLS = """
+import logging, sys, warnings, torch, onedsl, onedsl.torch
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+with warnings.catch_warnings(record=True) as caught, onedsl.verbose():
+    try:
+        onedsl.torch.enable()
+    except RuntimeError as error:
+        print(error)
+    x, v = torch.randn(4, 3, 5), torch.ones(3)
+    for ops in (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit):
+        y, *_ = ops(x, v, v, v * 0, v * 1, True, 0.1, 1e-5)
+        assert torch.allclose(y.var((0, 2), correction=0), v, atol=1e-3)
+    onedsl.torch.BatchNormReLU1d(3)(x)
+print(*(str(w.message) for w in caught))
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("environment", "left", "runs"),
+    [
+        ({}, [], 3),
+        ({"HIDDEN": "26native_batch_norm_backwardE"}, ["native_batch_norm_backward (it is"], 3),
+        ({"CHANGED": "inexact"}, ["native_batch_norm (its results differ)"], 2),
+        ({"CHANGED": "longer"}, ["native_batch_norm (it has results of another type)"], 2),
+        ({"HIDDEN": "batch_norm"}, ["does not support PyTorch", "missing"], 1),
+    ],
+    ids=str,
+)
+def test_unknown_kernels_are_left_to_pytorch(tmp_path, environment, left, runs):
+    """Regression: without one of these symbols, onedsl.torch could not be imported."""
+    child = helpers.run_python(
+        "-c", SYMBOLS, environment=preloaded("torch_symbols.c", tmp_path) | environment
+    )
+    assert child.returncode == 0, child.stderr
+    lines = child.stdout.splitlines()
+    assert sum(" threads, " in line for line in lines) == runs
+    said = " ".join(line for line in lines if " threads, " not in line)
+    assert all(text in said for text in left)
+    assert bool(said.strip()) == bool(left)
+
+
+COMPILED = """
+import sys, warnings, torch, onedsl.torch
+from torch import nn
+
+model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+onedsl.torch.enable()
+if sys.argv[1] == "compiled":
+    model = torch.compile(model)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always", RuntimeWarning)
+    for _ in range(2):
+        model(torch.randn(2, 3, 4, 4)).sum().backward()
+        optimizer.step()
+print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "warnings"),
+    [
+        ("eager", 0),
+        pytest.param("compiled", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_no_effect_on_compiled_models_is_a_warning(what, warnings):
+    child = helpers.run_python("-c", COMPILED, what)
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.count('needs torch.compile(model, backend="onedsl")') == warnings
+    assert child.stdout.count("\n") == 1
 
 
 def test_an_error_ends_the_block():

@@ -46,6 +46,47 @@ def test_scripts_run_with_onedsl(tmp_path):
     assert child.stdout.splitlines()[-1] == "True --epochs 3"
 
 
+LOOP = """
+import sys, torch
+from torch import nn
+
+model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("not shown")
+for _ in range(int(sys.argv[1])):
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+if sys.argv[1] == "7":
+    raise ValueError("from the script")
+"""
+
+
+@pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
+def test_compare(tmp_path, steps):
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    options = ("--compare", "--seconds", "0.5", "--runs", "1")
+    child = helpers.run_python("-m", "onedsl.torch", *options, str(script), str(steps))
+    assert child.returncode == 0, child.stderr
+    lines = child.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["PyTorch", "onedsl"]
+    assert all(0 < float(line.split()[1]) < 500 for line in lines[:2])
+    assert lines[3].startswith("speed-up: ")
+    assert lines[-1].split() == ["1", *["3", "onedsl", "eager"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [(3, "must call step() of an optimizer"), (7, "the script failed with PyTorch: exit status 1")],
+)
+def test_scripts_that_cannot_be_compared(tmp_path, steps, message):
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    child = helpers.run_python("-m", "onedsl.torch", "--compare", str(script), str(steps))
+    assert child.returncode == 1
+    assert message in child.stderr
+
+
 def test_scripts_that_do_not_exist():
     child = helpers.run_python("-m", "onedsl.torch", "nothing.py")
     assert child.returncode == 2

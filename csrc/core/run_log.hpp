@@ -16,14 +16,11 @@ struct LogNames {
   std::vector<std::string> inputs, outputs;
 };
 
-// The functions are called only while the log is enabled.
+// The function is called only while the log is enabled.
 struct RunLog {
   std::atomic<bool> enabled = false;
-  // onedsl's kernels ran.
   void (*record)(const Problem& problem, int num_threads, const Ports& ports, const LogNames& names,
                  double seconds) = {};
-  // PyTorch's own kernel computes a call, because onedsl does not support `reason`.
-  void (*record_fallback)(const char* reason) = {};
 };
 inline RunLog run_log;
 

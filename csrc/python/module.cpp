@@ -152,7 +152,9 @@ void bind_capabilities(py::module_& module) {
 
 void bind_frameworks(py::module_& module) {
   module.def("register_torch_ops", &torch::register_own_ops);
-  module.def("override_torch_kernels", &torch::override_pytorch);
+  module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
+             py::pos_only());
+  module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());
   module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
   module.def("xla_handlers", [] {
     py::dict all;

@@ -1,6 +1,9 @@
 #include "../core/run_log.hpp"
 
+#include <pybind11/stl.h>
+
 #include "../native/execute.hpp"
+#include "../torch/call_log.hpp"
 #include "gil.hpp"
 #include "run_log.hpp"
 
@@ -11,7 +14,7 @@ namespace {
 
 // Functions of Python. Never destroyed, because static objects are destroyed after the interpreter.
 py::handle record;
-py::handle record_fallback;
+py::handle record_call;
 
 // Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
 template <class Port, class Pointers>
@@ -57,8 +60,15 @@ void log_run(const Problem& problem, const int num_threads, const Ports& ports,
   });
 }
 
-void log_fallback(const char* const reason) {
-  call_python([&] { record_fallback(reason); });
+void log_call(const torch::Call& call) {
+  call_python([&] {
+    std::vector<std::uintptr_t> addresses;
+    for (const void* const address : call.addresses) {
+      addresses.push_back(reinterpret_cast<std::uintptr_t>(address));
+    }
+    record_call(call.pass == torch::Pass::forward ? "forward" : "gradient", call.computed,
+                call.reason, py::tuple(py::cast(call.shape)), addresses);
+  });
 }
 
 }  // namespace
@@ -66,13 +76,22 @@ void log_fallback(const char* const reason) {
 void bind_run_log(py::module_& module) {
   module.def(
       "set_run_log",
-      [](const py::function& run, const py::function& fallback) {
-        record = run.inc_ref();
-        record_fallback = fallback.inc_ref();
+      [](const py::function& function) {
+        record = function.inc_ref();
         run_log.record = &log_run;
-        run_log.record_fallback = &log_fallback;
       },
-      py::arg("record"), py::arg("record_fallback"), py::pos_only());
+      py::arg("record"), py::pos_only());
+  module.def(
+      "set_torch_call_log",
+      [](const py::function& function) {
+        record_call = function.inc_ref();
+        torch::call_log.record = &log_call;
+      },
+      py::arg("record"), py::pos_only());
+  module.def(
+      "enable_torch_call_log", [](const bool on) { torch::call_log.enabled = on; }, py::arg("on"),
+      py::pos_only());
+  module.def("torch_kernels_used", [] { return torch::call_log.used.load(); });
   module.def(
       "enable_logging", [](const bool on) { run_log.enabled = on; }, py::arg("on"), py::pos_only());
 }

@@ -100,13 +100,12 @@ template <std::size_t count>
 using Results = std::array<OwnedTensor, count>;
 
 // Calls a kernel of PyTorch and moves its results into handles, which are allocated before the call
-// so that nothing can fail after it.
-template <class... Outputs, class... Parameters, class... Arguments>
-Results<sizeof...(Outputs)> call(std::tuple<Outputs...> (*const kernel)(Parameters...),
-                                 const Arguments&... arguments) {
-  Results<sizeof...(Outputs)> handles;
+// so that nothing can fail after it. `kernel` returns a tuple of tensors.
+template <std::size_t count, class Kernel, class... Arguments>
+Results<count> call(const Kernel& kernel, const Arguments&... arguments) {
+  Results<count> handles;
   for (OwnedTensor& handle : handles) handle = make(api->undefined);
-  const std::tuple<Outputs...> tensors = kernel(arguments.get()...);
+  const auto tensors = kernel(arguments.get()...);
   OwnedTensor* next = handles.data();
   std::apply([&](const auto&... tensor) { (((*next++)->impl = tensor.impl), ...); }, tensors);
   return handles;

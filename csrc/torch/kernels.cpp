@@ -1,10 +1,13 @@
 #include "kernels.hpp"
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
-#include "../core/run_log.hpp"
+#include "call_log.hpp"
 #include "compute.hpp"
 
 namespace onedsl::torch {
@@ -12,27 +15,57 @@ namespace {
 
 std::atomic<bool> in_use = false;
 
-void log_fallback(const char* const reason) {
-  if (run_log.enabled.load(std::memory_order_relaxed)) run_log.record_fallback(reason);
-}
-
 // The results of `ours`. nullopt as Unsupported, without the time that an exception takes.
 using Outcome = std::optional<Results<3>>;
 
 // The kernel that is registered for an op of PyTorch: `ours`, or PyTorch's own if that does not
 // support the arguments.
-template <auto pytorch, auto ours>
+template <Pass pass, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
     if (in_use.load(std::memory_order_relaxed)) {
       try {
-        Outcome outcome = ours(arguments.get()...);
-        if (outcome) return write_results(values, *std::move(outcome));
+        if (Outcome outcome = ours(arguments.get()...)) {
+          log_call({pass, "onedsl eager", nullptr}, arguments...);
+          return write_results(values, *std::move(outcome));
+        }
+        log_call({pass, nullptr, "the forward pass of evaluation"}, arguments...);
       } catch (const Unsupported& unsupported) {
-        log_fallback(unsupported.what());
+        log_call({pass, nullptr, unsupported.what()}, arguments...);
       }
     }
-    write_results(values, call(cpu_kernels->*pytorch, arguments...));
+    write_results(values, call<3>(cpu_kernels().*pytorch, arguments...));
+  });
+}
+
+using Three = CpuKernels::Three;
+
+// Returns a function that calls a kernel of PyTorch, with memory for more results than it should
+// have.
+template <class... Parameters>
+auto checked(Three (*const kernel)(Parameters...)) {
+  return [kernel](Parameters... arguments) {
+    if (kernel == nullptr) throw std::runtime_error("it is missing");
+    std::array<void*, 16> memory = {};
+    // The address of the results is the first argument in the x86-64 ABI.
+    auto* const function =
+        reinterpret_cast<void* (*)(void*, Parameters...)>(reinterpret_cast<std::uintptr_t>(kernel));
+    function(memory.data(), arguments...);
+    for (std::size_t i = 0; i < memory.size(); ++i) {
+      if ((memory[i] != nullptr) != (i < std::tuple_size_v<Three>)) {
+        throw std::runtime_error("it has results of another type");
+      }
+    }
+    return *reinterpret_cast<const Three*>(memory.data());
+  };
+}
+
+// PyTorch's own kernel as an op of its own, to compare with the op that `kernel` replaces.
+template <auto pytorch>
+void pytorchs_kernel(Value* const values, std::uint64_t, std::uint64_t) {
+  const auto own = cpu_kernels().*pytorch;
+  with_arguments(values, own, [&](const auto&... arguments) {
+    write_results(values, call<3>(checked(own), arguments...));
   });
 }
 
@@ -74,10 +107,7 @@ void check_running(const Source& source, const Affine& affine, const float* cons
 Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
                 const bool training, const double momentum, const double epsilon) {
-  if (!training) {
-    log_fallback("the forward pass of evaluation");
-    return std::nullopt;
-  }
+  if (!training) return std::nullopt;
   const Source source = read_like_pytorch(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
@@ -133,15 +163,36 @@ Outcome backward(const Tensor& diff_dst_tensor, const Tensor& src, const Optiona
   return Results<3>{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};
 }
 
+struct Op {
+  const char* name;
+  Kernel* kernel;
+  Kernel* pytorchs;
+};
+
+template <Pass pass, auto pytorch, auto ours>
+constexpr Op op(const char* const name) {
+  return {name, &kernel<pass, pytorch, ours>, &pytorchs_kernel<pytorch>};
+}
+
+constexpr std::array ops = {
+    op<Pass::forward, &CpuKernels::forward, &forward>("native_batch_norm"),
+    op<Pass::forward, &CpuKernels::forward_legit, &forward_legit>("_native_batch_norm_legit"),
+    op<Pass::forward, &CpuKernels::forward_no_stats, &forward_no_stats>(
+        "_native_batch_norm_legit.no_stats"),
+    op<Pass::gradient, &CpuKernels::backward, &backward>("native_batch_norm_backward")};
+
 }  // namespace
 
-void override_pytorch() {
-  add_kernels("aten",
-              {{"native_batch_norm", &kernel<&CpuKernels::forward, &forward>},
-               {"_native_batch_norm_legit", &kernel<&CpuKernels::forward_legit, &forward_legit>},
-               {"_native_batch_norm_legit.no_stats",
-                &kernel<&CpuKernels::forward_no_stats, &forward_no_stats>},
-               {"native_batch_norm_backward", &kernel<&CpuKernels::backward, &backward>}});
+void register_pytorchs_kernels(const char* const library) {
+  for (const Op& op : ops) add_kernels(library, {{op.name, op.pytorchs}});
+}
+
+void override_pytorch(const std::vector<std::string>& names) {
+  for (const Op& op : ops) {
+    if (std::find(names.begin(), names.end(), op.name) != names.end()) {
+      add_kernels("aten", {{op.name, op.kernel}});
+    }
+  }
 }
 
 void use_kernels(const bool use) noexcept { in_use.store(use, std::memory_order_relaxed); }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 // CPU kernels of PyTorch's batch-norm ops and of onedsl's.
 //
 // Those of PyTorch's ops compute the forward pass in training and the gradient of contiguous and
@@ -11,9 +14,14 @@ namespace onedsl::torch {
 // once, before the others. Throws std::runtime_error if this PyTorch is unsupported.
 void register_own_ops();
 
-// Overrides PyTorch's kernels for the rest of the process. Until use_kernels(true), the new kernels
-// call PyTorch's own. Must be called once.
-void override_pytorch();
+// Registers PyTorch's own kernels, as onedsl calls them, for ops of a library that has the names
+// and signatures of PyTorch's ops. They throw std::runtime_error if this PyTorch lacks the kernel.
+// Must be called once.
+void register_pytorchs_kernels(const char* library);
+
+// Overrides PyTorch's kernels of these ops for the rest of the process. Until use_kernels(true),
+// the new kernels call PyTorch's own. Must be called once.
+void override_pytorch(const std::vector<std::string>& ops);
 
 // Thread-safe at any time. A kernel that is already running is not affected.
 void use_kernels(bool use) noexcept;

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "call_log.hpp"
 #include "compute.hpp"
 #include "kernels.hpp"
 
@@ -48,6 +49,11 @@ InLayoutOfSource read_or_copy(const Source& source, const Tensor& tensor) {
   }
 }
 
+const char* description(const bool relu, const bool addition) {
+  if (!relu) return "onedsl compiled alone";
+  return addition ? "onedsl with addition and ReLU" : "onedsl with ReLU";
+}
+
 // Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics.
 Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                        const OptionalTensor& residual, const OptionalTensor& running_mean,
@@ -70,6 +76,8 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   inputs[Input::residual] = addend.data;
   Results<3> computed = compute_forward(source, inputs, {relu, clip}, epsilon, running);
   std::move(computed.begin(), computed.end(), results.begin());
+  log_call({Pass::forward, description(relu, residual.has_value()), nullptr}, src, weight, bias,
+           running_mean, running_var);
   return results;
 }
 
@@ -92,6 +100,7 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
   inputs[Input::dst] = dst.data;
   Results<4> results = compute_backward(source, inputs, {relu, clip}, Statistics::batch, 0, true);
   if (!dst_tensor) results[3] = empty_vector(0);
+  log_call({Pass::gradient, description(relu, dst_tensor.has_value()), nullptr}, src, weight, bias);
   return results;
 }
 

@@ -10,7 +10,6 @@
 namespace onedsl::torch {
 
 const StableInterface* api = nullptr;
-const CpuKernels* cpu_kernels = nullptr;
 
 Symbol::Symbol(const char* const name) {
   // The handle is never closed: Python keeps the library loaded.
@@ -32,9 +31,12 @@ void load() {
   std::uint64_t (*const version)() = find("aoti_torch_abi_version");
   if (version() < oldest_version) throw std::runtime_error("PyTorch must be 2.11 or newer");
   static NoDestructor<StableInterface> stable_interface;
-  static NoDestructor<CpuKernels> kernels;
   api = &*stable_interface;
-  cpu_kernels = &*kernels;
+}
+
+const CpuKernels& cpu_kernels() {
+  static const CpuKernels kernels;
+  return kernels;
 }
 
 }  // namespace onedsl::torch

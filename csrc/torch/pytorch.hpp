@@ -106,37 +106,39 @@ struct StableInterface {
 // through the dispatcher. The stable C interface has no way to call a kernel that another one
 // overrides. These are C++ functions, so exceptions of PyTorch pass through unchanged. The
 // looked-up names contain the parameter types (`S<n>_` refers to an earlier one); the result types
-// and the layout of Tensor are assumed. The returned tensors are owned by the caller.
+// and the layout of Tensor are assumed, so each function is compared with its op before it is used.
+// Those that PyTorch lacks are null. The returned tensors are owned by the caller.
 struct CpuKernels {
   using Three = std::tuple<Tensor, Tensor, Tensor>;
 
   Three (*forward)(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                    const OptionalTensor& running_mean, const OptionalTensor& running_var,
                    bool training, double momentum, double eps) =
-      find("_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd");
+      Symbol("_ZN2at3cpu17native_batch_normERKNS_6TensorERKSt8optionalIS1_ES7_S7_S7_bdd");
   Three (*forward_legit)(const Tensor& src, const OptionalTensor& weight,
                          const OptionalTensor& bias, const Tensor& running_mean,
                          const Tensor& running_var, bool training, double momentum, double eps) =
-      find("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_RS1_S8_bdd");
+      Symbol("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_RS1_S8_bdd");
   Three (*forward_no_stats)(const Tensor& src, const OptionalTensor& weight,
                             const OptionalTensor& bias, bool training, double momentum,
                             double eps) =
-      find("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_bdd");
+      Symbol("_ZN2at3cpu24_native_batch_norm_legitERKNS_6TensorERKSt8optionalIS1_ES7_bdd");
   Three (*backward)(const Tensor& diff_dst, const Tensor& src, const OptionalTensor& weight,
                     const OptionalTensor& running_mean, const OptionalTensor& running_var,
                     const OptionalTensor& save_mean, const OptionalTensor& save_invstd, bool train,
                     double eps, std::array<bool, 3> output_mask) =
-      find(
+      Symbol(
           "_ZN2at3cpu26native_batch_norm_backwardERKNS_6TensorES3_RKSt8optionalIS1_ES7_S7_S7_S7_bd"
           "St5arrayIbLm3EE");
 };
 
 // Null before load().
 extern const StableInterface* api;
-extern const CpuKernels* cpu_kernels;
 
-// Looks up all functions. Throws std::runtime_error as find() does, or if PyTorch is older than
-// oldest_version.
+// Looks up the stable interface. Throws std::runtime_error as find() does, or if PyTorch is older
+// than oldest_version.
 void load();
+
+const CpuKernels& cpu_kernels();
 
 }  // namespace onedsl::torch

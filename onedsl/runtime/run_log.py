@@ -51,12 +51,14 @@ def log(run: RunRecord, **changes: Any) -> None:
         _LOG.info("%s", run._replace(**changes))
 
 
-def record_fallback(reason: str) -> None:
-    """Log that PyTorch's own kernel computes a call, and why. The kernels for PyTorch call this."""
-    _LOG.info("PyTorch's own batch norm: onedsl does not support %s", reason)
+def record_fallback(reason: str, shape: tuple[int, ...]) -> None:
+    """Log that PyTorch's own kernel computes a call, and why, if `verbose` is in effect."""
+    if _scopes:
+        size = "x".join(map(str, shape))
+        _LOG.info("PyTorch's own batch norm of %s: onedsl does not support %s", size, reason)
 
 
-_core.set_run_log(record, record_fallback)
+_core.set_run_log(record)
 
 
 _settings = contextlib.ExitStack()  # undoes what the first of the open scopes changed

@@ -3,11 +3,14 @@
 Nothing in a model is changed. There are two switches, for any model:
 
 - `enable` replaces PyTorch's batch-norm kernels by onedsl's in eager mode, in the whole process.
-  ``python -m onedsl.torch train.py`` calls it and runs a script.
 - ``torch.compile(model, backend="onedsl")`` compiles with inductor, PyTorch's default compiler, and
   onedsl's batch norm. An addition and a ReLU that follow are computed by the same operator, forward
   and backward. Neither an import of onedsl nor `enable` is needed. The logger ``onedsl.torch``
-  (level INFO) describes the batch norms of each graph.
+  (level INFO) describes the batch norms of each graph; of a graph from PyTorch's cache, the forward
+  passes of its first run.
+
+``python -m onedsl.torch train.py`` runs a script with both, and with ``--compare`` it also measures
+the time of a training step without them. `report` counts what computes each layer of a model.
 
 For people who write models and layers:
 
@@ -49,6 +52,7 @@ from ._relu_layers import (
     BatchNormReLU2d,
     BatchNormReLU3d,
 )
+from ._report import Report, report
 from ._sync import SyncBatchNorm
 
 __docformat__ = "numpy"
@@ -60,9 +64,11 @@ __all__ = [
     "BatchNormReLU1d",
     "BatchNormReLU2d",
     "BatchNormReLU3d",
+    "Report",
     "SyncBatchNorm",
     "batch_norm_backward",
     "disable",
     "enable",
     "enabled",
+    "report",
 ]

@@ -11,6 +11,7 @@ import collections
 import contextvars
 import functools
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,17 +23,17 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, GraphModule
 
-from . import _fusion_pass, _operators
+from . import _fusion_pass, _operators, _report
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
 
 _LOG = logging.getLogger("onedsl.torch")
 _aten = torch.ops.aten
 
 # How many batch norms of the graph that is being compiled onedsl and inductor compute: by what is
-# computed together with them, and by the reason.
-_report: contextvars.ContextVar[dict[str, collections.Counter[str]]] = contextvars.ContextVar(
-    "onedsl's report of a graph"
-)
+# computed together with them, and by the reason. Without the key "onedsl" if the graph comes from
+# PyTorch's cache.
+_Counts = dict[str, collections.Counter[str]]
+_counts: contextvars.ContextVar[_Counts] = contextvars.ContextVar("onedsl's report of a graph")
 
 
 def backend(
@@ -60,19 +61,52 @@ def backend(
     config = torch._TorchCompileInductorWrapper(mode, options, None).config
     name = "joint_custom_pre_pass"
     config[name] = _Pass(config.get(name, getattr(torch._inductor.config, name)))
-    report = {name: collections.Counter[str]() for name in ("onedsl", "inductor")}
-    token = _report.set(report)
+    report: _Counts = collections.defaultdict(collections.Counter)
+    token = _counts.set(report)
     try:
         compiled = compile_fx(model, inputs, config_patches=config, decompositions=_table())
     finally:
-        _report.reset(token)
+        _counts.reset(token)
+    if "onedsl" in report:
+        _log("a compiled graph", report, ("onedsl", "inductor"))
+    elif _LOG.isEnabledFor(logging.INFO):
+        return _log_first_run(compiled)
+    return compiled
+
+
+def _log(graph: str, report: _Counts, names: tuple[str, ...]) -> None:
     if any(report.values()):
         parts = []
-        for name, counts in report.items():
-            listed = "".join(f"; {n} {what}" for what, n in counts.most_common())
-            parts.append(f"{counts.total()} by {name}{listed}")
-        _LOG.info("batch norms of a compiled graph: %s", " | ".join(parts))
-    return compiled
+        for name in names:
+            listed = "".join(f"; {n} {what}" for what, n in report[name].most_common())
+            parts.append(f"{report[name].total()} by {name}{listed}")
+        _LOG.info("batch norms of %s: %s", graph, " | ".join(parts))
+
+
+def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Log the forward passes in the first run of a graph that was not traced in this process."""
+    first = True
+
+    @functools.wraps(compiled)
+    def run(*inputs: Any) -> Any:
+        nonlocal first
+        if not first:
+            return compiled(*inputs)
+        first = False
+        counts, thread = collections.Counter[str](), threading.get_ident()
+
+        def count(pass_: str, what: str, _: list[int]) -> None:
+            if pass_ == "forward" and threading.get_ident() == thread:
+                counts[what.removeprefix("onedsl ")] += 1
+
+        _report.listen(count, True)
+        try:
+            return compiled(*inputs)
+        finally:
+            _report.listen(count, False)
+            _log("a compiled graph from PyTorch's cache", {"onedsl": counts}, ("onedsl",))
+
+    return run
 
 
 class _Pass(CustomGraphPass):
@@ -82,7 +116,7 @@ class _Pass(CustomGraphPass):
         self.other = other
 
     def __call__(self, graph: Graph) -> None:
-        _report.get()["onedsl"].update(_fusion_pass.fuse(graph))
+        _counts.get()["onedsl"].update(_fusion_pass.fuse(graph))
         if self.other is not None:
             self.other(graph)
 
@@ -118,7 +152,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
             *running, training, momentum, eps = rest
             reason = why_unsupported(src, weight, bias, *running, eps=eps) if training else ""
             if reason:
-                _report.get()["inductor"][f"for {reason}"] += 1
+                _counts.get()["inductor"][f"for {reason}"] += 1
             if reason or not training:
                 return plain(src, weight, bias, *rest)
             statistics = running or (None, None)

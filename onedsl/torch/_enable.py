@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import operator
+import sys
 import threading
 import warnings
+from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
 
@@ -15,12 +19,68 @@ _active: set[enable] = set()
 """The calls of `enable` that have not ended. PyTorch uses onedsl's kernels while there are any."""
 
 
+_aten = torch.ops.aten
+_RUNNING = "src weight bias mean variance"
+_OPS = {
+    _aten.native_batch_norm.default: _RUNNING,
+    _aten._native_batch_norm_legit.default: _RUNNING,
+    _aten._native_batch_norm_legit.no_stats: "src weight bias",
+    _aten.native_batch_norm_backward.default: "diff src weight mean variance mean variance",
+}
+"""The ops whose kernels are replaced, and their tensors in `_difference`."""
+
+
+@functools.cache
+def _differences() -> dict[str, str]:
+    """Return how PyTorch's own kernels differ from the ops, by op: an empty string if they do not.
+
+    onedsl calls the kernels by private names, which do not contain the types of their results.
+    """
+    library = torch.library.Library("onedsl_pytorch", "DEF")
+    for op in _OPS:
+        library.define(str(op._schema).partition("::")[2])
+    _core.register_pytorchs_kernels(library.ns)
+    return {op.name().partition("::")[2]: _difference(op, tensors) for op, tensors in _OPS.items()}
+
+
+def _difference(op: Any, names: str) -> str:
+    options: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+    vectors = torch.linspace(0.5, 2, 12, **options).view(4, 3)
+    tensors = dict(zip(("weight", "bias", "mean", "variance"), vectors, strict=True))
+    tensors["src"] = torch.linspace(-1, 2, 24, **options).view(2, 3, 4)
+    tensors["diff"] = tensors["src"].sin()
+    rest = (True, 1e-3, [True] * 3) if "diff" in names else (True, 0.25, 1e-3)
+    own = operator.attrgetter(op.name().partition("::")[2])(torch.ops.onedsl_pytorch)
+    computed = []
+    for function in (op, own):
+        inputs = [tensors[name].clone() for name in names.split()]
+        try:
+            computed.append((*function(*inputs, *rest), *inputs))
+        except RuntimeError as error:
+            return str(error)
+    return "" if all(map(torch.equal, *computed)) else "its results differ"
+
+
 @functools.cache
 def _register() -> None:
     """Register onedsl's kernels with PyTorch's dispatcher, without PyTorch's warning."""
+    usable = [op for op, difference in _differences().items() if not difference]
+    left = ", ".join(f"{op} ({text})" for op, text in _differences().items() if text)
+    if not usable:
+        raise RuntimeError(
+            f"onedsl.torch.enable does not support PyTorch {torch.__version__}: it cannot call "
+            f"PyTorch's own kernels of {left}. Use torch.compile(model, backend='onedsl')"
+        )
+    if left:
+        warnings.warn(
+            f"onedsl.torch.enable leaves these ops to PyTorch {torch.__version__}, because it "
+            f"cannot call PyTorch's own kernels: {left}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def register(element: float) -> float:
-        _core.override_torch_kernels()
+        _core.override_torch_kernels(usable)
         return element
 
     # PyTorch warns when a kernel is overridden. While a Python function of PyTorch such as `apply_`
@@ -28,6 +88,29 @@ def _register() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         torch.zeros(1).apply_(register)
+    _warn_without_effect()
+
+
+def _warn_without_effect() -> None:
+    """Warn after the first step of an optimizer if a compiled model does not use onedsl."""
+    done = False  # a hook cannot remove itself: PyTorch iterates over the hooks
+
+    def after_step(*_: Any) -> None:
+        nonlocal done
+        if torch.compiler.is_compiling() or done or not _active:
+            return
+        done = True
+        # PyTorch imports this module when it compiles with inductor.
+        if "torch._inductor.compile_fx" in sys.modules and not _core.torch_kernels_used():
+            warnings.warn(
+                "onedsl.torch.enable() had no effect on a training step: no batch norm ran in "
+                "eager mode in a supported dtype. A compiled model needs "
+                'torch.compile(model, backend="onedsl")',
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    register_optimizer_step_post_hook(after_step)
 
 
 class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
@@ -46,7 +129,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     Raises
     ------
     RuntimeError
-        If this version of PyTorch lacks a function that the kernels need.
+        If this version of PyTorch has none of its own kernels where they are expected. The first
+        call compares a result of each with the op's; an op whose kernel is missing or differs is
+        left to PyTorch, with a RuntimeWarning.
 
     Notes
     -----
@@ -56,9 +141,12 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     inductor, torch.compile's default compiler, decomposes batch norm before kernels are selected,
     so `enable` has no effect on models that it compiles: use ``torch.compile(model,
-    backend="onedsl")`` for them.
+    backend="onedsl")`` for them. PyTorch has no public function that reports what it compiles, so
+    the RuntimeWarning about this comes after the first step of an optimizer, if inductor is loaded
+    and onedsl has not computed any batch norm.
 
-    `onedsl.verbose` logs the calls that PyTorch's own kernels compute, with the reason.
+    `report` lists what computes each layer of a model. `onedsl.verbose` logs the calls that
+    PyTorch's own kernels compute, with the reason.
 
     Results of 4 MiB and more are not memory of PyTorch's allocator: they cannot be resized
     (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). With glibc before

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "../core/run_log.hpp"
+#include "boxed.hpp"
+
+// Calls of batch norm from PyTorch, for `onedsl.verbose` and `onedsl.torch.report`.
+namespace onedsl::torch {
+
+enum class Pass { forward, gradient };
+
+struct Call {
+  Pass pass;
+  const char* computed;  // what onedsl computes, or null
+  const char* reason;    // why PyTorch's own kernel computes the call instead, or null
+  std::vector<std::int64_t> shape = {};     // of src
+  std::vector<const void*> addresses = {};  // of the tensors: they identify the layer
+};
+
+// The run log needs the calls that PyTorch's own kernels compute, and a report all calls.
+struct CallLog {
+  std::atomic<bool> enabled = false;  // for a report
+  std::atomic<bool> used = false;     // whether onedsl has computed any call
+  void (*record)(const Call& call) = {};
+};
+inline CallLog call_log;
+
+inline void add(Call& call, const Tensor& tensor) {
+  bool defined = false;
+  std::int64_t rank = 0;
+  std::int64_t* sizes = nullptr;
+  const void* data = nullptr;
+  // No error is raised here: PyTorch's own kernel raises it.
+  if (api->is_defined(&tensor, &defined) != 0 || !defined) return;
+  if (call.shape.empty() && api->rank(&tensor, &rank) == 0 && api->sizes(&tensor, &sizes) == 0) {
+    call.shape.assign(sizes, sizes + rank);
+  }
+  if (api->data(&tensor, &data) == 0) call.addresses.push_back(data);
+}
+
+inline void add(Call& call, const OptionalTensor& tensor) {
+  if (tensor) add(call, *tensor);
+}
+
+inline void add(Call& call, const Argument<const Tensor&>& tensor) { add(call, tensor.get()); }
+
+inline void add(Call& call, const Argument<const OptionalTensor&>& tensor) {
+  add(call, tensor.get());
+}
+
+template <class Other>
+void add(Call&, const Argument<Other>&) {}  // a flag or a number
+
+// The first argument that is a tensor has src's shape.
+template <class... Arguments>
+void log_call(Call call, const Arguments&... arguments) {
+  if (call.computed != nullptr && !call_log.used.load(std::memory_order_relaxed)) {
+    call_log.used = true;
+  }
+  const bool wanted = call.reason != nullptr && run_log.enabled.load(std::memory_order_relaxed);
+  if (!wanted && !call_log.enabled.load(std::memory_order_relaxed)) return;
+  (add(call, arguments), ...);
+  call_log.record(call);
+}
+
+}  // namespace onedsl::torch

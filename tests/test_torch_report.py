@@ -1,0 +1,169 @@
+"""report: what computed each layer."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+
+import pytest
+from test_torch_backend import USES, Plain, without_code  # noqa: F401 - a fixture
+from torch_helpers import SmallModel, dynamo, nn, onedsl_torch, torch
+
+from onedsl import _core
+
+EAGER = "onedsl eager"
+NEITHER = 'PyTorch: neither enable() nor torch.compile(backend="onedsl") was in effect'
+
+
+def by_pass(summary):
+    """The calls of the forward pass and of the gradient, by layer."""
+    calls = summary.calls()
+    return tuple(
+        {layer: counts for (layer, pass_), counts in calls.items() if pass_ == wanted}
+        for wanted in ("forward", "gradient")
+    )
+
+
+def step(model, *inputs):
+    model(*inputs).sum().backward()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(4, 3, 6, 7)
+
+
+def test_eager(x):
+    model = SmallModel()
+    with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
+        for _ in range(3):
+            step(model, x)
+        with torch.no_grad():
+            model.stem.eval()(x)
+    names = ["stem.1", "branch.a.1", "head.1"]
+    evaluation = {"PyTorch, for the forward pass of evaluation": 1}
+    forward = {name: {EAGER: 3} for name in names} | {"stem.1": {EAGER: 3} | evaluation}
+    assert by_pass(summary) == (forward, {name: {EAGER: 3} for name in names})
+    lines = str(summary).splitlines()
+    assert lines[0].split() == ["layer", "forward", "gradient"]
+    first = f"stem.1      3 {EAGER}; 1 PyTorch, for the forward pass of evaluation  3 {EAGER}"
+    assert lines[1] == first
+    assert lines[2].split() == f"branch.a.1 3 {EAGER} 3 {EAGER}".split()
+
+
+def test_calls_outside_of_the_block_do_not_count(x):
+    model = SmallModel()
+    with onedsl_torch.enable():
+        step(model, x)
+        with onedsl_torch.report(model) as summary:
+            pass
+        step(model, x)
+    assert by_pass(summary)[0] == {"stem.1": {}, "branch.a.1": {}, "head.1": {}}
+    assert str(summary).splitlines()[1].split() == ["stem.1", "none", "none"]
+
+
+@pytest.mark.parametrize(
+    ("layer", "enabled", "src", "what"),
+    [
+        (nn.BatchNorm1d(3), False, torch.randn(8, 3), f"{NEITHER}"),
+        (
+            nn.BatchNorm1d(3).double(),
+            *(False, torch.randn(8, 3).double()),
+            "PyTorch: onedsl does not support parameters and statistics other than float32",
+        ),
+        (
+            nn.BatchNorm1d(3).double(),
+            *(True, torch.randn(8, 3).double()),
+            "PyTorch, for dtypes other than float32, bfloat16 and float16",
+        ),
+        (
+            nn.BatchNorm2d(3),
+            *(True, torch.randn(4, 3, 4, 8).mT),
+            "PyTorch, for inputs that are neither contiguous nor channels_last",
+        ),
+    ],
+)
+def test_why_pytorch(layer, enabled, src, what):
+    setting = onedsl_torch.enable() if enabled else contextlib.nullcontext()
+    with setting, onedsl_torch.report(layer) as summary:
+        layer(src)
+    (found,) = by_pass(summary)[0]["(model)"]
+    # Another test of this process may have loaded the backend of torch.compile.
+    assert found.removesuffix(", or an input that onedsl does not support") == what
+
+
+def test_layers_without_parameters_and_functions(x):
+    """The running statistics identify a layer; other calls are counted together."""
+    model = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3))
+    with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
+        step(model, x.requires_grad_())
+        nn.functional.batch_norm(x, None, None, training=True)
+    forward, gradient = by_pass(summary)
+    assert forward == {"0": {EAGER: 1}, "1": {EAGER: 1}, "(no layer of the model)": {EAGER: 1}}
+    assert gradient == {"0": {EAGER: 1}, "1": {EAGER: 1}}
+
+
+@dynamo
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        ("no ReLU", "onedsl compiled alone"),
+        ("relu", "onedsl with ReLU"),
+        ("add", "onedsl with addition and ReLU"),
+    ],
+)
+def test_compiled(use, what, x):
+    torch._dynamo.reset()
+    model = torch.compile(Plain(USES[use][0]), backend="onedsl")
+    step(model, x)
+    with onedsl_torch.report(model) as summary:
+        step(model, x)
+    forward, gradient = by_pass(summary)
+    assert forward == gradient == {"_orig_mod.norm": {what: 1}}
+
+
+@dynamo
+def test_compiled_by_another_backend(x):
+    torch._dynamo.reset()
+    layer = nn.BatchNorm2d(3)
+    with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
+        layer.num_batches_tracked += 2  # as a graph of inductor does, which calls no kernel
+    ((what, n),) = by_pass(summary)[0]["(model)"].items()
+    assert n == 2
+    assert what.startswith('PyTorch: compiled without backend="onedsl"')
+
+
+def test_layers_with_relu(x):
+    layer = onedsl_torch.BatchNormAddReLU2d(3)
+    with onedsl_torch.report(layer) as summary:
+        layer(x, x).sum().backward()
+    what = {"(model)": {"onedsl with addition and ReLU": 1}}
+    assert by_pass(summary) == (what, what)
+
+
+def test_nothing_is_counted_without_a_report(x, monkeypatch):
+    """Neither after a report was deleted, nor while another one still counts."""
+    calls = []
+    monkeypatch.setattr(_core, "enable_torch_call_log", calls.append)
+    layer = nn.BatchNorm2d(3)
+    outer, inner = onedsl_torch.report(layer), onedsl_torch.report(layer)
+    with inner:
+        pass
+    del outer, inner
+    gc.collect()
+    assert calls == [True, True, True, False]
+
+
+def test_threads_at_once(x):
+    layer = nn.BatchNorm2d(3)
+    with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
+        threads = [
+            threading.Thread(target=step, args=(layer, x.requires_grad_())) for _ in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert by_pass(summary) == ({"(model)": {EAGER: 20}}, {"(model)": {EAGER: 20}})
