@@ -19,17 +19,12 @@ from rich.console import Console
 
 from onedsl import _core, bench, testing
 from onedsl.__main__ import main
-from onedsl.bench.implementations import (
-    MAX_COPIES,
-    memory,
-    random_problem,
-    uses_non_temporal_stores,
-)
-from onedsl.bench.measure import change_of, key_of, standard_error
+from onedsl.bench import timing
+from onedsl.bench.implementations import MAX_COPIES, memory, random_problem
+from onedsl.bench.measure import VERSION, change_of, key_of, standard_error
+from onedsl.bench.timing import MIN_ROUNDS, SAMPLE_SECONDS, samples_of
 from onedsl.cli.bench import layer_shapes, rows_tables, summary, titles
 from onedsl.cli.plot import draw
-from onedsl.runtime import timing
-from onedsl.runtime.timing import MIN_ROUNDS, SAMPLE_SECONDS, samples_of
 
 
 def run(*options):
@@ -38,7 +33,8 @@ def run(*options):
 
 def row(shape=(4, 5), seconds=None, **changes):
     case = {"workload": "w", "shape": shape, "dtype": "f32", "data_format": "NXC"}
-    times = {"seconds": {"triad": 0.1} | (seconds or {"onedsl": 1})}
+    triads = {"triad": 0.1, "triad (non-temporal)": 0.1}
+    times = {"seconds": triads | (seconds or {"onedsl": 1})}
     times["noise"] = dict.fromkeys(times["seconds"], 0.01)
     return bench.Row(**case | times | changes)
 
@@ -56,12 +52,14 @@ def test_bench_writes_a_table_json_and_a_picture(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "1x4x4x8" in shown
     assert "64x48" in shown
-    rows = json.loads(figures.read_text())["rows"]
+    document = json.loads(figures.read_text())
+    assert document["version"] == VERSION
+    rows = document["rows"]
     assert len(rows) == 4
     assert {row["operation"] for row in rows} == {"backward", "forward"}
     for row in rows:
         assert row["seconds"]["onedsl"] > 0
-        assert row["seconds"]["triad"] > 0
+        assert min(row["seconds"][triad] for triad in bench.TRIADS) > 0
         assert row["noise"].keys() == row["seconds"].keys()
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -146,7 +144,8 @@ def test_all_implementations_agree(dtype, shape, data_format, operation):
     inputs = {**tensors.vectors, **tensors.copies[0]}
     expected = expected_results(operation, inputs, options)
     calls = bench.implementations(case, problem)
-    calls.pop(bench.TRIAD)()
+    for triad in bench.TRIADS:
+        calls.pop(triad)()
     assert "onedsl" in calls
     for name, call in calls.items():
         for _ in range(2):  # with other copies of the tensors
@@ -166,10 +165,10 @@ def test_tensors_of_rank_2_come_once():
     assert [len(layer) for layer in layers] == [1, 1, 2, 2]
 
 
-def test_summary_reports_mean_and_lowest_ratio():
+def test_summary_reports_mean_and_lowest_ratio_of_rows_without_noise():
     fast = row((2, 3), {"onedsl": 1, "oneDNN": 3, "PyTorch": 8})
     slow = row((4, 5), {"onedsl": 1, "oneDNN": 1, "PyTorch": 2})
-    lines = summary([fast, slow])
+    lines = summary([fast, row((6, 7), {"onedsl": 9, "oneDNN": 1}, noisy=True), slow])
     assert "backward: speedup over oneDNN 1.73 (geometric mean of 2 rows)" in lines[0]
     assert "lowest 1.00 (backward 4x5 f32 NXC)" in lines[0]
     assert "speedup over PyTorch 4.00 (geometric mean of 2 rows)" in lines[1]
@@ -177,14 +176,22 @@ def test_summary_reports_mean_and_lowest_ratio():
 
 
 def test_noise_is_reported(tmp_path, monkeypatch):
-    rows = [row(), row(noisy=True), row(noisy=True)]
+    seconds = {"onedsl": 1, "oneDNN": 2}
+    noisy = row((6, 7), {"onedsl": 1, "oneDNN": 9}, noisy=True)
+    rows = [row(seconds=seconds), noisy, noisy]
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     *_, count, warning = summary(rows)
     assert "2 of 3 rows" in count
     assert "OMP_WAIT_POLICY=passive" in warning
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     assert "OMP_WAIT_POLICY" not in summary(rows)[-1]
-    assert "2 of 3 rows are noisy." in texts_of_picture(tmp_path, rows)
+    texts = texts_of_picture(tmp_path, rows)
+    assert "2 of 3 rows are noisy, and in no mean." in texts
+    assert "onedsl: 2.0 times as fast as oneDNN" in texts
+    shown = printed(next(rows_tables(rows, {})), 100)
+    assert shown.count("NXC *") == 2
+    assert "*: noisy" in " ".join(shown.split())
+    assert "*" not in printed(next(rows_tables(rows[:1], {})), 100)
 
 
 def test_the_monitor_counts_other_programs(monkeypatch):
@@ -201,40 +208,29 @@ def test_the_monitor_counts_other_programs(monkeypatch):
 
 
 def test_floor():
-    half = row((10, 10), {"onedsl": 2.0, "triad": 1.0}, dtype="bf16")
+    """With ordinary stores: five tensors and the lines of one, of three and the lines of one."""
+    seconds = {"onedsl": 4.0, "onedsl (allocating)": 2.0, "triad (non-temporal)": 1.0}
+    half = row((10, 10), seconds | {"triad": 3.0}, dtype="bf16")
     assert half.floor_tensors == 5  # rank 2 counts as NXC: two tensors are read twice
-    assert half.floor_share("onedsl") == pytest.approx(5 / 6)
+    assert half.floor_share("onedsl") == pytest.approx(5 / 3 / 2)
     assert math.isnan(half.time("PyTorch"))
-
-
-def test_ordinary_stores_read_the_line_that_they_write():
-    """Five tensors and the lines of one, in units of three tensors and the lines of one."""
-    ordinary = row((10, 10), {"onedsl": 2.0, "triad": 1.0}, non_temporal=False)
-    assert ordinary.floor_share("onedsl") == pytest.approx(6 / 4 / 2)
+    ordinary = row((10, 10), seconds | {"triad": 1.1})
+    assert ordinary.floor_share("onedsl") == pytest.approx(1.1 * 6 / 4 / 2)
     case = bench.Case("w", (2, 4, 3), "f32", "NCX", "add-relu-backward")
     assert case.floor_in_triads(non_temporal=True) == pytest.approx(5 / 3)
     assert case.floor_in_triads(non_temporal=False) == pytest.approx(7 / 4)
 
 
-def test_the_triad_uses_the_kernels_stores(monkeypatch):
-    used = []
-    monkeypatch.setattr(_core, "triad", lambda *arguments: used.append(arguments[-1]))
-    cache = _core.last_cache_bytes()
-    for elements, non_temporal in ((cache // 32, False), (cache // 4, True)):
-        case = bench.Case("w", (elements // 64, 64), "f32", "NXC")
-        assert uses_non_temporal_stores(case) == non_temporal
-    small = bench.Case("w", (6, 8), "f32", "NXC")
-    bench.implementations(small)["triad"]()
-    assert used == [False]
-
-
 @pytest.mark.parametrize("operation", ["forward", "backward"])
 def test_the_triad_moves_three_tensors(monkeypatch, operation):
     calls = []
-    monkeypatch.setattr(_core, "triad", lambda *arguments: calls.append(arguments[:3]))
-    bench.implementations(bench.Case("w", (6, 8), "f32", "NXC", operation))["triad"]()
-    (tensors,) = calls
-    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(tensors, 2))
+    monkeypatch.setattr(_core, "triad", lambda *arguments: calls.append(arguments))
+    found = bench.implementations(bench.Case("w", (6, 8), "f32", "NXC", operation))
+    for triad in bench.TRIADS:
+        found[triad]()
+    assert [non_temporal for *_, non_temporal in calls] == [False, True]
+    for *tensors, _ in calls:
+        assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(tensors, 2))
 
 
 @pytest.mark.parametrize(
@@ -307,9 +303,10 @@ def test_the_picture_names_layers_and_implementations(tmp_path):
     rows.append(row((10, 10), shares))  # without marks
     texts = texts_of_picture(tmp_path, rows)
     title = "onedsl: 2.0 times as fast as oneDNN and 3.0 times as fast as PyTorch"
+    assert texts.count("minimum time") == 1
     for label in (title, "backward 1024x512 NXC", "backward 1024x1024 NXC", "f32", "bf16", *shares):
         assert label in texts
-    assert "Layers (N, X, C): w. Geometric mean of all rows." in texts
+    assert "Layers (N, X, C): w. Geometric means." in texts
     assert 4 <= len([text for text in texts if text.endswith("%") and text[:-1].isdigit()]) <= 16
     picture = (tmp_path / "picture.svg").read_text()
     for color, extra in (("#0072b2", 0), ("#d55e00", 1), ("#8a8a8a", 0)):
@@ -317,20 +314,61 @@ def test_the_picture_names_layers_and_implementations(tmp_path):
         assert len(marks) == 4 + extra + 1, "one for each large row and one in the legend"
 
 
-def test_short_calls_are_repeated_and_long_ones_are_not():
-    calls = dict.fromkeys(("short", "long"), 0)
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 
-    def spin(name, seconds):
-        calls[name] += 1
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
+
+def test_short_calls_are_timed_in_batches_and_long_ones_alone():
+    made = []
+
+    def call(name, seconds):
+        made.append(name)
+        spin(seconds)
 
     seconds = {"short": 1e-6, "long": 2 * SAMPLE_SECONDS}
-    samples = samples_of({name: functools.partial(spin, name, s) for name, s in seconds.items()})
-    assert all(min(samples[name]) >= s for name, s in seconds.items())
-    assert calls["long"] == 2 * MIN_ROUNDS
-    assert calls["short"] > 10 * calls["long"]
+    calls = {name: functools.partial(call, name, s) for name, s in seconds.items()}
+    warm_ups = dict.fromkeys(seconds, functools.partial(call, "warm-up", timing.WARM_UP_SECONDS))
+    samples = samples_of(calls, warm_ups=warm_ups)
+    for name, s in seconds.items():
+        assert len(samples[name]) == MIN_ROUNDS
+        assert min(samples[name]) >= s
+    batches = [(name, len(list(group))) for name, group in itertools.groupby(made)]
+    timed = [batches[i + 1] for i, (name, _) in enumerate(batches) if name == "warm-up"]
+    assert [number for name, number in timed if name == "long"] == [1] * MIN_ROUNDS
+    short = [number for name, number in timed if name == "short"]
+    assert len(short) == MIN_ROUNDS
+    assert 2 < min(short) == max(short) <= 2 * SAMPLE_SECONDS / 1e-6
+
+
+def test_each_round_has_a_random_order():
+    made = []
+    calls = {i: functools.partial(made.append, i) for i in range(6)}
+    warm_ups = dict.fromkeys(calls, lambda: spin(timing.WARM_UP_SECONDS))
+    samples_of(calls, warm_ups=warm_ups)
+    order = [name for name, _ in itertools.groupby(made[-MIN_ROUNDS * len(made) :])][6:]
+    rounds = {tuple(order[i : i + 6]) for i in range(0, len(order) - 5, 6)}
+    assert len(rounds) > 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "pauses"),
+    [
+        (["/usr/lib/libgomp.so.1", "/usr/lib/libgomp.so.1", "/lib/libdnnl.so.3"], False),
+        (["/usr/lib/libgomp.so.1", "/torch/lib/libgomp-a34b3233.so.1"], True),
+        (["/usr/lib/libgomp.so.1.0.0", "/opt/lib/libiomp5.so"], True),
+        (["/usr/lib/libomp.so"], False),
+    ],
+)
+def test_threads_of_a_second_openmp_library_fall_asleep(paths, pauses, monkeypatch):
+    """Its idle threads spin on the cores of the threads of the first one."""
+    maps = "".join(f"7f0000000000-7f0000001000 r-xp 0 08:01 1 {path}\n" for path in paths)
+    monkeypatch.setattr(timing.Path, "read_text", lambda _: maps)
+    slept = []
+    monkeypatch.setattr(timing.time, "sleep", slept.append)
+    samples_of({"a": lambda: None})
+    assert (max(slept) > 0) == pauses
 
 
 def test_cases_are_measured_together():
@@ -339,10 +377,10 @@ def test_cases_are_measured_together():
     for data_format in ("NXC", "NCX"):
         case = bench.Case("w", (2, 3), "f32", data_format)
         calls[case] = {"onedsl": functools.partial(order.append, data_format)}
-    rows = bench.measure(calls, 0.0)
+    rows = bench.measure(calls, 0.02)
     assert [row.data_format for row in rows] == ["NXC", "NCX"]
     turns = [name for name, _ in itertools.groupby(order)]
-    assert turns == ["NXC", "NCX"] * 5
+    assert len(turns) > 10
 
 
 PRESETS = "must be one of small, resnet50, mobilenetv2, transformer, images, or a shape"
@@ -398,25 +436,22 @@ def test_standard_error_of_the_median():
     assert standard_error([*steady, 1000.0]) < 0.02
 
 
-def compared(old, new, *, noise=0.01, non_temporal=True):
-    errors = {"onedsl": noise, "triad": 0.0}
-    rows = [
-        dataclasses.replace(row(seconds=old), noise=errors),
-        dataclasses.replace(row(seconds=new), noise=errors, non_temporal=non_temporal),
-    ]
+def compared(old, new, *, noise=0.01):
+    errors = dict.fromkeys(("onedsl", "onedsl (allocating)"), noise) | dict.fromkeys(
+        bench.TRIADS, 0
+    )
+    rows = [dataclasses.replace(row(seconds=times), noise=errors) for times in (old, new)]
     return change_of(rows[1], {key_of(rows[0]): rows[0]})
 
 
-def test_times_are_compared_in_triads():
-    change = compared({"onedsl": 1.0, "triad": 0.5}, {"onedsl": 3.0, "triad": 1.0})
+def test_times_are_compared_in_floors():
+    """The faster call's time, in units of the faster triad's."""
+    old = {"onedsl": 1.0, "triad": 0.1, "triad (non-temporal)": 0.5}
+    new = {"onedsl": 9.0, "onedsl (allocating)": 3.0, "triad": 0.2}
+    change = compared(old, new | {"triad (non-temporal)": 0.9})
     assert change.ratio == pytest.approx(1.5)
     assert change.noise == pytest.approx(1.5 * 0.01 * math.sqrt(2))
     assert change.is_slower
-
-
-def test_times_are_compared_in_seconds_if_the_triads_differ():
-    seconds = {"onedsl": 1.0, "triad": 0.5}, {"onedsl": 3.0, "triad": 1.0}
-    assert compared(*seconds, non_temporal=False).ratio == pytest.approx(3)
 
 
 def test_noise_is_not_a_regression():
@@ -472,6 +507,7 @@ def test_a_regression_has_status_1(figures, factor, status, capsys):
         lambda d: d["rows"][0].pop("shape"),
         lambda d: d["rows"][0].pop("noise"),
         lambda d: d["rows"][0]["seconds"].pop("triad"),
+        lambda d: d["rows"][0]["seconds"].pop("triad (non-temporal)"),
         lambda d: d["rows"][0]["seconds"].update(onedsl=0),
         lambda d: d["rows"][0]["seconds"].update(triad="x"),
         b"",
@@ -491,6 +527,19 @@ def test_invalid_files_are_rejected(figures, spoil, monkeypatch, capsys):
     assert run(*SMALL, "--compare", str(figures)) == 2
     message = "must (be a file that `onedsl bench --json` wrote|contain one of the rows to measure)"
     assert re.search(message, " ".join(capsys.readouterr().err.split()))
+
+
+@pytest.mark.parametrize("version", [None, 1, 3, "2"])
+def test_files_of_another_measurement_are_rejected(figures, version, monkeypatch, capsys):
+    """Version 1, which repeated one call, has no version in its files."""
+    document = json.loads(figures.read_text())
+    del document["version"]
+    document |= {} if version is None else {"version": version}
+    figures.write_text(json.dumps(document))
+    monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
+    assert run(*SMALL, "--compare", str(figures)) == 2
+    message = f"must have version {VERSION}, got {version or 1!r}: "
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def triad_arrays():

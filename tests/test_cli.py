@@ -21,9 +21,9 @@ import pytest
 
 import onedsl
 from onedsl import _core, bench, cli, testing
+from onedsl.bench import timing
 from onedsl.cli import main
 from onedsl.graph import Graph
-from onedsl.runtime import timing
 
 
 def run_command(*arguments, **options):
@@ -395,6 +395,21 @@ def test_explain_shows_the_floor(capsys):
     assert int(re.search(r"(\d+)% of the time", found["floor"])[1]) == pytest.approx(
         100 * floor / time, rel=0.2, abs=2
     )
+
+
+def test_explain_times_the_call_that_it_shows(monkeypatch):
+    cls, used = onedsl.BatchNormTrainingBackward, []
+    call = cls.__call__
+
+    def record(self, **arguments):
+        used.append((arguments["src"].dtype.name, arguments["mean"].dtype.name))
+        return call(self, **arguments)
+
+    monkeypatch.setattr(cls, "__call__", record)
+    options = ["--dtype", "bf16", "--stats-dtype", "bf16", "--seconds", "0.01"]
+    assert main(["explain", "4x4x4x16", *options]) == 0
+    assert used.count(("bfloat16", "bfloat16")) > 2
+    assert set(used) <= {("bfloat16", "bfloat16"), ("float32", "float32")}  # f32: the warm-up
 
 
 def test_explain_onednn():

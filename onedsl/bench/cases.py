@@ -44,7 +44,7 @@ class Operation(NamedTuple):
     inputs: tuple[str, ...]  # arguments of src's shape
     written: int = 1  # number of results of src's shape
     read_twice: int = 1  # number of tensors that both passes, `reduce` and `apply`, access
-    options: tuple[str, ...] = ()  # optional arguments of ``compile`` that are set
+    options: Mapping[str, bool] = {}  # further arguments of a call
 
 
 _GRADIENT = ("src", "diff_dst")
@@ -54,15 +54,13 @@ OPERATIONS = {
     "forward": Operation(BatchNormForwardTraining, ("src",)),
     "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",)),
     "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT, read_twice=2),
-    "add-relu-forward": Operation(
-        BatchNormReLUForwardTraining, ("src", "residual"), options=("residual",)
-    ),
+    "add-relu-forward": Operation(BatchNormReLUForwardTraining, ("src", "residual")),
     "add-relu-backward": Operation(
         BatchNormReLUTrainingBackward,
         (*_GRADIENT, "dst"),
         written=2,
         read_twice=2,
-        options=("dst", "residual"),
+        options={"residual": True},
     ),
 }
 
@@ -112,7 +110,7 @@ class Case:
     def floor_in_triads(self, non_temporal: bool) -> float:
         """Return the minimum time of the algorithm, in units of the time of a triad.
 
-        The triad reads two tensors of src's size and writes one, with the same kind of stores. An
+        Both use one kind of stores. The triad reads two tensors of src's size and writes one. An
         ordinary store first reads the cache line, so a written tensor counts twice.
         """
         written = OPERATIONS[self.operation].written

@@ -1,4 +1,4 @@
-"""The calls that are timed: onedsl's kernels, oneDNN's, PyTorch's, and the triad."""
+"""The calls that are timed: onedsl's kernels, oneDNN's, PyTorch's, and triads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .. import DataFormat, TensorSpec, UnsupportedError, _core, testing
-from ..operators._kernel_info import kernel_info
+from .. import DataFormat, UnsupportedError, _core, testing
 from ..tensors.arrays import aligned_like
 from ..tensors.dtypes import DTYPES
 from ..testing import Problem
@@ -21,11 +20,15 @@ from .cases import OPERATIONS, Case
 Array = npt.NDArray[Any]
 Call = Callable[[], Any]
 
+# Okabe and Ito's colors, which color-blind readers can distinguish.
+COLORS = {"PyTorch": "#8a8a8a", "oneDNN": "#0072B2", "onedsl": "#D55E00"}
+"""Colors of the implementations in pictures."""
 BACKENDS: dict[str, Literal["native", "onednn"]] = {"onedsl": "native", "oneDNN": "onednn"}
 EPSILON = 1e-5
-MAX_COPIES = 16
+MAX_COPIES = 64
 MOMENTUM = 0.1
-TRIAD = "triad"
+TRIADS = {"triad": False, "triad (non-temporal)": True}
+"""Whether the triad of this name uses non-temporal stores."""
 _VECTORS = ("mean", "variance", "gamma", "beta")
 
 ALLOCATING = " (allocating)"
@@ -55,7 +58,7 @@ class Memory(NamedTuple):
 
 
 def implementations(case: Case, problem: Problem | None = None) -> dict[str, Call]:
-    """Return the calls of all implementations and the triad, by name.
+    """Return the calls of all implementations and the triads, by name.
 
     onedsl, oneDNN if it supports the case, and PyTorch if it is installed have two calls each. One
     writes to given memory, which is out of cache, where the library can. One allocates its results,
@@ -101,53 +104,44 @@ def _aligned_copy(array: Array) -> Array:
     return copy
 
 
-def _operator(case: Case) -> Any:
-    return OPERATIONS[case.operation].operator(epsilon=EPSILON, data_format=case.data_format)
-
-
-def uses_non_temporal_stores(case: Case) -> bool:
-    """Return whether onedsl's kernel writes the case's results with non-temporal stores."""
-    spec = TensorSpec(case.tensor_shape, DTYPES[case.dtype])
-    return bool(kernel_info(_operator(case), spec, case.stats_dtype).get("non_temporal"))
-
-
 def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
-    """Return the calls of onedsl's kernels, of oneDNN's if it supports the case, and the triad."""
+    """Return the calls of onedsl's kernels, of oneDNN's if it supports the case, and the triads."""
     operation = OPERATIONS[case.operation]
+    op = partial(
+        operation.operator(epsilon=EPSILON, data_format=case.data_format), **operation.options
+    )
+    vectors = _VECTORS[:3] if case.operation == "backward" else _VECTORS
     inputs = [
-        [
-            (copy if port.name in operation.inputs else tensors.vectors).get(port.name)
-            for port in operation.operator._schema.inputs
-        ]
+        {name: copy[name] for name in operation.inputs}
+        | {name: tensors.vectors[name] for name in vectors}
         for copy in tensors.copies
     ]
-    op = _operator(case)
-    options = {name: True for name in operation.options if name == "residual"}
-    like = op(*inputs[0], **options)
+    like = op(**inputs[0])
     results = [like._make(a if a is None else aligned_like(a) for a in like) for _ in inputs]
-    non_temporal = uses_non_temporal_stores(case)
-    triads = [_triad_call(copy["src"], non_temporal) for copy in tensors.copies]
-    calls = {TRIAD: tensors.cycled(triads)}
+    arrays = [_triad_arrays(copy["src"]) for copy in tensors.copies]
+    calls = {
+        name: tensors.cycled([partial(_core.triad, *a, non_temporal) for a in arrays])
+        for name, non_temporal in TRIADS.items()
+    }
     for name, backend in BACKENDS.items():
+        call = partial(op, backend=backend)
         with contextlib.suppress(UnsupportedError):
-            run = partial(op, **options, backend=backend)
-            run(*inputs[0])  # raises if unsupported
+            call(**inputs[0])
             calls[name] = tensors.cycled(
-                [partial(run, *a, out=out) for a, out in zip(inputs, results, strict=True)]
+                [partial(call, **a, out=out) for a, out in zip(inputs, results, strict=True)]
             )
-            calls[name + ALLOCATING] = tensors.cycled([partial(run, *a) for a in inputs])
+            calls[name + ALLOCATING] = tensors.cycled([partial(call, **a) for a in inputs])
     return calls
 
 
-def _triad_call(src: Array, non_temporal: bool) -> Call:
-    """Return a call of the triad ``out = a + 2 * b``: a is src, b and out are like it."""
+def _triad_arrays(src: Array) -> tuple[Array, Array, Array]:
+    """Return the arrays of a triad ``out = a + 2 * b``: a is src, out and b are like it."""
 
     def words(array: Array) -> Array:
         flat = array.reshape(-1).view(np.uint8)
         return flat[: flat.size // 16 * 16].view(np.float32)
 
-    out, b = aligned_like(src), _aligned_copy(src)
-    return partial(_core.triad, words(out), words(src), words(b), non_temporal)
+    return words(aligned_like(src)), words(src), words(_aligned_copy(src))
 
 
 def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import _core, capabilities
-from ..runtime.timing import NoiseMonitor, samples_of
 from .cases import Case
-from .implementations import ALLOCATING, TRIAD, uses_non_temporal_stores
+from .implementations import ALLOCATING, TRIADS, implementations
+from .timing import NoiseMonitor, samples_of
 
-# If a process has two OpenMP runtimes, for example GCC's libgomp and Intel's libiomp5, the idle
-# threads of one spin on the cores that the other needs. After a pause they sleep.
-PAUSE_SECONDS = 0.004
+VERSION = 2
+"""Version of what is measured, in files. Version 1, which files do not name, repeated one call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,29 +30,44 @@ class Row(Case):
     """Relative standard error of each median."""
     noisy: bool = False
     """Whether other programs used CPUs that the timed calls needed."""
-    non_temporal: bool = True
-    """Whether the triad, and onedsl's kernel, used non-temporal stores."""
+
+    def fastest_call(self, name: str) -> str | None:
+        """Return the name of an implementation's faster call, None if it did not run."""
+        calls = [call for call in (name, name + ALLOCATING) if call in self.seconds]
+        return min(calls, key=self.seconds.__getitem__, default=None)
 
     def time(self, name: str) -> float:
         """Return the seconds of the faster of an implementation's calls, NaN if it did not run."""
-        calls = name, name + ALLOCATING
-        return min((self.seconds[call] for call in calls if call in self.seconds), default=math.nan)
+        call = self.fastest_call(name)
+        return math.nan if call is None else self.seconds[call]
+
+    def floor(self, triad: str) -> float:
+        """Return the minimum seconds of the algorithm at the memory bandwidth of a triad."""
+        return self.floor_in_triads(TRIADS[triad]) * self.seconds[triad]
+
+    @property
+    def best_triad(self) -> str:
+        """Name of the triad whose kind of stores allows the algorithm the least time."""
+        return min((name for name in TRIADS if name in self.seconds), key=self.floor)
 
     def floor_share(self, name: str) -> float:
         """Return the minimum time of the algorithm as a fraction of an implementation's time."""
-        return self.floor_in_triads(self.non_temporal) * self.time(TRIAD) / self.time(name)
+        return self.floor(self.best_triad) / self.time(name)
 
 
 def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row]:
-    """Time all calls of some cases interleaved, for about these seconds.
+    """Time all calls of some cases in random order, for about these seconds.
 
-    `calls` maps each case to its calls by name, as `implementations` returns them.
+    `calls` maps each case to its calls by name, as `implementations` returns them. Before each, the
+    same implementation's calls with small tensors wake the threads.
     """
     all_calls = {
         (case, name): call for case, by_name in calls.items() for name, call in by_name.items()
     }
+    small = implementations(Case("", (16, 64), "f32", "NXC"))
+    warm_ups = {(case, name): small[name] for case, name in all_calls}
     monitor = NoiseMonitor()
-    samples = samples_of(all_calls, seconds=seconds, pause=PAUSE_SECONDS)
+    samples = samples_of(all_calls, seconds=seconds, warm_ups=warm_ups)
     noisy = monitor.is_noisy(_core.max_threads())
     return [
         Row(
@@ -61,7 +75,6 @@ def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row
             seconds={name: statistics.median(samples[case, name]) for name in by_name},
             noise={name: standard_error(samples[case, name]) for name in by_name},
             noisy=noisy,
-            non_temporal=uses_non_temporal_stores(case),
         )
         for case, by_name in calls.items()
     ]
@@ -99,33 +112,42 @@ def read_rows(path: Path) -> tuple[dict[str, Any], dict[object, Row]]:
     """Return machine and rows, by `key_of`, of a file that ``onedsl bench --json`` wrote."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        rows = [Row(**members) for members in document["rows"]]
+        machine, found = dict(document["machine"]), list(document["rows"])
+        version = document.get("version", 1)
+        rows = [Row(**members) for members in found] if version == VERSION else []
         for row in rows:
-            for name in ("onedsl", TRIAD):
+            for name in ("onedsl", *TRIADS):
                 if not (0 < row.seconds[name] < math.inf and 0 <= row.noise[name] < math.inf):
                     raise ValueError(f"times must be positive, got {row.seconds}, {row.noise}")
-        return dict(document["machine"]), {key_of(row): row for row in rows}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} must be a file that `onedsl bench --json` wrote: {error!r}"
         ) from None
+    if version != VERSION:
+        raise ValueError(
+            f"{path} must have version {VERSION}, got {version!r}: another version of onedsl "
+            "measured something else. Measure again"
+        )
+    return machine, {key_of(row): row for row in rows}
 
 
 def change_of(row: Row, earlier: Mapping[object, Row]) -> Change | None:
     """Return the change of a row, None if the earlier run does not have it.
 
-    Times are compared in units of the triad's time in the same rounds, so that differences of
-    memory bandwidth between the runs cancel out, unless the triads used different stores.
+    Times are compared in units of the algorithm's minimum time in the same rounds, so that
+    differences of memory bandwidth between the runs cancel out.
     """
     old = earlier.get(key_of(row))
     if old is None:
         return None
-    ratio = row.seconds["onedsl"] / old.seconds["onedsl"]
-    names = ["onedsl"]
-    if row.non_temporal == old.non_temporal:
-        ratio *= old.seconds[TRIAD] / row.seconds[TRIAD]
-        names.append(TRIAD)
-    return Change(ratio, ratio * math.hypot(*(r.noise[n] for r in (row, old) for n in names)))
+    ratio = old.floor_share("onedsl") / row.floor_share("onedsl")
+    errors = [
+        r.noise[name]
+        for r in (row, old)
+        for name in (r.fastest_call("onedsl"), r.best_triad)
+        if name
+    ]
+    return Change(ratio, ratio * math.hypot(*errors))
 
 
 def machine_facts() -> dict[str, Any]:

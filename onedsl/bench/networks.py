@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +84,36 @@ class Sum(nn.Sequential):
         return x + y
 
 
+class Excitation(nn.Sequential):
+    """Layers whose output, one value per channel, scales their input."""
+
+    def __init__(self, channels: int, squeezed: int, relu: nn.Module, gate: nn.Module) -> None:
+        narrow, wide = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+        super().__init__(nn.AdaptiveAvgPool2d(1), narrow, relu, wide, gate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the block."""
+        y: Tensor = super().forward(x)
+        return x * y
+
+
+def inverted_residual(
+    channels_in: int,
+    wide: int,
+    channels: int,
+    relu: type[nn.Module],
+    size: int = 3,
+    stride: int = 1,
+    excitation: Sequence[nn.Module] = (),
+) -> nn.Module:
+    """Return MobileNetV2's block: expansion, convolution of single channels, and projection."""
+    inner = normalized(channels_in, wide, 1, relu) if wide > channels_in else []
+    inner += normalized(wide, wide, size, relu, stride=stride, groups=wide)
+    inner += [*excitation, *normalized(wide, channels, 1)[:2]]
+    has_shortcut = stride == 1 and channels_in == channels
+    return (Sum if has_shortcut else nn.Sequential)(*inner)
+
+
 def mobilenetv2(classes: int) -> nn.Module:
     """Return MobileNetV2 (Sandler et al.) of width 1, without dropout."""
     layers = normalized(3, 32, 3, nn.ReLU6, stride=2)
@@ -92,14 +123,65 @@ def mobilenetv2(classes: int) -> nn.Module:
         (6, 320, 1, 1),
     ):  # fmt: skip
         for block in range(blocks):
-            stride, wide = first_stride if block == 0 else 1, expansion * channels_in
-            inner = normalized(channels_in, wide, 1, nn.ReLU6) if expansion > 1 else []
-            inner += normalized(wide, wide, 3, nn.ReLU6, stride=stride, groups=wide)
-            inner += normalized(wide, channels, 1)[:2]
-            has_shortcut = stride == 1 and channels_in == channels
-            layers.append((Sum if has_shortcut else nn.Sequential)(*inner))
+            wide, stride = expansion * channels_in, 1 if block else first_stride
+            layers.append(inverted_residual(channels_in, wide, channels, nn.ReLU6, stride=stride))
             channels_in = channels
     return nn.Sequential(*layers, *normalized(320, 1280, 1, nn.ReLU6), *head(1280, classes))
+
+
+def mobilenetv3(classes: int) -> nn.Module:
+    """Return MobileNetV3-Large (Howard et al.), without dropout."""
+    layers = normalized(3, 16, 3, nn.Hardswish, stride=2)
+    channels_in = 16
+    for size, wide, channels, squeezed, relu, stride in (
+        (3, 16, 16, 0, nn.ReLU, 1), (3, 64, 24, 0, nn.ReLU, 2), (3, 72, 24, 0, nn.ReLU, 1),
+        (5, 72, 40, 24, nn.ReLU, 2), (5, 120, 40, 32, nn.ReLU, 1), (5, 120, 40, 32, nn.ReLU, 1),
+        (3, 240, 80, 0, nn.Hardswish, 2), (3, 200, 80, 0, nn.Hardswish, 1),
+        (3, 184, 80, 0, nn.Hardswish, 1), (3, 184, 80, 0, nn.Hardswish, 1),
+        (3, 480, 112, 120, nn.Hardswish, 1), (3, 672, 112, 168, nn.Hardswish, 1),
+        (5, 672, 160, 168, nn.Hardswish, 2), (5, 960, 160, 240, nn.Hardswish, 1),
+        (5, 960, 160, 240, nn.Hardswish, 1),
+    ):  # fmt: skip
+        gates = [Excitation(wide, squeezed, nn.ReLU(), nn.Hardsigmoid())] if squeezed else []
+        layers.append(inverted_residual(channels_in, wide, channels, relu, size, stride, gates))
+        channels_in = channels
+    layers += normalized(160, 960, 1, nn.Hardswish)
+    return nn.Sequential(*layers, *head(960, 1280), nn.Hardswish(), nn.Linear(1280, classes))
+
+
+def efficientnet_b0(classes: int) -> nn.Module:
+    """Return EfficientNet-B0 (Tan and Le), without dropout and stochastic depth."""
+    layers = normalized(3, 32, 3, nn.SiLU, stride=2)
+    channels_in = 32
+    for size, expansion, channels, blocks, first_stride in (
+        (3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 3, 2), (5, 6, 112, 3, 1),
+        (5, 6, 192, 4, 2), (3, 6, 320, 1, 1),
+    ):  # fmt: skip
+        for block in range(blocks):
+            wide, stride = expansion * channels_in, 1 if block else first_stride
+            gate = Excitation(wide, channels_in // 4, nn.SiLU(), nn.Sigmoid())
+            layers.append(
+                inverted_residual(channels_in, wide, channels, nn.SiLU, size, stride, [gate])
+            )
+            channels_in = channels
+    return nn.Sequential(*layers, *normalized(320, 1280, 1, nn.SiLU), *head(1280, classes))
+
+
+def regnet_y_400mf(classes: int) -> nn.Module:
+    """Return RegNetY-400MF (Radosavovic et al.)."""
+    layers = normalized(3, 32, 3, stride=2)
+    channels_in = 32
+    for width, blocks in ((48, 1), (104, 3), (208, 6), (440, 6)):
+        for block in range(blocks):
+            stride = 1 if block else 2
+            inner = normalized(channels_in, width, 1)
+            inner += normalized(width, width, 3, stride=stride, groups=width // 8)
+            inner.append(Excitation(width, channels_in // 4, nn.ReLU(), nn.Sigmoid()))
+            inner += normalized(width, width, 1)[:2]
+            shortcut = [] if block else normalized(channels_in, width, 1, stride=2)[:2]
+            layers.append(Residual(inner, shortcut))
+            channels_in = width
+    return nn.Sequential(*layers, *head(channels_in, classes))
 
 
 class Concatenation(nn.Sequential):
@@ -127,3 +209,38 @@ def densenet121(classes: int) -> nn.Module:
             layers.append(Concatenation(*inner))
             channels += 32
     return nn.Sequential(*layers, *norm(), *head(channels, classes))
+
+
+class UNet(nn.Module):
+    """A level of a U-Net: two convolutions, the levels below, and two convolutions of both."""
+
+    def __init__(self, channels_in: int, channels: int, levels: int) -> None:
+        super().__init__()
+
+        def two(channels_in: int) -> nn.Module:
+            return nn.Sequential(
+                *normalized(channels_in, channels, 3), *normalized(channels, channels, 3)
+            )
+
+        self.down = two(channels_in)
+        self.below = self.up = None
+        if levels:
+            below = UNet(channels, 2 * channels, levels - 1)
+            raised = nn.ConvTranspose2d(2 * channels, channels, 2, stride=2)
+            self.below = nn.Sequential(nn.MaxPool2d(2), below, raised)
+            self.up = two(2 * channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the level."""
+        y: Tensor = self.down(x)
+        if self.below is not None and self.up is not None:
+            y = self.up(torch.cat((self.below(y), y), 1))
+        return y
+
+
+def unet(classes: int) -> nn.Module:
+    """Return a U-Net (Ronneberger et al.) of width 32, padded and with batch norm.
+
+    It returns scores for each pixel. The sizes of the images must be multiples of 16.
+    """
+    return nn.Sequential(UNet(3, 32, 4), nn.Conv2d(32, classes, 1))

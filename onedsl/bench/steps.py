@@ -19,14 +19,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import _core
-from ..runtime.timing import NoiseMonitor
+from .timing import NoiseMonitor
 
-NETWORKS = ("resnet18", "resnet50", "mobilenetv2", "densenet121")  # functions of networks.py
+NETWORKS = (  # functions of networks.py
+    *("mobilenetv2", "resnet50", "resnet18", "densenet121"),
+    *("mobilenetv3", "efficientnet_b0", "regnet_y_400mf", "unet"),
+)
 DTYPES = ("f32", "bf16")
 ROUNDS = 5
 """Timed steps of a process, after three that are not timed."""
-EAGER = "eager"
-WAYS = (EAGER, "enable", "compile", 'compile, backend="onedsl"')
+EAGER, COMPILE = "eager", "compile"
+WAYS = (EAGER, "enable", COMPILE, 'compile, backend="onedsl"')
 
 Case = tuple[str, str, str]
 """A network, the dtype of its computations (f32 or bf16), and the data format."""
@@ -40,6 +43,8 @@ class Result(NamedTuple):
     """Seconds of a step."""
     speedups: dict[str, float]
     """Eager's time over the way's, in the same round of processes."""
+    over_compile: dict[str, float]
+    """The same over torch.compile's time."""
     page_faults: dict[str, float]
     """Page faults of a step that needed no reading from disk."""
     noisy: bool
@@ -66,6 +71,7 @@ def measure(case: Case, batch: int, size: int, processes: int) -> Result:
         case,
         medians(lambda one, way: one[way][0]),
         medians(lambda one, way: one[EAGER][0] / one[way][0]),
+        medians(lambda one, way: one[COMPILE][0] / one[way][0]),
         medians(lambda one, way: one[way][1]),
         monitor.is_noisy(_core.max_threads()),
     )
@@ -95,9 +101,10 @@ def train(
 
     torch.manual_seed(0)
     layout = torch.channels_last if data_format == "NXC" else torch.contiguous_format
-    model = getattr(networks, network)(100).to(memory_format=layout)
+    classes, *pixels = (2, size, size) if network == "unet" else (100,)
+    model = getattr(networks, network)(classes).to(memory_format=layout)
     images = torch.randn(batch, 3, size, size).contiguous(memory_format=layout)
-    labels = torch.randint(100, (batch,))
+    labels = torch.randint(classes, (batch, *pixels))
     optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
     if way == "enable":
         from ..torch import enable

@@ -18,10 +18,10 @@ from rich.table import Table
 from .. import bench as benchmark
 from ..bench import MIN_BYTES, Row, steps
 from ..bench.cases import Shape
-from ..bench.measure import change_of, key_of, read_rows
+from ..bench.measure import VERSION, change_of, key_of, read_rows
+from ..bench.timing import noise_warning
 from ..graph._drawing import SUFFIXES
 from ..runtime.text import printable
-from ..runtime.timing import noise_warning
 from ..tensors.dtypes import DTYPES
 from . import options
 from .output import console, microseconds, progress, ratio, table
@@ -108,14 +108,17 @@ def bench(
     WHAT is a preset (resnet50, mobilenetv2, transformer, images, small) or the shape of one layer
     with the channels last, such as 32x56x56x64. The default is all presets. For each layer, the
     command times calls of onedsl, of oneDNN, of PyTorch if it is installed, and of a triad
-    (out = a + 2 * b), which measures the machine's memory bandwidth. The calls in all formats of a
-    layer are interleaved.
+    (out = a + 2 * b), which measures the machine's memory bandwidth. They are single calls in
+    random order on tensors out of cache, as a program makes them between other work; only those
+    that take less than 20 us are repeated at once. Shown is the faster of two calls of each
+    library: one allocates its results, one writes to given memory.
 
-    With --step, WHAT is a network (resnet18, resnet50, mobilenetv2, densenet121; by default all),
-    and the command times whole training steps in PyTorch: eager, with onedsl.torch.enable(), with
-    torch.compile, and with torch.compile(backend="onedsl"). Each way runs in processes of its own,
-    which alternate. The dtypes are f32 and bf16, by autocast. NCX is PyTorch's contiguous memory
-    format, NXC its channels_last.
+    With --step, WHAT is a network (mobilenetv2, resnet50, resnet18, densenet121, mobilenetv3,
+    efficientnet_b0, regnet_y_400mf, unet; by default all), and the command times whole training
+    steps in PyTorch: eager, with onedsl.torch.enable(), with torch.compile, and with
+    torch.compile(backend="onedsl"). Each way runs in processes of its own, which alternate. The
+    dtypes are f32 and bf16, by autocast. NCX is PyTorch's contiguous memory format, NXC its
+    channels_last.
     """
     given = {
         parameter.name: parameter.opts[0]
@@ -175,7 +178,9 @@ def bench(
 
 def _write_json(path: Path, **results: object) -> None:
     """Write the machine, the versions and the results."""
-    path.write_text(json.dumps({"machine": benchmark.machine_facts(), **results}, indent=1))
+    path.write_text(
+        json.dumps({"version": VERSION, "machine": benchmark.machine_facts(), **results}, indent=1)
+    )
 
 
 # ---- Layers ----
@@ -205,7 +210,7 @@ def rows_tables(rows: Sequence[Row], earlier: Mapping[object, Row]) -> Iterator[
         nxc = in_nxc.get(key, math.nan) if row.data_format == "NCX" else math.nan
         return [
             row.layer,
-            f"{row.dtype:<4} {row.data_format}",
+            f"{row.dtype:<4} {row.data_format}{' *' if row.noisy else ''}",
             *(microseconds(row.time(name)) for name in ("onedsl", *OTHERS)),
             *(ratio(speedup(row, other)) for other in OTHERS),
             ratio(row.time("onedsl") / nxc),
@@ -219,17 +224,20 @@ def rows_tables(rows: Sequence[Row], earlier: Mapping[object, Row]) -> Iterator[
             titles,
             [list(map(line, network)) for _, network in networks],
             f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
-            "Times are of the faster of two calls: one allocates its results, one writes to given "
-            "memory. NCX/NXC: onedsl's times in the two formats. floor: the minimum time of the "
-            "algorithm at the memory bandwidth of a triad on tensors of this size."
-            + (" new/old: relative to the triads of both runs." if earlier else ""),
+            "Single calls in random order, on tensors out of cache. Times are of the faster of two "
+            "calls: one allocates its results, one writes to given memory. NCX/NXC: onedsl's times "
+            "in the two formats. floor: the minimum time of the algorithm at the memory bandwidth "
+            "of a triad on tensors of this size."
+            + (" new/old: relative to the floors of both runs." if earlier else "")
+            + (" *: noisy." if any(row.noisy for row in rows) else ""),
         )
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Return mean and lowest ratios of each operation, and a warning about noisy rows."""
     lines = []
-    for operation, group in itertools.groupby(rows, lambda row: row.operation):
+    quiet = (row for row in rows if not row.noisy)
+    for operation, group in itertools.groupby(quiet, lambda row: row.operation):
         section = list(group)
         figures = {
             f"speedup over {name}": (
@@ -254,17 +262,19 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
 def _noise(rows: Sequence[Row]) -> list[str]:
     noisy = sum(row.noisy for row in rows)
-    return [f"{noisy} of {len(rows)} rows are noisy.", noise_warning()] if noisy else []
+    counted = f"{noisy} of {len(rows)} rows are noisy, and in no mean."
+    return [counted, noise_warning()] if noisy else []
 
 
 def titles(rows: Sequence[Row]) -> tuple[str, str]:
     """Return the title and the subtitle of the picture."""
     gains = []
     for name in OTHERS:
-        if ratios := [speedup(row, name) for row in rows if name in row.seconds]:
+        compared = [row for row in rows if name in row.seconds and not row.noisy]
+        if ratios := [speedup(row, name) for row in compared]:
             gains.append(f"{geometric_mean(ratios):.1f} times as fast as {name}")
     layers = ", ".join(dict.fromkeys(row.workload for row in rows))
-    subtitle = [f"Layers (N, X, C): {layers}. Geometric mean of all rows."]
+    subtitle = [f"Layers (N, X, C): {layers}. Geometric means."]
     subtitle += [benchmark.describe_machine(), *_noise(rows)[:1]]
     return f"onedsl: {' and '.join(gains)}".removesuffix(": "), "\n".join(subtitle)
 
@@ -277,6 +287,8 @@ def _bench_steps(
 ) -> int:
     """Time training steps, print a table, write the file, and return the exit status."""
     for network, dtype, _ in cases:
+        if network == "unet" and size % 16:
+            raise options.InputError(f"--size must be a multiple of 16 for unet, got {size}")
         if network not in steps.NETWORKS:
             raise options.InputError(
                 f"WHAT must be among {', '.join(steps.NETWORKS)}, got {network!r}"
@@ -297,6 +309,7 @@ def _bench_steps(
                 way,
                 f"{1e3 * result.seconds[way]:.0f}",
                 f"{result.speedups[way]:.2f}",
+                f"{result.over_compile[way]:.2f}",
                 f"{result.page_faults[way]:,.0f}",
             )
             for way in result.seconds
@@ -307,10 +320,10 @@ def _bench_steps(
     out.print(benchmark.describe_machine())
     out.print(
         table(
-            ("network", "way", "ms", "speedup", "page faults\nper step"),
+            ("network", "way", "ms", "over\neager", "over\ncompile", "page faults\nper step"),
             sections,
             "Time of a training step",
-            f"{conditions}. Medians of the processes; speedup: eager's time over the way's.",
+            f"{conditions}. Medians of the processes. over: the speedup over another way.",
             left=2,
         )
     )

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from ..bench import MIN_BYTES, TRIAD, Case, measure
+from ..bench import MIN_BYTES, TRIADS, Case, measure
 from ..bench.implementations import memory, onedsl_calls
+from ..bench.timing import noise_warning
 from ..operators._kernel_info import kernel_info
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..runtime.errors import UnsupportedError
-from ..runtime.timing import noise_warning
 from ..tensors.dtypes import Backend, DType, dtype_name
 from ..tensors.spec import DataFormatLike, TensorSpec
 from . import options
@@ -106,15 +106,15 @@ def _times(
     data_format = "NXC" if inner == 1 else "NCX"
     case = Case("", shape, dtype_name(dtype), data_format, stats_dtype=dtype_name(stats_dtype))
     calls = onedsl_calls(case, memory(case))
-    (row,) = measure({case: {key: calls[key] for key in (name, TRIAD)}}, seconds)
+    (row,) = measure({case: {key: calls[key] for key in (name, *TRIADS)}}, seconds)
     reads = "reads src and diff_dst" + (" twice" if case.floor_tensors == 5 else "")
     size = f"{case.floor_tensors * case.tensor_bytes / 2**20:,.2f} MiB"
     yield "memory traffic", f"{size} ({case.floor_tensors} tensors): {reads}, writes diff_src"
     if case.tensor_bytes < MIN_BYTES:
         yield "floor", "unknown below 1 MiB: the overhead of calls exceeds the time of the traffic"
     else:
-        bandwidth = 3 * case.tensor_bytes / row.time(TRIAD)
-        stores = "non-temporal" if row.non_temporal else "ordinary"
+        bandwidth = 3 * case.tensor_bytes / row.seconds[row.best_triad]
+        stores = "non-temporal" if TRIADS[row.best_triad] else "ordinary"
         yield "bandwidth", f"{bandwidth / 1e9:.1f} GB/s (triad on such tensors, {stores} stores)"
         share = row.floor_share(name)
         yield "floor", f"{share * row.time(name) * 1e6:,.1f} µs, {share:.0%} of the time"

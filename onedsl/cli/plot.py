@@ -8,10 +8,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ..bench import MIN_BYTES, Row
+from ..bench import COLORS, MIN_BYTES, Row
 
-# Okabe and Ito's colors, which color-blind readers can distinguish.
-MARKS = {"PyTorch": ("#8a8a8a", "s"), "oneDNN": ("#0072B2", "D"), "onedsl": ("#D55E00", "o")}
+MARKERS = {"PyTorch": "s", "oneDNN": "D", "onedsl": "o"}
 
 
 def draw(path: Path, rows: Sequence[Row], title: str, subtitle: str) -> None:
@@ -23,7 +22,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, subtitle: str) -> None:
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     legend = {}
     for axes, panel in zip(all_axes, panels, strict=True):
-        for implementation, (color, marker) in MARKS.items():
+        for implementation, marker in MARKERS.items():
             points = [
                 (row.floor_share(implementation), labels.index(name))
                 for row, name in zip(rows, names, strict=True)
@@ -32,10 +31,10 @@ def draw(path: Path, rows: Sequence[Row], title: str, subtitle: str) -> None:
             ]
             if points:
                 (legend[implementation],) = axes.plot(
-                    *zip(*points, strict=True), marker, color=color
+                    *zip(*points, strict=True), marker, color=COLORS[implementation]
                 )
         axes.set_title(panel, loc="left", weight="bold")
-        axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
+        floor = axes.axvline(1, color="#555555", linewidth=1, linestyle=":")
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2.5, 5, 10]))
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         axes.grid(color="#dcdcdc")
@@ -46,9 +45,10 @@ def draw(path: Path, rows: Sequence[Row], title: str, subtitle: str) -> None:
     all_axes[0].set_ylim(len(labels) - 0.5, -0.5)
     figure.suptitle(title, x=0.01, ha="left", size=15, weight="bold")
     figure.supxlabel(
-        "minimum time of the algorithm at this machine's memory bandwidth, % of the time\n"
-        f"{subtitle}",
+        "minimum time of the algorithm at this machine's memory bandwidth, % of the time"
+        f" (right is faster)\n{subtitle}",
         size=11,
     )
-    figure.legend(legend.values(), legend.keys(), loc="outside upper right", ncols=3, frameon=False)
+    legend["minimum time"] = floor
+    figure.legend(legend.values(), legend.keys(), loc="outside upper right", ncols=4, frameon=False)
     figure.savefig(path, dpi=90)

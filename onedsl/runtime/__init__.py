@@ -1,1 +1,1 @@
-"""The run log, timing, and errors."""
+"""The run log, text of unknown origin, and errors."""

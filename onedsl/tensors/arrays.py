@@ -78,9 +78,7 @@ def same_layout(array: Array, like: Array) -> bool:
     return bool(array.flags.aligned) and same_strides(array, like.strides)
 
 
-def check_like(
-    name: str, value: object, spec: Any, why: str, *, is_output: bool = False
-) -> Array:
+def check_like(name: str, value: object, spec: Any, why: str, *, is_output: bool = False) -> Array:
     """Return a NumPy array, aligned and with a spec's shape, dtype and byte_strides, or raise."""
     array = as_numpy(name, value, is_output=is_output)
     got = short_name(array.dtype)
