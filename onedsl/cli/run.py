@@ -80,7 +80,7 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
         return UNSUPPORTED
     for defect in compiled.defects:
         out.print(printable(f"known defect: {defect}"))
-    inputs = random_inputs(graph.inputs)
+    inputs: dict[str, Any] = random_inputs(graph.inputs)
     with options.user_input(graph_file):
         expected = reference(graph, inputs)
     with warnings.catch_warnings():
