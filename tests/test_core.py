@@ -73,10 +73,17 @@ def is_rejected(op, **options):
 
 def test_only_the_gradient_without_relu_has_frozen_statistics():
     """Regression: ReLU's gradient computed (inf - mean) * 0, which is NaN."""
+    names = [f"port {i}" for i in range(9)]
+    options = {
+        **OPERATOR_OPTIONS,
+        "statistics": FROZEN,
+        "input_names": names,
+        "output_names": names,
+    }
     for name, operation in _core.Operation.__members__.items():
         if name != "training_backward":
             with pytest.raises(ValueError, match="statistics must be batch"):
-                _core.Operator(operation, **{**OPERATOR_OPTIONS, "statistics": FROZEN})
+                _core.Operator(operation, **options)
 
 
 @pytest.mark.parametrize("port", range(2, 5))

@@ -261,16 +261,14 @@ IN_FLOAT32 = " must be a number in the range of float32, got "
 INVALID = [
     (("graph",), None, "graph is missing"),
     (("graph",), 3, "graph must be a list of ops, got 3"),
-    (("graph",), [], "graph must have one op, got 0"),
-    (("engine_kind",), "gpu", 'engine_kind must be "cpu", got "gpu"'),
-    ((*OP, "kind"), "Convolution", OF_OP + 'kind must be ".*", got "Convolution"'),
+    (("graph",), [], "graph must have at least one op, got 0"),
+    ((*OP, "kind"), "Convolution", OF_OP + 'kind must be one of .*, got "Convolution"'),
     ((*OP, "kind"), 3, OF_OP + "kind must be a string, got 3"),
     ((*OP, "id"), "zero", OF_OP + 'id must be an integer, got "zero"'),
     ((*OP, "id"), True, OF_OP + "id must be an integer, got true"),
     ((*OP, "attrs"), None, OF_OP + "attrs is missing"),
     (EPSILON, None, OF_EPSILON + " is missing"),
     ((*EPSILON, "value"), None, OF_EPSILON + ".value is missing"),
-    ((*EPSILON, "value"), -1, OF_OP + "attrs: epsilon must be positive"),
     ((*EPSILON, "value"), "1", 'attrs.epsilon.value must be a number, got "1"'),
     ((*EPSILON, "value"), 10**400, "attrs.epsilon.value must be a number in .*, got 1000"),
     (EPSILON, {"type": "f32", "value": math.nan}, OF_EPSILON + IN_FLOAT32),
@@ -282,8 +280,6 @@ INVALID = [
     ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, "attrs.momentum is not"),
     ((*INPUT, 4), None, ""),
     ((*INPUT, 0, "dtype"), "s8", OF_SRC + 'have dtype f32, .* got "s8"'),
-    ((*INPUT, 1, "dtype"), "f32", OF_DIFF_DST + "have dtype bf16 like src, got f32"),
-    ((*OUTPUT, 1, "dtype"), "bf16", r"\(diff_gamma\) must have dtype f32 like mean, got bf16"),
     ((*INPUT, 0), LINE, OF_SRC + r"have 2 to 12 dimensions, got \(24,\)"),
     ((*INPUT, 0, "shape"), "24", r'inputs\[0\].shape must be a list .*, got "24"'),
     ((*INPUT, 0, "shape", 1), -1, r"inputs\[0\].shape must be non-negative sizes, got \["),
@@ -303,7 +299,7 @@ INVALID = [
         OF_SRC + r"have a stride \(in elements\) .* got \(0, 384, 24, 1\)",
     ),
     ((*INPUT, 0, "layout_type"), "opaque", OF_SRC + 'be strided, got "opaque"'),
-    ((*OUTPUT, 2), None, OF_OP + r"outputs must be 1 \(diff_src\) or 3"),
+    (OUTPUT, [], OF_OP + r"outputs must be 1 to 3 tensors \(diff_src, .*\), got 0"),
 ]
 
 
@@ -311,10 +307,10 @@ INVALID = [
 def test_errors_contain_the_path(path, value, message):
     text = changed(path, value)
     if not message:  # a graph without gamma is valid
-        helpers.operator_of(text)
+        Graph.from_json(text).partitions()
         return
     with pytest.raises(ValueError, match=message):
-        helpers.operator_of(text)
+        Graph.from_json(text).partitions()
 
 
 @pytest.mark.parametrize(
@@ -335,8 +331,8 @@ def test_sizes_of_zero():
     assert graph.ops[0].inputs[0].shape == (2, 0, 16, 24)
 
 
-def test_an_operator_from_a_graph_of_two_ops():
+def test_ids_of_two_ops_must_differ():
     document = json.loads(dumped("dumped_nxc_bf16.json"))
     document["graph"] *= 2
-    with pytest.raises(ValueError, match="graph must have one op, got 2"):
-        helpers.operator_of(json.dumps(document))
+    with pytest.raises(ValueError, match=r"ops must have different ids, got \[0, 0\]"):
+        Graph.from_json(json.dumps(document)).compile()

@@ -121,7 +121,7 @@ def _count(counts: Any, owners: dict[int, str], pass_: str, what: str, ids: list
 
 def _why(layer: Any, enabled: bool) -> str:
     """Return why onedsl has not seen calls of a layer."""
-    src = torch.empty(2, 1, dtype=torch.float32, device="cpu")
+    src = torch.empty(2, layer.num_features, dtype=torch.float32, device="cpu")
     vectors = (layer.weight, layer.bias, layer.running_mean, layer.running_var)
     unsupported = why_unsupported(src, *vectors, eps=layer.eps)
     if unsupported:
