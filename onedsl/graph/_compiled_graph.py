@@ -66,9 +66,17 @@ def _compile(
 ) -> _core.CompiledGraph | UnsupportedError:
     _core.make_onednn_engine()  # without an engine, raise instead of refusing the graph
     try:
-        return _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
+        compiled = _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
     except OneDNNError as error:
         return _refusal(error)
+    written = {tensor[0] for partition in compiled.partitions() for tensor in partition[4]}
+    if inner := [tensor[0] for tensor in outputs if tensor[0] not in written]:
+        return UnsupportedError(
+            f"oneDNN does not write the outputs {inner}, because it computes them and the ops that "
+            "read them together. Remove them from the outputs",
+            "unimplemented",
+        )
+    return compiled
 
 
 @functools.lru_cache(maxsize=256)

@@ -6,6 +6,7 @@ applies its repairs, and the documentation and tests print and run its rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -75,14 +76,22 @@ def _statistics(op: GraphOp) -> list[LogicalTensor]:
     ]
 
 
-def _has_gaps(statistic: LogicalTensor) -> bool:
-    return statistic.strides != (1,) and (statistic.shape or (0,))[0] > 1
+def _has_gaps(tensor: LogicalTensor) -> bool:
+    """Return whether a tensor, whose elements do not overlap, has memory between them."""
+    shape, strides = tensor.shape or (), tensor.strides or ()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    return 0 not in shape and span > math.prod(shape)
+
+
+def _tensors(op: GraphOp) -> tuple[LogicalTensor, ...]:
+    return (*op.inputs, *op.outputs)
 
 
 def _lacks_isa(dtype: str) -> bool:
     return _core.onednn_missing_isa(CORE[dtype]) != ""
 
 
+_UNARY = ("ReLU", "Clamp", "ReLUBackward", "ClampBackward")
 _V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)
 _ALL = (_V3_2, _V3_11, _V3_13)
 _OR_REPAIR = "or compile graph.repaired()"
@@ -93,12 +102,21 @@ DEFECTS = (
     Defect(
         "six dimensions",
         "crash",
-        lambda op: _rank(op) > 5,
+        lambda op: op.kind in (GRADIENT, FORWARD) and _rank(op) > 5,
         "tensors of 6 dimensions or more corrupt the heap or give wrong results, because oneDNN "
         "takes depth, height and width from the last three dimensions and drops those between",
         (_V3_2, _V3_13),
         f"Reshape to 4 or 5 dimensions, {_OR_REPAIR}",
         "to_rank_4",
+    ),
+    Defect(
+        "gaps in six dimensions",
+        "crash",
+        lambda op: op.kind in _UNARY and _rank(op) > 5 and any(map(_has_gaps, _tensors(op))),
+        "ReLU, Clamp and their gradients access memory out of bounds if tensors of 6 dimensions or "
+        "more have gaps",
+        (_V3_2, _V3_13),
+        "Reshape to 5 dimensions or fewer, or pass tensors without gaps",
     ),
     Defect(
         "NXC of rank 2 or 3",
@@ -135,7 +153,7 @@ DEFECTS = (
         "refused",
         lambda op: op.kind == FORWARD and len(op.inputs) == 4,
         f"{FORWARD} with gamma and without beta is in no pattern of oneDNN",
-        (_V3_2,),
+        (_V3_2, _V3_13),
         f"Pass beta = 0, {_OR_REPAIR}",
         "add_parameters",
     ),
@@ -173,7 +191,7 @@ DEFECTS = (
         lambda op: any(map(_has_gaps, _statistics(op))),
         "strides of statistics are ignored, so that numbers are read and written between the "
         "elements of a caller's array",
-        (_V3_2,),
+        (_V3_2, _V3_13),
         "Pass statistics without gaps",
     ),
     Defect(
@@ -213,8 +231,6 @@ DEFECTS = (
 
 def defects_of(op: GraphOp) -> list[Defect]:
     """Return the defects that the loaded oneDNN has, or may have, for a valid op."""
-    if op.kind not in (GRADIENT, FORWARD):
-        return []
     version = _core.onednn_version()
     return [d for d in DEFECTS if d.is_in(version) is not False and d.applies(op)]
 

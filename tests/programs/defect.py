@@ -14,7 +14,7 @@ import numpy as np
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.graph import Graph
+from onedsl.graph import Graph, GraphOp, LogicalTensor
 from onedsl.graph._convert import ops_to_core, tensors_to_core
 from onedsl.tensors.arrays import new_array
 
@@ -39,8 +39,14 @@ def strided_statistics():
     return dataclasses.replace(op, inputs=(*op.inputs[:4], gamma))
 
 
+def relu_with_gaps():
+    src = LogicalTensor(0, "f32", (2, 3, 3, 3, 3, 2), (3, 1, 46, 278, 13, 139))
+    return GraphOp(0, "relu", "ReLU", {}, (src,), (dataclasses.replace(src, id=1),))
+
+
 EXAMPLES = {
     "six dimensions": lambda: gradient((2, 3, 4, 5, 5, 16)),
+    "gaps in six dimensions": relu_with_gaps,
     "NXC of rank 2 or 3": lambda: gradient((64, 16)),
     "forward of rank 2 or 3": lambda: forward((64, 16)),
     "three outputs without gamma": lambda: gradient(gamma=False),
@@ -75,11 +81,13 @@ def run(op):
     for array in results.values():
         array[...] = 7
     assert compiled.run(tuple(inputs.values()), tuple(results.values()))
-    options = {"epsilon": op.attrs["epsilon"], "data_format": op.data_format}
+    options = {"epsilon": op.attrs.get("epsilon"), "data_format": op.data_format}
     if op.kind == "BatchNormTrainingBackward":
         if len(op.outputs) == 1:
             inputs.pop("gamma", None)
         expected = testing.batch_norm_backward(**inputs, **options)
+    elif op.kind == "ReLU":
+        expected = onedsl.BatchNormForward(np.maximum(inputs["src"], 0), *4 * [None])
     else:
         expected = testing.batch_norm_forward_training(**inputs, **options)
     tolerance = 3 * testing.TOLERANCES[op.inputs[0].dtype]
