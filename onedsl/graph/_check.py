@@ -74,11 +74,11 @@ def check_graph(ops: Sequence[GraphOp]) -> None:
                 raise port_error(
                     place, port.name, "not be an output of this op or a later one", tensor.id
                 )
-        for tensor in op.outputs:
-            later.remove(tensor.id)
-        if len({tensor.id for tensor in op.outputs}) < len(op.outputs):
+        if any(later.count(tensor.id) > 1 for tensor in op.outputs):
             ids = [tensor.id for tensor in op.outputs]
             raise ValueError(f"graph[{i}].outputs must have different ids, got {ids}")
+        for tensor in op.outputs:
+            later.remove(tensor.id)
 
 
 def check_op(index: int, op: GraphOp) -> None:

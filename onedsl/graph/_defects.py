@@ -76,7 +76,7 @@ def _statistics(op: GraphOp) -> list[LogicalTensor]:
     ]
 
 
-def _has_gaps(tensor: LogicalTensor) -> bool:
+def has_gaps(tensor: LogicalTensor) -> bool:
     """Return whether a tensor, whose elements do not overlap, has memory between them."""
     shape, strides = tensor.shape or (), tensor.strides or ()
     span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
@@ -112,7 +112,7 @@ DEFECTS = (
     Defect(
         "gaps in six dimensions",
         "crash",
-        lambda op: op.kind in _UNARY and _rank(op) > 5 and any(map(_has_gaps, _tensors(op))),
+        lambda op: op.kind in _UNARY and _rank(op) > 5 and any(map(has_gaps, _tensors(op))),
         "ReLU, Clamp and their gradients access memory out of bounds if tensors of 6 dimensions or "
         "more have gaps",
         (_V3_2, _V3_13),
@@ -188,7 +188,7 @@ DEFECTS = (
     Defect(
         "strided statistics",
         "crash",
-        lambda op: any(map(_has_gaps, _statistics(op))),
+        lambda op: any(map(has_gaps, _statistics(op))),
         "strides of statistics are ignored, so that numbers are read and written between the "
         "elements of a caller's array",
         (_V3_2, _V3_13),
