@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import helpers
 import pytest
 from programs.defect import EXAMPLES
@@ -117,3 +119,42 @@ def test_no_rank_reaches_onednn_that_it_cannot_compute(operator, data_format, ra
 def test_the_documentation_has_each_row():
     for defect in DEFECTS:
         assert f"| {defect.what} |" in onedsl.graph.__doc__
+
+
+def of_relu(shape, **changes):
+    """Return the graph of a forward pass and a ReLU, with src changed."""
+    graph = onedsl.BatchNormReLUForwardTraining(1e-5).graph(onedsl.TensorSpec(shape))
+    norm, relu = graph.ops
+    src = dataclasses.replace(norm.inputs[0], **changes)
+    return Graph((dataclasses.replace(norm, inputs=(src, *norm.inputs[1:])), relu))
+
+
+def test_graphs_of_several_ops_that_access_memory_out_of_bounds():
+    """Regression: random graphs ended the process."""
+    gaps = of_relu((2, 3, 4, 16), strides=(2 * 192, 64, 16, 1))
+    six, empty = of_relu((2, 2, 2, 2, 2, 16)), of_relu((0, 3, 4, 16))
+    relu_alone = Graph((six.ops[1],))
+    for graph in (gaps, six, empty, relu_alone):
+        assert "graphs of several ops must have tensors of at most 5 dim" in str(graph)
+        with pytest.raises(
+            onedsl.UnsupportedError, match="graphs of several ops must have tensors"
+        ):
+            graph.compile()
+    six.repaired().compile()
+
+
+def test_an_output_that_onednn_does_not_write():
+    """Regression: oneDNN computes both ops together, and the tensor between them is not written."""
+    graph = of_relu((2, 3, 4, 16))
+    between = graph.ops[1].inputs[0].id
+    with pytest.raises(onedsl.UnsupportedError, match=rf"does not write the outputs \[{between}\]"):
+        dataclasses.replace(graph, names=((between, "between"),)).compile()
+
+
+def test_ids_of_outputs_of_two_ops_must_differ():
+    graph = of_relu((2, 3, 4, 16))
+    norm, relu = graph.ops
+    repeated = dataclasses.replace(relu.outputs[0], id=norm.outputs[0].id)
+    relu = dataclasses.replace(relu, inputs=norm.inputs[:1], outputs=(repeated,))
+    with pytest.raises(ValueError, match="outputs must have different ids"):
+        Graph((norm, relu)).compile()

@@ -16,8 +16,8 @@ from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
 from ._check import check_graph
 from ._convert import ops_to_core, partitions_from_core, tensors_to_core
-from ._defects import defects_of, has_gaps, messages
-from ._parts import FORWARD, PORTS, GraphOp, LogicalTensor, Partition
+from ._defects import defects_of, limit_of, messages
+from ._parts import PORTS, GraphOp, LogicalTensor, Partition
 
 if TYPE_CHECKING:
     from ._graph import Graph
@@ -96,17 +96,12 @@ def _refusal(error: OneDNNError) -> UnsupportedError:
 def _check_limits(ops: Sequence[GraphOp], try_anyway: bool) -> None:
     """Raise UnsupportedError for graphs that must not reach oneDNN's compiler."""
     version = _core.onednn_version()
+    if limit := limit_of(ops):
+        raise UnsupportedError(limit, "unimplemented")
     for op in ops:
         if any(map(_is_far, (*op.inputs, *op.outputs))):
             raise UnsupportedError(
                 "tensors must have fewer than 2^31 elements to be passed to oneDNN", "unimplemented"
-            )
-        read_by = {other.kind for other in ops if op.outputs[0].id in {t.id for t in other.inputs}}
-        if op.kind == FORWARD and "ReLU" in read_by and has_gaps(op.inputs[0]):
-            raise UnsupportedError(
-                "oneDNN 3.2.0 and 3.13.1 corrupt the heap if they compute ReLU together with a "
-                f"{FORWARD} whose src has gaps. Pass src without gaps",
-                "unimplemented",
             )
         for defect in defects_of(op):
             known = defect.is_in(version)

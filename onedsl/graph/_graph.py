@@ -12,7 +12,7 @@ from ..runtime.errors import OneDNNError
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ._compiled_graph import CompiledGraph, divide_graph
-from ._defects import EFFECTS, messages
+from ._defects import EFFECTS, limit_of, messages
 from ._drawing import draw
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, LogicalTensor, Partition
@@ -100,8 +100,9 @@ class Graph:
             If oneDNN does not accept an op.
         """
         ops = {op.id: op for op in self.ops}
+        limit = [text for text in [limit_of(self.ops)] if text]
         return tuple(
-            replace(part, defects=messages([ops[i] for i in part.op_ids], EFFECTS))
+            replace(part, defects=(*limit, *messages([ops[i] for i in part.op_ids], EFFECTS)))
             for part in divide_graph(self.ops)
         )
 
