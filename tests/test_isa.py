@@ -13,7 +13,7 @@ from helpers import CAPS, capped
 EXCLUDED = [
     "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "load", "process", "fuzz",
     "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
-    "layers", "written_graphs",
+    "layers", "written_graphs", "random_graphs",
 ]  # fmt: skip
 
 

@@ -506,3 +506,16 @@ def test_operators_reject_tracers():
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     with pytest.raises(TypeError, match=r"src must be .* got a JAX tracer. Use onedsl\.jax"):
         jax.jit(lambda src: op(src, *problem[1:]).diff_src)(problem[0])
+
+
+def test_calls_are_logged(caplog):
+    src = jnp.ones((4, 6, 16))
+    gamma = jnp.ones(16)
+    with onedsl.verbose():
+        loss = jax.grad(lambda x: onedsl.jax.batch_norm(x, gamma, gamma, epsilon=1e-5)[0].sum())
+        loss(src).block_until_ready()
+    lines = [line for line in caplog.messages if "24x16x1" in line]
+    assert [line.split()[0] for line in lines] == [
+        "BatchNormForwardTraining",
+        "BatchNormTrainingBackward",
+    ]

@@ -142,19 +142,3 @@ def test_a_program_without_logging(onednn_verbose, lines):
     assert line.startswith("BatchNormTrainingBackward f32")
     assert child.stdout.count(",exec,cpu,batch_normalization,") == lines
     assert child.stdout.endswith("end\n")
-
-
-def test_calls_of_jax_are_logged(log):
-    jax = pytest.importorskip("jax")
-    import onedsl.jax
-
-    src = jax.numpy.ones((4, 6, 16))
-    gamma = jax.numpy.ones(16)
-    with onedsl.verbose():
-        loss = jax.grad(lambda x: onedsl.jax.batch_norm(x, gamma, gamma, epsilon=1e-5)[0].sum())
-        loss(src).block_until_ready()
-    lines = [line for line in messages(log) if "24x16x1" in line]
-    assert [line.split()[0] for line in lines] == [
-        "BatchNormForwardTraining",
-        "BatchNormTrainingBackward",
-    ]
