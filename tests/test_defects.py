@@ -9,9 +9,10 @@ import pytest
 from programs.defect import EXAMPLES
 
 import onedsl
-from onedsl import _core
+from onedsl import _core, testing
 from onedsl.graph import Graph
 from onedsl.graph._defects import DEFECTS, defects_of
+from onedsl.tensors.arrays import new_array
 
 LOADED = _core.onednn_version()
 BY_NAME = {defect.name: defect for defect in DEFECTS}
@@ -158,3 +159,21 @@ def test_ids_of_outputs_of_two_ops_must_differ():
     relu = dataclasses.replace(relu, inputs=norm.inputs[:1], outputs=(repeated,))
     with pytest.raises(ValueError, match="outputs must have different ids"):
         Graph((norm, relu)).compile()
+
+
+def test_tensors_of_several_memory_orders_are_not_reshaped():
+    for shape, strides in (((2, 3, 4, 16), (192, 16, 48, 1)), ((2, 12, 16), (16, 32, 1))):
+        problem = testing.random_problem(shape)
+        op = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec(shape)).ops[0]
+        diff_dst = dataclasses.replace(op.inputs[1], strides=strides)
+        inputs = (op.inputs[0], diff_dst, *op.inputs[2:])
+        graph = Graph((dataclasses.replace(op, inputs=inputs),))
+        if len(shape) < 4:
+            with pytest.raises(onedsl.UnsupportedError, match="one memory order, without gaps"):
+                graph.repaired()
+            continue
+        arrays = problem._asdict() | {"diff_dst": new_array(diff_dst)}
+        arrays["diff_dst"][...] = problem.diff_dst
+        expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
+        got = graph.repaired().compile()(**arrays)
+        assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
