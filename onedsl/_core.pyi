@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, TypedDict, final
 import numpy as np
 import numpy.typing as npt
 
-DTypeName = Literal["f32", "bf16", "f16"]
+_DType = Literal["f32", "bf16", "f16"]
 
 DEFAULT_MOMENTUM: Final[float]
 HOST_DEVICES: Final[tuple[int, ...]]
@@ -72,7 +72,7 @@ class Operator:
     ) -> Any: ...
     def describe(
         self, inputs: tuple[object, ...], all_outputs: bool, /
-    ) -> tuple[DTypeName, tuple[int, ...], tuple[int, ...], DTypeName, tuple[bool, ...]] | None:
+    ) -> tuple[_DType, tuple[int, ...], tuple[int, ...], _DType, tuple[bool, ...]] | None:
         """Return dtype, shape, strides in elements, dtype of statistics, and inputs given."""
     def run_graph(
         self,
