@@ -177,3 +177,12 @@ def test_tensors_of_several_memory_orders_are_not_reshaped():
         expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
         got = graph.repaired().compile()(**arrays)
         assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
+
+
+def test_strides_of_0_in_empty_tensors():
+    """Regression: oneDNN divides by them, which ended the process."""
+    op = EXAMPLES["empty src in the forward pass"]()
+    src = dataclasses.replace(op.inputs[0], strides=(0, 80, 16, 1))
+    graph = Graph((dataclasses.replace(op, inputs=(src, *op.inputs[1:])),))
+    with pytest.raises(ValueError, match=r"\(src\) must have a stride .* got \(0, 80, 16, 1\)"):
+        graph.compile()

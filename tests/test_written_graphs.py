@@ -550,3 +550,41 @@ def test_runs_are_logged(caplog):
     ports = "src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: "
     assert line.startswith(f"{shape}{ports}oneDNN 3.")
     assert "as written" in line
+
+
+def test_backprop_uses_gamma_for_one_output():
+    """oneDNN ignores gamma if diff_src is the only output of its op."""
+    problem = testing.random_problem((8, 4, 4, 16))
+    op = onedsl.BatchNormTrainingBackprop(1e-5)
+    got = op(*problem, outputs="input_delta", backend="onednn").input_delta
+    expected = testing.batch_norm_backward(*problem, epsilon=1e-5).diff_src
+    assert testing.relative_l2(got, expected) < 2e-6
+
+
+def test_graphs_of_several_ops_do_not_run_in_place():
+    """Another op may read the input later."""
+    op = onedsl.BatchNormReLUForwardTraining(1e-5)
+    src, _, mean, variance, gamma = testing.random_problem((8, 4, 4, 16))
+    arrays = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": mean / 2}
+    compiled = op.graph(onedsl.TensorSpec(src.shape)).compile()
+    with pytest.raises(ValueError, match=r"out\['dst'\] must not overlap src"):
+        compiled(**arrays, out={"dst": src})
+
+
+def test_names_of_ports_of_two_ops():
+    graph, _ = gradient()
+    (op,) = graph.ops
+    other = dataclasses.replace(
+        op,
+        id=1,
+        inputs=tuple(dataclasses.replace(t, id=t.id + 20) for t in op.inputs),
+        outputs=tuple(dataclasses.replace(t, id=t.id + 20) for t in op.outputs),
+    )
+    both = Graph((op, other))
+    assert list(both.outputs) == [
+        f"{name}_{i}"
+        for first in (5, 25)
+        for i, name in enumerate(("diff_src", "diff_gamma", "diff_beta"), first)
+    ]
+    assert "src_0" in both.inputs
+    assert "src_20" in both.inputs

@@ -164,15 +164,16 @@ def _check_shape(
         raise port_error(place, port.name, "have sizes of 0 or more", src)
     if tensor.shape != expected:
         raise port_error(place, port.name, f"have shape {expected}, {why}", tensor.shape)
-    if tensor.strides is None or 0 in tensor.shape:
+    if tensor.strides is None:
         return
     if len(tensor.strides) != len(tensor.shape):
         expected_stride = f"have a stride of {len(tensor.shape)} integers, as its shape"
         raise port_error(place, port.name, expected_stride, tensor.strides)
+    is_empty = 0 in tensor.shape
     smallest = 1
     for stride, size in sorted(zip(tensor.strides, tensor.shape, strict=True)):
-        if size > 1:
+        if size != 1:
             if stride < smallest:
                 expected_stride = "have a stride (in elements) without overlapping elements"
                 raise port_error(place, port.name, expected_stride, tensor.strides)
-            smallest = stride * size
+            smallest = 1 if is_empty else stride * size
