@@ -149,6 +149,8 @@ def test_metadata(wheel):
     assert metadata["Requires-Python"] == ">=3.10"
     needed = {r for r in metadata.get_all("Requires-Dist") if "extra ==" not in r}
     assert needed == {
+        "click>=8.1",
+        "rich>=13",
         "numpy>=1.26",
         "ml_dtypes>=0.4",
         'typing_extensions>=4.3; python_version < "3.11"',
