@@ -11,7 +11,7 @@ import pytest
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.graph import Graph, _compiled_graph
+from onedsl.graph import Graph, GraphOp, _compiled_graph
 from onedsl.graph._defects import defects_of
 
 SIZES = {2: (64,), 3: (8, 9), 4: (8, 3, 5), 5: (4, 3, 2, 5)}  # all but the channels, by rank
@@ -588,3 +588,16 @@ def test_names_of_ports_of_two_ops():
     ]
     assert "src_0" in both.inputs
     assert "src_20" in both.inputs
+
+
+def test_names_that_are_another_port_with_an_id():
+    """Regression: src of tensor 1 and src_1 of the op Add were one name."""
+    src = gradient()[0].ops[0].inputs[0]
+    tensors = [dataclasses.replace(src, id=i) for i in range(5)]
+    relu = GraphOp(0, "", "ReLU", {}, (tensors[1],), (tensors[2],))
+    other = GraphOp(1, "", "ReLU", {}, (tensors[0],), (tensors[3],))
+    add = GraphOp(2, "", "Add", {}, (tensors[2], tensors[4]), (dataclasses.replace(src, id=5),))
+    graph = Graph((relu, other, add))
+    assert {name: tensor.id for name, tensor in graph.inputs.items()} == {
+        "src_1_1": 1, "src_0": 0, "src_1": 4
+    }  # fmt: skip

@@ -78,10 +78,13 @@ class Graph:
             computed = {tensor.id for tensor in self._tensors("out")}
             found = {number: port for number, port in found.items() if number not in computed}
         count = Counter(name for name, _ in found.values())
-        return {
-            name if count[name] == 1 else f"{name}_{number}": tensor
-            for number, (name, tensor) in found.items()
-        }
+        ports: dict[str, LogicalTensor] = {}
+        for number, (name, tensor) in found.items():
+            unique = name
+            while unique in ports or count[unique] > (unique == name):
+                unique += f"_{number}"
+            ports[unique] = tensor
+        return ports
 
     def _tensors(self, side: str) -> Iterator[LogicalTensor]:
         return (t for op in self.ops for port_side, _, t in op.ports if port_side == side)
