@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from fnmatch import fnmatch
 
 import helpers
 import pytest
@@ -152,3 +153,14 @@ def test_the_changelog_has_the_version_in_the_keep_a_changelog_format():
     assert "## Unreleased" in changelog or f"## {onedsl.__version__}" in changelog
     groups = set(re.findall(r"^### (.+)$", changelog, re.MULTILINE))
     assert groups <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_top_level_has_only_known_files():
+    """Regression: drawings that an example had written there were committed."""
+    ignored = [pattern.strip("/") for pattern in text(".gitignore").split()]
+    found = {path.name for path in helpers.ROOT.iterdir() if not path.name.startswith(".")}
+    kept = {name for name in found if not any(fnmatch(name, pattern) for pattern in ignored)}
+    folders = {"csrc", "onedsl", "tests", "examples"}
+    documents = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
+    assert kept == folders | documents | {"CITATION.cff", "CMakeLists.txt", "pyproject.toml"}
+    assert {path.name for path in (helpers.ROOT / ".ci").iterdir()} == {"pdoc", "run", "sanitize"}
