@@ -2,12 +2,13 @@
 
 Usage: python defect.py NAME. Calls the core, because the package refuses such graphs. Prints
 "refused", "exception" (another one than oneDNN's own), "wrong" or "right". A crash ends the
-process.
+process, and so does an alarm, because a corrupted heap may also hang.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
 
 import numpy as np
@@ -93,5 +94,6 @@ def run(op):
 
 
 if __name__ == "__main__":
+    signal.alarm(60)
     with np.errstate(all="ignore"):
         print(run(EXAMPLES[sys.argv[1]]()))
