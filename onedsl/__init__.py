@@ -78,7 +78,6 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
     )
 
 from . import graph, testing
-from .operators._sums import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .operators.batch_norm_forward_training import (
     BatchNormForward,
     BatchNormForwardTraining,
@@ -103,6 +102,7 @@ from .operators.batch_normalization_grad import (
     BatchNormalizationGradients,
 )
 from .operators.capabilities import Capabilities, Support, capabilities
+from .operators.totals import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .runtime.errors import GammaIgnoredWarning, OneDNNDefectWarning, OneDNNError, UnsupportedError
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec

@@ -9,7 +9,7 @@ from helpers import EPSILON, FORMATS
 
 import onedsl
 from onedsl import testing
-from onedsl.operators._kernel_info import kernel_info
+from onedsl.operators.kernel_info import kernel_info
 
 # The zero is the size of the batch, of a spatial axis, of the channels, or of all axes.
 SHAPES = {

@@ -112,6 +112,6 @@ def test_every_class_is_a_target():
     operators = {
         value
         for value in vars(onedsl).values()
-        if isinstance(value, type) and issubclass(value, onedsl.operators._operator.Operator)
+        if isinstance(value, type) and issubclass(value, onedsl.operators.base.Operator)
     }
     assert operators == {target.cls for target in case.TARGETS}

@@ -20,7 +20,7 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.graph import _compiled_graph
+from onedsl.graph import compiled_graph
 from onedsl.operators import capabilities as _capabilities
 
 Op = onedsl.BatchNormTrainingBackward
@@ -330,7 +330,7 @@ class TestCapabilities:
             raise onedsl.OneDNNError("no such thing on this CPU engine", "unimplemented")
 
         monkeypatch.setattr(_core, "CompiledGraph", fail)
-        caches = _capabilities._support, _compiled_graph._compile
+        caches = _capabilities._support, compiled_graph._compile
         for cache in caches:
             cache.cache_clear()
         try:

@@ -69,9 +69,18 @@ def test_only_bindings_include_python():
 def test_imports_have_no_cycle():
     graph = {name: set(imported(name, path)) - {name} for name, path in modules().items()}
     order = list(graphlib.TopologicalSorter(graph).static_order())
-    assert order.index("onedsl.tensors.spec") < order.index("onedsl.operators._validation")
-    assert order.index("onedsl.operators._validation") < order.index("onedsl.operators._operator")
-    assert order.index("onedsl.operators._operator") < order.index("onedsl")
+    assert order.index("onedsl.tensors.spec") < order.index("onedsl.operators.validation")
+    assert order.index("onedsl.operators.validation") < order.index("onedsl.operators.base")
+    assert order.index("onedsl.operators.base") < order.index("onedsl")
+
+
+def test_underscored_modules_are_imported_in_their_own_package_only():
+    for name, path in modules().items():
+        for other in imported(name, path):
+            package, _, module = other.rpartition(".")
+            assert not re.match("_[^_]", module) or f"{name}.".startswith(f"{package}."), (
+                f"{name} imports {other}"
+            )
 
 
 @pytest.mark.parametrize("folder", ["torch", "jax", "bench", "cli"])

@@ -11,7 +11,7 @@ import pytest
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.graph import Graph, GraphOp, _compiled_graph
+from onedsl.graph import Graph, GraphOp, compiled_graph
 from onedsl.graph._defects import defects_of
 
 SIZES = {2: (64,), 3: (8, 9), 4: (8, 3, 5), 5: (4, 3, 2, 5)}  # all but the channels, by rank
@@ -344,8 +344,8 @@ def mixed_types():
 )
 def test_a_refused_graph_reaches_onednn_once(monkeypatch, function, act):
     """oneDNN leaks memory for each attempt."""
-    _compiled_graph._compile.cache_clear()
-    _compiled_graph._divide.cache_clear()
+    compiled_graph._compile.cache_clear()
+    compiled_graph._divide.cache_clear()
     attempts = []
     attempt = getattr(_core, function)
     monkeypatch.setattr(_core, function, lambda *args: attempts.append(1) or attempt(*args))
@@ -361,7 +361,7 @@ def test_a_refused_graph_reaches_onednn_once(monkeypatch, function, act):
 
 def test_a_transient_error_is_not_kept(monkeypatch):
     graph, _ = gradient(5, "NCX")
-    _compiled_graph._compile.cache_clear()
+    compiled_graph._compile.cache_clear()
 
     def fail(*_):
         raise onedsl.OneDNNError("no memory", "out_of_memory")

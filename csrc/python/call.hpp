@@ -15,11 +15,11 @@
 #include "arrays.hpp"
 
 // Validated calls from Python: types, shapes, layouts and overlaps are checked for memory safety.
-// Invalid arguments are rejected by returning None; onedsl/operators/_validation.py then raises an
+// Invalid arguments are rejected by returning None; onedsl/operators/validation.py then raises an
 // exception that describes the error.
 namespace onedsl {
 
-// The operator schema of onedsl/operators/_schema.py.
+// The operator schema of onedsl/operators/schema.py.
 struct OpSchema {
   OpConfig config;
   // The axis of src along which the statistics are a vector, negative ones from the end. nullopt:

@@ -20,7 +20,7 @@ from ..bench import MIN_BYTES, Row, steps
 from ..bench.cases import Shape
 from ..bench.measure import VERSION, change_of, key_of, read_rows
 from ..bench.timing import noise_warning
-from ..graph._drawing import SUFFIXES
+from ..graph.drawing import SUFFIXES
 from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
 from . import options

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from .. import _core
 from ..bench.timing import NoiseMonitor, noise_warning, samples_of
 from ..graph import Graph, GraphOp, LogicalTensor
-from ..graph._check import check_graph
+from ..graph.check import check_graph
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.text import printable
 from ..tensors.arrays import Array, new_array

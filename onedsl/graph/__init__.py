@@ -27,10 +27,10 @@ partition of op 0: BatchNormTrainingBackward, supported
 (8, 7, 7, 64)
 """
 
-from ._compiled_graph import CompiledGraph
 from ._defects import documented
 from ._graph import Graph
 from ._parts import GraphOp, LogicalTensor, Partition
+from .compiled_graph import CompiledGraph
 
 __doc__ = (__doc__ or "") + documented()
 __docformat__ = "numpy"

@@ -11,12 +11,12 @@ from pathlib import Path
 from ..runtime.errors import OneDNNError
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
-from ._compiled_graph import CompiledGraph, divide_graph
 from ._defects import EFFECTS, limit_of, messages
-from ._drawing import draw
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, LogicalTensor, Partition
 from ._repair import repair
+from .compiled_graph import CompiledGraph, divide_graph
+from .drawing import draw
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from .. import _core
 from ..runtime.errors import UnsupportedError
 from ..tensors.spec import DataFormat, c_strides
-from ._check import check_graph
 from ._defects import defects_of
 from ._parts import FORWARD, GRADIENT, PORTS, GraphOp, LogicalTensor
+from .check import check_graph
 
 
 class Repairs:

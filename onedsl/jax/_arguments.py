@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from .. import _core
-from ..operators import _attributes, _validation
-from ..operators._schema import OpSchema
+from ..operators import attributes, validation
 from ..operators.batch_norm_training_backward import SCHEMA
+from ..operators.schema import OpSchema
 from ..tensors.dtypes import dtype_name
 from ..tensors.ports import Port
 from ..tensors.spec import DataFormat, parse_data_format
@@ -49,9 +49,9 @@ def parse_attributes(epsilon: object, data_format: object, statistics: object) -
     if isinstance(epsilon, jax.Array):
         raise TypeError("epsilon must be a Python number, got a JAX array. Pass float(epsilon)")
     return Attributes(
-        _attributes.parse_epsilon(epsilon),
+        attributes.parse_epsilon(epsilon),
         parse_data_format(data_format),
-        _attributes.parse_statistics(statistics),
+        attributes.parse_statistics(statistics),
     )
 
 
@@ -64,7 +64,7 @@ def check(
     beta converted to f32 where the statistics are f32.
     """
     tensor = array_info("src", src)
-    infos: list[_validation.ArrayInfo | None] = [tensor]
+    infos: list[validation.ArrayInfo | None] = [tensor]
     statistics_dtype, checked = "f32", []
     for port, given in zip(schema.inputs[1:], others, strict=True):
         value = given
@@ -79,12 +79,12 @@ def check(
         # check_inputs also checks src's rank, but needs a statistic: the default gamma. A src of
         # too low rank has no channel axis, and gets the shape ().
         shape = tensor.shape[data_format.channel_axis :][:1]
-        infos[1] = _validation.ArrayInfo(shape, "f32")
-    _validation.check_inputs(schema, data_format.channel_axis, infos)
+        infos[1] = validation.ArrayInfo(shape, "f32")
+    validation.check_inputs(schema, data_format.channel_axis, infos)
     return tuple(checked)
 
 
-def array_info(name: str, value: object) -> _validation.ArrayInfo:
+def array_info(name: str, value: object) -> validation.ArrayInfo:
     """Return the shape and dtype of an array or a tracer, or raise if onedsl cannot use it."""
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         if value.is_deleted():
@@ -97,4 +97,4 @@ def array_info(name: str, value: object) -> _validation.ArrayInfo:
             )
     elif not isinstance(value, jax.Array | np.ndarray):
         raise TypeError(f"{name} must be a JAX or NumPy array, got {type(value).__name__}")
-    return _validation.ArrayInfo(value.shape, dtype_name(value.dtype, name))
+    return validation.ArrayInfo(value.shape, dtype_name(value.dtype, name))

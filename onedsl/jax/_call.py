@@ -16,8 +16,8 @@ import numpy as np
 
 from .. import _core
 from ..operators import batch_norm_forward_training, batch_norm_training_backward
-from ..operators._schema import OpSchema
 from ..operators.batch_norm_training_backward import BatchNormGradients
+from ..operators.schema import OpSchema
 from ._arguments import Attributes
 
 

@@ -11,10 +11,10 @@ from ..runtime.errors import UnsupportedError
 from ..tensors.dtypes import dtype_name
 from ..tensors.ports import Port, signature
 from ..tensors.spec import TensorSpec, c_strides
-from . import _validation
+from . import validation
 
 if TYPE_CHECKING:
-    from ._operator import ChannelOperator
+    from .base import ChannelOperator
 
 Tensors = dict[str, LogicalTensor]
 """Tensors by the core's names of the ports."""
@@ -33,8 +33,8 @@ def graph_of(
     """
     schema = operator._schema
     statistics = dtype_name(stats_dtype, "stats_dtype")
-    _validation.check_rank(schema, _validation.check_spec(spec).shape)
-    _validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    validation.check_rank(schema, validation.check_spec(spec).shape)
+    validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
     channels = (spec.shape[operator.data_format.channel_axis],)
     builder = _Builder(operator, spec, TensorSpec(channels, statistics))
     ports = signature(schema.operation)

@@ -10,9 +10,9 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._operator import ChannelOperator
-from ._schema import OpSchema
-from ._sums import BatchNormMoments
+from .base import ChannelOperator
+from .schema import OpSchema
+from .totals import BatchNormMoments
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray, AnyArray]
 

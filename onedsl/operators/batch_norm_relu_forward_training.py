@@ -7,9 +7,9 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._operator import ChannelOperator
-from ._schema import OpSchema
+from .base import ChannelOperator
 from .batch_norm_forward_training import BatchNormForward, Out
+from .schema import OpSchema
 
 SCHEMA = OpSchema.of(_core.Operation.relu_forward_training, BatchNormForward)
 

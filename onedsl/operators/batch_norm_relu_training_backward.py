@@ -10,9 +10,9 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from . import _validation
-from ._operator import ChannelOperator
-from ._schema import OpSchema
+from . import validation
+from .base import ChannelOperator
+from .schema import OpSchema
 
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray | None]
 
@@ -39,7 +39,7 @@ SCHEMA = OpSchema.of(
 
 def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> bool:
     """Raise TypeError if the mask of the ReLU is unknown. Return whether to compute all outputs."""
-    if _validation.check_bool("residual", residual) and not dst:
+    if validation.check_bool("residual", residual) and not dst:
         raise TypeError(
             "dst must be given with residual=True: the mask of the ReLU does not follow from src"
         )
@@ -168,7 +168,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         dst is always an input. `gamma` is whether gamma is one, and `residual` whether
         diff_residual is an output.
         """
-        _validation.check_bool("residual", residual)
+        validation.check_bool("residual", residual)
         return self._graph(
             spec, stats_dtype, {"gamma": gamma, "beta": False, "dst": True}, residual
         )

@@ -9,9 +9,9 @@ from .._compat import NamedTuple, default_arguments
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import DataFormat, DataFormatLike
-from ._operator import ChannelOperator
-from ._schema import OpSchema
+from .base import ChannelOperator
 from .batch_norm_training_backward import Out
+from .schema import OpSchema
 
 
 @default_arguments

@@ -10,9 +10,9 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._operator import ChannelOperator
-from ._schema import OpSchema
-from ._sums import BatchNormSums
+from .base import ChannelOperator
+from .schema import OpSchema
+from .totals import BatchNormSums
 
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 

@@ -11,9 +11,9 @@ from .. import _core
 from .._compat import NamedTuple
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
-from ._operator import Arrays, Operator, Run
-from ._schema import OpSchema
+from .base import Arrays, Operator, Run
 from .batch_norm_training_backward import Out
+from .schema import OpSchema
 
 
 class BatchNormalizationGradients(NamedTuple, Generic[SrcArray]):

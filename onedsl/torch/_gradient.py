@@ -10,8 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..operators import _attributes
-from ..operators._operator import ChannelOperator
+from ..operators import attributes
+from ..operators.base import ChannelOperator
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
 from ..tensors.spec import DataFormatLike, parse_data_format
 
@@ -76,7 +76,7 @@ def batch_norm_backward(
 
     Strided tensors are supported, and copied first if they are not dense as in that operator.
     """
-    epsilon = _attributes.parse_epsilon(epsilon)
+    epsilon = attributes.parse_epsilon(epsilon)
     mask = tuple(output_mask)
     if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
         raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
@@ -101,7 +101,7 @@ class _BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     """`BatchNormTrainingBackward` that ignores no gamma, with batch or frozen statistics."""
 
     def __init__(self, epsilon: float, data_format: DataFormatLike, statistics: str) -> None:
-        kind = _attributes.parse_statistics(statistics)
+        kind = attributes.parse_statistics(statistics)
         schema = replace(SCHEMA, ignored="", statistics=kind)
         super().__init__(schema, epsilon=epsilon, data_format=data_format)
 

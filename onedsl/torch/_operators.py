@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
-from ..operators._attributes import is_valid_epsilon
+from ..operators.attributes import is_valid_epsilon
 from ..tensors.dtypes import MAX_RANK
 from ._gradient import op as _differentiable_gradient
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from ..operators import _attributes
+from ..operators import attributes
 from ._operators import batch_norm_training, why_unsupported
 from ._steps import count_step, in_fx, running_statistics
 
@@ -33,7 +33,7 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device, dtype, **options
         )
-        self.clip = _attributes.parse_clip(clip)
+        self.clip = attributes.parse_clip(clip)
 
     def extra_repr(self) -> str:
         """Return the attributes, for ``repr``."""

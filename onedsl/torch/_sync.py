@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
-from ..operators._sums import BatchNormMoments, BatchNormSums
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
+from ..operators.totals import BatchNormMoments, BatchNormSums
 from ._operators import TYPES
 from ._report import count
 from ._steps import count_step, in_fx, running_statistics

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import onedsl
-from onedsl.operators._schema import OpSchema
+from onedsl.operators.schema import OpSchema
 
 
 class Expected(NamedTuple):

@@ -13,17 +13,18 @@ import numpy as np
 
 from .. import _core
 from ..graph import Graph
-from ..graph._compiled_graph import compile_graph, run_record
+from ..graph.compiled_graph import compile_graph, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, log
 from ..tensors.arrays import Array, aligned_like, as_numpy, is_contiguous, same_layout
 from ..tensors.dtypes import CORE, DTypeName
 from ..tensors.ports import signature
 from ..tensors.spec import DataFormat, TensorSpec
-from . import _attributes, _validation
+from . import validation
 from ._graph_of import graph_of
-from ._schema import OpSchema
-from ._sums import BatchNormSums, BatchNormTotals
+from .attributes import PARSERS, parse_backend
+from .schema import OpSchema
+from .totals import BatchNormSums, BatchNormTotals
 
 _log = logging.getLogger("onedsl")
 
@@ -51,7 +52,7 @@ class Operator(Generic[Result]):
     def __init__(self, schema: OpSchema, **attributes: object) -> None:
         """Validate the attributes, whose order is that of `repr`."""
         self._schema = schema
-        self._attributes = {n: _attributes.PARSERS[n](v) for n, v in attributes.items()}
+        self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
         self._core = _core.Operator(
             schema.operation,
             statistics=schema.statistics,
@@ -100,14 +101,14 @@ class Operator(Generic[Result]):
         results = self._core.run(inputs, outputs, out, backend)
         if results is not None:
             return results  # type: ignore[no-any-return]
-        all_outputs = _validation.parse_outputs(outputs, self._schema)
-        onednn = _attributes.parse_backend(backend)
+        all_outputs = validation.parse_outputs(outputs, self._schema)
+        onednn = parse_backend(backend)
         if not all_outputs and self._schema.ignored:
             inputs = self._drop_ignored(inputs)
 
         def run(inputs: Arrays, out: Arrays | None) -> Any:
             if onednn:
-                return self._run_onednn(inputs, all_outputs, out)
+                return self._run_onednn(inputs, outputs, all_outputs, out)
             return self._core.run(inputs, outputs, out, "native")
 
         results = run(inputs, out)
@@ -115,7 +116,7 @@ class Operator(Generic[Result]):
             results = self._validate_and_run(run, inputs, all_outputs, out)
         return results  # type: ignore[no-any-return]
 
-    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Arrays | None) -> Any:
+    def _run_onednn(self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any) -> Any:
         """Run a call on oneDNN. Return None if the core rejects an argument."""
         raise UnsupportedError(
             'oneDNN\'s Graph API has no op for frozen statistics; use backend="native" or "auto"',
@@ -133,9 +134,9 @@ class Operator(Generic[Result]):
     def _apply(self, totals: object, inputs: Arrays, outputs: object, out: Any) -> Result:
         """Run the second pass on a part of the batch, like `_call`."""
         schema = self._schema
-        checked = _validation.check_totals(self._totals, totals)
+        checked = validation.check_totals(self._totals, totals)
         vector = checked._vector
-        all_outputs = _validation.parse_outputs(outputs, schema)
+        all_outputs = validation.parse_outputs(outputs, schema)
         if not all_outputs and schema.ignored:
             inputs = self._drop_ignored(inputs)
 
@@ -149,7 +150,7 @@ class Operator(Generic[Result]):
                 inputs,
                 all_outputs,
                 out,
-                lambda arrays: _validation.check_totals_include(schema, checked, arrays),
+                lambda arrays: validation.check_totals_include(schema, checked, arrays),
             )
         return results  # type: ignore[no-any-return]
 
@@ -185,7 +186,7 @@ class Operator(Generic[Result]):
             None if value is None and port.optional else as_numpy(port.name, value)
             for port, value in zip(schema.inputs, inputs, strict=True)
         ]
-        _validation.check_inputs(schema, self._channel_axis, arrays)
+        validation.check_inputs(schema, self._channel_axis, arrays)
         if check is not None:
             check(arrays)
         return arrays, _dense(schema, arrays)
@@ -204,14 +205,14 @@ class Operator(Generic[Result]):
         """Return the caller's ``out`` as NumPy arrays, or new arrays."""
         schema = self._schema
         if out is not None:
-            members = _validation.parse_out(schema, all_outputs, out)
+            members = validation.parse_out(schema, all_outputs, out)
             buffers = tuple(
                 None if value is None else as_numpy(f"out.{port.name}", value, is_output=True)
                 for port, value in zip(schema.outputs, members, strict=True)
             )
-            _validation.check_out_memory(schema, arrays, dense, buffers)
+            validation.check_out_memory(schema, arrays, dense, buffers)
             return buffers
-        likes = _validation.first_of_each_kind(schema, dense)
+        likes = validation.first_of_each_kind(schema, dense)
         return tuple(
             aligned_like(likes[port.kind][1]) if all_outputs or not port.optional else None
             for port in schema.outputs
@@ -223,7 +224,7 @@ class Operator(Generic[Result]):
         position = schema.ignored_position
         if inputs[position] is None:
             return inputs
-        _validation.check_inputs(schema, self._channel_axis, inputs)
+        validation.check_inputs(schema, self._channel_axis, inputs)
         warnings.warn(
             f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
             f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",
@@ -249,23 +250,19 @@ class ChannelOperator(Operator[Result]):
         """Return the graph of a call. `given` says of each optional input whether it is passed."""
         schema = self._schema
         passed = [
-            not port.optional or _validation.check_bool(port.name, given[port.name])
+            not port.optional or validation.check_bool(port.name, given[port.name])
             for port in schema.inputs
         ]
-        all_outputs = _validation.parse_outputs(outputs, schema)
+        all_outputs = validation.parse_outputs(outputs, schema)
         return graph_of(self, spec, stats_dtype, passed, all_outputs)[0]
 
-    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Arrays | None) -> Any:
+    def _run_onednn(self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any) -> Any:
         """Run the repaired graph of a call. Return None if the core rejects an argument."""
         call = self._core.describe(inputs, all_outputs)
         if call is None:
             return None
         dtype, shape, strides, stats_dtype, given = call
         if 0 in shape:  # oneDNN does not write all outputs of empty tensors
-            own = self._schema
-            outputs: object = all_outputs  # of operators whose option is no name of an output
-            if len(own.required) == 1:
-                outputs = "all" if all_outputs else own.required[0]
             return self._core.run(inputs, outputs, out, "native")
         spec = dtype, shape, strides, stats_dtype
         found = _compiled_call(self, *spec, given, all_outputs, _core.max_threads())

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..tensors.dtypes import CORE, dtype_name
 from ..tensors.spec import TensorSpec
-from . import _validation
-from ._operator import ChannelOperator
+from . import validation
+from .base import ChannelOperator
 
 
 def kernel_info(
@@ -20,8 +20,8 @@ def kernel_info(
     """
     schema = operator._schema
     statistics = dtype_name(stats_dtype, "stats_dtype")
-    _validation.check_rank(schema, spec.shape)
-    _validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    validation.check_rank(schema, spec.shape)
+    validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
     info = operator._core.kernel_info(
         data=CORE[spec.dtype],
         shape=spec.shape,

@@ -14,10 +14,10 @@ from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, log
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
-from ._check import check_graph
 from ._convert import ops_to_core, partitions_from_core, tensors_to_core
 from ._defects import defects_of, limit_of, messages
 from ._parts import PORTS, GraphOp, LogicalTensor, Partition
+from .check import check_graph
 
 if TYPE_CHECKING:
     from ._graph import Graph

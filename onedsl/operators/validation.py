@@ -22,8 +22,8 @@ from ..tensors.arrays import (
 from ..tensors.dtypes import short_name
 from ..tensors.ports import Port
 from ..tensors.spec import TensorSpec
-from ._schema import OpSchema
-from ._sums import BatchNormTotals
+from .schema import OpSchema
+from .totals import BatchNormTotals
 
 
 @dataclass(frozen=True)
