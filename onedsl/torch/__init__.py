@@ -52,7 +52,7 @@ from ._relu_layers import (
     BatchNormReLU2d,
     BatchNormReLU3d,
 )
-from ._report import Report, report
+from ._report import report
 from ._sync import SyncBatchNorm
 
 __docformat__ = "numpy"
@@ -64,7 +64,6 @@ __all__ = [
     "BatchNormReLU1d",
     "BatchNormReLU2d",
     "BatchNormReLU3d",
-    "Report",
     "SyncBatchNorm",
     "batch_norm_backward",
     "disable",

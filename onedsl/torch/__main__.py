@@ -6,13 +6,13 @@ keeps it.
 
 ``--compare`` runs the script several times, alternately with PyTorch alone and like that. A step is
 the time between two calls of ``step`` of the first optimizer of torch.optim that the script uses,
-the median of a run. The first steps compile and warm up: in them onedsl counts what ran (`report`),
-and they are not timed.
+the median of a run. In the first steps, which are not timed, onedsl counts what ran (`report`).
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import itertools
 import json
@@ -20,7 +20,6 @@ import runpy
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -30,135 +29,98 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ._enable import enable
-from ._report import Report, report
+from ._report import report
 
-_WARM_UP = 3
-"""How many steps are not timed."""
+_WARM_UP = 3  # steps that are not timed
 
 
 def main() -> None:
     """Parse the command line, and run the script as ``__main__``, or compare."""
     parser = argparse.ArgumentParser(
-        prog="python -m onedsl.torch",
-        description="Run a training script with onedsl's batch normalization.",
+        "python -m onedsl.torch", description="Run a training script with onedsl's batch norm."
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="script is a module name")
-    parser.add_argument(
-        "--compare", action="store_true", help="time the script's steps without and with onedsl"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=20.0,
-        help="with --compare: end each run so long after its first step (20; inf: let it finish)",
-    )
-    parser.add_argument("--runs", type=int, default=3, help="with --compare: runs of each kind (3)")
-    parser.add_argument("--measure", choices=("PyTorch", "onedsl"), help=argparse.SUPPRESS)
-    parser.add_argument("--to", help=argparse.SUPPRESS)
-    parser.add_argument("script", help="path of the script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
+    add = parser.add_argument
+    add("-m", dest="module", action="store_true", help="script is a module name")
+    add("--compare", action="store_true", help="time the script's steps without and with onedsl")
+    add("--seconds", type=float, default=20, help="end of each timed run (20; inf: it finishes)")
+    add("--runs", type=int, default=3, help="timed runs of each kind (3)")
+    add("--measure", choices=("PyTorch", "onedsl"), help=argparse.SUPPRESS)  # one timed run
+    add("script", help="path of the script")
+    add("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     options = parser.parse_args()
     if not options.module and not Path(options.script).is_file():
         parser.error(f"script must be a file, got {options.script}")
-    if not options.seconds > 0:
-        parser.error(f"--seconds must be positive, got {options.seconds}")
-    if options.runs < 1:
-        parser.error(f"--runs must be positive, got {options.runs}")
-    if options.compare:
-        sys.exit(_compare(options))
-
+    for name in ("seconds", "runs"):
+        if not vars(options)[name] > 0:
+            parser.error(f"--{name} must be positive, got {vars(options)[name]}")
+    if options.measure:
+        _time_steps(options.seconds)
+    elif options.compare:
+        sys.exit(_compare(options.runs))
     if options.measure != "PyTorch":
         enable()
         if hasattr(torch.compiler, "set_default_backend"):
             torch.compiler.set_default_backend("onedsl")
-    if not options.measure:
-        return _run(options)
-    steps = _Steps(options.seconds)
-    try:
-        _run(options)
-    finally:
-        steps.write(Path(options.to))
 
-
-def _run(options: argparse.Namespace) -> None:
     sys.argv = [options.script, *options.arguments]
     if options.module:
-        sys.path.insert(0, str(Path.cwd()))
         runpy.run_module(options.script, run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(options.script).resolve().parent)
         runpy.run_path(options.script, run_name="__main__")
 
 
-def _compare(options: argparse.Namespace) -> str | None:
+def _compare(runs: int) -> str | None:
     """Run the script in child processes and print the times. Return an error message or None."""
     medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
-    summary = ""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result"
-        for _ in range(options.runs):
-            for name, times in medians.items():
-                command = [sys.executable, "-m", "onedsl.torch", "--measure", name, "--to"]
-                command += [str(path), "--seconds", str(options.seconds), *["-m"][: options.module]]
-                child = subprocess.run(
-                    [*command, options.script, *options.arguments],
-                    stdout=subprocess.DEVNULL,
-                    check=False,
-                )
-                if child.returncode != 0:
-                    return f"the script failed with {name}: exit status {child.returncode}"
-                if not path.exists():
-                    return (
-                        "the script must call step() of an optimizer of torch.optim at least "
-                        f"{_WARM_UP + 2} times"
-                    )
-                median, summary = json.loads(path.read_text())
-                path.unlink()
-                times.append(median)
-                print(f"{name:8} {median * 1e3:10.1f} ms per step", flush=True)
+    for name, found in [*medians.items()] * runs:
+        command = [sys.executable, "-m", "onedsl.torch", "--measure", name, *sys.argv[1:]]
+        child = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+        if child.returncode != 0:
+            return f"the script failed with {name}: exit status {child.returncode}"
+        times, summary = json.loads(child.stdout.splitlines()[-1])
+        if not times:
+            least = _WARM_UP + 2
+            return f"the script must call step() of an optimizer of torch.optim {least} times"
+        found.append(statistics.median(times))
+        print(f"{name:8} {found[-1] * 1e3:10.1f} ms per step", flush=True)
     old, new = map(statistics.median, medians.values())
-    print(f"\nspeed-up: {old / new:.2f} (medians of {options.runs} runs)\n\n{summary}")
+    print(f"\nspeed-up: {old / new:.2f} (medians of {runs} runs)\n\n{summary}")
     return None
 
 
-class _Steps:
-    """Times the steps of a process's first optimizer, and ends the process after some seconds."""
+def _time_steps(seconds: float) -> None:
+    """End the process so long after its first step, and then print the times and the report."""
+    ends: list[float] = []
+    timed = summary = None
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.ends: list[float] = []
-        self.optimizer: torch.optim.Optimizer | None = None
-        self.summary: Report | None = None
-        register_optimizer_step_post_hook(self.after_step)
-
-    def after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if torch.compiler.is_compiling() or self.optimizer not in (None, optimizer):
+    def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        nonlocal timed, summary
+        if torch.compiler.is_compiling() or timed not in (None, optimizer):
             return
-        if self.summary is None:
-            self.optimizer, self.summary = optimizer, report(_model(optimizer))
-        elif len(self.ends) == _WARM_UP:
-            self.summary.__exit__()
-        self.ends.append(time.perf_counter())
-        if self.ends[-1] - self.ends[0] > self.seconds and len(self.ends) > _WARM_UP + 1:
+        if summary is None:
+            timed, summary = optimizer, report(_trained_by(optimizer))
+        elif len(ends) == _WARM_UP:
+            summary.__exit__()
+        ends.append(time.perf_counter())
+        if ends[-1] - ends[0] > seconds and len(ends) > _WARM_UP + 1:
             sys.exit()
 
-    def write(self, path: Path) -> None:
-        """Write the median time of a step and the report, if there are enough steps."""
-        times = [end - begin for begin, end in itertools.pairwise(self.ends[_WARM_UP:])]
-        if times:
-            path.write_text(json.dumps([statistics.median(times), str(self.summary)]))
+    @atexit.register
+    def print_result() -> None:
+        times = [end - begin for begin, end in itertools.pairwise(ends[_WARM_UP:])]
+        print("\n" + json.dumps([times, str(summary)]))
+
+    register_optimizer_step_post_hook(after_step)
 
 
-def _model(optimizer: torch.optim.Optimizer) -> nn.Module:
+def _trained_by(optimizer: torch.optim.Optimizer) -> nn.Module:
     """Return the models whose parameters an optimizer trains."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    modules = [o for o in gc.get_objects() if issubclass(type(o), nn.Module)]
+    modules = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
     inner = {id(child) for module in modules for child in module.children()}
-    models = [
-        module
-        for module in modules
-        if id(module) not in inner and any(id(p) in trained for p in module.parameters())
-    ]
+    outer = [m for m in modules if id(m) not in inner]
+    models = [m for m in outer if any(id(p) in trained for p in m.parameters())]
     return models[0] if len(models) == 1 else nn.ModuleList(models)
 
 

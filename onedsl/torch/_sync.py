@@ -13,13 +13,11 @@ from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.totals import BatchNormMoments, BatchNormSums
 from ._operators import TYPES
-from ._report import count
+from ._report import record
 from ._steps import count_step, in_fx, running_statistics
 
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
-
-_DESCRIPTION = "onedsl with all processes"  # in a report
 
 _checked: weakref.WeakKeyDictionary[Group, weakref.WeakSet[nn.Module]] = weakref.WeakKeyDictionary()
 """The layers for which `_check_channels` passed, by group."""
@@ -58,7 +56,7 @@ class _SyncBatchNorm(torch.autograd.Function):
             _update_running(running, mean, variance, momentum, moments.count)
         ctx.save_for_backward(src, weight, bias, mean, variance)
         ctx.eps, ctx.group = eps, group
-        count("forward", _DESCRIPTION, weight, running_mean)
+        _count("forward", weight, running_mean)
         return dst
 
     @staticmethod
@@ -81,8 +79,13 @@ class _SyncBatchNorm(torch.autograd.Function):
         # averages the gradients of all parameters.
         diff_weight = weight.new_tensor(sums.diff_gamma) if weight_needed else None
         diff_bias = bias.new_tensor(sums.diff_beta) if bias_needed else None
-        count("gradient", _DESCRIPTION, weight)
+        _count("gradient", weight)
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
+
+
+def _count(pass_: str, *tensors: Tensor | None) -> None:
+    addresses = [t.data_ptr() for t in tensors if t is not None]
+    record(pass_, "onedsl with all processes", None, (), addresses)
 
 
 def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
