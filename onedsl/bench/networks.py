@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+Activation = type[nn.Module]
 
 
 def convolution(channels_in: int, channels: int, size: int, **kwargs: int) -> nn.Conv2d:
@@ -15,7 +18,7 @@ def convolution(channels_in: int, channels: int, size: int, **kwargs: int) -> nn
 
 
 def normalized(
-    channels_in: int, channels: int, size: int, relu: type[nn.Module] = nn.ReLU, **kwargs: int
+    channels_in: int, channels: int, size: int, relu: Activation = nn.ReLU, **kwargs: int
 ) -> list[nn.Module]:
     """Return a convolution, batch norm and ReLU."""
     layer = convolution(channels_in, channels, size, **kwargs)
@@ -32,23 +35,36 @@ def head(channels: int, classes: int) -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
 
 
-class Residual(nn.Module):
-    """Layers and a shortcut connection, followed by ReLU."""
+class Combined(nn.Sequential):
+    """Layers whose output is combined with their input, or with that of a shortcut connection."""
 
-    def __init__(self, layers: list[nn.Module], shortcut: list[nn.Module]) -> None:
-        super().__init__()
-        self.layers, self.shortcut = nn.Sequential(*layers), nn.Sequential(*shortcut)
-        self.relu = nn.ReLU(inplace=True)
+    def __init__(
+        self,
+        combine: Callable[[Tensor, Tensor], Tensor],
+        layers: Iterable[nn.Module],
+        shortcut: Iterable[nn.Module] = (),
+    ) -> None:
+        super().__init__(nn.Sequential(*layers), nn.Sequential(*shortcut))
+        self.combine = combine
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the block."""
-        y = self.layers(x)
-        y += self.shortcut(x)
-        result: Tensor = self.relu(y)
-        return result
+        layers, shortcut = self
+        return self.combine(layers(x), shortcut(x))
 
 
-def _resnet(blocks: tuple[int, ...], bottleneck: bool, classes: int) -> nn.Module:
+def concatenate(y: Tensor, x: Tensor) -> Tensor:
+    """Concatenate the channels of x and y."""
+    return torch.cat((x, y), 1)
+
+
+def excitation(channels: int, squeezed: int, relu: Activation, gate: Activation) -> nn.Module:
+    """Return layers that scale each channel of their input."""
+    narrow, wide = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+    return Combined(operator.mul, [nn.AdaptiveAvgPool2d(1), narrow, relu(), wide, gate()])
+
+
+def _resnet(blocks: Sequence[int], bottleneck: bool, classes: int) -> nn.Module:
     """Return a residual network (He et al.) with the strides in the 3x3 convolutions."""
     channels_in = 64
     layers = first_layers()
@@ -57,16 +73,13 @@ def _resnet(blocks: tuple[int, ...], bottleneck: bool, classes: int) -> nn.Modul
         channels = 4 * width if bottleneck else width
         for block in range(count):
             stride = 2 if block == 0 and stage > 0 else 1
-            if bottleneck:
-                inner = normalized(channels_in, width, 1)
-                inner += normalized(width, width, 3, stride=stride)
-            else:
-                inner = normalized(channels_in, width, 3, stride=stride)
+            inner = normalized(channels_in, width, 1) if bottleneck else []
+            inner += normalized(width if bottleneck else channels_in, width, 3, stride=stride)
             inner += normalized(width, channels, 1 if bottleneck else 3)[:2]
             shortcut = []
             if stride > 1 or channels_in != channels:
                 shortcut = normalized(channels_in, channels, 1, stride=stride)[:2]
-            layers.append(Residual(inner, shortcut))
+            layers += [Combined(operator.iadd, inner, shortcut), nn.ReLU(inplace=True)]
             channels_in = channels
     return nn.Sequential(*layers, *head(channels_in, classes))
 
@@ -75,58 +88,69 @@ resnet18 = functools.partial(_resnet, (2, 2, 2, 2), False)
 resnet50 = functools.partial(_resnet, (3, 4, 6, 3), True)
 
 
-class Sum(nn.Sequential):
-    """Layers whose output is added to their input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the block."""
-        y: Tensor = super().forward(x)
-        return x + y
-
-
-class Excitation(nn.Sequential):
-    """Layers whose output, one value per channel, scales their input."""
-
-    def __init__(self, channels: int, squeezed: int, relu: nn.Module, gate: nn.Module) -> None:
-        narrow, wide = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
-        super().__init__(nn.AdaptiveAvgPool2d(1), narrow, relu, wide, gate)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the block."""
-        y: Tensor = super().forward(x)
-        return x * y
+def regnet_y_400mf(classes: int) -> nn.Module:
+    """Return RegNetY-400MF (Radosavovic et al.)."""
+    layers = normalized(3, 32, 3, stride=2)
+    channels_in = 32
+    for width, blocks in ((48, 1), (104, 3), (208, 6), (440, 6)):
+        for block in range(blocks):
+            stride = 1 if block else 2
+            inner = normalized(channels_in, width, 1)
+            inner += normalized(width, width, 3, stride=stride, groups=width // 8)
+            inner.append(excitation(width, channels_in // 4, nn.ReLU, nn.Sigmoid))
+            inner += normalized(width, width, 1)[:2]
+            shortcut = [] if block else normalized(channels_in, width, 1, stride=2)[:2]
+            layers += [Combined(operator.iadd, inner, shortcut), nn.ReLU(inplace=True)]
+            channels_in = width
+    return nn.Sequential(*layers, *head(channels_in, classes))
 
 
 def inverted_residual(
     channels_in: int,
     wide: int,
     channels: int,
-    relu: type[nn.Module],
-    size: int = 3,
-    stride: int = 1,
-    excitation: Sequence[nn.Module] = (),
+    relu: Activation,
+    size: int,
+    stride: int,
+    gates: Sequence[nn.Module] = (),
 ) -> nn.Module:
     """Return MobileNetV2's block: expansion, convolution of single channels, and projection."""
     inner = normalized(channels_in, wide, 1, relu) if wide > channels_in else []
     inner += normalized(wide, wide, size, relu, stride=stride, groups=wide)
-    inner += [*excitation, *normalized(wide, channels, 1)[:2]]
-    has_shortcut = stride == 1 and channels_in == channels
-    return (Sum if has_shortcut else nn.Sequential)(*inner)
+    inner += [*gates, *normalized(wide, channels, 1)[:2]]
+    if stride > 1 or channels_in != channels:
+        return nn.Sequential(*inner)
+    return Combined(operator.add, inner)
 
 
-def mobilenetv2(classes: int) -> nn.Module:
-    """Return MobileNetV2 (Sandler et al.) of width 1, without dropout."""
-    layers = normalized(3, 32, 3, nn.ReLU6, stride=2)
+def _inverted_residuals(
+    relu: Activation, gated: bool, rows: Sequence[tuple[int, ...]], classes: int
+) -> nn.Module:
+    """Return a network of inverted residuals.
+
+    A row has the size of the kernels, expansion, channels, number of blocks, and first stride.
+    """
+    layers = normalized(3, 32, 3, relu, stride=2)
     channels_in = 32
-    for expansion, channels, blocks, first_stride in (
-        (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    ):  # fmt: skip
+    for size, expansion, channels, blocks, first_stride in rows:
         for block in range(blocks):
             wide, stride = expansion * channels_in, 1 if block else first_stride
-            layers.append(inverted_residual(channels_in, wide, channels, nn.ReLU6, stride=stride))
+            gates = [excitation(wide, channels_in // 4, relu, nn.Sigmoid)] if gated else []
+            layers.append(inverted_residual(channels_in, wide, channels, relu, size, stride, gates))
             channels_in = channels
-    return nn.Sequential(*layers, *normalized(320, 1280, 1, nn.ReLU6), *head(1280, classes))
+    return nn.Sequential(*layers, *normalized(320, 1280, 1, relu), *head(1280, classes))
+
+
+# MobileNetV2 (Sandler et al.) of width 1 and EfficientNet-B0 (Tan and Le), without dropout and
+# stochastic depth.
+mobilenetv2 = functools.partial(_inverted_residuals, nn.ReLU6, False, (
+    (3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (3, 6, 32, 3, 2), (3, 6, 64, 4, 2), (3, 6, 96, 3, 1),
+    (3, 6, 160, 3, 2), (3, 6, 320, 1, 1),
+))  # fmt: skip
+efficientnet_b0 = functools.partial(_inverted_residuals, nn.SiLU, True, (
+    (3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 3, 2), (5, 6, 112, 3, 1),
+    (5, 6, 192, 4, 2), (3, 6, 320, 1, 1),
+))  # fmt: skip
 
 
 def mobilenetv3(classes: int) -> nn.Module:
@@ -142,54 +166,11 @@ def mobilenetv3(classes: int) -> nn.Module:
         (5, 672, 160, 168, nn.Hardswish, 2), (5, 960, 160, 240, nn.Hardswish, 1),
         (5, 960, 160, 240, nn.Hardswish, 1),
     ):  # fmt: skip
-        gates = [Excitation(wide, squeezed, nn.ReLU(), nn.Hardsigmoid())] if squeezed else []
+        gates = [excitation(wide, squeezed, nn.ReLU, nn.Hardsigmoid)] if squeezed else []
         layers.append(inverted_residual(channels_in, wide, channels, relu, size, stride, gates))
         channels_in = channels
     layers += normalized(160, 960, 1, nn.Hardswish)
     return nn.Sequential(*layers, *head(960, 1280), nn.Hardswish(), nn.Linear(1280, classes))
-
-
-def efficientnet_b0(classes: int) -> nn.Module:
-    """Return EfficientNet-B0 (Tan and Le), without dropout and stochastic depth."""
-    layers = normalized(3, 32, 3, nn.SiLU, stride=2)
-    channels_in = 32
-    for size, expansion, channels, blocks, first_stride in (
-        (3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 3, 2), (5, 6, 112, 3, 1),
-        (5, 6, 192, 4, 2), (3, 6, 320, 1, 1),
-    ):  # fmt: skip
-        for block in range(blocks):
-            wide, stride = expansion * channels_in, 1 if block else first_stride
-            gate = Excitation(wide, channels_in // 4, nn.SiLU(), nn.Sigmoid())
-            layers.append(
-                inverted_residual(channels_in, wide, channels, nn.SiLU, size, stride, [gate])
-            )
-            channels_in = channels
-    return nn.Sequential(*layers, *normalized(320, 1280, 1, nn.SiLU), *head(1280, classes))
-
-
-def regnet_y_400mf(classes: int) -> nn.Module:
-    """Return RegNetY-400MF (Radosavovic et al.)."""
-    layers = normalized(3, 32, 3, stride=2)
-    channels_in = 32
-    for width, blocks in ((48, 1), (104, 3), (208, 6), (440, 6)):
-        for block in range(blocks):
-            stride = 1 if block else 2
-            inner = normalized(channels_in, width, 1)
-            inner += normalized(width, width, 3, stride=stride, groups=width // 8)
-            inner.append(Excitation(width, channels_in // 4, nn.ReLU(), nn.Sigmoid()))
-            inner += normalized(width, width, 1)[:2]
-            shortcut = [] if block else normalized(channels_in, width, 1, stride=2)[:2]
-            layers.append(Residual(inner, shortcut))
-            channels_in = width
-    return nn.Sequential(*layers, *head(channels_in, classes))
-
-
-class Concatenation(nn.Sequential):
-    """Layers whose output is concatenated to their input."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the block."""
-        return torch.cat((x, super().forward(x)), 1)
 
 
 def densenet121(classes: int) -> nn.Module:
@@ -206,36 +187,20 @@ def densenet121(classes: int) -> nn.Module:
             channels //= 2
         for _ in range(depth):
             inner = [*norm(), *normalized(channels, 128, 1), convolution(128, 32, 3)]
-            layers.append(Concatenation(*inner))
+            layers.append(Combined(concatenate, inner))
             channels += 32
     return nn.Sequential(*layers, *norm(), *head(channels, classes))
 
 
-class UNet(nn.Module):
-    """A level of a U-Net: two convolutions, the levels below, and two convolutions of both."""
-
-    def __init__(self, channels_in: int, channels: int, levels: int) -> None:
-        super().__init__()
-
-        def two(channels_in: int) -> nn.Module:
-            return nn.Sequential(
-                *normalized(channels_in, channels, 3), *normalized(channels, channels, 3)
-            )
-
-        self.down = two(channels_in)
-        self.below = self.up = None
-        if levels:
-            below = UNet(channels, 2 * channels, levels - 1)
-            raised = nn.ConvTranspose2d(2 * channels, channels, 2, stride=2)
-            self.below = nn.Sequential(nn.MaxPool2d(2), below, raised)
-            self.up = two(2 * channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the level."""
-        y: Tensor = self.down(x)
-        if self.below is not None and self.up is not None:
-            y = self.up(torch.cat((self.below(y), y), 1))
-        return y
+def _unet(channels_in: int, channels: int, levels: int) -> nn.Sequential:
+    """Return a level of a U-Net: two convolutions, the levels below, and two convolutions."""
+    layers = normalized(channels_in, channels, 3) + normalized(channels, channels, 3)
+    if levels:
+        below = _unet(channels, 2 * channels, levels - 1)
+        raised = nn.ConvTranspose2d(2 * channels, channels, 2, stride=2)
+        layers.append(Combined(concatenate, [nn.MaxPool2d(2), below, raised]))
+        layers += normalized(2 * channels, channels, 3) + normalized(channels, channels, 3)
+    return nn.Sequential(*layers)
 
 
 def unet(classes: int) -> nn.Module:
@@ -243,4 +208,4 @@ def unet(classes: int) -> nn.Module:
 
     It returns scores for each pixel. The sizes of the images must be multiples of 16.
     """
-    return nn.Sequential(UNet(3, 32, 4), nn.Conv2d(32, classes, 1))
+    return nn.Sequential(_unet(3, 32, 4), nn.Conv2d(32, classes, 1))
