@@ -38,7 +38,7 @@ class Ranks:
     def run(self, world, function, *arguments, seconds=SECONDS):
         """Call a function on each rank of a new group and return the list of results.
 
-        Exceptions are raised here. Use `caught` for expected ones.
+        Exceptions are raised here.
         """
         store = Path(self._folder.name) / str(next(self._names))
         tasks = [
@@ -46,6 +46,20 @@ class Ranks:
             for rank in range(world)
         ]
         return [task.result(timeout=3 * SECONDS) for task in tasks]
+
+
+def on_ranks(world, **options):
+    """Run a test on each rank of a group. Its argument is the rank."""
+
+    def decorate(function):
+        def test(ranks):
+            ranks.run(world, test.on_rank, **options)
+
+        function.__qualname__ += ".on_rank"  # by which the processes find it
+        test.on_rank, test.__doc__ = function, function.__doc__
+        return test
+
+    return decorate
 
 
 def caught(call, *arguments):
