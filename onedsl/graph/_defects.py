@@ -6,6 +6,7 @@ applies its repairs, and the documentation and tests print and run its rows.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
@@ -13,7 +14,7 @@ from typing import Literal, NamedTuple, get_args
 from .. import _core
 from ..tensors.dtypes import CORE
 from ..tensors.spec import DataFormat
-from ._parts import FORWARD, GRADIENT, PORTS, GraphOp, LogicalTensor
+from ._parts import FORWARD, GRADIENT, GraphOp, LogicalTensor, ports_of
 
 Effect = Literal["crash", "wrong", "refused"]
 """``"crash"``: an exception that ends a C++ program, or invalid memory accesses. ``"wrong"``: other
@@ -67,13 +68,7 @@ def _is_empty(op: GraphOp) -> bool:
 
 
 def _statistics(op: GraphOp) -> list[LogicalTensor]:
-    sides = ("inputs", op.inputs), ("outputs", op.outputs)
-    return [
-        tensor
-        for side, tensors in sides
-        for port, tensor in zip(PORTS[op.kind][side], tensors, strict=False)
-        if port.kind == "statistic"
-    ]
+    return [tensor for _, _, port, tensor in ports_of(op) if port.kind == "statistic"]
 
 
 def has_gaps(tensor: LogicalTensor) -> bool:
@@ -83,19 +78,13 @@ def has_gaps(tensor: LogicalTensor) -> bool:
     return 0 not in shape and span > math.prod(shape)
 
 
-def _tensors(op: GraphOp) -> tuple[LogicalTensor, ...]:
-    return (*op.inputs, *op.outputs)
-
-
-def _lacks_isa(dtype: str) -> bool:
-    return _core.onednn_missing_isa(CORE[dtype]) != ""
+def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
+    return op.inputs[0].dtype == dtype and _core.onednn_missing_isa(CORE[dtype]) != ""
 
 
 _V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)
 _ALL = (_V3_2, _V3_11, _V3_13)
 _OR_REPAIR = "or compile graph.repaired()"
-
-_NATIVE = "onedsl's own kernels have no such limit"
 
 DEFECTS = (
     Defect(
@@ -200,21 +189,16 @@ DEFECTS = (
         _ALL,
         "The operator writes zeros, and keeps the running statistics",
     ),
-    Defect(
-        "no bf16 kernel",
-        "refused",
-        lambda op: op.inputs[0].dtype == "bf16" and _lacks_isa("bf16"),
-        "oneDNN has no bf16 kernel for CPUs without avx512_core",
-        _ALL,
-        _NATIVE,
-    ),
-    Defect(
-        "no f16 kernel",
-        "refused",
-        lambda op: op.inputs[0].dtype == "f16" and _lacks_isa("f16"),
-        "oneDNN has no f16 kernel for CPUs without avx512_core_fp16",
-        _ALL,
-        _NATIVE,
+    *(
+        Defect(
+            f"no {dtype} kernel",
+            "refused",
+            functools.partial(_lacks_kernel, dtype),
+            f"oneDNN has no {dtype} kernel for CPUs without {isa}",
+            _ALL,
+            "onedsl's own kernels have no such limit",
+        )
+        for dtype, isa in (("bf16", "avx512_core"), ("f16", "avx512_core_fp16"))
     ),
 )
 
@@ -237,7 +221,7 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
     if len(ops) == 1 and ops[0].kind in (GRADIENT, FORWARD):
         return ""
     for op in ops:
-        for tensor in _tensors(op):
+        for tensor in (*op.inputs, *op.outputs):
             if len(tensor.shape or ()) > 5 or 0 in (tensor.shape or ()) or has_gaps(tensor):
                 return (
                     "graphs of several ops must have tensors of at most 5 dimensions, not empty "

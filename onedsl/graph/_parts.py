@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _core
 from ..tensors.dtypes import DTYPES
-from ..tensors.ports import Port, signature
+from ..tensors.ports import Port, Signature, signature
 from ..tensors.spec import DataFormat, byte_strides, parse_data_format
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
@@ -16,21 +16,17 @@ UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 GRADIENT = "BatchNormTrainingBackward"
 FORWARD = "BatchNormForwardTraining"
 
-
-def _ports_of_batch_norm(operation: _core.Operation) -> dict[str, tuple[Port, ...]]:
-    ports = signature(operation)
-    return {"inputs": ports.inputs, "outputs": ports.outputs}
-
-
 # The ports of each kind of op that onedsl builds, named as in oneDNN's documentation.
-PORTS: dict[str, dict[str, tuple[Port, ...]]] = {
-    GRADIENT: _ports_of_batch_norm(_core.Operation.training_backward),
-    FORWARD: _ports_of_batch_norm(_core.Operation.forward_training),
-    "Add": {"inputs": (Port("src_0"), Port("src_1")), "outputs": (Port("dst"),)},
-    "Clamp": {"inputs": (Port("src"),), "outputs": (Port("dst"),)},
-    "ClampBackward": {"inputs": (Port("dst"), Port("diff_dst")), "outputs": (Port("diff_src"),)},
-    "ReLU": {"inputs": (Port("src"),), "outputs": (Port("dst"),)},
-    "ReLUBackward": {"inputs": (Port("dst"), Port("diff_dst")), "outputs": (Port("diff_src"),)},
+_ACTIVATION = Signature((Port("src"),), (Port("dst"),))
+_ACTIVATION_GRADIENT = Signature((Port("dst"), Port("diff_dst")), (Port("diff_src"),))
+PORTS = {
+    GRADIENT: signature(_core.Operation.training_backward),
+    FORWARD: signature(_core.Operation.forward_training),
+    "Add": Signature((Port("src_0"), Port("src_1")), (Port("dst"),)),
+    "Clamp": _ACTIVATION,
+    "ClampBackward": _ACTIVATION_GRADIENT,
+    "ReLU": _ACTIVATION,
+    "ReLUBackward": _ACTIVATION_GRADIENT,
 }
 
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
@@ -132,15 +128,7 @@ class GraphOp:
         The names are those of oneDNN's documentation. They are empty for ops that onedsl does not
         build.
         """
-        known = PORTS.get(self.kind, {"inputs": (), "outputs": ()})
-        return [
-            (side, known[key][k].name if k < len(known[key]) else "", tensor)
-            for side, key, tensors in (
-                ("in", "inputs", self.inputs),
-                ("out", "outputs", self.outputs),
-            )
-            for k, tensor in enumerate(tensors)
-        ]
+        return [(side, port.name, tensor) for side, _, port, tensor in ports_of(self)]
 
     def _to_dict(self) -> dict[str, Any]:
         return {
@@ -186,6 +174,17 @@ class Partition:
         if self.defects:
             support = "\n  but: ".join((f"oneDNN reports {support}", *self.defects))
         return f"partition of op {ops}: {self.kind}, {support}"
+
+
+def ports_of(op: GraphOp) -> list[tuple[str, int, Port, LogicalTensor]]:
+    """Return side (``"in"`` or ``"out"``), index, port and tensor of each input and output."""
+    known = PORTS.get(op.kind, Signature((), ()))
+    sides = ("in", known.inputs, op.inputs), ("out", known.outputs, op.outputs)
+    return [
+        (side, i, ports[i] if i < len(ports) else Port(""), tensor)
+        for side, ports, tensors in sides
+        for i, tensor in enumerate(tensors)
+    ]
 
 
 def _sizes(sizes: tuple[int, ...] | None) -> str:

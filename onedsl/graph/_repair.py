@@ -39,7 +39,7 @@ class Repairs:
     def add_parameters(self, index: int) -> None:
         """Add gamma = 1 and beta = 0 where they are absent."""
         op = self.ops[index]
-        ports = PORTS[op.kind]["inputs"]
+        ports = PORTS[op.kind].inputs
         for port in ports[len(op.inputs) :]:
             value = 1.0 if port.name == "gamma" else 0.0
             tensor = self._like(op.inputs[-1])
@@ -55,7 +55,7 @@ class Repairs:
             self.constants[gamma.id] = 1.0
             ignoring = replace(op, inputs=(*op.inputs[:4], gamma))
             self._change(index, ignoring, "gamma = 1 instead of the gamma that the op ignores")
-        added = PORTS[GRADIENT]["outputs"][len(op.outputs) :]
+        added = PORTS[GRADIENT].outputs[len(op.outputs) :]
         for _ in added:
             op = self.ops[index]
             dropped = replace(op, outputs=(*op.outputs, self._like(op.inputs[2])))

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import _core
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, log
+from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
-from ._convert import ops_to_core, partitions_from_core, tensors_to_core
 from ._defects import defects_of, limit_of, messages
 from ._parts import PORTS, GraphOp, LogicalTensor, Partition
-from .check import check_graph
+from .check import DUMP_ATTRIBUTES, check_graph
 
 if TYPE_CHECKING:
     from ._graph import Graph
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MAX_ELEMENTS = 2**31 - 1
 
@@ -37,41 +42,95 @@ def compile_graph(
     check_graph(graph.ops)
     _check_limits(graph.ops, try_anyway)
     sides = tensors_to_core(inputs), tensors_to_core(outputs)
-    compiled = _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
-    if isinstance(compiled, UnsupportedError):
-        raise UnsupportedError(str(compiled), compiled.status)
-    return compiled
+    return _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
 
 
 def divide_graph(ops: Sequence[GraphOp]) -> tuple[Partition, ...]:
     """Return the partitions of a graph, or raise UnsupportedError."""
     check_graph(ops)
-    divided = _divide(ops_to_core(ops))
-    if isinstance(divided, UnsupportedError):
-        raise UnsupportedError(str(divided), divided.status)
-    return partitions_from_core(ops, divided)
+    return _partitions(ops, _divide(ops_to_core(ops)))
 
 
-# Refusals are kept too, because oneDNN leaks memory for each: as results, since exceptions are not
-# cached. Errors that may pass (no memory) are raised.
+def ops_to_core(ops: Sequence[GraphOp]) -> tuple[_core.Node, ...]:
+    """Return valid ops as the tuples of the core."""
+    return tuple(
+        (
+            op.id,
+            op.name,
+            op.kind,
+            tuple(
+                (name, float(value) if type(value) is int else value)
+                for name, value in op.attrs.items()
+                if name not in DUMP_ATTRIBUTES
+            ),
+            tensors_to_core(op.inputs),
+            tensors_to_core(op.outputs),
+        )
+        for op in ops
+    )
 
 
-@functools.lru_cache(maxsize=256)  # oneDNN holds some 90 KiB for each
+def tensors_to_core(tensors: Sequence[LogicalTensor]) -> tuple[_core.TensorTuple, ...]:
+    """Return tensors as the tuples of the core, which are their fields."""
+    return tuple(map(dataclasses.astuple, tensors))
+
+
+def _partitions(
+    ops: Sequence[GraphOp], partitions: Sequence[_core.PartitionTuple]
+) -> tuple[Partition, ...]:
+    """Return the core's partitions of a graph with these ops."""
+    kinds = {op.id: op.kind for op in ops}
+    return tuple(
+        Partition(
+            number,
+            " + ".join(kinds[i] for i in op_ids),
+            tuple(op_ids),
+            supported,
+            tuple(LogicalTensor(*fields) for fields in inputs),  # type: ignore[arg-type]
+            tuple(LogicalTensor(*fields) for fields in outputs),  # type: ignore[arg-type]
+        )
+        for number, op_ids, supported, inputs, outputs in partitions
+    )
+
+
+def keep_results(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to keep its latest results, and its refusals.
+
+    oneDNN leaks memory for each refusal, an UnsupportedError. Other errors may pass (no memory).
+    """
+
+    @functools.lru_cache(maxsize=256)  # oneDNN holds some 90 KiB for each graph
+    def kept(*args: Any, **kwargs: Any) -> T | UnsupportedError:
+        try:
+            return function(*args, **kwargs)
+        except UnsupportedError as error:
+            return error
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        result = kept(*args, **kwargs)  # type: ignore[arg-type]
+        if isinstance(result, UnsupportedError):
+            raise UnsupportedError(str(result), result.status)
+        return result
+
+    call.cache_clear = kept.cache_clear  # type: ignore[attr-defined]
+    return call
+
+
+@keep_results
 def _compile(
     nodes: tuple[_core.Node, ...],
     inputs: tuple[_core.TensorTuple, ...],
     outputs: tuple[_core.TensorTuple, ...],
     constants: tuple[tuple[int, float], ...],
     num_threads: int,
-) -> _core.CompiledGraph | UnsupportedError:
+) -> _core.CompiledGraph:
     _core.make_onednn_engine()  # without an engine, raise instead of refusing the graph
-    try:
+    with _refusals():
         compiled = _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
-    except OneDNNError as error:
-        return _refusal(error)
     written = {tensor[0] for partition in compiled.partitions() for tensor in partition[4]}
     if inner := [tensor[0] for tensor in outputs if tensor[0] not in written]:
-        return UnsupportedError(
+        raise UnsupportedError(
             f"oneDNN does not write the outputs {inner}, because it computes them and the ops that "
             "read them together. Remove them from the outputs",
             "unimplemented",
@@ -79,18 +138,20 @@ def _compile(
     return compiled
 
 
-@functools.lru_cache(maxsize=256)
-def _divide(nodes: tuple[_core.Node, ...]) -> list[_core.PartitionTuple] | UnsupportedError:
-    try:
+@keep_results
+def _divide(nodes: tuple[_core.Node, ...]) -> list[_core.PartitionTuple]:
+    with _refusals():
         return _core.graph_partitions(nodes)
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
     except OneDNNError as error:
-        return _refusal(error)
-
-
-def _refusal(error: OneDNNError) -> UnsupportedError:
-    if error.status == "out_of_memory":
-        raise error
-    return UnsupportedError(str(error), error.status)
+        if error.status == "out_of_memory":
+            raise
+        raise UnsupportedError(str(error), error.status) from None
 
 
 def _check_limits(ops: Sequence[GraphOp], try_anyway: bool) -> None:
@@ -164,7 +225,7 @@ class CompiledGraph:
         self._inputs, self._outputs = graph.inputs, graph.outputs
         sides = list(self._inputs.values()), list(self._outputs.values())
         self._core = compile_graph(graph, *sides, self.num_threads, try_anyway=try_anyway)
-        self.partitions = partitions_from_core(graph.ops, self._core.partitions())
+        self.partitions = _partitions(graph.ops, self._core.partitions())
         self.defects = messages(graph.ops, ("wrong",))
         self._in_place = _in_place_ports((graph.requested or graph).ops)
         self._record = run_record(
@@ -260,7 +321,7 @@ def _in_place_ports(ops: Sequence[GraphOp]) -> set[tuple[str, str]]:
     """Return the pairs of an output and the input whose memory it may use."""
     if len(ops) > 1:  # another op may read the input later
         return set()
-    return {(p.name, p.in_place) for p in PORTS[ops[0].kind]["outputs"] if p.in_place}
+    return {(p.name, p.in_place) for p in PORTS[ops[0].kind].outputs if p.in_place}
 
 
 def _check_names(
@@ -269,6 +330,6 @@ def _check_names(
     names = ", ".join(tensors)
     for name in given:
         if name not in tensors:
-            raise TypeError(f"{owner} must be among {names}, got {name}")
+            raise TypeError(f"{owner} must be among {names}, got {printable(name)}")
     if missing and (absent := [name for name in tensors if name not in given]):
         raise TypeError(f"{owner} must be {names}; {', '.join(absent)} missing")

@@ -7,13 +7,13 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from .. import _core
 from ..graph import Graph
-from ..graph.compiled_graph import compile_graph, run_record
+from ..graph.compiled_graph import compile_graph, keep_results, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, log
 from ..tensors.arrays import Array, aligned_like, as_numpy, is_contiguous, same_layout
@@ -265,22 +265,15 @@ class ChannelOperator(Operator[Result]):
         if 0 in shape:  # oneDNN does not write all outputs of empty tensors
             return self._core.run(inputs, outputs, out, "native")
         spec = dtype, shape, strides, stats_dtype
-        found = _compiled_call(self, *spec, given, all_outputs, _core.max_threads())
-        if isinstance(found, UnsupportedError):
-            raise UnsupportedError(str(found), found.status)
+        graph, record = _compile(self, *spec, given, all_outputs, _core.max_threads())
         begin = time.perf_counter()
-        results = self._core.run_graph(found.graph, inputs, all_outputs, out)
-        log(found.record, seconds=time.perf_counter() - begin)
+        results = self._core.run_graph(graph, inputs, all_outputs, out)
+        log(record, seconds=time.perf_counter() - begin)
         return results
 
 
-class _CompiledCall(NamedTuple):
-    graph: _core.CompiledGraph
-    record: RunRecord
-
-
-@functools.lru_cache(maxsize=256)  # oneDNN holds some 90 KiB for each
-def _compiled_call(
+@keep_results
+def _compile(
     operator: ChannelOperator[Any],
     dtype: DTypeName,
     shape: tuple[int, ...],
@@ -289,12 +282,8 @@ def _compiled_call(
     given: tuple[bool, ...],
     all_outputs: bool,
     num_threads: int,
-) -> _CompiledCall | UnsupportedError:
-    """Compile the repaired graph of calls with such arrays, for a number of threads.
-
-    A refusal is returned, not raised, because exceptions are not cached, and oneDNN leaks memory
-    for each one.
-    """
+) -> tuple[_core.CompiledGraph, RunRecord]:
+    """Compile the repaired graph of calls with such arrays, for a number of threads."""
     schema = operator._schema
     ports = signature(schema.operation)
     # oneDNN ignores gamma if diff_src is the only output of its gradient, some operators do not.
@@ -316,7 +305,7 @@ def _compiled_call(
         )
     except UnsupportedError as error:
         remedy = '. Use backend="native" or "auto", which run on any x86-64 CPU'
-        return UnsupportedError(f"{error}{remedy}", error.status)
+        raise UnsupportedError(f"{error}{remedy}", error.status) from None
     names = {own.name: port.name for own, port in zip(ports.inputs, schema.inputs, strict=True)}
     names |= {own.name: port.name for own, port in zip(ports.outputs, schema.outputs, strict=True)}
     record = run_record(
@@ -326,7 +315,7 @@ def _compiled_call(
         [names[port.name] for port in outputs],
         num_threads,
     )
-    return _CompiledCall(compiled, record)
+    return compiled, record
 
 
 def _accepted(results: Value | None) -> Value:

@@ -26,9 +26,9 @@ class Signature(NamedTuple):
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    all_or_none: tuple[str, ...]
+    all_or_none: tuple[str, ...] = ()
     """Optional inputs that a call passes together or not at all."""
-    reduce_inputs: int
+    reduce_inputs: int = 0
     """Number of leading inputs of the reduce pass."""
 
 

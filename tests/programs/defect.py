@@ -16,7 +16,7 @@ import numpy as np
 import onedsl
 from onedsl import _core, testing
 from onedsl.graph import Graph
-from onedsl.graph._convert import ops_to_core, tensors_to_core
+from onedsl.graph.compiled_graph import ops_to_core, tensors_to_core
 from onedsl.tensors.arrays import new_array
 
 
