@@ -188,7 +188,8 @@ def test_drawings_show_text_as_it_is(tmp_path):
     assert "oneDNN $\\frac{$, cpu" in shown
     assert "$\\frac{$\\x1b<&" in shown
     assert any(text.startswith("$x_2 = $\\frac{$$\\f") and text.endswith("…") for text in shown)
-    assert max(map(len, shown)) < 70
+    assert any(text.startswith("no partitions: graph[0].kind must be one of") for text in shown)
+    assert max(map(len, shown)) <= 150
 
 
 @pytest.mark.parametrize("outputs", ["all", "diff_src"])
@@ -202,6 +203,21 @@ def test_drawings_show_known_defects_in_red(outputs, tmp_path):
     found = "oneDNN reports supported but: if diff_src is the only output" in in_red
     assert found == (outputs == "diff_src")
     assert ("partition of op 0: BatchNormTrainingBackward, supported" in drawn) == (not found)
+
+
+def test_drawings_show_why_there_are_no_partitions(tmp_path):
+    mpl = pytest.importorskip("matplotlib")
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        helpers.graph_of_unknown_shapes().draw(tmp_path / "graph.svg")
+    drawn = (tmp_path / "graph.svg").read_text()
+    assert re.search(r'fill: #c00000"[^>]*>no partitions: graph\[0\].inputs\[0\] \(src\)', drawn)
+
+
+def test_errors_of_graphs_are_escaped():
+    (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((3, 4))).ops
+    for changes in ({"kind": "\x1b]0;"}, {"attrs": {**op.attrs, "\x1b]0;": 1}}):
+        with pytest.raises(ValueError, match=r"\\x1b\]0;"):
+            Graph((dataclasses.replace(op, **changes),)).compile()
 
 
 def test_text_of_a_graph_is_escaped():

@@ -205,6 +205,8 @@ class Graph:
     def draw(self, path: str | Path) -> None:
         """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
 
+        Known defects are red, and the reason why oneDNN does not divide the graph, if it does not.
+
         Raises
         ------
         ValueError
@@ -212,12 +214,16 @@ class Graph:
         ImportError
             If matplotlib is not installed. The message says how to install it.
         """
+        partitions, problem = self._partitions_or_problem()
         title = f"oneDNN {self.version}, {self.engine_kind}"
+        draw(Path(path), title, self.ops, partitions, problem)
+
+    def _partitions_or_problem(self) -> tuple[tuple[Partition, ...], str]:
+        """Return the partitions, or the reason why there are none."""
         try:
-            partitions = self.partitions()
-        except (OneDNNError, ValueError):
-            partitions = ()
-        draw(Path(path), title, self.ops, partitions)
+            return self.partitions(), ""
+        except (OneDNNError, ValueError) as error:
+            return (), printable(f"no partitions: {error}")
 
     def __str__(self) -> str:
         """Return one line for the graph and one for each op, tensor and partition."""
@@ -229,10 +235,8 @@ class Graph:
                 f"  {side:<4}{tensor.id:>3} {name:<17}{tensor}" for side, name, tensor in op.ports
             ]
         lines = list(map(printable, lines))
-        try:
-            lines += map(str, self.partitions())
-        except (OneDNNError, ValueError) as error:
-            lines.append(printable(f"no partitions: {error}"))
+        partitions, problem = self._partitions_or_problem()
+        lines += [problem] if problem else map(str, partitions)
         if self.changes:
             lines.append(f"changed by onedsl: {'; '.join(self.changes)}")
         return "\n".join(lines)

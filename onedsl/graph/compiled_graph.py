@@ -275,13 +275,10 @@ class CompiledGraph:
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
         _check_names("out", given, self._outputs, missing=False)
         sources = {
-            name: check_like(name, inputs[name], tensor, "as in the graph")
-            for name, tensor in self._inputs.items()
+            name: check_like(name, inputs[name], tensor) for name, tensor in self._inputs.items()
         }
         buffers = {
-            name: check_like(
-                f"out[{name!r}]", given[name], tensor, "as in the graph", is_output=True
-            )
+            name: check_like(f"out[{name!r}]", given[name], tensor, is_output=True)
             if name in given
             else new_array(tensor)
             for name, tensor in self._outputs.items()

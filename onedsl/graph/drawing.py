@@ -24,8 +24,13 @@ MAX_HEIGHT = 100  # inches
 COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and right edges, inches
 
 
-def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Partition]) -> None:
-    """Draw the ops and partitions of a graph to an image file with one of the `SUFFIXES`."""
+def draw(
+    path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Partition], problem: str
+) -> None:
+    """Draw the ops and partitions of a graph to an image file with one of the `SUFFIXES`.
+
+    `problem` is why there are no partitions, or "".
+    """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path.name!r}")
     try:
@@ -41,6 +46,7 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
         for op in ops
     ]
     labels: dict[int, str] = {}
+    problems = textwrap.wrap(problem, 150, max_lines=4, placeholder=" …")
     defects: dict[int, list[str]] = {}  # above the partition's first op, by the op's id
     for part in partitions:
         label, *lines = str(part).split("\n")
@@ -50,7 +56,7 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
             del labels[first]
             wrapped = [row for line in lines for row in textwrap.wrap(line.strip(), 150)]
             defects[first] = [label, *wrapped]
-    num_lines = sum(map(len, defects.values()))
+    num_lines = len(problems) + sum(map(len, defects.values()))
     height = ROW_HEIGHT * sum(rows) + GAP * (len(ops) + 1) + LINE_HEIGHT * num_lines
     if height > MAX_HEIGHT:
         raise ValueError(
@@ -63,6 +69,9 @@ def draw(path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Pa
     _text(axes, 0.2, 0.3, title, 100, size=12, weight="bold")
 
     top = GAP
+    for line in problems:
+        _text(axes, 0.2, top - 0.12, line, 150, size=9, color=DEFECT)
+        top += LINE_HEIGHT
     bottoms: dict[int, float] = {}  # of the op that computes a tensor, by the tensor's id
     left, right = COLUMNS["op"]
     for op, num_rows in zip(ops, rows, strict=True):

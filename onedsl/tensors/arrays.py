@@ -78,19 +78,19 @@ def same_layout(array: Array, like: Array) -> bool:
     return bool(array.flags.aligned) and same_strides(array, like.strides)
 
 
-def check_like(name: str, value: object, spec: Any, why: str, *, is_output: bool = False) -> Array:
-    """Return a NumPy array, aligned and with a spec's shape, dtype and byte_strides, or raise."""
+def check_like(name: str, value: object, spec: Any, *, is_output: bool = False) -> Array:
+    """Return a NumPy array, aligned and as a spec of a graph, or raise."""
     array = as_numpy(name, value, is_output=is_output)
     got = short_name(array.dtype)
     if got != spec.dtype:
-        raise TypeError(f"{name} must be {spec.dtype} {why}, got {got}")
+        raise TypeError(f"{name} must be {spec.dtype} as in the graph, got {got}")
     if array.shape != spec.shape:
-        raise ValueError(f"{name} must have shape {spec.shape} {why}, got {array.shape}")
+        raise ValueError(f"{name} must have shape {spec.shape} as in the graph, got {array.shape}")
     if not same_strides(array, spec.byte_strides):
         item = array.itemsize
         steps = tuple(step / item if step % item else step // item for step in array.strides)
         raise ValueError(
-            f"{name} must have strides {spec.strides} (in elements) {why}, got {steps}"
+            f"{name} must have strides {spec.strides} (in elements) as in the graph, got {steps}"
         )
     if not array.flags.aligned:
         raise ValueError(
