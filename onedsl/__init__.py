@@ -78,29 +78,15 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
     )
 
 from . import graph, testing
-from .operators.batch_norm_forward_training import (
-    BatchNormForward,
-    BatchNormForwardTraining,
-)
-from .operators.batch_norm_relu_forward_training import (
-    BatchNormReLUForwardTraining,
-)
+from .operators.batch_norm_forward_training import BatchNormForward, BatchNormForwardTraining
+from .operators.batch_norm_relu_forward_training import BatchNormReLUForwardTraining
 from .operators.batch_norm_relu_training_backward import (
     BatchNormReLUGradients,
     BatchNormReLUTrainingBackward,
 )
-from .operators.batch_norm_training_backprop import (
-    BatchNormDeltas,
-    BatchNormTrainingBackprop,
-)
-from .operators.batch_norm_training_backward import (
-    BatchNormGradients,
-    BatchNormTrainingBackward,
-)
-from .operators.batch_normalization_grad import (
-    BatchNormalizationGrad,
-    BatchNormalizationGradients,
-)
+from .operators.batch_norm_training_backprop import BatchNormDeltas, BatchNormTrainingBackprop
+from .operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
+from .operators.batch_normalization_grad import BatchNormalizationGrad, BatchNormalizationGradients
 from .operators.capabilities import Capabilities, Support, capabilities
 from .operators.totals import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .runtime.errors import GammaIgnoredWarning, OneDNNDefectWarning, OneDNNError, UnsupportedError

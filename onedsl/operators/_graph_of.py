@@ -10,7 +10,7 @@ from ..graph import Graph, GraphOp, LogicalTensor
 from ..runtime.errors import UnsupportedError
 from ..tensors.dtypes import dtype_name
 from ..tensors.ports import Port, signature
-from ..tensors.spec import TensorSpec, c_strides
+from ..tensors.spec import TensorSpec
 from . import validation
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, LogicalTensor]
 """Tensors by the core's names of the ports."""
+
+Row = tuple[str, dict[str, Any], str, str]
+"""An op: kind, attributes, names of the inputs, names of the outputs."""
 
 
 def graph_of(
@@ -35,93 +38,61 @@ def graph_of(
     statistics = dtype_name(stats_dtype, "stats_dtype")
     validation.check_rank(schema, validation.check_spec(spec).shape)
     validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
-    channels = (spec.shape[operator.data_format.channel_axis],)
-    builder = _Builder(operator, spec, TensorSpec(channels, statistics))
+    statistic = TensorSpec((spec.shape[operator.data_format.channel_axis],), statistics)
     ports = signature(schema.operation)
-    inputs = [port for port, passed in zip(ports.inputs, given, strict=True) if passed]
-    outputs = [port for port in ports.outputs if all_outputs or not port.optional]
-    tensors = {port.name: builder.tensor(port) for port in (*inputs, *outputs)}
-    _ADD[schema.operation](builder, tensors)
+    passed = [port for port, passed in zip(ports.inputs, given, strict=True) if passed]
+    computed = [port for port in ports.outputs if all_outputs or not port.optional]
+    tensors: Tensors = {}
+
+    def add_tensor(port: Port) -> LogicalTensor:
+        like = spec if port.kind == "tensor" else statistic
+        tensor = LogicalTensor(len(tensors), like.dtype, like.shape, like.strides)
+        return tensors.setdefault(port.name, tensor)
+
+    for port in (*passed, *computed):
+        add_tensor(port)
+    absent = {port.name for port in (*ports.inputs, *ports.outputs)} - tensors.keys()
+
+    def present(names: str) -> tuple[LogicalTensor, ...]:
+        """Return tensors by name. Other names than those of ports are tensors between two ops."""
+        return tuple(add_tensor(Port(name)) for name in names.split() if name not in absent)
+
+    rows = _rows(operator, schema.operation, absent)
+    ops = tuple(
+        GraphOp(i, kind, kind, attrs, present(inputs), present(outputs))
+        for i, (kind, attrs, inputs, outputs) in enumerate(rows)
+    )
     names = tuple((tensors[n].id, n) for n in ("residual", "diff_residual") if n in tensors)
-    return Graph(tuple(builder.ops), names=names), tensors
+    return Graph(ops, names=names), tensors
 
 
-class _Builder:
-    """The ops of a graph."""
+def _rows(
+    operator: ChannelOperator[Any], operation: _core.Operation, absent: set[str]
+) -> list[Row]:
+    """Return the ops."""
+    norm = {n: v for n, v in operator._attributes.items() if v is not None}
+    norm["data_format"] = str(operator.data_format)
+    clip = norm.pop("clip", None)
+    relu, bounds = ("ReLU", {}) if clip is None else ("Clamp", {"min": 0.0, "max": clip})
+    fused = operation is _core.Operation.relu_forward_training
+    if fused or operation is _core.Operation.forward_training:
+        last = "normalized" if fused else "dst"
+        inputs = "src mean variance gamma beta"
+        outputs = f"{last} running_mean running_variance batch_mean batch_variance"
+        rows: list[Row] = [("BatchNormForwardTraining", norm, inputs, outputs)]
+        if fused and "residual" not in absent:
+            rows.append(("Add", {}, f"{last} residual", "total"))
+            last = "total"
+        return [*rows, (relu, bounds, last, "dst")] if fused else rows
 
-    def __init__(
-        self, operator: ChannelOperator[Any], spec: TensorSpec, statistics: TensorSpec
-    ) -> None:
-        self.ops: list[GraphOp] = []
-        self._specs = {"tensor": spec, "statistic": statistics}
-        self._num_tensors = 0
-        attributes = {n: v for n, v in operator._attributes.items() if v is not None}
-        clip = attributes.pop("clip", None)
-        self.bounds = {} if clip is None else {"min": 0.0, "max": clip}
-        self.norm = attributes | {"data_format": str(operator.data_format)}
+    def gradient(diff_dst: str) -> Row:
+        inputs = f"src {diff_dst} mean variance gamma"
+        return "BatchNormTrainingBackward", norm, inputs, "diff_src diff_gamma diff_beta"
 
-    def tensor(self, port: Port) -> LogicalTensor:
-        """Return a new tensor for a port."""
-        spec = self._specs[port.kind]
-        self._num_tensors += 1
-        strides = spec.strides if port.kind == "tensor" else c_strides(spec.shape)
-        return LogicalTensor(self._num_tensors - 1, spec.dtype, spec.shape, strides)
-
-    def intermediate(self) -> LogicalTensor:
-        """Return a new tensor between two ops."""
-        return self.tensor(Port(""))
-
-    def add(
-        self,
-        kind: str,
-        attrs: dict[str, Any],
-        inputs: Sequence[LogicalTensor],
-        outputs: Sequence[LogicalTensor],
-    ) -> None:
-        """Add an op, whose name is its kind."""
-        self.ops.append(GraphOp(len(self.ops), kind, kind, attrs, tuple(inputs), tuple(outputs)))
-
-
-def _some(tensors: Tensors, names: str) -> list[LogicalTensor]:
-    return [tensors[name] for name in names.split() if name in tensors]
-
-
-def _add_backward(builder: _Builder, tensors: Tensors) -> None:
-    inputs = _some(tensors, "src diff_dst mean variance gamma")
-    outputs = _some(tensors, "diff_src diff_gamma diff_beta")
-    builder.add("BatchNormTrainingBackward", builder.norm, inputs, outputs)
-
-
-def _add_forward(builder: _Builder, tensors: Tensors) -> None:
-    inputs = _some(tensors, "src mean variance gamma beta")
-    outputs = _some(tensors, "dst running_mean running_variance batch_mean batch_variance")
-    builder.add("BatchNormForwardTraining", builder.norm, inputs, outputs)
-
-
-def _add_relu_forward(builder: _Builder, tensors: Tensors) -> None:
-    dst = builder.intermediate()
-    _add_forward(builder, tensors | {"dst": dst})
-    if "residual" in tensors:
-        total = builder.intermediate()
-        builder.add("Add", {}, [dst, tensors["residual"]], [total])
-        dst = total
-    kind = "Clamp" if builder.bounds else "ReLU"
-    builder.add(kind, builder.bounds, [dst], [tensors["dst"]])
-
-
-def _add_relu_backward(builder: _Builder, tensors: Tensors) -> None:
-    if "dst" not in tensors:
+    if operation is _core.Operation.training_backward:
+        return [gradient("diff_dst")]
+    if "dst" in absent:
         raise UnsupportedError("dst must be given: oneDNN's ReLUBackward needs it", "unimplemented")
-    masked = tensors.get("diff_residual") or builder.intermediate()
-    kind = "ClampBackward" if builder.bounds else "ReLUBackward"
-    inputs = [tensors["dst"], tensors["diff_dst"]]
-    builder.add(kind, builder.bounds | {"use_dst": True}, inputs, [masked])
-    _add_backward(builder, tensors | {"diff_dst": masked})
-
-
-_ADD = {
-    _core.Operation.training_backward: _add_backward,
-    _core.Operation.forward_training: _add_forward,
-    _core.Operation.relu_forward_training: _add_relu_forward,
-    _core.Operation.relu_training_backward: _add_relu_backward,
-}
+    masked = "masked" if "diff_residual" in absent else "diff_residual"
+    attrs = bounds | {"use_dst": True}
+    return [(f"{relu}Backward", attrs, "dst diff_dst", masked), gradient(masked)]

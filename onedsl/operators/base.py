@@ -94,7 +94,7 @@ class Operator(Generic[Result]):
         return functools.partial(type(self), **self._attributes), ()
 
     def _call(self, inputs: Arrays, outputs: object, out: Any, backend: object) -> Result:
-        """Run the operator. Only public ``__call__`` methods may call this, see `_drop_ignored`.
+        """Run the operator. Only public ``__call__`` methods may call this, see `_run_rejected`.
 
         `outputs` is the caller's option, or whether to compute all outputs.
         """
@@ -103,18 +103,13 @@ class Operator(Generic[Result]):
             return results  # type: ignore[no-any-return]
         all_outputs = validation.parse_outputs(outputs, self._schema)
         onednn = parse_backend(backend)
-        if not all_outputs and self._schema.ignored:
-            inputs = self._drop_ignored(inputs)
 
         def run(inputs: Arrays, out: Arrays | None) -> Any:
             if onednn:
                 return self._run_onednn(inputs, outputs, all_outputs, out)
             return self._core.run(inputs, outputs, out, "native")
 
-        results = run(inputs, out)
-        if results is None:
-            results = self._validate_and_run(run, inputs, all_outputs, out)
-        return results  # type: ignore[no-any-return]
+        return self._run_rejected(run, inputs, all_outputs, out)
 
     def _run_onednn(self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any) -> Any:
         """Run a call on oneDNN. Return None if the core rejects an argument."""
@@ -133,53 +128,56 @@ class Operator(Generic[Result]):
 
     def _apply(self, totals: object, inputs: Arrays, outputs: object, out: Any) -> Result:
         """Run the second pass on a part of the batch, like `_call`."""
-        schema = self._schema
         checked = validation.check_totals(self._totals, totals)
-        vector = checked._vector
-        all_outputs = validation.parse_outputs(outputs, schema)
-        if not all_outputs and schema.ignored:
-            inputs = self._drop_ignored(inputs)
 
         def run(inputs: Arrays, out: Arrays | None) -> Any:
-            return self._core.apply(vector, inputs, outputs, out)
+            return self._core.apply(checked._vector, inputs, outputs, out)
 
         results = run(inputs, out)
-        if results is None:
-            results = self._validate_and_run(
-                run,
-                inputs,
-                all_outputs,
-                out,
-                lambda arrays: validation.check_totals_include(schema, checked, arrays),
-            )
-        return results  # type: ignore[no-any-return]
+        if results is not None:
+            return results  # type: ignore[no-any-return]
+        all_outputs = validation.parse_outputs(outputs, self._schema)
+        return self._run_rejected(run, inputs, all_outputs, out, checked)
 
-    def _validate_and_run(
+    def _run_rejected(
         self,
         run: Run,
         inputs: Arrays,
         all_outputs: bool,
         out: Any,
-        check: Callable[[Sequence[Array | None]], None] | None = None,
+        totals: BatchNormTotals | None = None,
     ) -> Result:
         """Raise for invalid arguments of a rejected call, or run it on dense copies.
 
-        `check` may raise for inputs that are valid for the operator.
+        Warns of an ignored input at the caller of the public method.
         """
-        arrays, dense = self._validate(self._schema, inputs, check)
-        buffers = self._buffers(arrays, dense, all_outputs, out)
-        results = self._run_dense(run, dense, buffers)
-        make: Callable[[Any], Result] = self._schema.result._make
+        schema = self._schema
+        if not all_outputs and schema.ignored and inputs[schema.ignored_position] is not None:
+            validation.check_inputs(schema, self._channel_axis, inputs)
+            warnings.warn(
+                f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. "
+                f"Pass {schema.options[0]} to use {schema.ignored}, or do not pass "
+                f"{schema.ignored}.",
+                GammaIgnoredWarning,
+                stacklevel=4,
+            )
+            position = schema.ignored_position
+            inputs = (*inputs[:position], None, *inputs[position + 1 :])
+        results = run(inputs, out)
+        if results is not None:
+            return results  # type: ignore[return-value]
+        arrays, dense = self._validate(schema, inputs)
+        if totals is not None:
+            validation.check_totals_include(schema, totals, arrays)
+        results = self._run_dense(run, dense, self._buffers(arrays, dense, all_outputs, out))
+        make: Callable[[Any], Result] = schema.result._make
         if out is None:
             return make(a if a is None else _core.export_array(a, inputs[0]) for a in results)
         _core.mark_written(out)  # the core wrote to NumPy views of its arrays
-        return make(out) if type(out) is not self._schema.result else out
+        return make(out) if type(out) is not schema.result else out
 
     def _validate(
-        self,
-        schema: OpSchema,
-        inputs: Arrays,
-        check: Callable[[Sequence[Array | None]], None] | None = None,
+        self, schema: OpSchema, inputs: Arrays
     ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
         """Return the inputs as NumPy arrays and as dense arrays, or raise."""
         arrays = [
@@ -187,8 +185,6 @@ class Operator(Generic[Result]):
             for port, value in zip(schema.inputs, inputs, strict=True)
         ]
         validation.check_inputs(schema, self._channel_axis, arrays)
-        if check is not None:
-            check(arrays)
         return arrays, _dense(schema, arrays)
 
     def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Arrays:
@@ -217,21 +213,6 @@ class Operator(Generic[Result]):
             aligned_like(likes[port.kind][1]) if all_outputs or not port.optional else None
             for port in schema.outputs
         )
-
-    def _drop_ignored(self, inputs: Arrays) -> Arrays:
-        """Validate the ignored input, warn at the caller of the public method, and drop it."""
-        schema = self._schema
-        position = schema.ignored_position
-        if inputs[position] is None:
-            return inputs
-        validation.check_inputs(schema, self._channel_axis, inputs)
-        warnings.warn(
-            f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. Pass "
-            f"{schema.options[0]} to use {schema.ignored}, or do not pass {schema.ignored}.",
-            GammaIgnoredWarning,
-            stacklevel=4,
-        )
-        return (*inputs[:position], None, *inputs[position + 1 :])
 
 
 class ChannelOperator(Operator[Result]):

@@ -171,5 +171,13 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         return self._apply(moments, (src, mean, variance, gamma, beta), True, out)
 
     def graph(self, spec: TensorSpec, *, stats_dtype: DType = "f32", gamma: bool = True) -> Graph:
-        """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does."""
+        """Return oneDNN's graph as written, as `BatchNormTrainingBackward.graph` does.
+
+        Parameters
+        ----------
+        spec, stats_dtype
+            As in `BatchNormTrainingBackward.graph`.
+        gamma : bool
+            Whether the graph has the inputs gamma and beta.
+        """
         return self._graph(spec, stats_dtype, {"gamma": gamma, "beta": gamma}, True)

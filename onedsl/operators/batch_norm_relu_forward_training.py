@@ -113,7 +113,12 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     ) -> Graph:
         """Return oneDNN's graph of two or three ops, as `BatchNormTrainingBackward.graph` does.
 
-        `gamma` and `residual` are whether the graph has the inputs gamma and beta, and residual.
+        Parameters
+        ----------
+        spec, stats_dtype
+            As in `BatchNormTrainingBackward.graph`.
+        gamma, residual : bool
+            Whether the graph has the inputs gamma and beta, and residual.
         """
         given = {"gamma": gamma, "beta": gamma, "residual": residual}
         return self._graph(spec, stats_dtype, given, True)

@@ -165,8 +165,13 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     ) -> Graph:
         """Return oneDNN's graph of two ops, as `BatchNormTrainingBackward.graph` does.
 
-        dst is always an input. `gamma` is whether gamma is one, and `residual` whether
-        diff_residual is an output.
+        Parameters
+        ----------
+        spec, stats_dtype
+            As in `BatchNormTrainingBackward.graph`.
+        gamma, residual : bool
+            Whether the graph has the input gamma, and the output diff_residual. dst is always an
+            input, and beta never.
         """
         validation.check_bool("residual", residual)
         return self._graph(

@@ -7,6 +7,7 @@ or without gamma. To determine whether oneDNN supports a variant, this module co
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NamedTuple
@@ -129,24 +130,19 @@ def capabilities() -> Capabilities:
 @functools.lru_cache(maxsize=1)
 def _support() -> tuple[Support, ...]:
     _core.make_onednn_engine()  # without an engine, raise instead of reporting no support
-    return tuple(
-        _compile_variant(dtype, stats, data_format, rank, gamma)
-        for dtype, all_stats in STATISTICS.items()
-        for stats in all_stats
-        for data_format in ("NXC", "NCX")
-        for rank in (2, 3, 4)
-        for gamma in (True, False)
-    )
-
-
-def _compile_variant(dtype: str, stats: str, data_format: str, rank: int, gamma: bool) -> Support:
-    """Compile the graph of a variant with oneDNN, and return whether it succeeded."""
-    shape = [2] * rank
-    shape[DataFormat(data_format).channel_axis] = 16
-    op = BatchNormTrainingBackward(1e-5, DataFormat(data_format))
-    spec = TensorSpec(shape, dtype_name(dtype))
-    try:
-        op.graph(spec, stats_dtype=dtype_name(stats), gamma=gamma).compile()
-    except OneDNNError as error:
-        return Support(dtype, stats, data_format, rank, gamma, False, str(error))
-    return Support(dtype, stats, data_format, rank, gamma, True, "")
+    rows = []
+    types = [(dtype_name(t.name), dtype_name(s.name)) for t, s in _core.supported_types()]
+    for (dtype, stats), data_format, rank, gamma in itertools.product(
+        types, DataFormat, (2, 3, 4), (True, False)
+    ):
+        shape = [2] * rank
+        shape[data_format.channel_axis] = 16
+        op, spec = BatchNormTrainingBackward(1e-5, data_format), TensorSpec(shape, dtype)
+        message = ""
+        try:
+            op.graph(spec, stats_dtype=stats, gamma=gamma).compile()
+        except OneDNNError as error:
+            message = str(error)
+        variant = dtype, stats, str(data_format), rank, gamma
+        rows.append(Support(*variant, not message, message))
+    return tuple(rows)
