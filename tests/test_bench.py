@@ -86,10 +86,8 @@ def test_a_case_rejects_unknown_names(name):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_tensors_are_aligned_to_cache_lines(dtype):
     case = bench.Case("w", (2, 5, 3), dtype, "NXC", "add-relu-backward")
-    tensors = [
-        array for copy in memory(case, random_problem(case)).copies for array in copy.values()
-    ]
-    assert not any(array.ctypes.data % 64 for array in tensors)
+    arrays = [array for copy in memory(case, random_problem(case)) for array in copy.values()]
+    assert not any(array.ctypes.data % 64 for array in arrays if array.ndim > 1)
 
 
 def expected_results(operation, inputs, options):
@@ -139,9 +137,8 @@ def results_by_name(case, name, results):
 def test_all_implementations_agree(dtype, shape, data_format, operation):
     case = bench.Case("w", shape, dtype, data_format, operation)
     problem = random_problem(case)
-    tensors = memory(case, problem)
+    inputs = memory(case, problem)[0]
     options = {"epsilon": bench.EPSILON, "data_format": data_format}
-    inputs = {**tensors.vectors, **tensors.copies[0]}
     expected = expected_results(operation, inputs, options)
     calls = bench.implementations(case, problem)
     for triad in bench.TRIADS:
@@ -393,12 +390,12 @@ PRESETS = "must be one of small, resnet50, mobilenetv2, transformer, images, or 
         (["--dtype", "f64"], "'f64' is not one of 'f32', 'bf16', 'f16'"),
         (["--format", "NHWC"], "'NHWC' is not one of 'NXC', 'NCX'"),
         *(([f"--seconds={text}"], "is not in the range 0<x<=3600") for text in ("0", "inf")),
-        (["--json", "nowhere/figures.json"], "must be in an existing directory"),
+        (["--json", "nowhere/figures.json"], "must be a writable file in an existing folder"),
         (["--plot", "folder.png"], "must be a writable file"),
         (["--plot", "picture.doc"], "must end in .png, .pdf, .svg"),
         (["vgg"], PRESETS),
         ([""], PRESETS),
-        (["32x0"], "must have no size of 0, got '32x0'"),
+        (["32x0"], PRESETS),
         (["32xC"], PRESETS),
         (["8x"], PRESETS),
     ],

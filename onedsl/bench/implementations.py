@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from .cases import OPERATIONS, Case
 
 Array = npt.NDArray[Any]
 Call = Callable[[], Any]
+Tensors = Mapping[str, Array]
 
 # Okabe and Ito's colors, which color-blind readers can distinguish.
 COLORS = {"PyTorch": "#8a8a8a", "oneDNN": "#0072B2", "onedsl": "#D55E00"}
@@ -29,32 +30,9 @@ MAX_COPIES = 64
 MOMENTUM = 0.1
 TRIADS = {"triad": False, "triad (non-temporal)": True}
 """Whether the triad of this name uses non-temporal stores."""
-_VECTORS = ("mean", "variance", "gamma", "beta")
 
 ALLOCATING = " (allocating)"
 """Suffix of an implementation's name, for a call that allocates its results."""
-
-
-class Memory(NamedTuple):
-    """Copies of a case's tensors that together exceed the last-level cache.
-
-    Every call, of any implementation, uses the next copy, which is not in cache.
-    """
-
-    copies: Sequence[Mapping[str, Array]]
-    """For each copy, the large tensors by name."""
-    vectors: Mapping[str, Array]
-    """Arrays of one value per channel, shared by all copies."""
-    next_copy: Iterator[int]
-    """Index of the copy that the next call uses."""
-
-    def cycled(self, calls: Sequence[Call]) -> Call:
-        """Return a call that runs one of the calls: that for the next copy."""
-
-        def call() -> Any:
-            return calls[next(self.next_copy)]()
-
-        return call
 
 
 def implementations(case: Case, problem: Problem | None = None) -> dict[str, Call]:
@@ -64,9 +42,17 @@ def implementations(case: Case, problem: Problem | None = None) -> dict[str, Cal
     writes to given memory, which is out of cache, where the library can. One allocates its results,
     often in memory that is still in cache. `problem` contains inputs in the case's data format, by
     default random ones.
+
+    Every call, of any implementation, uses the next of several copies of the tensors, which
+    together exceed the last-level cache.
     """
-    tensors = memory(case, problem)
-    return onedsl_calls(case, tensors) | pytorch_calls(case, tensors)
+    copies = [onedsl_calls(case, t) | pytorch_calls(case, t) for t in memory(case, problem)]
+    next_copy = itertools.cycle(copies)
+
+    def call(name: str) -> Any:
+        return next(next_copy)[name]()
+
+    return {name: partial(call, name) for name in copies[0]}
 
 
 def random_problem(case: Case) -> Problem:
@@ -77,25 +63,29 @@ def random_problem(case: Case) -> Problem:
     return Problem(src, src[::-1].copy(), *statistics)
 
 
-def memory(case: Case, problem: Problem | None = None) -> Memory:
-    """Copy a problem's tensors, aligned to cache lines, and add those that the case needs."""
+def memory(case: Case, problem: Problem | None = None) -> list[Tensors]:
+    """Return copies of the tensors that the case needs, aligned to cache lines.
+
+    They share the arrays of one value per channel.
+    """
     operation = OPERATIONS[case.operation]
     problem = random_problem(case) if problem is None else problem
-    arrays = problem._asdict()
-    arrays["beta"] = (problem.gamma / 8).astype(problem.gamma.dtype)
-    arrays["residual"] = np.roll(problem.src, 1)
-    names = set(operation.inputs)
+    src, _, mean, variance, gamma = problem
+    arrays = problem._asdict() | {"residual": np.roll(src, 1)}
+    affine = {"mean": mean, "variance": variance, "gamma": gamma}
+    affine["beta"] = (gamma / 8).astype(gamma.dtype)
+    names = {"src", *operation.inputs}
     if case.operation.endswith("relu-backward"):  # PyTorch's kernels compute the mask from dst
         names.add("dst")
-        affine = {name: arrays[name] for name in ("src", *_VECTORS)}
         data_format = DataFormat(case.data_format)
-        dst = testing.batch_norm(**affine, epsilon=EPSILON, data_format=data_format)
-        arrays["dst"] = np.maximum(dst, 0).astype(problem.src.dtype)
-    bytes_of_one = (len(names) + operation.written) * problem.src.nbytes
+        dst = testing.batch_norm(src, **affine, epsilon=EPSILON, data_format=data_format)
+        arrays["dst"] = np.maximum(dst, 0).astype(src.dtype)
+    invstd = (1 / np.sqrt(variance + EPSILON)).astype(variance.dtype)
+    running = {"running_mean": mean.copy(), "running_variance": variance.copy()}
+    shared = affine | running | {"invstd": invstd}
+    bytes_of_one = (len(names) + operation.written) * src.nbytes
     number = min(1 + 2 * _core.last_cache_bytes() // bytes_of_one, MAX_COPIES)
-    copies = [{name: _aligned_copy(arrays[name]) for name in names} for _ in range(number)]
-    vectors = {name: arrays[name] for name in _VECTORS}
-    return Memory(copies, vectors, itertools.cycle(range(number)))
+    return [shared | {name: _aligned_copy(arrays[name]) for name in names} for _ in range(number)]
 
 
 def _aligned_copy(array: Array) -> Array:
@@ -104,33 +94,24 @@ def _aligned_copy(array: Array) -> Array:
     return copy
 
 
-def onedsl_calls(case: Case, tensors: Memory) -> dict[str, Call]:
+def onedsl_calls(case: Case, tensors: Tensors) -> dict[str, Call]:
     """Return the calls of onedsl's kernels, of oneDNN's if it supports the case, and the triads."""
     operation = OPERATIONS[case.operation]
-    op = partial(
-        operation.operator(epsilon=EPSILON, data_format=case.data_format), **operation.options
-    )
-    vectors = _VECTORS[:3] if case.operation == "backward" else _VECTORS
-    inputs = [
-        {name: copy[name] for name in operation.inputs}
-        | {name: tensors.vectors[name] for name in vectors}
-        for copy in tensors.copies
-    ]
-    like = op(**inputs[0])
-    results = [like._make(a if a is None else aligned_like(a) for a in like) for _ in inputs]
-    arrays = [_triad_arrays(copy["src"]) for copy in tensors.copies]
-    calls = {
-        name: tensors.cycled([partial(_core.triad, *a, non_temporal) for a in arrays])
-        for name, non_temporal in TRIADS.items()
+    names = [*operation.inputs, "mean", "variance", "gamma"]
+    names += [] if case.operation == "backward" else ["beta"]
+    op = operation.operator(epsilon=EPSILON, data_format=case.data_format)
+    run = partial(op, **{name: tensors[name] for name in names}, **operation.options)
+    results = run()
+    out = results._make(a if a is None else aligned_like(a) for a in results)
+    arrays = _triad_arrays(tensors["src"])
+    calls: dict[str, Call] = {
+        name: partial(_core.triad, *arrays, non_temporal) for name, non_temporal in TRIADS.items()
     }
     for name, backend in BACKENDS.items():
-        call = partial(op, backend=backend)
         with contextlib.suppress(UnsupportedError):
-            call(**inputs[0])
-            calls[name] = tensors.cycled(
-                [partial(call, **a, out=out) for a, out in zip(inputs, results, strict=True)]
-            )
-            calls[name + ALLOCATING] = tensors.cycled([partial(call, **a) for a in inputs])
+            run(backend=backend)
+            calls[name] = partial(run, backend=backend, out=out)
+            calls[name + ALLOCATING] = partial(run, backend=backend)
     return calls
 
 
@@ -144,7 +125,7 @@ def _triad_arrays(src: Array) -> tuple[Array, Array, Array]:
     return words(aligned_like(src)), words(src), words(_aligned_copy(src))
 
 
-def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
+def pytorch_calls(case: Case, tensors: Tensors) -> dict[str, Call]:
     """Return the calls of PyTorch's own kernels on the same memory, none without PyTorch.
 
     PyTorch runs one kernel for each of batch norm, addition and ReLU, in place where models do so.
@@ -166,38 +147,34 @@ def pytorch_calls(case: Case, tensors: Memory) -> dict[str, Call]:
         return result
 
     aten = torch.ops.aten
-    v = {name: tensor(array) for name, array in tensors.vectors.items()}
-    copies = [{name: tensor(array) for name, array in copy.items()} for copy in tensors.copies]
-    sums = torch.empty_like(v["mean"]), torch.empty_like(v["mean"])
-    running = v["mean"].clone(), v["variance"].clone()
-    training = (v["gamma"], v["beta"], *running, True, MOMENTUM, EPSILON)
-    invstd = (v["variance"] + EPSILON).rsqrt()
-    saved = (v["gamma"], None, None, v["mean"], invstd, True, EPSILON, [True] * 3)
+    t = {name: tensor(array) for name, array in tensors.items()}
+    src, relu = t["src"], "relu" in case.operation
 
-    def forward(t: Mapping[str, Any], out: Any = None) -> Any:
-        if out is None:
-            results = aten.native_batch_norm(t["src"], *training)
-        else:
-            results = aten.native_batch_norm.out(
-                t["src"], *training, out=out, save_mean=sums[0], save_invstd=sums[1]
-            )
+    def forward(**out: Any) -> Any:
+        function = aten.native_batch_norm.out if out else aten.native_batch_norm
+        results = function(
+            *(src, t["gamma"], t["beta"], t["running_mean"], t["running_variance"]),
+            *(True, MOMENTUM, EPSILON),
+            **out,
+        )
         if "residual" in t:
             results[0].add_(t["residual"])
-        if "relu" in case.operation:
+        if relu:
             results[0].relu_()
         return results
 
-    def backward(t: Mapping[str, Any], out: Any = None) -> Any:
+    def backward(**out: Any) -> Any:
         diff_dst = t["diff_dst"]
-        if "relu" in case.operation and out is None:
-            diff_dst = aten.threshold_backward(diff_dst, t["dst"], 0)
-        elif "relu" in case.operation:
-            diff_dst = aten.threshold_backward.grad_input(diff_dst, t["dst"], 0, grad_input=out)
+        if relu:
+            function = aten.threshold_backward.grad_input if out else aten.threshold_backward
+            diff_dst = function(diff_dst, t["dst"], 0, **out)
         # The variant of this op with given memory computes in new memory, and copies.
-        return (*aten.native_batch_norm_backward(diff_dst, t["src"], *saved), diff_dst)
+        saved = t["gamma"], None, None, t["mean"], t["invstd"], True, EPSILON, [True] * 3
+        return (*aten.native_batch_norm_backward(diff_dst, src, *saved), diff_dst)
 
-    run = forward if case.operation.endswith("forward") else backward
-    return {
-        "PyTorch": tensors.cycled([partial(run, t, torch.empty_like(t["src"])) for t in copies]),
-        "PyTorch" + ALLOCATING: tensors.cycled([partial(run, t) for t in copies]),
-    }
+    if case.operation.endswith("forward"):
+        sums = {name: torch.empty_like(t["mean"]) for name in ("save_mean", "save_invstd")}
+        into = partial(forward, out=torch.empty_like(src), **sums)
+        return {"PyTorch": into, "PyTorch" + ALLOCATING: forward}
+    into = partial(backward, grad_input=torch.empty_like(src))
+    return {"PyTorch": into, "PyTorch" + ALLOCATING: backward}

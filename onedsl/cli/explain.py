@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from ..bench import MIN_BYTES, TRIADS, Case, measure
-from ..bench.implementations import memory, onedsl_calls
+from ..bench import MIN_BYTES, TRIADS, Case, implementations, measure
 from ..bench.timing import noise_warning
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.kernel_info import kernel_info
@@ -20,7 +19,7 @@ from .output import console, grid
 from .run import UNSUPPORTED
 
 Lines = Iterator[tuple[str, str]]
-"""The lines of the output: (label, text)."""
+"""Lines of the output: (label, text)."""
 
 
 @click.command(short_help="Show what runs for a tensor, why, and how fast.")
@@ -48,33 +47,29 @@ def explain(
     with options.user_input():
         spec = TensorSpec(shape, dtype)
         info = kernel_info(op, spec, stats_dtype)
-    lines = list(_layout(info))
+    outer, channels, inner = info["geometry"]
+    kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
+    sizes = f"{outer} x {channels} x {inner} (outer x channels x inner)"
+    lines = [("geometry", f"{sizes}: {kind}"), ("elements", f"{outer * inner:,} per channel")]
     status = 0
     try:
         if backend == "onednn":
             graph = op.graph(spec, stats_dtype=stats_dtype).repaired()
-            compiled = graph.compile()
-            lines += [("runs", repr(compiled)), ("graph", str(graph))]
+            lines += [("runs", repr(graph.compile())), ("graph", str(graph))]
         else:
             lines += [("runs", info["implementation"]), *_schedule(info)]
+        if 0 not in shape:
+            seen = (outer, channels) if inner == 1 else (outer, inner, channels)
+            seen_format = "NXC" if inner == 1 else "NCX"
+            case = Case("", seen, spec.dtype, seen_format, stats_dtype=dtype_name(stats_dtype))
+            lines += _times(case, "oneDNN" if backend == "onednn" else "onedsl", seconds)
     except UnsupportedError as error:
         lines.append(("runs", f"nothing: {error}"))
         status = UNSUPPORTED
-    else:
-        name = "oneDNN" if backend == "onednn" else "onedsl"
-        lines += _times(info, dtype, stats_dtype, name, seconds)
     out = console()
     out.print(repr(op))
     out.print(grid(lines))
     return status
-
-
-def _layout(info: dict[str, Any]) -> Lines:
-    """Yield the lines about the memory layout of src."""
-    outer, channels, inner = info["geometry"]
-    kind = "channels last" if inner == 1 else "each channel is contiguous in planes"
-    yield "geometry", f"{outer} x {channels} x {inner} (outer x channels x inner): {kind}"
-    yield "elements", f"{outer * inner:,} per channel"
 
 
 def _schedule(info: dict[str, Any]) -> Lines:
@@ -95,17 +90,9 @@ def _schedule(info: dict[str, Any]) -> Lines:
     yield "stores", "non-temporal" if info["non_temporal"] else "ordinary"
 
 
-def _times(
-    info: dict[str, Any], dtype: DType, stats_dtype: DType, name: str, seconds: float
-) -> Lines:
-    """Time a call with this memory layout; yield the lines about traffic, bandwidth and time."""
-    outer, channels, inner = info["geometry"]
-    if outer * channels * inner == 0:
-        return
-    shape = (outer, channels) if inner == 1 else (outer, inner, channels)
-    data_format = "NXC" if inner == 1 else "NCX"
-    case = Case("", shape, dtype_name(dtype), data_format, stats_dtype=dtype_name(stats_dtype))
-    calls = onedsl_calls(case, memory(case))
+def _times(case: Case, name: str, seconds: float) -> Lines:
+    """Time a call; yield the lines about traffic, bandwidth and time."""
+    calls = implementations(case)
     (row,) = measure({case: {key: calls[key] for key in (name, *TRIADS)}}, seconds)
     reads = "reads src and diff_dst" + (" twice" if case.floor_tensors == 5 else "")
     size = f"{case.floor_tensors * case.tensor_bytes / 2**20:,.2f} MiB"
