@@ -462,7 +462,7 @@ def test_explain_fits_a_terminal():
         (["export", "2x3", "--epsilon", "inf"], "epsilon must be positive and finite in float32"),
         (["export", "2x3", "--epsilon", "-1"], "epsilon must be positive and finite in float32"),
         (["export", "2x3", "--epsilon", "1e-60"], "finite in float32, got 1e-60"),
-        (["export", "2x3", "-o", "nowhere/graph.json"], "must be in an existing directory"),
+        (["export", "2x3", "-o", "nowhere/graph.json"], "must be a writable file in an existing"),
         (["run", "nowhere.json"], "does not exist"),
         (["run"], "Missing argument"),
         (["draw"], "No such command 'draw'"),

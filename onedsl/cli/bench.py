@@ -40,12 +40,12 @@ def layer_shapes(text: str) -> Sequence[Shape]:
     try:
         shape = options.shape(text)
     except click.BadParameter:
+        shape = (0,)
+    if 0 in shape:
         known = ", ".join(benchmark.WORKLOADS)
         raise options.InputError(
             f"WHAT must be one of {known}, or a shape such as 32x56x56x64, got {text!r}"
-        ) from None
-    if 0 in shape:
-        raise options.InputError(f"WHAT must have no size of 0, got {text!r}")
+        )
     return (shape,)
 
 

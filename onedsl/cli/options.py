@@ -45,10 +45,8 @@ def shape(text: str) -> tuple[int, ...]:
 def file(text: str) -> Path:
     """Parse the path of a file that can be written."""
     path = Path(text)
-    if not path.parent.is_dir():
-        raise click.BadParameter(f"must be in an existing directory, got {text!r}")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise click.BadParameter(f"must be a writable file, got {text!r}")
+        raise click.BadParameter(f"must be a writable file in an existing folder, got {text!r}")
     return path
 
 

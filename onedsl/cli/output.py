@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console
@@ -32,13 +32,18 @@ def table(
     In a narrow terminal, the labels in the first column wrap. Cells in the other columns are never
     truncated. The first `left` columns are left-aligned.
     """
-    shown = [i for i in range(len(titles)) if any(line[i] for part in sections for line in part)]
-    options: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
-    result = Table(title=title, caption=caption, **options)
+    lines = [line for section in sections for line in section]
+    shown = [i for i in range(len(titles)) if any(line[i] for line in lines)]
+    result = Table(
+        title=title, caption=caption, box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
     for i in shown:
-        side: Any = "left" if i < left else "right"
         result.add_column(
-            titles[i], justify=side, no_wrap=i > 0, overflow="fold", vertical="bottom"
+            titles[i],
+            justify="left" if i < left else "right",
+            no_wrap=i > 0,
+            overflow="fold",
+            vertical="bottom",
         )
     for section in sections:
         for line in section:

@@ -6,7 +6,7 @@ import functools
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,6 @@ from ..testing import (
 )
 from . import options
 from .output import console, microseconds, table
-
-Values = dict[int, npt.NDArray[Any]]
-"""Tensors of a graph by id, in float64."""
 
 MAX_FILE_BYTES = 1 << 20  # a parsed document takes many times as much memory
 UNSUPPORTED = 3
@@ -98,16 +95,14 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
 
 def _read(path: Path) -> Graph:
     """Return a file's graph, which is valid."""
-    with path.open("rb") as opened:
+    with options.user_input(path), path.open("rb") as opened:
         content = opened.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise options.InputError(f"{path} must have at most 1 MiB: few graphs have that many ops")
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise options.InputError(f"{path} must be a JSON text file, got binary data") from None
-    with options.user_input(path):
-        graph = Graph.from_json(text)
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError("it must have at most 1 MiB: few graphs have that many ops")
+        try:
+            graph = Graph.from_json(content.decode())
+        except UnicodeDecodeError:
+            raise ValueError("it must be a JSON text file, got binary data") from None
         if graph.engine_kind != "cpu":
             raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
         check_graph(graph.ops)
@@ -127,67 +122,43 @@ def random_inputs(tensors: Mapping[str, LogicalTensor]) -> dict[str, Array]:
         array = arrays[name] = new_array(tensor)
         if array.ndim < 2:
             array[...] = rng.uniform(0.5, 2, array.shape)
-        else:
-            if array.shape not in common:
-                common[array.shape] = rng.standard_normal(array.shape)
-            array[...] = rng.standard_normal(array.shape) + common[array.shape] + 1.5
+            continue
+        if array.shape not in common:
+            common[array.shape] = rng.standard_normal(array.shape) + 1.5
+        array[...] = rng.standard_normal(array.shape) + common[array.shape]
     return arrays
-
-
-# ---- The reference: what oneDNN documents of each kind of op, in float64 ----
 
 
 def reference(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[Any]]:
     """Return the outputs of a graph, which must be valid, in float64."""
-    values: Values = {t.id: inputs[name].astype(np.float64) for name, t in graph.inputs.items()}
+    values: dict[int, npt.NDArray[Any]] = {
+        tensor.id: inputs[name].astype(np.float64) for name, tensor in graph.inputs.items()
+    }
     for op in graph.ops:
-        results = _COMPUTE[op.kind](op, *(values[tensor.id] for tensor in op.inputs))
+        results = _documented(op, *(values[tensor.id] for tensor in op.inputs))
         values.update(zip((tensor.id for tensor in op.outputs), results, strict=False))
     return {name: values[tensor.id] for name, tensor in graph.outputs.items()}
 
 
-def _attributes(op: GraphOp) -> dict[str, Any]:
-    """Return the attributes of a batch norm's op that are arguments of the reference."""
+def _documented(op: GraphOp, *inputs: Any) -> Sequence[Any]:
+    """Return the outputs of an op by oneDNN's documentation, in float64."""
     names = ("epsilon", "momentum", "data_format")
-    return {name: op.attrs[name] for name in names if name in op.attrs}
-
-
-def _gradient(op: GraphOp, *inputs: Any) -> Sequence[Any]:
-    used = inputs if len(op.outputs) > 1 else inputs[:4]  # gamma is ignored with diff_src alone
-    return batch_norm_backward(*used, **_attributes(op))
-
-
-def _forward(op: GraphOp, *inputs: Any) -> Sequence[Any]:
-    return batch_norm_forward_training(*inputs, **_attributes(op))
-
-
-def _bounds(op: GraphOp) -> tuple[Any, Any]:
-    """Return the bounds of a clamp or a ReLU."""
-    return op.attrs.get("min", 0), op.attrs.get("max", np.inf)
-
-
-def _clamp(op: GraphOp, src: Any) -> Sequence[Any]:
-    return [np.clip(src, *_bounds(op))]
-
-
-def _clamp_backward(op: GraphOp, dst: Any, diff_dst: Any) -> Sequence[Any]:
-    least, most = _bounds(op)
-    return [np.where((least < dst) & (dst < most), diff_dst, 0)]
-
-
-def _add(_op: GraphOp, a: Any, b: Any) -> Sequence[Any]:
-    return [a + b]
-
-
-_COMPUTE: dict[str, Callable[..., Sequence[Any]]] = {
-    "BatchNormTrainingBackward": _gradient,
-    "BatchNormForwardTraining": _forward,
-    "Add": _add,
-    "Clamp": _clamp,
-    "ReLU": _clamp,
-    "ClampBackward": _clamp_backward,
-    "ReLUBackward": _clamp_backward,
-}
+    attributes: dict[str, Any] = {name: op.attrs[name] for name in names if name in op.attrs}
+    least: Any = op.attrs.get("min", 0)
+    most: Any = op.attrs.get("max", np.inf)
+    match op.kind:
+        case "BatchNormTrainingBackward":
+            used = inputs if len(op.outputs) > 1 else inputs[:4]  # diff_src alone ignores gamma
+            return batch_norm_backward(*used, **attributes)
+        case "BatchNormForwardTraining":
+            return batch_norm_forward_training(*inputs, **attributes)
+        case "Add":
+            return [inputs[0] + inputs[1]]
+        case "Clamp" | "ReLU":
+            return [np.clip(inputs[0], least, most)]
+        case _:  # ClampBackward and ReLUBackward
+            dst, diff_dst = inputs
+            return [np.where((least < dst) & (dst < most), diff_dst, 0)]
 
 
 def _show(
