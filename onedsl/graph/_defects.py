@@ -174,6 +174,16 @@ DEFECTS = (
         "Pass statistics without gaps",
     ),
     Defect(
+        "empty tensors of several strides",
+        "crash",
+        lambda op: (
+            _is_empty(op) and len({t.strides for t in _tensors(op) if len(t.shape or ()) > 1}) > 1
+        ),
+        "empty tensors whose strides differ end in a division by zero",
+        (_V3_2,),
+        "Pass empty tensors of one memory order",
+    ),
+    Defect(
         "empty src in the gradient",
         "wrong",
         lambda op: op.kind == GRADIENT and _is_empty(op),

@@ -40,6 +40,13 @@ def strided_statistics():
     return dataclasses.replace(op, inputs=(*op.inputs[:4], gamma))
 
 
+def empty_of_several_strides():
+    op = gradient((0, 17), data_format="NCX")
+    return dataclasses.replace(
+        op, outputs=(dataclasses.replace(op.outputs[0], strides=(24, 1)), *op.outputs[1:])
+    )
+
+
 EXAMPLES = {
     "six dimensions": lambda: gradient((2, 3, 4, 5, 5, 16)),
     "NXC of rank 2 or 3": lambda: gradient((64, 16)),
@@ -50,6 +57,7 @@ EXAMPLES = {
     "diff_src alone": lambda: gradient(outputs=1),
     "16-bit statistics": lambda: gradient(dtype="bf16", stats="bf16"),
     "strided statistics": strided_statistics,
+    "empty tensors of several strides": empty_of_several_strides,
     "empty src in the gradient": lambda: gradient((0, 4, 5, 16)),
     "empty src in the forward pass": lambda: forward((0, 4, 5, 16)),
     "no bf16 kernel": lambda: gradient(dtype="bf16"),
