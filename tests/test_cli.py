@@ -259,6 +259,7 @@ def test_run_shows_known_defects(outputs, status, tmp_path, capsys):
     assert main(["run", file, "--seconds", "0.01"]) == status
     shown = capsys.readouterr().out
     assert shown.splitlines()[-1] == ("FAIL" if status else "PASS")
+    assert ("With --repair" in shown) == bool(status)
     assert len(rows_of(shown)) == (1 if status else 3)
     assert ("known defect: if diff_src is the only output" in shown) == bool(status)
     assert main(["run", file, "--repair", "--seconds", "0.01"]) == 0

@@ -200,9 +200,31 @@ def test_drawings_show_known_defects_in_red(outputs, tmp_path):
         op.graph(onedsl.TensorSpec((2, 4, 4, 16)), outputs=outputs).draw(tmp_path / "graph.svg")
     drawn = (tmp_path / "graph.svg").read_text()
     in_red = " ".join(re.findall(r'fill: #c00000"[^>]*>([^<]*)', drawn))
-    found = "oneDNN reports supported but: if diff_src is the only output" in in_red
+    found = (
+        "oneDNN reports supported but: calls warn, as their results are wrong: if diff" in in_red
+    )
     assert found == (outputs == "diff_src")
     assert ("partition of op 0: BatchNormTrainingBackward, supported" in drawn) == (not found)
+
+
+def test_repaired_graphs_show_what_no_call_passes_or_returns(tmp_path):
+    mpl = pytest.importorskip("matplotlib")
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    graph = op.graph(onedsl.TensorSpec((2, 4, 4, 16)), outputs="diff_src").repaired()
+    rows = str(graph).splitlines()
+    filled, dropped = "f32 16, strided 1, filled with 1 by onedsl", "strided 1, dropped by onedsl"
+    assert [row.split()[2] for row in rows if row.endswith(filled)] == ["gamma"]
+    assert [row.split()[2] for row in rows if row.endswith(dropped)] == ["diff_gamma", "diff_beta"]
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        graph.draw(tmp_path / "graph.svg")
+    drawn = (tmp_path / "graph.svg").read_text()
+    assert drawn.count("stroke-dasharray") == 3
+    for text in (
+        ": gamma, filled with 1<",
+        ": diff_beta, dropped<",
+        ">changed by onedsl: gamma = 1",
+    ):
+        assert drawn.count(text) == 1
 
 
 def test_drawings_show_why_there_are_no_partitions(tmp_path):

@@ -35,6 +35,7 @@ from .output import console, microseconds, table
 MAX_FILE_BYTES = 1 << 20  # a parsed document takes many times as much memory
 UNSUPPORTED = 3
 """Exit status of a command if oneDNN does not support the call on this CPU."""
+REPAIR_HINT = "With --repair, the graph is changed to one that oneDNN computes, if possible"
 
 
 @click.command(name="run", short_help="Run, verify and time a graph file.")
@@ -70,9 +71,7 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
     except UnsupportedError as error:
         out.print(printable(str(error)))
         if not repair:
-            out.print(
-                "With --repair, the graph is changed to one that oneDNN computes, if possible"
-            )
+            out.print(REPAIR_HINT)
         click.echo("UNSUPPORTED")
         return UNSUPPORTED
     for defect in compiled.defects:
@@ -87,6 +86,8 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
             {"": functools.partial(compiled, **inputs, out=results)}, seconds=seconds
         )
     passed = _show(graph, results, expected, statistics.median(times[""]))
+    if compiled.defects and not (passed or repair):
+        out.print(REPAIR_HINT)
     click.echo("PASS" if passed else "FAIL")
     if monitor.is_noisy(_core.max_threads()):
         click.echo(noise_warning(), err=True)

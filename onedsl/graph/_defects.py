@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from .. import _core
 from ..tensors.dtypes import CORE
@@ -19,7 +19,11 @@ from ._parts import FORWARD, GRADIENT, GraphOp, LogicalTensor, ports_of
 Effect = Literal["crash", "wrong", "refused"]
 """``"crash"``: an exception that ends a C++ program, or invalid memory accesses. ``"wrong"``: other
 results than documented. ``"refused"``: an error of oneDNN, which leaks memory."""
-EFFECTS: tuple[Effect, ...] = get_args(Effect)
+OUTCOMES: dict[Effect, str] = {
+    "crash": "compile() refuses it",
+    "refused": "compile() refuses it",
+    "wrong": "calls warn, as their results are wrong",
+}
 
 
 class Defect(NamedTuple):
@@ -142,7 +146,7 @@ DEFECTS = (
         lambda op: op.kind == GRADIENT and len(op.outputs) == 2,
         f"{GRADIENT} with two outputs is in no pattern of oneDNN",
         _ALL,
-        "Request diff_src alone or all three outputs",
+        f"Request all three outputs, {_OR_REPAIR}",
         "add_sums",
     ),
     Defect(
@@ -152,7 +156,7 @@ DEFECTS = (
         "if diff_src is the only output, it is diff_dst / sqrt(variance + epsilon), as if mean and "
         "variance were constants, although the documentation only says that gamma is ignored",
         _ALL,
-        "Request all three outputs for the gradient",
+        f"Request all three outputs, {_OR_REPAIR}",
         "add_sums",
     ),
     Defect(
@@ -177,7 +181,8 @@ DEFECTS = (
         "empty tensors of several strides",
         "crash",
         lambda op: (
-            _is_empty(op) and len({t.strides for t in _tensors(op) if len(t.shape or ()) > 1}) > 1
+            _is_empty(op)
+            and len({t.strides for t in (*op.inputs, *op.outputs) if len(t.shape or ()) > 1}) > 1
         ),
         "empty tensors whose strides differ end in a division by zero",
         (_V3_2,),
@@ -241,18 +246,24 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
     return ""
 
 
-def messages(ops: Sequence[GraphOp], effects: Sequence[Effect]) -> tuple[str, ...]:
-    """Return the messages of the defects with certain effects, for ops of a graph."""
+def messages(ops: Sequence[GraphOp]) -> tuple[str, ...]:
+    """Return what is known to go wrong with ops of a graph."""
     version = _core.onednn_version()
-    found = [d.message(version) for op in ops for d in defects_of(op) if d.effect in effects]
+    found = [f"{OUTCOMES[d.effect]}: {d.message(version)}" for op in ops for d in defects_of(op)]
     return tuple(dict.fromkeys(found))
+
+
+def wrong_results(ops: Sequence[GraphOp]) -> tuple[str, ...]:
+    """Return the messages of the defects with which ops of a graph run all the same."""
+    version = _core.onednn_version()
+    defects = [d for op in ops for d in defects_of(op) if d.effect == "wrong"]
+    return tuple(dict.fromkeys(d.message(version) for d in defects))
 
 
 def documented() -> str:
     """Return the table for the documentation of `onedsl.graph`."""
-    outcomes = {"crash": "refused", "refused": "refused", "wrong": "OneDNNDefectWarning"}
     rows = "\n".join(
-        f"| {d.what} | {', '.join(map(_text, d.seen_in))} | {outcomes[d.effect]} | "
+        f"| {d.what} | {', '.join(map(_text, d.seen_in))} | {OUTCOMES[d.effect]} | "
         f"{'yes' if d.repair else 'no'} |"
         for d in DEFECTS
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..runtime.errors import OneDNNError
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
-from ._defects import EFFECTS, limit_of, messages
+from ._defects import limit_of, messages
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, LogicalTensor, Partition
 from ._repair import repair
@@ -105,7 +105,7 @@ class Graph:
         ops = {op.id: op for op in self.ops}
         limit = [text for text in [limit_of(self.ops)] if text]
         return tuple(
-            replace(part, defects=(*limit, *messages([ops[i] for i in part.op_ids], EFFECTS)))
+            replace(part, defects=(*limit, *messages([ops[i] for i in part.op_ids])))
             for part in divide_graph(self.ops)
         )
 
@@ -206,6 +206,7 @@ class Graph:
         """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
 
         Known defects are red, and the reason why oneDNN does not divide the graph, if it does not.
+        Inputs and outputs that `repaired` added are dashed.
 
         Raises
         ------
@@ -216,7 +217,7 @@ class Graph:
         """
         partitions, problem = self._partitions_or_problem()
         title = f"oneDNN {self.version}, {self.engine_kind}"
-        draw(Path(path), title, self.ops, partitions, problem)
+        draw(Path(path), title, self.ops, partitions, problem, self._changed_lines(), self._added())
 
     def _partitions_or_problem(self) -> tuple[tuple[Partition, ...], str]:
         """Return the partitions, or the reason why there are none."""
@@ -225,18 +226,31 @@ class Graph:
         except (OneDNNError, ValueError) as error:
             return (), printable(f"no partitions: {error}")
 
+    def _changed_lines(self) -> list[str]:
+        return [f"changed by onedsl: {'; '.join(self.changes)}"] if self.changes else []
+
+    def _added(self) -> dict[int, str]:
+        """Return what `repaired` says of the tensors that a call neither passes nor returns."""
+        if self.requested is None:
+            return {}
+        returned = {tensor.id for tensor in self.requested._tensors("out")}
+        computed = {tensor.id for tensor in self._tensors("out")}
+        filled = {number: f"filled with {value:g}" for number, value in self.constants}
+        return filled | dict.fromkeys(computed - returned, "dropped")
+
     def __str__(self) -> str:
         """Return one line for the graph and one for each op, tensor and partition."""
         lines = [f"graph of oneDNN {self.version}, {self.engine_kind}, {self.fpmath_mode}"]
+        added = self._added()
         for op in self.ops:
             attrs = ", ".join(f"{name}={value}" for name, value in op.attrs.items())
             lines.append(f"op {op.id}: {op.kind} ({attrs})")
             lines += [
-                f"  {side:<4}{tensor.id:>3} {name:<17}{tensor}" for side, name, tensor in op.ports
+                f"  {side:<4}{tensor.id:>3} {name:<17}{tensor}"
+                + (f", {added[tensor.id]} by onedsl" if tensor.id in added else "")
+                for side, name, tensor in op.ports
             ]
         lines = list(map(printable, lines))
         partitions, problem = self._partitions_or_problem()
         lines += [problem] if problem else map(str, partitions)
-        if self.changes:
-            lines.append(f"changed by onedsl: {'; '.join(self.changes)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._changed_lines()])

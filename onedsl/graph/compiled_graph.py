@@ -17,7 +17,7 @@ from ..runtime.run_log import RunRecord, log
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
-from ._defects import defects_of, limit_of, messages
+from ._defects import defects_of, limit_of, wrong_results
 from ._parts import PORTS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
 
@@ -226,7 +226,7 @@ class CompiledGraph:
         sides = list(self._inputs.values()), list(self._outputs.values())
         self._core = compile_graph(graph, *sides, self.num_threads, try_anyway=try_anyway)
         self.partitions = _partitions(graph.ops, self._core.partitions())
-        self.defects = messages(graph.ops, ("wrong",))
+        self.defects = wrong_results(graph.ops)
         self._in_place = _in_place_ports((graph.requested or graph).ops)
         self._record = run_record(
             "", graph, tuple(self._inputs), [*self._outputs], self.num_threads

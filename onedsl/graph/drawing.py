@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,18 @@ COLUMNS = {"in": (0.2, 3.9), "op": (5.0, 7.6), "out": (8.7, 12.4)}  # left and r
 
 
 def draw(
-    path: Path, title: str, ops: Sequence[GraphOp], partitions: Sequence[Partition], problem: str
+    path: Path,
+    title: str,
+    ops: Sequence[GraphOp],
+    partitions: Sequence[Partition],
+    problem: str,
+    changes: Sequence[str],
+    added: Mapping[int, str],
 ) -> None:
     """Draw the ops and partitions of a graph to an image file with one of the `SUFFIXES`.
 
-    `problem` is why there are no partitions, or "".
+    `problem` is why there are no partitions, or "". `added` describes tensors that a call neither
+    passes nor returns, by id.
     """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"path must end in {', '.join(SUFFIXES)}, got {path.name!r}")
@@ -46,7 +53,11 @@ def draw(
         for op in ops
     ]
     labels: dict[int, str] = {}
-    problems = textwrap.wrap(problem, 150, max_lines=4, placeholder=" …")
+    head = [
+        (line, color)
+        for text, color in ((problem, DEFECT), *((change, PARTITION) for change in changes))
+        for line in textwrap.wrap(text, 150, max_lines=4, placeholder=" …")
+    ]
     defects: dict[int, list[str]] = {}  # above the partition's first op, by the op's id
     for part in partitions:
         label, *lines = str(part).split("\n")
@@ -56,7 +67,7 @@ def draw(
             del labels[first]
             wrapped = [row for line in lines for row in textwrap.wrap(line.strip(), 150)]
             defects[first] = [label, *wrapped]
-    num_lines = len(problems) + sum(map(len, defects.values()))
+    num_lines = len(head) + sum(map(len, defects.values()))
     height = ROW_HEIGHT * sum(rows) + GAP * (len(ops) + 1) + LINE_HEIGHT * num_lines
     if height > MAX_HEIGHT:
         raise ValueError(
@@ -69,8 +80,8 @@ def draw(
     _text(axes, 0.2, 0.3, title, 100, size=12, weight="bold")
 
     top = GAP
-    for line in problems:
-        _text(axes, 0.2, top - 0.12, line, 150, size=9, color=DEFECT)
+    for line, color in head:
+        _text(axes, 0.2, top - 0.12, line, 150, size=9, color=color)
         top += LINE_HEIGHT
     bottoms: dict[int, float] = {}  # of the op that computes a tensor, by the tensor's id
     left, right = COLUMNS["op"]
@@ -88,7 +99,10 @@ def draw(
             step = (bottom - top) / max(len(tensors), 1)
             for i, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
                 y = top + (i + 0.5) * step
-                _box(axes, side, y - 0.25, y + 0.25, TENSOR, f"{tensor.id}: {name}", str(tensor))
+                note = added.get(tensor.id, "")
+                label = f"{tensor.id}: {name}{note and f', {note}'}"
+                dashes = "--" if note else "-"
+                _box(axes, side, y - 0.25, y + 0.25, TENSOR, label, str(tensor), linestyle=dashes)
                 ends = (COLUMNS["in"][1], left) if side == "in" else (right, COLUMNS["out"][0])
                 _arrow(axes, (ends[0], y), (ends[1], y))
         for tensor in op.inputs:
@@ -99,12 +113,21 @@ def draw(
     figure.savefig(path, dpi=110)
 
 
-def _box(axes: Any, column: str, top: float, bottom: float, color: str, *lines: str) -> None:
+def _box(
+    axes: Any,
+    column: str,
+    top: float,
+    bottom: float,
+    color: str,
+    *lines: str,
+    linestyle: str = "-",
+) -> None:
     from matplotlib.patches import Rectangle
 
     left, right = COLUMNS[column]
     corner, size = (left, top), (right - left, bottom - top)
-    axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="#555555"))
+    box = Rectangle(corner, *size, facecolor=color, edgecolor="#555555", linestyle=linestyle)
+    axes.add_patch(box)
     center = (left + right) / 2, (top + bottom) / 2
     width = int(13 * (right - left))  # in characters
     _text(axes, *center, "\n".join(lines), width, ha="center", va="center", size=8.5)
