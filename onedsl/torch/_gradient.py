@@ -88,13 +88,12 @@ def batch_norm_backward(
     return BatchNormGradients(*(t if kept else None for t, kept in zip(every, mask, strict=True)))
 
 
+# `sums` selects whether diff_gamma and diff_beta are computed.
 torch.library.define(
     "onedsl::batch_norm_backward",
     "(Tensor src, Tensor diff_dst, Tensor mean, Tensor variance, Tensor? gamma, float epsilon, "
     "str data_format, str statistics, bool sums) -> Tensor[]",
 )
-op = torch.ops.onedsl.batch_norm_backward.default
-"""The custom op. Its argument ``sums`` selects whether diff_gamma and diff_beta are computed."""
 
 
 class _BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
@@ -113,48 +112,31 @@ _operator = functools.lru_cache(maxsize=256)(_BatchNormTrainingBackward)
 
 
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
-def _backward(
-    src: Tensor,
-    diff_dst: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    gamma: Tensor | None,
-    epsilon: float,
-    data_format: str,
-    statistics: str,
-    sums: bool,
-) -> list[Tensor]:
-    operator = _operator(epsilon, data_format, statistics)
+def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
+    *others, epsilon, data_format, statistics, sums = arguments
     if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
         src = torch.empty_like(src).copy_(src.detach())
-    inputs = (t if t is None else t.detach() for t in (src, diff_dst, mean, variance, gamma))
-    gradients = operator(tuple(inputs), sums)
+    inputs = tuple(t if t is None else t.detach() for t in (src, *others))
+    gradients = _operator(epsilon, data_format, statistics)(inputs, sums)
     return [gradient for gradient in gradients if gradient is not None]
 
 
 @torch.library.register_fake("onedsl::batch_norm_backward")
-def _fake(
-    src: Tensor,
-    diff_dst: Tensor,
-    mean: Tensor,
-    variance: Tensor,
-    gamma: Tensor | None,
-    _epsilon: float,
-    data_format: str,
-    _statistics: str,
-    sums: bool,
-) -> list[Tensor]:
-    axis = parse_data_format(data_format).channel_axis
-    torch._check(diff_dst.shape == src.shape, lambda: "diff_dst must have src's shape")
-    for t in (mean, variance, gamma):
-        torch._check(
-            t is None or t.shape == src.shape[axis:][:1],
-            lambda: "mean, variance and gamma must have one value per channel of src",
-        )
-    for t in (diff_dst, mean, variance, gamma):
-        torch._check(
-            t is None or t.device == src.device, lambda: "all tensors must be on src's device"
-        )
+def _fake(src: Tensor, *arguments: Any) -> list[Tensor]:
+    diff_dst, mean, *others, _, data_format, _, sums = arguments
+    channels = src.shape[parse_data_format(data_format).channel_axis :][:1]
+    vectors = [t for t in (mean, *others) if t is not None]
+    checks = {
+        "diff_dst must have src's shape": diff_dst.shape == src.shape,
+        "mean, variance and gamma must have one value per channel of src": all(
+            t.shape == channels for t in vectors
+        ),
+        "all tensors must be on src's device": all(
+            t.device == src.device for t in (diff_dst, *vectors)
+        ),
+    }
+    for message, is_met in checks.items():
+        torch._check(is_met, lambda message=message: message)
     return [torch.empty_like(src)] + [mean.new_empty(mean.shape) for _ in range(2 * sums)]
 
 
@@ -173,11 +155,11 @@ def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
     src, diff_dst, mean, variance, gamma = ctx.saved_tensors
     data_format = parse_data_format(ctx.data_format)
     axes = data_format.summed_axes(src.ndim)
-    beside_src = data_format.broadcast_shape(src.shape)
+    channel_shape = data_format.broadcast_shape(src.shape)
     batch = ctx.statistics == "batch"
 
     def channels(t: Tensor | None, default: float) -> Tensor:
-        return mean.new_full((1,) * src.ndim, default) if t is None else t.reshape(beside_src)
+        return mean.new_full((1,) * src.ndim, default) if t is None else t.reshape(channel_shape)
 
     def average(t: Tensor) -> Tensor:
         return t.mean(axes, keepdim=True)
@@ -204,8 +186,7 @@ def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
     d_gamma = None if gamma is None else (r * (u * pg)).sum(axes).to(gamma.dtype)
     # Batch statistics are functions of src, frozen ones are constants: no gradients of their own.
     none = (None, None)
-    d_tensors = (d_src.to(src.dtype), d_diff_dst.to(src.dtype), *none, d_gamma)
-    return *d_tensors, *none, *none  # of the attributes
+    return d_src.to(src.dtype), d_diff_dst.to(src.dtype), *none, d_gamma, *none, *none
 
 
 torch.library.register_autograd(

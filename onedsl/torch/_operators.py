@@ -10,12 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import _core
 from ..operators.attributes import is_valid_epsilon
 from ..tensors.dtypes import MAX_RANK
-from ._gradient import op as _differentiable_gradient
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -79,14 +78,8 @@ def why_unsupported(src: Tensor, *vectors: Tensor | None, eps: float) -> str:
 
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
-def _fake_forward(
-    src: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    running_mean: Tensor | None,
-    *_: Any,
-) -> tuple[Tensor, ...]:
+def _fake_forward(src: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    _, _, _, running_mean, *_ = arguments
     mean = src.new_empty(src.shape[1], dtype=torch.float32)
     new = [mean.new_empty(0) if running_mean is None else torch.empty_like(mean) for _ in range(2)]
     return torch.empty_like(src), mean, torch.empty_like(mean), *new
@@ -105,60 +98,43 @@ def _fake_convolution_backward(*arguments: Any) -> Any:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    src, weight, bias, residual, *_, ctx.relu, ctx.clip = inputs
+    src, weight, bias, residual, *_, ctx.eps, ctx.relu, ctx.clip = inputs
     dst, mean, inverse_stddev, *_ = output
     ctx.mark_non_differentiable(*output[1:])
     saved = None if residual is None else dst
-    ctx.save_for_backward(src, weight, bias, mean, inverse_stddev, saved)
+    ctx.save_for_backward(src, weight, bias, saved, mean, inverse_stddev)
 
 
 def _backward(ctx: Any, diff_dst: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    src, weight, bias, mean, inverse_stddev, dst = ctx.saved_tensors
-    inputs = (diff_dst, src, mean, inverse_stddev, weight, bias, dst, ctx.relu, ctx.clip)
-    function = _differentiable if torch.is_grad_enabled() else batch_norm_training_backward
-    diff_src, diff_weight, diff_bias, diff_residual = function(*inputs)
-    return (
-        diff_src,
-        None if weight is None else diff_weight,
-        None if bias is None else diff_bias,
-        None if dst is None else diff_residual,
-        *[None] * 6,
-    )
-
-
-def _normalized(src: Tensor, mean: Tensor, scale: Tensor, *affine: Tensor | None) -> Tensor:
-    def beside_src(vector: Tensor) -> Tensor:
-        return vector.detach().reshape(-1, *[1] * (src.ndim - 2))
-
-    weight, bias = affine
-    scale = scale if weight is None else scale * weight
-    dst = (src - beside_src(mean)) * beside_src(scale)
-    return dst if bias is None else dst + beside_src(bias)
+    *inputs, mean, inverse_stddev = ctx.saved_tensors
+    src, *others = inputs
+    if torch.is_grad_enabled():
+        gradients = _differentiable(ctx, diff_dst, *inputs)
+    else:
+        gradients = batch_norm_training_backward(
+            diff_dst, src, mean, inverse_stddev, *others, ctx.relu, ctx.clip
+        )
+    pairs = zip(inputs, gradients, strict=True)
+    return *(None if given is None else gradient for given, gradient in pairs), *[None] * 6
 
 
 def _differentiable(
-    diff_dst: Tensor,
-    src: Tensor,
-    mean: Tensor,
-    inverse_stddev: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    dst: Tensor | None,
-    relu: bool,
-    clip: float | None,
-) -> tuple[Tensor, ...]:
-    """Compute the gradients with operators that can be differentiated again."""
-    variance = inverse_stddev.reciprocal().square()  # it contains eps
-    epsilon = 2.0**-149  # the smallest one, which changes no variance
-    if relu:
-        if dst is None:
-            dst = _normalized(src.detach(), mean, inverse_stddev, weight, bias)
-        mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
-        diff_dst = diff_dst.masked_fill(mask, 0)
-    gradients = _differentiable_gradient(
-        src, diff_dst, mean, variance, weight, epsilon, "NCX", "batch", True
+    ctx: Any, diff_dst: Tensor, *inputs: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """Compute the gradients by PyTorch's batch norm, whose gradient can be differentiated again."""
+    # Views, because hooks of the tensors themselves run when the outer gradient is complete.
+    *parameters, dst = (None if t is None else t.view_as(t) for t in inputs)
+    y = nn.functional.batch_norm(
+        parameters[0], None, None, *parameters[1:], training=True, eps=ctx.eps
     )
-    return *gradients, diff_dst
+    if ctx.relu:
+        dst = y if dst is None else dst
+        outside = dst <= 0 if ctx.clip is None else (dst <= 0) | (dst >= ctx.clip)
+        diff_dst = diff_dst.masked_fill(outside, 0)
+    needed = [t for t in parameters if t is not None and t.requires_grad]
+    found = torch.autograd.grad(y, needed, diff_dst, create_graph=True) if needed else ()
+    by_id = dict(zip(map(id, needed), found, strict=True))
+    return *(by_id.get(id(t)) for t in parameters), diff_dst
 
 
 torch.library.register_autograd(
