@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +18,6 @@ from typing import Any
 
 import torch
 import torch._inductor.config
-from torch import Tensor
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch._inductor.decomposition import select_decomp_table
@@ -68,31 +68,29 @@ def backend(
     finally:
         _counts.reset(token)
     if "onedsl" in report:
-        _log("a compiled graph", report, ("onedsl", "inductor"))
+        _log("a compiled graph", {name: report[name] for name in ("onedsl", "inductor")})
     elif _LOG.isEnabledFor(logging.INFO):
         return _log_first_run(compiled)
     return compiled
 
 
-def _log(graph: str, report: _Counts, names: tuple[str, ...]) -> None:
-    if any(report.values()):
+def _log(graph: str, counts: _Counts) -> None:
+    if any(counts.values()):
         parts = []
-        for name in names:
-            listed = "".join(f"; {n} {what}" for what, n in report[name].most_common())
-            parts.append(f"{report[name].total()} by {name}{listed}")
+        for name, described in counts.items():
+            listed = "".join(f"; {n} {what}" for what, n in described.most_common())
+            parts.append(f"{described.total()} by {name}{listed}")
         _LOG.info("batch norms of %s: %s", graph, " | ".join(parts))
 
 
 def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """Log the forward passes in the first run of a graph that was not traced in this process."""
-    first = True
+    runs = itertools.count()
 
     @functools.wraps(compiled)
     def run(*inputs: Any) -> Any:
-        nonlocal first
-        if not first:
+        if next(runs) > 0:
             return compiled(*inputs)
-        first = False
         counts, thread = collections.Counter[str](), threading.get_ident()
 
         def count(pass_: str, what: str, _: list[int]) -> None:
@@ -104,7 +102,7 @@ def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
             return compiled(*inputs)
         finally:
             _report.listen(count, False)
-            _log("a compiled graph from PyTorch's cache", {"onedsl": counts}, ("onedsl",))
+            _log("a compiled graph from PyTorch's cache", {"onedsl": counts})
 
     return run
 
@@ -146,15 +144,13 @@ def _table() -> dict[Any, Callable[..., Any]]:
     def forward(op: Any) -> Callable[..., Any]:
         plain = table[op]
 
-        def decomposition(
-            src: Tensor, weight: Tensor | None, bias: Tensor | None, *rest: Any
-        ) -> Any:
-            *running, training, momentum, eps = rest
+        def decomposition(*arguments: Any) -> Any:
+            src, weight, bias, *running, training, momentum, eps = arguments
             reason = why_unsupported(src, weight, bias, *running, eps=eps) if training else ""
             if reason:
                 _counts.get()["inductor"][f"for {reason}"] += 1
             if reason or not training:
-                return plain(src, weight, bias, *rest)
+                return plain(*arguments)
             statistics = running or (None, None)
             results = batch_norm_training(
                 src, weight, bias, None, *statistics, momentum, eps, False, None
@@ -163,21 +159,11 @@ def _table() -> dict[Any, Callable[..., Any]]:
 
         return decomposition
 
-    def backward(
-        diff_dst: Tensor,
-        src: Tensor,
-        weight: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        mean: Tensor | None,
-        inverse_stddev: Tensor | None,
-        train: bool,
-        eps: float,
-        output_mask: list[bool],
-    ) -> Any:
+    def backward(*arguments: Any) -> Any:
+        diff_dst, src, weight, _, _, mean, inverse_stddev, train, eps, mask = arguments
         if (
             train
-            and output_mask[0]
+            and mask[0]
             and mean is not None
             and inverse_stddev is not None
             and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype)
@@ -186,10 +172,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
             gradients = batch_norm_training_backward(
                 diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
             )
-            pairs = zip(gradients, output_mask, strict=False)
-            return tuple(g if wanted else None for g, wanted in pairs)
-        statistics = (running_mean, running_var, mean, inverse_stddev)
-        return plain_backward(diff_dst, src, weight, *statistics, train, eps, output_mask)
+            return tuple(g if wanted else None for g, wanted in zip(gradients, mask, strict=False))
+        return plain_backward(*arguments)
 
     forwards = (
         _aten._native_batch_norm_legit_functional.default,

@@ -147,12 +147,9 @@ def _swappable(target: Any, one: Any, other: Any, **rest: Any) -> list[_Call]:
     ]
 
 
-def _widened(pattern: Any) -> list[Any]:
-    return [pattern, _Call(_convert, a=pattern, dtype=torch.float32)]
-
-
-def _converted(pattern: Any) -> list[Any]:
-    return [pattern, _Call(_convert, a=pattern, dtype=_ANY)]
+def _converted(pattern: Any, dtype: Any) -> list[Any]:
+    """Return the patterns of a value that may have been converted to a type."""
+    return [pattern, _Call(_convert, a=pattern, dtype=dtype)]
 
 
 # What is fused
@@ -160,13 +157,15 @@ def _converted(pattern: Any) -> list[Any]:
 
 def _is_like_dst(value: Any, found: _Found) -> bool:
     """Return whether a node is a tensor of the shape and dtype of batch norm's result."""
-    kinds = []
-    for node in value, found["dst"]:
-        tensor = node.meta.get("val") if isinstance(node, Node) else None
-        if not isinstance(tensor, Tensor):
-            return False
-        kinds.append((tensor.shape, tensor.dtype, tensor.device))
-    return bool(kinds[0] == kinds[1])
+    tensor, dst = (
+        n.meta.get("val") if isinstance(n, Node) else None for n in (value, found["dst"])
+    )
+    return (
+        isinstance(tensor, Tensor)
+        and isinstance(dst, Tensor)
+        and bool(tensor.shape == dst.shape)
+        and (tensor.dtype, tensor.device) == (dst.dtype, dst.device)
+    )
 
 
 def _is_bound(value: Any, found: _Found) -> bool:
@@ -187,34 +186,25 @@ class _Fusion:
     """The patterns of a ReLU's result and of the gradient of the batch norm before it."""
 
     def __init__(self, has_residual: bool, has_clip: bool) -> None:
-        call = _Call(
-            batch_norm_training,
-            src=_Value("src"),
-            weight=_Value("weight"),
-            bias=_Value("bias"),
-            residual=None,
-            running_mean=_ANY,
-            running_var=_ANY,
-            momentum=_ANY,
-            eps=_ANY,
-            relu=False,
-            clip=None,
-        )
+        plain: dict[str, Any] = {"relu": False, "clip": None}
+        named = {name: _Value(name) for name in ("src", "weight", "bias")}
+        any_ = dict.fromkeys(("running_mean", "running_var", "momentum", "eps"), _ANY)
+        call = _Call(batch_norm_training, residual=None, **named, **any_, **plain)
         value: Any = _Value("dst", _Call(operator.getitem, a=_Value("batch_norm", call), b=0))
         if has_residual:
             residual = _Value("residual", condition=_is_like_dst)
             value = _swappable(_aten.add.Tensor, value, residual, alpha=1)
-        value = _widened(_Value("value", value, _is_like_dst))
+        value = _converted(_Value("value", value, _is_like_dst), torch.float32)
         if has_clip:
             low = _Call(_aten.clamp_min.default, self=value, min=0)
             clip = _Value("clip", condition=_is_bound)
             relu = _Call(_aten.clamp_max.default, self=low, max=clip)
         else:
             relu = _Call(_aten.relu.default, self=value)
-        self.result = _Value("result", _converted(relu), _is_like_dst)
+        self.result = _Value("result", _converted(relu, _ANY), _is_like_dst)
 
         # The ReLU's argument and result are on the same side of its bounds.
-        compared = _widened([_Same("value"), _Same("result")])
+        compared = _converted([_Same("value"), _Same("result")], torch.float32)
         self.comparisons = [_Call(_aten.le.Scalar, self=compared, other=0)]
         mask: Any = self.comparisons
         if has_clip:
@@ -229,7 +219,7 @@ class _Fusion:
             _Call(_aten.scalar_tensor.default, s=0, **options),
             _Call(_aten.full.default, size=_ANY, fill_value=0, **options),
         ]
-        diff_dst = _widened(_Value("diff_dst", condition=_is_like_dst))
+        diff_dst = _converted(_Value("diff_dst", condition=_is_like_dst), torch.float32)
         masked = _Call(_aten.where.self, condition=mask, self=zero, other=diff_dst)
         self.gradient = _Call(
             batch_norm_training_backward,
@@ -237,11 +227,10 @@ class _Fusion:
             inverse_stddev=_Call(operator.getitem, a=_Same("batch_norm"), b=2),
             src=_Same("src"),
             weight=_Same("weight"),
-            diff_dst=_Value("masked", _converted(masked), _is_like_dst),
+            diff_dst=_Value("masked", _converted(masked, _ANY), _is_like_dst),
             bias=None,
             dst=None,
-            relu=False,
-            clip=None,
+            **plain,
         )
 
 
