@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ..operators import attributes
+from ._layer import Layer
 from ._operators import batch_norm_training, why_unsupported
-from ._steps import count_step, in_fx, running_statistics
 
 
-class _Layer(nn.modules.batchnorm._BatchNorm):
+class _Layer(Layer):
     clip: float | None
 
     def __init__(
@@ -29,10 +29,8 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
         bias: bool = True,
         clip: float | None = None,
     ) -> None:
-        options = {} if bias else {"bias": False}  # older versions of PyTorch do not have it
-        super().__init__(
-            num_features, eps, momentum, affine, track_running_stats, device, dtype, **options
-        )
+        positional = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(*positional, bias=bias)
         self.clip = attributes.parse_clip(clip)
 
     def extra_repr(self) -> str:
@@ -42,10 +40,10 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
 
     def _run(self, src: Any, *residuals: Any) -> Any:
         if isinstance(src, torch.fx.Proxy):
-            return in_fx(self, src, *residuals)
+            return self._in_fx(src, *residuals)
         (residual,) = residuals or (None,)
         self._check_input_dim(src)
-        mean, variance = running_statistics(self)
+        mean, variance = self._running_statistics()
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
         given = (src, weight, bias, residual)
         if (
@@ -57,7 +55,7 @@ class _Layer(nn.modules.batchnorm._BatchNorm):
             and (residual is None or (residual.shape, residual.dtype) == (src.shape, src.dtype))
         ):
             dst, _, _, new_mean, new_variance = batch_norm_training(
-                src, weight, bias, residual, mean, variance, count_step(self), eps, True, clip
+                src, weight, bias, residual, mean, variance, self._count_step(), eps, True, clip
             )
             if mean is not None and variance is not None:
                 mean.copy_(new_mean)

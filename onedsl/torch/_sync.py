@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.totals import BatchNormMoments, BatchNormSums
+from ._layer import Layer
 from ._operators import TYPES
 from ._report import record
-from ._steps import count_step, in_fx, running_statistics
 
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
@@ -52,8 +52,10 @@ class _SyncBatchNorm(torch.autograd.Function):
         zeros = src.new_zeros(src.shape[1], dtype=torch.float32)
         dst, _, _, mean, variance = forward.apply(moments, detached, zeros, zeros, gamma, beta)
         if running_mean is not None and running_var is not None and moments.count > 0:
-            running = (running_mean, running_var)
-            _update_running(running, mean, variance, momentum, moments.count)
+            # By PyTorch's formula, in any dtype and strides.
+            unbiased = variance * (moments.count / (moments.count - 1))
+            for old, new in (running_mean, mean), (running_var, unbiased):
+                old.copy_(old.double() * (1 - momentum) + new.double() * momentum)
         ctx.save_for_backward(src, weight, bias, mean, variance)
         ctx.eps, ctx.group = eps, group
         _count("forward", weight, running_mean)
@@ -102,15 +104,6 @@ def _f32(channels: Tensor | None) -> Tensor | None:
     return None if channels is None else channels.detach().float().contiguous()
 
 
-def _update_running(
-    running: tuple[Tensor, Tensor], mean: Tensor, variance: Tensor, momentum: float, count: int
-) -> None:
-    """Update the running statistics, of any dtype and strides, by PyTorch's formula."""
-    unbiased = variance * (count / (count - 1))
-    for old, new in zip(running, (mean, unbiased), strict=True):
-        old.copy_(old.double() * (1 - momentum) + new.double() * momentum)
-
-
 # torch.compile breaks its graph at the next two functions. torch.compiler.disable does the same,
 # but it imports the compiler, which takes as long as importing PyTorch.
 @torch._disable_dynamo
@@ -140,7 +133,7 @@ def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
     checked.add(layer)
 
 
-class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+class SyncBatchNorm(Layer):
     """torch.nn.SyncBatchNorm for CPUs: batch norm with statistics of all processes' batches.
 
     Parameters
@@ -207,25 +200,22 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         *,
         bias: bool = True,
     ) -> None:
-        without_bias = {} if bias else {"bias": False}  # PyTorch 2.11 has no such parameter
-        super().__init__(
-            num_features, eps, momentum, affine, track_running_stats, device, dtype, **without_bias
-        )
+        positional = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(*positional, bias=bias)
         self.process_group = process_group
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         """Normalize the input."""
         if isinstance(input, torch.fx.Proxy):
-            return in_fx(self, input)
+            return self._in_fx(input)
         self._check_input_dim(input)
         group = self._group()
         if group is None:
             return super().forward(input)
         self._check(input)
         _check_channels(self, self.num_features, group)
-        statistics = running_statistics(self)
-        momentum = count_step(self)
-        return _synchronized(input, self.weight, self.bias, *statistics, momentum, self.eps, group)
+        vectors = (self.weight, self.bias, *self._running_statistics())
+        return _synchronized(input, *vectors, self._count_step(), self.eps, group)
 
     def _group(self) -> Group | None:
         """Return the group, or None in evaluation and if there is no other process."""
@@ -277,39 +267,26 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             If a layer of batch norm has a forward method of its own, for example with an
             activation. Nothing is changed then.
         """
+        norm = nn.modules.batchnorm._BatchNorm
         modules = module.named_modules(remove_duplicate=False)
-        layers = {
-            name: layer
-            for name, layer in modules
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
-        }
-        kinds = (nn.modules.batchnorm._BatchNorm, nn.SyncBatchNorm, cls)
+        layers = {name: layer for name, layer in modules if isinstance(layer, norm)}
         for name, layer in layers.items():
-            if type(layer).forward not in [kind.forward for kind in kinds]:
+            if type(layer).forward not in (norm.forward, nn.SyncBatchNorm.forward, cls.forward):
                 raise TypeError(
                     "batch-norm layers must have the forward method of torch.nn.BatchNorm1d to 3d, "
                     f"got {type(layer).__qualname__} at {name!r}. Split it into a layer of "
                     "torch.nn and the rest"
                 )
-        new = {layer: cls._of(layer, process_group) for layer in layers.values()}
+        attributes = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+        new: dict[nn.Module, SyncBatchNorm] = {}
+        for layer in layers.values():
+            new[layer] = cls(*(getattr(layer, name) for name in attributes), process_group)
+            new[layer]._parameters, new[layer]._buffers = layer._parameters, layer._buffers
+            new[layer].training = layer.training
         for name, layer in layers.items():
             if layer is not module:
                 module.set_submodule(name, new[layer])
         return new.get(module, module)
-
-    @classmethod
-    def _of(cls, layer: nn.modules.batchnorm._BatchNorm, group: Group | None) -> SyncBatchNorm:
-        new = cls(
-            layer.num_features,
-            layer.eps,
-            layer.momentum,
-            layer.affine,
-            layer.track_running_stats,
-            group,
-        )
-        new._parameters, new._buffers = layer._parameters, layer._buffers
-        new.training = layer.training
-        return new
 
 
 SyncBatchNorm.__module__ = "onedsl.torch"  # the name in saved models
