@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from .. import _core
 from ..operators.batch_norm_training_backward import BatchNormGradients
@@ -20,30 +21,20 @@ from ._mesh import MeshAxes
 
 
 def forward(
-    attributes: Attributes,
-    src: jax.Array,
-    gamma: jax.Array | None,
-    beta: jax.Array | None,
-    mesh_axes: MeshAxes = (),
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    attributes: Attributes, src: Array, *affine: Array | None, mesh_axes: MeshAxes = ()
+) -> tuple[Array, Array, Array]:
     """Normalize by the batch statistics; return dst, and mean and variance in f32."""
     axes, shape = summed_axes_and_shape(attributes, src)
     count = elements_per_channel(src, axes, mesh_axes)
     x = to_f32(src)
     mean = _psum(x.sum(axes), mesh_axes) / count
     variance = _psum(((x - mean.reshape(shape)) ** 2).sum(axes), mesh_axes) / count
-    return normalize(attributes, src, mean, variance, gamma, beta), mean, variance
+    return normalize(attributes, src, mean, variance, *affine), mean, variance
 
 
-def normalize(
-    attributes: Attributes,
-    src: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
-    beta: jax.Array | None,
-) -> jax.Array:
+def normalize(attributes: Attributes, *inputs: Any) -> Array:
     """Normalize by the given statistics."""
+    src, mean, variance, gamma, beta = inputs
     _, shape = summed_axes_and_shape(attributes, src)
     dst, _ = _xhat_and_rstd(attributes, src, mean, variance)
     if gamma is not None:
@@ -55,16 +46,12 @@ def normalize(
 
 def backward(
     attributes: Attributes,
-    src: jax.Array,
-    diff_dst: jax.Array,
-    mean: jax.Array,
-    variance: jax.Array,
-    gamma: jax.Array | None,
-    *,
-    sums: tuple[jax.Array, jax.Array] | None = None,
+    *inputs: Any,
+    sums: tuple[Array, Array] | None = None,
     mesh_axes: MeshAxes = (),
-) -> BatchNormGradients[jax.Array]:
+) -> BatchNormGradients[Array]:
     """Compute diff_src, diff_gamma and diff_beta. `sums` are the last two in f32, if known."""
+    src, diff_dst, mean, variance, gamma = inputs
     axes, shape = summed_axes_and_shape(attributes, src)
     xhat, rstd = _xhat_and_rstd(attributes, src, mean, variance)
     dy = to_f32(diff_dst)
@@ -80,8 +67,8 @@ def backward(
 
 
 def _xhat_and_rstd(
-    attributes: Attributes, src: jax.Array, mean: jax.Array, variance: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    attributes: Attributes, src: Array, mean: Array, variance: Array
+) -> tuple[Array, Array]:
     """Compute xhat = (src - mean) * rstd and rstd = 1 / sqrt(variance + epsilon), in f32."""
     _, shape = summed_axes_and_shape(attributes, src)
     rstd = 1 / jnp.sqrt(to_f32(variance) + attributes.epsilon)
@@ -89,7 +76,7 @@ def _xhat_and_rstd(
 
 
 def summed_axes_and_shape(
-    attributes: Attributes, src: jax.Array
+    attributes: Attributes, src: Array
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes over which statistics are summed, and src's shape with size 1 in these axes.
 
@@ -99,7 +86,7 @@ def summed_axes_and_shape(
     return data_format.summed_axes(src.ndim), data_format.broadcast_shape(src.shape)
 
 
-def elements_per_channel(src: jax.Array, axes: tuple[int, ...], mesh_axes: MeshAxes = ()) -> int:
+def elements_per_channel(src: Array, axes: tuple[int, ...], mesh_axes: MeshAxes = ()) -> int:
     """Return the number of elements per channel, on all devices along the mesh axes.
 
     The result for an empty src is 1 per device instead of 0, so that 0 / count is 0.
@@ -114,6 +101,6 @@ def _psum(value: Any, mesh_axes: MeshAxes) -> Any:
     return jax.lax.psum(value, mesh_axes) if mesh_axes else value
 
 
-def to_f32(array: jax.Array) -> jax.Array:
+def to_f32(array: Array) -> Array:
     """Convert an array to f32."""
     return array.astype(jnp.float32)
