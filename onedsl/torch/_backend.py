@@ -43,20 +43,7 @@ def backend(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Any:
-    """Compile a graph with inductor and onedsl's batch norm.
-
-    Parameters
-    ----------
-    model, inputs
-        The graph and its example inputs, from PyTorch.
-    mode, options
-        inductor's: see ``torch._inductor.list_mode_options`` and ``list_options``.
-
-    Returns
-    -------
-    Callable
-        The compiled graph.
-    """
+    """Return the graph, compiled by inductor with its mode and options, and onedsl's batch norm."""
     _add_layout_rules()
     config = torch._TorchCompileInductorWrapper(mode, options, None).config
     name = "joint_custom_pre_pass"

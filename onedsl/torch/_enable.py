@@ -187,10 +187,5 @@ def disable() -> None:
 
 
 def enabled() -> bool:
-    """Return whether `enable` is in effect.
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether `enable` is in effect."""
     return bool(_active)

@@ -280,7 +280,8 @@ class SyncBatchNorm(Layer):
         attributes = ("num_features", "eps", "momentum", "affine", "track_running_stats")
         new: dict[nn.Module, SyncBatchNorm] = {}
         for layer in layers.values():
-            new[layer] = cls(*(getattr(layer, name) for name in attributes), process_group)
+            options = {name: getattr(layer, name) for name in attributes}
+            new[layer] = cls(**options, process_group=process_group)
             new[layer]._parameters, new[layer]._buffers = layer._parameters, layer._buffers
             new[layer].training = layer.training
         for name, layer in layers.items():
