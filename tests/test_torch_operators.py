@@ -229,3 +229,22 @@ def test_second_derivatives_without_a_weight():
         (first,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), src)[0].double())
     assert torch.allclose(*found, rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_that_can_be_differentiated_again_are_the_same():
+    """Also if some inputs need no gradient; hooks of the inputs run once."""
+    values = torch.randn(4, 5, 3, 3), torch.randn(4, 5, 3, 3), torch.rand(5)
+    for needed in itertools.product([True, False], repeat=3):
+        tensors = [t.clone().requires_grad_(n) for t, n in zip(values, needed, strict=True)]
+        inputs = [t for t in tensors if t.requires_grad]
+        hooked: list[None] = []
+        for t in inputs:
+            t.register_hook(lambda gradient, hooked=hooked: hooked.append(None))
+        found = []
+        for create_graph in (False, True) if inputs else ():
+            src, residual, weight = tensors
+            dst = forward(src, weight, None, residual, None, None, 0.1, 1e-5, True, 1.5)[0]
+            found.append(torch.autograd.grad(dst.cos().sum(), inputs, create_graph=create_graph))
+        assert len(hooked) == 2 * len(inputs)
+        for first, again in zip(*found, strict=True):
+            assert torch.allclose(first, again, rtol=1e-4, atol=1e-5)
