@@ -20,6 +20,7 @@ import runpy
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -75,13 +76,16 @@ def _compare(runs: int) -> str | None:
     medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
     for name, found in [*medians.items()] * runs:
         command = [sys.executable, "-m", "onedsl.torch", "--measure", name, *sys.argv[1:]]
-        child = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+        with tempfile.TemporaryFile() as output:  # a pipe would wait for processes of the script
+            child = subprocess.run(command, stdout=output, check=False)
+            output.seek(0)
+            result = output.read().rpartition(b"\n")[2]
         if child.returncode != 0:
             return f"the script failed with {name}: exit status {child.returncode}"
-        times, summary = json.loads(child.stdout.splitlines()[-1])
-        if not times:
-            least = _WARM_UP + 2
-            return f"the script must call step() of an optimizer of torch.optim {least} times"
+        if not result.startswith(b"[["):
+            least = f"at least {_WARM_UP + 2} times"
+            return f"the script must call step() of an optimizer of torch.optim {least}"
+        times, summary = json.loads(result)
         found.append(statistics.median(times))
         print(f"{name:8} {found[-1] * 1e3:10.1f} ms per step", flush=True)
     old, new = map(statistics.median, medians.values())
@@ -109,7 +113,8 @@ def _time_steps(seconds: float) -> None:
     @atexit.register
     def print_result() -> None:
         times = [end - begin for begin, end in itertools.pairwise(ends[_WARM_UP:])]
-        print("\n" + json.dumps([times, str(summary)]))
+        if times:
+            print("\n" + json.dumps([times, str(summary)]), end="")
 
     register_optimizer_step_post_hook(after_step)
 
