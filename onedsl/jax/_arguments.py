@@ -63,8 +63,7 @@ def check(
     `others` are the inputs after src, in the schema's order. Return them, with 16-bit gamma and
     beta converted to f32 where the statistics are f32.
     """
-    tensor = array_info("src", src)
-    infos: list[validation.ArrayInfo | None] = [tensor]
+    infos: list[validation.ArrayInfo | None] = [array_info("src", src)]
     statistics_dtype, checked = "f32", []
     for port, given in zip(schema.inputs[1:], others, strict=True):
         value = given
@@ -75,11 +74,6 @@ def check(
             info, value = dataclasses.replace(info, dtype="f32"), value.astype(np.float32)
         infos.append(info)
         checked.append(value)
-    if not any(infos[1:]):
-        # check_inputs also checks src's rank, but needs a statistic: the default gamma. A src of
-        # too low rank has no channel axis, and gets the shape ().
-        shape = tensor.shape[data_format.channel_axis :][:1]
-        infos[1] = validation.ArrayInfo(shape, "f32")
     validation.check_inputs(schema, data_format.channel_axis, infos)
     return tuple(checked)
 
