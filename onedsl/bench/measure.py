@@ -31,15 +31,13 @@ class Row(Case):
     noisy: bool = False
     """Whether other programs used CPUs that the timed calls needed."""
 
-    def fastest_call(self, name: str) -> str | None:
-        """Return the name of an implementation's faster call, None if it did not run."""
-        calls = [call for call in (name, name + ALLOCATING) if call in self.seconds]
-        return min(calls, key=self.seconds.__getitem__, default=None)
+    def fastest_call(self, name: str) -> str:
+        """Return the name of the faster of an implementation's calls."""
+        return min(name, name + ALLOCATING, key=lambda call: self.seconds.get(call, math.inf))
 
     def time(self, name: str) -> float:
         """Return the seconds of the faster of an implementation's calls, NaN if it did not run."""
-        call = self.fastest_call(name)
-        return math.nan if call is None else self.seconds[call]
+        return self.seconds.get(self.fastest_call(name), math.nan)
 
     def floor(self, triad: str) -> float:
         """Return the minimum seconds of the algorithm at the memory bandwidth of a triad."""
@@ -48,7 +46,7 @@ class Row(Case):
     @property
     def best_triad(self) -> str:
         """Name of the triad whose kind of stores allows the algorithm the least time."""
-        return min((name for name in TRIADS if name in self.seconds), key=self.floor)
+        return min(TRIADS, key=self.floor)
 
     def floor_share(self, name: str) -> float:
         """Return the minimum time of the algorithm as a fraction of an implementation's time."""
@@ -61,13 +59,11 @@ def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row
     `calls` maps each case to its calls by name, as `implementations` returns them. Before each, the
     same implementation's calls with small tensors wake the threads.
     """
-    all_calls = {
-        (case, name): call for case, by_name in calls.items() for name, call in by_name.items()
-    }
+    named = {(case, name): call for case in calls for name, call in calls[case].items()}
     small = implementations(Case("", (16, 64), "f32", "NXC"))
-    warm_ups = {(case, name): small[name] for case, name in all_calls}
     monitor = NoiseMonitor()
-    samples = samples_of(all_calls, seconds=seconds, warm_ups=warm_ups)
+    warm_ups = {(case, name): small[name] for case, name in named}
+    samples = samples_of(named, seconds=seconds, warm_ups=warm_ups)
     noisy = monitor.is_noisy(_core.max_threads())
     return [
         Row(
@@ -141,12 +137,7 @@ def change_of(row: Row, earlier: Mapping[object, Row]) -> Change | None:
     if old is None:
         return None
     ratio = old.floor_share("onedsl") / row.floor_share("onedsl")
-    errors = [
-        r.noise[name]
-        for r in (row, old)
-        for name in (r.fastest_call("onedsl"), r.best_triad)
-        if name
-    ]
+    errors = [r.noise[n] for r in (row, old) for n in (r.fastest_call("onedsl"), r.best_triad)]
     return Change(ratio, ratio * math.hypot(*errors))
 
 
@@ -166,9 +157,8 @@ def machine_facts() -> dict[str, Any]:
 
 def describe_machine() -> str:
     """Return versions, instruction sets and threads in one line."""
-    return (
-        "onedsl {onedsl} ({native_isa}), oneDNN {onednn} ({onednn_isa}), {num_threads} threads"
-    ).format(**machine_facts())
+    line = "onedsl {onedsl} ({native_isa}), oneDNN {onednn} ({onednn_isa}), {num_threads} threads"
+    return line.format(**machine_facts())
 
 
 def cpu_field(name: str) -> str:

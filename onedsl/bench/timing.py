@@ -42,10 +42,8 @@ def samples_of(
     name, one value for each round. The rounds take `seconds` in total, but there are at least
     `MIN_ROUNDS`.
     """
-    timers = {name: timeit.Timer(call, timer=time.perf_counter) for name, call in calls.items()}
-    wakers = timers | {
-        name: timeit.Timer(call, timer=time.perf_counter) for name, call in (warm_ups or {}).items()
-    }
+    timers = {name: timeit.Timer(call) for name, call in calls.items()}
+    wakers = timers | {name: timeit.Timer(call) for name, call in (warm_ups or {}).items()}
     batches = {name: _calls_in(SAMPLE_SECONDS, timer) for name, timer in timers.items()}
     samples: dict[Name, list[float]] = {name: [] for name in calls}
     pause = PAUSE_SECONDS if _openmp_runtimes() > 1 else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -37,36 +37,6 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     if norm == 0 and error > 0:
         return float("inf")
     return error / norm if norm else error
-
-
-def compared(
-    actual: tuple[Any, ...] | Mapping[str, Any], expected: tuple[Any, ...]
-) -> Iterator[tuple[str, npt.NDArray[Any], float, float, float]]:
-    """Yield name, array, relative L2 error and tolerances of each member that is not None.
-
-    The second tolerance is that of oneDNN. `assert_close` documents both.
-    """
-    names = getattr(expected, "_fields", Gradients._fields)
-    if not isinstance(actual, Mapping):
-        if len(actual) != len(names) or len(expected) != len(names):
-            raise TypeError(
-                f"actual and expected must have {len(names)} members ({', '.join(names)}), got "
-                f"{len(actual)} and {len(expected)}"
-            )
-        actual = dict(zip(names, actual, strict=True))
-    given = [name for name, got in actual.items() if got is not None]
-    if not given or not set(given) <= set(names):
-        raise TypeError(
-            f"actual must have names among {', '.join(names)}, got "
-            f"{', '.join(given) or 'no arrays'}"
-        )
-    sum_error = ONEDNN_SUM_ERROR * math.sqrt(np.size(expected[0]) // max(np.size(expected[1]), 1))
-    for i, (name, want) in enumerate(zip(names, expected, strict=True)):
-        if name in given:
-            got = copied(actual[name])
-            tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
-            tolerance = tolerances[dtype_name(got.dtype, name)]
-            yield name, got, relative_l2(got, want), tolerance, tolerance + sum_error
 
 
 def assert_close(
@@ -105,17 +75,36 @@ def assert_close(
     """
     if backend not in ("auto", "onednn", "native"):
         raise ValueError(f'backend must be "auto", "onednn" or "native", got {backend!r}')
-    onednn = backend == "onednn"
-    for name, got, error, tolerance, for_onednn in compared(actual, expected):
-        limit = factor * (for_onednn if onednn else tolerance)
+    names = getattr(expected, "_fields", Gradients._fields)
+    if not isinstance(actual, Mapping):
+        if len(actual) != len(names) or len(expected) != len(names):
+            raise TypeError(
+                f"actual and expected must have {len(names)} members ({', '.join(names)}), got "
+                f"{len(actual)} and {len(expected)}"
+            )
+        actual = dict(zip(names, actual, strict=True))
+    given = {name: array for name, array in actual.items() if array is not None}
+    if not given or not given.keys() <= set(names):
+        found = ", ".join(given) or "no arrays"
+        raise TypeError(f"actual must have names among {', '.join(names)}, got {found}")
+    num_summed = np.size(expected[0]) // max(np.size(expected[1]), 1)
+    for i, (name, want) in enumerate(zip(names, expected, strict=True)):
+        if name not in given:
+            continue
+        got = copied(given[name])
+        tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
+        for_native = factor * tolerances[dtype_name(got.dtype, name)]
+        for_onednn = for_native + factor * ONEDNN_SUM_ERROR * math.sqrt(num_summed)
+        limit = for_onednn if backend == "onednn" else for_native
+        error = relative_l2(got, want)
         if error <= limit:
             continue
         message = (
             f"{name} must be within {limit:.3g} (relative L2) of the reference, got "
             f"{error:.3g} ({got.dtype.name}, shape {got.shape})"
         )
-        if onednn:
+        if backend == "onednn":
             message += ". oneDNN sums in f32, which this tolerance includes"
-        elif error <= factor * for_onednn:
+        elif error <= for_onednn:
             message += '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'
         raise AssertionError(message)
