@@ -99,11 +99,11 @@ def _read(path: Path) -> Graph:
     with options.user_input(path), path.open("rb") as opened:
         content = opened.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            raise ValueError("it must have at most 1 MiB: few graphs have that many ops")
+            raise ValueError("graph must have at most 1 MiB: few graphs have that many ops")
         try:
             graph = Graph.from_json(content.decode())
         except UnicodeDecodeError:
-            raise ValueError("it must be a JSON text file, got binary data") from None
+            raise ValueError("graph must be a JSON text file, got binary data") from None
         if graph.engine_kind != "cpu":
             raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
         check_graph(graph.ops)
