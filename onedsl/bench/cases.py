@@ -43,24 +43,19 @@ class Operation(NamedTuple):
     operator: type[Any]
     inputs: tuple[str, ...]  # arguments of src's shape
     written: int = 1  # number of results of src's shape
-    read_twice: int = 1  # number of tensors that both passes, `reduce` and `apply`, access
     options: Mapping[str, bool] = {}  # further arguments of a call
 
 
-_GRADIENT = ("src", "diff_dst")
+_GRADIENT = ("src", "diff_dst")  # the tensors that both passes, `reduce` and `apply`, read
 
 OPERATIONS = {
-    "backward": Operation(BatchNormTrainingBackward, _GRADIENT, read_twice=2),
+    "backward": Operation(BatchNormTrainingBackward, _GRADIENT),
     "forward": Operation(BatchNormForwardTraining, ("src",)),
     "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",)),
-    "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT, read_twice=2),
+    "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT),
     "add-relu-forward": Operation(BatchNormReLUForwardTraining, ("src", "residual")),
     "add-relu-backward": Operation(
-        BatchNormReLUTrainingBackward,
-        (*_GRADIENT, "dst"),
-        written=2,
-        read_twice=2,
-        options={"residual": True},
+        BatchNormReLUTrainingBackward, (*_GRADIENT, "dst"), 2, {"residual": True}
     ),
 }
 
@@ -104,8 +99,8 @@ class Case:
         """
         operation = OPERATIONS[self.operation]
         in_cache = self.data_format == "NCX" and len(self.shape) > 2
-        once = len(operation.inputs) + operation.written
-        return once if in_cache else once + operation.read_twice
+        again = 0 if in_cache else len({*_GRADIENT} & {*operation.inputs})
+        return len(operation.inputs) + operation.written + again
 
     def floor_in_triads(self, non_temporal: bool) -> float:
         """Return the minimum time of the algorithm, in units of the time of a triad.
