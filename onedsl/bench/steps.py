@@ -55,7 +55,7 @@ def measure(case: Case, batch: int, size: int, processes: int) -> Result:
     """Time the steps of all ways in alternating processes.
 
     Each of the `processes` processes of a way times steps of a batch of images of `size` x `size`
-    pixels. ValueError contains the last line of a failed process's error.
+    pixels. ChildProcessError contains the last line of a failed process's error.
     """
     monitor = NoiseMonitor()
     found: list[dict[str, tuple[float, float]]] = []
@@ -77,10 +77,6 @@ def measure(case: Case, batch: int, size: int, processes: int) -> Result:
     )
 
 
-class StepError(Exception):
-    """A process that measures training steps failed, for example because memory is short."""
-
-
 def _run(case: Case, way: str, batch: int, size: int) -> tuple[float, float]:
     """Run a process and return what `train` returns there."""
     command = [sys.executable, "-m", __name__, json.dumps([*case, way, batch, size])]
@@ -89,7 +85,7 @@ def _run(case: Case, way: str, batch: int, size: int) -> tuple[float, float]:
     child = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if child.returncode:
         lines = child.stderr.strip().splitlines() or [f"exit status {child.returncode}"]
-        raise StepError(f"{' '.join(case)}, {way}: {lines[-1]}")
+        raise ChildProcessError(f"{' '.join(case)}, {way}: {lines[-1]}")
     seconds, faults = json.loads(child.stdout.splitlines()[-1])
     return seconds, faults
 

@@ -297,12 +297,7 @@ def _bench_steps(
             raise options.InputError(f"--dtype must be f32 or bf16 with --step, got {dtype!r}")
     if importlib.util.find_spec("torch") is None:
         raise click.UsageError("--step needs PyTorch: pip install 'onedsl[torch]'")
-    try:
-        results = [
-            steps.measure(case, batch, size, processes) for case in progress(cases, "measuring")
-        ]
-    except steps.StepError as error:
-        raise options.InputError(str(error)) from error
+    results = [steps.measure(case, batch, size, processes) for case in progress(cases, "measuring")]
     conditions = (
         f"{batch} images of {size} x {size}, {processes} processes of {steps.ROUNDS} steps for each"
         " way"
