@@ -79,17 +79,16 @@ def run_process(rank: int, store: str, options: argparse.Namespace) -> None:
         times = measure_layer(rank, channels, side, options)
         if rank == 0:
             totals = [t + number * seconds for t, seconds in zip(totals, times, strict=True)]
-            show(channels, side, number, *times)
+            show((channels, side, number), *times)
     if rank == 0:
-        show("all", "", sum(number for *_, number in LAYERS), *totals)
+        show(("all", "", sum(number for *_, number in LAYERS)), *totals)
     distributed.destroy_process_group()
 
 
-def show(*cells: object) -> None:
-    """Print a row of the table: three labels and three times in seconds."""
-    labels, (own, synchronized, whole) = cells[:3], map(float, map(str, cells[3:]))
-    times = f"{1e3 * own:>16.2f}{1e3 * synchronized:>16.2f}{1e3 * whole:>16.2f}"
-    print("".join(f"{label:>16}" for label in labels), f"{times}{whole / synchronized:>16.2f}")
+def show(labels: tuple[object, ...], own: float, synchronized: float, whole: float) -> None:
+    """Print a row of the table from three times in seconds."""
+    numbers = 1e3 * own, 1e3 * synchronized, 1e3 * whole, whole / synchronized
+    print(*(f"{label:>15}" for label in labels), *(f"{number:>15.2f}" for number in numbers))
 
 
 def main() -> None:
@@ -99,7 +98,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="repetitions of each measurement")
     parser.add_argument("--megabytes", type=float, default=128, help="of inputs to alternate")
     options = parser.parse_args()
-    print("".join(f"{title:>16}" for title in TITLES))
+    print(*(f"{title:>15}" for title in TITLES))
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(run_process, (f"file://{folder}/store", options), 2)
 
