@@ -274,7 +274,7 @@ def titles(rows: Sequence[Row]) -> tuple[str, str]:
         if ratios := [speedup(row, name) for row in compared]:
             gains.append(f"{geometric_mean(ratios):.1f} times as fast as {name}")
     layers = ", ".join(dict.fromkeys(row.workload for row in rows))
-    subtitle = [f"Layers (N, X, C): {layers}. Geometric means."]
+    subtitle = [f"Layers (N, X, C): {layers}." + (" Geometric means." if gains else "")]
     subtitle += [benchmark.describe_machine(), *_noise(rows)[:1]]
     return f"onedsl: {' and '.join(gains)}".removesuffix(": "), "\n".join(subtitle)
 
