@@ -2,68 +2,32 @@
 
 #include <pthread.h>
 
-#include <condition_variable>
-#include <mutex>
-
-#include "../core/no_destructor.hpp"
-
 namespace onedsl::onednn {
 namespace {
 
-// Not a std::shared_mutex: it admits new readers while a writer waits, so that a fork could wait
-// forever, and a child cannot unlock what a thread of its parent has locked.
-struct State {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int holders = 0;  // threads that hold a guard
-  int forks = 0;    // waiting or in progress
-};
+// Calls of oneDNN read, forks write. New readers wait while a writer waits, so that a fork need not
+// wait for more than the calls in progress; a std::shared_mutex does not promise that.
+constexpr pthread_rwlock_t unlocked = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+pthread_rwlock_t calls = unlocked;
 
-NoDestructor<State>& state() {
-  static NoDestructor<State> instance;
-  return instance;
-}
-
-// Guards of this thread. Only the first one waits for forks: a second one would wait for a fork
-// that waits for the first.
+// Guards of this thread. Only the first one locks: a second one would wait for a fork that waits
+// for the first.
 thread_local int depth = 0;
 
-void before_fork() {
-  State& s = *state();
-  std::unique_lock<std::mutex> lock(s.mutex);
-  ++s.forks;
-  s.changed.wait(lock, [&] { return s.holders == 0; });
-  lock.release();  // stays locked until after the fork
-}
-
-void after_fork_in_parent() {
-  State& s = *state();
-  --s.forks;
-  s.mutex.unlock();
-  s.changed.notify_all();
-}
-
-// The child has one thread, which holds no guard.
-void after_fork_in_child() { state().renew(); }
-
+// The child cannot unlock what a thread of its parent has locked. It has one thread, which holds no
+// guard.
 [[maybe_unused]] const int registered =
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    pthread_atfork([] { pthread_rwlock_wrlock(&calls); }, [] { pthread_rwlock_unlock(&calls); },
+                   [] { calls = unlocked; });
 
 }  // namespace
 
 ForkGuard::ForkGuard() {
-  if (depth++ > 0) return;
-  State& s = *state();
-  std::unique_lock<std::mutex> lock(s.mutex);
-  s.changed.wait(lock, [&] { return s.forks == 0; });
-  ++s.holders;
+  if (depth++ == 0) pthread_rwlock_rdlock(&calls);
 }
 
 ForkGuard::~ForkGuard() {
-  if (--depth > 0) return;
-  State& s = *state();
-  const std::lock_guard<std::mutex> lock(s.mutex);
-  if (--s.holders == 0 && s.forks > 0) s.changed.notify_all();
+  if (--depth == 0) pthread_rwlock_unlock(&calls);
 }
 
 }  // namespace onedsl::onednn
