@@ -7,8 +7,8 @@
 
 namespace onedsl {
 
-// An op of oneDNN's Graph API, or a fusion of one with a ReLU. A new operation needs an enumerator
-// here and a row in `signatures::all` (operation.hpp).
+// An op of oneDNN's Graph API, or a fusion of one with a ReLU. `signatures::all` (operation.hpp) is
+// indexed by it; CONTRIBUTING.md lists what else a new operation needs.
 enum class Operation : std::uint8_t {
   training_backward,
   forward_training,

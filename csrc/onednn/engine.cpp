@@ -2,8 +2,6 @@
 
 #include <oneapi/dnnl/dnnl_debug.h>
 
-#include "../core/no_destructor.hpp"
-
 namespace onedsl::onednn {
 
 std::tuple<int, int, int> version() {
@@ -37,11 +35,12 @@ std::string missing_isa(const DataType data) {
 std::string build_hash() { return dnnl_version()->hash; }
 
 // Created at the first use, not at import: the package must be importable with a oneDNN that cannot
-// create its CPU engine, such as the SYCL build without an OpenCL CPU device.
+// create its CPU engine, such as the SYCL build without an OpenCL CPU device. Never destroyed,
+// because daemon threads may use it during process exit.
 const dnnl::engine& cpu_engine() {
-  static NoDestructor<dnnl::engine> engine([] {
+  static const dnnl::engine* const engine = [] {
     try {
-      return dnnl::engine(dnnl::engine::kind::cpu, 0);
+      return new dnnl::engine(dnnl::engine::kind::cpu, 0);
     } catch (const dnnl::error& error) {
       throw OneDNNError(
           name() + " (CPU runtime " + cpu_runtime() +
@@ -51,7 +50,7 @@ const dnnl::engine& cpu_engine() {
               "that needs an OpenCL CPU device.",
           status_name(error));
     }
-  });
+  }();
   return *engine;
 }
 

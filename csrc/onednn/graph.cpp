@@ -30,8 +30,9 @@ constexpr Names<Layout, 3> layouts = {
     {{"strided", Layout::strided}, {"any", Layout::any}, {"opaque", Layout::opaque}}};
 
 using Property = logical_tensor::property_type;
-constexpr Names<Property, 2> properties = {
-    {{"constant", Property::constant}, {"variable", Property::variable}}};
+constexpr Names<Property, 3> properties = {{{"undef", Property::undef},
+                                            {"constant", Property::constant},
+                                            {"variable", Property::variable}}};
 
 using Kind = op::kind;
 constexpr Names<Kind, 7> kinds = {{
@@ -70,50 +71,50 @@ Value value_in(const Names<Value, n>& names, const std::string& name) {
   throw std::invalid_argument("onedsl does not pass \"" + name + "\" to oneDNN");
 }
 
-// ---- Conversion between graphs as data and oneDNN's objects ----
+// ---- Conversion between tuples and oneDNN's objects ----
 
-logical_tensor to_onednn(const TensorView& view) {
-  const Type type = value_in(types, view.type);
-  const Property property =
-      view.property == "undef" ? Property::undef : value_in(properties, view.property);
-  if (view.layout == "strided") return {view.id, type, view.dims, view.strides, property};
-  return {view.id, type, view.dims, value_in(layouts, view.layout), property};
+logical_tensor to_onednn(const TensorTuple& tuple) {
+  const auto& [id, type, dims, strides, layout, property] = tuple;
+  if (dims.size() != strides.size()) {
+    throw std::invalid_argument("dims and strides must have equal lengths");
+  }
+  const Type known_type = value_in(types, type);
+  const Property known_property = value_in(properties, property);
+  if (layout == "strided") return {id, known_type, dims, strides, known_property};
+  return {id, known_type, dims, value_in(layouts, layout), known_property};
 }
 
-std::vector<logical_tensor> to_onednn(const std::vector<TensorView>& views) {
+std::vector<logical_tensor> to_onednn(const TensorTuples& tuples) {
   std::vector<logical_tensor> tensors;
-  for (const TensorView& view : views) tensors.push_back(to_onednn(view));
+  for (const TensorTuple& tuple : tuples) tensors.push_back(to_onednn(tuple));
   return tensors;
 }
 
-op to_onednn(const NodeView& node) {
-  op result(node.id, value_in(kinds, node.kind), to_onednn(node.inputs), to_onednn(node.outputs),
-            node.name);
-  for (const auto& [name, value] : node.attributes) {
-    const Attribute attribute = value_in(attribute_names, name);
-    std::visit([&](const auto& v) { result.set_attr(attribute, v); }, value);
+op to_onednn(const Node& node) {
+  const auto& [id, name, kind, attributes, inputs, outputs] = node;
+  op result(id, value_in(kinds, kind), to_onednn(inputs), to_onednn(outputs), name);
+  for (const auto& [attribute, value] : attributes) {
+    const Attribute known = value_in(attribute_names, attribute);
+    std::visit([&](const auto& v) { result.set_attr(known, v); }, value);
   }
   return result;
 }
 
-TensorView view_of(const logical_tensor& tensor) {
+TensorTuple to_tuple(const logical_tensor& tensor) {
   const Layout layout = tensor.get_layout_type();
-  TensorView view{tensor.get_id(),          name_in(types, tensor.get_data_type()),
-                  tensor.get_dims(),        {},
-                  name_in(layouts, layout), name_in(properties, tensor.get_property_type())};
-  if (layout == Layout::strided) view.strides = tensor.get_strides();
-  return view;
+  return {tensor.get_id(),          name_in(types, tensor.get_data_type()),
+          tensor.get_dims(),        layout == Layout::strided ? tensor.get_strides() : Sizes(),
+          name_in(layouts, layout), name_in(properties, tensor.get_property_type())};
 }
 
-std::vector<TensorView> views_of(const std::vector<logical_tensor>& tensors) {
-  std::vector<TensorView> views;
-  for (const logical_tensor& tensor : tensors) views.push_back(view_of(tensor));
-  return views;
-}
-
-PartitionView view_of(const dnnl::graph::partition& partition) {
+PartitionTuple to_tuple(const dnnl::graph::partition& partition) {
+  const auto to_tuples = [](const std::vector<logical_tensor>& tensors) {
+    TensorTuples tuples;
+    for (const logical_tensor& tensor : tensors) tuples.push_back(to_tuple(tensor));
+    return tuples;
+  };
   return {partition.get_id(), partition.get_ops(), partition.is_supported(),
-          views_of(partition.get_input_ports()), views_of(partition.get_output_ports())};
+          to_tuples(partition.get_input_ports()), to_tuples(partition.get_output_ports())};
 }
 
 // ---- Partitions ----
@@ -121,7 +122,7 @@ PartitionView view_of(const dnnl::graph::partition& partition) {
 // oneDNN sorts them topologically.
 std::vector<dnnl::graph::partition> partition(const Nodes& nodes) {
   dnnl::graph::graph graph(dnnl::engine::kind::cpu);
-  for (const NodeView& node : nodes) graph.add_op(to_onednn(node));
+  for (const Node& node : nodes) graph.add_op(to_onednn(node));
   graph.finalize();
   return graph.get_partitions();
 }
@@ -129,37 +130,49 @@ std::vector<dnnl::graph::partition> partition(const Nodes& nodes) {
 // For error messages.
 std::string kinds_of(const Nodes& nodes) {
   std::string names;
-  for (const NodeView& node : nodes) names += (names.empty() ? "" : " + ") + node.kind;
+  for (const Node& node : nodes) names += (names.empty() ? "" : " + ") + std::get<2>(node);
   return names;
 }
 
 DataType data_type_of(const std::string& name) {
-  for (const DataType type : {DataType::f32, DataType::bf16, DataType::f16}) {
-    if (name == name_of(type)) return type;
+  constexpr Names<DataType, 3> own = {
+      {{"f32", DataType::f32}, {"bf16", DataType::bf16}, {"f16", DataType::f16}}};
+  return value_in(own, name);
+}
+
+std::vector<Port> ports_of(const TensorTuples& tuples) {
+  std::vector<Port> ports;
+  for (const auto& [id, type, dims, strides, layout, property] : tuples) {
+    ports.push_back({id, ports.size(), data_type_of(type), dims});
   }
-  throw std::invalid_argument("onedsl does not pass \"" + name + "\" to oneDNN");
+  return ports;
+}
+
+const Port* find(const std::vector<Port>& ports, const std::size_t id) {
+  const auto is_it = [&](const Port& port) { return port.id == id; };
+  const auto found = std::find_if(ports.begin(), ports.end(), is_it);
+  return found == ports.end() ? nullptr : &*found;
 }
 
 constexpr std::size_t line = 64;  // bytes of a cache line
 
 }  // namespace
 
-std::vector<PartitionView> partitions_of(const Nodes& nodes) {
+std::vector<PartitionTuple> partitions_of(const Nodes& nodes) {
   const ForkGuard guard;
   return translate("partitioning the graph of " + kinds_of(nodes), [&] {
-    std::vector<PartitionView> views;
-    for (const dnnl::graph::partition& part : partition(nodes)) views.push_back(view_of(part));
-    return views;
+    std::vector<PartitionTuple> tuples;
+    for (const dnnl::graph::partition& part : partition(nodes)) tuples.push_back(to_tuple(part));
+    return tuples;
   });
 }
 
-CompiledGraph::CompiledGraph(Nodes nodes, std::vector<TensorView> inputs,
-                             std::vector<TensorView> outputs, Constants constants,
-                             const int num_threads)
+CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
+                             Constants constants, const int num_threads)
     : guard_(std::in_place),
       nodes_(std::move(nodes)),
-      inputs_(std::move(inputs)),
-      outputs_(std::move(outputs)),
+      inputs_(ports_of(inputs)),
+      outputs_(ports_of(outputs)),
       constants_(std::move(constants)),
       name_(kinds_of(nodes_)) {
   compile(num_threads);
@@ -178,45 +191,37 @@ void CompiledGraph::compile(const int num_threads) {
     for (const dnnl::graph::partition& part : partition(nodes_)) {
       if (!part.is_supported()) break;
       covered += part.get_ops_num();
-      Step& step = steps_.emplace_back();
-      step.view = view_of(part);
-      step.partition = part.compile(part.get_input_ports(), part.get_output_ports(), cpu_engine());
-      step.inputs = add_slots(part.get_input_ports());
-      step.outputs = add_slots(part.get_output_ports());
+      const auto inputs = part.get_input_ports();
+      const auto outputs = part.get_output_ports();
+      steps_.push_back(
+          {part, part.compile(inputs, outputs, cpu_engine()), side_of(inputs), side_of(outputs)});
     }
     if (covered != nodes_.size()) {
       raise("compiling the graph of " + name_, "the partition is not supported", "unimplemented");
     }
   });
-  bind_slots();
+  assign_slots();
   num_threads_ = num_threads;
   generation_ = fork_generation();
 }
 
-std::vector<dnnl::graph::tensor> CompiledGraph::add_slots(
-    const std::vector<logical_tensor>& tensors) {
-  std::vector<dnnl::graph::tensor> made;
+CompiledGraph::Side CompiledGraph::side_of(const std::vector<logical_tensor>& tensors) {
+  Side side;
   for (const logical_tensor& t : tensors) {
-    made.emplace_back(t, cpu_engine(), nullptr);
     Slot& slot = slots_[t.get_id()];
     slot.type = data_type_of(name_in(types, t.get_data_type()));
     slot.bytes = std::max(slot.bytes, t.get_mem_size());
+    side.slots.push_back(&slot);
+    side.tensors.emplace_back(t, cpu_engine(), nullptr);
   }
-  return made;
+  return side;
 }
 
-void CompiledGraph::bind_slots() {
-  const auto bind = [&](const std::vector<TensorView>& ports,
-                        std::optional<Port> Slot::* const port) {
-    for (std::size_t i = 0; i < ports.size(); ++i) {
-      const auto slot = slots_.find(ports[i].id);
-      if (slot != slots_.end()) slot->second.*port = Port{i, data_type_of(ports[i].type)};
-    }
-  };
-  bind(inputs_, &Slot::input);
-  bind(outputs_, &Slot::output);
+void CompiledGraph::assign_slots() {
   scratch_bytes_ = line;
   for (auto& [id, slot] : slots_) {
+    slot.input = find(inputs_, id);
+    slot.output = find(outputs_, id);
     const auto constant = constants_.find(id);
     if (constant != constants_.end()) {
       slot.constant.assign(slot.bytes / sizeof(float), constant->second);
@@ -240,7 +245,7 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
     slot.memory = scratch.get() + slot.offset;
     if (!slot.constant.empty()) {
       slot.memory = slot.constant.data();
-    } else if (slot.input) {
+    } else if (slot.input != nullptr) {
       const void* const own = inputs.at(slot.input->index);
       if (slot.input->type == slot.type) {
         // oneDNN has one type for inputs and outputs; it does not write to inputs.
@@ -248,45 +253,43 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
       } else {
         convert(slot.input->type, own, slot.type, slot.memory, slot.count());
       }
-    } else if (slot.output && slot.output->type == slot.type) {
+    } else if (slot.output != nullptr && slot.output->type == slot.type) {
       slot.memory = outputs.at(slot.output->index);
     }
   }
   translate("running " + name_, [&] {
     for (Step& step : steps_) {
-      set_memory(step.view.inputs, step.inputs);
-      set_memory(step.view.outputs, step.outputs);
-      step.partition.execute(stream_, step.inputs, step.outputs);
+      for (Side* const side : {&step.inputs, &step.outputs}) {
+        for (std::size_t i = 0; i < side->slots.size(); ++i) {
+          side->tensors[i].set_data_handle(side->slots[i]->memory);
+        }
+      }
+      step.compiled.execute(stream_, step.inputs.tensors, step.outputs.tensors);
     }
     stream_.wait();
   });
   for (const auto& [id, slot] : slots_) {
-    if (slot.output && slot.output->type != slot.type) {
+    if (slot.output != nullptr && slot.output->type != slot.type) {
       void* const own = outputs.at(slot.output->index);
       convert(slot.type, slot.memory, slot.output->type, own, slot.count());
     }
   }
 }
 
-void CompiledGraph::set_memory(const std::vector<TensorView>& views,
-                               std::vector<dnnl::graph::tensor>& tensors) {
-  for (std::size_t i = 0; i < views.size(); ++i) {
-    tensors[i].set_data_handle(slots_.at(views[i].id).memory);
-  }
-}
-
-std::vector<PartitionView> CompiledGraph::partitions() {
+std::vector<PartitionTuple> CompiledGraph::partitions() {
   const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
   return translate("inspecting the graph of " + name_, [&] {
-    std::vector<PartitionView> views;
+    std::vector<PartitionTuple> tuples;
     for (const Step& step : steps_) {
-      PartitionView& view = views.emplace_back(step.view);
-      for (std::vector<TensorView>* const tensors : {&view.inputs, &view.outputs}) {
-        for (TensorView& t : *tensors) t = view_of(step.partition.query_logical_tensor(t.id));
+      auto& [id, ops, supported, inputs, outputs] = tuples.emplace_back(to_tuple(step.partition));
+      for (TensorTuples* const tensors : {&inputs, &outputs}) {
+        for (TensorTuple& t : *tensors) {
+          t = to_tuple(step.compiled.query_logical_tensor(std::get<0>(t)));
+        }
       }
     }
-    return views;
+    return tuples;
   });
 }
 

@@ -7,17 +7,43 @@
 #include <oneapi/dnnl/dnnl_graph.hpp>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "../core/types.hpp"
 #include "fork_guard.hpp"
-#include "graph_view.hpp"
 
 // Graphs of oneDNN's Graph API. Nothing here works around limits of oneDNN: see onedsl/graph.
 namespace onedsl::onednn {
 
+// Graphs as data, which Python passes as tuples. Strings are oneDNN's names.
+
+using Sizes = std::vector<std::int64_t>;
+// A logical tensor: id, dtype, dims, strides in elements, layout, property. There are as many
+// strides as dims, none in results whose layout is not strided.
+using TensorTuple = std::tuple<std::size_t, std::string, Sizes, Sizes, std::string, std::string>;
+using TensorTuples = std::vector<TensorTuple>;
+using Attributes = std::vector<std::pair<std::string, std::variant<bool, float, std::string>>>;
+// An op: id, name, kind, attributes, inputs, outputs.
+using Node =
+    std::tuple<std::size_t, std::string, std::string, Attributes, TensorTuples, TensorTuples>;
+using Nodes = std::vector<Node>;
+// A partition: id, ids of the ops, whether it is supported, inputs, outputs.
+using PartitionTuple =
+    std::tuple<std::size_t, std::vector<std::size_t>, bool, TensorTuples, TensorTuples>;
+
 // Returns the partitions into which oneDNN divides a graph, in execution order.
-std::vector<PartitionView> partitions_of(const Nodes& nodes);
+std::vector<PartitionTuple> partitions_of(const Nodes& nodes);
+
+// An array that a call passes.
+struct Port {
+  std::size_t id;     // of the logical tensor
+  std::size_t index;  // in the call
+  DataType type;
+  Sizes dims;
+};
 
 // A graph that oneDNN compiled for a number of OpenMP threads; a forked child compiles it again,
 // for one thread. Throws UnsupportedError if oneDNN does not support a partition.
@@ -28,7 +54,7 @@ class CompiledGraph {
   // `inputs` and `outputs` are the tensors that a call passes, by id. Their types may differ from
   // those of the graph, one of the two being f32: then runs convert them. All other tensors of the
   // graph are in own memory, filled with a number if `constants` has one.
-  CompiledGraph(Nodes nodes, std::vector<TensorView> inputs, std::vector<TensorView> outputs,
+  CompiledGraph(Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
                 Constants constants, int num_threads);
   ~CompiledGraph();
   CompiledGraph(const CompiledGraph&) = delete;
@@ -40,46 +66,46 @@ class CompiledGraph {
   // compiled partition may run twice at the same time (its issue 4381 reports a crash).
   void execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
 
-  const std::vector<TensorView>& inputs() const noexcept { return inputs_; }
-  const std::vector<TensorView>& outputs() const noexcept { return outputs_; }
-  std::vector<PartitionView> partitions();  // with the tensors as compiled
+  const std::vector<Port>& inputs() const noexcept { return inputs_; }
+  const std::vector<Port>& outputs() const noexcept { return outputs_; }
+  std::vector<PartitionTuple> partitions();  // with the tensors as compiled
 
  private:
-  struct Step {
-    dnnl::graph::compiled_partition partition;
-    PartitionView view;
-    std::vector<dnnl::graph::tensor> inputs, outputs;
-  };
-  struct Port {
-    std::size_t index;  // of the array that a call passes
-    DataType type;
-  };
   // The memory of a logical tensor.
   struct Slot {
     DataType type = DataType::f32;
     std::size_t bytes = 0;
-    std::optional<Port> input, output;
+    const Port* input = nullptr;
+    const Port* output = nullptr;
     std::vector<float> constant;
     std::size_t offset = 0;  // in the scratch memory of a run
     void* memory = nullptr;  // in this run
 
     std::size_t count() const noexcept { return bytes / size_of(type); }
     bool needs_scratch() const noexcept {
-      const std::optional<Port>& port = input ? input : output;
-      return constant.empty() && !(port && port->type == type);
+      const Port* const port = input != nullptr ? input : output;
+      return constant.empty() && (port == nullptr || port->type != type);
     }
+  };
+  // The inputs or the outputs of a partition.
+  struct Side {
+    std::vector<Slot*> slots;
+    std::vector<dnnl::graph::tensor> tensors;
+  };
+  struct Step {
+    dnnl::graph::partition partition;
+    dnnl::graph::compiled_partition compiled;
+    Side inputs, outputs;
   };
 
   void compile(int num_threads);
-  std::vector<dnnl::graph::tensor> add_slots(
-      const std::vector<dnnl::graph::logical_tensor>& tensors);
-  void bind_slots();
-  void set_memory(const std::vector<TensorView>& views, std::vector<dnnl::graph::tensor>& tensors);
+  Side side_of(const std::vector<dnnl::graph::logical_tensor>& tensors);
+  void assign_slots();
 
   // Held by the constructor and the destructor. The first member, so that it is released last.
   std::optional<ForkGuard> guard_;
   Nodes nodes_;
-  std::vector<TensorView> inputs_, outputs_;
+  std::vector<Port> inputs_, outputs_;
   Constants constants_;
   std::string name_;
   std::mutex mutex_;  // of all members below

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "../core/errors.hpp"
 #include "../core/geometry.hpp"
+#include "../core/problem.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
@@ -20,11 +20,9 @@
 #include "../torch/kernels.hpp"
 #include "../xla/handlers.hpp"
 #include "arrays.hpp"
-#include "bind_graph.hpp"
-#include "call.hpp"
+#include "bindings.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
-#include "run_log.hpp"
 
 namespace py = pybind11;
 
@@ -61,10 +59,6 @@ void bind_types(py::module_& module) {
 py::handle onednn_error;
 py::handle unsupported_error;
 
-void raise_in_python(const py::handle type, const OneDNNError& error) {
-  PyErr_SetObject(type.ptr(), type(error.what(), error.status()).ptr());
-}
-
 void bind_errors(py::module_& module) {
   module.def(
       "set_error_types",
@@ -76,10 +70,10 @@ void bind_errors(py::module_& module) {
   py::register_local_exception_translator([](const std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
-    } catch (const UnsupportedError& error) {
-      raise_in_python(unsupported_error, error);
-    } catch (const OneDNNError& error) {
-      raise_in_python(onednn_error, error);
+    } catch (const onednn::OneDNNError& error) {
+      const bool unsupported = dynamic_cast<const onednn::UnsupportedError*>(&error) != nullptr;
+      const py::handle type = unsupported ? unsupported_error : onednn_error;
+      PyErr_SetObject(type.ptr(), type(error.what(), error.status).ptr());
     }
   });
 }
@@ -169,7 +163,8 @@ void bind_frameworks(py::module_& module) {
 }  // namespace
 }  // namespace onedsl
 
-// Needs no GIL: mutable state that threads share has a mutex of its own, or is atomic.
+// Needs no GIL: state that threads share has a mutex of its own, is atomic, or is set only once,
+// before its first use.
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "onedsl's extension. Private: use the package onedsl.";
   onedsl::bind_types(module);

@@ -4,8 +4,8 @@
 
 #include "../native/execute.hpp"
 #include "../torch/call_log.hpp"
+#include "bindings.hpp"
 #include "gil.hpp"
-#include "run_log.hpp"
 
 namespace py = pybind11;
 

@@ -5,8 +5,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "../core/no_destructor.hpp"
-
 namespace onedsl::torch {
 
 const StableInterface* api = nullptr;
@@ -30,8 +28,8 @@ Symbol find(const char* const name) {
 void load() {
   std::uint64_t (*const version)() = find("aoti_torch_abi_version");
   if (version() < oldest_version) throw std::runtime_error("PyTorch must be 2.11 or newer");
-  static NoDestructor<StableInterface> stable_interface;
-  api = &*stable_interface;
+  static const StableInterface stable_interface;
+  api = &stable_interface;
 }
 
 const CpuKernels& cpu_kernels() {

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace onedsl {
+
+// Registers Operator and a function for signatures.
+void bind_operator(pybind11::module_& module);
+// Registers CompiledGraph and graph_partitions: oneDNN's graphs in Python.
+void bind_graph(pybind11::module_& module);
+// Registers the functions of the run log, which call onedsl/runtime/run_log.py.
+void bind_run_log(pybind11::module_& module);
+
+}  // namespace onedsl
