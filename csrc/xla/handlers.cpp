@@ -22,10 +22,7 @@ namespace onedsl::xla {
 namespace {
 
 // The call is not one that onedsl.jax makes.
-class InvalidCall : public std::invalid_argument {
- public:
-  using std::invalid_argument::invalid_argument;
-};
+using InvalidCall = std::invalid_argument;
 
 [[noreturn]] void reject(const char* const argument, const char* const why) {
   throw InvalidCall(std::string(argument) + " " + why);
@@ -90,8 +87,7 @@ struct Kind {
 // axes.
 class Call {
  public:
-  Call(const abi::Call& call, const Operation operation)
-      : outputs_(signature_of(operation).outputs) {
+  Call(const abi::Call& call, const Operation operation) {
     const Signature& signature = signature_of(operation);
     const auto given = static_cast<std::size_t>(call.arguments.count);
     const bool all = given == signature.inputs.count();
@@ -99,53 +95,46 @@ class Call {
     if (!all && given != signature.inputs.count() - signature.optional.count()) {
       throw InvalidCall("there must be one array for each input of the op");
     }
-    if (static_cast<std::size_t>(call.results.count) != outputs_.count()) {
+    if (static_cast<std::size_t>(call.results.count) != signature.outputs.count()) {
       throw InvalidCall("there must be one array for each output of the op");
     }
     PerPort<Input, const abi::Buffer*> inputs;
     std::int64_t next = 0;
     signature.inputs.for_each([&](const Input port) {
-      if (!all && signature.optional.has(port)) return;
-      inputs_.add(port);
-      inputs[port] = &buffer(call.arguments, next++);
+      if (all || !signature.optional.has(port)) inputs[port] = &buffer(call.arguments, next++);
     });
-    const Geometry geometry = set_kinds(call.attributes, *inputs[Input::src], *inputs[Input::mean]);
-    inputs_.for_each([&](const Input port) { in_[port] = memory(port, *inputs[port]); });
+    problem_.operation = operation;
+    problem_.inputs = present(inputs);
+    problem_.outputs = signature.outputs;
+    set_kinds(call.attributes, *inputs[Input::src], *inputs[Input::mean]);
+    problem_.inputs.for_each(
+        [&](const Input port) { ports_.in[port] = memory(port, *inputs[port]); });
     next = 0;
-    outputs_.for_each(
-        [&](const Output port) { out_[port] = memory(port, buffer(call.results, next++)); });
-
-    OpConfig config;
-    config.operation = operation;
-    config.attributes.epsilon =
-        scalar<double>(call.attributes, "epsilon", abi::f64, "must be an f64");
-    if (!is_valid_epsilon(config.attributes.epsilon)) {
-      reject("epsilon", "must be positive and finite");
-    }
-    if (integer(call.attributes, "frozen") != 0) config.statistics = Statistics::frozen;
-    problem_ = {config, geometry, tensors_.type, statistics_.type, inputs_, outputs_};
+    problem_.outputs.for_each(
+        [&](const Output port) { ports_.out[port] = memory(port, buffer(call.results, next++)); });
+    double& epsilon = problem_.attributes.epsilon;
+    epsilon = scalar<double>(call.attributes, "epsilon", abi::f64, "must be an f64");
+    if (!is_valid_epsilon(epsilon)) reject("epsilon", "must be positive and finite");
+    if (integer(call.attributes, "frozen") != 0) problem_.statistics = Statistics::frozen;
   }
 
-  void run() const {
-    for (std::int64_t item = 0; item < items_; ++item) {
-      const auto address = [&](char* const begin, const bool is_tensor) {
-        return begin + item * (is_tensor ? tensors_ : statistics_).item_bytes;
-      };
-      Ports ports;
-      inputs_.for_each(
-          [&](const Input port) { ports.in[port] = address(in_[port], is_tensor(port)); });
-      outputs_.for_each(
-          [&](const Output port) { ports.out[port] = address(out_[port], is_tensor(port)); });
-      native::execute(problem_, max_threads(), ports);
+  void run() {
+    for (; items_ > 0; --items_) {
+      native::execute(problem_, max_threads(), ports_);
+      problem_.inputs.for_each([&](const Input port) {
+        ports_.in[port] = static_cast<const char*>(ports_.in[port]) + kind_of(port).item_bytes;
+      });
+      problem_.outputs.for_each([&](const Output port) {
+        ports_.out[port] = static_cast<char*>(ports_.out[port]) + kind_of(port).item_bytes;
+      });
     }
   }
 
  private:
-  // Returns the geometry of an item of src.
-  Geometry set_kinds(const abi::Attributes& attributes, const abi::Buffer& src,
-                     const abi::Buffer& mean) {
-    tensors_.type = type_of(src);
-    statistics_.type = type_of(mean);
+  void set_kinds(const abi::Attributes& attributes, const abi::Buffer& src,
+                 const abi::Buffer& mean) {
+    tensors_.type = problem_.data = type_of(src);
+    statistics_.type = problem_.statistics_type = type_of(mean);
     const TypePair types{tensors_.type, statistics_.type};
     if (std::find(supported_types.begin(), supported_types.end(), types) == supported_types.end()) {
       reject("mean", "must be f32, or bf16 where src is bf16");
@@ -163,6 +152,7 @@ class Call {
         dense_geometry(View{tensors_.type, nullptr, rank, shape, strides.data()},
                        ChannelAxes{1} << static_cast<unsigned>(channel_axis));
     if (!geometry) reject("src", "has too many elements");
+    problem_.geometry = *geometry;
     items_ = 1;
     for (const std::int64_t* size = src.sizes; size != shape; ++size) {
       if (__builtin_mul_overflow(items_, *size, &items_)) reject("the batch", "has too many items");
@@ -173,12 +163,16 @@ class Call {
     statistics_.shape.push_back(geometry->channels);
     statistics_.item_bytes =
         geometry->channels * static_cast<std::int64_t>(size_of(statistics_.type));
-    return *geometry;
   }
 
   template <class Port>
-  char* memory(const Port port, const abi::Buffer& array) const {
-    const Kind& kind = is_tensor(port) ? tensors_ : statistics_;
+  const Kind& kind_of(const Port port) const {
+    return is_tensor(port) ? tensors_ : statistics_;
+  }
+
+  template <class Port>
+  void* memory(const Port port, const abi::Buffer& array) const {
+    const Kind& kind = kind_of(port);
     if (type_of(array) != kind.type) {
       reject(name_of(port),
              is_tensor(port) ? "must have the type of src" : "must have the type of mean");
@@ -187,16 +181,13 @@ class Call {
       reject(name_of(port),
              is_tensor(port) ? "must have the shape of src" : "must have one value per channel");
     }
-    return static_cast<char*>(array.data);
+    return array.data;
   }
 
-  OutputSet outputs_;
-  InputSet inputs_;
-  Kind tensors_, statistics_;
-  std::int64_t items_ = 0;  // of the batch
-  PerPort<Input, char*> in_;
-  PerPort<Output, char*> out_;
   Problem problem_;
+  Kind tensors_, statistics_;
+  std::int64_t items_ = 0;  // of the batch that have not run
+  Ports ports_;             // of the next item
 };
 
 // Counts the calls in progress. XLA makes the calls of several devices at the same time, each on a
