@@ -166,7 +166,7 @@ def test_absent_arguments(runs, absent):
     assert runs() == [FORWARD, BACKWARD]
 
 
-@pytest.mark.parametrize("kind", ["expanded", "strided", "other order"])
+@pytest.mark.parametrize("kind", ["expanded", "strided", "other order", "unaligned"])
 @modes
 def test_diff_dst_of_another_layout(runs, kind, train):
     src, diff_dst = inputs(2, "f32")
@@ -174,6 +174,9 @@ def test_diff_dst_of_another_layout(runs, kind, train):
         "expanded": lambda t: t[..., :1, :1].expand_as(src),
         "strided": lambda t: t.repeat_interleave(2, -1)[..., ::2],
         "other order": lambda t: t.to(memory_format=torch.channels_last),
+        "unaligned": lambda t: torch.frombuffer(
+            bytearray(1) + t.numpy().tobytes(), dtype=t.dtype, offset=1
+        ).view(t.shape),
     }[kind](diff_dst)
     weight, _, mean, variance = state(5)
     got = check_backward(

@@ -51,10 +51,14 @@ bool View::same_layout(const View& other) const noexcept {
 }
 
 bool View::overlaps(const View& other) const noexcept {
-  const auto begin = reinterpret_cast<std::uintptr_t>(data);
-  const auto other_begin = reinterpret_cast<std::uintptr_t>(other.data);
-  return bytes() != 0 && other.bytes() != 0 && begin < other_begin + other.bytes() &&
-         other_begin < begin + bytes();
+  return overlap(data, bytes(), other.data, other.bytes());
+}
+
+bool overlap(const void* const a, const std::size_t a_bytes, const void* const b,
+             const std::size_t b_bytes) noexcept {
+  const auto a_begin = reinterpret_cast<std::uintptr_t>(a);
+  const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
+  return a_bytes != 0 && b_bytes != 0 && a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
 }
 
 }  // namespace onedsl

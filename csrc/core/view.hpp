@@ -24,9 +24,10 @@ struct View {
   bool is_c_contiguous() const noexcept;
   bool same_shape(const View& other) const noexcept;   // and type
   bool same_layout(const View& other) const noexcept;  // type, shape and strides
-
-  // For dense arrays only. Empty arrays overlap nothing.
-  bool overlaps(const View& other) const noexcept;
+  bool overlaps(const View& other) const noexcept;     // for dense arrays only
 };
+
+// Return whether two ranges of bytes overlap. Empty ones overlap nothing.
+bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) noexcept;
 
 }  // namespace onedsl

@@ -57,7 +57,7 @@ OpConfig op_config(const Operation operation, const ReLU& relu, const void* cons
 }  // namespace
 
 Source read_source(const Tensor& tensor) {
-  const View v = view_of(tensor);
+  const View v = aligned_view_of(tensor);
   if (v.rank < 2 || v.rank > max_rank) throw Unsupported("inputs of this rank");
   const std::optional<Geometry> geometry = dense_geometry(v, ChannelAxes{1} << 1);
   if (!geometry) throw Unsupported("strided inputs");
@@ -92,7 +92,7 @@ InLayoutOfSource in_layout_of(const Source& source, const Tensor& tensor) {
   if (!v.same_shape(source.view)) {
     throw Unsupported("tensors whose shape or dtype is not the input's");
   }
-  if (v.same_layout(source.view)) return {v.data, nullptr};
+  if (v.is_aligned() && v.same_layout(source.view)) return {v.data, nullptr};
   OwnedTensor copy = empty_like(source.view);
   check(api->copy(copy.get(), &tensor, 0));
   const void* const data = memory_of<void>(*copy);

@@ -42,7 +42,7 @@ struct Affine {
 Affine read_affine(const OptionalTensor& weight, const OptionalTensor& bias, std::int64_t channels);
 
 // The elements of a tensor of src's shape and type in src's memory layout. They are copied if the
-// layout differs.
+// layout differs or if they are unaligned.
 struct InLayoutOfSource {
   const void* data = nullptr;
   OwnedTensor copy;

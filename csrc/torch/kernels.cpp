@@ -81,27 +81,19 @@ Source read_like_pytorch(const Tensor& tensor) {
 // PyTorch's kernel updates the running statistics before it reads the other arguments.
 void check_running(const Source& source, const Affine& affine, const float* const mean,
                    const float* const variance) {
-  const std::ptrdiff_t length = source.geometry.channels;
-  const std::ptrdiff_t stride = 1;
-  const auto vector = [&](const float* const data) {
-    View view;
-    view.data = reinterpret_cast<char*>(const_cast<float*>(data));
-    view.rank = 1;
-    view.shape = &length;
-    view.strides = &stride;
-    return view;
-  };
-  const auto check = [&](const float* const updated, const View& other) {
-    if (updated != nullptr && other.data != nullptr && vector(updated).overlaps(other)) {
+  const std::size_t bytes = static_cast<std::size_t>(source.geometry.channels) * sizeof(float);
+  const auto check = [&](const float* const updated, const void* const other,
+                         const std::size_t other_bytes) {
+    if (updated != nullptr && other != nullptr && overlap(updated, bytes, other, other_bytes)) {
       throw Unsupported("running statistics that share memory with another argument");
     }
   };
   for (const float* const updated : {mean, variance}) {
-    check(updated, source.view);
-    check(updated, vector(affine.gamma));
-    check(updated, vector(affine.beta));
+    check(updated, source.view.data, source.view.bytes());
+    check(updated, affine.gamma, bytes);
+    check(updated, affine.beta, bytes);
   }
-  check(mean, vector(variance));
+  check(mean, variance, bytes);
 }
 
 Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,

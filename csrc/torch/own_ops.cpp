@@ -37,18 +37,6 @@ Source read_or_copy(const Tensor& tensor) {
   }
 }
 
-// Reads a tensor like src, or an aligned copy of it.
-InLayoutOfSource read_or_copy(const Source& source, const Tensor& tensor) {
-  try {
-    return in_layout_of(source, tensor);
-  } catch (const Unsupported&) {
-    OwnedTensor aligned = make(api->clone, &tensor);
-    InLayoutOfSource read = in_layout_of(source, *aligned);
-    if (read.copy == nullptr) read.copy = std::move(aligned);
-    return read;
-  }
-}
-
 const char* description(const bool relu, const bool addition) {
   if (!relu) return "onedsl compiled alone";
   return addition ? "onedsl with addition and ReLU" : "onedsl with ReLU";
@@ -69,7 +57,7 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   new_variance = tracked ? make(api->clone, &*running_var) : empty_vector(0);
   Running running;
   if (tracked) running = {*new_mean, *new_variance, momentum};
-  const InLayoutOfSource addend = residual ? read_or_copy(source, *residual) : InLayoutOfSource{};
+  const InLayoutOfSource addend = residual ? in_layout_of(source, *residual) : InLayoutOfSource{};
   Inputs inputs;
   inputs[Input::gamma] = affine.gamma;
   inputs[Input::beta] = affine.beta;
@@ -89,8 +77,8 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
   const Source source = read_or_copy(src);
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
-  const InLayoutOfSource diff_dst = read_or_copy(source, diff_dst_tensor);
-  const InLayoutOfSource dst = dst_tensor ? read_or_copy(source, *dst_tensor) : InLayoutOfSource{};
+  const InLayoutOfSource diff_dst = in_layout_of(source, diff_dst_tensor);
+  const InLayoutOfSource dst = dst_tensor ? in_layout_of(source, *dst_tensor) : InLayoutOfSource{};
   Inputs inputs;
   inputs[Input::diff_dst] = diff_dst.data;
   inputs[Input::mean] = f32_vector(mean, channels);

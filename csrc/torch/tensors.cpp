@@ -80,15 +80,20 @@ View view_of(const Tensor& tensor) {
   view.rank = get(api->rank, &tensor);
   view.shape = get(api->sizes, &tensor);
   view.strides = get(api->strides, &tensor);
-  if (!view.is_aligned()) throw Unsupported("unaligned tensors");
   return view;
+}
+
+View aligned_view_of(const Tensor& tensor) {
+  const View v = view_of(tensor);
+  if (!v.is_aligned()) throw Unsupported("unaligned tensors");
+  return v;
 }
 
 const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
   if (get(api->type, &tensor) != api->f32()) {
     throw Unsupported("parameters and statistics other than float32");
   }
-  const View v = view_of(tensor);
+  const View v = aligned_view_of(tensor);
   if (v.rank != 1 || v.shape[0] != length) {
     throw Unsupported("parameters and statistics whose length is not the number of channels");
   }

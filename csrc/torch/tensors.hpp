@@ -46,8 +46,9 @@ class Unsupported : public std::invalid_argument {
 
 // The following functions throw Unsupported.
 
-// Returns a view of an aligned, strided CPU tensor of a supported type.
+// Return a view of a strided CPU tensor of a supported type.
 View view_of(const Tensor& tensor);
+View aligned_view_of(const Tensor& tensor);
 
 // Returns the elements of a contiguous vector of f32 of `length` elements.
 const float* f32_vector(const Tensor& tensor, std::int64_t length);
