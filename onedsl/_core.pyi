@@ -89,9 +89,6 @@ class Operator:
         shape: Sequence[int],
         strides: Sequence[int],
         statistics: DataType,
-        stats_shape: Sequence[int],
-        given: Sequence[bool],
-        all_outputs: bool,
     ) -> dict[str, Any] | None: ...
 
 TensorTuple = tuple[int, str, Sequence[int], Sequence[int], str, str]

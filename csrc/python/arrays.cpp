@@ -51,19 +51,6 @@ std::optional<View> view_of_numpy(const py::array& array) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::optional<View> view(const py::handle object) {
-  const bool is_ndarray =
-      reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
-  if (!is_ndarray && py::isinstance<py::array>(object)) return std::nullopt;
-  std::optional<View> result =
-      is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object)) : borrow(object);
-  return result && result->is_aligned() ? result : std::nullopt;
-}
-
-namespace {
-
 const py::dtype& dtype_of(const DataType type) {
   return types().dtypes[static_cast<std::size_t>(type)];
 }
@@ -80,6 +67,15 @@ std::vector<py::ssize_t> byte_strides(const View& v) {
 }
 
 }  // namespace
+
+std::optional<View> view(const py::handle object) {
+  const bool is_ndarray =
+      reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
+  if (!is_ndarray && py::isinstance<py::array>(object)) return std::nullopt;
+  std::optional<View> result =
+      is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object)) : borrow(object);
+  return result && result->is_aligned() ? result : std::nullopt;
+}
 
 py::array array_over(const View& v, const py::handle owner) {
   py::array array(dtype_of(v.type), std::vector<py::ssize_t>(v.shape, v.shape + v.rank),

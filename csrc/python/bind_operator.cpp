@@ -9,6 +9,7 @@
 #include "../core/threads.hpp"
 #include "../native/execute.hpp"
 #include "../native/run.hpp"
+#include "bindings.hpp"
 #include "call.hpp"
 
 namespace py = pybind11;
@@ -74,22 +75,15 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
   return std::tuple(found->outer, found->channels, found->inner);
 }
 
-// Returns the geometry and, if the tensors have elements, how the kernels run a call that is not in
-// place. None if they cannot run it. Strides are in elements, and `given` has an item per input.
+// Returns the geometry and, if the tensors have elements, how the kernels run a call that passes
+// all inputs, computes all outputs, and is not in place. None if they cannot run it. Strides are in
+// elements.
 py::object kernel_info(const Operator& op, const DataType data, const Sizes& shape,
-                       const Sizes& strides, const DataType statistics, const Sizes& stats_shape,
-                       const std::vector<bool>& given, const bool all_outputs) {
-  InputSet inputs;
-  std::size_t next = 0;
-  op.signature().inputs.for_each([&](const Input port) {
-    if (given.at(next++)) inputs.add(port);
-  });
+                       const Sizes& strides, const DataType statistics) {
   if (strides.size() != shape.size()) {
     throw std::invalid_argument("kernel_info: shape and strides must have equal lengths");
   }
-  const Sizes dense = c_strides(static_cast<py::ssize_t>(stats_shape.size()), stats_shape.data());
-  const std::optional<Problem> problem = op.problem(
-      view_of(data, shape, strides), view_of(statistics, stats_shape, dense), inputs, all_outputs);
+  const std::optional<Problem> problem = op.problem(view_of(data, shape, strides), statistics);
   if (!problem) return py::none();
   const auto [outer, channels, inner] = problem->geometry;
   py::dict info;
@@ -104,7 +98,6 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   info["row"] = kernel.order.row;
   info["segments"] = kernel.order.segments;
   info["chunks"] = kernel.order.chunks;
-  info["chunk_rows"] = kernel.order.chunk_rows;
   info["threads"] = kernel.schedule.threads;
   info["own_panels"] = kernel.schedule.own_panels;
   info["panel"] = kernel.schedule.panel;
@@ -157,8 +150,7 @@ void bind_operator(py::module_& module) {
       .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true), py::pos_only())
       .def("kernel_info", &kernel_info, py::kw_only(), py::arg("data"), py::arg("shape"),
-           py::arg("strides"), py::arg("statistics"), py::arg("stats_shape"), py::arg("given"),
-           py::arg("all_outputs").noconvert());
+           py::arg("strides"), py::arg("statistics"));
 }
 
 }  // namespace onedsl

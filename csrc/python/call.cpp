@@ -254,11 +254,11 @@ py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& in
   });
 }
 
-std::optional<Problem> Operator::problem(const View& src, const View& mean, const InputSet given,
-                                         const bool all_outputs) const {
-  const std::optional<Geometry> geometry = geometry_of(src, &mean);
+std::optional<Problem> Operator::problem(const View& src, const DataType statistics) const {
+  const std::optional<Geometry> geometry = geometry_of(src, nullptr);
   if (!geometry) return std::nullopt;
-  return Problem{schema_.config, *geometry, src.type, mean.type, given, outputs(all_outputs)};
+  return Problem{schema_.config, *geometry,          src.type,
+                 statistics,     signature().inputs, signature().outputs};
 }
 
 }  // namespace onedsl

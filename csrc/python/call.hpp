@@ -77,9 +77,9 @@ class Operator {
   pybind11::object run_graph(onednn::CompiledGraph& graph, const pybind11::tuple& inputs,
                              bool all_outputs, const pybind11::object& out) const;
 
-  // Returns the problem of calls with such arrays, nullopt if the kernels cannot run it.
-  std::optional<Problem> problem(const View& src, const View& mean, InputSet given,
-                                 bool all_outputs) const;
+  // Returns the problem of calls that pass all inputs and compute all outputs, nullopt if the
+  // kernels cannot run it.
+  std::optional<Problem> problem(const View& src, DataType statistics) const;
   const Signature& signature() const noexcept { return signature_of(schema_.config.operation); }
 
  private:
@@ -99,8 +99,5 @@ class Operator {
   OpSchema schema_;
   std::string required_;  // the value of `outputs` for the required output alone; empty without it
 };
-
-// Registers Operator and a function for signatures.
-void bind_operator(pybind11::module_& module);
 
 }  // namespace onedsl

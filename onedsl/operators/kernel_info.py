@@ -27,9 +27,6 @@ def kernel_info(
         shape=spec.shape,
         strides=spec.strides,
         statistics=CORE[statistics],
-        stats_shape=(spec.shape[operator.data_format.channel_axis],),
-        given=[True] * len(schema.inputs),
-        all_outputs=True,
     )
     assert info is not None  # the spec is dense
     return info
