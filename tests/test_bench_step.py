@@ -106,31 +106,6 @@ def test_every_part_of_a_network_has_a_gradient(name):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--step vgg", "must be among mobilenetv2, resnet50, resnet18, densenet121, "),
-        ("--step resnet50 small", "got 'small'"),
-        ("--step unet --size 40", "--size must be a multiple of 16 for unet, got 40"),
-        ("--step --batch 0", "'--batch': 0 is not in the range"),
-        ("--step --size 31", "'--size': 31 is not in the range 32<=x<=4096"),
-        ("--step --size 100000000", "'--size': 100000000 is not in the range"),
-        ("--step --processes many", "'many' is not a valid integer"),
-        ("--step --dtype f16", "--dtype must be f32 or bf16 with --step, got 'f16'"),
-        ("--step --seconds 2", "--seconds cannot be combined with --step"),
-        ("--step --plot steps.png", "--plot cannot be combined with --step"),
-        ("--step --operation forward", "--operation cannot be combined with --step"),
-        ("small --batch 3", "--batch needs --step"),
-        ("--processes 3", "--processes needs --step"),
-    ],
-)
-def test_invalid_options_are_rejected(arguments, message, capsys):
-    assert run(arguments) == 2
-    captured = capsys.readouterr()
-    assert message in " ".join(captured.err.split())
-    assert captured.out == ""
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ("--batch 4096 --size 4096", "can't allocate memory"),
