@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from .. import _core
+from ..runtime.versions import version_text
 from ..tensors.dtypes import CORE
-from ..tensors.spec import DataFormat
 from ._parts import FORWARD, GRADIENT, GraphOp, LogicalTensor, ports_of
 
 Effect = Literal["crash", "wrong", "refused"]
@@ -50,21 +50,14 @@ class Defect(NamedTuple):
 
     def message(self, version: tuple[int, int, int]) -> str:
         """Return what happens, the versions that do it, and the remedy, for a loaded version."""
-        versions = ", ".join(map(_text, self.seen_in))
-        unknown = "" if version in self.seen_in else f"; not known for the loaded {_text(version)}"
-        return f"{self.what} (seen in oneDNN {versions}{unknown}). {self.remedy}"
-
-
-def _text(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))
+        versions = ", ".join(map(version_text, self.seen_in))
+        if version not in self.seen_in:
+            versions += f"; not known for the loaded {version_text(version)}"
+        return f"{self.what} (seen in oneDNN {versions}). {self.remedy}"
 
 
 def _rank(op: GraphOp) -> int:
     return len(op.inputs[0].shape or ())
-
-
-def _is_nxc(op: GraphOp) -> bool:
-    return op.data_format is DataFormat.NXC
 
 
 def _is_empty(op: GraphOp) -> bool:
@@ -77,9 +70,8 @@ def _statistics(op: GraphOp) -> list[LogicalTensor]:
 
 def has_gaps(tensor: LogicalTensor) -> bool:
     """Return whether a tensor, whose elements do not overlap, has memory between them."""
-    shape, strides = tensor.shape or (), tensor.strides or ()
-    span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    return 0 not in shape and span > math.prod(shape)
+    shape = tensor.shape or ()
+    return 0 not in shape and tensor._span > math.prod(shape)
 
 
 def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
@@ -104,7 +96,7 @@ DEFECTS = (
     Defect(
         "NXC of rank 2 or 3",
         "crash",
-        lambda op: op.kind == GRADIENT and _is_nxc(op) and _rank(op) < 4,
+        lambda op: op.kind == GRADIENT and op.data_format == "NXC" and _rank(op) < 4,
         f"{GRADIENT} in NXC with fewer than 4 dimensions ends in std::bad_alloc or "
         "std::length_error, which ends a C++ program",
         _ALL,
@@ -263,7 +255,7 @@ def wrong_results(ops: Sequence[GraphOp]) -> tuple[str, ...]:
 def documented() -> str:
     """Return the table for the documentation of `onedsl.graph`."""
     rows = "\n".join(
-        f"| {d.what} | {', '.join(map(_text, d.seen_in))} | {OUTCOMES[d.effect]} | "
+        f"| {d.what} | {', '.join(map(version_text, d.seen_in))} | {OUTCOMES[d.effect]} | "
         f"{'yes' if d.repair else 'no'} |"
         for d in DEFECTS
     )

@@ -14,7 +14,7 @@ from ..runtime.versions import onednn_version
 from ._defects import limit_of, messages
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, LogicalTensor, Partition
-from ._repair import repair
+from ._repair import Repairs
 from .compiled_graph import CompiledGraph, divide_graph
 from .drawing import draw
 
@@ -126,7 +126,7 @@ class Graph:
         """
         if self.requested is not None:
             return self
-        repairs = repair(self.ops)
+        repairs = Repairs(self.ops)
         return replace(
             self,
             ops=tuple(repairs.ops),

@@ -69,6 +69,12 @@ class LogicalTensor:
             raise ValueError(f"byte_strides needs {requirement}, got {self}")
         return byte_strides(self.shape, self.dtype, self.strides)
 
+    @property
+    def _span(self) -> int:
+        """Number of elements from the first to the last in memory, of known sizes and strides."""
+        steps = zip(self.shape or (), self.strides or (), strict=True)
+        return 1 + sum((size - 1) * stride for size, stride in steps if size > 1)
+
     def __str__(self) -> str:
         """Return dtype, shape, layout and strides."""
         shape = _sizes(self.shape)
@@ -131,10 +137,7 @@ class GraphOp:
         return [(side, port.name, tensor) for side, _, port, tensor in ports_of(self)]
 
     def _to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "name": self.name,
-            "kind": self.kind,
+        return vars(self) | {
             "attrs": {name: _typed(value) for name, value in self.attrs.items()},
             "inputs": [tensor._to_dict() for tensor in self.inputs],
             "outputs": [tensor._to_dict() for tensor in self.outputs],

@@ -14,16 +14,15 @@ from .check import check_graph
 
 
 class Repairs:
-    """Ops under repair. Each method is a repair, and records what it changed."""
+    """The repaired ops of a graph. Each method is a repair, and records what it changed."""
 
     def __init__(self, ops: Sequence[GraphOp]) -> None:
+        """Apply the repairs of all known defects, and divide tensors among the threads."""
+        check_graph(ops)
         self.ops = list(ops)
         self.changes: list[str] = []
         self.constants: dict[int, float] = {}
         """Numbers that fill the inputs that were added, by id of the tensor."""
-
-    def repair(self) -> None:
-        """Apply the repairs of all known defects, and divide tensors among the threads."""
         norms = [i for i, op in enumerate(self.ops) if op.kind in (GRADIENT, FORWARD)]
         for i in norms:
             for defect in defects_of(self.ops[i]):
@@ -55,12 +54,11 @@ class Repairs:
             self.constants[gamma.id] = 1.0
             ignoring = replace(op, inputs=(*op.inputs[:4], gamma))
             self._change(index, ignoring, "gamma = 1 instead of the gamma that the op ignores")
-        added = PORTS[GRADIENT].outputs[len(op.outputs) :]
+        added = [port.name for port in PORTS[GRADIENT].outputs[len(op.outputs) :]]
         for _ in added:
             op = self.ops[index]
             dropped = replace(op, outputs=(*op.outputs, self._like(op.inputs[2])))
-            names = " and ".join(port.name for port in added)
-            self._change(index, dropped, f"{names} computed and dropped")
+            self._change(index, dropped, f"{' and '.join(added)} computed and dropped")
 
     def statistics_to_f32(self, index: int) -> None:
         """Convert statistics of 16 bits to f32, which runs of the compiled graph do."""
@@ -136,11 +134,3 @@ def _num_images(rows: int) -> int:
     """
     threads = _core.max_threads()
     return next((n for n in range(threads, 8 * threads + 1, threads) if rows % n == 0), 1)
-
-
-def repair(ops: Sequence[GraphOp]) -> Repairs:
-    """Return the repaired ops of a graph."""
-    check_graph(ops)
-    repairs = Repairs(ops)
-    repairs.repair()
-    return repairs

@@ -16,7 +16,7 @@ from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, log
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
-from ..tensors.arrays import AnyArray, Array, check_like, may_overlap, new_array, same_memory
+from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
 from ._defects import defects_of, limit_of, wrong_results
 from ._parts import PORTS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
@@ -160,7 +160,7 @@ def _check_limits(ops: Sequence[GraphOp], try_anyway: bool) -> None:
     if limit := limit_of(ops):
         raise UnsupportedError(limit, "unimplemented")
     for op in ops:
-        if any(map(_is_far, (*op.inputs, *op.outputs))):
+        if any(tensor._span > _MAX_ELEMENTS for tensor in (*op.inputs, *op.outputs)):
             raise UnsupportedError(
                 "tensors must have fewer than 2^31 elements to be passed to oneDNN", "unimplemented"
             )
@@ -171,12 +171,6 @@ def _check_limits(ops: Sequence[GraphOp], try_anyway: bool) -> None:
                 raise UnsupportedError(defect.message(version) + remedy, "unimplemented")
             if defect.effect == "refused" and known:
                 raise UnsupportedError(defect.message(version), "unimplemented")
-
-
-def _is_far(tensor: LogicalTensor) -> bool:
-    """Return whether a tensor spans 2^31 elements or more."""
-    steps = zip(tensor.shape or (), tensor.strides or (), strict=True)
-    return sum((size - 1) * stride for size, stride in steps if size > 1) >= _MAX_ELEMENTS
 
 
 def run_record(
@@ -303,10 +297,7 @@ class CompiledGraph:
         for name, array in out.items():
             if not array.flags.writeable:
                 raise ValueError(f"out[{name!r}] must be writable, got a read-only array")
-            for other, memory in others.items():
-                in_place = (name, other) in self._in_place and same_memory(array, memory)
-                if not in_place and may_overlap(array, memory):
-                    raise ValueError(f"out[{name!r}] must not overlap {other}")
+            check_overlap(f"out[{name!r}]", array, others, self._in_place.get(name, ""))
             others[f"out[{name!r}]"] = array
 
     def __repr__(self) -> str:
@@ -314,11 +305,11 @@ class CompiledGraph:
         return f"<onedsl.graph.CompiledGraph: {parts}, {self.num_threads} threads>"
 
 
-def _in_place_ports(ops: Sequence[GraphOp]) -> set[tuple[str, str]]:
-    """Return the pairs of an output and the input whose memory it may use."""
+def _in_place_ports(ops: Sequence[GraphOp]) -> dict[str, str]:
+    """Return the input whose memory an output may use, by the output's name."""
     if len(ops) > 1:  # another op may read the input later
-        return set()
-    return {(p.name, p.in_place) for p in PORTS[ops[0].kind].outputs if p.in_place}
+        return {}
+    return {port.name: port.in_place for port in PORTS[ops[0].kind].outputs}
 
 
 def _check_names(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..graph import Graph, GraphOp, LogicalTensor
 from ..runtime.errors import UnsupportedError
-from ..tensors.dtypes import dtype_name
 from ..tensors.ports import Port, signature
 from ..tensors.spec import TensorSpec
-from . import validation
+from .validation import check_spec
 
 if TYPE_CHECKING:
     from .base import ChannelOperator
@@ -35,9 +34,7 @@ def graph_of(
     `given` has an item for each input of the schema: whether the call passes it.
     """
     schema = operator._schema
-    statistics = dtype_name(stats_dtype, "stats_dtype")
-    validation.check_rank(schema, validation.check_spec(spec).shape)
-    validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    statistics = check_spec(schema, spec, stats_dtype)
     statistic = TensorSpec((spec.shape[operator.data_format.channel_axis],), statistics)
     ports = signature(schema.operation)
     passed = [port for port, passed in zip(ports.inputs, given, strict=True) if passed]

@@ -13,39 +13,38 @@ from .. import _core
 from ..tensors.spec import parse_data_format
 
 
-def parse_epsilon(value: object) -> float:
-    """Return a number that is positive and finite in float32, oneDNN's type of epsilon."""
-    number = _number("epsilon", value)
-    if not is_valid_epsilon(number):
-        raise ValueError(f"epsilon must be positive and finite in float32, got {number}")
-    return number
-
-
 def is_valid_epsilon(number: float) -> bool:
     """Return whether a number is positive and finite in float32, as the C++ core decides it."""
     # The limits of np.float32(number), which torch.compile cannot trace.
     return 2.0**-150 < number < 2.0**128 - 2.0**103
 
 
-def parse_momentum(value: object) -> float | None:
-    """Return a number from 0 to 1, or None."""
-    if value is None:
-        return None
-    number = _number("momentum", value)
-    if not 0 <= number <= 1:
-        raise ValueError(f"momentum must be from 0 to 1, got {number}")
-    return number
+def _parser(
+    name: str, is_valid: Callable[[float], bool], requirement: str, *, optional: bool = True
+) -> Callable[[object], Any]:
+    """Return a function that validates a number, or None if it is optional."""
+
+    def parse(value: object) -> float | None:
+        if value is None and optional:
+            return None
+        if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not is_valid(number):
+            raise ValueError(f"{name} must be {requirement}, got {number}")
+        return number
+
+    return parse
 
 
-def parse_clip(value: object) -> float | None:
-    """Return a positive finite number, or None."""
-    if value is None:
-        return None
-    number = _number("clip", value)
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"clip must be positive and finite, or None, got {number}")
-    return number
-
+parse_epsilon = _parser(
+    "epsilon", is_valid_epsilon, "positive and finite in float32", optional=False
+)
+parse_momentum = _parser("momentum", lambda number: 0 <= number <= 1, "from 0 to 1")
+parse_clip = _parser("clip", lambda number: 0 < number < math.inf, "positive and finite, or None")
 
 PARSERS: dict[str, Callable[[object], Any]] = {
     "epsilon": parse_epsilon,
@@ -72,12 +71,3 @@ def parse_statistics(value: object) -> _core.Statistics:
     if isinstance(value, str) and value in _core.Statistics.__members__:
         return _core.Statistics[value]
     raise ValueError(f"statistics must be 'batch' or 'frozen', got {value!r}")
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf

@@ -128,16 +128,19 @@ class Operator(Generic[Result]):
 
     def _apply(self, totals: object, inputs: Arrays, outputs: object, out: Any) -> Result:
         """Run the second pass on a part of the batch, like `_call`."""
-        checked = validation.check_totals(self._totals, totals)
+        kind = self._totals
+        if not isinstance(totals, kind):
+            got = type(totals).__name__
+            raise TypeError(f"{kind._argument} must be {kind.__name__} from reduce, got {got}")
 
         def run(inputs: Arrays, out: Arrays | None) -> Any:
-            return self._core.apply(checked._vector, inputs, outputs, out)
+            return self._core.apply(totals._vector, inputs, outputs, out)
 
         results = run(inputs, out)
         if results is not None:
             return results  # type: ignore[no-any-return]
         all_outputs = validation.parse_outputs(outputs, self._schema)
-        return self._run_rejected(run, inputs, all_outputs, out, checked)
+        return self._run_rejected(run, inputs, all_outputs, out, totals)
 
     def _run_rejected(
         self,
@@ -270,30 +273,29 @@ def _compile(
     # oneDNN ignores gamma if diff_src is the only output of its gradient, some operators do not.
     is_gradient = schema.operation is _core.Operation.training_backward
     in_graph = all_outputs or (is_gradient and not schema.ignored)
-    inputs, outputs = (
-        [port for port, passed in zip(ports.inputs, given, strict=True) if passed],
-        [port for port in ports.outputs if all_outputs or not port.optional],
-    )
+    # Pairs of the core's port, which names a tensor of the graph, and the operator's.
+    pairs = zip(ports.inputs, schema.inputs, strict=True)
+    inputs = [pair for pair, passed in zip(pairs, given, strict=True) if passed]
+    pairs = zip(ports.outputs, schema.outputs, strict=True)
+    outputs = [pair for pair in pairs if all_outputs or not pair[0].optional]
     spec = TensorSpec(shape, dtype, strides)
     try:
         requested, tensors = graph_of(operator, spec, stats_dtype, given, in_graph)
         graph = requested.repaired()
         compiled = compile_graph(
             graph,
-            [tensors[port.name] for port in inputs],
-            [tensors[port.name] for port in outputs],
+            [tensors[port.name] for port, _ in inputs],
+            [tensors[port.name] for port, _ in outputs],
             num_threads,
         )
     except UnsupportedError as error:
         remedy = '. Use backend="native" or "auto", which run on any x86-64 CPU'
         raise UnsupportedError(f"{error}{remedy}", error.status) from None
-    names = {own.name: port.name for own, port in zip(ports.inputs, schema.inputs, strict=True)}
-    names |= {own.name: port.name for own, port in zip(ports.outputs, schema.outputs, strict=True)}
     record = run_record(
         type(operator).__name__,
         graph,
-        [names[port.name] for port in inputs],
-        [names[port.name] for port in outputs],
+        [own.name for _, own in inputs],
+        [own.name for _, own in outputs],
         num_threads,
     )
     return compiled, record

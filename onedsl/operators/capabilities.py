@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .. import _core
 from ..runtime.errors import OneDNNError
 from ..runtime.versions import onednn_version
-from ..tensors.dtypes import STATISTICS, DType, dtype_name
+from ..tensors.dtypes import STATS_DTYPES, DType, dtype_name
 from ..tensors.spec import DataFormat, TensorSpec
 from .batch_norm_training_backward import BatchNormTrainingBackward
 
@@ -79,9 +79,9 @@ class Capabilities:
             op supports raise TypeError.
         """
         data, statistics = dtype_name(dtype), dtype_name(stats_dtype, "stats_dtype")
-        if statistics not in STATISTICS[data]:
+        if statistics not in STATS_DTYPES[data]:
             raise TypeError(
-                f"stats_dtype must be {' or '.join(STATISTICS[data])} where dtype is {data}, "
+                f"stats_dtype must be {' or '.join(STATS_DTYPES[data])} where dtype is {data}, "
                 f"got {statistics}"
             )
         # For oneDNN, onedsl converts 16-bit statistics to f32.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tensors.dtypes import CORE, dtype_name
+from ..tensors.dtypes import CORE
 from ..tensors.spec import TensorSpec
-from . import validation
 from .base import ChannelOperator
+from .validation import check_spec
 
 
 def kernel_info(
@@ -19,9 +19,7 @@ def kernel_info(
     ``num_threads``, and, unless the tensor is empty, the order of summation and the schedule.
     """
     schema = operator._schema
-    statistics = dtype_name(stats_dtype, "stats_dtype")
-    validation.check_rank(schema, spec.shape)
-    validation.check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    statistics = check_spec(schema, spec, stats_dtype)
     info = operator._core.kernel_info(
         data=CORE[spec.dtype],
         shape=spec.shape,

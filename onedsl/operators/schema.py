@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _core
-from ..tensors.dtypes import MAX_RANK, STATISTICS
+from ..tensors.dtypes import MAX_RANK, STATS_DTYPES
 from ..tensors.ports import Port, signature
 
 
@@ -29,7 +29,7 @@ class OpSchema:
     reduce_inputs: int
     """Number of leading inputs that ``reduce`` has."""
     statistics: _core.Statistics = _core.Statistics.batch
-    types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATISTICS)
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATS_DTYPES)
     """The dtypes that statistics may have, by the dtype of the tensors."""
     ranks: tuple[int, int] = (2, MAX_RANK)
     """Minimum and maximum number of dimensions of the tensors."""

@@ -14,12 +14,11 @@ from typing import Any
 from ..tensors.arrays import (
     Array,
     as_numpy,
+    check_overlap,
     is_contiguous,
-    may_overlap,
     same_layout,
-    same_memory,
 )
-from ..tensors.dtypes import short_name
+from ..tensors.dtypes import DTypeName, dtype_name, short_name
 from ..tensors.ports import Port
 from ..tensors.spec import TensorSpec
 from .schema import OpSchema
@@ -50,13 +49,16 @@ def parse_outputs(value: object, schema: OpSchema) -> bool:
     )
 
 
-def check_spec(value: object) -> TensorSpec:
-    """Return a TensorSpec, or raise TypeError."""
-    if not isinstance(value, TensorSpec):
+def check_spec(schema: OpSchema, spec: object, stats_dtype: object) -> DTypeName:
+    """Return the short name of the dtype of statistics, or raise for an invalid description."""
+    if not isinstance(spec, TensorSpec):
         example = "onedsl.TensorSpec((8, 40, 40, 96))"
-        got = type(value).__name__
+        got = type(spec).__name__
         raise TypeError(f"spec must be a TensorSpec, got {got}. For example {example}")
-    return value
+    statistics = dtype_name(stats_dtype, "stats_dtype")
+    _check_rank(schema, spec.shape)
+    _check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
+    return statistics
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -75,27 +77,23 @@ def check_inputs(schema: OpSchema, channel_axis: int | None, inputs: Sequence[ob
     The inputs are arrays, or `ArrayInfo` if there is no memory, and None for absent ones.
     """
     infos = _infos(schema, inputs)
-    _check_all_or_none(schema, infos)
+    absent = [p.name for p, info in zip(schema.inputs, infos, strict=True) if info is None]
+    missing = [name for name in schema.all_or_none if name in absent]
+    if 0 < len(missing) < len(schema.all_or_none):
+        together = f"{_listed(schema.all_or_none)} must be given together"
+        raise TypeError(f"{together}, {_listed(missing)} is missing")
     first = first_of_each_kind(schema, infos)
     _, src = first["tensor"]
-    check_rank(schema, src.shape)
-    check_dtypes(schema, src.dtype)
+    _check_rank(schema, src.shape)
+    _check_dtypes(schema, src.dtype)
     for port, info in zip(schema.inputs, infos, strict=True):
         if info is None:
             continue
         if (port.name, info) == first.get("statistic"):
-            check_dtypes(schema, src.dtype, info.dtype, port.name)
-            check_statistic_shape(schema, channel_axis, src.shape, port.name, info.shape)
+            _check_dtypes(schema, src.dtype, info.dtype, port.name)
+            _check_statistic_shape(schema, channel_axis, src.shape, port.name, info.shape)
         else:
             _check_like(first, port, port.name, info)
-
-
-def _check_all_or_none(schema: OpSchema, infos: Sequence[ArrayInfo | None]) -> None:
-    names = schema.all_or_none
-    ports = zip(schema.inputs, infos, strict=True)
-    missing = [p.name for p, info in ports if info is None and p.name in names]
-    if 0 < len(missing) < len(names):
-        raise TypeError(f"{_listed(names)} must be given together, {_listed(missing)} is missing")
 
 
 def _infos(schema: OpSchema, inputs: Sequence[object]) -> list[ArrayInfo | None]:
@@ -122,10 +120,9 @@ def _check_like(
         raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
 
 
-def check_dtypes(
+def _check_dtypes(
     schema: OpSchema, data: str, statistic: str | None = None, argument: str = ""
 ) -> None:
-    """Raise TypeError if the dtypes of tensors and statistics are not in the type table."""
     if data not in schema.types:
         row = _listed(list(schema.types), " or ")
         raise TypeError(f"{schema.inputs[0].name} must be {row}, got {data}")
@@ -136,8 +133,7 @@ def check_dtypes(
         )
 
 
-def check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
-    """Raise ValueError if a tensor has too few or too many dimensions."""
+def _check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
     minimum, maximum = schema.ranks
     if not minimum <= len(shape) <= maximum:
         is_low = len(shape) < minimum
@@ -148,7 +144,7 @@ def check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
         )
 
 
-def check_statistic_shape(
+def _check_statistic_shape(
     schema: OpSchema,
     channel_axis: int | None,
     shape: tuple[int, ...],
@@ -242,28 +238,11 @@ def check_out_memory(
             raise ValueError(f"{name} must be contiguous, got strides {array.strides} in bytes")
         if not array.flags.writeable:
             raise ValueError(f"{name} must be writable, got a read-only array")
-        _check_overlap(port, name, array, others)
+        check_overlap(name, array, others, port.in_place)
         others[name] = array
 
 
-def _check_overlap(port: Port, name: str, array: Array, others: dict[str, Array]) -> None:
-    in_place = bool(port.in_place) and same_memory(array, others[port.in_place])
-    for other, memory in others.items():
-        if may_overlap(array, memory) and not (in_place and other == port.in_place):
-            remedy = f". It may be {port.in_place} itself" if port.in_place else ""
-            raise ValueError(f"{name} must not overlap {other}{remedy}")
-
-
 # ---- Results of reduce ----
-
-
-def check_totals(kind: type[BatchNormTotals], value: object) -> BatchNormTotals:
-    """Return an object of the class that ``reduce`` returns, or raise TypeError."""
-    if not isinstance(value, kind):
-        raise TypeError(
-            f"{kind._argument} must be {kind.__name__} from reduce, got {type(value).__name__}"
-        )
-    return value
 
 
 def check_totals_include(

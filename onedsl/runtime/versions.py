@@ -5,6 +5,11 @@ from __future__ import annotations
 from .. import _core
 
 
+def version_text(version: tuple[int, ...]) -> str:
+    """Return a version with dots."""
+    return ".".join(map(str, version))
+
+
 def onednn_version() -> str:
     """Return the version of the loaded oneDNN."""
-    return ".".join(map(str, _core.onednn_version()))
+    return version_text(_core.onednn_version())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -132,6 +132,15 @@ def may_overlap(array: Array, other: Array) -> bool:
         return np.shares_memory(array, other, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
+
+
+def check_overlap(name: str, array: Array, others: Mapping[str, Array], in_place: str) -> None:
+    """Raise ValueError if an output overlaps another array, unless it is the input `in_place`."""
+    for other, memory in others.items():
+        allowed = other == in_place and same_memory(array, memory)
+        if not allowed and may_overlap(array, memory):
+            remedy = f". It may be {in_place} itself" if in_place else ""
+            raise ValueError(f"{name} must not overlap {other}{remedy}")
 
 
 def aligned_like(like: Array) -> Array:

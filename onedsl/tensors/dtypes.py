@@ -26,7 +26,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 # For each dtype of the tensors (src, diff_dst, ...): the dtypes that statistics, gamma and beta may
 # have.
-STATISTICS: dict[str, tuple[str, ...]] = {
+STATS_DTYPES: dict[str, tuple[str, ...]] = {
     name: tuple(s.name for tensor, s in _core.supported_types() if tensor.name == name)
     for name in DTYPES
 }
