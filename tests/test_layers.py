@@ -36,10 +36,10 @@ def modules():
     }
 
 
-def imported(name, path):
-    """Yield the modules of onedsl that a module imports, except inside of functions."""
+def imported(name, path, nodes=ast.iter_child_nodes):
+    """Yield the modules of onedsl that a module imports, by default not inside of functions."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.parse(path.read_text()).body:
+    for node in nodes(ast.parse(path.read_text())):
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
         base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1])
@@ -76,7 +76,7 @@ def test_imports_have_no_cycle():
 
 def test_underscored_modules_are_imported_in_their_own_package_only():
     for name, path in modules().items():
-        for other in imported(name, path):
+        for other in imported(name, path, ast.walk):
             package, _, module = other.rpartition(".")
             assert not re.match("_[^_]", module) or f"{name}.".startswith(f"{package}."), (
                 f"{name} imports {other}"

@@ -104,7 +104,7 @@ def keep_results(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except UnsupportedError as error:
-            return error
+            return UnsupportedError(str(error), error.status)  # without its traceback
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -37,20 +37,6 @@ SCHEMA = OpSchema.of(
 )
 
 
-def _check_mask(*, gamma: bool, beta: bool, dst: bool, residual: bool) -> bool:
-    """Raise TypeError if the mask of the ReLU is unknown. Return whether to compute all outputs."""
-    if validation.check_bool("residual", residual) and not dst:
-        raise TypeError(
-            "dst must be given with residual=True: the mask of the ReLU does not follow from src"
-        )
-    if not dst and gamma != beta:
-        raise TypeError(
-            "gamma and beta must be given both or neither if dst is absent, because the mask of "
-            f"the ReLU is computed from them, {'beta' if gamma else 'gamma'} is missing"
-        )
-    return residual
-
-
 class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     """The gradient of `BatchNormReLUForwardTraining`.
 
@@ -149,11 +135,19 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         BatchNormReLUGradients
             Its members are the arrays of ``out``, if given.
         """
-        all_outputs = _check_mask(
-            gamma=gamma is not None, beta=beta is not None, dst=dst is not None, residual=residual
-        )
+        if validation.check_bool("residual", residual) and dst is None:
+            raise TypeError(
+                "dst must be given with residual=True: the mask of the ReLU does not follow from "
+                "src"
+            )
+        if dst is None and (gamma is None) != (beta is None):
+            raise TypeError(
+                "gamma and beta must be given both or neither if dst is absent, because the mask "
+                f"of the ReLU is computed from them, {'gamma' if gamma is None else 'beta'} is "
+                "missing"
+            )
         inputs = (src, diff_dst, mean, variance, gamma, beta, dst)
-        return self._call(inputs, all_outputs, out, backend)
+        return self._call(inputs, residual, out, backend)
 
     def graph(
         self,

@@ -96,13 +96,13 @@ class Capabilities:
             "what oneDNN runs by itself, with all outputs (onedsl runs all of it on every CPU):",
             f"{'types':<12}{'format':<8}{'rank 2':<12}{'rank 3':<12}{'rank 4'}",
         ]
-        cells: dict[tuple[str, str], dict[int, list[bool]]] = {}
-        for s in self.support:
-            row = cells.setdefault((f"{s.dtype}/{s.stats_dtype}", s.data_format), {})
-            row.setdefault(s.rank, []).append(s.onednn)
-        for (types, data_format), ranks in cells.items():
-            texts = [_CELLS[with_gamma, without] for with_gamma, without in ranks.values()]
-            lines.append(f"{types:<12}{data_format:<8}{texts[0]:<12}{texts[1]:<12}{texts[2]}")
+        rows: dict[str, list[bool]] = {}
+        for s in self.support:  # by rank, with gamma and without
+            types = f"{s.dtype}/{s.stats_dtype}"
+            rows.setdefault(f"{types:<12}{s.data_format:<8}", []).append(s.onednn)
+        for label, supported in rows.items():
+            texts = [_CELLS[pair] for pair in zip(supported[::2], supported[1::2], strict=True)]
+            lines.append(f"{label}{texts[0]:<12}{texts[1]:<12}{texts[2]}")
         return "\n".join(lines)
 
 
