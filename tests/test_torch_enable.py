@@ -205,19 +205,6 @@ def test_layers_in_pytorchs_modes(forward_runs, train, grad):
     assert len(forward_runs) == (0 if not train else 1 if grad == "grad" else 2)
 
 
-@modes
-@pytest.mark.usefixtures("enabled")
-def test_second_derivatives(train):
-    layer, (src, diff_dst) = nn.BatchNorm2d(5, eps=1e-3).train(train), inputs(2, "f32")
-    found = []
-    for dtype in torch.float32, torch.float64:
-        x = src.to(dtype).requires_grad_()
-        y = copy.deepcopy(layer).to(dtype)(x)
-        (first,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
-        found.append(torch.autograd.grad((first * diff_dst.to(dtype)).sum(), x)[0])
-    assert relative_error(*found) < 1e-5
-
-
 @dynamo
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("how", ["script", "trace", "export"])

@@ -125,9 +125,11 @@ def test_attributes(calls, with_residual, kwargs):
     assert len(calls) == 1
 
 
+@clips
 @residuals
-def test_second_derivatives(calls, with_residual):
-    layer, (src, diff_dst) = make(2, with_residual), inputs(2, "f32")
+@pytest.mark.parametrize("affine", [True, False])
+def test_second_derivatives(calls, affine, clip, with_residual):
+    layer, (src, diff_dst) = make(2, with_residual, clip, affine=affine), inputs(2, "f32")
     _, exact = reference_of(layer, 2)
     found = []
     for run, kind in ((layer, torch.float32), (lambda *ts: exact(*ts)[1], torch.float64)):
