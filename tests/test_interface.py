@@ -381,11 +381,7 @@ class TestPackage:
         assert set(dir(module)) - {"jax", "torch"} == set(module.__all__)
 
     def test_docstrings_are_complete_in_the_source(self):
-        """No placeholder, and a docstring for every field of a NamedTuple: editors show these."""
-        for path in PACKAGE.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.Module):
-                    assert not re.search(r"\$\w", ast.get_docstring(node) or ""), (path, node)
+        """A docstring for every field of a NamedTuple: editors show these."""
         results = [v for v in vars(onedsl).values() if hasattr(v, "_fields")] + [testing.Problem]
         assert len(results) == 7
         for cls in results:
@@ -397,23 +393,10 @@ class TestPackage:
 
     def test_error_messages_name_public_classes(self):
         """Regression: ``ChannelOperator.__init__() missing ... 'epsilon'``."""
-        for name in onedsl.__all__:
-            cls = getattr(onedsl, name)
-            if not inspect.isclass(cls):
-                continue
-            for member in {"__init__", "__call__"} | {m for m in dir(cls) if m[0] != "_"}:
-                function = inspect.unwrap(getattr(cls, member, None))
-                function = getattr(function, "__func__", function)
-                if inspect.isfunction(function) and function.__module__.startswith("onedsl"):
-                    owner = function.__qualname__.split(".")[0]
-                    assert owner in onedsl.__all__, function
-        for cls in (
-            onedsl.BatchNormTrainingBackward,
-            onedsl.BatchNormTrainingBackprop,
-            onedsl.BatchNormalizationGrad,
-        ):
-            with pytest.raises(TypeError, match=rf"^{cls.__name__}\.__init__\(\) missing"):
-                cls()
+        for cls in {type(op) for op in OPERATORS}:
+            for method, call in (("__init__", cls), ("__call__", cls(1e-5))):
+                with pytest.raises(TypeError, match=rf"^{cls.__name__}\.{method}\(\) missing"):
+                    call()
 
     def test_is_typed(self):
         assert (PACKAGE / "py.typed").is_file()
