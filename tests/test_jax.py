@@ -33,15 +33,14 @@ jits = pytest.mark.parametrize("wrap", [jax.jit, eager])
 gammas = pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_gamma"])
 
 
-def variants(*stats_dtypes):
-    """Parametrize over all dtypes at rank 4 with jit, and over the other ranks in f32 without."""
-    rows = [(*row, (4, 3), jax.jit) for row in helpers.TYPES if row[1] in stats_dtypes]
-    rows += [("f32", "f32", spatial, eager) for spatial in [(), (5,), (2, 3, 2)]]
-    return pytest.mark.parametrize(
-        ("dtype", "stats", "spatial", "wrap"),
-        rows,
-        ids=[f"{dtype}_{stats}_rank_{len(spatial) + 2}" for dtype, stats, spatial, _ in rows],
-    )
+# All dtypes at rank 4 with jit, and the other ranks in f32 without.
+ROWS = [(*row, (4, 3), jax.jit) for row in helpers.TYPES]
+ROWS += [("f32", "f32", spatial, eager) for spatial in [(), (5,), (2, 3, 2)]]
+variants = pytest.mark.parametrize(
+    ("dtype", "stats", "spatial", "wrap"),
+    ROWS,
+    ids=[f"{dtype}_{stats}_rank_{len(spatial) + 2}" for dtype, stats, spatial, _ in ROWS],
+)
 
 
 def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
@@ -53,7 +52,7 @@ def arrays(*values):
     return tuple(jnp.asarray(value) for value in values)
 
 
-@variants("f32", "bf16")
+@variants
 @helpers.formats
 @modes
 @gammas
@@ -77,38 +76,51 @@ def test_backward_equals_the_numpy_call_bitwise():
         np.testing.assert_array_equal(a, b)
 
 
-@variants("f32")
+@variants
 @helpers.formats
+@modes
 @gammas
-def test_training_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
-    """Results and gradients are right for a loss that also depends on the statistics."""
+def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
+    """Results and all gradients are right, for a loss that also depends on batch statistics."""
     problem = problem_of(data_format, spatial, dtype, stats)
+    statistics = () if mode == "batch" else (problem.mean, problem.variance)
     parameters = (problem.gamma, problem.mean) if with_gamma else ()
+    inputs = (problem.src, *statistics, *parameters)
 
-    def loss(layer, src, *parameters):
-        dst, mean, variance = layer(src, *parameters, data_format=data_format)
-        wide = dst.astype(mean.dtype)
-        weights = jnp.asarray(problem.diff_dst).astype(mean.dtype)
-        return (weights * wide).sum() + (mean * variance**2).sum(), (dst, mean, variance)
+    def ours(*inputs):
+        options = {"epsilon": EPSILON, "data_format": data_format}
+        if mode == "batch":
+            return onedsl.jax.batch_norm(*inputs, **options)
+        return (onedsl.jax.batch_norm_frozen(*inputs, **options),)
 
-    grad = functools.partial(
-        jax.value_and_grad, argnums=tuple(range(1 + len(parameters))), has_aux=True
-    )
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
-    (value, results), got = wrap(grad(functools.partial(loss, layer)))(
-        *arrays(problem.src, *parameters)
-    )
-    (wanted_value, wanted_results), wanted = in_float64(
-        grad(functools.partial(loss, composed)), problem.src, *parameters
-    )
+    def theirs(src, *rest):
+        given, affine = rest[: len(statistics)], rest[len(statistics) :] or (None, None)
+        return composed(src, *affine, *(given or (None, None)), data_format)[: 1 if given else 3]
+
+    def loss(layer, *inputs):
+        results = dst, *batch = layer(*inputs)
+        wide = jnp.promote_types(dst.dtype, jnp.float32)
+        value = (jnp.asarray(problem.diff_dst).astype(wide) * dst.astype(wide)).sum()
+        if batch:
+            mean, variance = batch
+            value += (mean * variance**2).sum()
+        return value, results
+
+    def grad(layer):
+        argnums = tuple(range(len(inputs)))
+        return jax.value_and_grad(functools.partial(loss, layer), argnums, has_aux=True)
+
+    (value, results), got = wrap(grad(ours))(*arrays(*inputs))
+    (wanted_value, wanted_results), wanted = in_float64(grad(theirs), *inputs)
     tolerance = testing.TOLERANCES[dtype]
-    assert [a.dtype.name for a in results] == [helpers.NUMPY[dtype].name, "float32", "float32"]
-    assert got[0].dtype == problem.src.dtype
+    assert results[0].dtype == problem.src.dtype
+    assert all(a.dtype == "float32" for a in results[1:])
+    assert [a.dtype for a in got] == [a.dtype for a in inputs]
     assert_close(results[0], wanted_results[0], tolerance)
     assert_close(results[1:], wanted_results[1:], 1e-6)
-    # The statistics are rounded to f32, and their own gradient adds one rounding.
-    assert_close(got[0], wanted[0], 2 * tolerance)
-    assert_close(got[1:], wanted[1:], 4e-6)
+    # Batch statistics are rounded to f32, and their own gradient adds one rounding.
+    assert_close(got[0], wanted[0], tolerance if statistics else 2 * tolerance)
+    assert_close(got[1:], wanted[1:], 2 * max(2e-6, testing.SUM_TOLERANCES[stats]))
     assert abs(value - wanted_value) <= 4 * tolerance * abs(wanted_value)
 
 
@@ -136,41 +148,6 @@ def test_unused_statistics_add_no_pass():
     assert program.count("stablehlo.custom_call @onedsl_batch_norm_training_backward") == 1
     assert "stablehlo.add" not in program
     assert "stablehlo.subtract" not in program
-
-
-@variants("f32", "bf16")
-@helpers.formats
-@gammas
-def test_frozen_layer(dtype, stats, spatial, wrap, data_format, with_gamma):
-    """All five gradients are right, including those of mean and variance."""
-    problem = problem_of(data_format, spatial, dtype, stats)
-    statistics = (problem.mean, problem.variance)
-    parameters = (problem.gamma, problem.mean) if with_gamma else ()
-
-    def loss(layer, src, *rest):
-        dst = layer(src, *rest)
-        return (jnp.asarray(problem.diff_dst) * dst).astype(jnp.float64 if wide else "f4").sum()
-
-    def reference(src, mean, variance, gamma=None, beta=None):
-        return composed(src, gamma, beta, mean, variance, data_format)[0]
-
-    def grad(layer):
-        argnums = tuple(range(3 + len(parameters)))
-        return jax.grad(functools.partial(loss, layer), argnums)
-
-    layer = functools.partial(
-        onedsl.jax.batch_norm_frozen, epsilon=EPSILON, data_format=data_format
-    )
-    inputs = (problem.src, *statistics, *parameters)
-    wide = False
-    got = wrap(grad(layer))(*arrays(*inputs))
-    dst = wrap(layer)(*arrays(*inputs))
-    wide = True
-    wanted = in_float64(grad(reference), *inputs)
-    assert [a.dtype for a in got] == [a.dtype for a in inputs]
-    assert_close(dst, in_float64(reference, *inputs), testing.TOLERANCES[dtype])
-    assert_close(got[0], wanted[0], testing.TOLERANCES[dtype])
-    assert_close(got[1:], wanted[1:], 2 * testing.SUM_TOLERANCES[stats])
 
 
 @modes
