@@ -34,6 +34,7 @@ import onedsl
 from onedsl import _core
 
 SHAPE = (6, 5, 3, 4)
+PROBLEM = helpers.case(SHAPE, "f32", "f32", "NCX").problem
 
 
 def gradients(problem, **kwargs):
@@ -81,34 +82,30 @@ class TestInputs:
         same([member.array for member in got], gradients(problem))
 
     def test_mixed_libraries(self):
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        expected = gradients(problem)
-        src, *rest = problem
+        expected = gradients(PROBLEM)
+        src, *rest = PROBLEM
         same(gradients([src, *map(Foreign, rest)]), expected)
         same([m.array for m in gradients([Foreign(src), *rest])], expected)
 
     def test_one_output(self):
-        *problem, _ = helpers.case(SHAPE, "f32", "f32", "NCX").problem
+        *problem, _ = PROBLEM
         got = gradients(map(Foreign, problem), outputs="diff_src")
         assert got[1:] == (None, None)
         same([got.diff_src.array], [gradients(problem).diff_src])
 
     def test_onednn_and_other_operators(self):
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        foreign = [Foreign(a) for a in problem]
+        foreign = [Foreign(a) for a in PROBLEM]
         op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
-        same([m.array for m in op(*foreign, backend="onednn")], op(*problem, backend="onednn"))
+        same([m.array for m in op(*foreign, backend="onednn")], op(*PROBLEM, backend="onednn"))
         prop = onedsl.BatchNormTrainingBackprop(EPSILON, "NCX")
-        same([m.array for m in prop(*foreign)], prop(*problem))
+        same([m.array for m in prop(*foreign)], prop(*PROBLEM))
         frozen = onedsl.BatchNormalizationGrad(EPSILON)
-        shaped = [a if a.ndim > 1 else a.reshape(1, 5, 1, 1) for a in problem]
+        shaped = [a if a.ndim > 1 else a.reshape(1, 5, 1, 1) for a in PROBLEM]
         same([m.array for m in frozen(*map(Foreign, shaped))], frozen(*shaped))
 
     def test_strided_arrays_are_copied(self, caplog):
         caplog.set_level("INFO", logger="onedsl")
-        problem = [
-            np.repeat(a, 2, -1)[..., ::2] for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        ]
+        problem = [np.repeat(a, 2, -1)[..., ::2] for a in PROBLEM]
         got = gradients([Foreign(a) for a in problem])
         assert all(type(member) is Taken for member in got)
         same([member.array for member in got], gradients(problem))
@@ -124,10 +121,9 @@ class TestInputs:
     def test_results_for_other_namespaces_are_numpy_arrays(self, namespace):
         """Of NumPy's from_dlpack, or without any."""
         alone = type("Alone", (Foreign,), {"__array_namespace__": lambda self: namespace})
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        got = gradients([alone(a) for a in problem])
+        got = gradients([alone(a) for a in PROBLEM])
         assert type(got.diff_src) is np.ndarray
-        same(got, gradients(problem))
+        same(got, gradients(PROBLEM))
 
     def test_library_is_found_by_its_module(self, monkeypatch):
         module = types.ModuleType("some_library")
@@ -146,8 +142,7 @@ class TestInputs:
             def __dlpack_device__(self):
                 return 1, 0
 
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        same([m.array for m in gradients(map(Plain, problem))], gradients(problem))
+        same([m.array for m in gradients(map(Plain, PROBLEM))], gradients(PROBLEM))
 
 
 class TestOut:
@@ -165,9 +160,8 @@ class TestOut:
     def test_out_while_another_thread_imports_pytorch(self, monkeypatch):
         """Regression: a module without names in sys.modules was an AttributeError."""
         monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        out = tuple(self.buffers(problem))
-        assert all(a is b for a, b in zip(gradients(problem, out=out), out, strict=True))
+        out = tuple(self.buffers(PROBLEM))
+        assert all(a is b for a, b in zip(gradients(PROBLEM, out=out), out, strict=True))
 
     @pytest.mark.parametrize(
         "changes",
@@ -177,29 +171,27 @@ class TestOut:
     @pytest.mark.parametrize("which", [0, 1, 2])
     def test_read_only_out_is_rejected(self, changes, which):
         """An unversioned capsule cannot say whether it may be; NumPy takes it for a no as well."""
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        out = self.buffers(problem)
-        out[which] = self.buffers(problem, **changes)[which]
+        out = self.buffers(PROBLEM)
+        out[which] = self.buffers(PROBLEM, **changes)[which]
         with pytest.raises(ValueError, match=r"out\.diff_\w+ must be writable"):
-            gradients(problem, out=tuple(out))
+            gradients(PROBLEM, out=tuple(out))
         assert all(np.isnan(member.array).all() for member in out)
 
     @pytest.mark.parametrize("flags", [0, READ_ONLY])
     def test_read_only_flag_of_a_library_with_c_functions(self, flags):
         """Regression: the C functions have no flag, so read-only arrays were written."""
         fast = with_exchange_api(ExchangeApi.of(borrow_object=borrow))
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        out = [fast(member.array, flags=flags) for member in self.buffers(problem)]
+        out = [fast(member.array, flags=flags) for member in self.buffers(PROBLEM)]
         if flags == READ_ONLY:
             with pytest.raises(ValueError, match=r"out\.diff_src must be writable"):
-                gradients(problem, out=tuple(out))
+                gradients(PROBLEM, out=tuple(out))
             assert np.isnan([member.array.max() for member in out]).all()
         else:
-            gradients(problem, out=tuple(out))
-            same([member.array for member in out], gradients(problem))
+            gradients(PROBLEM, out=tuple(out))
+            same([member.array for member in out], gradients(PROBLEM))
 
     def test_overlap_is_detected(self):
-        problem = [a.copy() for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem]
+        problem = [a.copy() for a in PROBLEM]
         out = (Foreign(problem[0]), *self.buffers(problem)[1:])
         with pytest.raises(ValueError, match=r"out\.diff_src must not overlap src"):
             gradients([Foreign(a) for a in problem], out=out)
@@ -255,7 +247,7 @@ INVALID = [
 
 class TestInvalid:
     def check_rejected(self, value, error, words=()):
-        problem = list(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
+        problem = list(PROBLEM)
         for at in 0, 1, 4:
             arguments = [*problem[:at], value, *problem[at + 1 :]]
             with pytest.raises(error) as caught:
@@ -308,7 +300,7 @@ class TestInvalid:
 
         slow = type("Slow", (Foreign,), {"__dlpack__": interrupt})(ZEROS)
         with pytest.raises(KeyboardInterrupt):
-            gradients([slow, *helpers.case(SHAPE, "f32", "f32", "NCX").problem[1:]])
+            gradients([slow, *PROBLEM[1:]])
 
     def test_tensor_spec(self):
         array = np.zeros((2, 3, 4), helpers.NUMPY["bf16"]).transpose(0, 2, 1)
@@ -322,7 +314,7 @@ class TestExchangeApi:
 
     def run(self, **functions):
         kind = with_exchange_api(ExchangeApi.of(**functions))
-        return gradients([kind(a) for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem])
+        return gradients([kind(a) for a in PROBLEM])
 
     @pytest.mark.parametrize(
         "functions",
@@ -335,7 +327,7 @@ class TestExchangeApi:
         ids=["null", "borrow_only", "borrow_fails", "other_version"],
     )
     def test_null_functions(self, functions):
-        expected = gradients(helpers.case(SHAPE, "f32", "f32", "NCX").problem)
+        expected = gradients(PROBLEM)
         same([member.array for member in self.run(**functions)], expected)
 
     def test_capsule_lives_while_its_functions_are_used(self):
@@ -361,8 +353,7 @@ class TestExchangeApi:
                 return capsule
 
         kind = NewCapsules("New", (Foreign,), {})
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
-        gradients([kind(a) for a in problem])
+        gradients([kind(a) for a in PROBLEM])
         assert calls
         assert all(calls)
 
@@ -387,21 +378,20 @@ class TestLifetime:
                     ctypes.cast(destructor, ctypes.c_void_p),
                 )
 
-        problem = [Counted(a) for a in helpers.case(SHAPE, "f32", "f32", "NCX").problem]
+        problem = [Counted(a) for a in PROBLEM]
         gradients(problem)
         assert sorted(map(id, freed)) == sorted(map(id, problem))
 
     @pytest.mark.parametrize("versioned", [True, False])
     def test_result_lives_as_long_as_its_capsule(self, versioned):
-        problem = helpers.case(SHAPE, "f32", "f32", "NCX").problem
 
         class Here(Foreign):
             def __array_namespace__(self):
                 return types.SimpleNamespace(from_dlpack=lambda p: Taken(p, versioned))
 
-        got = gradients(map(Here, problem)).diff_src
+        got = gradients(map(Here, PROBLEM)).diff_src
         gc.collect()
-        same([got.array], [gradients(problem).diff_src])
+        same([got.array], [gradients(PROBLEM).diff_src])
 
     def test_unused_capsules_do_not_leak(self):
         array = np.zeros((1 << 20,), np.float32)

@@ -11,9 +11,6 @@ import helpers
 import numpy as np
 import pytest
 
-import onedsl
-from onedsl import _core
-
 torch = pytest.importorskip("torch", reason="PyTorch is optional: pip install torch==2.13.0")
 
 from torch import nn  # noqa: E402
@@ -52,13 +49,6 @@ def tensors(shape, dtype, stats="f32", memory="contiguous"):
     if memory == "channels_last":
         made[:2] = [t.to(memory_format=CHANNELS_LAST[t.ndim - 2]) for t in made[:2]]
     return made
-
-
-def back(gradients):
-    """As NumPy arrays that the reference can be compared with."""
-    return onedsl.BatchNormGradients(
-        *(None if t is None else _core.import_array(t.detach()) for t in gradients)
-    )
 
 
 def relative_error(ours, exact):
