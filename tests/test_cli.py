@@ -177,6 +177,7 @@ def test_unsupported_by_onednn_has_status_3(tmp_path):
         text = re.sub(r"\s+", " ", child.stdout)
         assert "no bf16 kernel for CPUs without avx512_core" in text
         assert text.endswith(" UNSUPPORTED ")
+        assert ("With --repair" in text) == (not more)
         assert "Usage" not in child.stderr
 
 

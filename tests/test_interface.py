@@ -127,17 +127,9 @@ class TestTensorSpec:
     @pytest.mark.parametrize(
         ("given", "name"),
         [
-            ("f32", "f32"),
-            ("float32", "f32"),
-            (np.float32, "f32"),
-            (np.dtype("f4"), "f32"),
-            ("bf16", "bf16"),
-            ("bfloat16", "bf16"),
-            (helpers.NUMPY["bf16"], "bf16"),
-            (helpers.NUMPY["bf16"].type, "bf16"),
-            ("f16", "f16"),
-            ("float16", "f16"),
-            (np.half, "f16"),
+            (spelling, name)
+            for name, dtype in helpers.NUMPY.items()
+            for spelling in (name, dtype.name, dtype, dtype.type)
         ],
         ids=repr,
     )
