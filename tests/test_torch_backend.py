@@ -210,10 +210,19 @@ def test_what_is_fused(name, report, x):
 
 
 @pytest.mark.usefixtures("without_code")
-def test_a_sum_of_a_wider_type_is_not_fused(report, x):
-    check(Plain(lambda y, x: F.relu(y.float() + x.float())), x, dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [
+        (lambda y, _: F.hardtanh(y, 0.0, 0.75), RELU),
+        (lambda y, _: F.hardtanh(y, 0.0, 0.7), "alone"),  # a bound that is no bfloat16
+        (lambda y, x: F.relu(y.float() + x.float()), "alone"),
+    ],
+    ids=["bound", "bound of a wider type", "sum of a wider type"],
+)
+def test_bfloat16(use, what, report, x):
+    check(Plain(use), x, dtype=torch.bfloat16)
     (line,) = report()
-    assert line.startswith("1 by onedsl; 1 alone")
+    assert line.startswith(f"1 by onedsl; 1 {what}")
 
 
 @pytest.mark.usefixtures("without_code")
@@ -286,6 +295,10 @@ def test_gradients_of_other_values_are_not_fused(change, report):
     for ours, exact in zip(run(*arguments), one_step(*arguments), strict=True):
         assert torch.allclose(ours, exact, rtol=1e-4, atol=1e-3)
     assert ("1 with ReLU, forward and backward" in report()[0]) == (change in SAME)
+    with torch.profiler.profile(acc_events=True) as profile:
+        run(*arguments)
+    computes_mask = "aten::where" in {event.name for event in profile.events()}
+    assert computes_mask == (change not in SAME)
 
 
 def test_random_graphs_have_the_same_results():
