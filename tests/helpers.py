@@ -74,13 +74,6 @@ def usable(*dtypes: str, backends: list[str] = BACKENDS) -> pytest.MarkDecorator
     )
 
 
-# The rows of the type table, each with each backend that can run it in this process.
-CELLS = [(*row, backend) for row in TYPES for backend in BACKENDS if runs(backend, row[0])]
-cells = pytest.mark.parametrize(
-    ("dtype", "stats", "backend"), CELLS, ids=["-".join(cell) for cell in CELLS]
-)
-
-
 def expect_unsupported(dtype: str, call: Any) -> None:
     """Check that a call raises UnsupportedError, which names the missing instruction set."""
     needed = missing_isa(dtype)

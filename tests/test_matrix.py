@@ -1,106 +1,158 @@
-"""Types x formats x ranks x ports x backends, against the float64 reference.
+"""Operators x types x formats x ranks x ports x backends, against two float64 references.
 
-test_isa.py runs this file again with lower instruction sets.
+fuzz/targets.py has the operators and the references. test_isa.py runs this file again with lower
+instruction sets.
 """
 
 from __future__ import annotations
 
-import functools
-import warnings
+import inspect
+import itertools
 
 import helpers
 import numpy as np
 import pytest
-from helpers import EPSILON, backends, formats, types
+from fuzz import judge
+from fuzz.case import Case
+from fuzz.targets import TARGETS
+from helpers import EPSILON, backends, formats
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 
-# Odd sizes, about 32 elements per channel, and for each rank another remainder of channels.
-SPATIAL = {
-    2: (),
-    3: (33,),
-    4: (7, 5),
-    5: (3, 2, 5),
-    6: (3, 1, 2, 5),
-    7: (2, 2, 1, 3, 2),
-    8: (2, 1, 2, 3, 1, 2),
-}
-BATCH = {2: 33}
-CHANNELS = {2: 17, 3: 8, 4: 16, 5: 3, 6: 64, 7: 5, 8: 24}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::onedsl.GammaIgnoredWarning"),
+    pytest.mark.filterwarnings("ignore:invalid value"),  # of the judge, for NaN
+]
 
-PORTS = ["all-gamma", "all-no_gamma", "diff_src-no_gamma", "diff_src-gamma"]
+# Batch and spatial sizes: odd, about 32 elements per channel.
+SIZES = [(33,), (2, 33), (2, 7, 5), (2, 3, 2, 5), (2, 3, 1, 2, 5), (2, 2, 2, 1, 3, 2)]
+SIZES += [(2, 2, 1, 2, 3, 1, 2)]
+EMPTY = [(0,), (4,), (0, 5), (2, 0), (2, 0, 4, 5), (0, 0, 0)]
+# For each shape another remainder of channels.
+SHAPES = list(zip(SIZES, (17, 8, 16, 3, 64, 5, 24), strict=True))
+SHAPES += list(zip(EMPTY, (3, 0, 3, 3, 3, 0), strict=True))
+
+OMITTED = [("gamma", "beta"), ("residual",), ("dst",)]
+
+ROWS = [
+    pytest.param(target, dtype, stats, id=f"{target.cls.__name__}-{dtype}-{stats}")
+    for target in TARGETS
+    for dtype, row in target.schema.types.items()
+    for stats in row
+]
 
 
-def check(case, dtype, data_format, backend, ports="all-gamma", *, offset=0):
-    """Check one call that writes to guarded buffers."""
-    outputs, gamma = ports.split("-")
-    problem = case.problem
-    inputs = problem if gamma == "gamma" else problem[:4]
-    # For diff_src only, gamma is ignored.
-    wanted = case.with_gamma if ports == "all-gamma" else case.without_gamma
-    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
-    guarded = helpers.outputs_like(problem, sums=outputs == "all", offset=offset)
+def inputs_of(target, dtype, stats, data_format, shape):
+    """Return arrays by oneDNN's names. Statistics of empty tensors are NaN, which must not show."""
+    problem = testing.random_problem(shape, dtype, stats, data_format=data_format)
+    values = problem._asdict() | {"beta": problem.mean / 4, "residual": problem.diff_dst}
+    values["dst"] = np.maximum(problem.src, 0)
+    for name, array in values.items():
+        if array.ndim == 1:
+            kept = onedsl.DataFormat(data_format).broadcast_shape(shape)
+            values[name] = array.reshape(kept) if target.broadcast else array
+            values[name] = values[name] if problem.src.size else np.full_like(values[name], np.nan)
+    return values
 
-    out = guarded.out
 
-    def call():
-        with warnings.catch_warnings():
-            if ports == "diff_src-gamma":
-                warnings.simplefilter("ignore", onedsl.GammaIgnoredWarning)
-            return op(*inputs, outputs=outputs, out=out, backend=backend)
+def calls_of(target, dtype, stats, data_format, shape, backend):
+    """Yield calls with all combinations of optional inputs, requested outputs and attributes."""
+    schema = target.schema
+    values = inputs_of(target, dtype, stats, data_format, shape)
+    names = [name for name, *_ in _core.signature(schema.operation)["inputs"]]
+    optional = {port.name for port in schema.inputs if port.optional}
+    omitted = [set(), *({*names} for names in OMITTED if optional & {*names})]
+    option, *requests = target.option or ("", None)
+    attributes: dict[str, object] = {"epsilon": EPSILON}
+    attributes |= {} if target.broadcast else {"data_format": data_format}
+    attributes |= {"momentum": 0.9} if "momentum" in target.attributes else {}
+    clips = [{"clip": None}, {"clip": 0.5}] if "clip" in target.attributes else [{}]
+    for without, request, clip in itertools.product(omitted, requests, clips):
+        if "dst" in without and (backend == "onednn" or request is True):
+            continue  # these calls require it
+        inputs = [None if name in without else values[name] for name in names]
+        options = {"backend": backend} | ({option: request} if option else {})
+        yield Case(target, attributes | clip, inputs, options, "direct")
 
-    if not helpers.runs(backend, dtype):
-        helpers.expect_unsupported(dtype, call)
+
+def check(case, dtype):
+    """Check a call that writes to guarded buffers."""
+    schema = case.target.schema
+    ports = zip(schema.inputs, case.inputs, strict=True)
+    likes = {port.kind: array for port, array in ports if array is not None}
+    requested = [port for port in schema.outputs if port.name in case.requested]
+    guarded = helpers.Guarded(*(likes[port.kind] for port in requested))
+    by_name = dict(zip(case.requested, guarded.buffers, strict=True))
+    case.out = schema.result(*(by_name.get(port.name) for port in schema.outputs))
+    if case.backend == "onednn" and case.target.broadcast:
+        with pytest.raises(onedsl.UnsupportedError, match="no op for frozen statistics"):
+            judge.run(case)
         guarded.check_untouched()
+    elif case.inputs[0].size and not helpers.runs(case.backend, dtype):
+        helpers.expect_unsupported(dtype, lambda: judge.run(case))
+        guarded.check_untouched()
+    else:
+        assert judge.run(case) is case.out
+        guarded.check_walls()
+        compare(case)
+
+
+def compare(case):
+    """Compare each element with the tolerance of its sums, and arrays with the documented ones."""
+    expected = judge.compute_expected(case)
+    judge.check_result(case, case.out, expected)
+    needs_dst = case.target.reference is testing.batch_norm_relu_backward
+    if not case.inputs[0].size or (needs_dst and case.inputs[-1] is None):
         return
-    assert call() is out
-    guarded.check_walls()
-    assert not any(np.isnan(buffer).any() for buffer in guarded.buffers), (
-        "an output was not written"
-    )
-    testing.assert_close(out, wanted, backend=backend)
-    assert outputs == "all" or out[1:] == (None, None)
+    assert not any(np.isnan(array).any() for array in case.out if array is not None)
+    # The differences that a ReLU leaves are small compared to their terms.
+    factor = 4 if "ReLU" in case.target.cls.__name__ else 1
+    testing.assert_close(case.out, reference_of(case), factor=factor, backend=case.backend)
+
+
+def reference_of(case):
+    """Return the results of the reference for users' tests, onedsl.testing."""
+    schema = case.target.schema
+    arrays = dict(zip((port.name for port in schema.inputs), case.inputs, strict=True))
+    if case.target.reference is testing.batch_norm_backward:
+        arrays = dict(zip(testing.Problem._fields, case.inputs, strict=True))
+    if len(case.requested) < len(schema.outputs):
+        arrays |= {schema.ignored: None}
+    parameters = inspect.signature(case.target.reference).parameters
+    given = {n: v for n, v in (arrays | case.attributes).items() if n in parameters}
+    return case.target.reference(**given)
 
 
 @backends
-@types
+@pytest.mark.parametrize(("target", "dtype", "stats"), ROWS)
 @formats
-@pytest.mark.parametrize("rank", range(2, 9))
-def test_ranks_and_ports(dtype, stats, data_format, rank, backend):
-    shape = helpers.shape_of(data_format, BATCH.get(rank, 2), CHANNELS[rank], SPATIAL[rank])
-    case = helpers.case(shape, dtype, stats, data_format)
-    for ports in PORTS:
-        check(case, dtype, data_format, backend, ports)
+def test_every_call(target, dtype, stats, data_format, backend):
+    for sizes, channels in SHAPES:
+        shape = helpers.shape_of(data_format, sizes[0], channels, sizes[1:])
+        for case in calls_of(target, dtype, stats, data_format, shape, backend):
+            check(case, dtype)
 
 
-@types
+@pytest.mark.parametrize(("target", "dtype", "stats"), ROWS)
 @formats
-def test_auto_is_native(dtype, stats, data_format):
+def test_auto_is_native(target, dtype, stats, data_format):
     """The other tests run "native" for both."""
     shape = helpers.shape_of(data_format, 4, 20, (6, 5))
-    problem = helpers.case(shape, dtype, stats, data_format).problem
-    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
-    native = op(*problem, backend="native")
-    assert type(native) is onedsl.BatchNormGradients
-    assert native.diff_src.strides == problem.src.strides
-    assert [a.dtype for a in native] == [helpers.NUMPY[d] for d in (dtype, stats, stats)]
-    for results in (op(*problem), op(*problem, backend="auto")):
-        for got, expected in zip(results, native, strict=True):
-            assert got.tobytes() == expected.tobytes()
-
-
-@functools.lru_cache(maxsize=1)
-def large_case(channels: int, dtype: str, data_format: str) -> helpers.Case:
-    elements = 3_000_000 if dtype == "f32" else 6_000_000
-    width = elements // channels // 600
-    shape = helpers.shape_of(data_format, 3, channels, (200, width))
-    small = testing.random_problem((100_003, 1), dtype, "f32", data_format="NXC")
-    src, diff_dst = (np.resize(a, shape) for a in (small.src, small.diff_dst))
-    mean, variance, gamma = np.random.default_rng(0).uniform(0.5, 2, (3, channels)).astype("f4")
-    problem = testing.Problem(src, diff_dst, mean, variance, gamma)
-    wanted = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
-    return helpers.Case(problem, wanted, wanted)
+    schema = target.schema
+    for case in calls_of(target, dtype, stats, data_format, shape, "native"):
+        native = target.cls(**case.attributes)(*case.inputs, **case.options)
+        assert type(native) is schema.result
+        for port, array in zip(schema.outputs, native, strict=True):
+            assert (array is None) == (port.name not in case.requested)
+            if array is not None:
+                of_port = dtype if port.kind == "tensor" else stats
+                assert array.dtype == helpers.NUMPY[of_port]
+                assert port.kind == "statistic" or array.strides == case.inputs[0].strides
+        for options in ({"backend": "auto"}, {}):
+            results = target.cls(**case.attributes)(*case.inputs, **case.options | options)
+            for got, array in zip(results, native, strict=True):
+                assert (got is None and array is None) or got.tobytes() == array.tobytes()
 
 
 # Large enough for non-temporal stores. The offset tests their unaligned heads and tails.
@@ -109,4 +161,14 @@ def large_case(channels: int, dtype: str, data_format: str) -> helpers.Case:
 )
 @formats
 def test_large(dtype, data_format, channels):
-    check(large_case(channels, dtype, data_format), dtype, data_format, "native", offset=3)
+    width = (3_000_000 if dtype == "f32" else 6_000_000) // channels // 600
+    shape = helpers.shape_of(data_format, 3, channels, (200, width))
+    small = testing.random_problem((100_003, 1), dtype, "f32", data_format="NXC")
+    src, diff_dst = (np.resize(a, shape) for a in (small.src, small.diff_dst))
+    mean, variance, gamma = np.random.default_rng(0).uniform(0.5, 2, (3, channels)).astype("f4")
+    problem = testing.Problem(src, diff_dst, mean, variance, gamma)
+    expected = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format=data_format)
+    guarded = helpers.outputs_like(problem, offset=3)
+    onedsl.BatchNormTrainingBackward(EPSILON, data_format)(*problem, out=guarded.out)
+    guarded.check_walls()
+    testing.assert_close(guarded.out, expected)

@@ -28,31 +28,8 @@ def directml_problem(shape, kept, dtype="f32", seed=0):
     return x, dy, mean, variance, scale
 
 
-def subsets(rank):
-    axes = range(rank)
-    return itertools.chain.from_iterable(itertools.combinations(axes, n) for n in range(rank + 1))
-
-
-SIZES = (5, 4, 3, 7)
-
-
 class TestDirectML:
-    @pytest.mark.parametrize("kept", list(subsets(4)), ids=str)
-    def test_every_set_of_kept_axes(self, kept):
-        dtype = ("f32", "f16")[len(kept) % 2]
-        x, dy, *stats = directml_problem((12, 20, 33, 50), kept, dtype)
-        problem = (x, dy / dy.dtype.type(16), *stats)  # f16 cannot hold larger sums
-        gradients = DIRECTML(*problem)
-        assert {a.dtype for a in gradients} == {x.dtype}
-        expected = testing.batch_normalization_grad(*problem, epsilon=EPSILON)
-        testing.assert_close(gradients, expected)
-
-    def test_onednn_is_unsupported(self):
-        problem = directml_problem((6, 5), (1,))
-        with pytest.raises(onedsl.UnsupportedError, match="no op for frozen statistics"):
-            DIRECTML(*problem, backend="onednn")
-
-    @pytest.mark.parametrize("kept", [(0, 2), (1, 3), (0, 3), (0, 1, 2, 3)], ids=str)
+    @pytest.mark.parametrize("kept", [(), (2,), (0, 2), (1, 3), (0, 3), (0, 1, 2, 3)], ids=str)
     @pytest.mark.parametrize("outputs", ["all", "output_gradient"])
     def test_every_memory_order(self, kept, outputs):
         """Of axes that are not adjacent, or in another order in memory than in the shape."""
@@ -128,17 +105,14 @@ class TestDirectML:
 class TestOneProblem:
     """Several classes give bitwise equal results for the same problem."""
 
-    @helpers.cells
     @helpers.formats
-    def test_backward_and_backprop(self, dtype, stats, data_format, backend):
-        problem = testing.random_problem((4, 7, 8), dtype, stats, data_format=data_format)
+    def test_backward_and_backprop(self, data_format):
+        problem = testing.random_problem((4, 7, 8), data_format=data_format)
         first = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
         second = onedsl.BatchNormTrainingBackprop(EPSILON, data_format)
-        for arguments in (problem, problem[:4]):
-            grads = first(*arguments, backend=backend)
-            deltas = second(*arguments, backend=backend)
-            assert deltas._fields == ("input_delta", "gamma_delta", "beta_delta")
-            assert [a.tobytes() for a in grads] == [a.tobytes() for a in deltas]
+        grads, deltas = first(*problem), second(*problem)
+        assert deltas._fields == ("input_delta", "gamma_delta", "beta_delta")
+        assert [a.tobytes() for a in grads] == [a.tobytes() for a in deltas]
 
     @helpers.formats
     @pytest.mark.parametrize("shape", [(9, 8), (8, 40, 50, 8)], ids=str)

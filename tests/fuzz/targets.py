@@ -9,6 +9,7 @@ absolute tolerance: if rounding decides whether a ReLU passes a gradient, both r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import onedsl
+from onedsl import testing
 from onedsl.operators.schema import OpSchema
 
 
@@ -142,6 +144,8 @@ class Target:
 
     cls: type[Any]
     formula: Formula
+    reference: Callable[..., Any]
+    """The function of `onedsl.testing`, which test_matrix.py compares too."""
     attributes: Mapping[str, list[Any]] = field(default_factory=dict)
     """Valid values of each attribute, except epsilon and data_format."""
     option: tuple[str, Any, Any] | None = None
@@ -165,25 +169,40 @@ TARGETS = [
     Target(
         onedsl.BatchNormTrainingBackward,
         training_gradients,
+        testing.batch_norm_backward,
         option=("outputs", "all", "diff_src"),
         reduce_inputs=4,
     ),
     Target(
         onedsl.BatchNormTrainingBackprop,
         training_gradients,
+        testing.batch_norm_backward,
         option=("outputs", "all", "input_delta"),
     ),
     Target(
         onedsl.BatchNormalizationGrad,
         frozen_gradients,
+        testing.batch_normalization_grad,
         option=("outputs", "all", "output_gradient"),
         broadcast=True,
     ),
-    Target(onedsl.BatchNormForwardTraining, forward, MOMENTUM, reduce_inputs=1),
-    Target(onedsl.BatchNormReLUForwardTraining, forward, {**MOMENTUM, **CLIP}),
+    Target(
+        onedsl.BatchNormForwardTraining,
+        forward,
+        testing.batch_norm_forward_training,
+        MOMENTUM,
+        reduce_inputs=1,
+    ),
+    Target(
+        onedsl.BatchNormReLUForwardTraining,
+        forward,
+        functools.partial(testing.batch_norm_forward_training, relu=True),
+        {**MOMENTUM, **CLIP},
+    ),
     Target(
         onedsl.BatchNormReLUTrainingBackward,
         relu_gradients,
+        testing.batch_norm_relu_backward,
         CLIP,
         option=("residual", True, False),
     ),
