@@ -440,8 +440,15 @@ def test_inputs_may_share_a_tensor():
         Graph((dataclasses.replace(op, outputs=outputs),)).compile()
 
 
-def test_graphs_of_unknown_shapes():
-    unknown = helpers.graph_of_unknown_shapes()
+@pytest.mark.parametrize("strides", [None, (16, 1)])
+@pytest.mark.parametrize("relu", [False, True])
+def test_graphs_of_unknown_shapes(strides, relu):
+    (op,) = helpers.graph_of_unknown_shapes().ops
+    src = dataclasses.replace(op.inputs[0], strides=strides)
+    op = dataclasses.replace(op, inputs=(src, *op.inputs[1:]))
+    dst = dataclasses.replace(src, id=99)
+    ops = [op, onedsl.graph.GraphOp(9, "relu", "ReLU", {}, (src,), (dst,))]
+    unknown = Graph(tuple(ops[: 1 + relu]))
     for act in (unknown.compile, unknown.partitions, unknown.repaired):
         with pytest.raises(ValueError, match=r"inputs\[0\] \(src\) must have a known shape"):
             act()

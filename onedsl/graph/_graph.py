@@ -102,11 +102,12 @@ class Graph:
         UnsupportedError
             If oneDNN does not accept an op.
         """
+        parts = divide_graph(self.ops)  # what follows relies on valid ops
         ops = {op.id: op for op in self.ops}
         limit = [text for text in [limit_of(self.ops)] if text]
         return tuple(
             replace(part, defects=(*limit, *messages([ops[i] for i in part.op_ids])))
-            for part in divide_graph(self.ops)
+            for part in parts
         )
 
     def repaired(self) -> Graph:
