@@ -45,17 +45,16 @@ inline Index table_index(const Task& task, const Index entry) {
   return entry / 2 + entry % 2 * (task.workspace.tables.entries / 2);
 }
 
-// Calls set(index) for each table index of channel c.
+// Calls set(index, c) for each table index of each channel c.
 template <class T, class Set>
-inline void for_table_indices(const Task& task, const Index c, const Set& set) {
+inline void for_table_indices(const Task& task, const Range& channels, const Set& set) {
   const SummationOrder& order = task.order;
-  if (!order.columns) return set(c);
-  const Index position = order.channels * order.inner;
-  for (Index k = 0; k < order.repeat; ++k) {
-    for (Index i = 0; i < order.inner; ++i) {
-      Index entry = k * position + c * order.inner + i;
-      for (; entry < task.workspace.tables.entries; entry += order.row) {
-        set(table_index<T>(task, entry));
+  const Index inner = order.columns ? order.inner : 1;
+  const Index entries = task.workspace.tables.entries;
+  for (Index c = channels.begin; c < channels.end; ++c) {
+    for (Index i = c * inner; i < (c + 1) * inner; ++i) {
+      for (Index entry = i; entry < entries; entry += order.channels * inner) {
+        set(table_index<T>(task, entry), c);
       }
     }
   }

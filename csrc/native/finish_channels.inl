@@ -12,12 +12,6 @@ namespace {
 
 // ---- dst = (src - mean) * scale + beta ----
 
-struct Normalization {
-  float mean;
-  float scale;
-  float beta;
-};
-
 inline double inverse_stddev_of(const Parameters& parameters, const float variance) {
   const auto value = static_cast<double>(variance);
   if (parameters.variance_kind == VarianceKind::inverse_stddev) return value;
@@ -28,86 +22,86 @@ inline double gamma_of(const Task& task, const Index c) {
   return task.tensors.gamma != nullptr ? static_cast<double>(task.tensors.gamma[c]) : 1;
 }
 
-// The statistics are the caller's f32 values, which the forward pass returns and the gradient
-// reads. So the mask that the gradient recomputes from src is exactly that of the forward pass's
-// dst, unless the caller keeps the statistics in bf16.
-inline Normalization normalization_of(const Task& task, const Index c, const float mean,
-                                      const float variance) {
-  const double scale = gamma_of(task, c) * inverse_stddev_of(task.parameters, variance);
-  const float beta = task.tensors.beta != nullptr ? task.tensors.beta[c] : 0;
-  return {coefficient(mean), coefficient(scale), coefficient(beta)};
+// Channels are processed several at a time: one channel's partial sums are far apart in memory, and
+// the square roots and quotients of several channels are computed as vectors.
+constexpr Index channels_at_a_time = 16;
+
+template <class Process>
+inline void for_some_channels(const Range& channels, const Process& process) {
+  for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
+    process(Range{first, minimum(first + channels_at_a_time, channels.end)});
+  }
 }
 
+// The arrays begin with the value of channel some.begin. They are the caller's f32 values, which
+// the forward pass returns and the gradient reads. So the mask that the gradient recomputes from
+// src is exactly that of the forward pass's dst, unless the caller keeps the statistics in bf16.
 template <class T>
-void set_normalization(const Task& task, const Index c, const Normalization& normalization) {
+void set_normalization(const Task& task, const Range& some, const float* const means,
+                       const float* const variances) {
+  float mean[channels_at_a_time];
+  float scale[channels_at_a_time];
+  float beta[channels_at_a_time];
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    const double inverse_stddev = inverse_stddev_of(task.parameters, variances[i]);
+    mean[i] = coefficient(means[i]);
+    scale[i] = coefficient(gamma_of(task, c) * inverse_stddev);
+    beta[i] = task.tensors.beta != nullptr ? coefficient(task.tensors.beta[c]) : 0;
+  }
   const Tables& tables = task.workspace.tables;
-  for_table_indices<T>(task, c, [&](const Index i) {
-    tables.mean[i] = normalization.mean;
-    tables.scale[i] = normalization.scale;
-    tables.beta[i] = normalization.beta;
+  for_table_indices<T>(task, some, [&](const Index i, const Index c) {
+    tables.mean[i] = mean[c - some.begin];
+    tables.scale[i] = scale[c - some.begin];
+    tables.beta[i] = beta[c - some.begin];
   });
-}
-
-template <class T>
-void set_pivot(const Task& task, const Index c, const float pivot) {
-  for_table_indices<T>(task, c, [&](const Index i) { task.workspace.tables.pivot[i] = pivot; });
 }
 
 // ---- Sums of all chunks ----
 
-// Channels are added several at a time, because one channel's partial sums are far apart in memory.
-constexpr Index channels_at_a_time = 16;
-
+// Two values of some channels: their sums, or their totals, as Sums in core/ports.hpp defines them:
+// the result of the reduce pass and the input of the apply pass.
 struct ChannelSums {
-  double factors[channels_at_a_time];
-  double products[channels_at_a_time];
+  double first[channels_at_a_time];
+  double second[channels_at_a_time];
 };
 
-inline ChannelSums add_partials(const Task& task, const Range& channels) {
+inline ChannelSums add_partials(const Task& task, const Range& some) {
   ChannelSums sums{};
-  const Index count = length(channels);
-  const double* partial = task.workspace.partials + channels.begin;
+  const Index count = length(some);
+  const double* partial = task.workspace.partials + some.begin;
   for (Index k = 0; k < task.order.chunks; ++k, partial += 2 * task.order.channels) {
     for (Index i = 0; i < count; ++i) {
-      sums.factors[i] += partial[i];
-      sums.products[i] += partial[task.order.channels + i];
+      sums.first[i] += partial[i];
+      sums.second[i] += partial[task.order.channels + i];
     }
   }
   return sums;
 }
 
-// A channel's totals, as Sums in core/ports.hpp defines them: the result of the reduce pass and the
-// input of the apply pass.
-struct Total {
-  double first;
-  double second;
-};
-
-// Calls apply(c, total_of(c, sum of factors, sum of products)). A run of one pass stores the totals
-// or loads them instead.
-template <class TotalOf, class Apply>
-inline void finish_channels(const Task& task, const Range& channels, const TotalOf& total_of,
+// Calls apply(some channels, totals_of(some channels, their sums)). A run of one pass stores the
+// totals or loads them instead.
+template <class TotalsOf, class Apply>
+inline void finish_channels(const Task& task, const Range& channels, const TotalsOf& totals_of,
                             const Apply& apply) {
-  const Totals& totals = task.totals;
-  if (task.pass == Pass::apply) {
-    for (Index c = channels.begin; c < channels.end; ++c) {
-      apply(c, Total{totals.first[c], totals.second[c]});
-    }
-    return;
-  }
-  for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
-    const Range some{first, minimum(first + channels_at_a_time, channels.end)};
-    const ChannelSums sums = add_partials(task, some);
-    for (Index c = first; c < some.end; ++c) {
-      const Total total = total_of(c, sums.factors[c - first], sums.products[c - first]);
-      if (task.pass == Pass::both) {
-        apply(c, total);
-      } else {
-        totals.first[c] = total.first;
-        totals.second[c] = total.second;
+  for_some_channels(channels, [&](const Range& some) {
+    double* const first = task.totals.first + some.begin;
+    double* const second = task.totals.second + some.begin;
+    ChannelSums totals{};
+    if (task.pass == Pass::apply) {
+      for (Index i = 0; i < length(some); ++i) {
+        totals.first[i] = first[i];
+        totals.second[i] = second[i];
       }
+    } else {
+      totals = totals_of(some, add_partials(task, some));
     }
-  }
+    if (task.pass != Pass::reduce) return apply(some, totals);
+    for (Index i = 0; i < length(some); ++i) {
+      first[i] = totals.first[i];
+      second[i] = totals.second[i];
+    }
+  });
 }
 
 }  // namespace

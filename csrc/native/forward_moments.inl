@@ -54,48 +54,74 @@ float pivot_of_samples(const Task& task, const Index c) {
 }
 
 template <class T>
+void set_pivot(const Task& task, const Index channel, const float pivot) {
+  for_table_indices<T>(task, {channel, channel + 1}, [&](const Index i, const Index /*c*/) {
+    task.workspace.tables.pivot[i] = pivot;
+  });
+}
+
+template <class T>
 void prepare_moments(const Task& task, const Range& channels) {
   for (Index c = channels.begin; c < channels.end; ++c) {
     set_pivot<T>(task, c, pivot_of_samples<T>(task, c));
   }
 }
 
-// Sets near_enough to false, and a better pivot, if the pivot is too far from the mean.
+// Sets near_enough to false, and better pivots, where a pivot is too far from the mean.
 template <class T>
-Total moments_total(const Task& task, const Index c, const double sum_deviation,
-                    const double sum_square, bool& near_enough) {
+ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSums& sums,
+                           bool& near_enough) {
   const double count = task.parameters.per_channel;
-  const Index first = table_index<T>(task, task.order.columns ? c * task.order.inner : c);
-  const auto pivot = static_cast<double>(task.workspace.tables.pivot[first]);
-  const double off = sum_deviation / count;
-  const double mean = pivot + off;
-  const double difference = sum_square - off * sum_deviation;
-  const double squares = difference < 0 ? 0 : difference;
+  ChannelSums totals{};
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    const Index first = table_index<T>(task, task.order.columns ? c * task.order.inner : c);
+    const auto pivot = static_cast<double>(task.workspace.tables.pivot[first]);
+    const double sum_deviation = sums.first[i];
+    const double off = sum_deviation / count;
+    const double mean = pivot + off;
+    const double difference = sums.second[i] - off * sum_deviation;
+    const double squares = difference < 0 ? 0 : difference;
 
-  if (off * sum_deviation > farthest_pivot * squares) {
-    near_enough = false;
-    set_pivot<T>(task, c, pivot_near(mean, std::sqrt(squares / count)));
+    if (off * sum_deviation > farthest_pivot * squares) {
+      near_enough = false;
+      set_pivot<T>(task, c, pivot_near(mean, std::sqrt(squares / count)));
+    }
+    totals.first[i] = mean;
+    totals.second[i] = squares;
   }
-  return {mean, squares};
+  return totals;
 }
 
 template <class T>
-void apply_moments(const Task& task, const Index c, const Total& total) {
-  const double mean = total.first;
-  const double variance = total.second / task.parameters.per_channel;
+void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tensors& tensors = task.tensors;
-  tensors.batch_mean[c] = static_cast<float>(mean);
-  const bool inverse = task.parameters.variance_kind == VarianceKind::inverse_stddev;
-  tensors.batch_variance[c] =
-      static_cast<float>(inverse ? 1 / std::sqrt(variance + task.parameters.epsilon) : variance);
   const double momentum = task.parameters.momentum;
+  const bool inverse = task.parameters.variance_kind == VarianceKind::inverse_stddev;
   const auto running = [&](const float before, const double batch) {
     return static_cast<float>(momentum * static_cast<double>(before) + (1 - momentum) * batch);
   };
-  tensors.running_mean[c] = running(tensors.mean[c], mean);
-  tensors.running_variance[c] = running(tensors.variance[c], variance);
-  set_normalization<T>(task, c,
-                       normalization_of(task, c, tensors.batch_mean[c], tensors.batch_variance[c]));
+  float mean[channels_at_a_time];
+  float variance[channels_at_a_time];
+  float running_mean[channels_at_a_time];
+  float running_variance[channels_at_a_time];
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    const double value = totals.second[i] / task.parameters.per_channel;
+    mean[i] = static_cast<float>(totals.first[i]);
+    variance[i] =
+        static_cast<float>(inverse ? 1 / std::sqrt(value + task.parameters.epsilon) : value);
+    running_mean[i] = running(tensors.mean[c], totals.first[i]);
+    running_variance[i] = running(tensors.variance[c], value);
+  }
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    tensors.batch_mean[c] = mean[i];
+    tensors.batch_variance[c] = variance[i];
+    tensors.running_mean[c] = running_mean[i];
+    tensors.running_variance[c] = running_variance[i];
+  }
+  set_normalization<T>(task, some, mean, variance);
 }
 
 template <class T>
@@ -103,10 +129,10 @@ bool finish_moments(const Task& task, const Range& channels) {
   bool near_enough = true;
   finish_channels(
       task, channels,
-      [&](const Index c, const double deviations, const double squares) {
-        return moments_total<T>(task, c, deviations, squares, near_enough);
+      [&](const Range& some, const ChannelSums& sums) {
+        return moments_totals<T>(task, some, sums, near_enough);
       },
-      [&](const Index c, const Total& total) { apply_moments<T>(task, c, total); });
+      [&](const Range& some, const ChannelSums& totals) { apply_moments<T>(task, some, totals); });
   return near_enough;
 }
 

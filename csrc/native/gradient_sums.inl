@@ -23,62 +23,74 @@ inline float pivot_near_mean(const Task& task, const Index c) {
 
 template <class T>
 void prepare_gradient(const Task& task, const Range& channels) {
-  for (Index c = channels.begin; c < channels.end; ++c) {
-    set_pivot<T>(task, c, pivot_near_mean(task, c));
-  }
+  for_table_indices<T>(task, channels, [&](const Index i, const Index c) {
+    task.workspace.tables.pivot[i] = pivot_near_mean(task, c);
+  });
 }
 
 template <class T>
 void prepare_masked_gradient(const Task& task, const Range& channels) {
   prepare_gradient<T>(task, channels);
   const Tensors& tensors = task.tensors;
-  for (Index c = channels.begin; c < channels.end; ++c) {
-    set_normalization<T>(task, c, normalization_of(task, c, tensors.mean[c], tensors.variance[c]));
-  }
+  for_some_channels(channels, [&](const Range& some) {
+    set_normalization<T>(task, some, tensors.mean + some.begin, tensors.variance + some.begin);
+  });
 }
 
-inline Total gradient_total(const Task& task, const Index c, const double sum_diff_dst,
-                            const double sum_product) {
-  const auto mean = static_cast<double>(task.tensors.mean[c]);
-  const double from_pivot_to_mean = static_cast<double>(pivot_near_mean(task, c)) - mean;
-  // An infinite sum would turn an infinite product into NaN.
-  const double correction =
-      __builtin_isfinite(sum_diff_dst) ? from_pivot_to_mean * sum_diff_dst : 0;
-  const double sum_centered = sum_product + correction;
-  return {sum_diff_dst,
-          sum_centered * inverse_stddev_of(task.parameters, task.tensors.variance[c])};
+inline ChannelSums gradient_totals(const Task& task, const Range& some, const ChannelSums& sums) {
+  ChannelSums totals{};
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    const double sum_diff_dst = sums.first[i];
+    const auto mean = static_cast<double>(task.tensors.mean[c]);
+    const double from_pivot_to_mean = static_cast<double>(pivot_near_mean(task, c)) - mean;
+    // An infinite sum would turn an infinite product into NaN.
+    const double correction =
+        __builtin_isfinite(sum_diff_dst) ? from_pivot_to_mean * sum_diff_dst : 0;
+    const double sum_centered = sums.second[i] + correction;
+    totals.first[i] = sum_diff_dst;
+    totals.second[i] = sum_centered * inverse_stddev_of(task.parameters, task.tensors.variance[c]);
+  }
+  return totals;
 }
 
 template <class T>
-void apply_gradient(const Task& task, const Index c, const Total& total) {
+void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tensors& tensors = task.tensors;
-  const double inverse_stddev = inverse_stddev_of(task.parameters, tensors.variance[c]);
   const double count = task.parameters.per_channel;
-  if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(total.second);
-  if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(total.first);
-
-  const float mean = coefficient(tensors.mean[c]);
-  const float scale = coefficient(gamma_of(task, c) * inverse_stddev);
   const bool batch = task.parameters.statistics == Statistics::batch;
-  const float shift = batch ? coefficient(total.first / count) : 0;
-  const float slope = batch ? coefficient(total.second / count * inverse_stddev) : 0;
+  float mean[channels_at_a_time];
+  float scale[channels_at_a_time];
+  float shift[channels_at_a_time];
+  float slope[channels_at_a_time];
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    const double inverse_stddev = inverse_stddev_of(task.parameters, tensors.variance[c]);
+    mean[i] = coefficient(tensors.mean[c]);
+    scale[i] = coefficient(gamma_of(task, c) * inverse_stddev);
+    shift[i] = batch ? coefficient(totals.first[i] / count) : 0;
+    slope[i] = batch ? coefficient(totals.second[i] / count * inverse_stddev) : 0;
+  }
   const Tables& tables = task.workspace.tables;
-  for_table_indices<T>(task, c, [&](const Index i) {
-    tables.mean[i] = mean;
-    tables.scale[i] = scale;
-    tables.shift[i] = shift;
-    tables.slope[i] = slope;
+  for_table_indices<T>(task, some, [&](const Index i, const Index c) {
+    tables.mean[i] = mean[c - some.begin];
+    tables.scale[i] = scale[c - some.begin];
+    tables.shift[i] = shift[c - some.begin];
+    tables.slope[i] = slope[c - some.begin];
   });
+  for (Index i = 0; i < length(some); ++i) {
+    const Index c = some.begin + i;
+    if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(totals.second[i]);
+    if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(totals.first[i]);
+  }
 }
 
 template <class T>
 bool finish_gradient(const Task& task, const Range& channels) {
   finish_channels(
       task, channels,
-      [&](const Index c, const double factors, const double products) {
-        return gradient_total(task, c, factors, products);
-      },
-      [&](const Index c, const Total& total) { apply_gradient<T>(task, c, total); });
+      [&](const Range& some, const ChannelSums& sums) { return gradient_totals(task, some, sums); },
+      [&](const Range& some, const ChannelSums& totals) { apply_gradient<T>(task, some, totals); });
   return true;
 }
 
