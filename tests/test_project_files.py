@@ -106,7 +106,7 @@ def names_for(code):
     if "onedsl.torch" in code:
         nn = pytest.importorskip("torch").nn
         layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()
-        return {"model": nn.Sequential(*layers)}
+        return {"model": nn.Sequential(*layers), "train": nn.Module.train}
     return {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import re
 import threading
 
 import pytest
@@ -63,7 +64,25 @@ def test_calls_outside_of_the_block_do_not_count(x):
             pass
         step(model, x)
     assert by_pass(summary)[0] == {"stem.1": {}, "branch.a.1": {}, "head.1": {}}
-    assert str(summary).splitlines()[1].split() == ["stem.1", "none", "none"]
+
+
+def test_a_report_after_the_training_names_the_remedy(x):
+    """Regression: it was a table of "none"."""
+    model = SmallModel()
+    step(model, x)
+    text = str(onedsl_torch.report(model))
+    assert text.startswith("No batch norm was counted. Call report(model) before the training")
+    assert repr(onedsl_torch.report(model)) == text
+
+
+def test_uncounted_calls_are_not_called_missing(x):
+    """PyTorch's gradients are not seen, and a layer may not have been called."""
+    model = SmallModel()
+    with onedsl_torch.report(model) as summary:
+        model.stem(x).sum().backward()
+    first, second, _ = str(summary).splitlines()[1:]
+    assert re.split("  +", first) == ["stem.1", f"1 {NEITHER}", "none counted"]
+    assert re.split("  +", second) == ["branch.a.1", "none counted", "none counted"]
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ _core.set_torch_call_log(record)
 class report:  # noqa: N801 - called as a function, like `enable`
     """Count from now on what computes the batch norms of a model.
 
-    Printed, the object shows how often the forward pass and the gradient of each layer were
-    computed, and by what: ``onedsl eager``, ``onedsl compiled alone``, ``onedsl with ReLU``,
-    ``onedsl with addition and ReLU``, or PyTorch, and why. Counting ends with a ``with`` block, or
-    when the object is deleted.
+    Call it before the steps to count, and print the object after them. It shows how often the
+    forward pass and the gradient of each layer were computed, and by what: ``onedsl eager``,
+    ``onedsl compiled alone``, ``onedsl with ReLU``, ``onedsl with addition and ReLU``, or PyTorch,
+    and why. Counting ends with a ``with`` block, or when the object is deleted.
 
     Parameters
     ----------
@@ -60,13 +60,15 @@ class report:  # noqa: N801 - called as a function, like `enable`
     -----
     The kernels count, so a graph that PyTorch loads from its cache counts as well. A call takes a
     few microseconds longer. How many calls onedsl does not see follows from
-    ``num_batches_tracked``; their gradients, and layers of PyTorch's without running statistics,
-    are not counted. In compiled graphs, gradients of layers without parameters belong to no layer.
+    ``num_batches_tracked``; their gradients, their evaluation, and layers of PyTorch's without
+    running statistics are not counted. In compiled graphs, gradients of layers without parameters
+    belong to no layer.
 
     Examples
     --------
     >>> layer = torch.nn.BatchNorm2d(8)
-    >>> with onedsl.torch.enable(), onedsl.torch.report(layer) as summary:
+    >>> summary = onedsl.torch.report(layer)
+    >>> with onedsl.torch.enable():
     ...     layer(torch.randn(4, 8, 6, 6)).sum().backward()
     >>> print(summary)
     layer    forward         gradient
@@ -125,11 +127,17 @@ class report:  # noqa: N801 - called as a function, like `enable`
                 forward[f"PyTorch: {why}, or not supported by onedsl"] = unseen
         return calls
 
-    def __str__(self) -> str:
-        rows, calls = [("layer", *_PASSES)], self.calls()
+    def __repr__(self) -> str:
+        calls = self.calls()
+        if not any(calls.values()):
+            return (
+                "No batch norm was counted. Call report(model) before the training steps, and "
+                "print what it returned after them"
+            )
+        rows: list[tuple[str, ...]] = [("layer", *_PASSES)]
         for layer in dict.fromkeys(layer for layer, _ in calls):
             both = [calls.get((layer, pass_), Counter()).most_common() for pass_ in _PASSES]
-            forward, gradient = ("; ".join(f"{n} {what}" for what, n in c) or "none" for c in both)
-            rows.append((layer, forward, gradient))
+            texts = ("; ".join(f"{n} {what}" for what, n in counts) for counts in both)
+            rows.append((layer, *(text or "none counted" for text in texts)))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
