@@ -9,6 +9,8 @@ import helpers
 import pytest
 from torch_helpers import nn, onedsl_torch, torch
 
+from onedsl.torch.__main__ import _speed_up, main
+
 
 def test_an_older_pytorch_is_an_import_error(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.10.2+cpu")
@@ -65,14 +67,28 @@ if sys.argv[1] == "7":
 def test_compare(tmp_path, steps):
     script = tmp_path / "train.py"
     script.write_text(LOOP)
-    options = ("--compare", "--seconds", "0.5", "--runs", "1")
+    options = ("--compare", "--seconds", "0.5", "--runs", "2")
     child = helpers.run_python("-m", "onedsl.torch", *options, str(script), str(steps))
     assert child.returncode == 0, child.stderr
     lines = child.stdout.splitlines()
-    assert [line.split()[0] for line in lines[:2]] == ["PyTorch", "onedsl"]
-    assert all(0 < float(line.split()[1]) < 500 for line in lines[:2])
-    assert lines[3].startswith("speed-up: ")
+    assert [line.split()[0] for line in lines[:4]] == ["PyTorch", "onedsl"] * 2
+    assert all(0 < float(line.split()[1]) < 500 for line in lines[:4])
+    assert lines[5].startswith("speed-up: ")
     assert lines[-1].split() == ["1", *["3", "onedsl", "eager"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ([3.0, 2.2, 2.4], [2.0, 1.5, 2.1], "speed-up: 1.20 (1.05 to 2.00 by single runs)"),
+        ([2.0, 2.0], [2.5, 2.5], "speed-up: 0.80 (0.80 to 0.80 by single runs)"),
+        ([3.0, 2.0, 2.4], [2.0, 1.5, 2.1], "speed-up: unclear, 0.95 to 2.00 by single runs"),
+        ([2.0, 2.1], [1.0, 3.0], "speed-up: unclear, 0.67 to 2.10 by single runs"),
+    ],
+)
+def test_no_speed_up_is_made_of_noise(old, new, expected):
+    """Regression: on a busy machine, any ratio of two medians was printed as the speed-up."""
+    assert _speed_up(old, new).partition(":\n")[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -87,10 +103,19 @@ def test_scripts_that_cannot_be_compared(tmp_path, steps, message):
     assert message in child.stderr
 
 
-def test_scripts_that_do_not_exist():
-    child = helpers.run_python("-m", "onedsl.torch", "nothing.py")
-    assert child.returncode == 2
-    assert "script must be a file, got nothing.py" in child.stderr
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.py"], "script must be a file, got nothing.py"),
+        (["--seconds", "0", __file__], "--seconds must be positive, got 0.0"),
+        (["--runs", "1", __file__], "--runs must be at least 2, got 1"),
+    ],
+)
+def test_invalid_arguments(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["onedsl.torch", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert message in capsys.readouterr().err
 
 
 def test_modules_run_with_onedsl():

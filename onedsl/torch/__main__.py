@@ -6,7 +6,8 @@ keeps it.
 
 ``--compare`` runs the script several times, alternately with PyTorch alone and like that. A step is
 the time between two calls of ``step`` of the first optimizer of torch.optim that the script uses,
-the median of a run. In the first steps, which are not timed, onedsl counts what ran (`report`).
+the median of a run. If the times of the two overlap, the difference may be noise, and no speed-up
+is printed. In the first steps, which are not timed, onedsl counts what ran (`report`).
 """
 
 from __future__ import annotations
@@ -45,20 +46,22 @@ def main() -> None:
     add("--compare", action="store_true", help="time the script's steps without and with onedsl")
     add("--seconds", type=float, default=20, help="end of each timed run (20; inf: it finishes)")
     add("--runs", type=int, default=3, help="timed runs of each kind (3)")
-    add("--measure", choices=("PyTorch", "onedsl"), help=argparse.SUPPRESS)  # one timed run
+    add("--measure", nargs=2, default=(None, None), help=argparse.SUPPRESS)  # one run: what, file
     add("script", help="path of the script")
     add("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     options = parser.parse_args()
     if not options.module and not Path(options.script).is_file():
         parser.error(f"script must be a file, got {options.script}")
-    for name in ("seconds", "runs"):
-        if not vars(options)[name] > 0:
-            parser.error(f"--{name} must be positive, got {vars(options)[name]}")
-    if options.measure:
-        _time_steps(options.seconds)
+    if not options.seconds > 0:
+        parser.error(f"--seconds must be positive, got {options.seconds}")
+    if options.runs < 2:
+        parser.error(f"--runs must be at least 2, got {options.runs}")
+    measured, file = options.measure
+    if measured:
+        _time_steps(options.seconds, Path(file))
     elif options.compare:
         sys.exit(_compare(options.runs))
-    if options.measure != "PyTorch":
+    if measured != "PyTorch":
         enable()
         if hasattr(torch.compiler, "set_default_backend"):
             torch.compiler.set_default_backend("onedsl")
@@ -75,26 +78,37 @@ def _compare(runs: int) -> str | None:
     """Run the script in child processes and print the times. Return an error message or None."""
     medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
     for name, found in [*medians.items()] * runs:
-        command = [sys.executable, "-m", "onedsl.torch", "--measure", name, *sys.argv[1:]]
-        with tempfile.TemporaryFile() as output:  # a pipe would wait for processes of the script
-            child = subprocess.run(command, stdout=output, check=False)
-            output.seek(0)
-            result = output.read().rpartition(b"\n")[2]
+        with tempfile.NamedTemporaryFile() as file:
+            options = ["--measure", name, file.name, *sys.argv[1:]]
+            command = [sys.executable, "-m", "onedsl.torch", *options]
+            child = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+            result = file.read()
         if child.returncode != 0:
             return f"the script failed with {name}: exit status {child.returncode}"
-        if not result.startswith(b"[["):
+        if not result:
             least = f"at least {_WARM_UP + 2} times"
             return f"the script must call step() of an optimizer of torch.optim {least}"
-        times, summary = json.loads(result)
-        found.append(statistics.median(times))
-        print(f"{name:8} {found[-1] * 1e3:10.1f} ms per step", flush=True)
-    old, new = map(statistics.median, medians.values())
-    print(f"\nspeed-up: {old / new:.2f} (medians of {runs} runs)\n\n{summary}")
+        seconds, summary = json.loads(result)
+        found.append(seconds)
+        print(f"{name:8} {seconds * 1e3:10.1f} ms per step", flush=True)
+    print(f"\n{_speed_up(*medians.values())}\n\n{summary}")
     return None
 
 
-def _time_steps(seconds: float) -> None:
-    """End the process so long after its first step, and then print the times and the report."""
+def _speed_up(old: list[float], new: list[float]) -> str:
+    """Return the speed-up of the median, unless the times overlap."""
+    lowest, highest = min(old) / max(new), max(old) / min(new)
+    limits = f"{lowest:.2f} to {highest:.2f} by single runs"
+    if lowest <= 1 <= highest:
+        return (
+            f"speed-up: unclear, {limits}:\nthe times overlap, so the difference may be noise. "
+            "Repeat on an idle machine, or with longer --seconds"
+        )
+    return f"speed-up: {statistics.median(old) / statistics.median(new):.2f} ({limits})"
+
+
+def _time_steps(seconds: float, file: Path) -> None:
+    """End the process so long after its first step, and then write a step's time and the report."""
     ends: list[float] = []
     timed = summary = None
 
@@ -111,10 +125,10 @@ def _time_steps(seconds: float) -> None:
             sys.exit()
 
     @atexit.register
-    def print_result() -> None:
+    def write() -> None:
         times = [end - begin for begin, end in itertools.pairwise(ends[_WARM_UP:])]
         if times:
-            print("\n" + json.dumps([times, str(summary)]), end="")
+            file.write_text(json.dumps([statistics.median(times), str(summary)]))
 
     register_optimizer_step_post_hook(after_step)
 
