@@ -12,10 +12,11 @@ from torch import nn
 
 from .. import _core
 from ..runtime import run_log
-from ._enable import enabled
 
 _PASSES = ("forward", "gradient")
-_NEITHER = 'neither enable() nor torch.compile(backend="onedsl") was in effect'
+_UNSEEN = (
+    'PyTorch: eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
+)
 _Calls = dict[tuple[str, str], Counter[str]]
 _listeners: list[Callable[[str, str, list[int]], None]] = []
 _lock = threading.RLock()  # reentrant: the garbage collector may delete a report at any time
@@ -116,15 +117,14 @@ class report:  # noqa: N801 - called as a function, like `enable`
         if self._at_end is not None:
             return self._at_end
         with _lock:
-            counted = {key: Counter(counts) for key, counts in self._counts.items()}
-        calls = {key: Counter[str]() for key in itertools.product(self._layers, _PASSES)} | counted
-        why = 'compiled without backend="onedsl"' if enabled() else _NEITHER
+            layers = dict.fromkeys((*self._layers, *(layer for layer, _ in self._counts)))
+            calls = {key: Counter(self._counts[key]) for key in itertools.product(layers, _PASSES)}
         for name, steps in self._steps().items():
             forward = calls[name, "forward"]
             seen = sum(n for what, n in forward.items() if "evaluation" not in what)
             unseen = steps - self._before[name] - seen
             if unseen > 0:
-                forward[f"PyTorch: {why}, or not supported by onedsl"] = unseen
+                forward[_UNSEEN] = unseen
         return calls
 
     def __repr__(self) -> str:
@@ -134,10 +134,13 @@ class report:  # noqa: N801 - called as a function, like `enable`
                 "No batch norm was counted. Call report(model) before the training steps, and "
                 "print what it returned after them"
             )
-        rows: list[tuple[str, ...]] = [("layer", *_PASSES)]
+
+        texts = {
+            key: "; ".join(f"{n} {what}" for what, n in counts.most_common()) or "none counted"
+            for key, counts in calls.items()
+        }
+        rows = [("layer", *_PASSES)]
         for layer in dict.fromkeys(layer for layer, _ in calls):
-            both = [calls.get((layer, pass_), Counter()).most_common() for pass_ in _PASSES]
-            texts = ("; ".join(f"{n} {what}" for what, n in counts) for counts in both)
-            rows.append((layer, *(text or "none counted" for text in texts)))
+            rows.append((layer, texts[layer, "forward"], texts[layer, "gradient"]))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
