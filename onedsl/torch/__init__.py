@@ -44,7 +44,7 @@ if tuple(map(int, _torch.__version__.split(".")[:2])) < (2, 11):
 
 from ._enable import disable, enable, enabled
 from ._gradient import batch_norm_backward
-from ._relu_layers import (
+from ._layers import (
     BatchNormAddReLU1d,
     BatchNormAddReLU2d,
     BatchNormAddReLU3d,

@@ -157,12 +157,10 @@ def _converted(pattern: Any, dtype: Any) -> list[Any]:
 
 def _is_like_dst(value: Any, found: _Found) -> bool:
     """Return whether a node is a tensor of the shape and dtype of batch norm's result."""
-    tensor, dst = (
-        n.meta.get("val") if isinstance(n, Node) else None for n in (value, found["dst"])
-    )
+    tensor = value.meta.get("val") if isinstance(value, Node) else None
+    dst = found["dst"].meta["val"]
     return (
         isinstance(tensor, Tensor)
-        and isinstance(dst, Tensor)
         and bool(tensor.shape == dst.shape)
         and (tensor.dtype, tensor.device) == (dst.dtype, dst.device)
     )

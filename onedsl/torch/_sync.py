@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.totals import BatchNormMoments, BatchNormSums
-from ._layer import Layer
+from ._layers import Layer
 from ._operators import TYPES
 from ._report import record
 

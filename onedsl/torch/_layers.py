@@ -1,4 +1,4 @@
-"""Layers of batch norm and ReLU, with or without an addition between them."""
+"""The base class of all layers; layers of batch norm and ReLU, with or without an addition."""
 
 from __future__ import annotations
 
@@ -9,11 +9,35 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ..operators import attributes
-from ._layer import Layer
 from ._operators import batch_norm_training, why_unsupported
 
 
-class _Layer(Layer):
+class Layer(nn.modules.batchnorm._BatchNorm):
+    """The base class of onedsl's layers: their state in training, and tracing."""
+
+    def __init__(self, *arguments: Any, bias: bool) -> None:
+        # PyTorch 2.11 has no parameter `bias`.
+        super().__init__(*arguments, **({} if bias else {"bias": False}))
+
+    def _running_statistics(self) -> tuple[Tensor | None, Tensor | None]:
+        """Return the statistics that the layer updates in training."""
+        return (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
+
+    def _count_step(self) -> float:
+        """Count a step of training as PyTorch does, and return the weight of the new statistics."""
+        if self.track_running_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                return 1.0 / float(self.num_batches_tracked)
+        return 0.0 if self.momentum is None else self.momentum
+
+    def _in_fx(self, *inputs: Any) -> Any:
+        """Trace a call with torch.fx as a single node, as is done for PyTorch's layers."""
+        tracer = inputs[0].tracer
+        return tracer.create_proxy("call_module", tracer.path_of_module(self), inputs, {})
+
+
+class _ReLULayer(Layer):
     clip: float | None
 
     def __init__(
@@ -67,13 +91,13 @@ class _Layer(Layer):
         return nn.functional.relu(dst) if clip is None else nn.functional.hardtanh(dst, 0, clip)
 
 
-class _ReLU(_Layer):
+class _ReLU(_ReLULayer):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
         """Compute ``relu(batch_norm(input))``."""
         return self._run(input)
 
 
-class _AddReLU(_Layer):
+class _AddReLU(_ReLULayer):
     def forward(self, input: Tensor, residual: Tensor) -> Tensor:  # noqa: A002
         """Compute ``relu(batch_norm(input) + residual)``."""
         return self._run(input, residual)
