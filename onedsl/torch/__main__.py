@@ -60,7 +60,8 @@ def main() -> None:
     if measured:
         _time_steps(options.seconds, Path(file))
     elif options.compare:
-        sys.exit(_compare(options.runs))
+        _compare(options.runs)
+        return
     if measured != "PyTorch":
         enable()
         if hasattr(torch.compiler, "set_default_backend"):
@@ -74,8 +75,8 @@ def main() -> None:
         runpy.run_path(options.script, run_name="__main__")
 
 
-def _compare(runs: int) -> str | None:
-    """Run the script in child processes and print the times. Return an error message or None."""
+def _compare(runs: int) -> None:
+    """Run the script in child processes, and print the times and the speed-up."""
     medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
     for name, found in [*medians.items()] * runs:
         with tempfile.NamedTemporaryFile() as file:
@@ -84,15 +85,14 @@ def _compare(runs: int) -> str | None:
             child = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
             result = file.read()
         if child.returncode != 0:
-            return f"the script failed with {name}: exit status {child.returncode}"
+            sys.exit(f"the script failed with {name}: exit status {child.returncode}")
         if not result:
             least = f"at least {_WARM_UP + 2} times"
-            return f"the script must call step() of an optimizer of torch.optim {least}"
+            sys.exit(f"the script must call step() of an optimizer of torch.optim {least}")
         seconds, summary = json.loads(result)
         found.append(seconds)
         print(f"{name:8} {seconds * 1e3:10.1f} ms per step", flush=True)
     print(f"\n{_speed_up(*medians.values())}\n\n{summary}")
-    return None
 
 
 def _speed_up(old: list[float], new: list[float]) -> str:
@@ -138,8 +138,9 @@ def _trained_by(optimizer: torch.optim.Optimizer) -> nn.Module:
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     modules = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
     inner = {id(child) for module in modules for child in module.children()}
-    outer = [m for m in modules if id(m) not in inner]
-    models = [m for m in outer if any(id(p) in trained for p in m.parameters())]
+    models = [
+        m for m in modules if id(m) not in inner and any(id(p) in trained for p in m.parameters())
+    ]
     return models[0] if len(models) == 1 else nn.ModuleList(models)
 
 
