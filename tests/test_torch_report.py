@@ -72,6 +72,8 @@ def test_a_report_after_the_training_names_the_remedy(x):
     text = str(onedsl_torch.report(model))
     assert text.startswith("No batch norm was counted. Call report(model) before the training")
     assert repr(onedsl_torch.report(model)) == text
+    text = str(onedsl_torch.report(nn.Linear(3, 3)))
+    assert text == "No batch norm was counted. The model has no batch-norm layer of torch.nn"
 
 
 def test_uncounted_calls_are_not_called_missing(x):

@@ -130,10 +130,9 @@ class report:  # noqa: N801 - called as a function, like `enable`
     def __repr__(self) -> str:
         calls = self.calls()
         if not any(calls.values()):
-            return (
-                "No batch norm was counted. Call report(model) before the training steps, and "
-                "print what it returned after them"
-            )
+            remedy = "Call report(model) before the training steps, and print its result after them"
+            no_layer = "The model has no batch-norm layer of torch.nn"
+            return f"No batch norm was counted. {remedy if calls else no_layer}"
 
         texts = {
             key: "; ".join(f"{n} {what}" for what, n in counts.most_common()) or "none counted"
