@@ -128,28 +128,21 @@ def other_value(graph, old, rng):
     """Return a value to be used instead of a node: a new node, or another one."""
     call = graph.call_function
     another = rng.choice([node for node in graph.nodes if node.op != "output"])
-    kind = rng.randrange(11)
-    if kind == 0:
-        return another
-    if kind == 1:  # of the same shape and dtype, and depending on another node
-        return call(aten.add.Tensor, (old, call(aten.sum.default, (another,))))
-    if kind == 2:
-        return call(aten.mul.Tensor, (old, rng.choice((-1, 2, 0.5))))
-    if kind == 3:
-        return call(aten.select.int, (old, 0, 0))
-    if kind == 4:
-        return call(aten.unsqueeze.default, (old, 0))
-    if kind == 5:
-        return call(aten.sum.default, (old,))
-    if kind == 6:
-        return call(aten.narrow.default, (old, rng.randrange(2), 0, 1))
-    if kind == 7:
-        return call(convert, (old, rng.choice((*DTYPES, torch.float64, torch.int32))))
-    if kind == 8:
-        return call(aten.abs.default, (old,))
-    if kind == 9:
-        return None
-    return call(rng.choice((aten.alias.default, aten.clone.default)), (old,))
+    makers = (
+        lambda: another,
+        # Of the same shape and dtype, and depending on another node.
+        lambda: call(aten.add.Tensor, (old, call(aten.sum.default, (another,)))),
+        lambda: call(aten.mul.Tensor, (old, rng.choice((-1, 2, 0.5)))),
+        lambda: call(aten.select.int, (old, 0, 0)),
+        lambda: call(aten.unsqueeze.default, (old, 0)),
+        lambda: call(aten.sum.default, (old,)),
+        lambda: call(aten.narrow.default, (old, rng.randrange(2), 0, 1)),
+        lambda: call(convert, (old, rng.choice((*DTYPES, torch.float64, torch.int32)))),
+        lambda: call(aten.abs.default, (old,)),
+        lambda: None,
+        lambda: call(rng.choice((aten.alias.default, aten.clone.default)), (old,)),
+    )
+    return rng.choice(makers)()
 
 
 def finish(graph, rng):
@@ -184,20 +177,15 @@ def exact_backward(diff_dst, src, mean, inverse_stddev, weight, bias, dst, relu,
     has_dst = dst is not None
     if relu:
         if not has_dst:
-            dst = normalized(src, mean, inverse_stddev, weight, bias)
+            dst = (src.movedim(1, -1) - mean) * inverse_stddev
+            dst = dst * (1 if weight is None else weight) + (0 if bias is None else bias)
+            dst = dst.movedim(-1, 1)
         mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
         diff_dst = torch.where(mask, 0.0, diff_dst)
     saved = weight, None, None, mean, inverse_stddev
     results = aten.native_batch_norm_backward(diff_dst, src, *saved, True, 1e-5, [True] * 3)
     results = [src.new_zeros(src.shape[1]) if r is None else r for r in results]
     return *results, diff_dst if has_dst else src.new_empty(0)
-
-
-def normalized(src, mean, inverse_stddev, weight, bias):
-    beside = (-1, *[1] * (src.ndim - 2))
-    dst = (src - mean.reshape(beside)) * inverse_stddev.reshape(beside)
-    dst = dst if weight is None else dst * weight.reshape(beside)
-    return dst if bias is None else dst + bias.reshape(beside)
 
 
 EXACT = {batch_norm_training: exact_forward, batch_norm_training_backward: exact_backward}
@@ -285,15 +273,7 @@ def main(count, seed=0, compiled=False):
             change(graph, rng)
         try:
             is_valid = finish(graph, rng) and all(evaluate(graph, values, e) for e in (False, True))
-        except (
-            ArithmeticError,
-            AssertionError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ):
+        except Exception:  # of any kind: operators get arguments of any kind
             is_valid = False
         if is_valid:
             counts["graphs"] += 1
@@ -303,10 +283,7 @@ def main(count, seed=0, compiled=False):
             except Exception as error:
                 report, differing = [], [repr(error)]
             kinds = " ".join(report)
-            kind = next(
-                (k for k in ("forward and backward", "with", "alone") if k in kinds), "none"
-            )
-            counts[kind] += 1
+            counts[next(k for k in ("forward and backward", "with", "") if k in kinds)] += 1
             if differing:
                 counts["wrong"] += 1
                 print(f"seed {seed}: {differing}\n{text}\n{graph}\n", flush=True)
@@ -315,7 +292,7 @@ def main(count, seed=0, compiled=False):
         seed += 1
     print(
         f"{counts['graphs']} graphs: {counts['forward and backward']} fused forward and backward, "
-        f"{counts['with']} forward, {counts['alone'] + counts['none']} not; "
+        f"{counts['with']} forward, {counts['']} not; "
         f"{counts['invalid']} invalid ones were skipped; {counts['wrong']} wrong"
     )
     return counts["wrong"]
