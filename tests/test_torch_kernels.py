@@ -116,15 +116,15 @@ def check_backward(op, *arguments):
     return got
 
 
-FORWARD_OPS = {
-    aten.native_batch_norm.default: lambda w, b, m, v: (w, b, m, v, True, MOMENTUM, EPS),
-    aten._native_batch_norm_legit.default: lambda w, b, m, v: (w, b, m, v, True, MOMENTUM, EPS),
-    aten._native_batch_norm_legit.no_stats: lambda w, b, _m, _v: (w, b, True, MOMENTUM, EPS),
-    aten._native_batch_norm_legit_functional.default: lambda w, b, m, v: (
-        *(w, b, m, v),
-        *(True, MOMENTUM, EPS),
+FORWARD_OPS = dict.fromkeys(
+    (
+        aten.native_batch_norm.default,
+        aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit_functional.default,
     ),
-}
+    lambda *vectors: (*vectors, True, MOMENTUM, EPS),
+)
+FORWARD_OPS[aten._native_batch_norm_legit.no_stats] = lambda w, b, *_: (w, b, True, MOMENTUM, EPS)
 
 
 @dtypes

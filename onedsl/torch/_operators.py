@@ -92,9 +92,7 @@ def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
 
 
-@torch.library.register_fake("onedsl::convolution_backward", lib=_LIBRARY)
-def _fake_convolution_backward(*arguments: Any) -> Any:
-    return _CONVOLUTION_BACKWARD(*arguments)
+torch.library.register_fake("onedsl::convolution_backward", _CONVOLUTION_BACKWARD, lib=_LIBRARY)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
