@@ -38,6 +38,15 @@ def test_the_recipe_has_the_dependencies_of_the_package():
     assert len(required) == 5
 
 
+def test_files_that_contributing_names_exist():
+    """Regression: a command named a program that had been renamed."""
+    paths = re.findall(
+        r"[ `]((?:csrc|onedsl|tests|\.ci|\.github)/[\w./]+)[ `]", text("CONTRIBUTING.md")
+    )
+    assert len(paths) > 80
+    assert [path for path in paths if not (helpers.ROOT / path).exists()] == []
+
+
 def test_cmake_is_new_enough_for_the_build():
     """CMakeLists.txt uses COMMAND_ERROR_IS_FATAL, which CMake 3.19 added."""
     assert "COMMAND_ERROR_IS_FATAL" in text("CMakeLists.txt")
