@@ -20,6 +20,9 @@ struct Signature {
   Input in_place_input;       // ... this input; no other output may overlap an input
   InputSet reduce_inputs;     // inputs of the reduce pass
   InputSet all_or_none = {};  // optional inputs that a call passes together or not at all
+  bool has_relu = false;
+
+  constexpr bool is_forward() const noexcept { return outputs.has(Output::dst); }
 };
 
 namespace signatures {
@@ -46,11 +49,12 @@ constexpr std::array all = {
               affine},
     Signature{"relu_forward_training", "BatchNormForwardTraining and ReLU",
               forward_inputs.with(Input::residual), affine.with(Input::residual), forward_outputs,
-              forward_outputs, Output::dst, Input::src, forward_reduce_inputs, affine},
+              forward_outputs, Output::dst, Input::src, forward_reduce_inputs, affine, true},
     Signature{"relu_training_backward", "ReLUBackward and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
-              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst)},
+              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst),
+              InputSet(), true},
 };
 
 }  // namespace signatures

@@ -39,15 +39,7 @@ const Kernels& kernels_for(const Problem& problem, Isa isa) {
   return kernels[static_cast<std::size_t>(isa)](type, problem.operation);
 }
 
-bool is_forward(const Problem& problem) {
-  return problem.operation == Operation::forward_training ||
-         problem.operation == Operation::relu_forward_training;
-}
-
-bool has_relu(const Problem& problem) {
-  return problem.operation == Operation::relu_forward_training ||
-         problem.operation == Operation::relu_training_backward;
-}
+bool is_forward(const Problem& problem) { return signature_of(problem.operation).is_forward(); }
 
 bool needs_sums(const Problem& problem) {
   if (problem.pass != Pass::both) return problem.pass == Pass::reduce;
@@ -142,7 +134,9 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
                                     : static_cast<double>(problem.geometry.per_channel());
   task.pass = problem.pass;
   task.totals = {ports.sums.first, ports.sums.second};
-  if (has_relu(problem)) task.parameters.relu = relu_of(problem.attributes.clip, problem.data);
+  if (signature_of(problem.operation).has_relu) {
+    task.parameters.relu = relu_of(problem.attributes.clip, problem.data);
+  }
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
   if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order);

@@ -157,9 +157,10 @@ def _documented(op: GraphOp, *inputs: Any) -> Sequence[Any]:
             return [inputs[0] + inputs[1]]
         case "Clamp" | "ReLU":
             return [np.clip(inputs[0], least, most)]
-        case _:  # ClampBackward and ReLUBackward
+        case "ClampBackward" | "ReLUBackward":
             dst, diff_dst = inputs
             return [np.where((least < dst) & (dst < most), diff_dst, 0)]
+    raise NotImplementedError(f"no reference for {op.kind}")
 
 
 def _show(

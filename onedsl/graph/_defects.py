@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from .. import _core
 from ..runtime.versions import version_text
 from ..tensors.dtypes import CORE
-from ._parts import FORWARD, GRADIENT, GraphOp, LogicalTensor, ports_of
+from ._parts import FORWARD, GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of
 
 Effect = Literal["crash", "wrong", "refused"]
 """``"crash"``: an exception that ends a C++ program, or invalid memory accesses. ``"wrong"``: other
@@ -64,7 +64,8 @@ def _is_empty(op: GraphOp) -> bool:
     return 0 in (op.inputs[0].shape or ())
 
 
-def _statistics(op: GraphOp) -> list[LogicalTensor]:
+def statistics_of(op: GraphOp) -> list[LogicalTensor]:
+    """Return the statistics of an op."""
     return [tensor for _, _, port, tensor in ports_of(op) if port.kind == "statistic"]
 
 
@@ -154,7 +155,7 @@ DEFECTS = (
     Defect(
         "16-bit statistics",
         "refused",
-        lambda op: any(statistic.dtype != "f32" for statistic in _statistics(op)),
+        lambda op: any(statistic.dtype != "f32" for statistic in statistics_of(op)),
         "statistics of 16 bits are in the documentation, but in no pattern of oneDNN",
         _ALL,
         f"Pass f32 statistics, {_OR_REPAIR}, which converts them",
@@ -163,7 +164,7 @@ DEFECTS = (
     Defect(
         "strided statistics",
         "crash",
-        lambda op: any(map(has_gaps, _statistics(op))),
+        lambda op: any(map(has_gaps, statistics_of(op))),
         "strides of statistics are ignored, so that numbers are read and written between the "
         "elements of a caller's array",
         (_V3_2, _V3_13),
@@ -212,7 +213,7 @@ DEFECTS = (
 
 def defects_of(op: GraphOp) -> list[Defect]:
     """Return the defects that the loaded oneDNN has, or may have, for a valid op."""
-    if op.kind not in (GRADIENT, FORWARD):
+    if not KINDS[op.kind].is_batch_norm:
         return []
     version = _core.onednn_version()
     return [d for d in DEFECTS if d.is_in(version) is not False and d.applies(op)]
@@ -225,7 +226,7 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
     oneDNN 3.2.0 and 3.13.1 if tensors had gaps (the fusion of a forward pass with a ReLU), had six
     dimensions or more, or were empty. Other graphs did not.
     """
-    if len(ops) == 1 and ops[0].kind in (GRADIENT, FORWARD):
+    if len(ops) == 1 and KINDS[ops[0].kind].is_batch_norm:
         return ""
     for op in ops:
         for tensor in (*op.inputs, *op.outputs):

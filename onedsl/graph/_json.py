@@ -6,13 +6,12 @@ Error messages contain the path of the invalid value, such as ``graph[0].inputs[
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..runtime.text import printable
 from ._parts import UNKNOWN_SIZE, Attribute, GraphOp, LogicalTensor
 
-_ATTRIBUTE_TYPES = ("string", "bool", "s64", "s64[]", "f32", "f32[]")
 _ROOT = "the document"
 
 
@@ -95,24 +94,28 @@ def parse_op(op: JsonValue) -> GraphOp:
     )
 
 
+def _parse_bool(value: JsonValue) -> bool:
+    if value.value not in (0, 1):  # oneDNN writes 0 and 1
+        raise value.error("true or false")
+    return bool(value.value)
+
+
+_PARSERS: dict[str, Callable[[JsonValue], Attribute]] = {
+    "string": lambda value: str(value.as_type(str, "a string")),
+    "bool": _parse_bool,
+    "s64": lambda value: int(value.as_type(int, "an integer")),
+    "s64[]": JsonValue.integers,
+    "f32": JsonValue.number,
+    "f32[]": lambda value: tuple(item.number() for item in value.items("numbers")),
+}
+"""The function that parses the value of each type of attributes."""
+
+
 def _parse_attribute(attribute: JsonValue) -> Attribute:
     kind = attribute.get("type", str)
-    if kind not in _ATTRIBUTE_TYPES:
-        raise attribute.at("type").error(f"one of {', '.join(_ATTRIBUTE_TYPES)}")
-    value = attribute.at("value")
-    if kind == "string":
-        return str(value.as_type(str, "a string"))
-    if kind == "bool":
-        if value.value not in (0, 1):  # oneDNN writes 0 and 1
-            raise value.error("true or false")
-        return bool(value.value)
-    if kind == "s64":
-        return int(value.as_type(int, "an integer"))
-    if kind == "s64[]":
-        return value.integers()
-    if kind == "f32":
-        return value.number()
-    return tuple(item.number() for item in value.items("numbers"))
+    if kind not in _PARSERS:
+        raise attribute.at("type").error(f"one of {', '.join(_PARSERS)}")
+    return _PARSERS[kind](attribute.at("value"))
 
 
 def _parse_tensor(tensor: JsonValue) -> LogicalTensor:

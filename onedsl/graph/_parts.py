@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import _core
 from ..tensors.dtypes import DTYPES
@@ -16,17 +16,31 @@ UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 GRADIENT = "BatchNormTrainingBackward"
 FORWARD = "BatchNormForwardTraining"
 
-# The ports of each kind of op that onedsl builds, named as in oneDNN's documentation.
+
+class OpKind(NamedTuple):
+    """A kind of op that onedsl builds, with the names of oneDNN's documentation."""
+
+    ports: Signature
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def is_batch_norm(self) -> bool:
+        """Whether the op has statistics. The others are elementwise."""
+        return any(port.kind == "statistic" for port in self.ports.inputs)
+
+
 _ACTIVATION = Signature((Port("src"),), (Port("dst"),))
 _ACTIVATION_GRADIENT = Signature((Port("dst"), Port("diff_dst")), (Port("diff_src"),))
-PORTS = {
-    GRADIENT: signature(_core.Operation.training_backward),
-    FORWARD: signature(_core.Operation.forward_training),
-    "Add": Signature((Port("src_0"), Port("src_1")), (Port("dst"),)),
-    "Clamp": _ACTIVATION,
-    "ClampBackward": _ACTIVATION_GRADIENT,
-    "ReLU": _ACTIVATION,
-    "ReLUBackward": _ACTIVATION_GRADIENT,
+KINDS = {
+    GRADIENT: OpKind(signature(_core.Operation.training_backward), ("epsilon", "data_format")),
+    FORWARD: OpKind(
+        signature(_core.Operation.forward_training), ("epsilon", "data_format", "momentum")
+    ),
+    "Add": OpKind(Signature((Port("src_0"), Port("src_1")), (Port("dst"),))),
+    "Clamp": OpKind(_ACTIVATION, ("min", "max")),
+    "ClampBackward": OpKind(_ACTIVATION_GRADIENT, ("min", "max", "use_dst")),
+    "ReLU": OpKind(_ACTIVATION),
+    "ReLUBackward": OpKind(_ACTIVATION_GRADIENT, ("use_dst",)),
 }
 
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
@@ -181,7 +195,7 @@ class Partition:
 
 def ports_of(op: GraphOp) -> list[tuple[str, int, Port, LogicalTensor]]:
     """Return side (``"in"`` or ``"out"``), index, port and tensor of each input and output."""
-    known = PORTS.get(op.kind, Signature((), ()))
+    known = KINDS[op.kind].ports if op.kind in KINDS else Signature((), ())
     sides = ("in", known.inputs, op.inputs), ("out", known.outputs, op.outputs)
     return [
         (side, i, ports[i] if i < len(ports) else Port(""), tensor)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from .. import _core
 from ..runtime.errors import UnsupportedError
 from ..tensors.spec import DataFormat, c_strides
-from ._defects import defects_of
-from ._parts import FORWARD, GRADIENT, PORTS, GraphOp, LogicalTensor
+from ._defects import defects_of, statistics_of
+from ._parts import KINDS, GraphOp, LogicalTensor
 from .check import check_graph
 
 
@@ -23,7 +23,7 @@ class Repairs:
         self.changes: list[str] = []
         self.constants: dict[int, float] = {}
         """Numbers that fill the inputs that were added, by id of the tensor."""
-        norms = [i for i, op in enumerate(self.ops) if op.kind in (GRADIENT, FORWARD)]
+        norms = [i for i, op in enumerate(self.ops) if KINDS[op.kind].is_batch_norm]
         for i in norms:
             for defect in defects_of(self.ops[i]):
                 if defect.repair:
@@ -38,9 +38,8 @@ class Repairs:
     def add_parameters(self, index: int) -> None:
         """Add gamma = 1 and beta = 0 where they are absent."""
         op = self.ops[index]
-        ports = PORTS[op.kind].inputs
-        for port in ports[len(op.inputs) :]:
-            value = 1.0 if port.name == "gamma" else 0.0
+        for port in KINDS[op.kind].ports.inputs[len(op.inputs) :]:
+            value = {"gamma": 1.0, "beta": 0.0}[port.name]
             tensor = self._like(op.inputs[-1])
             self.constants[tensor.id] = value
             op = replace(op, inputs=(*op.inputs, tensor))
@@ -54,7 +53,7 @@ class Repairs:
             self.constants[gamma.id] = 1.0
             ignoring = replace(op, inputs=(*op.inputs[:4], gamma))
             self._change(index, ignoring, "gamma = 1 instead of the gamma that the op ignores")
-        added = [port.name for port in PORTS[GRADIENT].outputs[len(op.outputs) :]]
+        added = [port.name for port in KINDS[op.kind].ports.outputs[len(op.outputs) :]]
         for _ in added:
             op = self.ops[index]
             dropped = replace(op, outputs=(*op.outputs, self._like(op.inputs[2])))
@@ -63,19 +62,18 @@ class Repairs:
     def statistics_to_f32(self, index: int) -> None:
         """Convert statistics of 16 bits to f32, which runs of the compiled graph do."""
         op = self.ops[index]
-        first = 2 if op.kind == GRADIENT else 1
-        dtype = op.inputs[first].dtype
+        statistics = statistics_of(op)
 
-        def converted(tensors: Sequence[LogicalTensor], start: int) -> tuple[LogicalTensor, ...]:
-            return (*tensors[:start], *(replace(t, dtype="f32") for t in tensors[start:]))
+        def converted(tensors: Sequence[LogicalTensor]) -> tuple[LogicalTensor, ...]:
+            return tuple(replace(t, dtype="f32") if t in statistics else t for t in tensors)
 
-        op = replace(op, inputs=converted(op.inputs, first), outputs=converted(op.outputs, 1))
-        self._change(index, op, f"statistics converted from {dtype} to f32")
+        op = replace(op, inputs=converted(op.inputs), outputs=converted(op.outputs))
+        self._change(index, op, f"statistics converted from {statistics[0].dtype} to f32")
 
     def to_rank_4(self, index: int) -> None:
         """Reshape the graph's tensors to rank 4, with enough images for all threads."""
         op = self.ops[index]
-        norms = [op for op in self.ops if op.kind in (GRADIENT, FORWARD)]
+        norms = [op for op in self.ops if KINDS[op.kind].is_batch_norm]
         formats = {(op.data_format, op.inputs[0].shape) for op in norms}
         strides = {t.strides for t in self._tensors() if t.shape == op.inputs[0].shape}
         geometry = op.geometry
@@ -106,7 +104,7 @@ class Repairs:
 
         for i, each in enumerate(self.ops):
             attrs = dict(each.attrs)
-            if each.kind in (GRADIENT, FORWARD):
+            if KINDS[each.kind].is_batch_norm:
                 attrs["data_format"] = str(data_format)
             inputs, outputs = reshaped(each.inputs), reshaped(each.outputs)
             self._change(i, replace(each, attrs=attrs, inputs=inputs, outputs=outputs), text)

@@ -7,19 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
 from ..tensors.ports import Port
-from ._parts import FORWARD, GRADIENT, PORTS, GraphOp, LogicalTensor, ports_of
+from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of
 
 DUMP_ATTRIBUTES = ("backend", "partition_id")
 """Attributes that oneDNN adds to the dump of a partitioned graph."""
 
-_BATCH_NORM = ("epsilon", "data_format")
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    GRADIENT: _BATCH_NORM,
-    FORWARD: (*_BATCH_NORM, "momentum"),
-    "Clamp": ("min", "max"),
-    "ClampBackward": ("min", "max", "use_dst"),
-    "ReLUBackward": ("use_dst",),
-}
 _MAX_FLOAT = 2.0**128 - 2.0**104  # of float32
 
 
@@ -29,7 +21,8 @@ def _is_number(value: object) -> bool:
 
 
 _NUMBER = _is_number, "a number in the range of float32"
-_ATTRIBUTE_TYPES: dict[str, tuple[Callable[[object], bool], str]] = {
+_ATTRIBUTES: dict[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(("epsilon", "momentum", "min", "max"), _NUMBER),
     "data_format": (lambda value: isinstance(value, str), "NXC or NCX"),
     "use_dst": (lambda value: isinstance(value, bool), "true or false"),
 }
@@ -77,10 +70,10 @@ def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
 
 
 def _op_problems(place: str, op: GraphOp) -> Iterator[str]:
-    if op.kind not in PORTS:
-        yield f'{place}.kind must be one of {", ".join(PORTS)}, got "{op.kind}"'
-    sides = ("inputs", PORTS[op.kind].inputs), ("outputs", PORTS[op.kind].outputs)
-    for side, ports in sides:
+    if op.kind not in KINDS:
+        yield f'{place}.kind must be one of {", ".join(KINDS)}, got "{op.kind}"'
+    signature, attributes = KINDS[op.kind]
+    for side, ports in (("inputs", signature.inputs), ("outputs", signature.outputs)):
         got, least = len(getattr(op, side)), sum(not port.optional for port in ports)
         if not least <= got <= len(ports):
             counts = f"{least}" if least == len(ports) else f"{least} to {len(ports)}"
@@ -95,16 +88,15 @@ def _op_problems(place: str, op: GraphOp) -> Iterator[str]:
             f"{place}.inputs[3] (variance) is missing: the ids {ids} skip {ids[0] + 3}. "
             "Number the tensors consecutively if it is gamma that is absent"
         )
-    known = _ATTRIBUTES.get(op.kind, ())
     for name, value in op.attrs.items():
         if name in DUMP_ATTRIBUTES:
             continue
-        if name not in known:
+        if name not in attributes:
             yield f"{place}.attrs.{name} is not an attribute of {op.kind}"
-        is_valid, requirement = _ATTRIBUTE_TYPES.get(name, _NUMBER)
+        is_valid, requirement = _ATTRIBUTES[name]
         if not is_valid(value):
             yield f"{place}.attrs.{name} must be {requirement}, got {value!r}"
-    if "epsilon" in known and "epsilon" not in op.attrs:
+    if "epsilon" in attributes and "epsilon" not in op.attrs:
         yield f"{place}.attrs.epsilon is missing"
     try:
         op.data_format  # noqa: B018 - it raises

@@ -18,7 +18,7 @@ from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
 from ._defects import defects_of, limit_of, wrong_results
-from ._parts import PORTS, GraphOp, LogicalTensor, Partition
+from ._parts import KINDS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _in_place_ports(ops: Sequence[GraphOp]) -> dict[str, str]:
     """Return the input whose memory an output may use, by the output's name."""
     if len(ops) > 1:  # another op may read the input later
         return {}
-    return {port.name: port.in_place for port in PORTS[ops[0].kind].outputs}
+    return {port.name: port.in_place for port in KINDS[ops[0].kind].ports.outputs}
 
 
 def _check_names(

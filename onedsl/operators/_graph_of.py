@@ -71,25 +71,29 @@ def _rows(
     norm["data_format"] = str(operator.data_format)
     clip = norm.pop("clip", None)
     relu, bounds = ("ReLU", {}) if clip is None else ("Clamp", {"min": 0.0, "max": clip})
-    fused = operation is _core.Operation.relu_forward_training
-    if fused or operation is _core.Operation.forward_training:
-        last = "normalized" if fused else "dst"
-        inputs = "src mean variance gamma beta"
-        outputs = f"{last} running_mean running_variance batch_mean batch_variance"
-        rows: list[Row] = [("BatchNormForwardTraining", norm, inputs, outputs)]
-        if fused and "residual" not in absent:
-            rows.append(("Add", {}, f"{last} residual", "total"))
-            last = "total"
-        return [*rows, (relu, bounds, last, "dst")] if fused else rows
+
+    def forward(dst: str) -> Row:
+        outputs = f"{dst} running_mean running_variance batch_mean batch_variance"
+        return "BatchNormForwardTraining", norm, "src mean variance gamma beta", outputs
 
     def gradient(diff_dst: str) -> Row:
         inputs = f"src {diff_dst} mean variance gamma"
         return "BatchNormTrainingBackward", norm, inputs, "diff_src diff_gamma diff_beta"
 
-    if operation is _core.Operation.training_backward:
-        return [gradient("diff_dst")]
-    if "dst" in absent:
-        raise UnsupportedError("dst must be given: oneDNN's ReLUBackward needs it", "unimplemented")
-    masked = "masked" if "diff_residual" in absent else "diff_residual"
-    attrs = bounds | {"use_dst": True}
-    return [(f"{relu}Backward", attrs, "dst diff_dst", masked), gradient(masked)]
+    match operation:
+        case _core.Operation.forward_training:
+            return [forward("dst")]
+        case _core.Operation.training_backward:
+            return [gradient("diff_dst")]
+        case _core.Operation.relu_forward_training:
+            if "residual" in absent:
+                return [forward("normalized"), (relu, bounds, "normalized", "dst")]
+            add: Row = "Add", {}, "normalized residual", "total"
+            return [forward("normalized"), add, (relu, bounds, "total", "dst")]
+        case _core.Operation.relu_training_backward:
+            if "dst" in absent:
+                reason = "dst must be given: oneDNN's ReLUBackward needs it"
+                raise UnsupportedError(reason, "unimplemented")
+            masked = "masked" if "diff_residual" in absent else "diff_residual"
+            attrs = bounds | {"use_dst": True}
+            return [(f"{relu}Backward", attrs, "dst diff_dst", masked), gradient(masked)]
