@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 _DType = Literal["f32", "bf16", "f16"]
 
-DEFAULT_MOMENTUM: Final[float]
 HOST_DEVICES: Final[tuple[int, ...]]
 MAX_RANK: Final[int]
 MAX_TENSOR_BYTES: Final[int]

@@ -16,7 +16,7 @@ from helpers import BACKENDS, EPSILON, backends, formats, read_only, unaligned
 
 import onedsl
 from onedsl import testing
-from onedsl.operators.kernel_info import kernel_info
+from onedsl.operators.base import kernel_info
 from onedsl.tensors.arrays import may_overlap
 
 SHAPE = (4, 6, 5, 8)

@@ -8,7 +8,7 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl.operators.kernel_info import kernel_info
+from onedsl.operators.base import kernel_info
 
 
 def test_more_channels_than_memory():

@@ -8,7 +8,7 @@ import helpers
 
 import onedsl
 from onedsl import _core
-from onedsl.operators.kernel_info import kernel_info
+from onedsl.operators.base import kernel_info
 
 
 @helpers.formats

@@ -244,7 +244,7 @@ def test_no_integer_overflows_in_the_largest_tensors(data_format, shape):
     """Regression: overflows once made a loop endless, so this runs in a process with a timeout."""
     code = f"""
 import onedsl
-from onedsl.operators.kernel_info import kernel_info
+from onedsl.operators.base import kernel_info
 op = onedsl.BatchNormTrainingBackward(1e-5, {data_format!r})
 for shape in [{shape}, {(*shape, 1)}]:
     info = kernel_info(op, onedsl.TensorSpec(shape))

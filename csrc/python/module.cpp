@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "../core/geometry.hpp"
-#include "../core/problem.hpp"
+#include "../core/operation.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
@@ -34,7 +34,6 @@ namespace {
 void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
   module.attr("MAX_RANK") = max_rank;
-  module.attr("DEFAULT_MOMENTUM") = Attributes{}.momentum;
   module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   py::native_enum<DataType>(module, "DataType", "enum.Enum")
       .value("f32", DataType::f32)

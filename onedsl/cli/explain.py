@@ -9,8 +9,8 @@ import click
 
 from ..bench import MIN_BYTES, TRIADS, Case, implementations, measure
 from ..bench.timing import noise_warning
+from ..operators.base import kernel_info
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
-from ..operators.kernel_info import kernel_info
 from ..runtime.errors import UnsupportedError
 from ..tensors.dtypes import Backend, DType, dtype_name
 from ..tensors.spec import DataFormatLike, TensorSpec

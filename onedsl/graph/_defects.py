@@ -1,20 +1,22 @@
-"""What oneDNN is known to do wrong with batch norm's ops: one table for all of onedsl.
+"""Why graphs are refused or warned of: what oneDNN is known to do wrong.
 
-`Graph.compile` refuses or warns by it, `Graph.partitions` and drawings show it, `Graph.repaired`
-applies its repairs, and the documentation and tests print and run its rows.
+A table has the defects of batch norm's ops. `Graph.compile` refuses or warns by it,
+`Graph.partitions` and drawings show it, `Graph.repaired` applies its repairs, and the documentation
+and tests print and run its rows.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from .. import _core
+from ..runtime.errors import UnsupportedError
 from ..runtime.versions import version_text
 from ..tensors.dtypes import CORE
-from ._parts import FORWARD, GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of
+from ._parts import FORWARD, GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of, tensors_of
 
 Effect = Literal["crash", "wrong", "refused"]
 """``"crash"``: an exception that ends a C++ program, or invalid memory accesses. ``"wrong"``: other
@@ -69,10 +71,16 @@ def statistics_of(op: GraphOp) -> list[LogicalTensor]:
     return [tensor for _, _, port, tensor in ports_of(op) if port.kind == "statistic"]
 
 
-def has_gaps(tensor: LogicalTensor) -> bool:
+def _span(tensor: LogicalTensor) -> int:
+    """Return the number of elements from the first to the last in memory."""
+    steps = zip(tensor.shape or (), tensor.strides or (), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps if size > 1)
+
+
+def _has_gaps(tensor: LogicalTensor) -> bool:
     """Return whether a tensor, whose elements do not overlap, has memory between them."""
     shape = tensor.shape or ()
-    return 0 not in shape and tensor._span > math.prod(shape)
+    return 0 not in shape and _span(tensor) > math.prod(shape)
 
 
 def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
@@ -164,7 +172,7 @@ DEFECTS = (
     Defect(
         "strided statistics",
         "crash",
-        lambda op: any(map(has_gaps, statistics_of(op))),
+        lambda op: any(map(_has_gaps, statistics_of(op))),
         "strides of statistics are ignored, so that numbers are read and written between the "
         "elements of a caller's array",
         (_V3_2, _V3_13),
@@ -174,8 +182,7 @@ DEFECTS = (
         "empty tensors of several strides",
         "crash",
         lambda op: (
-            _is_empty(op)
-            and len({t.strides for t in (*op.inputs, *op.outputs) if len(t.shape or ()) > 1}) > 1
+            _is_empty(op) and len({t.strides for t in tensors_of(op) if len(t.shape or ()) > 1}) > 1
         ),
         "empty tensors whose strides differ end in a division by zero",
         (_V3_2,),
@@ -220,23 +227,48 @@ def defects_of(op: GraphOp) -> list[Defect]:
 
 
 def limit_of(ops: Sequence[GraphOp]) -> str:
-    """Return why onedsl does not pass valid ops to oneDNN's compiler together, or "".
+    """Return why onedsl passes valid ops to no version of oneDNN's compiler, or "".
 
     Random graphs of other ops than batch norm, or of several, accessed memory out of bounds in
     oneDNN 3.2.0 and 3.13.1 if tensors had gaps (the fusion of a forward pass with a ReLU), had six
     dimensions or more, or were empty. Other graphs did not.
     """
-    if len(ops) == 1 and KINDS[ops[0].kind].is_batch_norm:
-        return ""
-    for op in ops:
-        for tensor in (*op.inputs, *op.outputs):
-            if len(tensor.shape or ()) > 5 or 0 in (tensor.shape or ()) or has_gaps(tensor):
-                return (
-                    "graphs of several ops must have tensors of at most 5 dimensions, not empty "
-                    f"and without gaps, got {tensor}: oneDNN 3.2.0 and 3.13.1 access memory out "
-                    "of bounds for some others"
-                )
+    is_safe = len(ops) == 1 and KINDS[ops[0].kind].is_batch_norm
+    for tensor in (tensor for op in ops for tensor in tensors_of(op)):
+        shape = tensor.shape or ()
+        if not is_safe and (len(shape) > 5 or 0 in shape or _has_gaps(tensor)):
+            return (
+                "graphs of several ops must have tensors of at most 5 dimensions, not empty "
+                f"and without gaps, got {tensor}: oneDNN 3.2.0 and 3.13.1 access memory out "
+                "of bounds for some others"
+            )
+        if _span(tensor) >= 2**31:
+            return "tensors must have fewer than 2^31 elements to be passed to oneDNN"
     return ""
+
+
+def check_supported(ops: Sequence[GraphOp], try_anyway: bool) -> None:
+    """Raise UnsupportedError for valid ops that must not reach oneDNN's compiler."""
+    version = _core.onednn_version()
+    if limit := limit_of(ops):
+        raise UnsupportedError(limit, "unimplemented")
+    for defect in (defect for op in ops for defect in defects_of(op)):
+        known = defect.is_in(version)
+        if defect.effect == "crash" and (known or not try_anyway):
+            remedy = "" if known else ". compile(try_anyway=True) tries it all the same"
+            raise UnsupportedError(defect.message(version) + remedy, "unimplemented")
+        if defect.effect == "refused" and known:
+            raise UnsupportedError(defect.message(version), "unimplemented")
+
+
+def check_written(outputs: Iterable[int], written: Container[int]) -> None:
+    """Raise UnsupportedError for outputs that a compiled graph does not write, by their ids."""
+    if inner := [number for number in outputs if number not in written]:
+        raise UnsupportedError(
+            f"oneDNN does not write the outputs {inner}, because it computes them and the ops that "
+            "read them together. Remove them from the outputs",
+            "unimplemented",
+        )
 
 
 def messages(ops: Sequence[GraphOp]) -> tuple[str, ...]:

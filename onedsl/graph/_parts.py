@@ -83,12 +83,6 @@ class LogicalTensor:
             raise ValueError(f"byte_strides needs {requirement}, got {self}")
         return byte_strides(self.shape, self.dtype, self.strides)
 
-    @property
-    def _span(self) -> int:
-        """Number of elements from the first to the last in memory, of known sizes and strides."""
-        steps = zip(self.shape or (), self.strides or (), strict=True)
-        return 1 + sum((size - 1) * stride for size, stride in steps if size > 1)
-
     def __str__(self) -> str:
         """Return dtype, shape, layout and strides."""
         shape = _sizes(self.shape)
@@ -191,6 +185,11 @@ class Partition:
         if self.defects:
             support = "\n  but: ".join((f"oneDNN reports {support}", *self.defects))
         return f"partition of op {ops}: {self.kind}, {support}"
+
+
+def tensors_of(op: GraphOp) -> tuple[LogicalTensor, ...]:
+    """Return the inputs and the outputs."""
+    return (*op.inputs, *op.outputs)
 
 
 def ports_of(op: GraphOp) -> list[tuple[str, int, Port, LogicalTensor]]:

@@ -9,7 +9,7 @@ from .. import _core
 from ..runtime.errors import UnsupportedError
 from ..tensors.spec import DataFormat, c_strides
 from ._defects import defects_of, statistics_of
-from ._parts import KINDS, GraphOp, LogicalTensor
+from ._parts import KINDS, GraphOp, LogicalTensor, tensors_of
 from .check import check_graph
 
 
@@ -116,7 +116,7 @@ class Repairs:
             self.changes.append(text)
 
     def _tensors(self) -> list[LogicalTensor]:
-        return [tensor for op in self.ops for tensor in (*op.inputs, *op.outputs)]
+        return [tensor for op in self.ops for tensor in tensors_of(op)]
 
     def _like(self, tensor: LogicalTensor) -> LogicalTensor:
         """Return a new tensor."""

@@ -17,7 +17,7 @@ from ..runtime.run_log import RunRecord, log
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
-from ._defects import defects_of, limit_of, wrong_results
+from ._defects import check_supported, check_written, wrong_results
 from ._parts import KINDS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-_MAX_ELEMENTS = 2**31 - 1
 
 
 def compile_graph(
@@ -40,7 +38,7 @@ def compile_graph(
 ) -> _core.CompiledGraph:
     """Compile a graph for calls that pass these tensors, or raise UnsupportedError."""
     check_graph(graph.ops)
-    _check_limits(graph.ops, try_anyway)
+    check_supported(graph.ops, try_anyway)
     sides = tensors_to_core(inputs), tensors_to_core(outputs)
     return _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
 
@@ -129,12 +127,7 @@ def _compile(
     with _refusals():
         compiled = _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
     written = {tensor[0] for partition in compiled.partitions() for tensor in partition[4]}
-    if inner := [tensor[0] for tensor in outputs if tensor[0] not in written]:
-        raise UnsupportedError(
-            f"oneDNN does not write the outputs {inner}, because it computes them and the ops that "
-            "read them together. Remove them from the outputs",
-            "unimplemented",
-        )
+    check_written((tensor[0] for tensor in outputs), written)
     return compiled
 
 
@@ -152,25 +145,6 @@ def _refusals() -> Iterator[None]:
         if error.status == "out_of_memory":
             raise
         raise UnsupportedError(str(error), error.status) from None
-
-
-def _check_limits(ops: Sequence[GraphOp], try_anyway: bool) -> None:
-    """Raise UnsupportedError for graphs that must not reach oneDNN's compiler."""
-    version = _core.onednn_version()
-    if limit := limit_of(ops):
-        raise UnsupportedError(limit, "unimplemented")
-    for op in ops:
-        if any(tensor._span > _MAX_ELEMENTS for tensor in (*op.inputs, *op.outputs)):
-            raise UnsupportedError(
-                "tensors must have fewer than 2^31 elements to be passed to oneDNN", "unimplemented"
-            )
-        for defect in defects_of(op):
-            known = defect.is_in(version)
-            if defect.effect == "crash" and (known or not try_anyway):
-                remedy = "" if known else ". compile(try_anyway=True) tries it all the same"
-                raise UnsupportedError(defect.message(version) + remedy, "unimplemented")
-            if defect.effect == "refused" and known:
-                raise UnsupportedError(defect.message(version), "unimplemented")
 
 
 def run_record(

@@ -249,15 +249,33 @@ class ChannelOperator(Operator[Result]):
         if 0 in shape:  # oneDNN does not write all outputs of empty tensors
             return self._core.run(inputs, outputs, out, "native")
         spec = dtype, shape, strides, stats_dtype
-        graph, record = _compile(self, *spec, given, all_outputs, _core.max_threads())
+        graph, record = _compile_call(self, *spec, given, all_outputs, _core.max_threads())
         begin = time.perf_counter()
         results = self._core.run_graph(graph, inputs, all_outputs, out)
         log(record, seconds=time.perf_counter() - begin)
         return results
 
 
+def kernel_info(
+    operator: ChannelOperator[Any], spec: TensorSpec, stats_dtype: object = "f32"
+) -> dict[str, Any]:
+    """Return how the kernels run a call that passes all inputs and computes all outputs.
+
+    The members are ``geometry`` (outer size, channels, inner size), ``implementation``,
+    ``num_threads``, and, unless the tensor is empty, the order of summation and the schedule.
+    """
+    statistics = validation.check_spec(operator._schema, spec, stats_dtype)
+    info = operator._core.kernel_info(
+        data=CORE[spec.dtype],
+        shape=spec.shape,
+        strides=spec.strides,
+        statistics=CORE[statistics],
+    )
+    return _accepted(info)  # the spec is dense
+
+
 @keep_results
-def _compile(
+def _compile_call(
     operator: ChannelOperator[Any],
     dtype: DTypeName,
     shape: tuple[int, ...],

@@ -5,7 +5,7 @@ import resource
 import pytest
 
 import onedsl
-from onedsl.operators.kernel_info import kernel_info
+from onedsl.operators.base import kernel_info
 
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 op = onedsl.BatchNormTrainingBackward(1e-5)
