@@ -18,12 +18,6 @@
 namespace onedsl::native {
 namespace {
 
-// Non-temporal stores are used from this fill of the last-level cache on. They save reading the
-// output's lines, but the next operator then reads the output from memory: chains of layers gain
-// only where the tensors of one layer fill so much of the cache. On CPUs with large second-level
-// caches, they are also used for memory that the caller provides, where the tensors exceed the
-// second-level caches of the threads. Memory that has just been allocated is often still in cache.
-constexpr double non_temporal_from = 0.5;
 // Short rows of columns have their coefficients repeated in the tables, up to this many entries, so
 // that one loop writes several rows.
 constexpr Index long_period = 512;
@@ -83,7 +77,7 @@ Samples samples_of(const SummationOrder& order) {
   return samples;
 }
 
-Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cache) {
+Traffic traffic_of(const Problem& problem, const Ports& ports) {
   Traffic traffic;
   const auto count = [&](const auto port) { traffic.tensors += is_tensor(port) ? 1 : 0; };
   present(ports.in).for_each(count);
@@ -94,7 +88,7 @@ Traffic traffic_of(const Problem& problem, const Ports& ports, const Cache& cach
   }
   traffic.bytes = static_cast<double>(traffic.tensors * problem.geometry.elements()) *
                   static_cast<double>(size_of(problem.data));
-  traffic.cache_filled = traffic.bytes / static_cast<double>(cache.bytes);
+  traffic.outputs_given = ports.outputs_given;
   return traffic;
 }
 
@@ -223,32 +217,18 @@ void on_threads(const int threads, const Work& work) {
   }
 }
 
-KernelInfo info_of(const Problem& problem, const int num_threads, const Ports& ports,
-                   const Machine& machine, const int lanes) {
-  const Traffic traffic = traffic_of(problem, ports, machine.cache);
-  KernelInfo info;
-  info.order = order_of(problem.geometry, lanes);
-  info.schedule = schedule_for(info.order, traffic, machine, num_threads);
-  const Cache& cache = machine.cache;
-  const bool given_out_of_l2 = ports.outputs_given && cache.l2_bytes >= large_l2 &&
-                               !fits_l2(traffic, cache, info.schedule.threads);
-  info.non_temporal = (given_out_of_l2 || traffic.cache_filled > non_temporal_from) &&
-                      may_write_non_temporal(problem, ports, info.order);
-  info.out_of_cache = !fits_l2(traffic, cache, 1);
-  return info;
-}
-
 }  // namespace
 
 KernelInfo kernel_info(const Problem& problem, const int num_threads, const bool outputs_given,
                        const Machine& machine) {
-  // The info depends on which ports are used, and on their alignment to cache lines.
-  alignas(64) static std::byte input, output;
+  // The schedule depends on which ports are used, not on their memory.
+  static std::byte memory;
   Ports ports;
-  problem.inputs.for_each([&](const Input port) { ports.in[port] = &input; });
-  problem.outputs.for_each([&](const Output port) { ports.out[port] = &output; });
+  problem.inputs.for_each([&](const Input port) { ports.in[port] = &memory; });
+  problem.outputs.for_each([&](const Output port) { ports.out[port] = &memory; });
   ports.outputs_given = outputs_given;
-  return info_of(problem, num_threads, ports, machine, kernels_for(problem, machine.isa).lanes);
+  const SummationOrder order = order_of(problem.geometry, kernels_for(problem, machine.isa).lanes);
+  return {order, schedule_for(order, traffic_of(problem, ports), machine, num_threads)};
 }
 
 void run(const Problem& problem, const int num_threads, const Ports& ports,
@@ -264,13 +244,11 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
     return run(without_tensors, num_threads, vectors, machine);
   }
   const Kernels& kernels = kernels_for(problem, machine.isa);
-  const KernelInfo info = info_of(problem, num_threads, ports, machine, kernels.lanes);
-  Task task = task_for(problem, ports, info.order);
-  task.non_temporal = info.non_temporal;
-  task.out_of_cache = info.out_of_cache;
-
+  Task task = task_for(problem, ports, order_of(problem.geometry, kernels.lanes));
   const SummationOrder& order = task.order;
-  const Schedule& schedule = info.schedule;
+  const Schedule schedule = schedule_for(order, traffic_of(problem, ports), machine, num_threads);
+  task.out_of_cache = schedule.out_of_cache;
+  task.non_temporal = schedule.non_temporal && may_write_non_temporal(problem, ports, order);
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;

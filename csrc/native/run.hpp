@@ -13,12 +13,9 @@ namespace onedsl::native {
 struct KernelInfo {
   SummationOrder order;
   Schedule schedule;
-  bool out_of_cache = false;  // the tensors do not fit the second-level cache
-  bool non_temporal = false;  // non-temporal stores
 };
 
-// Return the info of a run that is not in place (see Ports for outputs_given). The problem must
-// have elements.
+// Return the info of a run (see Ports for outputs_given). The problem must have elements.
 KernelInfo kernel_info(const Problem& problem, int num_threads, bool outputs_given = false,
                        const Machine& machine = this_machine());
 

@@ -36,6 +36,23 @@ constexpr Index panels_in_medium_l2 = 2;
 // The least number of blocks per thread, if there are enough channels.
 constexpr Index blocks_per_thread = 4;
 
+// Non-temporal stores are used from this fill of the last-level cache on. They save reading the
+// output's lines, but the next operator then reads the output from memory: chains of layers gain
+// only where the tensors of one layer fill so much of the cache. On CPUs with large second-level
+// caches, they are also used for memory that the caller provides, where the tensors exceed the
+// second-level caches of the threads. Memory that has just been allocated is often still in cache.
+constexpr double non_temporal_from = 0.5;
+
+// Return whether the tensors fit the second-level caches of some threads.
+bool fits_l2(const Traffic& traffic, const Cache& cache, const Index threads) {
+  return traffic.bytes <= static_cast<double>(threads * cache.l2_bytes);
+}
+
+// Return the size of the tensors as a multiple of the last-level cache.
+double cache_filled(const Traffic& traffic, const Cache& cache) {
+  return traffic.bytes / static_cast<double>(cache.bytes);
+}
+
 void schedule_columns(Schedule& schedule, const SummationOrder& order) {
   // A row of several positions has all channels.
   if (order.repeat > 1) return;
@@ -57,8 +74,8 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   const Index channel_bytes = order.outer * plane_bytes;
   const bool large = cache.l2_bytes >= large_l2;
   const bool long_in_large = large && plane_bytes >= least_prefetched_plane;
-  const bool cached =
-      long_in_large ? fits_l2(traffic, cache, threads) : traffic.cache_filled <= most_filled;
+  const bool cached = long_in_large ? fits_l2(traffic, cache, threads)
+                                    : cache_filled(traffic, cache) <= most_filled;
   const Index most =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
 
@@ -112,13 +129,10 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
 
 }  // namespace
 
-bool fits_l2(const Traffic& traffic, const Cache& cache, const Index threads) {
-  return traffic.bytes <= static_cast<double>(threads * cache.l2_bytes);
-}
-
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       const int num_threads) {
   const Index elements = order.outer * order.channels * order.inner;
+  const Cache& cache = machine.cache;
   Schedule schedule;
   schedule.threads = static_cast<int>(
       std::clamp<Index>(elements / machine.min_elements_per_thread, 1, std::max(num_threads, 1)));
@@ -127,8 +141,12 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
   if (order.columns) {
     schedule_columns(schedule, order);
   } else {
-    schedule_planes(schedule, order, traffic, machine.cache);
+    schedule_planes(schedule, order, traffic, cache);
   }
+  const bool given_out_of_l2 = traffic.outputs_given && cache.l2_bytes >= large_l2 &&
+                               !fits_l2(traffic, cache, schedule.threads);
+  schedule.non_temporal = given_out_of_l2 || cache_filled(traffic, cache) > non_temporal_from;
+  schedule.out_of_cache = !fits_l2(traffic, cache, 1);
   return schedule;
 }
 

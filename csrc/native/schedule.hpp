@@ -16,6 +16,8 @@ struct Schedule {
   Index panel = 0;          // channels
   Index block = 0;          // channels
   bool prefetch_next_panel = false;  // while a thread writes a panel
+  bool out_of_cache = false;         // the tensors do not fit the second-level cache
+  bool non_temporal = false;  // non-temporal stores, if the memory of the outputs allows them
 };
 
 // One of the threads that share some work.
@@ -27,14 +29,11 @@ struct Worker {
 // The memory traffic of a run.
 struct Traffic {
   DataType type = DataType::f32;
-  Index tensors = 0;        // that are read or written
-  Index summed = 0;         // tensors that the reduce pass reads
-  double bytes = 0;         // of all tensors
-  double cache_filled = 0;  // bytes as a multiple of the last-level cache
+  Index tensors = 0;           // that are read or written
+  Index summed = 0;            // tensors that the reduce pass reads
+  double bytes = 0;            // of all tensors
+  bool outputs_given = false;  // see Ports
 };
-
-// Return whether the tensors fit the second-level caches of some threads.
-bool fits_l2(const Traffic& traffic, const Cache& cache, Index threads);
 
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
                       int num_threads);

@@ -102,7 +102,7 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   info["own_panels"] = kernel.schedule.own_panels;
   info["panel"] = kernel.schedule.panel;
   info["block"] = kernel.schedule.block;
-  info["non_temporal"] = kernel.non_temporal;
+  info["non_temporal"] = kernel.schedule.non_temporal;
   return std::move(info);
 }
 

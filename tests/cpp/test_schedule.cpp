@@ -136,7 +136,6 @@ void test_medium_caches() {
     traffic.summed = 2;
     traffic.tensors = traffic.summed + 1 + further;
     traffic.bytes = static_cast<double>(traffic.tensors * geometry.elements()) * 4;
-    traffic.cache_filled = traffic.bytes / static_cast<double>(machine.cache.bytes);
     const Schedule schedule = schedule_for(order, traffic, machine, 2);
     check(schedule.prefetch_next_panel == (further == 0), "prefetching with ", further,
           " further tensors");
@@ -173,10 +172,10 @@ void test_stores() {
     problem.geometry = {c.rows, 64, 1};
     problem.outputs = signature_of(problem.operation).outputs;
     problem.inputs = InputSet(Input::src, Input::mean, Input::variance);
-    const native::KernelInfo info = native::kernel_info(problem, c.threads, c.given, machine);
-    check(info.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
+    const Schedule schedule = native::kernel_info(problem, c.threads, c.given, machine).schedule;
+    check(schedule.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
           " threads, second-level caches of ", c.l2_kib, " KiB", c.given ? ", given" : "");
-    check(info.out_of_cache == (c.rows > 2 * c.l2_kib), c.rows, " rows out of cache");
+    check(schedule.out_of_cache == (c.rows > 2 * c.l2_kib), c.rows, " rows out of cache");
   }
 }
 
@@ -208,7 +207,6 @@ void test_schedule() {
     traffic.tensors = traffic.summed + random.between(1, 2);
     traffic.bytes = static_cast<double>(traffic.tensors * geometry.elements()) *
                     static_cast<double>(size_of(traffic.type));
-    traffic.cache_filled = traffic.bytes / static_cast<double>(machine.cache.bytes);
     const Schedule schedule = schedule_for(order, traffic, machine, threads);
     check_rows(order, geometry);
     check_chunks(order, geometry);
