@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import math
 import os
 import re
 import subprocess
@@ -200,6 +201,11 @@ def test_run_of_several_ops(data_format, repair, graph_file, capsys):
         assert main(["run", str(graph_file), "--seconds", "0.001", *repair]) == 0
         rows = rows_of(capsys.readouterr().out)
         assert [row[0] for row in rows] == list(graph.outputs)
+        # Regression: that of NXC, if the first op has no data_format.
+        sums = math.prod(graph.ops[0].inputs[0].shape) / 16
+        tolerance = testing.TOLERANCES["f32"] + testing.ONEDNN_SUM_ERROR * math.sqrt(sums)
+        tensor = [len(t.shape) for t in graph.outputs.values()].index(4)
+        assert rows[tensor][2] == f"{tolerance * len(graph.ops):.1e}"
 
 
 def test_ports_may_share_a_tensor(graph_file, capsys):

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from .. import _core
 from ..bench.timing import NoiseMonitor, noise_warning, samples_of
 from ..graph import Graph, GraphOp, LogicalTensor
+from ..graph._parts import batch_norm_of
 from ..graph.check import check_graph
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.text import printable
@@ -168,7 +169,7 @@ def _show(
 ) -> bool:
     """Print a table of the errors and the time, and return whether all outputs pass."""
     lines = []
-    op = graph.ops[0]
+    op = batch_norm_of(graph.ops)
     shape = op.inputs[0].shape or ()
     num_summed = math.prod(shape) / max(shape[op.data_format.channel_axis], 1)
     for i, (name, tensor) in enumerate(graph.outputs.items()):

@@ -18,7 +18,7 @@ from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
 from ._defects import check_supported, check_written, wrong_results
-from ._parts import KINDS, GraphOp, LogicalTensor, Partition
+from ._parts import KINDS, GraphOp, LogicalTensor, Partition, batch_norm_of
 from .check import DUMP_ATTRIBUTES, check_graph
 
 if TYPE_CHECKING:
@@ -152,8 +152,7 @@ def run_record(
 ) -> RunRecord:
     """Return the log record of a run of a compiled graph, without its time."""
     kinds = " + ".join(op.kind for op in graph.ops)
-    requested = (graph.requested or graph).ops
-    norm = next((op for op in requested if "data_format" in op.attrs), requested[0])
+    norm = batch_norm_of((graph.requested or graph).ops)
     shape = norm.inputs[0].shape or ()
     axis = norm.data_format.channel_axis % len(shape)
     by_shape = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
