@@ -17,8 +17,8 @@ import numpy.typing as npt
 from .. import _core
 from ..bench.timing import NoiseMonitor, noise_warning, samples_of
 from ..graph import Graph, GraphOp, LogicalTensor
-from ..graph._parts import batch_norm_of
 from ..graph.check import check_graph
+from ..graph.compiled_graph import batch_norm_of
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.text import printable
 from ..tensors.arrays import Array, new_array

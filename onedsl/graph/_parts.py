@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -190,11 +190,6 @@ class Partition:
 def tensors_of(op: GraphOp) -> tuple[LogicalTensor, ...]:
     """Return the inputs and the outputs."""
     return (*op.inputs, *op.outputs)
-
-
-def batch_norm_of(ops: Sequence[GraphOp]) -> GraphOp:
-    """Return the first batch norm of a valid graph, or its first op if it has none."""
-    return next((op for op in ops if KINDS[op.kind].is_batch_norm), ops[0])
 
 
 def ports_of(op: GraphOp) -> list[tuple[str, int, Port, LogicalTensor]]:
