@@ -10,6 +10,8 @@ from helpers import EPSILON, backends, formats, types
 import onedsl
 from onedsl import testing
 
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value")  # of NaN and infinities
+
 MOMENTUM = 0.9
 SHAPES = [
     (4, 16, (5, 5)),
@@ -45,20 +47,49 @@ class Inputs:
         return self.src, self.mean, self.variance, self.gamma, self.beta
 
 
+def next_to_thresholds(inputs, clip, op):
+    """Choose beta so that one element of each channel is next to zero or the clip, unrounded."""
+    linear = op(inputs.src, inputs.mean, inputs.variance, inputs.gamma, 0 * inputs.beta).dst
+    channels = inputs.beta.size
+    values = np.moveaxis(linear, -1 if op.data_format == "NXC" else 1, 0).reshape(channels, -1)
+    values = values[np.arange(channels), np.arange(channels) % values.shape[1]]
+    threshold = np.arange(channels) % 2 * (clip or 0)
+    inputs.beta = (threshold - values.astype(np.float32)).astype(inputs.beta.dtype)
+
+
+def with_tiny_dst(inputs, clip, op):
+    """Some of dst are subnormal numbers, and some are rounded to zero."""
+    size = np.float32([1e-7, 1e-38])[np.arange(inputs.gamma.size) % 2]
+    inputs.gamma = (inputs.gamma * size).astype(inputs.gamma.dtype)
+    inputs.beta = 0 * inputs.beta
+
+
+def with_nan_and_inf(inputs, clip, op):
+    inputs.src.reshape(-1)[[1, -1]] = np.nan, np.inf
+
+
 @types
 @formats
 @clips
-def test_mask_from_src(clip, data_format, dtype, stats):
+@pytest.mark.parametrize(
+    "change", [None, next_to_thresholds, with_tiny_dst, with_nan_and_inf], ids=str
+)
+def test_mask_from_src(change, clip, data_format, dtype, stats):
     """Bitwise as from dst. dst of bf16 statistics is computed before they are rounded."""
     attributes = {"data_format": data_format, "clip": clip}
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, **attributes)
+    linear = onedsl.BatchNormForwardTraining(EPSILON, MOMENTUM, data_format)
     gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
     for seed, shape in enumerate(SHAPES):
         inputs = Inputs(shape, dtype, stats, data_format, seed)
+        if change:
+            change(inputs, clip, linear)
         forward = op(*inputs.forward)
         statistics = forward.batch_mean, forward.batch_variance
         dst = forward.dst
         if stats == "bf16":
+            if change is next_to_thresholds:
+                continue  # the float64 reference is not rounded as the kernel is
             affine = {"gamma": inputs.gamma, "beta": inputs.beta, "epsilon": EPSILON}
             mean, variance = (a.astype(np.float64) for a in statistics)
             dst = testing.batch_norm(
@@ -67,6 +98,27 @@ def test_mask_from_src(clip, data_format, dtype, stats):
         arguments = inputs.src, inputs.diff_dst, *statistics, inputs.gamma, inputs.beta
         for a, b in zip(gradient(*arguments)[:3], gradient(*arguments, dst)[:3], strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+@types
+@formats
+@clips
+def test_mask_of_any_dst(clip, data_format, dtype, stats):
+    """The results are bitwise the gradient without ReLU of the masked diff_dst."""
+    special = [0, -0.0, 1, 0.999, 0.5, 2.0**-24, -(2.0**-24), 1e-45, np.inf, -np.inf, np.nan]
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, data_format, clip=clip)
+    without_relu = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    for seed, shape in enumerate(SHAPES):
+        src, diff_dst, *statistics = testing.random_problem(
+            helpers.shape_of(data_format, *shape), dtype, stats, data_format=data_format
+        )
+        dst = np.random.default_rng(seed).choice(special, src.shape).astype(src.dtype)
+        is_closed = (dst <= 0) | (dst >= (clip or np.nan))
+        masked = np.where(is_closed, 0 * diff_dst, diff_dst)
+        got = gradient(src, diff_dst, *statistics, None, dst, residual=True)
+        expected = (*without_relu(src, masked, *statistics), masked)
+        for a, b in zip(got, expected, strict=True):
+            assert np.array_equal(a, b)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
@@ -93,21 +145,21 @@ def test_mask_from_src_next_to_the_thresholds(clip, dtype, data_format):
     assert testing.relative_l2(got.diff_beta, np.where(is_open, sums, 0)) < 1e-6
 
 
+@helpers.dtypes
 @formats
-def test_relu_propagates_nan(data_format):
-    inputs = Inputs((2, 3, (4,)), data_format=data_format)
-    inputs.residual[...] = 0
-    inputs.residual.reshape(-1)[::5] = np.nan
-    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format=data_format, clip=6.0)
-    forward = op(*inputs.forward, inputs.residual)
-    assert np.array_equal(np.isnan(forward.dst), np.isnan(inputs.residual))
-    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, data_format, clip=6.0)
-    gradients = gradient(
-        inputs.src, inputs.diff_dst, forward.batch_mean, forward.batch_variance,
-        inputs.gamma, inputs.beta, forward.dst, residual=True,
-    )  # fmt: skip
-    nan = np.isnan(forward.dst)
-    assert np.array_equal(gradients.diff_residual[nan], inputs.diff_dst[nan])
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_relu_of_special_values(clip, data_format, dtype):
+    """NaN stays, and -0 becomes 0. With src = 0, the residual is the ReLU's argument."""
+    src, _, mean, variance, _ = testing.random_problem(
+        helpers.shape_of(data_format, 64, 1, (33,)), dtype, data_format=data_format
+    )
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, clip or 6, 0.0625, -0.25], src.dtype)
+    residual = np.resize(special, src.shape)
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format=data_format, clip=clip)
+    dst = op(0 * src, mean, variance, None, None, residual).dst
+    bound = np.float32(src.dtype.type(clip or np.inf))
+    assert np.array_equal(dst.astype("f4"), residual.astype("f4").clip(0, bound), equal_nan=True)
+    assert not np.signbit(dst[dst == 0].astype("f4")).any()
 
 
 @backends
@@ -129,15 +181,47 @@ def test_in_place_and_out(data_format, backend):
         op(*inputs.forward, inputs.residual, out=out, backend=backend)
 
 
-def test_statistics_with_a_large_mean():
+# Columns and planes of short and long channels.
+SHAPES_OF_STATISTICS = [(3, 5, (7,)), (50, 3, (300,)), (3000, 5, ()), (999, 64, ()), (64, 2, (3,))]
+
+
+def tensors_of(fill, dtype="f4"):
+    """Yield tensors in each format, made from the number of channels and of their elements."""
+    for data_format in helpers.FORMATS:
+        for batch, channels, spatial in SHAPES_OF_STATISTICS:
+            values = fill(channels, batch * int(np.prod(spatial)))
+            values = values.reshape(channels, batch, *spatial)
+            axis = onedsl.DataFormat(data_format).channel_axis
+            yield data_format, np.moveaxis(values, 0, axis).astype(dtype, order="C")
+
+
+def statistics_of(data_format, src):
+    """Return the results, and the exact mean and variance."""
+    ones = np.ones(src.shape[onedsl.DataFormat(data_format).channel_axis], np.float32)
+    got = onedsl.BatchNormForwardTraining(EPSILON, data_format=data_format)(src, ones, ones)
+    axes = onedsl.DataFormat(data_format).summed_axes(src.ndim)
+    return got, src.mean(axes, dtype="f8"), src.astype("f8").var(axes)
+
+
+def check_statistics(data_format, src):
+    """The mean is rounded to f32; the error of its sum is relative to the standard deviation."""
+    got, mean, variance = statistics_of(data_format, src)
+    error_of_mean = np.abs(got.batch_mean - mean)
+    assert (error_of_mean <= 2.0**-23.9 * np.abs(mean) + 1e-6 * np.sqrt(variance)).all()
+    assert (np.abs(got.batch_variance - variance) <= 1e-6 * variance).all()
+
+
+@pytest.mark.parametrize("mean", [1e2, -1e4, 1e6])
+def test_statistics_with_a_large_mean(mean):
     """E[x^2] - E[x]^2 in f32 has no correct digit here."""
     rng = np.random.default_rng(0)
-    src = (rng.standard_normal((1_000_000, 2), dtype=np.float32) + np.float32(1e4)).astype("f4")
-    zeros = np.zeros(2, np.float32)
-    forward = onedsl.BatchNormForwardTraining(EPSILON)(src, zeros, zeros)
-    exact = src.astype(np.float64)
-    assert testing.relative_l2(forward.batch_mean, exact.mean(0)) < 1e-6
-    assert testing.relative_l2(forward.batch_variance, exact.var(0)) < 1e-6
+
+    def fill(channels, count):
+        return mean * np.arange(1, channels + 1)[:, None] + rng.uniform(-1, 1, (channels, count))
+
+    for data_format, src in tensors_of(fill):
+        check_statistics(data_format, src)
+    check_statistics("NXC", fill(2, 1_000_000).T.astype("f4"))
 
 
 @formats
@@ -150,21 +234,55 @@ def test_documented_range(data_format):
     assert testing.relative_l2(got.batch_variance, src.astype("f8").var(axes)) < 1e-6
 
 
-@formats
-@pytest.mark.parametrize("shape", [(3000, 5, ()), (50, 3, (300,))], ids=["columns", "planes"])
-def test_statistics_if_the_pivot_is_estimated_from_outliers(data_format, shape):
-    """The pivot is the mean of eight samples. Here they are 10^5 deviations from the others."""
-    batch, channels, spatial = shape
+@pytest.mark.parametrize("period", [2, 7, 16, None, "samples"])
+def test_statistics_with_outliers(period):
+    """The pivot is the mean of eight samples: of outliers, or of all elements but these."""
     rng = np.random.default_rng(0)
-    values = rng.uniform(-1e-2, 1e-2, (channels, batch, *spatial))
-    count = values[0].size
-    values.reshape(channels, -1)[:, (2 * np.arange(8) + 1) * count // 16] += 1e3
-    src = np.moveaxis(values, 0, -1 if data_format == "NXC" else 1).astype("f4", order="C")
-    zeros = np.zeros(channels, np.float32)
-    got = onedsl.BatchNormForwardTraining(EPSILON, data_format=data_format)(src, zeros, zeros)
-    exact = np.moveaxis(src, -1 if data_format == "NXC" else 1, 0).reshape(channels, -1)
-    assert testing.relative_l2(got.batch_mean, exact.mean(1, dtype="f8")) < 1e-6
-    assert testing.relative_l2(got.batch_variance, exact.var(1, dtype="f8")) < 1e-6
+
+    def fill(channels, count):
+        values = 3 + 1e-3 * rng.uniform(-1, 1, (channels, count))
+        step = {None: count, 16: count // 16 + 1}.get(period, period)
+        if period == "samples":
+            values[:, (2 * np.arange(8) + 1) * count // 16] += 1e3
+        else:
+            values[:, rng.integers(step) :: step] = 1e4
+        return values
+
+    for data_format, src in tensors_of(fill):
+        check_statistics(data_format, src)
+
+
+@helpers.dtypes
+def test_the_variance_of_a_constant_is_zero(dtype):
+    def fill(channels, count):
+        return np.repeat(0.1 + np.arange(channels), count)
+
+    for data_format, src in tensors_of(fill, helpers.NUMPY[dtype]):
+        got, mean, _ = statistics_of(data_format, src)
+        assert not got.batch_variance.any()
+        assert np.array_equal(got.batch_mean, mean)
+        assert not got.dst.any()
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_statistics_that_are_not_finite(value):
+    """Infinities and NaN affect only their channels, and there the results are the formulas'."""
+    rng = np.random.default_rng(0)
+
+    def fill(channels, count):
+        values = rng.uniform(-1, 1, (channels, count))
+        values[rng.integers(channels), rng.integers(count)] = value
+        if np.isnan(value):
+            values[rng.integers(channels)] = value
+        return values
+
+    for data_format, src in tensors_of(fill):
+        got, mean, variance = statistics_of(data_format, src)
+        np.testing.assert_allclose(got.batch_mean, mean, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(got.batch_variance, variance, rtol=0, atol=1e-6)
+        kept = onedsl.DataFormat(data_format).broadcast_shape(src.shape)
+        finite = np.broadcast_to(np.isfinite(mean).reshape(kept), src.shape)
+        assert np.array_equal(np.isfinite(got.dst), finite)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -33,10 +32,6 @@ struct Call {
   Layout layout;
   Problem problem;
   std::map<Input, Tensor> inputs;
-
-  bool has(const Input port) const { return inputs.count(port) != 0; }
-  const Tensor& operator[](const Input port) const { return inputs.at(port); }
-  Tensor& operator[](const Input port) { return inputs.at(port); }
 };
 
 using Results = std::map<Output, Tensor>;
@@ -177,7 +172,7 @@ inline Results results_of(const Call& call, const Run& run) {
     ports.out[port] = tensor.data();
   });
   if (run.in_place) {
-    results.at(signature.in_place_output).copy_from(call[signature.in_place_input]);
+    results.at(signature.in_place_output).copy_from(call.inputs.at(signature.in_place_input));
     ports.in[signature.in_place_input] = results.at(signature.in_place_output).data();
   }
   if (run.separate_passes) {
@@ -190,36 +185,6 @@ inline Results results_of(const Call& call, const Run& run) {
           " on ", run);
   }
   return results;
-}
-
-// Return the inverse standard deviation of each channel.
-inline std::vector<double> inverse_stddevs(const Problem& problem, const Tensor& variance) {
-  std::vector<double> inverse(variance.count());
-  for (std::size_t c = 0; c < inverse.size(); ++c) {
-    inverse[c] = problem.variance_kind == VarianceKind::variance
-                     ? 1 / std::sqrt(variance[c] + problem.attributes.epsilon)
-                     : variance[c];
-  }
-  return inverse;
-}
-
-// Return the error that an element may have, relative to the sum of its terms' magnitudes.
-inline double relative_tolerance(const DataType type) {
-  switch (type) {
-    case DataType::bf16:
-      return 1.0 / 128;
-    case DataType::f16:
-      return 1.0 / 1024;
-    case DataType::f32:
-      break;
-  }
-  return 1e-6;
-}
-
-// Return the error that an element may have regardless of its terms: for f16, the distance between
-// subnormal numbers.
-inline double absolute_tolerance(const DataType type) {
-  return type == DataType::f16 ? 0x1p-24 : 1e-30;
 }
 
 }  // namespace onedsl::test

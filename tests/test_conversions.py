@@ -1,0 +1,106 @@
+"""The kernels' conversions between f32 and 16-bit types: every number, and every rounding.
+
+NumPy and ml_dtypes compute the expected numbers. test_isa.py runs this file again with lower
+instruction sets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers import NUMPY, formats
+
+import onedsl
+
+pytestmark = [
+    pytest.mark.parametrize("dtype", ["bf16", "f16"]),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of the casts of NaN and infinities
+]
+# One row is computed in columns. 40 rows in NCX are planes, and need non-temporal stores.
+rows = pytest.mark.parametrize("rows", [1, 40])
+
+
+def every_number(dtype):
+    return np.arange(1 << 16, dtype=np.uint16).view(NUMPY[dtype])
+
+
+def finite_numbers(dtype):
+    """Return the finite numbers of a 16-bit type in float64, sorted."""
+    numbers = every_number(dtype).astype(np.float64)
+    return np.unique(numbers[np.isfinite(numbers)])
+
+
+def every_rounding(dtype):
+    """Return f32 numbers: those of a type, the midpoints between them, and those next to these."""
+    exact = finite_numbers(dtype)
+    first_infinite = exact[-1] + (exact[-1] - exact[-2]) / 2
+    middles = [-first_infinite, *(exact[1:] + exact[:-1]) / 2, first_infinite]
+    middles = np.float32(middles)
+    next_to = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
+    most = np.finfo(np.float32).max
+    nan = np.uint32([0x7F810000, 0x7FFF0000, 0xFF810000, 0xFFFF0000, 0x7F800001]).view("f4")
+    return np.concatenate([every_number(dtype).astype("f4"), middles, *next_to, [-most, most], nan])
+
+
+def same(got, expected):
+    """Check the types, and that numbers are equal, or NaN where NaN is expected."""
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got.astype(np.float32), expected.astype(np.float32))
+
+
+def in_format(numbers, data_format):
+    """Return rows of channels, or one image with these rows in its last axis."""
+    return numbers if data_format == "NXC" else np.ascontiguousarray(numbers.T)[None]
+
+
+def mean_and_variance(channels, dtype="f32"):
+    return [np.full(channels, value, NUMPY[dtype]) for value in (0, 1)]
+
+
+@rows
+@formats
+def test_stores(dtype, data_format, rows):
+    """With src = 0, dst is beta, rounded."""
+    beta = every_rounding(dtype)
+    src = in_format(np.zeros((rows, beta.size), NUMPY[dtype]), data_format)
+    op = onedsl.BatchNormForwardTraining(1, data_format=data_format)
+    dst = op(src, *mean_and_variance(beta.size), np.ones_like(beta), beta).dst
+    expected = in_format(beta.astype(NUMPY[dtype])[None], data_format)
+    same(dst, np.broadcast_to(expected, dst.shape))
+
+
+@rows
+@formats
+def test_loads(dtype, data_format, rows):
+    """diff_beta is the only number of a channel; with src = 0, dst is a positive residual."""
+    numbers = every_number(dtype)
+    tensor = np.zeros((rows, numbers.size), NUMPY[dtype])
+    channels = np.arange(numbers.size)
+    tensor[channels % rows, channels] = numbers
+    tensor = in_format(tensor, data_format)
+    src, statistics = np.zeros_like(tensor), mean_and_variance(numbers.size)
+    op = onedsl.BatchNormTrainingBackward(1, data_format)
+    same(op(src, tensor, *statistics).diff_beta, numbers.astype(np.float32))
+    relu = onedsl.BatchNormReLUForwardTraining(1, data_format=data_format)
+    same(relu(src, *statistics, None, None, tensor).dst, np.maximum(tensor, 0))
+
+
+def test_statistics(dtype):
+    """diff_beta of three numbers is an f32 number next to a midpoint, rounded."""
+    numbers = finite_numbers(dtype)
+    half_step = np.diff(numbers, append=2 * numbers[-1] - numbers[-2]) / 2
+    tiny = np.maximum(np.spacing(np.abs(numbers).astype("f4")), 2.0**-24 * (dtype == "f16"))
+    terms = np.concatenate([[numbers, half_step, sign * tiny] for sign in (-1, 0, 1)], axis=1)
+    terms = np.concatenate([terms, -terms], axis=1)
+    sums = terms.sum(0)
+    src = terms.astype(NUMPY[dtype])
+    is_exact = (sums == sums.astype(np.float32)) & (src == terms).all(0)
+    assert is_exact.sum() > 200_000
+    src, expected = src[:, is_exact].copy(), sums[is_exact].astype("f4").astype(NUMPY[dtype])
+    statistics = mean_and_variance(len(expected), dtype)
+    if dtype == "bf16":
+        got = onedsl.BatchNormTrainingBackward(1)(0 * src, src, *statistics).diff_beta
+    else:
+        mean, variance = (vector[None] for vector in statistics)
+        got = onedsl.BatchNormalizationGrad(1)(0 * src, src, mean, variance, variance)[2][0]
+    same(got, expected)
