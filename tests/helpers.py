@@ -19,7 +19,7 @@ import pytest
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.graph import Graph
+from onedsl.graph import Graph, GraphOp
 
 TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
@@ -258,11 +258,15 @@ def operator_of(text: str) -> onedsl.BatchNormTrainingBackward:
     return onedsl.BatchNormTrainingBackward(op.attrs["epsilon"], op.attrs["data_format"])
 
 
+def with_tensors(op: GraphOp, **changes: dict[str, Any]) -> GraphOp:
+    """Return an op in which the tensors of these ports have other fields."""
+    tensors = [dataclasses.replace(t, **changes.get(name, {})) for _, name, t in op.ports]
+    inputs, outputs = tuple(tensors[: len(op.inputs)]), tuple(tensors[len(op.inputs) :])
+    return dataclasses.replace(op, inputs=inputs, outputs=outputs)
+
+
 def graph_of_unknown_shapes() -> Graph:
     """Return a graph whose tensors have neither shapes nor strides, as in files of benchdnn."""
     (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 16))).ops
-    inputs, outputs = (
-        tuple(dataclasses.replace(tensor, shape=None, strides=None) for tensor in tensors)
-        for tensors in (op.inputs, op.outputs)
-    )
-    return Graph((dataclasses.replace(op, inputs=inputs, outputs=outputs),))
+    unknown = {"shape": None, "strides": None}
+    return Graph((with_tensors(op, **{name: unknown for _, name, _ in op.ports}),))

@@ -71,9 +71,7 @@ def with_nan_and_inf(inputs, clip, op):
 @types
 @formats
 @clips
-@pytest.mark.parametrize(
-    "change", [None, next_to_thresholds, with_tiny_dst, with_nan_and_inf], ids=str
-)
+@pytest.mark.parametrize("change", [None, next_to_thresholds, with_tiny_dst, with_nan_and_inf])
 def test_mask_from_src(change, clip, data_format, dtype, stats):
     """Bitwise as from dst. dst of bf16 statistics is computed before they are rounded."""
     attributes = {"data_format": data_format, "clip": clip}

@@ -12,6 +12,7 @@ import signal
 import sys
 
 import numpy as np
+from helpers import with_tensors
 
 import onedsl
 from onedsl import _core, testing
@@ -34,19 +35,6 @@ def forward(shape=(8, 4, 5, 16), inputs=5, gamma=True):
     return dataclasses.replace(op, inputs=op.inputs[:inputs])
 
 
-def strided_statistics():
-    op = gradient()
-    gamma = dataclasses.replace(op.inputs[4], strides=(2,))
-    return dataclasses.replace(op, inputs=(*op.inputs[:4], gamma))
-
-
-def empty_of_several_strides():
-    op = gradient((0, 17), data_format="NCX")
-    return dataclasses.replace(
-        op, outputs=(dataclasses.replace(op.outputs[0], strides=(24, 1)), *op.outputs[1:])
-    )
-
-
 EXAMPLES = {
     "six dimensions": lambda: gradient((2, 3, 4, 5, 5, 16)),
     "NXC of rank 2 or 3": lambda: gradient((64, 16)),
@@ -56,8 +44,10 @@ EXAMPLES = {
     "two outputs": lambda: gradient(outputs=2),
     "diff_src alone": lambda: gradient(outputs=1),
     "16-bit statistics": lambda: gradient(dtype="bf16", stats="bf16"),
-    "strided statistics": strided_statistics,
-    "empty tensors of several strides": empty_of_several_strides,
+    "strided statistics": lambda: with_tensors(gradient(), gamma={"strides": (2,)}),
+    "empty tensors of several strides": lambda: with_tensors(
+        gradient((0, 17), data_format="NCX"), diff_src={"strides": (24, 1)}
+    ),
     "empty src in the gradient": lambda: gradient((0, 4, 5, 16)),
     "empty src in the forward pass": lambda: forward((0, 4, 5, 16)),
     "no bf16 kernel": lambda: gradient(dtype="bf16"),
