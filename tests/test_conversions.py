@@ -53,8 +53,8 @@ def in_format(numbers, data_format):
     return numbers if data_format == "NXC" else np.ascontiguousarray(numbers.T)[None]
 
 
-def mean_and_variance(channels, dtype="f32"):
-    return [np.full(channels, value, NUMPY[dtype]) for value in (0, 1)]
+def mean_and_variance(channels):
+    return [np.full(channels, value, np.float32) for value in (0, 1)]
 
 
 @rows
@@ -86,21 +86,36 @@ def test_loads(dtype, data_format, rows):
 
 
 def test_statistics(dtype):
-    """diff_beta of three numbers is an f32 number next to a midpoint, rounded."""
+    """diff_gamma is the sum of a number, half of the next step, and one more bit, rounded."""
     numbers = finite_numbers(dtype)
     half_step = np.diff(numbers, append=2 * numbers[-1] - numbers[-2]) / 2
-    tiny = np.maximum(np.spacing(np.abs(numbers).astype("f4")), 2.0**-24 * (dtype == "f16"))
-    terms = np.concatenate([[numbers, half_step, sign * tiny] for sign in (-1, 0, 1)], axis=1)
-    terms = np.concatenate([terms, -terms], axis=1)
+    bit = np.spacing(np.abs(numbers).astype("f4")).astype("f8")
+    terms = [[numbers, i * half_step, j * bit] for i, j in ((0, 0), (1, -1), (1, 0), (1, 1))]
+    terms = np.concatenate([np.hstack(terms), -np.hstack(terms)], axis=1)
     sums = terms.sum(0)
-    src = terms.astype(NUMPY[dtype])
-    is_exact = (sums == sums.astype(np.float32)) & (src == terms).all(0)
+    src = np.where(np.abs(sums) < 1, 2.0**-12, 1)  # small terms are products of 16-bit numbers
+    diff_dst = (terms / src).astype(NUMPY[dtype])
+    is_exact = (sums == sums.astype(np.float32)) & (diff_dst == terms / src).all(0)
     assert is_exact.sum() > 200_000
-    src, expected = src[:, is_exact].copy(), sums[is_exact].astype("f4").astype(NUMPY[dtype])
-    statistics = mean_and_variance(len(expected), dtype)
+    diff_dst, src = diff_dst[:, is_exact], src.astype(NUMPY[dtype])[is_exact]
+    arguments = np.repeat(src[None], 3, axis=0), diff_dst.copy()
+    zeros = np.zeros_like(src)
     if dtype == "bf16":
-        got = onedsl.BatchNormTrainingBackward(1)(0 * src, src, *statistics).diff_beta
+        got = onedsl.BatchNormTrainingBackward(1)(*arguments, zeros, zeros).diff_gamma
     else:
-        mean, variance = (vector[None] for vector in statistics)
-        got = onedsl.BatchNormalizationGrad(1)(0 * src, src, mean, variance, variance)[2][0]
-    same(got, expected)
+        zeros = zeros[None]
+        got = onedsl.BatchNormalizationGrad(1)(*arguments, zeros, zeros, 1 + zeros)[1][0]
+    same(got, sums[is_exact].astype(np.float32).astype(NUMPY[dtype]))
+
+
+def test_loads_of_statistics(dtype):
+    """dst of src = 0 is beta, and the frozen gradient of ones is the scale."""
+    numbers = every_number(dtype)
+    zeros = np.zeros_like(numbers)
+    tensor = zeros[None]
+    if dtype == "bf16":
+        got = onedsl.BatchNormForwardTraining(1)(tensor, zeros, zeros, zeros, numbers).dst
+    else:
+        op = onedsl.BatchNormalizationGrad(1)
+        got = op(tensor, tensor + 1, tensor, tensor, numbers[None]).output_gradient
+    same(got[0], numbers)
