@@ -24,16 +24,16 @@ def test_a_short_run():
 
 
 def run(statement, first, count):
-    """Run children in which `judge.check(seed)` is replaced by a statement."""
+    """Run children that execute a statement for each seed."""
     program = f"""
 import os, sys, time
 sys.path.insert(0, {str(helpers.TESTS)!r})
-from fuzz import judge, workers
+from fuzz import workers
 def check(seed):
     {statement}
     return "direct"
-judge.check, workers.TIMEOUT = check, 1
-workers.make_calls(*map(int, sys.argv[1:]))
+workers.TIMEOUT = 1
+workers.make_calls(check, *map(int, sys.argv[1:]))
 """
     return workers.run_children([sys.executable, "-c", program], first, count)
 

@@ -41,7 +41,9 @@ def main() -> int:
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        make_calls(*options.child)
+        from fuzz import judge
+
+        make_calls(judge.check, *options.child)
         return 0
 
     command = [sys.executable, "-W", "error", str(HERE), "--child"]

@@ -3,9 +3,8 @@
 ``random_graphs.py N [SEED]`` tests N graphs of one to four ops: any rank, sizes of 0 and 1, strides
 of every kind, attributes at their limits, ids that repeat. oneDNN or onedsl refuses each
 (ValueError, UnsupportedError), or the results are right, or a call warns with OneDNNDefectWarning.
-Anything else is printed with the graph's JSON, and the exit status is 1. Results are not judged if
-variance + epsilon is negative or nearly zero. Child processes run the graphs, so that a crash is a
-failure of one graph.
+Anything else is printed with its seed, and the exit status is 1. Results are not judged if
+variance + epsilon is negative or nearly zero. Child processes run the graphs, as the fuzzer's.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from __future__ import annotations
 import json
 import math
 import random
-import subprocess
 import sys
 import warnings
 from collections import Counter
 
 import numpy as np
+from fuzz.workers import make_calls, run_children
 from helpers import NUMPY
 
 import onedsl
@@ -30,6 +29,7 @@ ELEMENTWISE = ["Add", "ReLU", "Clamp", "ReLUBackward", "ClampBackward"]
 SURROUNDINGS = 64  # elements before and after each output, which must stay as they are
 REFUSALS = (ValueError, onedsl.UnsupportedError)
 OUTCOMES = ("right", "warned", "refused", "not judged")
+WAYS = ("written", "repaired")
 
 
 class NotJudgedError(Exception):
@@ -388,42 +388,28 @@ def outcome(seed):
     return found, text
 
 
-def child(first, end):
-    for seed in range(first, end):
-        print(json.dumps({"started": seed}), flush=True)
-        found, text = outcome(seed)
-        print(json.dumps({"seed": seed, "found": found, "text": text}), flush=True)
+def check(seed):
+    """Return the outcomes of the graph as written and repaired. Raise an error for any other."""
+    found, text = outcome(seed)
+    for how, kind in zip(WAYS, found, strict=True):
+        assert kind in OUTCOMES, f"as {how}: {kind}: {text}"
+    return "/".join(found)
 
 
-def main(count, seed):
-    counts, failures, end = Counter(), [], seed + count
-    while seed < end:
-        command = [sys.executable, __file__, "--child", str(seed), str(end)]
-        process = subprocess.run(command, capture_output=True, text=True, check=False)
-        for line in map(json.loads, process.stdout.splitlines()):
-            if "started" in line:
-                seed = line["started"]
-                continue
-            for how, found in zip(("written", "repaired"), line["found"], strict=True):
-                counts[how, found if found in OUTCOMES else "failed"] += 1
-                if found not in OUTCOMES:
-                    failures.append((line["seed"], f"as {how}: {found}", line["text"]))
-        if process.returncode:
-            text = json.dumps(Generator(seed).document)
-            reason = f"exit status {process.returncode}: {process.stderr[-500:]}"
-            failures.append((seed, reason, text))
-            counts["written", "failed"] += 1
-        seed += 1
-    for number, reason, text in failures:
-        print(f"seed {number}: {reason}\n{text}\n")
-    for how in ("written", "repaired"):
-        outcomes = ", ".join(f"{counts[how, found]} {found}" for found in (*OUTCOMES, "failed"))
-        print(f"{how}: {outcomes}")
+def main(count, seed=0):
+    found, failures = run_children([sys.executable, __file__, "--child"], seed, count)
+    found.pop("wrong", None)
+    for i, how in enumerate(WAYS):
+        counts = Counter()
+        for outcomes, number in found.items():
+            counts[outcomes.split("/")[i]] += number
+        print(f"{how}: {', '.join(f'{counts[kind]} {kind}' for kind in OUTCOMES)}")
+    print(*failures, f"failures: {len(failures)}", sep="\n")
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--child":
-        child(*map(int, sys.argv[2:]))
+        make_calls(check, *map(int, sys.argv[2:]))
     else:
-        sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+        sys.exit(main(*map(int, sys.argv[1:])))
