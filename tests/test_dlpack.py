@@ -29,6 +29,7 @@ from dlpack_producers import (
     with_exchange_api,
 )
 from helpers import EPSILON
+from programs.processes import resident
 
 import onedsl
 from onedsl import _core
@@ -409,12 +410,7 @@ class TestLifetime:
             for _ in range(60):
                 op(*problem)
                 kept.clear()
-                peaks.append(_resident())
+                peaks.append(resident())
         finally:
             Foreign.__array_namespace__ = before
         assert peaks[-1] - peaks[10] < 4 * array.nbytes
-
-
-def _resident() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096

@@ -3,6 +3,7 @@
 import resource
 
 import numpy as np
+from processes import address_space
 
 import onedsl
 
@@ -18,8 +19,7 @@ for statistics in (kept, reordered[:, :, ::4].copy()):
 
 small = np.ones((4096, 64), np.float32)
 onedsl.BatchNormTrainingBackward(1e-5)(small, small, *[small[0]] * 2)  # starts the threads
-with open("/proc/self/statm") as statm:
-    used = int(statm.read().split()[0]) * resource.getpagesize()
+used = address_space()
 limits = resource.getrlimit(resource.RLIMIT_AS)
 for *inputs, out in calls:
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), limits[1]))

@@ -8,9 +8,9 @@ import itertools
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
+from processes import resident
 
 import onedsl
 
@@ -28,10 +28,10 @@ def call(_: object) -> None:
 
 
 def growth_in_calls() -> int:
-    before = int(Path("/proc/self/statm").read_text().split()[1])
+    before = resident()
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(call, range(CALLS)))
-    return 4096 * (int(Path("/proc/self/statm").read_text().split()[1]) - before)
+    return resident() - before
 
 
 growth_in_calls()

@@ -6,18 +6,14 @@ Command line: number of calls. Prints the growth in bytes after the first tenth 
 """
 
 import sys
-from pathlib import Path
 
 import numpy as np
+from processes import resident
 
 import onedsl
 from onedsl import testing
 
 CALLS = int(sys.argv[1])
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 op = onedsl.BatchNormTrainingBackward(1e-5)

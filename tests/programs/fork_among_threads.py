@@ -5,12 +5,12 @@ Command line: backend, number of forks.
 
 import itertools
 import os
-import signal
 import sys
 import threading
 import time
 
 import numpy as np
+from processes import wait
 
 import onedsl
 
@@ -44,16 +44,9 @@ for i in range(forks):
     if child == 0:
         call(6000 + i % 50)
         os._exit(0)
-    end = time.monotonic() + 30
-    done, status = os.waitpid(child, os.WNOHANG)
-    while not done and time.monotonic() < end:
-        time.sleep(0.0005)
-        done, status = os.waitpid(child, os.WNOHANG)
-    if not done:
-        hangs += 1
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    elif status:
+    status = wait(child, 30)
+    hangs += status is None
+    if status:
         sys.exit(f"a child ended with status {status}")
     while any(now == before for now, before in zip(calls, seen, strict=True)):
         time.sleep(0.0005)  # let the threads of the parent run

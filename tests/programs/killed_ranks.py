@@ -14,6 +14,7 @@ from pathlib import Path
 
 import ranks
 import torch._dynamo  # each child would import it in its first step
+from processes import wait
 from torch_helpers import nn, onedsl_torch, torch
 
 runs, seed = int(sys.argv[1]), int(sys.argv[2])
@@ -49,18 +50,6 @@ def start(rank: int, store: str) -> int:
     return child
 
 
-def wait(child: int, end: float) -> int | None:
-    """Return the exit status of a child, or None if it does not end in time."""
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return None
-
-
 numbers = random.Random(seed)
 hangs = 0
 waits = []
@@ -74,7 +63,7 @@ for run in range(runs):
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
         os.waitpid(victim, 0)
-        codes = [wait(child, killed + TIMEOUT + GRACE) for child in children]
+        codes = [wait(child, TIMEOUT + GRACE) for child in children]
     waits.append(time.monotonic() - killed)
     hangs += codes.count(None)
     if set(codes) - {None, GOT_AN_ERROR}:

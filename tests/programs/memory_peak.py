@@ -1,11 +1,10 @@
 """Checks that calls allocate no temporaries of the size of a tensor."""
 
-import re
 import sys
-from pathlib import Path
 
 import helpers
 import numpy as np
+from processes import peak
 
 import onedsl
 from onedsl import _core
@@ -14,11 +13,6 @@ TENSOR = 48 << 20  # bytes; smaller ones may be kept by malloc when they are fre
 
 name, backend, planes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dtype = helpers.NUMPY[name]
-
-
-def peak():
-    """Return the peak memory; unlike getrusage, without that of the parent process."""
-    return int(re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 
 length = TENSOR // dtype.itemsize // 4 // 24

@@ -4,18 +4,12 @@ Command line: number of calls, number of different shapes.
 """
 
 import sys
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from processes import resident
 
 import onedsl
-
-
-def resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
-
 
 op = onedsl.BatchNormTrainingBackward(1e-5)
 calls, shapes = map(int, sys.argv[1:])
