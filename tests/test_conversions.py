@@ -1,7 +1,7 @@
 """The kernels' conversions between f32 and 16-bit types: every number, and every rounding.
 
-NumPy and ml_dtypes compute the expected numbers. test_isa.py runs this file again with lower
-instruction sets.
+NumPy and ml_dtypes compute the expected numbers. Rounding a NaN must not carry into its sign.
+test_isa.py runs this file again with lower instruction sets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def every_rounding(dtype):
     middles = np.float32(middles)
     next_to = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
     most = np.finfo(np.float32).max
-    nan = np.uint32([0x7F810000, 0x7FFF0000, 0xFF810000, 0xFFFF0000, 0x7F800001]).view("f4")
+    nan = np.uint32([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF]).view("f4")
     return np.concatenate([every_number(dtype).astype("f4"), middles, *next_to, [-most, most], nan])
 
 

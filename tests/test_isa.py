@@ -13,7 +13,7 @@ from helpers import CAPS, capped
 EXCLUDED = [
     "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "load", "process", "fuzz",
     "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
-    "layers", "written_graphs", "random_graphs",
+    "layers", "written_graphs", "random_graphs", "conversions",
 ]  # fmt: skip
 
 
@@ -62,41 +62,9 @@ def test_cap_for_onedsl_only(cap, native):
     assert both.stdout.split()[0] == best(native)
 
 
-NAN = """
-import helpers, numpy as np, onedsl
-nan = np.uint32([0x7f800001, 0x7fc00000, 0x7fffffff, 0xff800001, 0xffffffff]).view("f4")
-ones = np.ones(5, "f4")
-vectors = [[nan if i == k else ones for i in range(4)] for k in range(4)]
-for dtype in helpers.NUMPY.values():
-    x = np.arange(20).reshape(4, 5).astype(dtype)
-    for mean, variance, gamma, beta in vectors:
-        gradient = onedsl.BatchNormTrainingBackward(1e-5)(x, x, mean, variance, gamma)
-        dst = onedsl.BatchNormReLUForwardTraining(1e-5)(x, ones, ones, gamma, beta).dst
-        for got in gradient.diff_src, dst:
-            if beta is nan and got is not dst or gamma is ones and beta is ones and got is dst:
-                continue  # no NaN in this formula
-            assert np.isnan(got.astype("f4")).all(), got
-"""
-
-
-@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
-def test_nan_stays_nan(cap):
-    """Whatever its payload: rounding to bf16 could carry into the sign."""
-    child = helpers.run_child(NAN, environment=capped(ONEDSL_MAX_CPU_ISA=cap))
-    assert child.returncode == 0, child.stderr
-
-
-@pytest.mark.isa_caps
-@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
-def test_suite_under_a_cap(cap):
+def run_under(cap, *arguments):
     child = helpers.run_python(
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *(f"--ignore-glob=test_{name}.py" for name in EXCLUDED),
+        *("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments),
         environment=capped(ONEDNN_MAX_CPU_ISA=cap),
         cwd=helpers.TESTS,
         timeout=900,
@@ -104,3 +72,15 @@ def test_suite_under_a_cap(cap):
     assert child.returncode == 0, child.stdout[-5000:] + child.stderr[-2000:]
     assert " passed" in child.stdout
     assert " skipped" not in child.stdout
+
+
+@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
+def test_conversions_under_a_cap(cap):
+    """Each instruction set has its own instructions for them."""
+    run_under(cap, "test_conversions.py")
+
+
+@pytest.mark.isa_caps
+@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
+def test_suite_under_a_cap(cap):
+    run_under(cap, *(f"--ignore-glob=test_{name}.py" for name in EXCLUDED))
