@@ -18,6 +18,7 @@ pytestmark = [
 ]
 # One row is computed in columns. 40 rows in NCX are planes, and need non-temporal stores.
 rows = pytest.mark.parametrize("rows", [1, 40])
+NAN = np.uint32([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF]).view("f4")
 
 
 def every_number(dtype):
@@ -38,8 +39,7 @@ def every_rounding(dtype):
     middles = np.float32(middles)
     next_to = [np.nextafter(middles, np.float32(end)) for end in (-np.inf, np.inf)]
     most = np.finfo(np.float32).max
-    nan = np.uint32([0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001, 0xFFFFFFFF]).view("f4")
-    return np.concatenate([every_number(dtype).astype("f4"), middles, *next_to, [-most, most], nan])
+    return np.concatenate([every_number(dtype).astype("f4"), middles, *next_to, [-most, most], NAN])
 
 
 def same(got, expected):
@@ -119,3 +119,19 @@ def test_loads_of_statistics(dtype):
         op = onedsl.BatchNormalizationGrad(1)
         got = op(tensor, tensor + 1, tensor, tensor, numbers[None]).output_gradient
     same(got[0], numbers)
+
+
+@pytest.mark.parametrize("which", ["mean", "variance", "gamma", "beta"])
+def test_nan_of_every_payload(dtype, which):
+    src = np.arange(4 * NAN.size).reshape(4, -1).astype(NUMPY[dtype])
+    ones = np.ones_like(NAN)
+    values = dict.fromkeys(["mean", "variance", "gamma", "beta"], ones) | {which: NAN}
+    mean, variance, gamma, beta = values.values()
+    results = []
+    if which != "beta":
+        op = onedsl.BatchNormTrainingBackward(1e-5)
+        results.append(op(src, src, mean, variance, gamma).diff_src)
+    if which in ("gamma", "beta"):
+        op = onedsl.BatchNormReLUForwardTraining(1e-5)
+        results.append(op(src, ones, ones, gamma, beta).dst)
+    assert all(np.isnan(array.astype(np.float32)).all() for array in results)
