@@ -21,7 +21,7 @@ tested.
   shard, and `batch_norm_backward` returns the sums of that shard; add them with `jax.lax.psum`. As
   everywhere in JAX, gradients of replicated parameters are summed over the devices.
 - `jax.export`, also with symbolic shapes. The export must allow the custom calls, as in this
-  example. The process that runs the exported program must import onedsl.jax first::
+  example. The process that runs the exported program must import onedsl.jax first:
 
       calls = "onedsl_batch_norm_forward_training", "onedsl_batch_norm_training_backward"
       allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in calls]
@@ -41,7 +41,7 @@ tested.
 **Memory.** onedsl reads and writes XLA's own buffers and copies none. XLA passes row-major buffers
 only, so XLA itself copies a tensor that it stores in another order; under `jax.vmap` it copies an
 array that the items share for each item. XLA stores the tensors around convolutions as NXC. In an
-NCX network, pass NXC tensors to reduce these copies (15 instead of 24 with three convolutions)::
+NCX network, pass NXC tensors to reduce these copies (15 instead of 24 with three convolutions):
 
     dst, mean, variance = onedsl.jax.batch_norm(jnp.moveaxis(src, 1, -1), gamma, beta, epsilon=1e-5)
     dst = jnp.moveaxis(dst, -1, 1)

@@ -130,7 +130,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Any:
         """Run a call, on reordered copies if the core cannot use the memory layout."""
-        input, mean = inputs[0], inputs[2]  # noqa: A001
+        input, mean = inputs[0], inputs[2]
         axes = _reordered_axes(input.shape, input.strides, mean.shape)
         if axes is None:
             return super()._run_dense(run, inputs, out)
@@ -142,7 +142,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     def __call__(
         self,
-        input: SrcArray,  # noqa: A002 - the field is InputTensor
+        input: SrcArray,
         input_gradient: AnyArray,
         mean: AnyArray,
         variance: AnyArray,

@@ -147,7 +147,7 @@ def batch_norm_backward(
 
 
 def batch_normalization_grad(
-    input: npt.ArrayLike,  # noqa: A002 - DirectML's name
+    input: npt.ArrayLike,
     input_gradient: npt.ArrayLike,
     mean: npt.ArrayLike,
     variance: npt.ArrayLike,

@@ -92,13 +92,13 @@ class _ReLULayer(Layer):
 
 
 class _ReLU(_ReLULayer):
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
+    def forward(self, input: Tensor) -> Tensor:
         """Compute ``relu(batch_norm(input))``."""
         return self._run(input)
 
 
 class _AddReLU(_ReLULayer):
-    def forward(self, input: Tensor, residual: Tensor) -> Tensor:  # noqa: A002
+    def forward(self, input: Tensor, residual: Tensor) -> Tensor:
         """Compute ``relu(batch_norm(input) + residual)``."""
         return self._run(input, residual)
 

@@ -204,7 +204,7 @@ class SyncBatchNorm(Layer):
         super().__init__(*positional, bias=bias)
         self.process_group = process_group
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
+    def forward(self, input: Tensor) -> Tensor:
         """Normalize the input."""
         if isinstance(input, torch.fx.Proxy):
             return self._in_fx(input)
@@ -224,11 +224,11 @@ class SyncBatchNorm(Layer):
         group = distributed.group.WORLD if self.process_group is None else self.process_group
         return group if distributed.get_world_size(group) > 1 else None
 
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
+    def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
             raise ValueError(f"input must have shape (N, C, ...), got {tuple(input.shape)}")
 
-    def _check(self, input: Tensor) -> None:  # noqa: A002
+    def _check(self, input: Tensor) -> None:
         """Raise for an invalid input, before anything is sent."""
         if not input.is_cpu or input.layout is not torch.strided:
             raise ValueError(
