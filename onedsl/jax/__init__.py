@@ -158,7 +158,8 @@ def batch_norm(
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
         Input.
     gamma, beta : array, (C,), f32, bf16 or f16, optional
-        Scale and shift. The defaults are ones and zeros. Their gradients have their dtypes.
+        Scale and shift. The defaults are ones and zeros. 16-bit ones are converted to f32; dst
+        keeps src's dtype, and their gradients have their own dtypes.
     epsilon, data_format
         As in `batch_norm_backward`.
 

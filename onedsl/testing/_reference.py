@@ -123,7 +123,8 @@ def batch_norm_backward(
     Parameters
     ----------
     src, diff_dst, mean, variance, gamma, epsilon, data_format : array_like, float, DataFormat
-        As in `onedsl.BatchNormTrainingBackward`.
+        As in `onedsl.BatchNormTrainingBackward`, but gamma is always used. To check a result of
+        ``outputs="diff_src"``, where that operator ignores gamma, leave gamma out here.
     statistics : {"batch", "frozen"}
         ``"batch"``: mean and variance are functions of src, and the gradient flows through them.
         ``"frozen"``: they are constants.
