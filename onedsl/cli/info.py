@@ -13,8 +13,11 @@ import click
 
 from .. import _core
 from ..bench.measure import cpu_field
+from ..graph import Partition
+from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.capabilities import Capabilities, Support, capabilities
 from ..tensors.dtypes import DTYPES
+from ..tensors.spec import TensorSpec
 from .output import console, grid
 
 # Environment variables that limit instruction sets or threads.
@@ -29,19 +32,11 @@ def info(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=1))
         return
-    support = found.pop("support")
+    del found["support"]  # which the table shows
     out = console()
     out.print(str(capabilities()))
     out.print()
     out.print(grid(_lines(found)))
-    out.print("\nwhat onedsl does for the rest, and oneDNN's message:")
-    reasons: dict[str, dict[str, None]] = {}
-    for row in support:
-        if not row["onednn"]:
-            reason = f"{row['onedsl_adds']} ({row['message'].rpartition(': ')[2]})"
-            reasons.setdefault(reason, {})[f"{row['dtype']}/{row['stats_dtype']}"] = None
-    for reason, types in reasons.items():
-        out.print(f"  {', '.join(types)}: {reason}")
 
 
 def facts() -> dict[str, Any]:
@@ -77,8 +72,15 @@ def facts() -> dict[str, Any]:
             for index in caches
         },
         "last_cache_bytes": _core.last_cache_bytes(),
+        "diff_src_alone": "; ".join(_diff_src_alone().defects) or "as documented",
         "support": [s._asdict() | {"onedsl_adds": _added(s, found)} for s in found.support],
     }
+
+
+def _diff_src_alone() -> Partition:
+    """Return what oneDNN makes of the op with this output only."""
+    spec = TensorSpec((2, 2, 2, 16))
+    return BatchNormTrainingBackward(1e-5).graph(spec, outputs="diff_src").partitions()[0]
 
 
 def _lines(found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -99,5 +101,6 @@ def _added(support: Support, found: Capabilities) -> str:
         return "converts statistics to f32"
     if not found.runs_in_onednn(DTYPES[support.dtype]):
         return "uses its own kernels"
-    parts = ["reshapes to rank 4"] if support.data_format == "NXC" and support.rank < 4 else []
+    reshaped = support.rank > 5 or (support.data_format == "NXC" and support.rank < 4)
+    parts = ["reshapes to rank 4"] if reshaped else []
     return ", ".join(parts if support.gamma else [*parts, "passes gamma = 1"])

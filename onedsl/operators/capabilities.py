@@ -40,7 +40,7 @@ class Support(NamedTuple):
     data_format: str
     """``"NXC"`` or ``"NCX"``."""
     rank: int
-    """Number of dimensions of src."""
+    """Number of dimensions of src, from 2 to 6. More are as 6."""
     gamma: bool
     """Whether gamma is passed."""
     onednn: bool
@@ -94,15 +94,22 @@ class Capabilities:
             f"instruction sets: oneDNN {self.onednn_isa}; onedsl's own kernels {self.native_isa}",
             "",
             "what oneDNN runs by itself, with all outputs (onedsl runs all of it on every CPU):",
-            f"{'types':<12}{'format':<8}{'rank 2':<12}{'rank 3':<12}{'rank 4'}",
         ]
-        rows: dict[str, list[bool]] = {}
-        for s in self.support:  # by rank, with gamma and without
-            types = f"{s.dtype}/{s.stats_dtype}"
-            rows.setdefault(f"{types:<12}{s.data_format:<8}", []).append(s.onednn)
-        for label, supported in rows.items():
-            texts = [_CELLS[pair] for pair in zip(supported[::2], supported[1::2], strict=True)]
-            lines.append(f"{label}{texts[0]:<12}{texts[1]:<12}{texts[2]}")
+        notes = list(dict.fromkeys(s.message for s in self.support if s.message))
+        labels: dict[str, None] = {}
+        columns: dict[int, list[str]] = {}
+        for pair in zip(self.support[::2], self.support[1::2], strict=True):  # with gamma, without
+            numbers = dict.fromkeys(notes.index(s.message) + 1 for s in pair if s.message)
+            cell = " ".join([_CELLS[pair[0].onednn, pair[1].onednn], *(f"[{n}]" for n in numbers)])
+            columns.setdefault(pair[0].rank, []).append(cell)
+            types = f"{pair[0].dtype}/{pair[0].stats_dtype}"
+            labels[f"{types:<11}{pair[0].data_format:<8}"] = None
+        texts = [f"{'types':<11}{'format':<8}", *labels]
+        for cells, ranks in itertools.groupby(columns, columns.__getitem__):
+            title = "rank " + ", ".join("6 and more" if n == 6 else str(n) for n in ranks)
+            texts = [f"{t}{c:<20}" for t, c in zip(texts, [title, *cells], strict=True)]
+        lines += [text.rstrip() for text in texts]
+        lines += [f"[{i}] {note}" for i, note in enumerate(notes, 1)]
         return "\n".join(lines)
 
 
@@ -133,7 +140,7 @@ def _support() -> tuple[Support, ...]:
     rows = []
     types = [(dtype_name(t.name), dtype_name(s.name)) for t, s in _core.supported_types()]
     for (dtype, stats), data_format, rank, gamma in itertools.product(
-        types, DataFormat, (2, 3, 4), (True, False)
+        types, DataFormat, (2, 3, 4, 5, 6), (True, False)
     ):
         shape = [2] * rank
         shape[data_format.channel_axis] = 16
