@@ -151,12 +151,6 @@ def test_ci_runs_the_readmes_commands():
         assert f"readme_command {kind}" in script
 
 
-def test_every_path_in_contributing_exists():
-    paths = set(re.findall(r"`((?:csrc|onedsl|tests)/[\w./]+)`", text("CONTRIBUTING.md")))
-    assert len(paths) > 10
-    assert [path for path in sorted(paths) if not (helpers.ROOT / path).exists()] == []
-
-
 def test_the_changelog_has_the_version_in_the_keep_a_changelog_format():
     changelog = text("CHANGELOG.md")
     assert "## Unreleased" in changelog or f"## {onedsl.__version__}" in changelog
