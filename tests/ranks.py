@@ -11,6 +11,7 @@ import datetime
 import itertools
 import multiprocessing
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -83,6 +84,9 @@ def init(rank, world, store, seconds):
 
 
 def _start_process():
+    # pytest names a test file's module `tests.NAME`, relative to the project's root. The root comes
+    # last, because its folder onedsl is not the installed package.
+    sys.path.append(str(Path(__file__).parent.parent))
     torch.set_num_threads(1)
 
 
