@@ -50,6 +50,8 @@ def test_kernels_share_no_symbol(build, isa):
 
 # The functions of csrc/native/*.inl whose loops read or write a tensor.
 LOOPS = "add_rows|add_pairs_of_rows|reduce_columns|reduce_planes|write_span|write_segments"
+# The sums that are left to the CPU's own prefetching, see csrc/native/NOTES.md.
+NO_PREFETCH = r"\b(GradientTerms|MomentTerms)<float>"
 
 
 def kernels_without_prefetches(kernels: Path) -> list[str]:
@@ -62,9 +64,8 @@ def kernels_without_prefetches(kernels: Path) -> list[str]:
             prefetches[function] = 0
         elif "prefetcht1" in line:
             prefetches[function] += 1
-    without = [
-        f for f, count in prefetches.items() if not count and re.search(rf"\b({LOOPS})\b", f)
-    ]
+    prefetches = {f: n for f, n in prefetches.items() if not re.search(NO_PREFETCH, f)}
+    without = [f for f, n in prefetches.items() if not n and re.search(rf"\b({LOOPS})\b", f)]
     # The compiler may inline the loops over planes into functions that it may not inline.
     formulas = set(re.findall(r"\w+(?:Terms|Result)<[^<>]*>", " ".join(prefetches)))
     assert len(formulas) >= 10  # of each type: five terms and five results

@@ -39,7 +39,7 @@ template <int n, class Terms_>
     PairSums sums;
     for (int row = 0; row < n; ++row) {
       const Index i = at + row * stride + j;
-      prefetch(terms, i + prefetch_distance<typename Terms_::Element>, pair_lanes);
+      prefetch_ahead(terms, i, pair_lanes);
       sums.add(terms.at(i, k, access));
     }
     add_to(factors + j, products + j, sums.a());
@@ -58,7 +58,7 @@ template <int pairs, class Terms_, class Access>
 #pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) {
       const Index j = first + i * pair_lanes;
-      prefetch(terms, at + j + prefetch_distance<typename Terms_::Element>, pair_lanes);
+      prefetch_ahead(terms, at + j, pair_lanes);
       sums[i].add(terms.at(at + j, tables.at(j), access));
     }
   }

@@ -39,7 +39,7 @@ template <class Terms_>
   // Unrolled, the compiler would not read memory in its order.
 #pragma GCC unroll 1
     for (; i < end; i += pair_lanes) {
-      prefetch(terms, i + prefetch_distance<Element>, pair_lanes);
+      prefetch_ahead(terms, i, pair_lanes);
       few.add(terms.at(i, both, WholePair{}));
     }
   };
@@ -49,7 +49,7 @@ template <class Terms_>
   const int rest = static_cast<int>(count - in_pairs);
   PairSums remaining;
   for (Index at = first; at < first + segments * apart; at += apart) {
-    if (more_follow) {
+    if (Terms_::prefetches && more_follow) {
       // Their beginnings: add_pairs() prefetches the elements after these.
       prefetch(terms, at + segments * apart, minimum(count, prefetch_distance<Element> / 2));
     }
