@@ -49,6 +49,8 @@ def test_info_as_json(capsys):
         added = row.pop("onedsl_adds")
         assert row == support
         assert bool(added) != row["onednn"], "onedsl runs what oneDNN does not support"
+        runs_in_onednn = onedsl.capabilities().runs_in_onednn(row["dtype"])
+        assert row["onednn"] or runs_in_onednn == (added != "uses its own kernels")
 
 
 def test_info_reports_limits_from_the_environment():

@@ -61,7 +61,8 @@ def test_each_row_is_reported(name):
             graph.compile()
         assert any(d.message(LOADED) in str(caught.value) for d in defects_of(op))
         assert caught.value.status == "unimplemented"
-    assert message in str(graph) or "no partitions: " in str(graph)
+    has_kernel = all(d.repair or d.effect != "refused" for d in defects_of(op))
+    assert message in str(graph) or "no partitions: " in str(graph) or not has_kernel
     if defect.repair:
         repaired = graph.repaired()
         assert repaired.changes
@@ -69,6 +70,18 @@ def test_each_row_is_reported(name):
     else:
         with pytest.raises(onedsl.UnsupportedError):
             graph.repaired().compile()
+
+
+def test_no_repair_is_proposed_where_there_is_no_kernel(monkeypatch):
+    """Regression: a repair was proposed for bf16 statistics on CPUs without a bf16 kernel."""
+    monkeypatch.setattr(_core, "onednn_missing_isa", lambda _: "avx512_core")
+    for shape, gamma in (((4, 2, 2, 16), True), ((2,) * 6, False)):
+        op = onedsl.BatchNormTrainingBackward(1e-5)
+        graph = op.graph(onedsl.TensorSpec(shape, "bf16"), stats_dtype="bf16", gamma=gamma)
+        for refused in (graph, graph.repaired()):
+            with pytest.raises(onedsl.UnsupportedError, match="oneDNN has no bf16 kernel") as error:
+                refused.compile()
+            assert "repaired()" not in str(error.value) + str(refused)
 
 
 def test_versions_that_are_not_in_the_table(monkeypatch):

@@ -15,8 +15,8 @@ from .. import _core
 from ..bench.measure import cpu_field
 from ..graph import Partition
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
-from ..operators.capabilities import Capabilities, Support, capabilities
-from ..tensors.dtypes import DTYPES
+from ..operators.capabilities import Support, capabilities, graph_of
+from ..runtime.errors import UnsupportedError
 from ..tensors.spec import TensorSpec
 from .output import console, grid
 
@@ -73,7 +73,7 @@ def facts() -> dict[str, Any]:
         },
         "last_cache_bytes": _core.last_cache_bytes(),
         "diff_src_alone": "; ".join(_diff_src_alone().defects) or "as documented",
-        "support": [s._asdict() | {"onedsl_adds": _added(s, found)} for s in found.support],
+        "support": [s._asdict() | {"onedsl_adds": _added(s)} for s in found.support],
     }
 
 
@@ -93,14 +93,13 @@ def _lines(found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
             yield label, str(value or "none")
 
 
-def _added(support: Support, found: Capabilities) -> str:
+def _added(support: Support) -> str:
     """Return what onedsl does to run a variant that oneDNN does not support, else nothing."""
     if support.onednn:
         return ""
-    if support.stats_dtype != "f32":
-        return "converts statistics to f32"
-    if not found.runs_in_onednn(DTYPES[support.dtype]):
+    try:
+        repaired = graph_of(*support[:5]).repaired()
+        repaired.compile()
+    except UnsupportedError:
         return "uses its own kernels"
-    reshaped = support.rank > 5 or (support.data_format == "NXC" and support.rank < 4)
-    parts = ["reshapes to rank 4"] if reshaped else []
-    return ", ".join(parts if support.gamma else [*parts, "passes gamma = 1"])
+    return ", ".join(repaired.changes)

@@ -39,6 +39,7 @@ class Defect(NamedTuple):
     seen_in: tuple[tuple[int, int, int], ...]
     """The versions that were seen to do this, in ascending order."""
     remedy: str
+    """What to do, as a sentence without a full stop. `message` adds the repair."""
     repair: str = ""
     """The method of `onedsl.graph._repair.Repairs` that avoids it, if there is one."""
     fixed_in: tuple[int, int, int] | None = None
@@ -55,7 +56,8 @@ class Defect(NamedTuple):
         versions = ", ".join(map(version_text, self.seen_in))
         if version not in self.seen_in:
             versions += f"; not known for the loaded {version_text(version)}"
-        return f"{self.what} (seen in oneDNN {versions}). {self.remedy}"
+        remedy = f"{self.remedy}, or compile graph.repaired()" if self.repair else self.remedy
+        return f"{self.what} (seen in oneDNN {versions}). {remedy}"
 
 
 def _rank(op: GraphOp) -> int:
@@ -89,7 +91,6 @@ def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
 
 _V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)
 _ALL = (_V3_2, _V3_11, _V3_13)
-_OR_REPAIR = "or compile graph.repaired()"
 
 DEFECTS = (
     Defect(
@@ -99,7 +100,7 @@ DEFECTS = (
         "tensors of 6 dimensions or more corrupt the heap or give wrong results, because oneDNN "
         "takes depth, height and width from the last three dimensions and drops those between",
         (_V3_2, _V3_13),
-        f"Reshape to 4 or 5 dimensions, {_OR_REPAIR}",
+        "Reshape to 4 or 5 dimensions",
         "to_rank_4",
     ),
     Defect(
@@ -109,7 +110,7 @@ DEFECTS = (
         f"{GRADIENT} in NXC with fewer than 4 dimensions ends in std::bad_alloc or "
         "std::length_error, which ends a C++ program",
         _ALL,
-        f"Reshape to 4 dimensions, for example (N, 1, X, C), {_OR_REPAIR}",
+        "Reshape to 4 dimensions, for example (N, 1, X, C)",
         "to_rank_4",
     ),
     Defect(
@@ -118,7 +119,7 @@ DEFECTS = (
         lambda op: op.kind == FORWARD and _rank(op) < 4,
         f'{FORWARD} with fewer than 4 dimensions is refused ("partition compile failed")',
         (_V3_2,),
-        f"Reshape to 4 dimensions, for example (N, 1, X, C), {_OR_REPAIR}",
+        "Reshape to 4 dimensions, for example (N, 1, X, C)",
         "to_rank_4",
         fixed_in=_V3_13,
     ),
@@ -129,7 +130,7 @@ DEFECTS = (
         f"{GRADIENT} with three outputs and no gamma ends in std::out_of_range, which ends a C++ "
         "program",
         _ALL,
-        f"Pass gamma = 1, {_OR_REPAIR}",
+        "Pass gamma = 1",
         "add_parameters",
     ),
     Defect(
@@ -138,7 +139,7 @@ DEFECTS = (
         lambda op: op.kind == FORWARD and len(op.inputs) == 4,
         f"{FORWARD} with gamma and without beta is in no pattern of oneDNN",
         (_V3_2, _V3_13),
-        f"Pass beta = 0, {_OR_REPAIR}",
+        "Pass beta = 0",
         "add_parameters",
     ),
     Defect(
@@ -147,7 +148,7 @@ DEFECTS = (
         lambda op: op.kind == GRADIENT and len(op.outputs) == 2,
         f"{GRADIENT} with two outputs is in no pattern of oneDNN",
         _ALL,
-        f"Request all three outputs, {_OR_REPAIR}",
+        "Request all three outputs",
         "add_sums",
     ),
     Defect(
@@ -157,7 +158,7 @@ DEFECTS = (
         "if diff_src is the only output, it is diff_dst / sqrt(variance + epsilon), as if mean and "
         "variance were constants, although the documentation only says that gamma is ignored",
         _ALL,
-        f"Request all three outputs, {_OR_REPAIR}",
+        "Request all three outputs",
         "add_sums",
     ),
     Defect(
@@ -166,7 +167,7 @@ DEFECTS = (
         lambda op: any(statistic.dtype != "f32" for statistic in statistics_of(op)),
         "statistics of 16 bits are in the documentation, but in no pattern of oneDNN",
         _ALL,
-        f"Pass f32 statistics, {_OR_REPAIR}, which converts them",
+        "Pass f32 statistics",
         "statistics_to_f32",
     ),
     Defect(
@@ -247,12 +248,19 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
     return ""
 
 
+def _decisive(op: GraphOp) -> list[Defect]:
+    """Return the defects of a valid op. If it has no kernel on this CPU, no repair helps."""
+    found = defects_of(op)
+    no_kernel = [d for d in found if d.effect == "refused" and not d.repair]
+    return [d for d in no_kernel if d.is_in(_core.onednn_version())] or found
+
+
 def check_supported(ops: Sequence[GraphOp], try_anyway: bool) -> None:
     """Raise UnsupportedError for valid ops that must not reach oneDNN's compiler."""
     version = _core.onednn_version()
     if limit := limit_of(ops):
         raise UnsupportedError(limit, "unimplemented")
-    for defect in (defect for op in ops for defect in defects_of(op)):
+    for defect in (defect for op in ops for defect in _decisive(op)):
         known = defect.is_in(version)
         if defect.effect == "crash" and (known or not try_anyway):
             remedy = "" if known else ". compile(try_anyway=True) tries it all the same"
@@ -274,7 +282,7 @@ def check_written(outputs: Iterable[int], written: Container[int]) -> None:
 def messages(ops: Sequence[GraphOp]) -> tuple[str, ...]:
     """Return what is known to go wrong with ops of a graph."""
     version = _core.onednn_version()
-    found = [f"{OUTCOMES[d.effect]}: {d.message(version)}" for op in ops for d in defects_of(op)]
+    found = [f"{OUTCOMES[d.effect]}: {d.message(version)}" for op in ops for d in _decisive(op)]
     return tuple(dict.fromkeys(found))
 
 

@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from .. import _core
+from ..graph import Graph
 from ..runtime.errors import OneDNNError
 from ..runtime.versions import onednn_version
 from ..tensors.dtypes import STATS_DTYPES, DType, dtype_name
@@ -134,6 +135,14 @@ def capabilities() -> Capabilities:
     )
 
 
+def graph_of(dtype: DType, stats_dtype: DType, data_format: str, rank: int, gamma: bool) -> Graph:
+    """Return a graph of a variant, as written, with small tensors."""
+    op = BatchNormTrainingBackward(1e-5, DataFormat(data_format))
+    shape = [2] * rank
+    shape[op.data_format.channel_axis] = 16
+    return op.graph(TensorSpec(shape, dtype), stats_dtype=stats_dtype, gamma=gamma)
+
+
 @functools.lru_cache(maxsize=1)
 def _support() -> tuple[Support, ...]:
     _core.make_onednn_engine()  # without an engine, raise instead of reporting no support
@@ -142,14 +151,11 @@ def _support() -> tuple[Support, ...]:
     for (dtype, stats), data_format, rank, gamma in itertools.product(
         types, DataFormat, (2, 3, 4, 5, 6), (True, False)
     ):
-        shape = [2] * rank
-        shape[data_format.channel_axis] = 16
-        op, spec = BatchNormTrainingBackward(1e-5, data_format), TensorSpec(shape, dtype)
+        variant = dtype, stats, str(data_format), rank, gamma
         message = ""
         try:
-            op.graph(spec, stats_dtype=stats, gamma=gamma).compile()
+            graph_of(*variant).compile()
         except OneDNNError as error:
             message = str(error)
-        variant = dtype, stats, str(data_format), rank, gamma
         rows.append(Support(*variant, not message, message))
     return tuple(rows)
