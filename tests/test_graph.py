@@ -89,6 +89,17 @@ def test_repaired_graph_equals_the_dump():
     assert set(theirs.attrs) - set(ours.attrs) == {"partition_id", "backend"}
 
 
+def test_json_of_a_repaired_graph_has_all_ports():
+    """Regression: the ports that `repaired` added were missing, so that the file was incomplete."""
+    op = onedsl.BatchNormTrainingBackward(1e-5)
+    spec = onedsl.TensorSpec((4, 3, 2, 16))
+    repaired = op.graph(spec, gamma=False, outputs="diff_src").repaired()
+    document = json.loads(repaired.to_json())
+    (written,) = document["graph"]
+    for side in ("input", "output"):
+        assert document[f"{side}_ports"] == [tensor["id"] for tensor in written[f"{side}s"]]
+
+
 def test_json_of_unknown_shapes():
     graph = helpers.graph_of_unknown_shapes()
     (node,) = json.loads(graph.to_json())["graph"]

@@ -184,6 +184,7 @@ class TestHelpers:
         names = "actual must have names among diff_src, diff_gamma, diff_beta"
         for actual, expected, backend, message in (
             ({"dst": narrow[0]}, good, "auto", f"{names}, got dst"),
+            ({0: narrow[0]}, good, "auto", f"{names}, got 0"),
             ({}, good, "auto", f"{names}, got no arrays"),
             ((None, None, None), good, "auto", f"{names}, got no arrays"),
             (narrow[:2], good, "auto", "actual and expected must have 3 members .* got 2 and 3"),

@@ -223,6 +223,7 @@ INVALID = {
     "steps": ({"mean": np.zeros(32, "f")[::2]}, None, ValueError, "mean must have strides"),
     "reversed": ({"mean": np.zeros(16, "f")[::-1]}, None, ValueError, "mean must have strides"),
     "out": ({}, {"dst": 0}, TypeError, "out must be among diff_src, .*, got dst"),
+    "out key": ({}, {0: 0}, TypeError, "out must be among diff_src, .*, got 0"),
     "out shape": ({}, {"diff_beta": np.zeros(3, "f")}, ValueError, r"out\['diff_beta'\] must have"),
     "out tuple": ({}, (1, 2, 3), TypeError, "^out must be a mapping of .*, got tuple"),
     "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),

@@ -157,13 +157,17 @@ class Graph:
         return CompiledGraph(self, try_anyway=try_anyway)
 
     def to_json(self) -> str:
-        """Return the graph in the JSON format of oneDNN's dumps, without partitions."""
+        """Return the graph in the JSON format of oneDNN's dumps, without partitions.
+
+        The inputs and outputs that `repaired` added are ports like all others.
+        """
+        own = replace(self, requested=None)
         document = {
             "version": self.version,
             "engine_kind": self.engine_kind,
             "fpmath_mode": self.fpmath_mode,
-            "input_ports": [tensor.id for tensor in self.inputs.values()],
-            "output_ports": [tensor.id for tensor in self.outputs.values()],
+            "input_ports": [tensor.id for tensor in own.inputs.values()],
+            "output_ports": [tensor.id for tensor in own.outputs.values()],
             "graph": [op._to_dict() for op in self.ops],
         }
         return json.dumps(document, indent=2) + "\n"

@@ -296,6 +296,6 @@ def _check_names(
     names = ", ".join(tensors)
     for name in given:
         if name not in tensors:
-            raise TypeError(f"{owner} must be among {names}, got {printable(name)}")
+            raise TypeError(f"{owner} must be among {names}, got {printable(str(name))}")
     if missing and (absent := [name for name in tensors if name not in given]):
         raise TypeError(f"{owner} must be {names}; {', '.join(absent)} missing")

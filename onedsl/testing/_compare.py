@@ -85,7 +85,7 @@ def assert_close(
         actual = dict(zip(names, actual, strict=True))
     given = {name: array for name, array in actual.items() if array is not None}
     if not given or not given.keys() <= set(names):
-        found = ", ".join(given) or "no arrays"
+        found = ", ".join(map(str, given)) or "no arrays"
         raise TypeError(f"actual must have names among {', '.join(names)}, got {found}")
     num_summed = np.size(expected[0]) // max(np.size(expected[1]), 1)
     for i, (name, want) in enumerate(zip(names, expected, strict=True)):
