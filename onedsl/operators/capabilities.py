@@ -16,7 +16,7 @@ from .. import _core
 from ..graph import Graph
 from ..runtime.errors import OneDNNError
 from ..runtime.versions import onednn_version
-from ..tensors.dtypes import STATS_DTYPES, DType, dtype_name
+from ..tensors.dtypes import STATS_DTYPES, DType, DTypeName, dtype_name
 from ..tensors.spec import DataFormat, TensorSpec
 from .batch_norm_training_backward import BatchNormTrainingBackward
 
@@ -34,9 +34,9 @@ class Support(NamedTuple):
     rank 4, which ``backend="onednn"`` applies.
     """
 
-    dtype: str
+    dtype: DTypeName
     """Dtype of src: ``"f32"``, ``"bf16"`` or ``"f16"``."""
-    stats_dtype: str
+    stats_dtype: DTypeName
     """Dtype of mean, variance and gamma."""
     data_format: str
     """``"NXC"`` or ``"NCX"``."""
