@@ -36,7 +36,7 @@ from .output import console, microseconds, table
 MAX_FILE_BYTES = 1 << 20  # a parsed document takes many times as much memory
 UNSUPPORTED = 3
 """Exit status of a command if oneDNN does not support the call on this CPU."""
-REPAIR_HINT = "With --repair, the graph is changed to one that oneDNN computes, if possible"
+REPAIR_HINT = "With --repair, the graph is changed to one that oneDNN computes"
 
 
 @click.command(name="run", short_help="Run, verify and time a graph file.")
@@ -71,7 +71,7 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
         compiled = used.compile()
     except UnsupportedError as error:
         out.print(printable(str(error)))
-        if not repair:
+        if not repair and _can_be_repaired(graph):
             out.print(REPAIR_HINT)
         click.echo("UNSUPPORTED")
         return UNSUPPORTED
@@ -87,7 +87,7 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
             {"": functools.partial(compiled, **inputs, out=results)}, seconds=seconds
         )
     passed = _show(graph, results, expected, statistics.median(times[""]))
-    if compiled.defects and not (passed or repair):
+    if compiled.defects and not (passed or repair) and _can_be_repaired(graph):
         out.print(REPAIR_HINT)
     click.echo("PASS" if passed else "FAIL")
     if monitor.is_noisy(_core.max_threads()):
@@ -109,6 +109,16 @@ def _read(path: Path) -> Graph:
             raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
         check_graph(graph.ops)
     return graph
+
+
+def _can_be_repaired(graph: Graph) -> bool:
+    """Return whether oneDNN runs the repaired graph, and another one than this."""
+    try:
+        repaired = graph.repaired()
+        repaired.compile()
+    except UnsupportedError:
+        return False
+    return bool(repaired.changes)
 
 
 def random_inputs(tensors: Mapping[str, LogicalTensor]) -> dict[str, Array]:
