@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from .. import _core
@@ -267,16 +267,6 @@ def check_supported(ops: Sequence[GraphOp], try_anyway: bool) -> None:
             raise UnsupportedError(defect.message(version) + remedy, "unimplemented")
         if defect.effect == "refused" and known:
             raise UnsupportedError(defect.message(version), "unimplemented")
-
-
-def check_written(outputs: Iterable[int], written: Container[int]) -> None:
-    """Raise UnsupportedError for outputs that a compiled graph does not write, by their ids."""
-    if inner := [number for number in outputs if number not in written]:
-        raise UnsupportedError(
-            f"oneDNN does not write the outputs {inner}, because it computes them and the ops that "
-            "read them together. Remove them from the outputs",
-            "unimplemented",
-        )
 
 
 def messages(ops: Sequence[GraphOp]) -> tuple[str, ...]:

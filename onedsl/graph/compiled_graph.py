@@ -17,7 +17,7 @@ from ..runtime.run_log import RunRecord, log
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
-from ._defects import check_supported, check_written, wrong_results
+from ._defects import check_supported, wrong_results
 from ._parts import KINDS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
 
@@ -40,7 +40,20 @@ def compile_graph(
     check_graph(graph.ops)
     check_supported(graph.ops, try_anyway)
     sides = tensors_to_core(inputs), tensors_to_core(outputs)
-    return _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
+    compiled = _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
+    _check_written(outputs, _partitions(graph.ops, compiled.partitions()))
+    return compiled
+
+
+def _check_written(outputs: Sequence[LogicalTensor], partitions: Sequence[Partition]) -> None:
+    """Raise UnsupportedError for outputs of a graph that its compiled partitions do not write."""
+    written = {tensor.id for partition in partitions for tensor in partition.outputs}
+    if inner := [tensor.id for tensor in outputs if tensor.id not in written]:
+        raise UnsupportedError(
+            f"oneDNN does not write the outputs {inner}, because it computes them and the ops that "
+            "read them together. Remove them from the outputs",
+            "unimplemented",
+        )
 
 
 def divide_graph(ops: Sequence[GraphOp]) -> tuple[Partition, ...]:
@@ -125,10 +138,7 @@ def _compile(
 ) -> _core.CompiledGraph:
     _core.make_onednn_engine()  # without an engine, raise instead of refusing the graph
     with _refusals():
-        compiled = _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
-    written = {tensor[0] for partition in compiled.partitions() for tensor in partition[4]}
-    check_written((tensor[0] for tensor in outputs), written)
-    return compiled
+        return _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
 
 
 @keep_results
