@@ -12,8 +12,10 @@ from test_torch_backend import USES, Plain, without_code  # noqa: F401 - a fixtu
 from torch_helpers import SmallModel, dynamo, nn, onedsl_torch, torch
 
 from onedsl import _core
+from onedsl.torch._operators import batch_norm_training_backward
 
 EAGER = "onedsl eager"
+ALONE = "onedsl compiled alone"
 UNSEEN = (
     'PyTorch: eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
 )
@@ -119,6 +121,23 @@ def test_layers_without_parameters_and_functions(x):
     forward, gradient = by_pass(summary)
     assert forward == {"0": {EAGER: 1}, "1": {EAGER: 1}, "(no layer of the model)": {EAGER: 1}}
     assert gradient == {"0": {EAGER: 1}, "1": {EAGER: 1}, "(no layer of the model)": {}}
+
+
+def test_layers_that_share_parameters(x):
+    """The running statistics identify them. Gradients of compiled graphs do not have these."""
+    model = nn.ModuleDict({name: nn.BatchNorm2d(3) for name in "abc"})
+    model["b"].weight, model["b"].bias = model["a"].weight, model["a"].bias
+    with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
+        for name in "aabc":
+            step(model[name], x.requires_grad_())
+    expected = {"a": {EAGER: 2}, "b": {EAGER: 1}, "c": {EAGER: 1}}
+    assert by_pass(summary) == (expected, expected)
+    with onedsl_torch.report(model) as summary:
+        for name in "ac":
+            layer = model[name]
+            saved = torch.zeros(3), torch.ones(3), layer.weight, layer.bias
+            batch_norm_training_backward(x, x, *saved, None, False, None)
+    assert by_pass(summary)[1] == {"a": {}, "b": {}, "c": {ALONE: 1}, "a or b": {ALONE: 1}}
 
 
 @dynamo

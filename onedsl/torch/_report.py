@@ -8,7 +8,7 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
 from .. import _core
 from ..runtime import run_log
@@ -63,7 +63,7 @@ class report:  # noqa: N801 - called as a function, like `enable`
     few microseconds longer. How many calls onedsl does not see follows from
     ``num_batches_tracked``; their gradients, their evaluation, and layers of PyTorch's without
     running statistics are not counted. In compiled graphs, gradients of layers without parameters
-    belong to no layer.
+    belong to no layer, and those of layers that share their parameters to ``a or b``.
 
     Examples
     --------
@@ -80,17 +80,19 @@ class report:  # noqa: N801 - called as a function, like `enable`
         named, norm = model.named_modules(), nn.modules.batchnorm._BatchNorm
         modules = [(name or "(model)", module) for name, module in named]
         self._layers = {name: module for name, module in modules if isinstance(module, norm)}
-        # The tensors are kept, so that no other gets the address of one of them.
-        owners = {
-            tensor.data_ptr(): (name, tensor.detach())
-            for name, module in modules
-            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
-            if not nn.parameter.is_lazy(tensor) and tensor.ndim == 1
-        }
+        # By address and layer. The tensors are kept, so that no other gets one of the addresses.
+        owned: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
+        for name, module in modules:
+            for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+                if not nn.parameter.is_lazy(tensor) and tensor.ndim == 1:
+                    owned[tensor.data_ptr()][name] = tensor.detach()
         counts: _Calls = defaultdict(Counter)
 
         def count(pass_: str, what: str, ids: list[int]) -> None:
-            layer = next((owners[i][0] for i in ids if i in owners), "(no layer of the model)")
+            # Layers may share parameters. The layer of the call has all of its tensors.
+            found = Counter(name for address in ids for name in owned.get(address, ()))
+            most = [name for name, n in found.items() if n == max(found.values())]
+            layer = " or ".join(most) or "(no layer of the model)"
             counts[layer, pass_][what] += 1
 
         self._counts, self._before = counts, self._steps()
