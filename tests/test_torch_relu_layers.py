@@ -146,6 +146,7 @@ UNSUPPORTED = {
     "float64": lambda src, r: (src.double(), r.double()),
     "broadcast residual": lambda src, r: (src, r[:1]),
     "residual of another type": lambda src, r: (src, r.double()),
+    "sparse residual": lambda src, r: (src, r.to_sparse()),
     "strided weight": lambda src, r: (src, r),
 }
 LAYOUTS = {
@@ -268,3 +269,8 @@ def test_repr_and_errors():
         onedsl_torch.BatchNormReLU2d(4, clip=0)
     with pytest.raises(ValueError, match="expected 4D input"):
         layer(torch.ones(2, 4))
+    layer.running_var = None
+    with pytest.raises(
+        (RuntimeError, ValueError), match="mean and running_var must either both be None"
+    ):
+        layer(torch.ones(2, 4, 1, 2))

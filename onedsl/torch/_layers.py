@@ -70,13 +70,18 @@ class _ReLULayer(Layer):
         mean, variance = self._running_statistics()
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
         given = (src, weight, bias, residual)
+
+        def kind(t: Tensor) -> tuple[Any, ...]:
+            return t.shape, t.dtype, t.layout, t.device
+
         if (
             self.training
             and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
             and not why_unsupported(src, weight, bias, mean, variance, eps=eps)
-            and (residual is None or (residual.shape, residual.dtype) == (src.shape, src.dtype))
+            and (mean is None) == (variance is None)  # PyTorch raises
+            and (residual is None or kind(residual) == kind(src))
         ):
             dst, _, _, new_mean, new_variance = batch_norm_training(
                 src, weight, bias, residual, mean, variance, self._count_step(), eps, True, clip
