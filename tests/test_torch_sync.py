@@ -130,12 +130,15 @@ class Case(NamedTuple):
     memory: str = "contiguous"
     options: dict[str, Any] | None = None
     frozen: str = ""
+    absent: str = ""
     state: str = "f32"
 
     def layer(self):
         made = new_layer(19, **(self.options or {})).to(DTYPES[self.state])
         if self.frozen:
             getattr(made, self.frozen).requires_grad_(False)
+        if self.absent:
+            setattr(made, self.absent, None)
         return made
 
     def problem(self):
@@ -157,6 +160,7 @@ CASES = {
     "momentum None": Case(options={"momentum": None}),
     "no affine": Case(options={"affine": False}),
     **({"no bias": Case(options=WITHOUT_BIAS[0])} if WITHOUT_BIAS else {}),
+    "no weight": Case(absent="weight"),
     "no running statistics": Case(options={"track_running_stats": False}),
     "frozen weight": Case(frozen="weight"),
     "frozen bias": Case(frozen="bias"),

@@ -47,8 +47,9 @@ class _SyncBatchNorm(torch.autograd.Function):
                 "when training, got 1"
             )
         gamma, beta = _f32(weight), _f32(bias)
-        if beta is None and gamma is not None:
-            beta = torch.zeros_like(gamma)
+        if gamma is not None or beta is not None:  # the op has both inputs or neither
+            gamma = torch.ones_like(beta) if gamma is None else gamma
+            beta = torch.zeros_like(gamma) if beta is None else beta
         zeros = src.new_zeros(src.shape[1], dtype=torch.float32)
         dst, _, _, mean, variance = forward.apply(moments, detached, zeros, zeros, gamma, beta)
         if running_mean is not None and running_var is not None and moments.count > 0:
