@@ -425,6 +425,7 @@ LIMITED = "is not in the range"
         ("explain 2x3 --dtype f16 --stats-dtype bf16", "must be f32 where src"),
         ("explain 99999999999x99999999999", "must have at most"),
         ("explain 999999x999999", "Unable to allocate"),
+        (f"explain 0x{2**70}", "shape and strides must be 64-bit integers"),
         ("export 2x3 --epsilon nan", "epsilon must be positive and finite in float32"),
         ("export 2x3 --epsilon 1e-60", "finite in float32, got 1e-60"),
         ("export 2x3 -o nowhere/graph.json", "must be a writable file in an existing"),

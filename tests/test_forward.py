@@ -290,8 +290,14 @@ def test_statistics_that_are_not_finite(value):
         ({"momentum": float("nan")}, ValueError, "momentum must be from 0 to 1"),
         ({"momentum": "a"}, TypeError, "momentum must be a number, got 'a'"),
         ({"momentum": True}, TypeError, "momentum must be a number, got True"),
-        ({"clip": 0}, ValueError, "clip must be positive and finite, or None"),
-        ({"clip": float("inf")}, ValueError, "clip must be positive and finite, or None"),
+        ({"clip": 0}, ValueError, "clip must be positive and finite in float32, or None"),
+        (
+            {"clip": float("inf")},
+            ValueError,
+            "clip must be positive and finite in float32, or None",
+        ),
+        ({"clip": 1e39}, ValueError, "clip must be positive and finite in float32, or None, got"),
+        ({"clip": 1e-50}, ValueError, "clip must be positive and finite in float32, or None, got"),
         ({"clip": 1j}, TypeError, "clip must be a number"),
     ],
 )
@@ -316,3 +322,14 @@ def test_inputs_that_belong_together():
         gradient(*arguments, gamma, beta, src, residual=src)
     with pytest.raises(onedsl.UnsupportedError, match="dst must be given: oneDNN's ReLUBackward"):
         gradient(*arguments, gamma, beta, backend="onednn")
+
+
+@pytest.mark.parametrize("backend", ["native", "onednn"])
+def test_the_largest_and_smallest_attributes(backend):
+    """Regression: oneDNN's graph refused 3.4028235e38, the shortest text of float32's maximum."""
+    src = np.arange(128, dtype=np.float32).reshape(2, 4, 4, 4)
+    mean, variance = np.zeros(4, np.float32), np.ones(4, np.float32)
+    for epsilon, clip in (3.4028235e38, 3.4028235e38), (1e-45, 1e-45):
+        op = onedsl.BatchNormReLUForwardTraining(epsilon, 0.5, clip=clip)
+        result = op(src, mean, variance, backend=backend)
+        assert np.all((result.dst >= 0) & (result.dst <= np.float32(clip)))

@@ -11,11 +11,12 @@ import sys
 from xml.etree import ElementTree
 
 import helpers
+import numpy as np
 import pytest
 
 import onedsl
 from onedsl import testing
-from onedsl.graph import Graph, LogicalTensor
+from onedsl.graph import Graph, GraphOp, LogicalTensor
 
 # Dumps by oneDNN 3.2 of graphs of these operators.
 DUMPS = {
@@ -384,3 +385,54 @@ def test_ids_of_two_ops_must_differ():
     document["graph"] *= 2
     with pytest.raises(ValueError, match=r"ops must have different ids, got \[0, 0\]"):
         Graph.from_json(json.dumps(document)).compile()
+
+
+TENSORS = tuple(LogicalTensor(i, "f32", (2, 3), (3, 1)) for i in range(2))
+RELU = GraphOp(0, "", "ReLU", {}, TENSORS[:1], TENSORS[1:])
+INVALID_TYPES = [
+    ({"id": "1"}, {}, r"graph\[0\].id must be an integer, got '1'"),
+    ({"id": 1.0}, {}, r"graph\[0\].id must be an integer, got 1.0"),
+    ({"name": None}, {}, r"graph\[0\].name must be a string that UTF-8 can express, got None"),
+    ({"name": "\ud800"}, {}, r"graph\[0\].name must be a string that UTF-8 can express, got "),
+    ({"kind": []}, {}, r"graph\[0\].kind must be a string .*, got \[\]"),
+    ({"attrs": None}, {}, r"graph\[0\].attrs must be a mapping, got None"),
+    ({"inputs": None}, {}, r"graph\[0\].inputs must be a tuple of LogicalTensor, got None"),
+    ({"outputs": ("x",)}, {}, r"graph\[0\].outputs must be a tuple of LogicalTensor, got \('x',"),
+    ({}, {"id": "1"}, r"graph\[0\].inputs\[0\].id must be an integer, got '1'"),
+    ({}, {"dtype": []}, r"graph\[0\].inputs\[0\].dtype must be a string .*, got \[\]"),
+    ({}, {"property_type": []}, r"inputs\[0\].property_type must be a string .*, got \[\]"),
+    ({}, {"shape": (2.0, 3.0)}, r"inputs\[0\].shape must be a tuple of integers or None, got \(2"),
+    ({}, {"shape": 5}, r"graph\[0\].inputs\[0\].shape must be a tuple of integers or None, got 5"),
+    ({}, {"strides": "ab"}, r"inputs\[0\].strides must be a tuple of integers or None, got \('a'"),
+]
+
+
+@pytest.mark.parametrize(("of_op", "of_tensor", "message"), INVALID_TYPES)
+def test_invalid_types_of_fields(of_op, of_tensor, message):
+    tensor = dataclasses.replace(TENSORS[0], **of_tensor)
+    op = dataclasses.replace(RELU, **({"inputs": (tensor,)} | of_op))
+    for act in Graph.partitions, Graph.compile, Graph.repaired:
+        with pytest.raises(ValueError, match=message):
+            act(Graph((op,)))
+
+
+def test_an_op_that_is_none():
+    with pytest.raises(ValueError, match=r"graph\[0\] must be a GraphOp, got 'x'"):
+        Graph(("x",)).compile()
+
+
+def test_numbers_of_numpy():
+    sizes = np.array([2, 3]), np.array([3, 1])
+    src, dst = (LogicalTensor(np.int64(i), "f32", *sizes) for i in range(2))
+    limits = {"min": np.float32(0), "max": np.int32(4)}
+    graph = Graph((GraphOp(np.int64(0), "", "Clamp", limits, (src,), (dst,)),))
+    assert Graph.from_json(graph.to_json()) == graph
+    values = np.arange(-1, 5, dtype=np.float32).reshape(2, 3)
+    assert graph.compile()(src=values)["dst"].tolist() == [[0, 0, 1], [2, 3, 4]]
+
+
+def test_errors_name_the_first_input_of_the_kind():
+    other = LogicalTensor(2, "f32", (1, 3), (3, 1))
+    op = GraphOp(0, "", "Add", {}, (TENSORS[0], other), TENSORS[1:])
+    with pytest.raises(ValueError, match=r"\(src_1\) must have shape \(2, 3\), like src_0, got"):
+        Graph((op,)).compile()

@@ -170,7 +170,7 @@ class Graph:
             "output_ports": [tensor.id for tensor in own.outputs.values()],
             "graph": [op._to_dict() for op in self.ops],
         }
-        return json.dumps(document, indent=2) + "\n"
+        return json.dumps(document, indent=2, default=lambda number: number.item()) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Graph:

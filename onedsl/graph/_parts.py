@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from .. import _core
 from ..tensors.dtypes import DTYPES
@@ -218,4 +218,4 @@ def _typed(value: Attribute) -> dict[str, Any]:
     if isinstance(value, tuple):
         integers = all(isinstance(item, int) for item in value)
         return {"type": "s64[]" if integers else "f32[]", "value": list(value)}
-    return {"type": "s64" if isinstance(value, int) else "f32", "value": value}
+    return {"type": "s64" if isinstance(value, SupportsIndex) else "f32", "value": value}

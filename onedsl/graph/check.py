@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import SupportsIndex
 
 from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
@@ -12,19 +14,58 @@ from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of
 DUMP_ATTRIBUTES = ("backend", "partition_id")
 """Attributes that oneDNN adds to the dump of a partitioned graph."""
 
-_MAX_FLOAT = 2.0**128 - 2.0**104  # of float32
+_FLOAT_LIMIT = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32
+
+# A requirement of a value, and its text in an error message.
+_Requirement = tuple[Callable[[object], bool], str]
 
 
 def _is_number(value: object) -> bool:
-    is_bool = isinstance(value, bool)
-    return isinstance(value, int | float) and not is_bool and abs(value) <= _MAX_FLOAT
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return abs(float(value)) < _FLOAT_LIMIT
+    except OverflowError:  # a large int
+        return False
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def _are_sizes(value: object) -> bool:
+    return value is None or (isinstance(value, tuple) and all(map(_is_integer, value)))
+
+
+def _are_tensors(value: object) -> bool:
+    is_sequence = isinstance(value, tuple | list)
+    return is_sequence and all(isinstance(tensor, LogicalTensor) for tensor in value)  # type: ignore[attr-defined]
 
 
 _NUMBER = _is_number, "a number in the range of float32"
-_ATTRIBUTES: dict[str, tuple[Callable[[object], bool], str]] = {
+_ATTRIBUTES: dict[str, _Requirement] = {
     **dict.fromkeys(("epsilon", "momentum", "min", "max"), _NUMBER),
     "data_format": (lambda value: isinstance(value, str), "NXC or NCX"),
     "use_dst": (lambda value: isinstance(value, bool), "true or false"),
+}
+
+_INTEGER = _is_integer, "an integer"
+_TEXT = _is_text, "a string that UTF-8 can express"
+_OP_FIELDS: dict[str, _Requirement] = {
+    "id": _INTEGER,
+    "name": _TEXT,
+    "kind": _TEXT,
+    "attrs": (lambda value: isinstance(value, Mapping), "a mapping"),
+    **dict.fromkeys(("inputs", "outputs"), (_are_tensors, "a tuple of LogicalTensor")),
+}
+_TENSOR_FIELDS: dict[str, _Requirement] = {
+    "id": _INTEGER,
+    **dict.fromkeys(("dtype", "layout_type", "property_type"), _TEXT),
+    **dict.fromkeys(("shape", "strides"), (_are_sizes, "a tuple of integers or None")),
 }
 
 _PROPERTIES = ("undef", "constant", "variable")
@@ -47,6 +88,8 @@ def check_graph(ops: Sequence[GraphOp]) -> None:
 def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
     if not ops:
         yield "graph must have at least one op, got 0"
+    for index, op in enumerate(ops):
+        yield from _type_problems(f"graph[{index}]", op)
     if len({op.id for op in ops}) != len(ops):
         yield f"ops must have different ids, got {[op.id for op in ops]}"
     known: dict[int, LogicalTensor] = {}
@@ -67,6 +110,23 @@ def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
             yield f"{place}.outputs must have different ids, got {ids}"
         for i in ids:
             later.remove(i)
+
+
+def _type_problems(place: str, op: GraphOp) -> Iterator[str]:
+    if not isinstance(op, GraphOp):
+        yield f"{place} must be a GraphOp, got {op!r}"
+    yield from _field_problems(place, op, _OP_FIELDS)
+    for side in ("inputs", "outputs"):
+        for i, tensor in enumerate(getattr(op, side)):
+            yield from _field_problems(f"{place}.{side}[{i}]", tensor, _TENSOR_FIELDS)
+
+
+def _field_problems(
+    place: str, owner: GraphOp | LogicalTensor, fields: Mapping[str, _Requirement]
+) -> Iterator[str]:
+    for name, (is_valid, requirement) in fields.items():
+        if not is_valid(value := getattr(owner, name)):
+            yield f"{place}.{name} must be {requirement}, got {value!r}"
 
 
 def _op_problems(place: str, op: GraphOp) -> Iterator[str]:
@@ -124,7 +184,8 @@ def _tensor_problems(op: GraphOp, port: Port, tensor: LogicalTensor) -> Iterator
     if any(size < 0 for size in src):
         yield f"have sizes of 0 or more, got {src}"
     if port.kind == "tensor" and shape != src:
-        yield f"have shape {src}, like src, got {shape}"
+        first = KINDS[op.kind].ports.inputs[0].name
+        yield f"have shape {src}, like {first}, got {shape}"
     channels = (src[op.data_format.channel_axis],)
     if port.kind == "statistic" and shape != channels:
         yield f"have shape {channels}, one value per channel of src, got {shape}"

@@ -70,7 +70,7 @@ def ops_to_core(ops: Sequence[GraphOp]) -> tuple[_core.Node, ...]:
             op.name,
             op.kind,
             tuple(
-                (name, float(value) if type(value) is int else value)
+                (name, value if isinstance(value, bool | str) else float(value))  # type: ignore[arg-type]
                 for name, value in op.attrs.items()
                 if name not in DUMP_ATTRIBUTES
             ),

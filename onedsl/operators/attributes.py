@@ -14,7 +14,10 @@ from ..tensors.spec import parse_data_format
 
 
 def is_valid_epsilon(number: float) -> bool:
-    """Return whether a number is positive and finite in float32, as the C++ core decides it."""
+    """Return whether a number is positive and finite in float32, as the C++ core decides it.
+
+    A clip must be so, too.
+    """
     # The limits of np.float32(number), which torch.compile cannot trace.
     return 2.0**-150 < number < 2.0**128 - 2.0**103
 
@@ -44,7 +47,7 @@ parse_epsilon = _parser(
     "epsilon", is_valid_epsilon, "positive and finite in float32", optional=False
 )
 parse_momentum = _parser("momentum", lambda number: 0 <= number <= 1, "from 0 to 1")
-parse_clip = _parser("clip", lambda number: 0 < number < math.inf, "positive and finite, or None")
+parse_clip = _parser("clip", is_valid_epsilon, "positive and finite in float32, or None")
 
 PARSERS: dict[str, Callable[[object], Any]] = {
     "epsilon": parse_epsilon,

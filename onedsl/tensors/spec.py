@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -77,8 +78,8 @@ class TensorSpec:
     Raises
     ------
     TypeError, ValueError
-        If a size is negative or not an integer, the dtype is not one of the three, or the memory is
-        not dense.
+        If a size is negative or not an integer of 64 bits, the dtype is not one of the three, or
+        the memory is not dense.
 
     Examples
     --------
@@ -108,6 +109,8 @@ class TensorSpec:
         steps = c_strides(sizes) if strides is None else integers("strides", strides)
         if len(steps) != len(sizes):
             raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")
+        if any(abs(number) > sys.maxsize for number in (*sizes, *steps)):
+            raise ValueError(f"shape and strides must be 64-bit integers, got {sizes} and {steps}")
         if not _dense(sizes, steps):
             raise ValueError(
                 f"strides must describe dense memory of shape {sizes}, got {steps} (in elements), "
