@@ -38,6 +38,20 @@ def test_any_number_of_threads(dtype, backend, data_format):
             assert onedsl.capabilities().num_threads == now, "the setting was not restored"
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["OMP_THREAD_LIMIT=1", "OMP_THREAD_LIMIT=3", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0",
+     "later"],
+)  # fmt: skip
+def test_fewer_threads_than_openmp_was_asked_for(setting):
+    """Regression: oneDNN, compiled for more threads than it was given, wrote parts of results."""
+    name, _, value = setting.partition("=")
+    arguments = [] if value else [name]
+    environment = {"OMP_NUM_THREADS": "8"} | ({name: value} if value else {})
+    child = helpers.run_script("fewer_threads.py", *arguments, environment=environment)
+    assert child.returncode == 0, child.stderr
+
+
 @pytest.fixture
 def no_forced_gil_switches():
     """Let a thread keep the GIL until it releases it."""

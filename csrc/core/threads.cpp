@@ -15,14 +15,22 @@ int generation = 0;
 
 }  // namespace
 
-int max_threads() noexcept { return generation > 0 ? 1 : std::max(1, omp_get_max_threads()); }
+int max_threads() noexcept {
+  if (generation > 0 || omp_get_active_level() >= omp_get_max_active_levels()) return 1;
+  return std::max(1, std::min(omp_get_max_threads(), omp_get_thread_limit()));
+}
 
 int fork_generation() noexcept { return generation; }
 
-ThreadLimit::ThreadLimit(const int num_threads) noexcept : before_(omp_get_max_threads()) {
+ThreadLimit::ThreadLimit(const int num_threads) noexcept
+    : before_(omp_get_max_threads()), was_dynamic_(omp_get_dynamic()) {
   omp_set_num_threads(num_threads);
+  omp_set_dynamic(0);
 }
 
-ThreadLimit::~ThreadLimit() { omp_set_num_threads(before_); }
+ThreadLimit::~ThreadLimit() {
+  omp_set_num_threads(before_);
+  omp_set_dynamic(was_dynamic_);
+}
 
 }  // namespace onedsl

@@ -2,15 +2,17 @@
 
 namespace onedsl {
 
-// Return the number of threads for a call: OpenMP's setting, or one in a forked child. The
-// threads of libgomp's team do not survive a fork, and libgomp would wait for them forever.
+// Return the number of threads for a call: OpenMP's settings (OMP_NUM_THREADS, OMP_THREAD_LIMIT,
+// OMP_MAX_ACTIVE_LEVELS), or one in a forked child. The threads of libgomp's team do not survive a
+// fork, and libgomp would wait for them forever.
 int max_threads() noexcept;
 
 // Return the number of forks between the first process and this one. A graph that was compiled in
 // another generation must not be run: it may use more than one thread.
 int fork_generation() noexcept;
 
-// Sets OpenMP's number of threads for the calling thread within a scope.
+// Sets OpenMP's number of threads for the calling thread within a scope, also if OMP_DYNAMIC lets
+// OpenMP use fewer. No more than max_threads() are available.
 class ThreadLimit {
  public:
   explicit ThreadLimit(int num_threads) noexcept;
@@ -19,7 +21,7 @@ class ThreadLimit {
   ThreadLimit& operator=(const ThreadLimit&) = delete;
 
  private:
-  int before_;
+  int before_, was_dynamic_;
 };
 
 }  // namespace onedsl

@@ -45,8 +45,9 @@ struct Port {
   Sizes dims;
 };
 
-// A graph that oneDNN compiled for a number of OpenMP threads; a forked child compiles it again,
-// for one thread. Throws UnsupportedError if oneDNN does not support a partition.
+// A graph that oneDNN compiled for a number of OpenMP threads, without all of which its results
+// would be wrong. A run compiles it again if there are fewer, as in a forked child. Throws
+// UnsupportedError if oneDNN does not support a partition.
 class CompiledGraph {
  public:
   using Constants = std::map<std::size_t, float>;  // by id of the logical tensor

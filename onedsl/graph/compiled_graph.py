@@ -194,7 +194,8 @@ class CompiledGraph:
     partitions : tuple of Partition
         The partitions with their tensors as compiled, in the order in which they run.
     num_threads : int
-        Number of OpenMP threads of every call, except in a forked child, which runs one.
+        Number of OpenMP threads of every call. Calls for which OpenMP has fewer (in a forked child,
+        one) compile the graph again.
     defects : tuple of str
         Known differences between the results and oneDNN's documentation. If there are any, a call
         warns with OneDNNDefectWarning.
