@@ -515,3 +515,20 @@ def test_names_that_are_another_port_with_an_id():
     assert {name: tensor.id for name, tensor in graph.inputs.items()} == {
         "src_1_1": 1, "src_0": 0, "src_1": 4
     }  # fmt: skip
+
+
+def test_a_log_handler_that_raises(caplog, monkeypatch):
+    """Regression: autograd was not told of results that were written before a handler raised."""
+    torch = pytest.importorskip("torch")
+
+    def raises(*_):
+        raise KeyboardInterrupt
+
+    graph, problem = gradient()
+    compiled = graph.compile()
+    out = {"diff_beta": torch.zeros(16)}
+    version = out["diff_beta"]._version
+    with onedsl.verbose(), monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(caplog.handler, "emit", raises)
+        compiled(**inputs_of(problem), out=out)
+    assert out["diff_beta"]._version > version

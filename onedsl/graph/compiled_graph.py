@@ -272,8 +272,9 @@ class CompiledGraph:
         begin = time.perf_counter()
         if not self._core.run(tuple(sources.values()), tuple(buffers.values())):
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
-        log(self._record, seconds=time.perf_counter() - begin)
-        _core.mark_written(list(given.values()))
+        seconds = time.perf_counter() - begin
+        _core.mark_written(list(given.values()))  # first, because a handler of the log may raise
+        log(self._record, seconds=seconds)
         first = inputs[next(iter(self._inputs))]
         return {
             name: given[name] if name in given else _core.export_array(buffer, first)
