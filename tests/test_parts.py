@@ -286,6 +286,8 @@ class TestTotals:
     def test_it_cannot_be_made_without_a_vector(self, kind):
         with pytest.raises(TypeError, match=f"{kind.__name__} must be made by an operator's red"):
             kind()
+        with pytest.raises(TypeError, match="vector must be a plain array, got a masked array"):
+            onedsl.BatchNormSums.from_vector(np.ma.array(self.VECTOR))
         with pytest.raises(TypeError, match="from_vector must be that of BatchNormSums or"):
             onedsl.BatchNormTotals.from_vector(self.VECTOR)
 

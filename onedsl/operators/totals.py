@@ -46,11 +46,13 @@ class BatchNormTotals:
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             If it is no vector of `to_vector`.
         """
         if cls is BatchNormTotals:
             raise TypeError("from_vector must be that of BatchNormSums or BatchNormMoments")
+        if isinstance(vector, np.ma.MaskedArray):
+            raise TypeError("vector must be a plain array, got a masked array. Pass vector.data")
         own = np.asarray(vector).copy()
         if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
             raise ValueError(
