@@ -18,6 +18,7 @@ std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank, const std::ptrd
 
 std::optional<Geometry> dense_geometry(const View& tensor,
                                        const ChannelAxes channel_axes) noexcept {
+  if (tensor.rank > max_rank) return std::nullopt;
   const auto* const shape = tensor.shape;
   const auto* const strides = tensor.strides;
   const auto is_channel = [&](const std::ptrdiff_t axis) {
