@@ -212,7 +212,7 @@ DEFECTS = (
             functools.partial(_lacks_kernel, dtype),
             f"oneDNN has no {dtype} kernel for CPUs without {isa}",
             _ALL,
-            "onedsl's own kernels have no such limit",
+            "Call the operator: onedsl's own kernels have no such limit",
         )
         for dtype, isa in (("bf16", "avx512_core"), ("f16", "avx512_core_fp16"))
     ),

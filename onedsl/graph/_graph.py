@@ -123,7 +123,8 @@ class Graph:
         ValueError
             As `partitions`.
         UnsupportedError
-            If no graph is known for which oneDNN does so.
+            If no graph is known for which oneDNN does so. A repaired graph may still have a type
+            for which oneDNN has no kernel on this CPU: `compile` raises for it.
         """
         if self.requested is not None:
             return self

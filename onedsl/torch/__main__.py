@@ -45,7 +45,7 @@ def main() -> None:
     add("-m", dest="module", action="store_true", help="script is a module name")
     add("--compare", action="store_true", help="time the script's steps without and with onedsl")
     add("--seconds", type=float, default=20, help="end of each timed run (20; inf: it finishes)")
-    add("--runs", type=int, default=3, help="timed runs of each kind (3)")
+    add("--runs", type=int, default=3, help="timed runs of each kind, at least 2 (3)")
     add("--measure", nargs=2, default=(None, None), help=argparse.SUPPRESS)  # one run: what, file
     add("script", help="path of the script")
     add("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
