@@ -39,7 +39,8 @@ std::vector<std::ptrdiff_t> c_strides(std::ptrdiff_t rank, const std::ptrdiff_t*
 // Return the Geometry of a tensor.
 //
 // Return nullopt if it is not dense (gaps, overlap, negative strides), if it has more than max_rank
-// axes or max_tensor_bytes, or if the channel axes are not adjacent in memory in their order in the shape.
+// axes or max_tensor_bytes, or if the channel axes are not adjacent in memory in their order in the
+// shape.
 std::optional<Geometry> dense_geometry(const View& tensor, ChannelAxes channel_axes) noexcept;
 
 }  // namespace onedsl
