@@ -36,25 +36,21 @@ inline Segment segment_of(const SummationOrder& order, const Index row) {
           minimum(order.segment, order.inner - within)};
 }
 
-// Return the index of an entry in a table. Tables of columns are in the order in which a VecPair is
-// loaded from any column: for pairs of even and odd elements, all even entries come first.
-template <class T>
-inline Index table_index(const Task& task, const Index entry) {
-  if constexpr (!splits_even_odd<T>) return entry;
-  if (!task.order.columns) return entry;
-  return entry / 2 + entry % 2 * (task.workspace.tables.entries / 2);
+// Return the index of an entry in a table.
+inline Index table_index(const Tables& tables, const Index entry) {
+  return tables.even_first ? entry / 2 + entry % 2 * (tables.entries / 2) : entry;
 }
 
 // Calls set(index, c) for each table index of each channel c.
-template <class T, class Set>
+template <class Set>
 inline void for_table_indices(const Task& task, const Range& channels, const Set& set) {
   const SummationOrder& order = task.order;
   const Index inner = order.columns ? order.inner : 1;
-  const Index entries = task.workspace.tables.entries;
+  const Tables& tables = task.workspace.tables;
   for (Index c = channels.begin; c < channels.end; ++c) {
     for (Index i = c * inner; i < (c + 1) * inner; ++i) {
-      for (Index entry = i; entry < entries; entry += order.channels * inner) {
-        set(table_index<T>(task, entry), c);
+      for (Index entry = i; entry < tables.entries; entry += order.channels * inner) {
+        set(table_index(tables, entry), c);
       }
     }
   }
@@ -112,8 +108,8 @@ class ColumnTables {
  public:
   ColumnTables(const Task& task, const Index entry)
       : tables_(task.workspace.tables),
-        a_(table_index<T>(task, entry)),
-        b_(splits_even_odd<T> ? table_index<T>(task, entry + 1) : a_ + lanes) {}
+        a_(table_index(tables_, entry)),
+        b_(splits_even_odd<T> ? table_index(tables_, entry + 1) : a_ + lanes) {}
 
   // Return the entries of the pair of vectors that begins at column i, which is even.
   PairCoefficients at(const Index i) const {

@@ -12,10 +12,10 @@ namespace {
 
 // ---- dst = (src - mean) * scale + beta ----
 
-inline double inverse_stddev_of(const Parameters& parameters, const float variance) {
+inline double inverse_stddev_of(const OpConfig& config, const float variance) {
   const auto value = static_cast<double>(variance);
-  if (parameters.variance_kind == VarianceKind::inverse_stddev) return value;
-  return 1 / std::sqrt(value + parameters.epsilon);
+  if (config.variance_kind == VarianceKind::inverse_stddev) return value;
+  return 1 / std::sqrt(value + config.attributes.epsilon);
 }
 
 inline double gamma_of(const Task& task, const Index c) {
@@ -36,21 +36,20 @@ inline void for_some_channels(const Range& channels, const Process& process) {
 // The arrays begin with the value of channel some.begin. They are the caller's f32 values, which
 // the forward pass returns and the gradient reads. So the mask that the gradient recomputes from
 // src is exactly that of the forward pass's dst, unless the caller keeps the statistics in bf16.
-template <class T>
-void set_normalization(const Task& task, const Range& some, const float* const means,
-                       const float* const variances) {
+inline void set_normalization(const Task& task, const Range& some, const float* const means,
+                              const float* const variances) {
   float mean[channels_at_a_time];
   float scale[channels_at_a_time];
   float beta[channels_at_a_time];
   for (Index i = 0; i < length(some); ++i) {
     const Index c = some.begin + i;
-    const double inverse_stddev = inverse_stddev_of(task.parameters, variances[i]);
+    const double inverse_stddev = inverse_stddev_of(task.config, variances[i]);
     mean[i] = coefficient(means[i]);
     scale[i] = coefficient(gamma_of(task, c) * inverse_stddev);
     beta[i] = task.tensors.beta != nullptr ? coefficient(task.tensors.beta[c]) : 0;
   }
   const Tables& tables = task.workspace.tables;
-  for_table_indices<T>(task, some, [&](const Index i, const Index c) {
+  for_table_indices(task, some, [&](const Index i, const Index c) {
     tables.mean[i] = mean[c - some.begin];
     tables.scale[i] = scale[c - some.begin];
     tables.beta[i] = beta[c - some.begin];

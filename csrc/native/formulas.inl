@@ -80,8 +80,8 @@ class MaskedDiff {
   explicit MaskedDiff(const Task& task)
       : diff_dst_(static_cast<const T*>(task.tensors.diff_dst)),
         dst_(static_cast<const T*>(task.tensors.dst)),
-        zero_threshold_(broadcast(task.parameters.relu.zero_threshold)),
-        clip_threshold_(broadcast(task.parameters.relu.clip_threshold)) {}
+        zero_threshold_(broadcast(task.relu.zero_threshold)),
+        clip_threshold_(broadcast(task.relu.clip_threshold)) {}
 
   template <class K, class Access, class Values>
   auto at(const Index i, const K& k, const Access& access, const Values& x) const {
@@ -215,7 +215,7 @@ class GradientResult {
         diff_dst_(static_cast<const T*>(task.reduce_writes_residual ? task.tensors.diff_residual
                                                                     : task.tensors.diff_dst)),
         diff_src_(static_cast<T*>(task.tensors.result)),
-        batch_(task.parameters.statistics == Statistics::batch),
+        batch_(task.config.statistics == Statistics::batch),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
@@ -315,7 +315,7 @@ class ReluResult {
       : src_(static_cast<const T*>(task.tensors.src)),
         residual_(static_cast<const T*>(task.tensors.residual)),
         dst_(static_cast<T*>(task.tensors.result)),
-        clip_(broadcast(task.parameters.relu.clip)),
+        clip_(broadcast(task.relu.clip)),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return dst_; }

@@ -53,9 +53,8 @@ float pivot_of_samples(const Task& task, const Index c) {
   return pivot_near(sum / static_cast<double>(samples.count), most - least);
 }
 
-template <class T>
-void set_pivot(const Task& task, const Index channel, const float pivot) {
-  for_table_indices<T>(task, {channel, channel + 1}, [&](const Index i, const Index /*c*/) {
+inline void set_pivot(const Task& task, const Index channel, const float pivot) {
+  for_table_indices(task, {channel, channel + 1}, [&](const Index i, const Index /*c*/) {
     task.workspace.tables.pivot[i] = pivot;
   });
 }
@@ -63,19 +62,19 @@ void set_pivot(const Task& task, const Index channel, const float pivot) {
 template <class T>
 void prepare_moments(const Task& task, const Range& channels) {
   for (Index c = channels.begin; c < channels.end; ++c) {
-    set_pivot<T>(task, c, pivot_of_samples<T>(task, c));
+    set_pivot(task, c, pivot_of_samples<T>(task, c));
   }
 }
 
 // Sets near_enough to false, and better pivots, where a pivot is too far from the mean.
-template <class T>
-ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSums& sums,
-                           bool& near_enough) {
-  const double count = task.parameters.per_channel;
+inline ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSums& sums,
+                                  bool& near_enough) {
+  const double count = task.per_channel;
   ChannelSums totals{};
   for (Index i = 0; i < length(some); ++i) {
     const Index c = some.begin + i;
-    const Index first = table_index<T>(task, task.order.columns ? c * task.order.inner : c);
+    const Index first =
+        table_index(task.workspace.tables, task.order.columns ? c * task.order.inner : c);
     const auto pivot = static_cast<double>(task.workspace.tables.pivot[first]);
     const double sum_deviation = sums.first[i];
     const double off = sum_deviation / count;
@@ -85,7 +84,7 @@ ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSum
 
     if (off * sum_deviation > farthest_pivot * squares) {
       near_enough = false;
-      set_pivot<T>(task, c, pivot_near(mean, std::sqrt(squares / count)));
+      set_pivot(task, c, pivot_near(mean, std::sqrt(squares / count)));
     }
     totals.first[i] = mean;
     totals.second[i] = squares;
@@ -93,11 +92,10 @@ ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSum
   return totals;
 }
 
-template <class T>
-void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
+inline void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tensors& tensors = task.tensors;
-  const double momentum = task.parameters.momentum;
-  const bool inverse = task.parameters.variance_kind == VarianceKind::inverse_stddev;
+  const double momentum = task.config.attributes.momentum;
+  const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
   const auto running = [&](const float before, const double batch) {
     return static_cast<float>(momentum * static_cast<double>(before) + (1 - momentum) * batch);
   };
@@ -107,10 +105,10 @@ void apply_moments(const Task& task, const Range& some, const ChannelSums& total
   float running_variance[channels_at_a_time];
   for (Index i = 0; i < length(some); ++i) {
     const Index c = some.begin + i;
-    const double value = totals.second[i] / task.parameters.per_channel;
+    const double value = totals.second[i] / task.per_channel;
     mean[i] = static_cast<float>(totals.first[i]);
     variance[i] =
-        static_cast<float>(inverse ? 1 / std::sqrt(value + task.parameters.epsilon) : value);
+        static_cast<float>(inverse ? 1 / std::sqrt(value + task.config.attributes.epsilon) : value);
     running_mean[i] = running(tensors.mean[c], totals.first[i]);
     running_variance[i] = running(tensors.variance[c], value);
   }
@@ -121,18 +119,17 @@ void apply_moments(const Task& task, const Range& some, const ChannelSums& total
     tensors.running_mean[c] = running_mean[i];
     tensors.running_variance[c] = running_variance[i];
   }
-  set_normalization<T>(task, some, mean, variance);
+  set_normalization(task, some, mean, variance);
 }
 
-template <class T>
-bool finish_moments(const Task& task, const Range& channels) {
+inline bool finish_moments(const Task& task, const Range& channels) {
   bool near_enough = true;
   finish_channels(
       task, channels,
       [&](const Range& some, const ChannelSums& sums) {
-        return moments_totals<T>(task, some, sums, near_enough);
+        return moments_totals(task, some, sums, near_enough);
       },
-      [&](const Range& some, const ChannelSums& totals) { apply_moments<T>(task, some, totals); });
+      [&](const Range& some, const ChannelSums& totals) { apply_moments(task, some, totals); });
   return near_enough;
 }
 

@@ -17,23 +17,21 @@ constexpr double few_elements = 8192;
 
 inline float pivot_near_mean(const Task& task, const Index c) {
   const float mean = task.tensors.mean[c];
-  if (task.parameters.per_channel <= few_elements) return mean;
+  if (task.per_channel <= few_elements) return mean;
   return change_bits(mean, 0xfffff800U);
 }
 
-template <class T>
-void prepare_gradient(const Task& task, const Range& channels) {
-  for_table_indices<T>(task, channels, [&](const Index i, const Index c) {
+inline void prepare_gradient(const Task& task, const Range& channels) {
+  for_table_indices(task, channels, [&](const Index i, const Index c) {
     task.workspace.tables.pivot[i] = pivot_near_mean(task, c);
   });
 }
 
-template <class T>
-void prepare_masked_gradient(const Task& task, const Range& channels) {
-  prepare_gradient<T>(task, channels);
+inline void prepare_masked_gradient(const Task& task, const Range& channels) {
+  prepare_gradient(task, channels);
   const Tensors& tensors = task.tensors;
   for_some_channels(channels, [&](const Range& some) {
-    set_normalization<T>(task, some, tensors.mean + some.begin, tensors.variance + some.begin);
+    set_normalization(task, some, tensors.mean + some.begin, tensors.variance + some.begin);
   });
 }
 
@@ -49,30 +47,29 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
         __builtin_isfinite(sum_diff_dst) ? from_pivot_to_mean * sum_diff_dst : 0;
     const double sum_centered = sums.second[i] + correction;
     totals.first[i] = sum_diff_dst;
-    totals.second[i] = sum_centered * inverse_stddev_of(task.parameters, task.tensors.variance[c]);
+    totals.second[i] = sum_centered * inverse_stddev_of(task.config, task.tensors.variance[c]);
   }
   return totals;
 }
 
-template <class T>
-void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
+inline void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tensors& tensors = task.tensors;
-  const double count = task.parameters.per_channel;
-  const bool batch = task.parameters.statistics == Statistics::batch;
+  const double count = task.per_channel;
+  const bool batch = task.config.statistics == Statistics::batch;
   float mean[channels_at_a_time];
   float scale[channels_at_a_time];
   float shift[channels_at_a_time];
   float slope[channels_at_a_time];
   for (Index i = 0; i < length(some); ++i) {
     const Index c = some.begin + i;
-    const double inverse_stddev = inverse_stddev_of(task.parameters, tensors.variance[c]);
+    const double inverse_stddev = inverse_stddev_of(task.config, tensors.variance[c]);
     mean[i] = coefficient(tensors.mean[c]);
     scale[i] = coefficient(gamma_of(task, c) * inverse_stddev);
     shift[i] = batch ? coefficient(totals.first[i] / count) : 0;
     slope[i] = batch ? coefficient(totals.second[i] / count * inverse_stddev) : 0;
   }
   const Tables& tables = task.workspace.tables;
-  for_table_indices<T>(task, some, [&](const Index i, const Index c) {
+  for_table_indices(task, some, [&](const Index i, const Index c) {
     tables.mean[i] = mean[c - some.begin];
     tables.scale[i] = scale[c - some.begin];
     tables.shift[i] = shift[c - some.begin];
@@ -85,12 +82,11 @@ void apply_gradient(const Task& task, const Range& some, const ChannelSums& tota
   }
 }
 
-template <class T>
-bool finish_gradient(const Task& task, const Range& channels) {
+inline bool finish_gradient(const Task& task, const Range& channels) {
   finish_channels(
       task, channels,
       [&](const Range& some, const ChannelSums& sums) { return gradient_totals(task, some, sums); },
-      [&](const Range& some, const ChannelSums& totals) { apply_gradient<T>(task, some, totals); });
+      [&](const Range& some, const ChannelSums& totals) { apply_gradient(task, some, totals); });
   return true;
 }
 

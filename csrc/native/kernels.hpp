@@ -1,6 +1,7 @@
 #pragma once
 
-#include "../core/types.hpp"
+#include "../core/ports.hpp"
+#include "../core/problem.hpp"
 #include "relu.hpp"
 #include "summation_order.hpp"
 
@@ -29,22 +30,6 @@ struct Tensors {
   float* batch_variance = nullptr;
 };
 
-// The caller's memory for the sums, in a run of one pass (see Sums in core/ports.hpp).
-struct Totals {
-  double* first = nullptr;
-  double* second = nullptr;
-};
-
-// What the formulas depend on besides the arrays.
-struct Parameters {
-  double epsilon = 0;
-  double momentum = 0;
-  VarianceKind variance_kind = VarianceKind::variance;
-  Statistics statistics = Statistics::batch;
-  double per_channel = 0;  // elements
-  Relu relu;
-};
-
 // Offsets of some elements of channel 0, evenly spaced. Those of channel c are c * inner further.
 struct Samples {
   static constexpr Index most = 8;
@@ -56,8 +41,11 @@ struct Samples {
 //   dst      = (src - mean) * scale + beta
 //   diff_src = scale * ((diff_dst - shift) - (src - mean) * slope)
 // Planes: one entry per channel. Columns: one entry per column of one or more rows (`period`
-// entries), followed by a copy of the first 2 * lanes entries.
+// entries), followed by a copy of the first 2 * lanes entries. They are in the order in which a
+// VecPair is loaded from any column: for pairs of even and odd elements, all even entries come
+// first.
 struct Tables {
+  bool even_first = false;
   Index period = 0;
   Index entries = 0;
   float* pivot = nullptr;  // subtracted from src while it is summed
@@ -77,12 +65,14 @@ struct Workspace {
 // A whole run.
 struct Task {
   Tensors tensors;
-  Parameters parameters;
+  OpConfig config;
+  double per_channel = 0;  // elements
+  Relu relu;
   SummationOrder order;
   Samples samples;
   Workspace workspace;
   Pass pass = Pass::both;
-  Totals totals;
+  Sums totals;                // in a run of one pass
   bool out_of_cache = false;  // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
   // The reduce pass writes diff_residual (diff_dst under the ReLU's mask), and the apply pass reads
@@ -113,6 +103,7 @@ static constexpr Index scratch_per_plane(const int lanes) { return Index{2} * la
 // In the order of their calls.
 struct Kernels {
   int lanes;
+  bool splits_even_odd;  // pairs of vectors are of even and odd elements
   // Computes the coefficients that the sums need.
   void (*prepare)(const Task&, const Range& channels);
   void (*reduce)(const Task&, const Tile&, const TileScratch&);

@@ -48,16 +48,19 @@ void write_masked(const Task& task, const Tile& tile) {
 }
 
 template <class T>
-constexpr Kernels gradient{lanes, prepare_gradient<T>, reduce<GradientTerms<T>>, finish_gradient<T>,
-                           write<GradientResult<T>>};
+constexpr Kernels gradient{
+    lanes,           splits_even_odd<T>,      prepare_gradient, reduce<GradientTerms<T>>,
+    finish_gradient, write<GradientResult<T>>};
 
 template <class T>
-constexpr Kernels masked_gradient{lanes, prepare_masked_gradient<T>, reduce_masked<T>,
-                                  finish_gradient<T>, write_masked<T>};
+constexpr Kernels masked_gradient{
+    lanes,           splits_even_odd<T>, prepare_masked_gradient, reduce_masked<T>,
+    finish_gradient, write_masked<T>};
 
 template <class T, class Result>
-constexpr Kernels forward{lanes, prepare_moments<T>, reduce<MomentTerms<T>>, finish_moments<T>,
-                          write<Result>};
+constexpr Kernels forward{
+    lanes,          splits_even_odd<T>, prepare_moments<T>, reduce<MomentTerms<T>>,
+    finish_moments, write<Result>};
 
 template <class T>
 const Kernels& kernels_of(const Operation operation) {

@@ -24,8 +24,8 @@ constexpr Index streams = 4;
 template <class Add>
 inline void for_pairs(const Index begin, const Index end, const Add& add) {
   Index j = begin;
-  for (; j + pair_lanes <= end; j += pair_lanes) add(j, WholePair{});
-  if (const int rest = static_cast<int>(end - j); rest > 0) add(j, FirstOfPair{rest});
+  for (; j + pair_lanes <= end; j += pair_lanes) add(j, Whole<2>{});
+  if (const int rest = static_cast<int>(end - j); rest > 0) add(j, First<2>{rest});
 }
 
 // Adds the terms of n rows, `stride` elements apart, to the f32 sums of their first `width`
@@ -100,7 +100,7 @@ class ColumnSums {
     constexpr Index block = pairs * pair_lanes;
     const Index whole = width_ / block * block;
     for (Index j = 0; j < whole; j += block) {
-      add_pairs_of_rows<pairs>(terms_, at, stride_, tables_, j, factors_, products_, WholePair{});
+      add_pairs_of_rows<pairs>(terms_, at, stride_, tables_, j, factors_, products_, Whole<2>{});
     }
     for_pairs(whole, width_, [&](const Index j, const auto& access) {
       add_pairs_of_rows<1>(terms_, at, stride_, tables_, j, factors_, products_, access);

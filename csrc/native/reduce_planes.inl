@@ -40,7 +40,7 @@ template <class Terms_>
 #pragma GCC unroll 1
     for (; i < end; i += pair_lanes) {
       prefetch_ahead(terms, i, pair_lanes);
-      few.add(terms.at(i, both, WholePair{}));
+      few.add(terms.at(i, both, Whole<2>{}));
     }
   };
   constexpr Index step = Index{terms_in_f32} * pair_lanes;
@@ -61,10 +61,10 @@ template <class Terms_>
     add_pairs(remaining, at + in_steps, at + in_pairs);
     const Index end = at + count;
     if (rest > lanes && in_pairs > 0) {
-      remaining.add(terms.at(end - pair_lanes, both, LastOfPair{rest}));
+      remaining.add(terms.at(end - pair_lanes, both, Last<2>{rest}));
     } else {
-      if (rest >= lanes) remaining.add(terms.at(at + in_pairs, k, WholeVector{}));
-      if (rest % lanes > 0) remaining.add(terms.at(end - lanes, k, LastOfVector{rest % lanes}));
+      if (rest >= lanes) remaining.add(terms.at(at + in_pairs, k, Whole<1>{}));
+      if (rest % lanes > 0) remaining.add(terms.at(end - lanes, k, Last<1>{rest % lanes}));
     }
   }
   add(remaining);

@@ -119,17 +119,14 @@ bool may_write_non_temporal(const Problem& problem, const Ports& ports,
 Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& order) {
   Task task;
   task.tensors = tensors_of(ports);
-  task.parameters.epsilon = problem.attributes.epsilon;
-  task.parameters.momentum = problem.attributes.momentum;
-  task.parameters.variance_kind = problem.variance_kind;
-  task.parameters.statistics = problem.statistics;
-  task.parameters.per_channel = problem.pass == Pass::apply
-                                    ? *ports.sums.count
-                                    : static_cast<double>(problem.geometry.per_channel());
+  task.config = static_cast<const OpConfig&>(problem);
+  task.per_channel = problem.pass == Pass::apply
+                         ? *ports.sums.count
+                         : static_cast<double>(problem.geometry.per_channel());
   task.pass = problem.pass;
-  task.totals = {ports.sums.first, ports.sums.second};
+  task.totals = ports.sums;
   if (signature_of(problem.operation).has_relu) {
-    task.parameters.relu = relu_of(problem.attributes.clip, problem.data);
+    task.relu = relu_of(problem.attributes.clip, problem.data);
   }
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
@@ -253,6 +250,7 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
   tables.entries = order.channels;
+  tables.even_first = order.columns && kernels.splits_even_odd;
   Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
   Index floats = 0;
   if (order.columns) {

@@ -4,7 +4,6 @@
 
 #include <immintrin.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -52,9 +51,26 @@ inline Words join_bf16(const VecPair& pair) {
 #endif
 }
 
-template <class T>
-inline VecPair load_pair(const T* p) {
-  if constexpr (splits_even_odd<T>) {
+template <int vectors>
+struct VectorsOf;
+template <>
+struct VectorsOf<1> {
+  using Type = Vec;
+};
+template <>
+struct VectorsOf<2> {
+  using Type = VecPair;
+};
+// A Vec or a VecPair.
+template <int vectors>
+using Vectors = typename VectorsOf<vectors>::Type;
+
+// Loads and stores of one or two vectors, as those of vector.hpp.
+template <int vectors, class T>
+inline Vectors<vectors> load_as(const T* p) {
+  if constexpr (vectors == 1) {
+    return load(p);
+  } else if constexpr (splits_even_odd<T>) {
     Words bits;
     std::memcpy(&bits, p, sizeof bits);
     return split_bf16(bits);
@@ -63,7 +79,7 @@ inline VecPair load_pair(const T* p) {
   }
 }
 template <class T>
-inline void store_pair(T* p, const VecPair& pair) {
+inline void store(T* p, const VecPair& pair) {
   if constexpr (splits_even_odd<T>) {
     const Words bits = join_bf16(pair);
     std::memcpy(p, &bits, sizeof bits);
@@ -73,7 +89,7 @@ inline void store_pair(T* p, const VecPair& pair) {
   }
 }
 template <class T>
-inline void stream_pair(T* p, const VecPair& pair) {
+inline void stream(T* p, const VecPair& pair) {
   if constexpr (splits_even_odd<T>) {
     const Words bits = join_bf16(pair);
     Half16 halves[2];
@@ -88,9 +104,11 @@ inline void stream_pair(T* p, const VecPair& pair) {
 }
 
 // Load the first n elements; the other lanes are zero.
-template <class T>
-inline VecPair load_pair_first(int n, const T* p) {
-  if constexpr (splits_even_odd<T>) {
+template <int vectors, class T>
+inline Vectors<vectors> load_first_as(int n, const T* p) {
+  if constexpr (vectors == 1) {
+    return load_first(n, p);
+  } else if constexpr (splits_even_odd<T>) {
     return split_bf16(load_bits_first<Words>(n, p));
   } else {
     if (n <= lanes) return {load_first(n, p), Vec{}};
@@ -98,7 +116,7 @@ inline VecPair load_pair_first(int n, const T* p) {
   }
 }
 template <class T>
-inline void store_pair_first(int n, T* p, const VecPair& pair) {
+inline void store_first(int n, T* p, const VecPair& pair) {
   if constexpr (splits_even_odd<T>) {
     store_bits_first(n, p, join_bf16(pair));
   } else if (n <= lanes) {
@@ -111,7 +129,11 @@ inline void store_pair_first(int n, T* p, const VecPair& pair) {
 
 // Return the first n elements of a and the others of b.
 template <class T>
-inline VecPair select_pair_first(int n, const VecPair& a, const VecPair& b) {
+inline Vec select_elements(int n, const Vec a, const Vec b) {
+  return select_first(n, a, b);
+}
+template <class T>
+inline VecPair select_elements(int n, const VecPair& a, const VecPair& b) {
   if constexpr (splits_even_odd<T>) {
     return {select_first((n + 1) / 2, a.a, b.a), select_first(n / 2, a.b, b.b)};
   } else {
@@ -120,56 +142,22 @@ inline VecPair select_pair_first(int n, const VecPair& a, const VecPair& b) {
   }
 }
 
-// Accesses: how neighboring elements are read and written. Lanes that an access leaves out are read
-// as zero, or as the lanes of `others`.
-struct WholePair {
-  template <class T>
-  VecPair read(const T* p) const {
-    return load_pair(p);
-  }
-  template <class T>
-  VecPair read(const T* p, const VecPair& /*others*/) const {
-    return load_pair(p);
-  }
-  template <class T>
-  void write(T* p, const VecPair& pair, const bool non_temporal) const {
-    if (non_temporal) {
-      stream_pair(p, pair);
-    } else {
-      store_pair(p, pair);
-    }
-  }
-};
-
-// The first n elements of a pair.
-struct FirstOfPair {
-  int n;
+// Accesses: how neighboring elements are read and written, one or two vectors at a time. Lanes that
+// an access leaves out are read as zero, or as the lanes of `others`.
+template <int vectors>
+struct Whole {
+  using V = Vectors<vectors>;
 
   template <class T>
-  VecPair read(const T* p) const {
-    return load_pair_first(n, p);
+  V read(const T* p) const {
+    return load_as<vectors>(p);
   }
   template <class T>
-  VecPair read(const T* p, const VecPair& others) const {
-    return select_pair_first<T>(n, load_pair_first(n, p), others);
+  V read(const T* p, const V& /*others*/) const {
+    return load_as<vectors>(p);
   }
   template <class T>
-  void write(T* p, const VecPair& pair, bool /*non_temporal*/) const {
-    store_pair_first(n, p, pair);
-  }
-};
-
-struct WholeVector {
-  template <class T>
-  Vec read(const T* p) const {
-    return load(p);
-  }
-  template <class T>
-  Vec read(const T* p, const Vec& /*others*/) const {
-    return load(p);
-  }
-  template <class T>
-  void write(T* p, const Vec v, const bool non_temporal) const {
+  void write(T* p, const V& v, const bool non_temporal) const {
     if (non_temporal) {
       stream(p, v);
     } else {
@@ -178,44 +166,40 @@ struct WholeVector {
   }
 };
 
-struct FirstOfVector {
+template <int vectors>
+struct First {
+  using V = Vectors<vectors>;
+
   int n;
 
   template <class T>
-  Vec read(const T* p) const {
-    return load_first(n, p);
+  V read(const T* p) const {
+    return load_first_as<vectors>(n, p);
   }
   template <class T>
-  void write(T* p, const Vec v, bool /*non_temporal*/) const {
+  V read(const T* p, const V& others) const {
+    return select_elements<T>(n, load_first_as<vectors>(n, p), others);
+  }
+  template <class T>
+  void write(T* p, const V& v, bool /*non_temporal*/) const {
     store_first(n, p, v);
   }
 };
 
-// The last n elements of a pair of vectors, or of one vector. The elements before them are readable
-// memory that has been processed already.
-struct LastOfPair {
+// The last n elements. Those before them are readable memory that has been processed already.
+template <int vectors>
+struct Last {
+  using V = Vectors<vectors>;
+
   int n;
 
   template <class T>
-  VecPair read(const T* p) const {
-    return read(p, VecPair{});
+  V read(const T* p) const {
+    return read(p, V{});
   }
   template <class T>
-  VecPair read(const T* p, const VecPair& others) const {
-    return select_pair_first<T>(static_cast<int>(pair_lanes) - n, others, load_pair(p));
-  }
-};
-
-struct LastOfVector {
-  int n;
-
-  template <class T>
-  Vec read(const T* p) const {
-    return read(p, Vec{});
-  }
-  template <class T>
-  Vec read(const T* p, const Vec& others) const {
-    return select_first(lanes - n, others, load(p));
+  V read(const T* p, const V& others) const {
+    return select_elements<T>(vectors * lanes - n, others, load_as<vectors>(p));
   }
 };
 

@@ -52,7 +52,7 @@ class Writer {
     const Result result = result_;
     for (Index i = at; i < at + count * pair_lanes; i += pair_lanes) {
       prefetch(result, i + prefetch_distance<Element>, pair_lanes);
-      result.write(i, tables.at(i - at), WholePair{});
+      result.write(i, tables.at(i - at), Whole<2>{});
     }
   }
 
@@ -69,7 +69,7 @@ class Writer {
       for (int pair = 0; pair < n; ++pair) {
         const Index begin = i + pair * pair_lanes;
         prefetch(result, begin + prefetch_distance<Element>, pair_lanes);
-        result.write(begin, k[pair], WholePair{});
+        result.write(begin, k[pair], Whole<2>{});
       }
     }
   }
@@ -97,7 +97,7 @@ class Writer {
     };
     Index at = begin;
     if (const Index n = minimum(unaligned_from(at, pair_bytes), end - at); n > 0) {
-      result_.write(at, tables().at(0), FirstOfPair{static_cast<int>(n)});
+      result_.write(at, tables().at(0), First<2>{static_cast<int>(n)});
       at += n;
       pass_columns(n);
     }
@@ -125,7 +125,7 @@ class Writer {
       at += count * pair_lanes;
       pass_columns(count * pair_lanes);
     }
-    if (at < end) result_.write(at, tables().at(0), FirstOfPair{static_cast<int>(end - at)});
+    if (at < end) result_.write(at, tables().at(0), First<2>{static_cast<int>(end - at)});
   }
 
   // Writes a row of planes: a segment of each. Whole planes are neighbors in memory, and a vector
@@ -144,7 +144,7 @@ class Writer {
     const Index n =
         task_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
     if (n > 0) {
-      result.write(at, k, FirstOfVector{static_cast<int>(n)});
+      result.write(at, k, First<1>{static_cast<int>(n)});
       at += n;
     }
     for (Index c = channels.begin; c < channels.end; ++c) {
@@ -153,12 +153,12 @@ class Writer {
       if (c + 1 < channels.end) {
         const Coefficients next = broadcast_coefficients(tables, c + 1);
         if (left > 0) {
-          result.write(at, select_first(left, k, next), WholeVector{});
+          result.write(at, select_first(left, k, next), Whole<1>{});
           at += lanes;
         }
         k = next;
       } else if (left > 0) {
-        result.write(at, k, FirstOfVector{left});
+        result.write(at, k, First<1>{left});
       }
       end += inner;
     }
@@ -177,10 +177,10 @@ class Writer {
         stop = minimum(at + prefetched, end);
         prefetch(result, at + to_next_panel, stop - at);
       }
-      for (; stop - at >= pair_lanes; at += pair_lanes) result.write(at, both, WholePair{});
+      for (; stop - at >= pair_lanes; at += pair_lanes) result.write(at, both, Whole<2>{});
     }
     if (end - at >= lanes) {
-      result.write(at, k, WholeVector{});
+      result.write(at, k, Whole<1>{});
       at += lanes;
     }
     return at;

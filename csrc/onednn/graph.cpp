@@ -235,11 +235,9 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
                             const std::vector<void*>& outputs) {
   const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
-  {
-    const ThreadLimit compiled_for(num_threads_);
-    const int available = max_threads();
-    if (generation_ != fork_generation() || available < num_threads_) compile(available);
-  }
+  const ThreadLimit compiled_for(num_threads_);
+  const int available = max_threads();
+  if (generation_ != fork_generation() || available < num_threads_) compile(available);
   const ThreadLimit limit(num_threads_);
   const auto free = [](std::byte* const memory) { std::free(memory); };
   const std::unique_ptr<std::byte, decltype(free)> scratch(

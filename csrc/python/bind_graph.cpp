@@ -54,19 +54,14 @@ bool run_graph(CompiledGraph& graph, const py::tuple& inputs, const py::tuple& o
 }  // namespace
 
 void bind_graph(py::module_& module) {
-  module.def(
-      "graph_partitions",
-      [](const Nodes& nodes) {
-        // Safe without the GIL: oneDNN uses no Python objects.
-        const ReleasedGil released;
-        return onednn::partitions_of(nodes);
-      },
-      py::arg("nodes"), py::pos_only());
+  // Functions of oneDNN are safe without the GIL: they use no Python objects.
+  const py::call_guard<ReleasedGil> without_gil;
+  module.def("graph_partitions", &onednn::partitions_of, without_gil, py::arg("nodes"),
+             py::pos_only());
 
   py::class_<CompiledGraph>(module, "CompiledGraph", py::is_final())
       .def(py::init([](Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
                        CompiledGraph::Constants constants, const int num_threads) {
-             // Safe without the GIL: oneDNN uses no Python objects.
              const ReleasedGil released;
              return std::make_unique<CompiledGraph>(std::move(nodes), inputs, outputs,
                                                     std::move(constants), num_threads);
@@ -74,11 +69,7 @@ void bind_graph(py::module_& module) {
            py::arg("nodes"), py::arg("inputs"), py::arg("outputs"), py::arg("constants"),
            py::arg("num_threads"), py::pos_only())
       .def("run", &run_graph, py::arg("inputs"), py::arg("outputs"), py::pos_only())
-      .def("partitions", [](CompiledGraph& g) {
-        // Safe without the GIL: oneDNN uses no Python objects.
-        const ReleasedGil released;
-        return g.partitions();
-      });
+      .def("partitions", &CompiledGraph::partitions, without_gil);
 }
 
 }  // namespace onedsl

@@ -133,12 +133,13 @@ void bind_capabilities(py::module_& module) {
   module.def("last_cache_bytes", [] { return native::this_machine().cache.bytes; });
   module.def("max_threads", &max_threads);
   module.def("triad", &run_triad);
-  module.def("make_onednn_engine", [] {
-    // Safe without the GIL: oneDNN uses no Python objects.
-    const ReleasedGil released;
-    const onednn::ForkGuard guard;
-    onednn::cpu_engine();
-  });
+  module.def(
+      "make_onednn_engine",
+      [] {
+        const onednn::ForkGuard guard;
+        onednn::cpu_engine();
+      },
+      py::call_guard<ReleasedGil>());  // safe: oneDNN uses no Python objects
 }
 
 // ---- Frameworks ----

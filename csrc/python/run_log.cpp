@@ -60,14 +60,14 @@ void log_run(const Problem& problem, const int num_threads, const Ports& ports,
   });
 }
 
-void log_call(const torch::Call& call) {
+void log_call(const torch::LoggedCall& call) {
   call_python([&] {
     std::vector<std::uintptr_t> addresses;
     for (const void* const address : call.addresses) {
       addresses.push_back(reinterpret_cast<std::uintptr_t>(address));
     }
-    record_call(call.pass == torch::Pass::forward ? "forward" : "gradient", call.computed,
-                call.reason, py::tuple(py::cast(call.shape)), addresses);
+    record_call(call.is_forward ? "forward" : "gradient", call.computed, call.reason,
+                py::tuple(py::cast(call.shape)), addresses);
   });
 }
 

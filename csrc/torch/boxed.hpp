@@ -89,11 +89,11 @@ class Argument<std::array<bool, 3>> {
 
 inline Value take(const Value*& values) noexcept { return *values++; }
 
-// Takes the arguments of an op from `values`, and calls use(argument...) with them.
+// Takes the arguments of an op from `values`, and calls use(value...) with theirs.
 template <class Result, class... Parameters, class Use>
 void with_arguments(const Value* values, Result (*)(Parameters...), const Use& use) {
   const std::tuple<Argument<Parameters>...> arguments{Argument<Parameters>(take(values))...};
-  std::apply(use, arguments);
+  std::apply([&](const auto&... argument) { use(argument.get()...); }, arguments);
 }
 
 template <std::size_t count>
@@ -105,7 +105,7 @@ template <std::size_t count, class Kernel, class... Arguments>
 Results<count> call(const Kernel& kernel, const Arguments&... arguments) {
   Results<count> handles;
   for (OwnedTensor& handle : handles) handle = make(api->undefined);
-  const auto tensors = kernel(arguments.get()...);
+  const auto tensors = kernel(arguments...);
   OwnedTensor* next = handles.data();
   std::apply([&](const auto&... tensor) { (((*next++)->impl = tensor.impl), ...); }, tensors);
   return handles;

@@ -5,15 +5,13 @@
 #include <vector>
 
 #include "../core/run_log.hpp"
-#include "boxed.hpp"
+#include "tensors.hpp"
 
 // Calls of batch norm from PyTorch, for `onedsl.verbose` and `onedsl.torch.report`.
 namespace onedsl::torch {
 
-enum class Pass { forward, gradient };
-
-struct Call {
-  Pass pass;
+struct LoggedCall {
+  bool is_forward;
   const char* computed;  // what onedsl computes, or null
   const char* reason;    // why PyTorch's own kernel computes the call instead, or null
   std::vector<std::int64_t> shape = {};     // of src
@@ -24,11 +22,11 @@ struct Call {
 struct CallLog {
   std::atomic<bool> enabled = false;  // for a report
   std::atomic<bool> used = false;     // whether onedsl has computed any call
-  void (*record)(const Call& call) = {};
+  void (*record)(const LoggedCall& call) = {};
 };
 inline CallLog call_log;
 
-inline void add(Call& call, const Tensor& tensor) {
+inline void add(LoggedCall& call, const Tensor& tensor) {
   bool defined = false;
   std::int64_t rank = 0;
   std::int64_t* sizes = nullptr;
@@ -41,22 +39,16 @@ inline void add(Call& call, const Tensor& tensor) {
   if (api->data(&tensor, &data) == 0) call.addresses.push_back(data);
 }
 
-inline void add(Call& call, const OptionalTensor& tensor) {
+inline void add(LoggedCall& call, const OptionalTensor& tensor) {
   if (tensor) add(call, *tensor);
 }
 
-inline void add(Call& call, const Argument<const Tensor&>& tensor) { add(call, tensor.get()); }
-
-inline void add(Call& call, const Argument<const OptionalTensor&>& tensor) {
-  add(call, tensor.get());
-}
-
 template <class Other>
-void add(Call&, const Argument<Other>&) {}  // a flag or a number
+void add(LoggedCall&, const Other&) {}  // a flag or a number
 
 // The first argument that is a tensor has src's shape.
 template <class... Arguments>
-void log_call(Call call, const Arguments&... arguments) {
+void log_call(LoggedCall call, const Arguments&... arguments) {
   if (call.computed != nullptr && !call_log.used.load(std::memory_order_relaxed)) {
     call_log.used = true;
   }

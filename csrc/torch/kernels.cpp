@@ -20,18 +20,18 @@ using Outcome = std::optional<Results<3>>;
 
 // The kernel that is registered for an op of PyTorch: `ours`, or PyTorch's own if that does not
 // support the arguments.
-template <Pass pass, auto pytorch, auto ours>
+template <bool is_forward, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
     if (in_use.load(std::memory_order_relaxed)) {
       try {
-        if (Outcome outcome = ours(arguments.get()...)) {
-          log_call({pass, "onedsl eager", nullptr}, arguments...);
+        if (Outcome outcome = ours(arguments...)) {
+          log_call({is_forward, "onedsl eager", nullptr}, arguments...);
           return write_results(values, *std::move(outcome));
         }
-        log_call({pass, nullptr, "the forward pass of evaluation"}, arguments...);
+        log_call({is_forward, nullptr, "the forward pass of evaluation"}, arguments...);
       } catch (const Unsupported& unsupported) {
-        log_call({pass, nullptr, unsupported.what()}, arguments...);
+        log_call({is_forward, nullptr, unsupported.what()}, arguments...);
       }
     }
     write_results(values, call<3>(cpu_kernels().*pytorch, arguments...));
@@ -161,17 +161,16 @@ struct Op {
   Kernel* pytorchs;
 };
 
-template <Pass pass, auto pytorch, auto ours>
+template <bool is_forward, auto pytorch, auto ours>
 constexpr Op op(const char* const name) {
-  return {name, &kernel<pass, pytorch, ours>, &pytorchs_kernel<pytorch>};
+  return {name, &kernel<is_forward, pytorch, ours>, &pytorchs_kernel<pytorch>};
 }
 
 constexpr std::array ops = {
-    op<Pass::forward, &CpuKernels::forward, &forward>("native_batch_norm"),
-    op<Pass::forward, &CpuKernels::forward_legit, &forward_legit>("_native_batch_norm_legit"),
-    op<Pass::forward, &CpuKernels::forward_no_stats, &forward_no_stats>(
-        "_native_batch_norm_legit.no_stats"),
-    op<Pass::gradient, &CpuKernels::backward, &backward>("native_batch_norm_backward")};
+    op<true, &CpuKernels::forward, &forward>("native_batch_norm"),
+    op<true, &CpuKernels::forward_legit, &forward_legit>("_native_batch_norm_legit"),
+    op<true, &CpuKernels::forward_no_stats, &forward_no_stats>("_native_batch_norm_legit.no_stats"),
+    op<false, &CpuKernels::backward, &backward>("native_batch_norm_backward")};
 
 }  // namespace
 

@@ -16,7 +16,7 @@ template <auto op>
 void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, op, [&](const auto&... arguments) {
     try {
-      write_results(values, op(arguments.get()...));
+      write_results(values, op(arguments...));
     } catch (const Unsupported& unsupported) {
       throw std::invalid_argument("onedsl's operators do not support " +
                                   std::string(unsupported.what()));
@@ -64,7 +64,7 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   inputs[Input::residual] = addend.data;
   Results<3> computed = compute_forward(source, inputs, {relu, clip}, epsilon, running);
   std::move(computed.begin(), computed.end(), results.begin());
-  log_call({Pass::forward, description(relu, residual.has_value()), nullptr}, src, weight, bias,
+  log_call({true, description(relu, residual.has_value()), nullptr}, src, weight, bias,
            running_mean, running_var);
   return results;
 }
@@ -88,7 +88,7 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
   inputs[Input::dst] = dst.data;
   Results<4> results = compute_backward(source, inputs, {relu, clip}, Statistics::batch, 0, true);
   if (!dst_tensor) results[3] = empty_vector(0);
-  log_call({Pass::gradient, description(relu, dst_tensor.has_value()), nullptr}, src, weight, bias);
+  log_call({false, description(relu, dst_tensor.has_value()), nullptr}, src, weight, bias);
   return results;
 }
 
