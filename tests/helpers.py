@@ -191,9 +191,13 @@ def run_python(
     environment: dict[str, str] | None = None,
     timeout: float = 120,
     cwd: str | Path | None = None,
+    status: int | None = 0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in a child process, from a folder without a source tree of onedsl."""
-    return subprocess.run(
+    """Run Python in a child process, from a folder without a source tree of onedsl.
+
+    Check its exit status, unless `status` is None.
+    """
+    child = subprocess.run(
         [sys.executable, *arguments],
         env=os.environ | (environment or {}),
         capture_output=True,
@@ -202,6 +206,8 @@ def run_python(
         cwd=cwd or os.path.dirname(sys.executable),
         check=False,
     )
+    assert status in (None, child.returncode), child.stdout[-5000:] + child.stderr[-5000:]
+    return child
 
 
 def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:

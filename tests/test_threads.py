@@ -48,8 +48,7 @@ def test_fewer_threads_than_openmp_was_asked_for(setting):
     name, _, value = setting.partition("=")
     arguments = [] if value else [name]
     environment = {"OMP_NUM_THREADS": "8"} | ({name: value} if value else {})
-    child = helpers.run_script("fewer_threads.py", *arguments, environment=environment)
-    assert child.returncode == 0, child.stderr
+    helpers.run_script("fewer_threads.py", *arguments, environment=environment)
 
 
 @pytest.fixture
@@ -103,5 +102,4 @@ def test_fork(backend, first):
     and afterwards in the parent.
     """
     child = helpers.run_script("fork.py", backend, first, timeout=60)
-    assert child.returncode == 0, child.stderr
     assert child.stdout == "done\n"

@@ -390,8 +390,7 @@ def test_failing_calls_leak_nothing():
 
 def test_interrupts_are_keyboard_interrupts():
     """Regression: Ctrl-C in a kernel was a RuntimeError."""
-    child = helpers.run_script("torch_interrupted.py")
-    assert (child.returncode, child.stderr) == (0, ""), child.stderr
+    assert helpers.run_script("torch_interrupted.py").stderr == ""
 
 
 # Memory of results
@@ -474,8 +473,7 @@ def test_all_threads_flush_subnormal_numbers_if_the_caller_does():
 
 
 def test_no_temporary_of_tensor_size():
-    child = helpers.run_script("torch_peak.py")
-    assert child.returncode == 0, child.stdout + child.stderr
+    helpers.run_script("torch_peak.py")
 
 
 # The run log
@@ -515,5 +513,5 @@ def test_an_interrupt_in_a_log_handler_is_raised_after_the_call():
 
 def test_without_pytorch_registration_is_an_error():
     code = "from onedsl import _core; _core.register_torch_ops()"
-    child = helpers.run_python("-c", code)
+    child = helpers.run_child(code, status=1)
     assert "RuntimeError: PyTorch must be imported first" in child.stderr

@@ -380,7 +380,6 @@ def test_a_late_rank_is_an_error_on_the_others(rank):
 @pytest.mark.slow
 def test_a_killed_rank_is_an_error_on_the_others():
     child = helpers.run_script("killed_ranks.py", "4", "0")
-    assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout.startswith("4 runs, 0 hangs")
 
 
