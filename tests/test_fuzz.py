@@ -17,8 +17,8 @@ def test_a_short_run():
     """Valid and invalid calls of every class; .ci/run makes more."""
     child = helpers.run_python(str(helpers.TESTS / "fuzz"), "--calls", "4000", timeout=300)
     assert child.stdout.startswith("4000 calls from seed 0 in ")
-    for outcome in ("direct", "in passes", "rejected"):
-        assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 200
+    for outcome in ("direct", "in passes", "in parts", "rejected"):
+        assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 150
     assert child.stdout.endswith("violations: 0\n")
 
 

@@ -11,7 +11,7 @@ from helpers import CAPS, capped
 
 # These tests run other programs or libraries, and cover no further kernels on older CPUs.
 EXCLUDED = [
-    "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "load", "process", "fuzz",
+    "isa", "cli", "cpp", "guard_pages", "examples", "bench*", "load", "process",
     "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
     "layers", "written_graphs", "random_graphs", "conversions",
 ]  # fmt: skip
