@@ -117,6 +117,9 @@ CAPS = [
 ]
 
 
+ON_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
 def capped(**caps: str) -> dict[str, str]:
     """Return a child's environment with these caps only, without those of this process."""
     empty = {

@@ -25,9 +25,6 @@ from onedsl.graph import Graph
 run = importlib.import_module("onedsl.cli.run")  # the package has the command of this name
 
 
-ON_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-
-
 def run_command(*arguments, **options):
     """Run a command in a separate process, without a terminal."""
     return helpers.run_python("-m", "onedsl", *arguments, **options)
@@ -181,7 +178,7 @@ def test_unsupported_by_onednn_has_status_3(tmp_path):
     op = onedsl.BatchNormTrainingBackward(1e-5)
     file.write_text(op.graph(onedsl.TensorSpec((2, 5, 5, 6), "bf16")).to_json())
     for more in ([], ["--repair"]):
-        child = run_command("run", str(file), *more, environment=ON_AVX2, status=3)
+        child = run_command("run", str(file), *more, environment=helpers.ON_AVX2, status=3)
         text = re.sub(r"\s+", " ", child.stdout)
         assert "no bf16 kernel for CPUs without avx512_core" in text
         assert text.endswith(" UNSUPPORTED ")
@@ -398,7 +395,7 @@ def test_explain_onednn():
 
 def test_explain_unsupported_by_onednn():
     options = ("--dtype", "bf16", "--backend", "onednn")
-    child = run_command("explain", "4x8", *options, environment=ON_AVX2, status=3)
+    child = run_command("explain", "4x8", *options, environment=helpers.ON_AVX2, status=3)
     assert re.search("^runs +nothing: oneDNN ", child.stdout, re.MULTILINE)
     assert "has no bf16 kernel for CPUs without avx512_core" in re.sub(r"\s+", " ", child.stdout)
 

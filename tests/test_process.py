@@ -35,15 +35,6 @@ def test_forks_while_threads_run(backend, times):
     assert child.stdout == f"{times} forks, 0 hangs\n"
 
 
-@pytest.mark.parametrize("shapes", ["1", "1000"])
-def test_rejected_calls_do_not_leak(shapes):
-    """Regression: oneDNN leaks about 6 KiB whenever it rejects an op."""
-    child = helpers.run_script(
-        "rejected_calls.py", "1000", shapes, environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    )
-    assert int(child.stdout) < 1 << 20
-
-
 def test_calls_in_little_memory():
     environment = {"OMP_NUM_THREADS": "2", "MALLOC_ARENA_MAX": "1"}
     child = helpers.run_script("calls_in_little_memory.py", environment=environment)
@@ -72,14 +63,6 @@ def test_many_threads(backend, times):
     assert child.stdout == f"{16 * times} calls, 0 with other bits\n"
 
 
-def test_graphs_of_ever_new_shapes_are_kept_in_bounded_memory():
-    """OneDNN holds some 90 KiB for each graph: 90 MB if all were kept."""
-    child = helpers.run_script(
-        "ever_new_shapes.py", "1000", environment={"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
-    )
-    assert all(int(growth) < 30 << 20 for growth in child.stdout.split()), child.stdout
-
-
 @backends
 @default_and_slow(30, 100)
 def test_keyboard_interrupts_during_calls(backend, times):
@@ -87,8 +70,20 @@ def test_keyboard_interrupts_during_calls(backend, times):
     assert child.stdout == f"{times} interrupts\n"
 
 
-@pytest.mark.usefixtures("passive_waiting")
-@default_and_slow(5000, 30000)
-def test_calls_do_not_grow_the_process(times):
-    child = helpers.run_script("flat_memory.py", str(times))
-    assert int(child.stdout) < 1 << 20
+# oneDNN leaks about 6 KiB whenever it rejects an op, and holds some 90 KiB for each graph.
+ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
+PASSIVE = {"OMP_WAIT_POLICY": "passive"}
+GROWTH = [
+    ("rejected 1000 1", 1 << 20, helpers.ON_AVX2),
+    ("rejected 1000 1000", 1 << 20, helpers.ON_AVX2),
+    ("new 1000", 30 << 20, ONE_THREAD),
+    ("all 5000", 1 << 20, PASSIVE),
+    pytest.param("all 30000", 1 << 20, PASSIVE, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("arguments", "limit", "environment"), GROWTH)
+def test_calls_do_not_grow_the_process(arguments, limit, environment):
+    """Regression: oneDNN was asked again after it rejected an op."""
+    child = helpers.run_script("memory_growth.py", *arguments.split(), environment=environment)
+    assert max(map(int, child.stdout.split())) < limit, child.stdout
