@@ -117,6 +117,8 @@ CAPS = [
 ]
 
 
+# Waiting threads sleep: for more threads than cores.
+PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 ON_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 

@@ -41,25 +41,11 @@ def test_calls_in_little_memory():
     assert child.stdout == "MemoryError\n" * 2
 
 
-@pytest.fixture
-def passive_waiting(monkeypatch):
-    """Let waiting threads sleep: these tests use more threads than cores."""
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-
-
-@pytest.mark.usefixtures("passive_waiting")
-@default_and_slow(100, 1000)
-def test_bits_of_random_problems(times):
-    """They do not depend on the number of threads, addresses, or running in place."""
-    child = helpers.run_script("same_bits.py", str(times), timeout=300)
-    assert child.stdout == f"{times} problems, 0 with other bits\n"
-
-
 @pytest.mark.parametrize("backend", ["native", "onednn", "graph"])
-@pytest.mark.usefixtures("passive_waiting")
 @default_and_slow(10, 60)
 def test_many_threads(backend, times):
-    child = helpers.run_script("many_threads.py", backend, "16", str(times), timeout=300)
+    options = {"environment": helpers.PASSIVE, "timeout": 300}
+    child = helpers.run_script("many_threads.py", backend, "16", str(times), **options)
     assert child.stdout == f"{16 * times} calls, 0 with other bits\n"
 
 
@@ -72,13 +58,12 @@ def test_keyboard_interrupts_during_calls(backend, times):
 
 # oneDNN leaks about 6 KiB whenever it rejects an op, and holds some 90 KiB for each graph.
 ONE_THREAD = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
-PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 GROWTH = [
     ("rejected 1000 1", 1 << 20, helpers.ON_AVX2),
     ("rejected 1000 1000", 1 << 20, helpers.ON_AVX2),
     ("new 1000", 30 << 20, ONE_THREAD),
-    ("all 5000", 1 << 20, PASSIVE),
-    pytest.param("all 30000", 1 << 20, PASSIVE, marks=pytest.mark.slow),
+    ("all 5000", 1 << 20, helpers.PASSIVE),
+    pytest.param("all 30000", 1 << 20, helpers.PASSIVE, marks=pytest.mark.slow),
 ]
 
 

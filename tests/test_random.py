@@ -1,0 +1,53 @@
+"""Random calls and graphs, in child processes. test_fuzz.py has the fuzzer."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+import helpers
+import pytest
+from helpers import PASSIVE, capped
+
+# The best instruction set of this CPU, and those of older CPUs.
+CAPS_AND_CALLS = [
+    ("DEFAULT", 2000),
+    *(
+        pytest.param(cap, 10_000, marks=pytest.mark.isa_caps)
+        for cap in ("DEFAULT", "AVX512_CORE", "AVX2", "SSE41")
+    ),
+]
+
+
+@pytest.mark.parametrize(("cap", "calls"), CAPS_AND_CALLS)
+def test_kernels_access_nothing_beyond_an_array(cap, calls):
+    environment = capped(ONEDSL_MAX_CPU_ISA=cap, **PASSIVE)
+    child = helpers.run_script(
+        "guard_pages.py", str(calls), environment=environment, timeout=600, status=None
+    )
+    last = child.stdout.splitlines()[-1] if child.stdout else "no run"
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        pytest.fail(f"{name}: memory beyond an array was accessed in {last}", pytrace=False)
+    assert child.returncode == 0, f"in {last}:\n{child.stderr}"
+    assert last == "done"
+
+
+@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_bits_of_random_problems(times):
+    """They do not depend on the number of threads, addresses, or running in place."""
+    child = helpers.run_script("same_bits.py", str(times), environment=PASSIVE, timeout=300)
+    assert child.stdout == f"{times} problems, 0 with other bits\n"
+
+
+def test_random_graphs():
+    child = helpers.run_script("random_graphs.py", "400")
+    # Half of the graphs are bf16, which oneDNN refuses without AVX-512.
+    fewest_right = 150 if helpers.missing_isa("bf16") is None else 75
+    for how in ("written", "repaired"):
+        pattern = rf"{how}: (\d+) right, .*, (\d+) refused, (\d+) not judged"
+        counts = re.search(pattern, child.stdout)
+        assert counts
+        assert int(counts[1]) > fewest_right
+        assert int(counts[2]) > 100
+        assert int(counts[3]) < 20
