@@ -9,7 +9,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -261,6 +261,14 @@ def operations_of_runs(part: str) -> Iterator[list[str]]:
             yield seen
     finally:
         logging.getLogger("onedsl").removeHandler(handler)
+
+
+def drawn(draw: Callable[[Path], object], folder: Path, **settings: Any) -> str:
+    """Draw a picture with matplotlib, and return it as SVG, in which texts are readable."""
+    mpl = pytest.importorskip("matplotlib")
+    with mpl.rc_context({"svg.fonttype": "none"} | settings):
+        draw(folder / "drawing.svg")
+    return (folder / "drawing.svg").read_text()
 
 
 def operator_of(text: str) -> onedsl.BatchNormTrainingBackward:

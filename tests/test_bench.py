@@ -12,7 +12,6 @@ import statistics
 import time
 
 import helpers
-import matplotlib as mpl
 import numpy as np
 import pytest
 from rich.console import Console
@@ -254,10 +253,8 @@ def test_ncx_over_nxc_is_in_the_row_of_ncx():
 
 def texts_of_picture(tmp_path, rows):
     """Draw rows and return the texts in the picture."""
-    picture = tmp_path / "picture.svg"
-    with mpl.rc_context({"svg.fonttype": "none"}):
-        draw(picture, rows, *titles(rows))
-    return re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())
+    picture = helpers.drawn(lambda path: draw(path, rows, *titles(rows)), tmp_path)
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture)
 
 
 def test_table_and_picture_have_only_what_ran(tmp_path):
@@ -286,7 +283,7 @@ def test_the_picture_names_layers_and_implementations(tmp_path):
         assert label in texts
     assert "Layers (N, X, C): w. Geometric means." in texts
     assert 4 <= len([text for text in texts if text.endswith("%") and text[:-1].isdigit()]) <= 16
-    picture = (tmp_path / "picture.svg").read_text()
+    picture = (tmp_path / "drawing.svg").read_text()
     for color, extra in (("#0072b2", 0), ("#d55e00", 1), ("#8a8a8a", 0)):
         marks = [line for line in picture.splitlines() if "<use " in line and color in line.lower()]
         assert len(marks) == 4 + extra + 1, "one for each large row and one in the legend"
