@@ -5,7 +5,9 @@ from __future__ import annotations
 import decimal
 import fractions
 import functools
+import itertools
 import math
+import re
 import types
 from collections.abc import Callable
 
@@ -153,26 +155,29 @@ def test_statistics_of_the_other_format(data_format):
         Op(EPSILON, data_format)(*other)
 
 
-@pytest.mark.parametrize("data", [*helpers.NUMPY, "f64"])
-@pytest.mark.parametrize("stats", [*helpers.NUMPY, "f64"])
+DTYPES_AND_F64 = helpers.NUMPY | {"f64": np.dtype("f8")}
+UNSUPPORTED_TYPES = sorted({*itertools.product(DTYPES_AND_F64, repeat=2)} - {*helpers.TYPES})
+
+
+@pytest.mark.parametrize(("data", "stats"), UNSUPPORTED_TYPES)
 def test_dtype_pairs_outside_the_table(data, stats):
-    if (data, stats) in helpers.TYPES:
-        return
     allowed, got = ("f32 or bf16" if data == "bf16" else "f32"), stats.replace("f64", "float64")
     error = f"mean must be {allowed} where src is {data}, got {got}"
     if data == "f64":
         error = "src must be f32, bf16 or f16, got float64"
-    dtypes = helpers.NUMPY | {"f64": np.dtype("f8")}
     kinds = [data] * 2 + [stats] * 3
     inputs = [
-        a.astype(dtypes[kind])
+        a.astype(DTYPES_AND_F64[kind])
         for a, kind in zip(testing.random_problem((4, 3)), kinds, strict=True)
     ]
     with pytest.raises(TypeError, match=error):
         Op(EPSILON)(*inputs)
     if "f64" not in kinds:
-        with pytest.raises(TypeError, match=error.replace("mean", "stats_dtype")):
+        error = error.replace("mean", "stats_dtype")
+        with pytest.raises(TypeError, match=error):
             Op(EPSILON).graph(onedsl.TensorSpec((4, 3), data), stats_dtype=stats)
+        with pytest.raises(TypeError, match=error.replace("src", "dtype")):
+            onedsl.capabilities().runs_in_onednn(data, stats)
 
 
 OUT = [f"out.{name}" for name in onedsl.BatchNormGradients._fields]
@@ -281,16 +286,20 @@ class TestOut:
                 message = f"{name} must not overlap {other}"
                 check_error(caller(backend), inputs, ValueError, [message], out=out)
 
-    def test_strided_src_overlaps_out(self):
-        """The overlap is checked with the caller's src, not with its dense copy."""
+    @pytest.mark.parametrize("name", ["src", "diff_dst"])
+    def test_strided_inputs_overlap_out(self, name):
+        """The overlap is checked with the caller's array, not with its dense copy.
+
+        A strided diff_dst that begins where out begins is not the in-place run: later elements
+        would be overwritten before they are read.
+        """
         problem = base()
         memory = np.zeros((*SHAPE[:-1], 16), "f4")
-        src = memory[..., :8]
-        src[...] = problem.src
+        strided = memory[..., :8]
+        strided[...] = getattr(problem, name)
         out = self.with_diff_src(memory.reshape(-1)[: problem.src.size].reshape(SHAPE))
-        inputs = problem._replace(src=src)
-        fragment = "out.diff_src must not overlap src"
-        self.check(out, ValueError, fragment, inputs=inputs)
+        inputs = problem._replace(**{name: strided})
+        self.check(out, ValueError, f"out.diff_src must not overlap {name}", inputs=inputs)
 
     def test_interleaved_memory_does_not_overlap(self):
         """Regression: memory between the rows of a strided src counted as src's."""
@@ -326,45 +335,50 @@ def test_inputs_may_be_the_same_read_only_array():
     testing.assert_close(got, expected)
 
 
-class TestEpsilon:
-    @pytest.mark.parametrize(
-        "epsilon",
-        [0, -0.0, -1e-5, math.nan, math.inf, -math.inf, 1e-50, 1e39, 10**400,
-         fractions.Fraction(10**400)],
-        ids=lambda epsilon: str(epsilon)[:9],
-    )  # fmt: skip
-    def test_invalid_number(self, epsilon):
-        with pytest.raises(ValueError, match="epsilon must be positive and finite in float32, got"):
-            Op(epsilon)
+OUT_OF_FLOAT32 = [0, -0.0, -1e-5, math.nan, math.inf, -math.inf, 1e-50, 1e39, 10**400]
+OUT_OF_FLOAT32 += [fractions.Fraction(10**400)]
+NOT_NUMBERS = [True, np.True_, "1e-5", 1e-5 + 0j, [1e-5], np.array([1e-5])]
+NOT_NUMBERS += [decimal.Decimal("1e-5")]
 
-    @pytest.mark.parametrize(
-        "epsilon",
-        [True, np.True_, "1e-5", None, 1e-5 + 0j, [1e-5], np.array([1e-5]),
-         decimal.Decimal("1e-5")],
-        ids=repr,
-    )  # fmt: skip
-    def test_not_a_number(self, epsilon):
-        with pytest.raises(TypeError) as caught:
-            Op(epsilon)
-        assert str(caught.value).startswith(f"epsilon must be a number, got {epsilon!r}")
 
-    @pytest.mark.parametrize(
-        "epsilon", [1, 1e-5, np.float32(1e-5), np.float64(1e-5), np.float16(1e-3), np.int8(1),
-                    fractions.Fraction(1, 2), 1e-45, 3e38],
-    )  # fmt: skip
-    def test_valid(self, epsilon):
-        op = Op(epsilon)
-        assert type(op.epsilon) is float
-        assert op.epsilon == epsilon
+@pytest.mark.parametrize(
+    ("name", "requirement", "numbers", "others"),
+    [
+        ("epsilon", "positive and finite in float32", OUT_OF_FLOAT32, [*NOT_NUMBERS, None]),
+        ("momentum", "from 0 to 1", [1.5, -1e-5, math.nan, 10**400], NOT_NUMBERS),
+        ("clip", "positive and finite in float32, or None", OUT_OF_FLOAT32, NOT_NUMBERS),
+    ],
+)
+def test_invalid_numbers(name, requirement, numbers, others):
+    for cls in (Op, onedsl.BatchNormReLUForwardTraining):
+        if hasattr(cls, name):
+            for value in numbers:
+                with pytest.raises(ValueError, match=f"^{name} must be {requirement}, got "):
+                    cls(**{"epsilon": 1, name: value})
+            for value in others:
+                message = re.escape(f"{name} must be a number, got {value!r}")
+                with pytest.raises(TypeError, match=f"^{message}"):
+                    cls(**{"epsilon": 1, name: value})
 
-    @pytest.mark.parametrize(("bound", "inside"), [(2.0**-150, 1.0), (2.0**128 - 2.0**103, 0.0)])
-    def test_bounds_are_those_of_float32(self, bound, inside):
-        with np.errstate(over="ignore", under="ignore"):
-            assert np.float32(bound) in (0, np.inf)
-            assert np.float32(np.nextafter(bound, inside)) not in (0, np.inf)
-        with pytest.raises(ValueError, match="epsilon must be positive and finite in float32"):
-            Op(bound)
-        Op(np.nextafter(bound, inside))
+
+@pytest.mark.parametrize(
+    "epsilon", [1, 1e-5, np.float32(1e-5), np.float64(1e-5), np.float16(1e-3), np.int8(1),
+                fractions.Fraction(1, 2), 1e-45, 3e38],
+)  # fmt: skip
+def test_valid_epsilon(epsilon):
+    op = Op(epsilon)
+    assert type(op.epsilon) is float
+    assert op.epsilon == epsilon
+
+
+@pytest.mark.parametrize(("bound", "inside"), [(2.0**-150, 1.0), (2.0**128 - 2.0**103, 0.0)])
+def test_bounds_of_epsilon_are_those_of_float32(bound, inside):
+    with np.errstate(over="ignore", under="ignore"):
+        assert np.float32(bound) in (0, np.inf)
+        assert np.float32(np.nextafter(bound, inside)) not in (0, np.inf)
+    with pytest.raises(ValueError, match="epsilon must be positive and finite in float32"):
+        Op(bound)
+    Op(np.nextafter(bound, inside))
 
 
 @pytest.mark.parametrize("value", ["nxc", "NHWC", "", None, 1, [], {}, b"NXC", "NXC "], ids=repr)

@@ -283,29 +283,6 @@ def test_statistics_that_are_not_finite(value):
         assert np.array_equal(np.isfinite(got.dst), finite)
 
 
-@pytest.mark.parametrize(
-    ("attributes", "error", "message"),
-    [
-        ({"momentum": 1.5}, ValueError, "momentum must be from 0 to 1, got 1.5"),
-        ({"momentum": float("nan")}, ValueError, "momentum must be from 0 to 1"),
-        ({"momentum": "a"}, TypeError, "momentum must be a number, got 'a'"),
-        ({"momentum": True}, TypeError, "momentum must be a number, got True"),
-        ({"clip": 0}, ValueError, "clip must be positive and finite in float32, or None"),
-        (
-            {"clip": float("inf")},
-            ValueError,
-            "clip must be positive and finite in float32, or None",
-        ),
-        ({"clip": 1e39}, ValueError, "clip must be positive and finite in float32, or None, got"),
-        ({"clip": 1e-50}, ValueError, "clip must be positive and finite in float32, or None, got"),
-        ({"clip": 1j}, TypeError, "clip must be a number"),
-    ],
-)
-def test_invalid_attributes(attributes, error, message):
-    with pytest.raises(error, match=message):
-        onedsl.BatchNormReLUForwardTraining(EPSILON, **attributes)
-
-
 def test_inputs_that_belong_together():
     inputs = Inputs((4, 16, (5, 5)))
     src, mean, variance, gamma, beta = inputs.forward
