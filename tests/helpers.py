@@ -191,28 +191,27 @@ def outputs_like(problem: testing.Problem, sums: bool = True, offset: int = 0) -
     return Guarded(problem.src, problem.mean, problem.mean, offset=offset)
 
 
-def run_python(
-    *arguments: str,
-    environment: dict[str, str] | None = None,
-    timeout: float = 120,
-    cwd: str | Path | None = None,
-    status: int | None = 0,
+def run_program(
+    *command: str | Path, status: int | None = 0, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in a child process, from a folder without a source tree of onedsl.
-
-    Check its exit status, unless `status` is None.
-    """
+    """Run a program, and check its exit status, unless `status` is None."""
     child = subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | (environment or {}),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=cwd or os.path.dirname(sys.executable),
+        [str(word) for word in command],
         check=False,
+        **{"capture_output": True, "text": True, "timeout": 300} | options,
     )
-    assert status in (None, child.returncode), child.stdout[-5000:] + child.stderr[-5000:]
+    output = f"{child.stdout}"[-5000:] + f"{child.stderr}"[-5000:]
+    assert status in (None, child.returncode), f"{command}: {output}"
     return child
+
+
+def run_python(
+    *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a child process, from a folder without a source tree of onedsl."""
+    options = {"timeout": 120, "cwd": os.path.dirname(sys.executable)} | options
+    environment = os.environ | (environment or {})
+    return run_program(sys.executable, *arguments, env=environment, **options)
 
 
 def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -227,9 +226,7 @@ def check_types(
     package = Path(onedsl.__file__).parents[1]
     # An installed package is found without MYPYPATH.
     path = {} if package.name == "site-packages" else {"MYPYPATH": str(package)}
-    return run_python(
-        "-m", tool, *map(str, arguments), environment=path | (environment or {}), timeout=300
-    )
+    return run_python("-m", tool, *arguments, environment=path | (environment or {}), timeout=300)
 
 
 def run_script(
@@ -240,7 +237,7 @@ def run_script(
 ) -> subprocess.CompletedProcess[str]:
     """Run a file of programs/, which may import helpers."""
     environment = {"PYTHONPATH": str(TESTS)} | (environment or {})
-    return run_python(str(PROGRAMS / name), *arguments, environment=environment, **options)
+    return run_python(PROGRAMS / name, *arguments, environment=environment, **options)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 import types
 from fractions import Fraction
@@ -29,7 +28,7 @@ def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0, tim
     child = helpers.run_python(
         *launcher,
         *([] if launcher else ["-W", "error::UserWarning:__main__"]),
-        str(EXAMPLES / name),
+        EXAMPLES / name,
         *map(str, arguments),
         environment={
             **ENVIRONMENT,
@@ -293,17 +292,11 @@ def test_mpi(tmp_path, processes, images):
     folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     mpiexec = shutil.which("mpiexec", path=folders)
     assert mpiexec is not None, "mpi4py is installed, but mpiexec is not"
-    child = subprocess.run(
-        [
-            *(mpiexec, "-n", str(processes), sys.executable, str(EXAMPLES / "mpi.py")),
-            *("--images", str(images), "--save", "results.npz"),
-        ],
+    child = helpers.run_program(
+        *(mpiexec, "-n", str(processes), sys.executable, EXAMPLES / "mpi.py"),
+        *("--images", str(images), "--save", "results.npz"),
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
     )
     assert f"{processes} processes, {images * 14 * 14} elements per channel" in child.stdout
     results = np.load(tmp_path / "results.npz")

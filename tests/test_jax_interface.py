@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
 import helpers
 import numpy as np
@@ -38,11 +37,8 @@ def test_interface_equals_the_header_of_xla():
     compiler = shutil.which("c++") or shutil.which("g++")
     assert compiler, "the tests need a C++ compiler, as the README describes"
     source = helpers.TESTS / "programs" / "xla_interface.cpp"
-    done = subprocess.run(
-        [compiler, "-std=c++17", "-fsyntax-only", "-isystem", jax.ffi.include_dir(), source],
-        check=False, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    options = ("-std=c++17", "-fsyntax-only", "-isystem", jax.ffi.include_dir())
+    helpers.run_program(compiler, *options, source)
 
 
 def call(target=BACKWARD, inputs=None, results=None, **changes):

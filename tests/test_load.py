@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -146,9 +145,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in
 def preloaded(source, tmp_path):
     """Return the environment of a process that loads a C file of programs/ before oneDNN."""
     fake = tmp_path / "libengine.so"
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source], check=True
-    )
+    helpers.run_program(COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source)
     return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
 
 
