@@ -53,9 +53,9 @@ def gradient(problem: testing.Problem, data_format: str) -> Setup:
 
 def forward(problem: testing.Problem, data_format: str) -> Setup:
     op = onedsl.BatchNormForwardTraining(EPSILON, 0.9, data_format)
-    src, _, mean, variance, gamma = problem
-    inputs = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": mean}
-    return Setup(op, inputs, ("src",), ("src",))
+    names = ("src", "mean", "variance", "gamma", "beta")
+    values = helpers.values_of(problem)
+    return Setup(op, {name: values[name] for name in names}, ("src",), ("src",))
 
 
 operators = pytest.mark.parametrize("make", [gradient, forward])

@@ -284,27 +284,14 @@ def test_graphs_of_several_ops(name, shape, repaired):
         with pytest.raises(onedsl.UnsupportedError, match="fewer than 4 dimensions"):
             graph.compile()
         return
-    problem = testing.random_problem(shape)
-    beta = problem.mean / 4
-    forward = onedsl.BatchNormReLUForwardTraining(1e-5, clip=op.clip)
-    affine = (problem.mean, problem.variance, problem.gamma, beta)
-    residual = problem.diff_dst if options else None
-    result = forward(problem.src, *affine, residual)
-    if name in ("relu", "addition"):
-        expected = result
-        arrays = dict(zip(("mean", "variance", "gamma", "beta"), affine, strict=True))
-        arrays |= {"residual": residual} if options else {}
+    values = helpers.values_of(testing.random_problem(shape))
+    arrays = {name: values[name] for name in graph.inputs}
+    if "diff_dst" in arrays:
+        expected = op(**arrays, beta=values["beta"], **options)
     else:
-        statistics = result.batch_mean, result.batch_variance
-        expected = op(
-            problem.src, problem.diff_dst, *statistics, *affine[2:], result.dst, **options
-        )
-        arrays = {"mean": statistics[0], "variance": statistics[1], "gamma": problem.gamma}
-        arrays |= {"diff_dst": problem.diff_dst, "dst": result.dst}
-    arrays["src"] = problem.src
-    assert set(graph.inputs) == set(arrays)
+        expected = op(**arrays)
+    computed = {name: array for name, array in expected._asdict().items() if array is not None}
     got = graph.compile()(**arrays)
-    computed = {k: v for k, v in expected._asdict().items() if v is not None}
     assert set(got) == set(computed)
     for output, array in got.items():
         assert testing.relative_l2(array, computed[output]) < 3e-6

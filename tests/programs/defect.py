@@ -12,7 +12,7 @@ import signal
 import sys
 
 import numpy as np
-from helpers import with_tensors
+from helpers import values_of, with_tensors
 
 import onedsl
 from onedsl import _core, testing
@@ -62,7 +62,7 @@ def arrays_of(graph):
     statistics = op.inputs[-1].dtype
     options = {"data_format": op.data_format}
     problem = testing.random_problem(src.shape, src.dtype, statistics, **options)
-    values = problem._asdict() | {"beta": problem.mean}
+    values = values_of(problem)
     inputs = {name: new_array(tensor) for name, tensor in graph.inputs.items()}
     for name, array in inputs.items():
         array[...] = values[name]
