@@ -169,21 +169,11 @@ def test_relu_of_special_values(clip, data_format, dtype):
 
 
 @backends
-@formats
-def test_in_place_and_out(data_format, backend):
-    inputs = Inputs((4, 16, (5, 5)), data_format=data_format)
-    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, data_format, clip=2.0)
-    expected = op(*inputs.forward, inputs.residual, backend=backend)
-    guarded = helpers.Guarded(inputs.src, *[inputs.mean] * 4)
-    out = onedsl.BatchNormForward(*guarded.buffers)
-    for given in (inputs.src, out.dst):
-        guarded.buffers[0][...] = inputs.src
-        arguments = given, *inputs.forward[1:], inputs.residual
-        assert op(*arguments, out=out, backend=backend) is out
-        guarded.check_walls()
-        assert all(map(np.array_equal, out, expected))
+def test_out_may_be_src_and_not_residual(backend):
+    inputs = Inputs((4, 16, (5, 5)))
+    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM)
+    out = onedsl.BatchNormForward(inputs.residual, *np.empty((4, 16), np.float32))
     with pytest.raises(ValueError, match=r"out\.dst must not overlap residual. It may be src"):
-        out = out._replace(dst=inputs.residual)
         op(*inputs.forward, inputs.residual, out=out, backend=backend)
 
 

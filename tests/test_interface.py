@@ -232,15 +232,6 @@ class TestTensorSpec:
                 onedsl.TensorSpec.of(odd)
 
 
-class TestGradients:
-    def test_named_tuple(self):
-        assert onedsl.BatchNormGradients._fields == ("diff_src", "diff_gamma", "diff_beta")
-        assert onedsl.BatchNormGradients(1) == (1, None, None)
-        diff_src, diff_gamma, diff_beta = Op(EPSILON)(*helpers.case((9, 3), "f32", "f32", "NXC")[0])
-        assert diff_src.shape == (9, 3)
-        assert diff_gamma.shape == diff_beta.shape == (3,)
-
-
 class TestErrors:
     def test_hierarchy(self):
         assert issubclass(onedsl.OneDNNError, RuntimeError)
