@@ -155,8 +155,14 @@ def unaligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+def in_record(array: np.ndarray) -> np.ndarray:
+    """Copy to a field of a packed record: strides are no multiples of the item size."""
+    records = np.zeros(array.shape, [("pad", "u1"), ("value", array.dtype)])
+    records["value"] = array
+    return records["value"]
+
+
 GUARD = 256
-_PATTERN = 0xA5
 
 
 class Guarded:
@@ -164,30 +170,28 @@ class Guarded:
 
     def __init__(self, *likes: np.ndarray, offset: int = 0) -> None:
         """Allocate a buffer like each array, `offset` items after an aligned address."""
-        self._walls: list[tuple[np.ndarray, int, int]] = []
         self.buffers: list[np.ndarray] = []
+        self._memory: list[tuple[np.ndarray, np.ndarray]] = []  # with a copy
         for like in likes:
             assert onedsl.TensorSpec.of(like), "outputs must be dense"
-            before = GUARD + offset * like.itemsize
-            raw = np.full(before + like.nbytes + GUARD, _PATTERN, np.uint8)
-            flat = raw[before : before + like.nbytes].view(like.dtype)
+            raw = np.full(2 * GUARD + offset * like.itemsize + like.nbytes, 0xA5, np.uint8)
+            flat = raw[GUARD + offset * like.itemsize : -GUARD].view(like.dtype)
             flat[...] = np.nan
-            buffer = np.lib.stride_tricks.as_strided(flat, like.shape, like.strides)
-            self._walls.append((raw, before, before + like.nbytes))
-            self.buffers.append(buffer)
-        self._before = [raw.copy() for raw, _, _ in self._walls]
+            self.buffers.append(np.lib.stride_tricks.as_strided(flat, like.shape, like.strides))
+            self._memory.append((raw, raw.copy()))
 
     @property
     def out(self) -> onedsl.BatchNormGradients:
         return onedsl.BatchNormGradients(*self.buffers)
 
     def check_walls(self) -> None:
-        for raw, start, stop in self._walls:
-            assert (raw[:start] == _PATTERN).all(), "bytes before an output were written"
-            assert (raw[stop:] == _PATTERN).all(), "bytes after an output were written"
+        for (raw, before), buffer in zip(self._memory, self.buffers, strict=True):
+            start, stop = len(raw) - GUARD - buffer.nbytes, len(raw) - GUARD
+            assert np.array_equal(raw[:start], before[:start]), "bytes before an output changed"
+            assert np.array_equal(raw[stop:], before[stop:]), "bytes after an output changed"
 
     def check_untouched(self) -> None:
-        for (raw, _, _), before in zip(self._walls, self._before, strict=True):
+        for raw, before in self._memory:
             assert np.array_equal(raw, before), "an output was written"
 
 

@@ -83,18 +83,11 @@ def sliced(a):
     return wide[::2, ..., 1:-2]
 
 
-def in_record(a):
-    """A field of a packed record: strides are no multiples of the item size."""
-    records = np.zeros(a.shape, [("pad", "u1"), ("value", a.dtype)])
-    records["value"] = a
-    return records["value"]
-
-
 STRIDED = {
     "slices": sliced,
     "negative": lambda a: np.ascontiguousarray(a[::-1, :, ::-1])[::-1, :, ::-1],
     "unaligned": unaligned,
-    "record_field": in_record,
+    "record_field": helpers.in_record,
     "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
     "other_order": lambda a: in_order(a, (0, 2, 3, 1)),  # of diff_dst than of src
 }
