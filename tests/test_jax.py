@@ -43,6 +43,10 @@ variants = pytest.mark.parametrize(
 )
 
 
+layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+backward = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
+
+
 def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
     shape = helpers.shape_of(data_format, 3, 8, spatial)
     return testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
@@ -71,7 +75,7 @@ def test_backward(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
 
 def test_backward_equals_the_numpy_call_bitwise():
     problem = problem_of()
-    got = onedsl.jax.batch_norm_backward(*problem, epsilon=EPSILON)
+    got = backward(*problem)
     for a, b in zip(got, onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -134,7 +138,6 @@ def test_each_result_has_its_gradient(used):
         result = layer(src)[index]
         return (result * jnp.arange(result.size, dtype=result.dtype).reshape(result.shape)).sum()
 
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     got = jax.grad(functools.partial(loss, layer))(jnp.asarray(problem.src))
     wanted = in_float64(jax.grad(functools.partial(loss, composed)), problem.src)
     assert_close(got, wanted, 2e-6)
@@ -143,8 +146,8 @@ def test_each_result_has_its_gradient(used):
 def test_unused_statistics_add_no_pass():
     """The compiled gradient contains only the custom call, if the loss depends on dst alone."""
     src = jnp.asarray(problem_of().src)
-    _, backward = jax.vjp(lambda src: onedsl.jax.batch_norm(src, epsilon=EPSILON)[0], src)
-    program = jax.jit(backward).lower(src).as_text()
+    _, gradient = jax.vjp(lambda src: layer(src)[0], src)
+    program = jax.jit(gradient).lower(src).as_text()
     assert program.count("stablehlo.custom_call @onedsl_batch_norm_training_backward") == 1
     assert "stablehlo.add" not in program
     assert "stablehlo.subtract" not in program
@@ -185,7 +188,6 @@ def test_vmap_of_a_gradient():
 
         return jax.vmap(jax.grad(loss, (0, 1)), in_axes=(0, None))
 
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     got = grad(layer)(*arrays(batch, problem.gamma))
     assert_close(got, in_float64(grad(composed), batch, problem.gamma), 4e-6)
 
@@ -226,7 +228,6 @@ def test_higher_derivatives(mode, order, with_gamma, tolerance):
 
 def test_forward_mode_of_a_layer_raises():
     src = jnp.asarray(problem_of().src)
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     with pytest.raises(TypeError, match=r"forward-mode autodiff .* custom_vjp"):
         jax.jvp(layer, (src,), (src,))
 
@@ -282,8 +283,7 @@ def test_parameters_of_16_bits_are_converted(src, parameter):
             assert a.dtype == helpers.NUMPY[parameter]
             assert (a == b.astype(a.dtype)).all()
     inputs = *problem[:4], half[0]
-    got = onedsl.jax.batch_norm_backward(*inputs, epsilon=EPSILON)
-    wanted = onedsl.jax.batch_norm_backward(*inputs[:4], half[0].astype("f4"), epsilon=EPSILON)
+    got, wanted = backward(*inputs), backward(*inputs[:4], half[0].astype("f4"))
     assert all((a == b).all() for a, b in zip(got, wanted, strict=True))
 
 
@@ -313,15 +313,14 @@ def test_deleted_arrays_are_rejected():
 
 def test_backward_rejects_invalid_arguments():
     problem = problem_of()
-    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
     with pytest.raises(ValueError, match="diff_dst must have src's shape"):
-        jax.jit(call)(problem.src, problem.diff_dst[:1], *problem[2:])
+        jax.jit(backward)(problem.src, problem.diff_dst[:1], *problem[2:])
     with pytest.raises(TypeError, match=r"mean must be f32 where src is f32, .*bf16"):
-        call(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
+        backward(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
     with pytest.raises(ValueError, match="statistics must be"):
-        call(*problem, statistics=True)
+        backward(*problem, statistics=True)
     with enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
-        jax.jit(call)(problem.src.astype("f8"), *problem[1:])
+        jax.jit(backward)(problem.src.astype("f8"), *problem[1:])
 
 
 def test_another_device(monkeypatch):
@@ -337,11 +336,10 @@ def test_another_device(monkeypatch):
 @jits
 def test_empty_tensors(shape, wrap):
     problem = testing.random_problem(shape)
-    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
-    got = wrap(call)(*arrays(*problem))
+    got = wrap(backward)(*arrays(*problem))
     assert [a.shape for a in got] == [shape, (shape[-1],), (shape[-1],)]
     assert all((np.asarray(a) == 0).all() for a in got)
-    dst, mean, _ = wrap(functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON))(problem.src)
+    dst, mean, _ = wrap(layer)(problem.src)
     assert dst.shape == shape
     assert (np.asarray(mean) == 0).all()
 
@@ -363,8 +361,7 @@ def test_derivatives_of_empty_tensors(shape):
 def test_no_tensor_is_copied():
     """The compiled program consists of the call, its parameters and its results."""
     problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
-    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
-    program = jax.jit(call).lower(*problem).compile().as_text()
+    program = jax.jit(backward).lower(*problem).compile().as_text()
     operations = set(re.findall(r"^ .* = .*? ([a-z-]+)\(", program, re.MULTILINE))
     assert operations - {"get-tuple-element", "tuple"} == {"parameter", "custom-call"}
 
@@ -378,7 +375,6 @@ def test_in_a_scan_and_a_checkpoint():
 
         return (jax.lax.scan(step, src, length=3)[0] ** 2).sum()
 
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     got = jax.jit(jax.grad(functools.partial(loss, layer)))(problem.src)
     wanted = in_float64(jax.grad(functools.partial(loss, composed)), problem.src)
     assert_close(got, wanted, 4e-6)
