@@ -56,6 +56,19 @@ def relative_error(ours, exact):
     return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)
 
 
+def step(model, src, diff_dst, *residual):
+    """Run both passes of a model and return its output, all gradients and the buffers."""
+    given = [t.detach().requires_grad_() for t in (src, *residual)]
+    dst = model(*given)
+    dst.backward(diff_dst)
+    return {
+        "dst": dst.detach(),
+        **{f"diff_{name}": t.grad for name, t in zip(("src", "residual"), given, strict=False)},
+        **{f"diff_{name}": p.grad for name, p in model.named_parameters()},
+        **dict(model.named_buffers()),
+    }
+
+
 def inputs(rank, dtype, memory="contiguous"):
     src, diff_dst, *_ = tensors(SHAPES[rank], dtype, memory=memory)
     return src, diff_dst
