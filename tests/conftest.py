@@ -1,7 +1,5 @@
 """Settings of the test suite."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 

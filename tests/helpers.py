@@ -1,7 +1,5 @@
 """Shared by the tests: parametrizations, problems, guarded output buffers, child processes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The API pages that pdoc generates from the docstrings."""
 
-from __future__ import annotations
-
 import html
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """Invalid arguments raise the documented exceptions before anything is written."""
 
-from __future__ import annotations
-
 import decimal
 import fractions
 import functools

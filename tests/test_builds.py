@@ -3,8 +3,6 @@
 Deselected by default: a build takes a minute or two, and asks the package index.
 """
 
-from __future__ import annotations
-
 import email
 import os
 import re

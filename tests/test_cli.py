@@ -1,7 +1,5 @@
 """The commands of ``onedsl`` and their output."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """The C++ tests, and the symbols and instructions of the kernels' object files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The table of oneDNN's defects: each row against the loaded oneDNN, and what the package does."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import helpers

@@ -1,7 +1,5 @@
 """BatchNormForwardTraining, and its fusion with a residual and a ReLU: special values."""
 
-from __future__ import annotations
-
 import itertools
 
 import helpers

@@ -1,7 +1,5 @@
 """The fuzzer runs without violations, and detects the violations it is for."""
 
-from __future__ import annotations
-
 import re
 import sys
 

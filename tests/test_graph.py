@@ -1,7 +1,5 @@
 """onedsl.graph: repaired graphs, and JSON."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

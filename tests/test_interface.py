@@ -1,7 +1,5 @@
 """Public names, attributes, specs, errors and docstrings."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import doctest

@@ -3,8 +3,6 @@
 A process reads the caps once, so each cap has its own process.
 """
 
-from __future__ import annotations
-
 import helpers
 import pytest
 from helpers import CAPS, capped

@@ -1,7 +1,5 @@
 """onedsl.jax, compared with JAX's derivatives in float64 and with onedsl.testing."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re

@@ -1,7 +1,5 @@
 """XLA handlers: their binary interface, rejected calls, exported and cached programs."""
 
-from __future__ import annotations
-
 import shutil
 
 import helpers

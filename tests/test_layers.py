@@ -1,7 +1,5 @@
 """Layers: the direction of includes and imports, and the length of files."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import re

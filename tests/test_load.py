@@ -1,7 +1,5 @@
 """Errors for a oneDNN that is absent, invalid, or without a CPU engine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -4,8 +4,6 @@ fuzz/targets.py has the operators and the references. test_isa.py runs this file
 instruction sets.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 

@@ -1,7 +1,5 @@
 """Memory: axis orders, strides, copies, in-place runs, temporaries."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 

@@ -1,7 +1,5 @@
 """Numerically difficult inputs: cancellation, large means, long sums, NaN, extreme attributes."""
 
-from __future__ import annotations
-
 import helpers
 import numpy as np
 import pytest

@@ -3,8 +3,6 @@
 The fuzzer compares random calls in parts with the references.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Process exit, forks, threads, interrupts, rejected calls, and very many calls."""
 
-from __future__ import annotations
-
 import helpers
 import pytest
 from helpers import backends

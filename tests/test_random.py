@@ -1,7 +1,5 @@
 """Random calls and graphs, in child processes. test_fuzz.py has the fuzzer."""
 
-from __future__ import annotations
-
 import re
 import signal
 

@@ -1,7 +1,5 @@
 """The three operator classes of one gradient, which differ in names and limits."""
 
-from __future__ import annotations
-
 import itertools
 
 import helpers

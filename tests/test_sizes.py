@@ -4,8 +4,6 @@ test_matrix.py has calls of other empty tensors. What the kernels require of the
 tests.
 """
 
-from __future__ import annotations
-
 import math
 
 import helpers

@@ -1,7 +1,5 @@
 """Many Python threads, any number of OpenMP threads, fork, and the GIL."""
 
-from __future__ import annotations
-
 import sys
 import threading
 

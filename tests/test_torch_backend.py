@@ -1,7 +1,5 @@
 """torch.compile(model, backend="onedsl"): what runs onedsl's operators, and the results."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import sys

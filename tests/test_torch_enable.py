@@ -1,7 +1,5 @@
 """enable: switching it on and off, and whole models under it."""
 
-from __future__ import annotations
-
 import copy
 import threading
 from concurrent.futures import ThreadPoolExecutor

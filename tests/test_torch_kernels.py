@@ -1,7 +1,5 @@
 """The kernels that `enable` registers with PyTorch, called as ops."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ctypes

@@ -1,7 +1,5 @@
 """onedsl's operators: registration, memory layouts, errors, autograd; batch_norm_backward."""
 
-from __future__ import annotations
-
 import itertools
 
 import helpers

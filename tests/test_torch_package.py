@@ -1,7 +1,5 @@
 """The package onedsl.torch: PyTorch's version, names in saved models."""
 
-from __future__ import annotations
-
 import importlib
 import pickle
 

@@ -1,7 +1,5 @@
 """Layers that include a ReLU, against PyTorch's separate layers in float64."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect

@@ -4,8 +4,6 @@ The decorator `on_ranks` runs a test on each rank of a group. Other tests pass f
 module to `ranks.run`.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import io

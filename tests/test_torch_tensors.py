@@ -1,7 +1,5 @@
 """PyTorch's tensors as arguments and results of the operators."""
 
-from __future__ import annotations
-
 import itertools
 
 import helpers

@@ -1,7 +1,5 @@
 """Type checkers accept valid programs and report every mistake in invalid ones."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 

@@ -1,7 +1,5 @@
 """`onedsl.verbose`: runs are logged within its scope only, and stdout is left alone."""
 
-from __future__ import annotations
-
 import logging
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 

@@ -3,8 +3,6 @@
 The files import torch, nn and onedsl_torch from here: without PyTorch they are skipped.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import helpers

@@ -4,8 +4,6 @@ An array type is a way to pass an array to onedsl: as a NumPy array, or as an ob
 its memory through DLPack, with or without the C functions that PyTorch has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

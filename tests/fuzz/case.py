@@ -1,7 +1,5 @@
 """Random calls of operators: valid calls, and calls with mutated (probably invalid) arguments."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Makes a random call and checks its result or its error."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -5,8 +5,6 @@ Usage: python defect.py NAME. Calls the core, because the package refuses such g
 process, and so does an alarm, because a corrupted heap may also hang.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import sys

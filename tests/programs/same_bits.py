@@ -10,8 +10,6 @@ are large enough for non-temporal stores.
 Command line: number of calls, and the seed of the first (0).
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import mmap
