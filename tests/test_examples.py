@@ -225,12 +225,16 @@ def test_noisy_rows_are_in_no_conclusion(tmp_path):
     ],
     ids=lambda arguments: arguments[-1],
 )
-def test_compare_data_formats_checks_its_arguments_first(tmp_path, arguments):
+def test_compare_data_formats_checks_its_arguments_first(tmp_path, arguments, monkeypatch, capsys):
     pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
     (tmp_path / "folder.png").mkdir()
-    child = run(tmp_path, "compare_data_formats.py", *arguments, status=2)
-    assert child.stdout == ""
-    assert f"got '{arguments[-1]}'" in child.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["compare_data_formats.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(EXAMPLES / "compare_data_formats.py"), run_name="__main__")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"got '{arguments[-1]}'" in captured.err
 
 
 def test_compare_data_formats_stops_at_a_wrong_gradient():
