@@ -97,17 +97,11 @@ def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, bac
         first[CHANNEL] = value
     got = run(good._replace(**{where: bad}), EPSILON, data_format, backend)
     axis = shape.index(CHANNELS)
-    others = np.arange(CHANNELS) != CHANNEL
-    testing.assert_close(
-        onedsl.BatchNormGradients(
-            np.compress(others, got.diff_src, axis), got.diff_gamma[others], got.diff_beta[others]
-        ),
-        onedsl.BatchNormGradients(
-            np.compress(others, expected.diff_src, axis),
-            expected.diff_gamma[others],
-            expected.diff_beta[others],
-        ),
-    )
+
+    def without_channel(result):
+        return result._make(np.delete(a, CHANNEL, axis if a.ndim > 1 else 0) for a in result)
+
+    testing.assert_close(without_channel(got), without_channel(expected))
     inside = np.take(got.diff_src, CHANNEL, axis).astype(np.float32)
     gamma, beta = got.diff_gamma[CHANNEL], got.diff_beta[CHANNEL]
     if where == "variance" and value == np.inf:
