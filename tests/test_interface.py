@@ -295,7 +295,7 @@ class TestCapabilities:
         assert got.num_threads == _core.max_threads() >= 1
         assert onedsl.capabilities() == got
 
-    @pytest.mark.parametrize(("dtype", "stats"), helpers.TYPES, ids=helpers.TYPE_IDS)
+    @helpers.types
     def test_runs_in_onednn(self, dtype, stats):
         got = onedsl.capabilities().runs_in_onednn(dtype, stats)
         assert got == helpers.runs("onednn", dtype)
