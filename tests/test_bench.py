@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib.util
 import io
 import itertools
 import json
@@ -122,6 +123,8 @@ def test_all_implementations_agree(dtype, shape, data_format, operation, monkeyp
     monkeypatch.setitem(memory.__globals__, "MAX_COPIES", 2)  # 64 take long
     case = bench.Case("w", shape, dtype, data_format, operation)
     calls = bench.implementations(case)
+    assert ("PyTorch" in calls) == bool(importlib.util.find_spec("torch"))
+    assert ("oneDNN" in calls) == helpers.runs("onednn", dtype)
     for triad in bench.TRIADS:
         calls.pop(triad)()
     expected = results_by_name(case, "onedsl", calls.pop("onedsl")())
