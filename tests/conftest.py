@@ -1,21 +1,14 @@
 """Settings of the test suite."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 
-import hypothesis
 import pytest
 
 import onedsl
 from onedsl import _core
 
 pytest.register_assert_rewrite("helpers", "jax_helpers", "torch_helpers")
-
-hypothesis.settings.register_profile("local", deadline=None, max_examples=60)
-hypothesis.settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 def _version(package: str) -> str:

@@ -1,7 +1,5 @@
 """DLPack producers for tests, with valid or invalid values of each field of the protocol."""
 
-from __future__ import annotations
-
 import ctypes
 import types
 

@@ -4,8 +4,6 @@ The processes import the functions that they run, so these are module-level func
 runs one rank, because it is busy until all ranks have joined.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import datetime
 import itertools

@@ -1,7 +1,5 @@
 """The benchmark of whole training steps: ``onedsl bench --step``."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

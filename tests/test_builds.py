@@ -3,14 +3,11 @@
 Deselected by default: a build takes a minute or two, and asks the package index.
 """
 
-from __future__ import annotations
-
 import email
 import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tarfile
 import venv
@@ -38,11 +35,7 @@ PLAIN["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), PLAIN["PATH"])
 
 def run(*command: str | Path, **options) -> str:
     """Run a command that must succeed, and return its output."""
-    done = subprocess.run(
-        list(map(str, command)), env=PLAIN, capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return helpers.run_program(*command, **{"env": PLAIN, "timeout": None} | options).stdout
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +76,8 @@ class Bare:
             assert shutil.which(tool, path=self.environment["PATH"]) is None
 
     def python(self, *arguments: str | Path) -> str:
-        done = subprocess.run(
-            [self.programs / "python", *arguments],
-            env=self.environment,
-            cwd=self.programs,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        program = self.programs / "python"
+        return run(program, *arguments, env=self.environment, cwd=self.programs)
 
 
 @pytest.fixture(scope="module")

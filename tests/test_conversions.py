@@ -4,8 +4,6 @@ NumPy and ml_dtypes compute the expected numbers. Rounding a NaN must not carry 
 test_isa.py runs this file again with lower instruction sets.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import NUMPY, formats

@@ -3,8 +3,6 @@
 A call of an operator asks the extension first, so test_arguments.py tests its checks of arrays.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -1,9 +1,6 @@
 """The C++ tests, and the symbols and instructions of the kernels' object files."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 from pathlib import Path
 
 import helpers
@@ -17,25 +14,22 @@ pytestmark = pytest.mark.slow  # compiles the kernels a second time
 ISAS = ["baseline", "avx2", "avx512", "avx512_bf16"]
 
 
-def run(*command: str | Path) -> str:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command}\n{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the test program and return its build folder."""
     folder = tmp_path_factory.mktemp("cpp")
     tools = Path(cmake.CMAKE_BIN_DIR)
     maker = f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}"
-    run(tools / "cmake", "-S", helpers.TESTS / "cpp", "-B", folder, "-G", "Ninja", maker)
-    run(tools / "cmake", "--build", folder)
+    helpers.run_program(
+        tools / "cmake", "-S", helpers.TESTS / "cpp", "-B", folder, "-G", "Ninja", maker
+    )
+    helpers.run_program(tools / "cmake", "--build", folder)
     return folder
 
 
 def test_cpp(build):
-    report = run(Path(cmake.CMAKE_BIN_DIR) / "ctest", "--test-dir", build, "--output-on-failure")
+    ctest = Path(cmake.CMAKE_BIN_DIR) / "ctest"
+    report = helpers.run_program(ctest, "--test-dir", build, "--output-on-failure").stdout
     assert "100% tests passed" in report
 
 
@@ -43,7 +37,8 @@ def test_cpp(build):
 def test_kernels_share_no_symbol(build, isa):
     """The linker keeps one copy of a symbol, which could be for an ISA that the CPU lacks."""
     (kernels,) = build.rglob(f"kernels_{isa}.cpp.o")
-    symbols = [line.split() for line in run("nm", "--defined-only", "-P", kernels).splitlines()]
+    listed = helpers.run_program("nm", "--defined-only", "-P", kernels).stdout
+    symbols = [line.split() for line in listed.splitlines()]
     shared = [name for name, kind, *_ in symbols if kind.isupper() or kind in "uvw"]
     assert shared == [f"_ZN6onedsl6native{len(isa)}{isa}7kernelsENS_8DataTypeENS_9OperationE"]
 
@@ -58,7 +53,8 @@ def kernels_without_prefetches(kernels: Path) -> list[str]:
     """Return the functions of an object file that have such loops and do not prefetch."""
     prefetches: dict[str, int] = {}
     function = ""
-    for line in run("objdump", "-dC", "--no-show-raw-insn", kernels).splitlines():
+    listed = helpers.run_program("objdump", "-dC", "--no-show-raw-insn", kernels).stdout
+    for line in listed.splitlines():
         if line.endswith(">:"):
             function = line
             prefetches[function] = 0

@@ -4,8 +4,6 @@ PyTorch and JAX have separate tests; dlpack_producers.py implements the protocol
 field of the protocol can be set, wrong values included.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import sys

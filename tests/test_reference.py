@@ -1,7 +1,5 @@
 """onedsl.testing, compared with finite differences and hand calculations."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """Many Python threads, any number of OpenMP threads, fork, and the GIL."""
 
-from __future__ import annotations
-
 import sys
 import threading
 
@@ -14,27 +12,27 @@ import onedsl
 from onedsl import testing
 
 
-@usable()
+@usable(backends=["onednn"])
 @formats
 def test_any_number_of_threads(dtype, backend, data_format):
-    """Graphs keep their number of threads, even if the setting changed after compiling."""
+    """Graphs keep their number of threads, even if the setting changed after compiling.
+
+    That of the native kernels: programs/same_bits.py.
+    """
     shape = helpers.shape_of(data_format, 6, 20, (9, 8))
     case = helpers.case(shape, dtype, "f32", data_format)
     op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
-    spec = onedsl.TensorSpec(shape, dtype)
-    graphs = {}
-    for threads in (1, 3) if backend == "onednn" else ():
+    graphs = []
+    for threads in (1, 3):
         with threadpoolctl.threadpool_limits(threads, user_api="openmp"):
-            graphs[threads] = op.graph(spec).repaired().compile()
-            assert onedsl.capabilities().num_threads == threads
-    for made, graph in graphs.items():
-        assert graph.num_threads == made
+            graphs.append(op.graph(onedsl.TensorSpec(shape, dtype)).repaired().compile())
+            assert onedsl.capabilities().num_threads == graphs[-1].num_threads == threads
     for now in (1, 2, 3, 4):
         with threadpoolctl.threadpool_limits(now, user_api="openmp"):
-            testing.assert_close(op(*case.problem, backend=backend), case.with_gamma)
-            for graph in graphs.values():
+            testing.assert_close(op(*case.problem, backend=backend), case.expected)
+            for graph in graphs:
                 got = onedsl.BatchNormGradients(**graph(**case.problem._asdict()))
-                testing.assert_close(got, case.with_gamma)
+                testing.assert_close(got, case.expected)
             assert onedsl.capabilities().num_threads == now, "the setting was not restored"
 
 
@@ -48,8 +46,7 @@ def test_fewer_threads_than_openmp_was_asked_for(setting):
     name, _, value = setting.partition("=")
     arguments = [] if value else [name]
     environment = {"OMP_NUM_THREADS": "8"} | ({name: value} if value else {})
-    child = helpers.run_script("fewer_threads.py", *arguments, environment=environment)
-    assert child.returncode == 0, child.stderr
+    helpers.run_script("fewer_threads.py", *arguments, environment=environment)
 
 
 @pytest.fixture
@@ -103,5 +100,4 @@ def test_fork(backend, first):
     and afterwards in the parent.
     """
     child = helpers.run_script("fork.py", backend, first, timeout=60)
-    assert child.returncode == 0, child.stderr
     assert child.stdout == "done\n"

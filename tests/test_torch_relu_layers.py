@@ -1,7 +1,5 @@
 """Layers that include a ReLU, against PyTorch's separate layers in float64."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect
@@ -21,7 +19,7 @@ from torch_helpers import (
     nn,
     onedsl_torch,
     relative_error,
-    tensors,
+    step,
     torch,
 )
 
@@ -41,20 +39,20 @@ def make(rank, with_residual, clip=None, **kwargs):
     return layer
 
 
-def reference_of(layer, rank):
-    """Return PyTorch's batch norm in float64, and a function that computes the layer with it.
+class Exact(nn.Module):
+    """A layer by PyTorch's batch norm, addition and ReLU in float64."""
 
-    The function returns the results before and after the ReLU.
-    """
-    norm = copy.deepcopy(layer).double()
-    norm.__class__ = LAYERS[rank]
+    def __init__(self, layer, rank=2):
+        super().__init__()
+        self.norm, self.clip = copy.deepcopy(layer).double(), layer.clip
+        self.norm.__class__ = LAYERS[rank]
 
-    def run(src, residual=None):
-        y = norm(src)
-        y = y if residual is None else y + residual
-        return y, y.relu() if layer.clip is None else nn.functional.hardtanh(y, 0, layer.clip)
+    def before_relu(self, src, residual=0):
+        return self.norm(src) + residual
 
-    return norm, run
+    def forward(self, *inputs):
+        y = self.before_relu(*inputs)
+        return y.relu() if self.clip is None else nn.functional.hardtanh(y, 0, self.clip)
 
 
 @pytest.fixture
@@ -64,30 +62,21 @@ def calls():
         yield seen
 
 
-def check(layer, rank, src, diff_dst, residual=None):
+def check(layer, rank, src, diff_dst, *residual):
     """Compare outputs, gradients and buffers."""
-    norm, exact = reference_of(layer, rank)
-    ours = [t for t in (src, residual) if t is not None]
-    theirs = [t.double() for t in ours]
-    ours = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in ours]
-    theirs = [t.detach().requires_grad_() for t in theirs]
-    before_relu, expected = exact(*theirs)
-    output = layer(*ours)
+    exact, wide = Exact(layer, rank), [t.double() for t in (src, *residual)]
     # Exclude elements so close to a bound of the ReLU that rounding may change their gradient.
     limit = LIMITS[src.dtype]
+    before_relu = copy.deepcopy(exact).before_relu(*wide).detach()
     bounds = [0.0] if layer.clip is None else [0.0, layer.clip]
-    unsure = sum((before_relu.detach() - bound).abs() < 20 * limit for bound in bounds).bool()
+    unsure = sum((before_relu - bound).abs() < 20 * limit for bound in bounds).bool()
     diff_dst = diff_dst.masked_fill(unsure, 0)
-    output.backward(diff_dst)
-    expected.backward(diff_dst.double())
-    assert output.dtype == src.dtype
-    assert output.stride() == src.stride()
-    pairs = [(output, expected), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))]
-    pairs += [(p.grad, q.grad) for p, q in zip(layer.parameters(), norm.parameters(), strict=True)]
-    pairs += list(zip(layer.buffers(), norm.buffers(), strict=True))
-    for a, b in pairs:
+    ours = step(layer, src, diff_dst, *residual)
+    theirs = step(exact, wide[0], diff_dst.double(), *wide[1:])
+    assert ours["dst"].dtype == src.dtype
+    assert ours["dst"].stride() == src.stride()
+    for a, b in zip(ours.values(), theirs.values(), strict=True):
         assert relative_error(a, b) < limit
-    return [a.grad for a in ours]
 
 
 @dtypes
@@ -98,10 +87,8 @@ def check(layer, rank, src, diff_dst, residual=None):
 def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
     layer = make(rank, with_residual, clip).train(train)
     src, diff_dst = inputs(rank, dtype, memory)
-    residual = tensors(SHAPES[rank], dtype, memory=memory)[1].flip(0) if with_residual else None
-    if residual is not None:
-        residual = torch.empty_like(src).copy_(residual)
-    check(layer, rank, src, diff_dst, residual)
+    residual = [torch.empty_like(src).copy_(diff_dst.flip(0))] if with_residual else []
+    check(layer, rank, src, diff_dst, *residual)
     assert len(calls) == train
 
 
@@ -119,9 +106,8 @@ def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
 )
 def test_attributes(calls, with_residual, kwargs):
     src, diff_dst = inputs(2, "f32")
-    check(
-        make(2, with_residual, **kwargs), 2, src, diff_dst, src.flip(0) if with_residual else None
-    )
+    residual = [src.flip(0)] if with_residual else []
+    check(make(2, with_residual, **kwargs), 2, src, diff_dst, *residual)
     assert len(calls) == 1
 
 
@@ -130,9 +116,9 @@ def test_attributes(calls, with_residual, kwargs):
 @pytest.mark.parametrize("affine", [True, False])
 def test_second_derivatives(calls, affine, clip, with_residual):
     layer, (src, diff_dst) = make(2, with_residual, clip, affine=affine), inputs(2, "f32")
-    _, exact = reference_of(layer, 2)
+    exact = Exact(layer)
     found = []
-    for run, kind in ((layer, torch.float32), (lambda *ts: exact(*ts)[1], torch.float64)):
+    for run, kind in ((layer, torch.float32), (exact, torch.float64)):
         given = [t.to(kind).requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
         first = torch.autograd.grad(run(*given).pow(3).sum(), given, create_graph=True)
         weighted = sum((g * diff_dst.to(kind)).sum() for g in first)
@@ -161,11 +147,11 @@ def test_fallback_to_pytorch(calls, what):
     layer = make(2, True).to(src.dtype)
     if what == "strided weight":
         layer.weight.data = layer.weight.data.repeat_interleave(2)[::2]
-    _, exact = reference_of(layer, 2)
+    exact = Exact(layer)
     given = [src.detach().requires_grad_(), residual.detach().requires_grad_()]
     twins = [t.double().detach().requires_grad_() for t in given]
     got = torch.autograd.grad(layer(*given).sum(), given)
-    expected = torch.autograd.grad(exact(*twins)[1].sum(), twins)
+    expected = torch.autograd.grad(exact(*twins).sum(), twins)
     for a, b in zip(got, expected, strict=True):
         assert torch.allclose(a.double(), b, rtol=1e-4, atol=1e-5)
     assert bool(calls) == (what in LAYOUTS)
@@ -219,9 +205,9 @@ def test_forward_mode_derivatives(with_residual, dual):
 
 def test_torch_func():
     layer, (src, _) = make(2, False, track_running_stats=False), inputs(2, "f32")
-    _, exact = reference_of(layer, 2)
+    exact = Exact(layer)
     got = torch.func.grad(lambda x: layer(x).pow(2).sum())(src)
-    expected = torch.func.grad(lambda x: exact(x)[1].pow(2).sum())(src.double())
+    expected = torch.func.grad(lambda x: exact(x).pow(2).sum())(src.double())
     assert relative_error(got, expected) < 1e-4
     batches = torch.stack([src, 2 * src])
     assert torch.allclose(torch.func.vmap(layer)(batches)[0], layer(src), atol=1e-6)
@@ -235,11 +221,11 @@ def test_compile(train, with_residual):
     torch._dynamo.reset()
     layer, (src, diff_dst) = make(2, with_residual).train(train), inputs(2, "f32")
     run = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    _, exact = reference_of(layer, 2)
+    exact = Exact(layer)
     given = [src.clone().requires_grad_() for _ in range(1 + with_residual)]
     twins = [src.double().requires_grad_() for _ in range(1 + with_residual)]
     got = torch.autograd.grad(run(*given), given, diff_dst)
-    expected = torch.autograd.grad(exact(*twins)[1], twins, diff_dst.double())
+    expected = torch.autograd.grad(exact(*twins), twins, diff_dst.double())
     for a, b in zip(got, expected, strict=True):
         assert relative_error(a, b) < 1e-5
 

@@ -1,7 +1,5 @@
 """report: what computed each layer."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import re

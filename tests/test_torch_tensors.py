@@ -1,7 +1,5 @@
 """PyTorch's tensors as arguments and results of the operators."""
 
-from __future__ import annotations
-
 import itertools
 
 import helpers
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 import test_parts
 from helpers import EPSILON
-from test_forward import Inputs
 from torch_helpers import SHAPES, dtypes, memories, nn, tensors, torch
 
 import onedsl
@@ -27,7 +24,7 @@ def test_results(dtype, stats, rank, memory):
     assert got.diff_src.stride() == problem[0].stride()
     assert got.diff_src.dtype == problem[0].dtype
     assert onedsl.TensorSpec((2, 3), problem[0].dtype) == onedsl.TensorSpec((2, 3), dtype)
-    wanted = helpers.case(SHAPES[rank], dtype, stats, "NCX").with_gamma
+    wanted = helpers.case(SHAPES[rank], dtype, stats, "NCX").expected
     testing.assert_close(got, wanted)
     again = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format="NCX")
     assert testing.relative_l2(again.diff_src, wanted.diff_src) < 1e-14
@@ -150,24 +147,31 @@ def test_a_view_keeps_the_memory_of_a_result():
     assert torch.equal(view, kept)
 
 
+def inputs_of_forward():
+    values = helpers.values_of(testing.random_problem(SHAPES[2], data_format="NCX"))
+    return {name: values[name] for name in ("src", "mean", "variance", "gamma", "beta")}
+
+
 def test_forward_with_relu():
-    inputs = Inputs((4, 16, (5, 5)), data_format="NCX")
+    inputs = inputs_of_forward()
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format="NCX")
-    src = torch.from_numpy(inputs.src).to(memory_format=torch.channels_last)
-    forward = op(src, *map(torch.from_numpy, inputs.forward[1:]))
-    assert isinstance(forward.dst, torch.Tensor)
-    assert forward.dst.is_contiguous(memory_format=torch.channels_last)
-    assert testing.relative_l2(forward.dst.numpy(), op(*inputs.forward).dst) < 1e-6
+    converted = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    converted["src"] = converted["src"].to(memory_format=torch.channels_last)
+    dst = op(**converted).dst
+    assert isinstance(dst, torch.Tensor)
+    assert dst.is_contiguous(memory_format=torch.channels_last)
+    assert testing.relative_l2(dst.numpy(), op(**inputs).dst) < 1e-6
 
 
 def test_running_variance_by_the_documented_formula():
     """PyTorch's running variance from the results of oneDNN's op."""
-    inputs = Inputs((4, 16, (5, 5)), data_format="NCX")
-    running = torch.from_numpy(inputs.mean.copy()), torch.from_numpy(inputs.variance.copy())
-    torch.nn.functional.batch_norm(torch.from_numpy(inputs.src), *running, training=True)
-    m, count = 0.1, inputs.src.size // 16
-    forward = onedsl.BatchNormForwardTraining(1e-5, 1 - m, "NCX")(*inputs.forward)
+    inputs = inputs_of_forward()
+    inputs |= {"mean": inputs["beta"], "variance": inputs["gamma"]}  # others than those of src
+    running = [torch.from_numpy(inputs[name].copy()) for name in ("mean", "variance")]
+    torch.nn.functional.batch_norm(torch.from_numpy(inputs["src"]), *running, training=True)
+    m, count = 0.1, inputs["src"].size // inputs["mean"].size
+    forward = onedsl.BatchNormForwardTraining(1e-5, 1 - m, "NCX")(**inputs)
     assert testing.relative_l2(forward.running_mean, running[0].numpy()) < 1e-6
     unbiased = forward.batch_variance * count / (count - 1)
-    running_variance = (1 - m) * inputs.variance + m * unbiased
+    running_variance = (1 - m) * inputs["variance"] + m * unbiased
     assert testing.relative_l2(running_variance, running[1].numpy()) < 1e-6

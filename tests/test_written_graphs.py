@@ -1,123 +1,79 @@
 """oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 
 import helpers
 import numpy as np
 import pytest
+from programs import defect
 
 import onedsl
 from onedsl import _core, testing
 from onedsl.graph import Graph, GraphOp, compiled_graph
 from onedsl.graph._defects import defects_of
 
-SIZES = {2: (64,), 3: (8, 9), 4: (8, 3, 5), 5: (4, 3, 2, 5)}  # all but the channels, by rank
-CAPS = ("", "AVX2", "AVX512_CORE")
 
-
-def shape_of(rank, data_format, channels=16):
-    sizes = list(SIZES[rank])
-    sizes.insert(1 if data_format == "NCX" else rank - 1, channels)
-    return tuple(sizes)
-
-
-def gradient(rank=4, data_format="NXC", dtype="f32", stats="f32", gamma=True, outputs=3):
-    """Return the graph and the random problem of a gradient with 1 to 3 outputs."""
-    shape = shape_of(rank, data_format)
-    graph = onedsl.BatchNormTrainingBackward(1e-5, data_format).graph(
-        onedsl.TensorSpec(shape, dtype), stats_dtype=stats, gamma=gamma
-    )
-    op = dataclasses.replace(graph.ops[0], outputs=graph.ops[0].outputs[:outputs])
-    problem = testing.random_problem(shape, dtype, stats, data_format=data_format)
+def gradient(**options):
+    """Return the graph and the random problem of a gradient. Options: see defect.py."""
+    op = defect.gradient(**options)
+    src = op.inputs[0]
+    problem = testing.random_problem(src.shape, src.dtype, data_format=op.data_format)
     return Graph((op,)), problem
 
 
-def inputs_of(problem, gamma=True):
-    inputs = problem._asdict()
-    return inputs if gamma else {name: a for name, a in inputs.items() if name != "gamma"}
-
-
-def outcome(data_format, rank, gamma, outputs, dtype="f32", stats="f32"):
+def outcome(*arguments, **options):
     """Return what oneDNN makes of a gradient as written: "right", "wrong" or "refused"."""
-    graph, problem = gradient(rank, data_format, dtype, stats, gamma, outputs)
+    op = defect.gradient(*arguments, **options)
+    graph = Graph((op,))
     try:
         compiled = graph.compile()
     except onedsl.UnsupportedError:
         return "refused"
+    inputs = defect.arrays_of(graph)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        got = compiled(**inputs_of(problem, gamma))
-    reference = {
-        statistics: testing.batch_norm_backward(
-            *problem[:4],
-            problem.gamma if outputs == 3 else None,
-            epsilon=1e-5,
-            data_format=data_format,
-            statistics=statistics,
-        )._asdict()
-        for statistics in ("batch", "frozen")
-    }
-    assert list(got) == list(reference["batch"])[:outputs]
-
-    def is_right(statistics):
-        return all(
-            testing.relative_l2(got[name], reference[statistics][name])
-            < 3 * testing.TOLERANCES[dtype]
-            for name in got
-        )
-
-    right = is_right("batch")
-    if not right:
-        assert is_right("frozen")
+        got = compiled(**inputs)
+    assert list(got) == ["diff_src", "diff_gamma", "diff_beta"][: len(op.outputs)]
+    right = defect.is_right(op, inputs, got)
+    assert right or defect.is_right(op, inputs, got, statistics="frozen")
     assert [w.category for w in caught] == ([] if right else [onedsl.OneDNNDefectWarning])
     return "right" if right else "wrong"
 
 
-def test_the_gradient_by_ports_formats_and_ranks():
-    for data_format in ("NXC", "NCX"):
-        for rank in (2, 3, 4, 5):
-            refused = data_format == "NXC" and rank < 4
-            for gamma in (True, False):
-                for outputs, found in (
-                    (3, "right" if gamma else "refused"),
-                    (2, "refused"),
-                    (1, "wrong"),
-                ):
-                    expected = "refused" if refused else found
-                    assert outcome(data_format, rank, gamma, outputs) == expected
+@helpers.formats
+def test_gradients_of_every_rank(data_format):
+    """Graphs of other ports are rows of the table of defects, see test_defects.py."""
+    for spatial in ((), (9,), (3, 5), (3, 2, 5)):
+        shape = helpers.shape_of(data_format, 16, 16, spatial)
+        refused = data_format == "NXC" and len(shape) < 4
+        for outputs, found in ((3, "right"), (1, "wrong")):
+            expected = "refused" if refused else found
+            assert outcome(shape, outputs=outputs, data_format=data_format) == expected
 
 
-TYPES = """
-import json, sys
+OF_TYPES = """
 from test_written_graphs import outcome
-types = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
-print(json.dumps({
-    f"{dtype}/{stats}": sorted({
-        outcome(data_format, rank, True, 3, dtype, stats)
-        for data_format in ("NXC", "NCX") for rank in (4, 5)
-    })
-    for dtype, stats in types
-}))
+print(*(
+    f"{dtype}/{stats} {outcome((8, 16, 6, 16), dtype, stats, data_format=data_format)}"
+    for data_format in ("NXC", "NCX")
+    for dtype, stats in [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
+), sep=", ")
 """
 
 
-@pytest.mark.parametrize("cap", CAPS)
+@pytest.mark.parametrize("cap", ["", "AVX2", "AVX512_CORE"])
 def test_types_by_instruction_set(cap):
     """f32 needs nothing, bf16 AVX512, f16 AVX512_FP16; bf16 statistics are never supported."""
-    child = helpers.run_python(
-        "-c", TYPES, environment={"ONEDNN_MAX_CPU_ISA": cap, "PYTHONPATH": str(helpers.TESTS)}
-    )
-    assert child.returncode == 0, child.stderr
-    found = eval(child.stdout)
+    child = helpers.run_child(OF_TYPES, environment=helpers.capped(ONEDNN_MAX_CPU_ISA=cap))
     bf16 = helpers.missing_isa("bf16") is None and cap != "AVX2"
     f16 = helpers.missing_isa("f16") is None and cap == ""
-    assert found["f32/f32"] == ["right"]
-    assert found["bf16/f32"] == (["right"] if bf16 else ["refused"])
-    assert found["bf16/bf16"] == ["refused"]
-    assert found["f16/f32"] == (["right"] if f16 else ["refused"])
+    right = {"f32/f32"} | ({"bf16/f32"} if bf16 else set()) | ({"f16/f32"} if f16 else set())
+    found = child.stdout.strip().split(", ")
+    assert len(found) == 8
+    for each in found:
+        types, result = each.split()
+        assert result == ("right" if types in right else "refused")
 
 
 @helpers.types
@@ -150,14 +106,14 @@ def test_the_callers_memory_is_used():
     graph, problem = gradient()
     compiled = graph.compile()
     assert compiled.partitions[0].inputs == graph.ops[0].inputs
-    expected = compiled(**inputs_of(problem))
+    expected = compiled(**problem._asdict())
     out = {name: np.full_like(array, 7) for name, array in expected.items()}
-    got = compiled(**inputs_of(problem), out=out)
+    got = compiled(**problem._asdict(), out=out)
     for name, array in got.items():
         assert array is out[name]
         np.testing.assert_array_equal(array, expected[name])
     in_place = problem.diff_dst.copy()
-    arrays = inputs_of(problem) | {"diff_dst": in_place}
+    arrays = problem._asdict() | {"diff_dst": in_place}
     got = compiled(**arrays, out={"diff_src": in_place})
     assert got["diff_src"] is in_place
     np.testing.assert_array_equal(in_place, expected["diff_src"])
@@ -173,7 +129,7 @@ def test_strides_are_those_of_the_spec():
     src, diff_dst = (
         np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) for a in problem[:2]
     )
-    arrays = inputs_of(problem)
+    arrays = problem._asdict()
     with pytest.raises(
         ValueError, match=r"src must have strides .* \(in elements\) as in .* got \(240, 15, 5, 1\)"
     ):
@@ -194,7 +150,7 @@ def test_padded_strides_from_json():
     wide = np.zeros((*shape[:-1], 32), np.float32)
     src, diff_dst = wide[..., :16], wide.copy()[..., :16]
     src[...], diff_dst[...] = problem.src, problem.diff_dst
-    got = graph.compile()(**inputs_of(problem) | {"src": src, "diff_dst": diff_dst})
+    got = graph.compile()(**problem._asdict() | {"src": src, "diff_dst": diff_dst})
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
     assert got["diff_src"].strides == src.strides
     assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
@@ -205,7 +161,7 @@ def test_a_callers_list_does_not_change_a_compiled_graph():
     strides = list(graph.inputs["src"].strides)
     compiled = Graph((helpers.with_tensors(graph.ops[0], src={"strides": strides}),)).compile()
     strides[0] = 1
-    compiled(**inputs_of(problem))
+    compiled(**problem._asdict())
 
 
 INVALID = {
@@ -237,14 +193,14 @@ INVALID = {
 def test_invalid_arguments(name):
     change, out, error, message = INVALID[name]
     graph, problem = gradient()
-    arrays = {k: v for k, v in (inputs_of(problem) | change).items() if v is not None}
+    arrays = {k: v for k, v in (problem._asdict() | change).items() if v is not None}
     with pytest.raises(error, match=message):
         graph.compile()(**arrays, out=out)
 
 
 def test_outputs_must_not_overlap():
     graph, problem = gradient()
-    compiled, arrays = graph.compile(), inputs_of(problem)
+    compiled, arrays = graph.compile(), problem._asdict()
     with pytest.raises(ValueError, match=r"out\['diff_src'\] must not overlap src"):
         compiled(**arrays, out={"diff_src": problem.src})
     memory = np.zeros(16, np.float32)
@@ -260,7 +216,7 @@ def test_defects_warn_at_the_line_of_the_caller():
     graph, problem = gradient(outputs=1)
     compiled = graph.compile()
     with pytest.warns(onedsl.OneDNNDefectWarning, match="as if mean and variance were const") as w:
-        compiled(**inputs_of(problem))
+        compiled(**problem._asdict())
     assert w[0].filename == __file__
     assert len(compiled.defects) == 1
     assert gradient()[0].compile().defects == ()
@@ -293,7 +249,7 @@ def test_a_refused_graph_reaches_onednn_once(monkeypatch, function, act):
 
 
 def test_a_transient_error_is_not_kept(monkeypatch):
-    graph, _ = gradient(5, "NCX")
+    graph, _ = gradient(data_format="NCX")
     compiled_graph._compile.cache_clear()
 
     def fail(*_):
@@ -326,27 +282,14 @@ def test_graphs_of_several_ops(name, shape, repaired):
         with pytest.raises(onedsl.UnsupportedError, match="fewer than 4 dimensions"):
             graph.compile()
         return
-    problem = testing.random_problem(shape)
-    beta = problem.mean / 4
-    forward = onedsl.BatchNormReLUForwardTraining(1e-5, clip=op.clip)
-    affine = (problem.mean, problem.variance, problem.gamma, beta)
-    residual = problem.diff_dst if options else None
-    result = forward(problem.src, *affine, residual)
-    if name in ("relu", "addition"):
-        expected = result
-        arrays = dict(zip(("mean", "variance", "gamma", "beta"), affine, strict=True))
-        arrays |= {"residual": residual} if options else {}
+    values = helpers.values_of(testing.random_problem(shape))
+    arrays = {name: values[name] for name in graph.inputs}
+    if "diff_dst" in arrays:
+        expected = op(**arrays, beta=values["beta"], **options)
     else:
-        statistics = result.batch_mean, result.batch_variance
-        expected = op(
-            problem.src, problem.diff_dst, *statistics, *affine[2:], result.dst, **options
-        )
-        arrays = {"mean": statistics[0], "variance": statistics[1], "gamma": problem.gamma}
-        arrays |= {"diff_dst": problem.diff_dst, "dst": result.dst}
-    arrays["src"] = problem.src
-    assert set(graph.inputs) == set(arrays)
+        expected = op(**arrays)
+    computed = {name: array for name, array in expected._asdict().items() if array is not None}
     got = graph.compile()(**arrays)
-    computed = {k: v for k, v in expected._asdict().items() if v is not None}
     assert set(got) == set(computed)
     for output, array in got.items():
         assert testing.relative_l2(array, computed[output]) < 3e-6
@@ -356,21 +299,29 @@ def test_graphs_of_several_ops(name, shape, repaired):
     assert back.ops == graph.ops
 
 
-def test_inputs_may_share_a_tensor():
+@pytest.mark.parametrize(
+    ("kept", "other"), [("src", "diff_dst"), ("mean", "variance"), ("variance", "gamma")]
+)
+def test_inputs_may_share_a_tensor(kept, other):
+    """The results are those of equal arrays."""
     graph, problem = gradient()
     (op,) = graph.ops
-    src = op.inputs[0]
-    shared = Graph((dataclasses.replace(op, inputs=(src, src, *op.inputs[2:])),))
-    arrays = {name: a for name, a in inputs_of(problem).items() if name != "diff_dst"}
-    expected = testing.batch_norm_backward(
-        problem.src, problem.src, *problem[2:], epsilon=1e-5
-    ).diff_gamma
+    shared = Graph((helpers.with_tensors(op, **{other: {"id": graph.inputs[kept].id}}),))
+    arrays = {name: array for name, array in problem._asdict().items() if name != other}
+    expected = graph.compile()(**arrays, **{other: arrays[kept].copy()})
+    for name, array in shared.compile()(**arrays).items():
+        np.testing.assert_array_equal(array, expected[name])
     for each in (shared, shared.repaired()):
         assert list(each.inputs) == list(arrays)
-        assert testing.relative_l2(each.compile()(**arrays)["diff_gamma"], expected) < 2e-6
-    outputs = (op.outputs[0], op.outputs[1], op.outputs[1])
+        got = each.compile()(**arrays)
+        for name in ("diff_gamma", "diff_beta"):
+            assert testing.relative_l2(got[name], expected[name]) < 2e-6
+
+
+def test_outputs_may_not_share_a_tensor():
+    (op,) = gradient()[0].ops
     with pytest.raises(ValueError, match=r"outputs must have different ids, got \[5, 6, 6\]"):
-        Graph((dataclasses.replace(op, outputs=outputs),)).compile()
+        Graph((helpers.with_tensors(op, diff_beta={"id": 6}),)).compile()
 
 
 @pytest.mark.parametrize("strides", [None, (16, 1)])
@@ -397,11 +348,11 @@ def test_arrays_must_be_passed_by_name():
 def test_arrays_of_other_libraries():
     torch = pytest.importorskip("torch")
     graph, problem = gradient()
-    tensors = {name: torch.from_numpy(a) for name, a in inputs_of(problem).items()}
+    tensors = {name: torch.from_numpy(a) for name, a in problem._asdict().items()}
     out = torch.empty(16)
     got = graph.compile()(**tensors, out={"diff_beta": out})
     assert got["diff_beta"] is out
-    expected = graph.compile()(**inputs_of(problem))
+    expected = graph.compile()(**problem._asdict())
     for name, tensor in got.items():
         assert isinstance(tensor, torch.Tensor)
         np.testing.assert_array_equal(tensor.numpy(), expected[name])
@@ -466,13 +417,13 @@ def test_a_missing_variance_is_not_a_missing_gamma():
 
 
 def test_runs_are_logged(caplog):
-    graph, problem = gradient(4, "NCX", outputs=3)
+    graph, problem = gradient(data_format="NCX")
     compiled = graph.compile()
     with onedsl.verbose():
-        compiled(**inputs_of(problem))
-    compiled(**inputs_of(problem))
+        compiled(**problem._asdict())
+    compiled(**problem._asdict())
     (line,) = caplog.messages
-    shape = "BatchNormTrainingBackward f32 8x16x15 (outer x channels x inner), "
+    shape = "BatchNormTrainingBackward f32 8x4x80 (outer x channels x inner), "
     ports = "src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: "
     assert line.startswith(f"{shape}{ports}oneDNN 3.")
     assert "as written" in line
@@ -528,7 +479,7 @@ def test_a_log_handler_that_raises(caplog, monkeypatch):
     version = out["diff_beta"]._version
     with onedsl.verbose(), monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(caplog.handler, "emit", raises)
-        compiled(**inputs_of(problem), out=out)
+        compiled(**problem._asdict(), out=out)
     assert out["diff_beta"]._version > version
 
 

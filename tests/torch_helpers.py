@@ -3,8 +3,6 @@
 The files import torch, nn and onedsl_torch from here: without PyTorch they are skipped.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import helpers
@@ -54,6 +52,19 @@ def tensors(shape, dtype, stats="f32", memory="contiguous"):
 def relative_error(ours, exact):
     ours, exact = ours.detach().double(), exact.detach().double()
     return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)
+
+
+def step(model, src, diff_dst, *residual):
+    """Run both passes of a model and return its output, all gradients and the buffers."""
+    given = [t.detach().requires_grad_() for t in (src, *residual)]
+    dst = model(*given)
+    dst.backward(diff_dst)
+    return {
+        "dst": dst.detach(),
+        **{f"diff_{name}": t.grad for name, t in zip(("src", "residual"), given, strict=False)},
+        **{f"diff_{name}": p.grad for name, p in model.named_parameters()},
+        **dict(model.named_buffers()),
+    }
 
 
 def inputs(rank, dtype, memory="contiguous"):

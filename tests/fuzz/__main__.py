@@ -8,8 +8,6 @@ write nothing. Each violation is printed with its seed; `--seed N --calls 1` rep
 status is 1 if there are violations.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import os

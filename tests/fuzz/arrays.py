@@ -4,8 +4,6 @@ An array type is a way to pass an array to onedsl: as a NumPy array, or as an ob
 its memory through DLPack, with or without the C functions that PyTorch has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -110,14 +108,9 @@ def strided_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
         case 1:
             steps = [int(choose(rng, [1, -1])) for _ in range(array.ndim)]
         case 2:
-            raw = np.zeros(array.nbytes + 1, np.uint8)
-            unaligned = raw[1:].view(array.dtype).reshape(array.shape)
-            unaligned[...] = array
-            return unaligned
+            return helpers.unaligned(array)
         case 3:
-            record = np.zeros(array.shape, [("pad", "u1"), ("item", array.dtype)])
-            record["item"] = array
-            return record["item"]
+            return helpers.in_record(array)
         case _:
             axis = int(rng.integers(array.ndim))
             first = np.take(array, [0], axis=axis) if array.shape[axis] else array
@@ -147,9 +140,7 @@ def random_layout(rng: Rng, array: np.ndarray) -> np.ndarray:
         case 2:
             return permuted_copy(rng, array)
         case 3:
-            read_only = array.copy()
-            read_only.flags.writeable = False
-            return read_only
+            return helpers.read_only(array)
         case 4:
             return shifted_copy(rng, array)
     return array.copy()

@@ -1,7 +1,6 @@
 """Random calls of operators: valid calls, and calls with mutated (probably invalid) arguments."""
 
-from __future__ import annotations
-
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +28,11 @@ class Case:
     options: dict[str, Any]
     """The backend, and the option that requests outputs."""
     mode: str
-    """"direct" or "in passes" (reduce and apply)."""
+    """"direct", "in passes" (reduce and apply) or "in parts" (both passes on parts of a batch)."""
     mutations: list[str] = field(default_factory=list)
     """Names of mutated arguments. The call must raise an error or return the correct result."""
+    parts: list[tuple[slice, ...]] = field(default_factory=list)
+    """Indices of the tensors' parts."""
     out: Any = None
     guard: helpers.Guarded | None = None
     """Checks the memory around `out`."""
@@ -91,7 +92,7 @@ def random_case(rng: Rng) -> Case:
     if target.option:
         name, all_outputs, some = target.option
         options[name] = choose(rng, [all_outputs, all_outputs, some])
-    mode = choose(rng, ["direct", "direct", "in passes" if target.reduce_inputs else "direct"])
+    mode = choose(rng, ["direct", *["in passes" if target.reduce_inputs else "direct"] * 2])
     case = Case(target, attributes, _random_tensors(rng, target, dtype), options, mode)
     _add_statistics(rng, case, choose(rng, target.schema.types[dtype]))
     _omit_optional_inputs(rng, case)
@@ -100,6 +101,8 @@ def random_case(rng: Rng) -> Case:
         _add_out(rng, case)
     if one_in(rng, 2):
         _mutate(rng, case)
+    elif mode == "in passes" and one_in(rng, 2):
+        _split(rng, case)
     return case
 
 
@@ -202,6 +205,18 @@ def _add_out(rng: Rng, case: Case) -> None:
         elif one_in(rng, 12):
             out[i] = choose(rng, arrays.ARRAY_TYPES)(out[i])
     case.out = tuple(out) if one_in(rng, 2) else schema.result(*out)
+
+
+def _split(rng: Rng, case: Case) -> None:
+    """Split the batch into parts along a summed axis, in a random order. Some parts are empty."""
+    src = arrays.to_numpy(case.inputs[0])
+    axis = choose(rng, set(range(src.ndim)) - {case.channel_axis % src.ndim})
+    cuts = rng.integers(0, src.shape[axis], int(rng.integers(6)), endpoint=True)
+    edges = [0, *sorted(cuts.tolist()), src.shape[axis]]
+    parts = [(slice(None),) * axis + (slice(*edge),) for edge in itertools.pairwise(edges)]
+    case.parts = [parts[i] for i in rng.permutation(len(parts))]
+    case.mode, case.options["backend"] = "in parts", "native"
+    case.out, case.guard, case.in_place = None, None, False
 
 
 def is_dense(array: np.ndarray) -> bool:

@@ -1,7 +1,5 @@
 """Makes a random call and checks its result or its error."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -42,14 +40,49 @@ def set_threads(number: int) -> None:
 
 
 def run(case: Case, threads: int = 2) -> Any:
-    """Make the call and return its result."""
+    """Make the call and return its result, in one of the modes."""
     set_threads(threads)
     op = case.target.cls(**case.attributes)
     if case.mode == "direct":
         return op(*case.inputs, **case.options, out=case.out)
     options = {name: value for name, value in case.options.items() if name != "backend"}
+    if case.mode == "in parts":
+        return _run_in_parts(op, case, options)
     sums = op.reduce(*case.inputs[: case.target.reduce_inputs])
     return op.apply(sums, *case.inputs, **options, out=case.out)
+
+
+def _run_in_parts(op: Any, case: Case, options: dict[str, Any]) -> Any:
+    """Reduce and apply each part of a batch. Return the results, joined."""
+    schema = case.target.schema
+    values = [
+        arrays.to_numpy(value) if port.kind == "tensor" else value
+        for port, value in zip(schema.inputs, case.inputs, strict=True)
+    ]
+    parts = [
+        [v[where] if p.kind == "tensor" else v for p, v in zip(schema.inputs, values, strict=True)]
+        for where in case.parts
+    ]
+    sums = [op.reduce(*part[: case.target.reduce_inputs]) for part in parts]
+    in_order = sum(sums)
+    size = max(np.abs(each.to_vector()).max() for each in sums)
+    while len(sums) > 1:  # add in another order
+        sums.append(sums.pop(0) + sums.pop(0))
+    if not np.allclose(sums[0].to_vector(), in_order.to_vector(), 1e-13, 1e-13 * size):
+        raise Violation(f"sums depend on the order of their addition: {case}")
+    src = values[0]
+    if src.size and sums[0].count * sums[0].channels != src.size:
+        raise Violation(f"the sums have {sums[0].count} elements: {case}")
+    results = [op.apply(sums[0], *part, **options) for part in parts]
+    joined = list(results[0])
+    for i, port in enumerate(schema.outputs):
+        if port.name in case.requested and port.kind == "tensor":
+            joined[i] = np.empty_like(src)
+            for where, result in zip(case.parts, results, strict=True):
+                joined[i][where] = result[i]
+        elif len({_bytes_of(result[i]) for result in results}) > 1:
+            raise Violation(f"{port.name} differs from part to part: {case}")
+    return schema.result(*joined)
 
 
 def check(seed: int) -> str:

@@ -7,8 +7,6 @@ of the absolute values of its terms; rounding errors are proportional to it. Its
 absolute tolerance: if rounding decides whether a ReLU passes a gradient, both results are correct.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

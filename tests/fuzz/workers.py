@@ -1,7 +1,5 @@
 """Child processes that make the calls, which may crash or hang."""
 
-from __future__ import annotations
-
 import collections
 import faulthandler
 import os

@@ -5,14 +5,12 @@ Usage: python defect.py NAME. Calls the core, because the package refuses such g
 process, and so does an alarm, because a corrupted heap may also hang.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import sys
 
 import numpy as np
-from helpers import with_tensors
+from helpers import values_of, with_tensors
 
 import onedsl
 from onedsl import _core, testing
@@ -55,7 +53,38 @@ EXAMPLES = {
 }
 
 
+def arrays_of(graph):
+    """Return random inputs of a graph of one op by name, with its strides."""
+    (op,) = graph.ops
+    src = op.inputs[0]
+    statistics = op.inputs[-1].dtype
+    options = {"data_format": op.data_format}
+    problem = testing.random_problem(src.shape, src.dtype, statistics, **options)
+    values = values_of(problem)
+    inputs = {name: new_array(tensor) for name, tensor in graph.inputs.items()}
+    for name, array in inputs.items():
+        array[...] = values[name]
+    return inputs
+
+
+def is_right(op, inputs, results, **options):
+    """Return whether the results by name are those of the documentation."""
+    options |= {"epsilon": op.attrs.get("epsilon"), "data_format": op.data_format}
+    if op.kind == "BatchNormTrainingBackward":
+        if len(op.outputs) == 1:
+            inputs = {name: array for name, array in inputs.items() if name != "gamma"}
+        expected = testing.batch_norm_backward(**inputs, **options)
+    else:
+        expected = testing.batch_norm_forward_training(**inputs, **options)
+    tolerance = 3 * testing.TOLERANCES[op.inputs[0].dtype]
+    return all(
+        testing.relative_l2(array, getattr(expected, name)) <= tolerance if array.size else True
+        for name, array in results.items()
+    )
+
+
 def run(op):
+    """Return what the core and oneDNN do with an op."""
     graph = Graph((op,))
     sides = tensors_to_core(op.inputs), tensors_to_core(op.outputs)
     try:
@@ -63,30 +92,12 @@ def run(op):
     except onedsl.OneDNNError as error:
         own = error.status in ("out_of_memory", "runtime_error")
         return "exception" if own else "refused"
-    problem = testing.random_problem(
-        op.inputs[0].shape, op.inputs[0].dtype, op.inputs[-1].dtype, data_format=op.data_format
-    )
-    values = problem._asdict() | {"beta": problem.mean}
-    inputs = {name: new_array(tensor) for name, tensor in graph.inputs.items()}
-    for name, array in inputs.items():
-        array[...] = values[name]
+    inputs = arrays_of(graph)
     results = {name: new_array(tensor) for name, tensor in graph.outputs.items()}
     for array in results.values():
         array[...] = 7
     assert compiled.run(tuple(inputs.values()), tuple(results.values()))
-    options = {"epsilon": op.attrs.get("epsilon"), "data_format": op.data_format}
-    if op.kind == "BatchNormTrainingBackward":
-        if len(op.outputs) == 1:
-            inputs.pop("gamma", None)
-        expected = testing.batch_norm_backward(**inputs, **options)
-    else:
-        expected = testing.batch_norm_forward_training(**inputs, **options)
-    tolerance = 3 * testing.TOLERANCES[op.inputs[0].dtype]
-    right = all(
-        testing.relative_l2(array, getattr(expected, name)) <= tolerance if array.size else True
-        for name, array in results.items()
-    )
-    return "right" if right else "wrong"
+    return "right" if is_right(op, inputs, results) else "wrong"
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def use(threads=None):
     assert threads is None or now == threads, now
     for op, calls, case in cases:
         for call in calls:
-            testing.assert_close(call(*case.problem), case.with_gamma, backend=backend)
+            testing.assert_close(call(*case.problem), case.expected, backend=backend)
         op(*testing.random_problem((5, 3)), backend=backend)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 
 from onedsl import _core
 
-Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 api = ctypes.pythonapi
 api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]

@@ -8,8 +8,6 @@ number or None. Some results are returned, too. Graphs are evaluated in float64 
 kernels. With --compile, inductor and onedsl compile them, too, and the results are compared.
 """
 
-from __future__ import annotations
-
 import collections
 import operator
 import random

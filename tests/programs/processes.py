@@ -1,7 +1,5 @@
 """Shared by the programs: the memory of this process, and waiting for a child."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -7,8 +7,6 @@ Anything else is printed with its seed, and the exit status is 1. Results are no
 variance + epsilon is negative or nearly zero. Child processes run the graphs, as the fuzzer's.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Trains a model under onedsl.torch.enable() with warnings as errors, and prints "trained"."""
 
-from __future__ import annotations
-
 import warnings
 
 import torch

@@ -1,0 +1,117 @@
+"""Sizes: empty tensors, tensors that no memory can hold, and how the kernels divide the work.
+
+test_matrix.py has calls of other empty tensors. What the kernels require of their schedule: the C++
+tests.
+"""
+
+import math
+
+import helpers
+import numpy as np
+import pytest
+from helpers import EPSILON
+
+import onedsl
+from onedsl import _core, testing
+from onedsl.operators.base import kernel_info
+
+op = onedsl.BatchNormTrainingBackward(EPSILON)
+
+
+@helpers.formats
+def test_kernel_info(data_format):
+    spec = onedsl.TensorSpec((8, 32, 40, 48))
+    info = kernel_info(onedsl.BatchNormTrainingBackward(EPSILON, data_format), spec)
+    assert math.prod(info["geometry"]) == 8 * 32 * 40 * 48
+    assert 1 <= info["threads"] <= info["num_threads"] == _core.max_threads()
+    assert info["columns"] == (data_format == "NXC")
+    assert _core.native_isa() in info["implementation"]
+
+
+def test_no_schedule_of_empty_tensors():
+    info = kernel_info(op, onedsl.TensorSpec((0, 4)))
+    assert info.keys() == {"geometry", "implementation", "num_threads"}
+
+
+def test_empty_tensors_with_more_channels_than_memory():
+    """Regression: bad_alloc for a buffer of the channels, which an empty tensor does not need."""
+    spec = onedsl.TensorSpec((0, 2**40))
+    assert kernel_info(op, spec)["geometry"] == (0, 2**40, 1)
+    with pytest.raises(onedsl.UnsupportedError):
+        op.graph(spec).repaired().compile()
+
+
+@helpers.backends
+def test_empty_tensors_at_unaligned_addresses(backend):
+    """Regression: NumPy treats an empty array at an odd address as aligned, the core did not."""
+    odd = np.zeros(5, np.uint8)[1:].view(np.float32)[:0]
+    src, stats = odd.reshape(0, 3), np.ones(3, np.float32)
+    out = (src.copy(), stats.copy(), stats.copy())
+    assert not op(src, src, stats, stats, out=out, backend=backend).diff_beta.any()
+    none = odd.reshape(3, 0)
+    assert op(none, none, odd, odd, odd, out=(none, odd, odd), backend=backend).diff_gamma is odd
+
+
+def test_strides_of_empty_tensors():
+    """Strides are those of NumPy, which counts a size of 0 as 1."""
+    spec = onedsl.TensorSpec((4, 0, 3))
+    assert spec.strides == (3, 3, 1)
+    assert spec == onedsl.TensorSpec.of(np.empty((4, 0, 3), np.float32))
+    assert eval(repr(spec)) == spec
+
+
+TOO_LARGE = [(2**54 + 1, 1), (2**40, 2**40), (2**31, 2**31, 4), (2**62, 4), (2**70, 4)]
+
+
+@pytest.mark.parametrize("shape", [*TOO_LARGE, (2**63 - 1, 2, 3)], ids=str)
+def test_more_bytes_than_the_address_space(shape):
+    with pytest.raises(ValueError, match="shape must have at most"):
+        onedsl.TensorSpec(shape)
+
+
+@pytest.mark.parametrize("shape", [(2**31, 1), (2**25, 64), (65536, 32768, 1)], ids=str)
+def test_two_to_the_31_elements(shape, tmp_path):
+    """oneDNN's kernels use 32-bit sizes in places; onedsl's do not."""
+    src = np.memmap(tmp_path / "sparse", np.float32, "w+", shape=shape)
+    ones = np.ones(shape[-1], np.float32)
+    with pytest.raises(onedsl.UnsupportedError, match=r"2\^31 elements") as caught:
+        op(src, src, ones, ones, backend="onednn")
+    assert 'Use backend="native"' in str(caught.value)
+    spec = onedsl.TensorSpec.of(src)
+    with pytest.raises(onedsl.UnsupportedError, match=r"2\^31 elements"):
+        op.graph(spec).compile()
+    assert kernel_info(op, spec)["threads"] >= 1
+
+
+def test_rejection_needs_no_memory():
+    """Regression: channel buffers of 96 GiB were allocated before the size was checked."""
+    helpers.run_script("reject_in_little_memory.py")
+
+
+def test_rank():
+    with pytest.raises(ValueError, match="at most 64 dimensions, got 65"):
+        onedsl.TensorSpec((1,) * 65)
+    most = (np.lib.NumpyVersion(np.__version__) >= "2.0.0" and 64) or 32
+    shape = (4, *(1,) * (most - 2), 3)
+    problem, expected = helpers.case(shape, "f32", "f32", "NXC")
+    testing.assert_close(op(*problem), expected, factor=4)
+
+
+LARGEST = """
+import itertools, onedsl
+from onedsl.operators.base import kernel_info
+
+n = 2**54  # f32 elements
+shapes = [(n, 1), (1, n), (3, n // 3), (2**27, 2**27)]
+shapes += [(*shape, 1) for shape in shapes]
+for data_format, shape in itertools.product(onedsl.DataFormat, shapes):
+    op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
+    info = kernel_info(op, onedsl.TensorSpec(shape))
+    numbers = [*info.pop("geometry"), *(v for v in info.values() if not isinstance(v, str))]
+    assert len(numbers) > 10 and all(number >= 0 for number in numbers), (shape, info)
+"""
+
+
+def test_no_integer_overflows_in_the_largest_tensors():
+    """Regression: overflows once made a loop endless, so this runs in a process with a timeout."""
+    helpers.run_child(LARGEST, timeout=60)
