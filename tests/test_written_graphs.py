@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 import warnings
 
 import helpers
@@ -542,3 +543,22 @@ def test_geometry_of_a_tensor_of_many_axes(rank):
     assert (op.geometry is None) == (rank > 64)
     with pytest.raises(ValueError, match="2 to 12 dimensions"):
         Graph((op,)).repaired()
+
+
+def test_repair_of_a_graph_with_the_largest_id():
+    """Regression: the tensors that were added had the id 2^63."""
+    graph, problem = gradient(gamma=False)
+    graph = Graph((helpers.with_tensors(graph.ops[0], src={"id": 2**63 - 1}),))
+    repaired = graph.repaired()
+    assert repaired.changes[0] == "gamma = 1 added"
+    assert set(repaired.compile()(**inputs_of(problem, gamma=False))) == set(graph.outputs)
+
+
+def test_compiled_graphs_are_pickled_as_their_graphs():
+    """Regression: the error named a private class."""
+    graph, problem = gradient()
+    compiled = graph.compile()
+    same = pickle.loads(pickle.dumps(compiled))
+    assert same.graph == graph
+    for a, b in zip(*(c(**inputs_of(problem)).values() for c in (same, compiled)), strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -290,6 +290,10 @@ class CompiledGraph:
             check_overlap(f"out[{name!r}]", array, others, self._in_place.get(name, ""))
             others[f"out[{name!r}]"] = array
 
+    def __reduce__(self) -> Any:
+        """Pickle the graph, to be compiled again: oneDNN's code cannot be pickled."""
+        return type(self), (self.graph,)
+
     def __repr__(self) -> str:
         parts = "; ".join(map(str, self.partitions))
         return f"<onedsl.graph.CompiledGraph: {parts}, {self.num_threads} threads>"
