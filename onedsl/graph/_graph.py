@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import numbers
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -19,9 +20,16 @@ from .compiled_graph import CompiledGraph, divide_graph
 from .drawing import draw
 
 
+def _plain_number(number: numbers.Real) -> int | float:
+    """Convert a number of NumPy, for example, to a number of Python."""
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
+
+
 @dataclass(frozen=True)
 class Graph:
     """A graph of ops. `str` lists them with their tensors, and the partitions of `partitions`.
+
+    A graph, an op or a tensor whose fields have other types than documented is a TypeError.
 
     Attributes
     ----------
@@ -49,6 +57,15 @@ class Graph:
     names: tuple[tuple[int, str], ...] = ()
     constants: tuple[tuple[int, float], ...] = ()
     requested: Graph | None = None
+
+    def __post_init__(self) -> None:
+        # Not another class: the errors of properties and methods would name no argument.
+        if not isinstance(self.ops, list | tuple):
+            raise TypeError(f"ops must be a tuple of GraphOp, got {self.ops!r}")
+        for index, op in enumerate(self.ops):
+            if not isinstance(op, GraphOp):
+                raise TypeError(f"ops[{index}] must be a GraphOp, got {op!r}")
+        object.__setattr__(self, "ops", tuple(self.ops))
 
     @property
     def inputs(self) -> dict[str, LogicalTensor]:
@@ -171,7 +188,7 @@ class Graph:
             "output_ports": [tensor.id for tensor in own.outputs.values()],
             "graph": [op._to_dict() for op in self.ops],
         }
-        return json.dumps(document, indent=2, default=lambda number: number.item()) + "\n"
+        return json.dumps(document, indent=2, default=_plain_number) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Graph:

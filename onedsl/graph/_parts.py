@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import numbers
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 from .. import _core
+from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
 from ..tensors.ports import Port, Signature, signature
 from ..tensors.spec import DataFormat, byte_strides, parse_data_format
@@ -46,6 +49,63 @@ KINDS = {
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def _are_sizes(value: object) -> bool:
+    return value is None or (isinstance(value, tuple) and all(map(_is_integer, value)))
+
+
+def _are_tensors(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, LogicalTensor) for item in value)
+
+
+def _is_attribute(value: object) -> bool:
+    items = value if isinstance(value, tuple) else (value,)
+    return _is_text(value) or all(isinstance(item, numbers.Real) for item in items)
+
+
+def _are_attributes(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(_is_text(name) and _is_attribute(item) for name, item in value.items())
+
+
+# The requirement of each field, and its text in an error message.
+_INTEGER = _is_integer, "an integer"
+_TEXT = _is_text, "a string that UTF-8 can express"
+_SIZES = _are_sizes, "a tuple of integers or None"
+_TENSORS = _are_tensors, "a tuple of LogicalTensor"
+_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    **dict.fromkeys(("id",), _INTEGER),
+    **dict.fromkeys(("name", "kind", "dtype", "layout_type", "property_type"), _TEXT),
+    **dict.fromkeys(("shape", "strides"), _SIZES),
+    **dict.fromkeys(("inputs", "outputs"), _TENSORS),
+    "attrs": (_are_attributes, "a mapping of strings to strings, numbers or tuples of numbers"),
+}
+
+
+def _check_fields(owner: GraphOp | LogicalTensor) -> None:
+    """Convert sequences to tuples, and raise TypeError for fields of a wrong type."""
+    for name, (is_valid, requirement) in _FIELDS.items():
+        if not hasattr(owner, name):
+            continue
+        value = getattr(owner, name)
+        if is_valid in (_are_sizes, _are_tensors) and not isinstance(value, str | None):
+            # A compiled graph relies on them, so a caller's lists must not change them later.
+            with contextlib.suppress(TypeError):
+                value = tuple(value)
+                object.__setattr__(owner, name, value)
+        if not is_valid(value):
+            field = f"{type(owner).__name__}.{name}"
+            raise TypeError(printable(f"{field} must be {requirement}, got {value!r}"))
+
+
 @dataclass(frozen=True)
 class LogicalTensor:
     """oneDNN's description of a tensor.
@@ -70,18 +130,17 @@ class LogicalTensor:
     property_type: str = "undef"
 
     def __post_init__(self) -> None:
-        # A compiled graph relies on them, so a caller's lists must not change them later.
-        for name in ("shape", "strides"):
-            if isinstance(sizes := getattr(self, name), Iterable):
-                object.__setattr__(self, name, tuple(sizes))
+        _check_fields(self)
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
         """Strides in bytes, as `TensorSpec.byte_strides`. Not all tensors have them."""
-        if self.shape is None or self.strides is None or self.dtype not in DTYPES:
-            requirement = "a known shape, known strides and dtype f32, bf16 or f16"
+        shape, strides = self.shape, self.strides
+        is_known = shape is not None and strides is not None and len(shape) == len(strides)
+        if not is_known or self.dtype not in DTYPES:
+            requirement = "a known shape, as many strides and dtype f32, bf16 or f16"
             raise ValueError(f"byte_strides needs {requirement}, got {self}")
-        return byte_strides(self.shape, self.dtype, self.strides)
+        return byte_strides(shape, self.dtype, strides)
 
     def __str__(self) -> str:
         """Return dtype, shape, layout and strides."""
@@ -121,6 +180,9 @@ class GraphOp:
     inputs: tuple[LogicalTensor, ...]
     outputs: tuple[LogicalTensor, ...]
 
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
     def __hash__(self) -> int:
         return hash((self.id, self.kind, *self.inputs, *self.outputs))
 
@@ -132,7 +194,11 @@ class GraphOp:
     @property
     def geometry(self) -> tuple[int, int, int] | None:
         """Outer size, channels and inner size of the first input, None if it is not dense."""
+        if not self.inputs:
+            return None
         src = self.inputs[0]
+        if any(abs(size) >= 2**63 for size in (*(src.shape or ()), *(src.strides or ()))):
+            return None
         return _core.geometry(src.shape or (), src.strides or (), self.data_format.channel_axis)
 
     @property
@@ -216,6 +282,6 @@ def _typed(value: Attribute) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"type": "bool", "value": value}
     if isinstance(value, tuple):
-        integers = all(isinstance(item, int) for item in value)
+        integers = all(isinstance(item, numbers.Integral) for item in value)
         return {"type": "s64[]" if integers else "f32[]", "value": list(value)}
-    return {"type": "s64" if isinstance(value, SupportsIndex) else "f32", "value": value}
+    return {"type": "s64" if isinstance(value, numbers.Integral) else "f32", "value": value}
