@@ -235,6 +235,7 @@ def test_forward_mode_of_a_layer_raises():
     ("changes", "error", "message"),
     [
         ({"src": [[1.0]]}, TypeError, "src must be a JAX or NumPy array, got list"),
+        ({"src": np.ma.ones((2, 8), "f4")}, TypeError, "src must be .* got a masked array"),
         ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, .*float64"),
         ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, .*int64"),
         ({"src": np.ones(8, "f4")}, ValueError, "src must have at least 2 dimensions"),

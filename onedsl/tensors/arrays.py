@@ -45,10 +45,7 @@ def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
     Error messages call it `name`, and name no copy as a remedy if it is to be written. Its dtype
     may be one that no operator accepts.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        remedy = "Pass {}.data" if is_output else "The mask would be lost: pass {}.filled()"
-        got = "got a masked array. " + remedy.format(name)
-        raise TypeError(f"{name} must be a plain array, {got}")
+    reject_masked(name, value, is_output=is_output)
     array = _core.import_array(value)
     if array is None:
         _reject(name, value, is_output)
@@ -58,6 +55,14 @@ def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
         remedy = f"Pass an array of dtype {dtype.name}" if is_output else convert
         raise TypeError(f"{name} must be in native byte order, got {dtype.str}. {remedy}")
     return np.asarray(array).view(DTYPES.get(short_name(dtype), dtype))  # without metadata
+
+
+def reject_masked(name: str, value: object, *, is_output: bool = False) -> None:
+    """Raise TypeError for a masked array of NumPy, whose mask would be lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        remedy = "Pass {}.data" if is_output else "The mask would be lost: pass {}.filled()"
+        got = "got a masked array. " + remedy.format(name)
+        raise TypeError(f"{name} must be a plain array, {got}")
 
 
 def is_contiguous(array: Array) -> bool:

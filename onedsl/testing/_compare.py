@@ -30,7 +30,7 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     It is 0 if both arrays are zero or empty, inf if only expected is zero, and NaN if actual
     contains NaN. Arrays of different shapes raise ValueError.
     """
-    a, e = copied(actual, np.float64), copied(expected, np.float64)
+    a, e = copied("actual", actual, np.float64), copied("expected", expected, np.float64)
     if a.shape != e.shape:
         raise ValueError(f"actual must have expected's shape {e.shape}, got {a.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
@@ -91,7 +91,7 @@ def assert_close(
     for i, (name, want) in enumerate(zip(names, expected, strict=True)):
         if name not in given:
             continue
-        got = copied(given[name])
+        got = copied(name, given[name])
         tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
         for_native = factor * tolerances[dtype_name(got.dtype, name)]
         for_onednn = for_native + factor * ONEDNN_SUM_ERROR * math.sqrt(num_summed)

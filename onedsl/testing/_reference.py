@@ -8,16 +8,22 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..tensors.arrays import reject_masked
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from ._results import Float64, Forward, FrozenGradients, Gradients, ReLUGradients
 
 # Nothing is imported from onedsl.operators, which this module judges.
 
 
-def copied(value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """Return a copy as a NumPy array. NumPy alone cannot convert PyTorch's bf16 tensors."""
+    reject_masked(name, value)
     imported = _core.import_array(value)
-    return np.array(value if imported is None else imported, dtype)
+    try:
+        return np.array(value if imported is None else imported, dtype)
+    except (RuntimeError, TypeError, ValueError) as error:
+        got = f"{type(value).__name__}, for which NumPy raised: {error}"
+        raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
 def _prepare(
@@ -28,7 +34,7 @@ def _prepare(
     Return the axes of the sums, src, and the others, where None stays None. Raise ValueError for an
     invalid shape.
     """
-    x, parsed = copied(src, np.float64), parse_data_format(data_format)
+    x, parsed = copied("src", src, np.float64), parse_data_format(data_format)
     if x.ndim < 2:
         raise ValueError(f"src must have at least 2 dimensions, got {x.ndim}")
     channels = (x.shape[parsed.channel_axis],)
@@ -37,7 +43,7 @@ def _prepare(
         if other is None:
             arrays.append(None)
             continue
-        array = copied(other, np.float64)
+        array = copied(name, other, np.float64)
         is_statistic = name in ("mean", "variance", "gamma", "beta")
         expected = channels if is_statistic else x.shape
         if array.shape != expected:
@@ -168,12 +174,13 @@ def batch_normalization_grad(
     FrozenGradients
         Float64 arrays.
     """
-    x, *others = (copied(a, np.float64) for a in (input, input_gradient, mean, variance, scale))
+    names = ["input", "input_gradient", "mean", "variance", "scale"]
+    values = input, input_gradient, mean, variance, scale
+    x, *others = (copied(n, a, np.float64) for n, a in zip(names, values, strict=True))
     if x.ndim < 1:
         raise ValueError(f"input must have at least 1 dimension, got {x.ndim}")
-    names = ["input_gradient", "mean", "variance", "scale"]
     expected = x.shape
-    for name, array in zip(names, others, strict=True):
+    for name, array in zip(names[1:], others, strict=True):
         if name == "mean" and array.ndim == x.ndim:
             expected = tuple(
                 1 if size == 1 else full for size, full in zip(array.shape, x.shape, strict=True)
