@@ -386,7 +386,7 @@ class TestErrors:
         for same in (sums, sum([sums, sums]), pickle.loads(pickle.dumps(sums))):
             message = "sums must be from reduce of .* same epsilon, 1e-05, got 0.001"
             self.check(gradient, ValueError, message, same)
-            with pytest.raises(ValueError, match="same epsilon to be added, got 1e-05 and 0.001"):
+            with pytest.raises(ValueError, match=r"same epsilon to be added, got 1e-05 and 0.001"):
                 gradient(self.problem, "NXC").reduce() + same
         moments = onedsl.BatchNormForwardTraining(1e-3).reduce(self.problem.src)
         assert moments == forward(self.problem, "NXC").reduce()

@@ -187,6 +187,27 @@ def test_support_is_decided_alike():
     assert supported > 50
 
 
+@pytest.mark.parametrize("missing_bytes", [1, 10_000])
+def test_tensors_without_memory(missing_bytes):
+    """Regression: the process ended. FSDP resizes the storage of parameters to 0."""
+    for op, arguments in calls(torch.randn(4, 5, 3, 2)):
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, torch.Tensor):
+                cut = argument.clone()
+                cut.untyped_storage().resize_(max(argument.nbytes - missing_bytes, 0))
+                name = op._schema.arguments[i].name
+                with pytest.raises((ValueError, RuntimeError), match=rf"storage .*\({name}\)"):
+                    op(*arguments[:i], cut, *arguments[i + 1 :])
+
+
+def test_one_running_statistic_without_the_other():
+    """Regression: it was ignored, and the results differed from those of fake tensors."""
+    src, vector = torch.randn(4, 5, 6), torch.ones(5)
+    for running in (vector, None), (None, vector):
+        with pytest.raises((ValueError, RuntimeError), match="statistic without the other"):
+            forward(src, None, None, None, *running, 0.1, 1e-5, False, None)
+
+
 def test_errors_of_pytorch_are_its_own():
     """Regression: every one was "a function of PyTorch failed"."""
     if torch.__version__ < "2.12":

@@ -72,6 +72,8 @@ struct StableInterface {
   Error (*rank)(const Tensor*, std::int64_t*) = find("aoti_torch_get_dim");
   Error (*sizes)(const Tensor*, std::int64_t**) = find("aoti_torch_get_sizes");
   Error (*strides)(const Tensor*, std::int64_t**) = find("aoti_torch_get_strides");
+  Error (*storage_bytes)(const Tensor*, std::int64_t*) = find("aoti_torch_get_storage_size");
+  Error (*storage_offset)(const Tensor*, std::int64_t*) = find("aoti_torch_get_storage_offset");
   Error (*data)(const Tensor*, const void**) = find("torch_get_const_data_ptr");
   Error (*mutable_data)(const Tensor*, void**) = find("torch_get_mutable_data_ptr");
   Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,

@@ -55,6 +55,18 @@ OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
   return OwnedTensor(made);
 }
 
+// Returns whether a tensor's storage has all of its elements. FSDP, for example, resizes the
+// storage of parameters to 0.
+bool has_memory(const Tensor& tensor, const View& v) {
+  std::int64_t elements = 1 + get(api->storage_offset, &tensor);  // up to the last one
+  for (std::ptrdiff_t axis = 0; axis < v.rank; ++axis) {
+    if (v.shape[axis] == 0) return true;
+    elements += (v.shape[axis] - 1) * v.strides[axis];
+  }
+  const auto bytes = static_cast<std::size_t>(get(api->storage_bytes, &tensor));
+  return static_cast<std::size_t>(elements) <= bytes / size_of(v.type);
+}
+
 }  // namespace
 
 void check(const Error error) {
@@ -80,6 +92,7 @@ View view_of(const Tensor& tensor) {
   view.rank = get(api->rank, &tensor);
   view.shape = get(api->sizes, &tensor);
   view.strides = get(api->strides, &tensor);
+  if (!has_memory(tensor, view)) throw Unsupported("tensors whose storage was made too small");
   return view;
 }
 
