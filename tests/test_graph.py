@@ -418,10 +418,20 @@ def test_invalid_types_of_fields(of_op, of_tensor, message):
         dataclasses.replace(RELU, **of_op)
 
 
-@pytest.mark.parametrize(("ops", "message"), [(RELU, "ops must be a"), (["x"], r"ops\[0\] must")])
-def test_invalid_types_of_ops(ops, message):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ops": RELU}, r"Graph.ops must be a tuple of GraphOp, got GraphOp\("),
+        ({"ops": ["x"]}, r"Graph.ops must be a tuple of GraphOp, got \['x'\]"),
+        ({"version": 3}, "Graph.version must be a string .*, got 3"),
+        ({"names": {0: "x"}}, "Graph.names must be a tuple of pairs of an id and a string, got {0"),
+        ({"constants": ((0, "x"),)}, r"of pairs of an id and a number, got \(\(0, 'x'\),\)"),
+        ({"requested": ()}, r"Graph.requested must be a Graph or None, got \(\)"),
+    ],
+)
+def test_invalid_types_of_fields_of_graphs(fields, message):
     with pytest.raises(TypeError, match=message):
-        Graph(ops)
+        Graph(**({"ops": [RELU]} | fields))
 
 
 def test_numbers_of_numpy():

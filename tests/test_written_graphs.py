@@ -562,3 +562,20 @@ def test_compiled_graphs_are_pickled_as_their_graphs():
     assert same.graph == graph
     for a, b in zip(*(c(**inputs_of(problem)).values() for c in (same, compiled)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_requested_must_fit_the_graph():
+    """Regression: memory was accessed out of bounds."""
+    graph, _ = gradient()
+    (op,) = graph.ops
+    other = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 3)))
+    fewer = Graph((dataclasses.replace(op, inputs=op.inputs[:4]),))
+    gaps = Graph((helpers.with_tensors(op, src={"strides": (480, 80, 16, 1)}),))
+    for requested, message in (
+        (other, "tensor 0 of Graph.requested must have the size, .* got f32 2x3,"),
+        (fewer, r"Graph.requested or constants must have the inputs \[4\]"),
+        (gaps, "tensor 0 of Graph.requested must have the size, without gaps"),
+        (Graph(()), "must have at least one op"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(graph, requested=requested).compile()

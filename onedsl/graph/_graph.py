@@ -14,7 +14,7 @@ from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ._defects import limit_of, messages
 from ._json import JsonValue, parse_op
-from ._parts import GraphOp, LogicalTensor, Partition
+from ._parts import GraphOp, LogicalTensor, Partition, check_fields
 from ._repair import Repairs
 from .compiled_graph import CompiledGraph, divide_graph
 from .drawing import draw
@@ -59,13 +59,9 @@ class Graph:
     requested: Graph | None = None
 
     def __post_init__(self) -> None:
-        # Not another class: the errors of properties and methods would name no argument.
-        if not isinstance(self.ops, list | tuple):
-            raise TypeError(f"ops must be a tuple of GraphOp, got {self.ops!r}")
-        for index, op in enumerate(self.ops):
-            if not isinstance(op, GraphOp):
-                raise TypeError(f"ops[{index}] must be a GraphOp, got {op!r}")
-        object.__setattr__(self, "ops", tuple(self.ops))
+        check_fields(self)
+        if not isinstance(self.requested, Graph | None):
+            raise TypeError(f"Graph.requested must be a Graph or None, got {self.requested!r}")
 
     @property
     def inputs(self) -> dict[str, LogicalTensor]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import _core
 from ..runtime.text import printable
@@ -61,13 +62,12 @@ def _are_sizes(value: object) -> bool:
     return value is None or (isinstance(value, tuple) and all(map(_is_integer, value)))
 
 
-def _are_tensors(value: object) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, LogicalTensor) for item in value)
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real)
 
 
 def _is_attribute(value: object) -> bool:
-    items = value if isinstance(value, tuple) else (value,)
-    return _is_text(value) or all(isinstance(item, numbers.Real) for item in items)
+    return _is_text(value) or all(map(_is_number, value if isinstance(value, tuple) else (value,)))
 
 
 def _are_attributes(value: object) -> bool:
@@ -76,34 +76,57 @@ def _are_attributes(value: object) -> bool:
     return all(_is_text(name) and _is_attribute(item) for name, item in value.items())
 
 
-# The requirement of each field, and its text in an error message.
-_INTEGER = _is_integer, "an integer"
+_Requirement = tuple[Callable[[Any], bool], str]
+"""A requirement of a value, and its text in an error message."""
+
+
+def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
+    def are_valid(value: object) -> bool:
+        return isinstance(value, tuple) and all(map(is_valid, value))
+
+    return are_valid, f"a tuple of {items}"
+
+
+def _pairs_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
+    def is_pair(value: object) -> bool:
+        is_tuple = isinstance(value, tuple) and len(value) == 2
+        return is_tuple and _is_integer(value[0]) and is_valid(value[1])
+
+    return _tuple_of(is_pair, f"pairs of an id and a {items}")
+
+
 _TEXT = _is_text, "a string that UTF-8 can express"
 _SIZES = _are_sizes, "a tuple of integers or None"
-_TENSORS = _are_tensors, "a tuple of LogicalTensor"
-_FIELDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    **dict.fromkeys(("id",), _INTEGER),
+_TENSORS = _tuple_of(lambda item: isinstance(item, LogicalTensor), "LogicalTensor")
+_FIELDS: dict[str, _Requirement] = {
+    "id": (_is_integer, "an integer"),
     **dict.fromkeys(("name", "kind", "dtype", "layout_type", "property_type"), _TEXT),
+    **dict.fromkeys(("version", "engine_kind", "fpmath_mode"), _TEXT),
     **dict.fromkeys(("shape", "strides"), _SIZES),
     **dict.fromkeys(("inputs", "outputs"), _TENSORS),
     "attrs": (_are_attributes, "a mapping of strings to strings, numbers or tuples of numbers"),
+    "ops": _tuple_of(lambda item: isinstance(item, GraphOp), "GraphOp"),
+    "changes": _tuple_of(_is_text, "strings"),
+    "names": _pairs_of(_is_text, "string"),
+    "constants": _pairs_of(_is_number, "number"),
 }
 
 
-def _check_fields(owner: GraphOp | LogicalTensor) -> None:
-    """Convert sequences to tuples, and raise TypeError for fields of a wrong type."""
-    for name, (is_valid, requirement) in _FIELDS.items():
-        if not hasattr(owner, name):
+def check_fields(owner: Any) -> None:
+    """Convert lists to tuples, and raise TypeError for fields of a wrong type.
+
+    A compiled graph relies on the tuples, so a caller's lists must not change them later.
+    """
+    for name, given in vars(owner).items():
+        if name not in _FIELDS:
             continue
-        value = getattr(owner, name)
-        if is_valid in (_are_sizes, _are_tensors) and not isinstance(value, str | None):
-            # A compiled graph relies on them, so a caller's lists must not change them later.
-            with contextlib.suppress(TypeError):
-                value = tuple(value)
-                object.__setattr__(owner, name, value)
+        value, (is_valid, requirement) = given, _FIELDS[name]
+        if isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim):
+            value = tuple(given)
         if not is_valid(value):
             field = f"{type(owner).__name__}.{name}"
-            raise TypeError(printable(f"{field} must be {requirement}, got {value!r}"))
+            raise TypeError(printable(f"{field} must be {requirement}, got {given!r}"))
+        object.__setattr__(owner, name, value)
 
 
 @dataclass(frozen=True)
@@ -130,7 +153,7 @@ class LogicalTensor:
     property_type: str = "undef"
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        check_fields(self)
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
@@ -181,7 +204,7 @@ class GraphOp:
     outputs: tuple[LogicalTensor, ...]
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        check_fields(self)
 
     def __hash__(self) -> int:
         return hash((self.id, self.kind, *self.inputs, *self.outputs))
