@@ -234,6 +234,8 @@ class Graph:
         ImportError
             If matplotlib is not installed. The message says how to install it.
         """
+        if not isinstance(path, str | Path):
+            raise TypeError(f"path must be a string or a Path, got {type(path).__name__}")
         partitions, problem = self._partitions_or_problem()
         title = f"oneDNN {self.version}, {self.engine_kind}"
         draw(Path(path), title, self.ops, partitions, problem, self._changed_lines(), self._added())

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._compat import Self
-from ..tensors.arrays import reject_masked
+from ..tensors.arrays import copied
 
 Vector = npt.NDArray[np.float64]
 
@@ -54,8 +54,7 @@ class BatchNormTotals:
         """
         if cls is BatchNormTotals:
             raise TypeError("from_vector must be that of BatchNormSums or BatchNormMoments")
-        reject_masked("vector", vector)
-        own = np.asarray(vector).copy()
+        own = copied("vector", vector)
         if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
             raise ValueError(
                 "vector must be an array of 2 C + 1 float64 numbers from to_vector, "

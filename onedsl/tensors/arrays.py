@@ -67,6 +67,17 @@ def reject_masked(name: str, value: object, *, is_output: bool = False) -> None:
         raise TypeError(f"{name} must be a plain array, {got}")
 
 
+def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Return a copy as a NumPy array. NumPy alone cannot convert PyTorch's bf16 tensors."""
+    reject_masked(name, value)
+    imported = _core.import_array(value)
+    try:
+        return np.array(value if imported is None else imported, dtype)
+    except (RuntimeError, TypeError, ValueError) as error:
+        got = f"{type(value).__name__}, for which NumPy raised: {error}"
+        raise TypeError(f"{name} must be array_like, got {got}") from error
+
+
 def is_contiguous(array: Array) -> bool:
     """Return whether an array is in C order and aligned to its items."""
     return bool(array.flags.c_contiguous and array.flags.aligned)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..tensors.arrays import copied
 from ..tensors.dtypes import Backend, dtype_name
-from ._reference import copied
+from ._reference import is_number
 from ._results import Gradients
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
@@ -75,6 +76,14 @@ def assert_close(
     """
     if backend not in ("auto", "onednn", "native"):
         raise ValueError(f'backend must be "auto", "onednn" or "native", got {backend!r}')
+    if not (is_number(factor) and factor >= 0):
+        raise ValueError(f"factor must be a number of at least 0, got {factor!r}")
+    for name, value, kinds in (
+        ("actual", actual, tuple | list | Mapping),
+        ("expected", expected, tuple | list),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} must be a tuple of arrays, got {type(value).__name__}")
     names = getattr(expected, "_fields", Gradients._fields)
     if not isinstance(actual, Mapping):
         if len(actual) != len(names) or len(expected) != len(names):

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
-from ..tensors.arrays import reject_masked
+from ..tensors.arrays import copied
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from ._results import Float64, Forward, FrozenGradients, Gradients, ReLUGradients
 
 # Nothing is imported from onedsl.operators, which this module judges.
-
-
-def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-    """Return a copy as a NumPy array. NumPy alone cannot convert PyTorch's bf16 tensors."""
-    reject_masked(name, value)
-    imported = _core.import_array(value)
-    try:
-        return np.array(value if imported is None else imported, dtype)
-    except (RuntimeError, TypeError, ValueError) as error:
-        got = f"{type(value).__name__}, for which NumPy raised: {error}"
-        raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
 def _prepare(
@@ -58,9 +47,19 @@ def _check(name: str, is_valid: bool, requirement: str, value: object) -> None:
         raise ValueError(f"{name} must be {requirement}, got {value!r}")
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, and not an array."""
+    return isinstance(value, numbers.Real)
+
+
+def _check_clip(clip: float | None) -> None:
+    is_valid = clip is None or (is_number(clip) and 0 < clip < np.inf)
+    _check("clip", is_valid, "positive and finite, or None", clip)
+
+
 def _rstd(variance: Float64, epsilon: float) -> Float64:
     """Return 1 / sqrt(variance + epsilon)."""
-    _check("epsilon", 0 < epsilon < np.inf, "positive and finite", epsilon)
+    _check("epsilon", is_number(epsilon) and 0 < epsilon < np.inf, "positive and finite", epsilon)
     result: Float64 = 1 / np.sqrt(variance + epsilon)
     return result
 
@@ -252,8 +251,8 @@ def batch_norm_forward_training(
         src, data_format, mean=mean, variance=variance, residual=residual
     )
     keep = 0.5 if momentum is None else momentum
-    _check("momentum", 0 <= keep <= 1, "from 0 to 1", momentum)
-    _check("clip", clip is None or 0 < clip < np.inf, "positive and finite, or None", clip)
+    _check("momentum", is_number(keep) and 0 <= keep <= 1, "from 0 to 1", momentum)
+    _check_clip(clip)
     _check("clip", clip is None or relu, "None without relu=True", clip)
     running = [statistic.reshape(-1) for statistic in old]
     batch = [0 * statistic for statistic in running]
@@ -303,7 +302,7 @@ def batch_norm_relu_backward(
     diff_residual.
     """
     _, _, output, diff_output = _prepare(src, data_format, dst=dst, diff_dst=diff_dst)
-    _check("clip", clip is None or 0 < clip < np.inf, "positive and finite, or None", clip)
+    _check_clip(clip)
     is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
     diff_residual = np.where(is_zero, 0, diff_output)
     gradients = batch_norm_backward(
