@@ -56,6 +56,17 @@ def run_copied(site: Path, code: str = "import onedsl", **environment: str):
     )
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pybind11 raises")
+def test_subinterpreters():
+    """Regression: the import waited forever for the GIL."""
+    child = helpers.run_python(
+        "-c",
+        "import _xxsubinterpreters as interpreters\n"
+        "interpreters.run_string(interpreters.create(), 'import onedsl')",
+    )
+    assert "onedsl must be imported in the main interpreter, got a subinter" in child.stderr
+
+
 def check_import_error(child) -> str:
     assert child.returncode == 1, child.stdout + child.stderr
     lines = child.stderr.strip().splitlines()
