@@ -214,6 +214,8 @@ def run_record(
 class CompiledGraph:
     """A graph that oneDNN compiled. `Graph.compile` returns it.
 
+    It is pickled as its graph, which is compiled again.
+
     Attributes
     ----------
     graph : Graph
@@ -318,7 +320,6 @@ class CompiledGraph:
             others[f"out[{name!r}]"] = array
 
     def __reduce__(self) -> Any:
-        """Pickle the graph, to be compiled again: oneDNN's code cannot be pickled."""
         return type(self), (self.graph,)
 
     def __repr__(self) -> str:

@@ -152,6 +152,9 @@ class BatchNormSums(BatchNormTotals):
     the additions affects the last bits of the float64 sums. In thousands of random batches it
     changed no bit of a gradient.
 
+    The sums depend on epsilon. Those of different ones cannot be added or applied; a vector does
+    not contain it.
+
     Examples
     --------
     >>> op = onedsl.BatchNormTrainingBackward(epsilon=1e-5)
