@@ -69,6 +69,7 @@ def test_against_the_reference(dtype, stats, data_format):
         ({"data_format": "NHWC"}, ValueError, "data_format"),
         ({"statistics": "running"}, ValueError, "statistics must be"),
         ({"output_mask": (True, True)}, ValueError, r"output_mask must be .*, got \(True, True\)"),
+        ({"output_mask": True}, ValueError, "output_mask must be three bools, got True"),
         ({"output_mask": "all"}, ValueError, "output_mask must be three bools, got 'all'"),
     ],
 )

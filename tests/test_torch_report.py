@@ -76,6 +76,8 @@ def test_a_report_after_the_training_names_the_remedy(x):
     assert repr(onedsl_torch.report(model)) == text
     text = str(onedsl_torch.report(nn.Linear(3, 3)))
     assert text == "No batch norm was counted. The model has no batch-norm layer of torch.nn"
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got function"):
+        onedsl_torch.report(step)
 
 
 def test_uncounted_calls_are_not_called_missing(x):

@@ -77,7 +77,7 @@ def batch_norm_backward(
     Strided tensors are supported, and copied first if they are not dense as in that operator.
     """
     epsilon = attributes.parse_epsilon(epsilon)
-    mask = tuple(output_mask)
+    mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
     if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
         raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
     sums = mask[1] or mask[2]

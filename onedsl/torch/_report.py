@@ -92,6 +92,8 @@ class report:  # noqa: N801 - called as a function, like `enable`
     """
 
     def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         named, norm = model.named_modules(), nn.modules.batchnorm._BatchNorm
         modules = [(_without_compile(name) or "(model)", module) for name, module in named]
         self._layers = {name: module for name, module in modules if isinstance(module, norm)}
