@@ -52,13 +52,14 @@ InLayoutOfSource read_like(const Source& source, const char* const argument,
   return named(argument, [&] { return in_layout_of(source, *tensor); });
 }
 
-// Returns a copy of running statistics, or an empty tensor if they are absent.
-OwnedTensor read_copy(const char* const argument, const OptionalTensor& tensor) {
+// Returns a copy of a running statistic, or an empty tensor if it is absent.
+OwnedTensor read_copy(const char* const argument, const OptionalTensor& tensor,
+                      const std::int64_t channels) {
   if (!tensor) return empty_vector(0);
-  return named(argument, [&] {
-    view_of(*tensor);  // PyTorch does not check the size of the storage that it copies
-    return make(api->clone, &*tensor);
-  });
+  const float* const values = read_vector(argument, *tensor, channels);
+  OwnedTensor copy = empty_vector(channels);
+  std::copy_n(values, channels, memory_of(*copy));
+  return copy;
 }
 
 // Reads src, or a dense copy of it if it is strided or unaligned. The copy has the strides of
@@ -90,8 +91,8 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   const Affine affine = read_affine(weight, bias, channels);
   Results<5> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
-  new_mean = read_copy("running_mean", running_mean);
-  new_variance = read_copy("running_var", running_var);
+  new_mean = read_copy("running_mean", running_mean, channels);
+  new_variance = read_copy("running_var", running_var, channels);
   Running running;
   if (running_mean) running.mean = *new_mean;
   if (running_var) running.variance = *new_variance;
