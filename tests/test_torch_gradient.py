@@ -89,6 +89,11 @@ def test_invalid_tensors():
         call(src, diff_dst.bfloat16(), mean, variance, gamma, epsilon=EPSILON)
     with pytest.raises(TypeError, match="float64"):
         call(src.double(), diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    cut = torch.cat([src.new_zeros(9), src.flatten()])[9:].view(src.shape)
+    call(cut, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    cut.untyped_storage().resize_(0)  # regression: the process ended
+    with pytest.raises(ValueError, match=r"^src must have a storage of \d+ bytes or more, got 0"):
+        call(cut, diff_dst, mean, variance, gamma, epsilon=EPSILON)
     with pytest.raises(NotImplementedError, match="onedsl::batch_norm_backward"):
         call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)
 
