@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 import onedsl
 from onedsl import bench, testing
@@ -102,7 +103,10 @@ def conclusion(pairs: list[Pair]) -> str:
 
 
 def draw(path: Path, pairs: list[Pair], machine: str) -> None:
-    """Draw a bar for each layer, implementation and format, in a panel for each type."""
+    """Draw a bar for each layer, implementation and format, in a panel for each type.
+
+    Bars of noisy rows are dotted outlines.
+    """
     dtypes = list(dict.fromkeys(pair["NXC"].dtype for pair in pairs))
     height = max(5.0, 2.4 + 0.45 * len(pairs) / len(dtypes))
     figure = Figure(figsize=(13, height), layout="constrained")
@@ -115,8 +119,10 @@ def draw(path: Path, pairs: list[Pair], machine: str) -> None:
             rates = [3e-9 * row.tensor_bytes / row.time(name) for row in rows]
             y = np.arange(len(rows)) + 0.2 * i
             color, opacity = bench.COLORS[name], OPACITY[data_format]
-            label = f"{name}, {data_format}"
-            axes.barh(y, rates, 0.18, color=color, alpha=opacity, label=label)
+            bars = axes.barh(y, rates, 0.18, color=color, alpha=opacity)
+            for bar, pair in zip(bars, chosen, strict=True):
+                if is_noisy(pair):
+                    bar.set(fill=False, edgecolor=color, linestyle=":")
         for i, pair in enumerate(chosen):
             if is_noisy(pair):
                 axes.annotate(
@@ -127,8 +133,12 @@ def draw(path: Path, pairs: list[Pair], machine: str) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     axes.invert_yaxis()
     all_axes[len(dtypes) // 2].set_xlabel("GB/s, each tensor counted once: longer is faster")
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+    handles = [
+        Patch(color=bench.COLORS[name], alpha=opacity, label=f"{name}, {data_format}")
+        for name in NAMES
+        for data_format, opacity in OPACITY.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     figure.suptitle(f"{conclusion(pairs)}\n{machine}")
     figure.savefig(path, dpi=90)
 

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 
 import onedsl.torch
+from onedsl import bench
 
 BATCH, SIZE, STEPS = 16, 64, 6
+WARM_UP = 2  # steps that are not timed
 
 
 def convolution(channels_in: int, channels: int, stride: int) -> list[nn.Module]:
@@ -30,15 +32,17 @@ def new_model() -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def train(model: nn.Module) -> tuple[list[float], float]:
-    """Return the losses of some steps, and the median seconds of all but the first two."""
+def train(model: nn.Module) -> tuple[list[float], float, bool]:
+    """Return the losses of some steps, the median seconds of the last, and if they are noisy."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(BATCH, 3, SIZE, SIZE, generator=generator)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(10, (BATCH,), generator=generator)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     losses, seconds = [], []
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        if step == WARM_UP:
+            monitor = bench.NoiseMonitor()
         begin = time.perf_counter()
         loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -46,13 +50,14 @@ def train(model: nn.Module) -> tuple[list[float], float]:
         optimizer.step()
         losses.append(loss.item())
         seconds.append(time.perf_counter() - begin)
-    return losses, statistics.median(seconds[2:])
+    return losses, statistics.median(seconds[WARM_UP:]), monitor.is_noisy(torch.get_num_threads())
 
 
 def main() -> None:
     """Train in four ways and print the times and the losses."""
     print(f"{'':<38}{'ms a step':>10}   loss of each step")
     first: list[float] = []
+    any_noisy = False
     for name, backend, context in (
         ("PyTorch", None, contextlib.nullcontext()),
         ("onedsl.torch.enable()", None, onedsl.torch.enable()),
@@ -61,10 +66,15 @@ def main() -> None:
     ):
         model = new_model()
         with context:
-            losses, seconds = train(torch.compile(model, backend=backend) if backend else model)
+            losses, seconds, noisy = train(
+                torch.compile(model, backend=backend) if backend else model
+            )
         first = first or losses
         torch.testing.assert_close(losses, first, rtol=1e-3, atol=1e-3)
         print(f"{name:<38}{seconds * 1e3:10.1f}   {' '.join(f'{x:.5f}' for x in losses)}")
+        any_noisy |= noisy
+    if any_noisy:
+        print(bench.noise_warning())
 
 
 if __name__ == "__main__":

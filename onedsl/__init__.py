@@ -62,11 +62,13 @@ import importlib.metadata
 import warnings
 from typing import TYPE_CHECKING
 
+from .runtime.import_errors import import_error_message, subinterpreter_error
+
+if _message := subinterpreter_error():
+    raise ImportError(_message, name="onedsl")
 try:
     import onedsl._core  # `from . import` would report a partially initialized module
 except ImportError as _error:
-    from .runtime.import_errors import import_error_message
-
     raise ImportError(import_error_message(_error), name=_error.name, path=_error.path) from _error
 
 if (_cap := onedsl._core.unknown_native_cap()) is not None:

@@ -111,7 +111,8 @@ def test_json_of_unknown_shapes():
     assert node["inputs"][0]["shape"] == node["outputs"][0]["stride"] == [-(2**63)]
     assert Graph.from_json(graph.to_json()) == graph
     assert helpers.operator_of(graph.to_json()) == onedsl.BatchNormTrainingBackward(1e-5)
-    for tensor in (graph.ops[0].inputs[0], LogicalTensor(0, "f64", (3,), (1,))):
+    rows = ("f64", (3,), (1,)), ("f32", (3,), (1, 1))
+    for tensor in (graph.ops[0].inputs[0], *(LogicalTensor(0, *row) for row in rows)):
         with pytest.raises(ValueError, match=r"byte_strides needs a known shape, .* and dtype f32"):
             tensor.byte_strides  # noqa: B018
 
@@ -360,37 +361,58 @@ def test_ids_of_two_ops_must_differ():
 
 TENSORS = tuple(LogicalTensor(i, "f32", (2, 3), (3, 1)) for i in range(2))
 RELU = GraphOp(0, "", "ReLU", {}, TENSORS[:1], TENSORS[1:])
-INVALID_FIELDS = [
-    ({}, {"shape": (-2, 3)}, r"\(src\) must have sizes of 0 or more, got \(-2, 3\)"),
-    ({"id": "1"}, {}, r"graph\[0\].id must be an integer, got '1'"),
-    ({"id": 1.0}, {}, r"graph\[0\].id must be an integer, got 1.0"),
-    ({"name": None}, {}, r"graph\[0\].name must be a string that UTF-8 can express, got None"),
-    ({"name": "\ud800"}, {}, r"graph\[0\].name must be a string that UTF-8 can express, got "),
-    ({"kind": []}, {}, r"graph\[0\].kind must be a string .*, got \[\]"),
-    ({"attrs": None}, {}, r"graph\[0\].attrs must be a mapping, got None"),
-    ({"inputs": None}, {}, r"graph\[0\].inputs must be a tuple of LogicalTensor, got None"),
-    ({"outputs": ("x",)}, {}, r"graph\[0\].outputs must be a tuple of LogicalTensor, got \('x',"),
-    ({}, {"id": "1"}, r"graph\[0\].inputs\[0\].id must be an integer, got '1'"),
-    ({}, {"dtype": []}, r"graph\[0\].inputs\[0\].dtype must be a string .*, got \[\]"),
-    ({}, {"property_type": []}, r"inputs\[0\].property_type must be a string .*, got \[\]"),
-    ({}, {"shape": (2.0, 3.0)}, r"inputs\[0\].shape must be a tuple of integers or None, got \(2"),
-    ({}, {"shape": 5}, r"graph\[0\].inputs\[0\].shape must be a tuple of integers or None, got 5"),
-    ({}, {"strides": "ab"}, r"inputs\[0\].strides must be a tuple of integers or None, got \('a'"),
+INVALID_TYPES = [
+    ({"id": "1"}, {}, "GraphOp.id must be an integer, got '1'"),
+    ({"id": 1.0}, {}, "GraphOp.id must be an integer, got 1.0"),
+    ({"name": None}, {}, "GraphOp.name must be a string that UTF-8 can express, got None"),
+    ({"name": "\ud800"}, {}, r"GraphOp.name must be a string .*, got '\\ud800'"),
+    ({"kind": []}, {}, r"GraphOp.kind must be a string .*, got \[\]"),
+    ({"attrs": None}, {}, "GraphOp.attrs must be a mapping of strings .*, got None"),
+    ({"attrs": {"min": None}}, {}, "to strings, numbers or tuples of numbers, got {'min': None}"),
+    ({"attrs": {1: 1}}, {}, "must be a mapping of strings .*, got {1: 1}"),
+    ({"inputs": None}, {}, "GraphOp.inputs must be a tuple of LogicalTensor, got None"),
+    ({"outputs": ("x",)}, {}, r"GraphOp.outputs must be a tuple of LogicalTensor, got \('x',"),
+    ({}, {"id": "1"}, "LogicalTensor.id must be an integer, got '1'"),
+    ({}, {"dtype": []}, r"LogicalTensor.dtype must be a string .*, got \[\]"),
+    ({}, {"property_type": []}, r"LogicalTensor.property_type must be a string .*, got \[\]"),
+    ({}, {"shape": (2.0, 3.0)}, r"LogicalTensor.shape must be a tuple of integers or None, got"),
+    ({}, {"shape": 5}, "LogicalTensor.shape must be a tuple of integers or None, got 5"),
+    ({}, {"strides": "ab"}, "LogicalTensor.strides must be a tuple of integers or None, got 'ab"),
 ]
 
 
-@pytest.mark.parametrize(("of_op", "of_tensor", "message"), INVALID_FIELDS)
-def test_invalid_fields(of_op, of_tensor, message):
-    tensor = dataclasses.replace(TENSORS[0], **of_tensor)
-    op = dataclasses.replace(RELU, **({"inputs": (tensor,)} | of_op))
+@pytest.mark.parametrize(("of_op", "of_tensor", "message"), INVALID_TYPES)
+def test_invalid_types_of_fields(of_op, of_tensor, message):
+    """Regression: str, to_json and draw raised errors of Python that named no field."""
+    with pytest.raises(TypeError, match=message):
+        dataclasses.replace(TENSORS[0], **of_tensor)
+        dataclasses.replace(RELU, **of_op)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ops": RELU}, r"Graph.ops must be a tuple of GraphOp, got GraphOp\("),
+        ({"ops": ["x"]}, r"Graph.ops must be a tuple of GraphOp, got \['x'\]"),
+        ({"version": 3}, "Graph.version must be a string .*, got 3"),
+        ({"names": {0: "x"}}, "Graph.names must be a tuple of pairs of an id and a string, got {0"),
+        ({"constants": ((0, "x"),)}, r"of pairs of an id and a number, got \(\(0, 'x'\),\)"),
+        ({"requested": ()}, r"Graph.requested must be a Graph or None, got \(\)"),
+    ],
+)
+def test_invalid_types_of_fields_of_graphs(fields, message):
+    with pytest.raises(TypeError, match=message):
+        Graph(**({"ops": [RELU]} | fields))
+
+
+def test_negative_sizes():
+    tensor = dataclasses.replace(TENSORS[0], shape=(-2, 3))
+    graph = Graph([dataclasses.replace(RELU, inputs=(tensor,))])
     for act in Graph.partitions, Graph.compile, Graph.repaired:
-        with pytest.raises(ValueError, match=message):
-            act(Graph((op,)))
-
-
-def test_an_op_that_is_none():
-    with pytest.raises(ValueError, match=r"graph\[0\] must be a GraphOp, got 'x'"):
-        Graph(("x",)).compile()
+        with pytest.raises(
+            ValueError, match=r"\(src\) must have sizes of 0 or more, got \(-2, 3\)"
+        ):
+            act(graph)
 
 
 def test_numbers_of_numpy():

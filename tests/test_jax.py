@@ -237,6 +237,7 @@ OF_8_CHANNELS = r"must have (shape \(8,\), one value|mean's shape \(8,\))"
     ("changes", "error", "message"),
     [
         ({"src": [[1.0]]}, TypeError, "src must be a JAX or NumPy array, got list"),
+        ({"src": np.ma.ones((2, 8), "f4")}, TypeError, "src must be .* got a masked array"),
         ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, .*float64"),
         ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, .*int64"),
         ({"src": np.ones(8, "f4")}, ValueError, "src must have at least 2 dimensions"),

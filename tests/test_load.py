@@ -54,6 +54,17 @@ def run_copied(site: Path, code: str = "import onedsl", status: int = 1, **envir
     )
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="pybind11 raises")
+def test_subinterpreters():
+    """Regression: the import waited forever for the GIL."""
+    child = helpers.run_python(
+        "-c",
+        "import _xxsubinterpreters as interpreters\n"
+        "interpreters.run_string(interpreters.create(), 'import onedsl')",
+    )
+    assert "onedsl must be imported in the main interpreter, got a subinter" in child.stderr
+
+
 def check_import_error(child) -> str:
     lines = child.stderr.strip().splitlines()
     start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))
@@ -211,7 +222,7 @@ def test_import_is_quick_and_imports_no_framework():
     modules = child.stdout.split()
     assert "onedsl" in modules
     assert {name.partition(".")[0] for name in modules} <= (
-        {"onedsl", "numpy", "ml_dtypes"} | sys.stdlib_module_names
+        {"onedsl", "numpy", "ml_dtypes", "_xxsubinterpreters"} | sys.stdlib_module_names
     )
     assert not {"onedsl.torch", "onedsl.jax", "onedsl.bench", "onedsl.__main__"} & set(modules)
     # Half of these come with importlib.metadata, which reads the version.

@@ -231,6 +231,18 @@ class TestErrors:
         self.check(forward, TypeError, message, sums)
         self.check(gradient, TypeError, "sums must be .* got ndarray", sums.to_vector())
 
+    def test_sums_of_another_epsilon(self):
+        """Regression: the gradients were wrong. Vectors do not have the epsilon."""
+        sums = onedsl.BatchNormTrainingBackward(1e-3).reduce(*self.problem[:4])
+        for same in (sums, sum([sums, sums]), pickle.loads(pickle.dumps(sums))):
+            message = "sums must be from reduce of .* same epsilon, 1e-05, got 0.001"
+            self.check(gradient, ValueError, message, same)
+            with pytest.raises(ValueError, match=r"same epsilon to be added, got 1e-05 and 0.001"):
+                gradient(self.problem, "NXC").reduce() + same
+        moments = onedsl.BatchNormForwardTraining(1e-3).reduce(self.problem.src)
+        assert moments == forward(self.problem, "NXC").reduce()
+        forward(self.problem, "NXC").apply(moments)
+
     @operators
     def test_totals_with_other_channels(self, make):
         kind = type(make(self.problem, "NXC").reduce())

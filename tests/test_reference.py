@@ -147,8 +147,15 @@ def test_no_array_is_broadcast(which):
             message = rf"^{name} must have .*, got {re.escape(str(shape))}$"
             with pytest.raises(ValueError, match=message):
                 reference(**inputs | {name: np.ones(shape)}, epsilon=1e-5)
+    first = next(iter(inputs))
     with pytest.raises(ValueError, match=r"must have at least \d dimension"):
-        reference(**inputs | {next(iter(inputs)): 1.0}, epsilon=1e-5)
+        reference(**inputs | {first: 1.0}, epsilon=1e-5)
+    with pytest.raises(TypeError, match=f"^{first} must be a plain array, got a masked array"):
+        reference(**inputs | {first: np.ma.array(inputs[first])}, epsilon=1e-5)
+    with pytest.raises(TypeError, match=f"^{first} must be array_like, got list, for which NumPy"):
+        reference(**inputs | {first: [[1], [2, 3]]}, epsilon=1e-5)
+    with pytest.raises(ValueError, match=r"^epsilon must be positive and finite, got '1'"):
+        reference(**inputs, epsilon="1")
 
 
 class TestHelpers:
@@ -181,6 +188,7 @@ class TestHelpers:
         narrow = tuple(a.astype(np.float32) for a in good)
         names = "actual must have names among diff_src, diff_gamma, diff_beta"
         for actual, expected, backend, message in (
+            (None, good, "auto", "actual must be a tuple of arrays, got NoneType"),
             ({"dst": narrow[0]}, good, "auto", f"{names}, got dst"),
             ({0: narrow[0]}, good, "auto", f"{names}, got 0"),
             ({}, good, "auto", f"{names}, got no arrays"),
@@ -192,6 +200,8 @@ class TestHelpers:
         ):
             with pytest.raises((TypeError, ValueError), match=message):
                 testing.assert_close(actual, expected, backend=backend)
+        with pytest.raises(ValueError, match="factor must be a number of at least 0, got nan"):
+            testing.assert_close(narrow, good, factor=np.nan)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):

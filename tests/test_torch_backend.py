@@ -348,6 +348,30 @@ def test_running_statistics_that_are_the_parameters(report):
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("what", ["bias", "running_mean as bias"])
+def test_parameters_that_the_graph_overwrites(what, report):
+    """Regression: the gradient computed the mask of the ReLU from the new parameters."""
+    x, found = torch.randn(4, 3, 5, 5), []
+
+    def function(x, weight, bias, mean):
+        y = F.batch_norm(x, mean, mean.exp(), weight, bias, True, momentum=1.0).relu()
+        with torch.no_grad():
+            if what != "running_mean as bias":
+                bias.sub_(1.5)
+        return y
+
+    for backend in "aot_eager_decomp_partition", "onedsl":
+        torch._dynamo.reset()
+        src = (x + 5).requires_grad_()
+        weight, bias, mean = (torch.full((3,), 0.5) for _ in range(3))
+        mean = bias if what == "running_mean as bias" else mean
+        torch.compile(function, backend=backend)(src, weight, bias, mean).sin().sum().backward()
+        found.append(src.grad)
+    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]
+    assert torch.allclose(*found, atol=1e-5)
+
+
 def test_other_internal_functions_of_inductor(report, x, monkeypatch, caplog):
     """Then inductor copies tensors. A warning is logged once."""
     from onedsl.torch import _backend

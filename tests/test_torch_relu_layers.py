@@ -255,6 +255,8 @@ def test_repr_and_errors():
         onedsl_torch.BatchNormReLU2d(4, clip=0)
     with pytest.raises(ValueError, match="expected 4D input"):
         layer(torch.ones(2, 4))
+    with pytest.raises(TypeError, match="residual must be a Tensor, got NoneType"):
+        onedsl_torch.BatchNormAddReLU2d(4)(torch.ones(2, 4, 1, 2), None)
     layer.running_var = None
     with pytest.raises(
         (RuntimeError, ValueError), match="mean and running_var must either both be None"

@@ -74,6 +74,8 @@ def test_a_report_after_the_training_names_the_remedy(x):
     assert repr(onedsl_torch.report(model)) == text
     text = str(onedsl_torch.report(nn.Linear(3, 3)))
     assert text == "No batch norm was counted. The model has no batch-norm layer of torch.nn"
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got function"):
+        onedsl_torch.report(step)
 
 
 def test_uncounted_calls_are_not_called_missing(x):
@@ -82,7 +84,7 @@ def test_uncounted_calls_are_not_called_missing(x):
     with onedsl_torch.report(model) as summary:
         model.stem(x).sum().backward()
     first, second, _ = str(summary).splitlines()[1:]
-    assert re.split("  +", first) == ["stem.1", f"1 {UNSEEN}", "none counted"]
+    assert re.split("  +", first) == ["stem.1", f"1 {UNSEEN}", "not seen by onedsl"]
     assert re.split("  +", second) == ["branch.a.1", "none counted", "none counted"]
 
 
@@ -155,7 +157,7 @@ def test_compiled(use, what, x):
     with onedsl_torch.report(model) as summary:
         step(model, x)
     forward, gradient = by_pass(summary)
-    assert forward == gradient == {"_orig_mod.norm": {what: 1}}
+    assert forward == gradient == {"norm": {what: 1}}
 
 
 def test_compiled_by_another_backend(x):
@@ -166,6 +168,10 @@ def test_compiled_by_another_backend(x):
         layer.eval()(x)
     evaluation = {"PyTorch, for the forward pass of evaluation": 1}
     assert by_pass(summary)[0]["(model)"] == evaluation | {UNSEEN: 2}
+    with onedsl_torch.report(layer.double()) as summary:
+        layer.num_batches_tracked += 1
+    reason = "PyTorch: onedsl does not support parameters and statistics other than float32"
+    assert by_pass(summary)[0]["(model)"] == {reason: 1}
 
 
 def test_layers_with_relu(x):

@@ -488,6 +488,8 @@ def test_layers_with_a_forward_method_of_their_own_are_not_converted():
     with pytest.raises(TypeError, match=r"got BatchNormReLU2d at '1\.0'"):
         onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model)
     assert type(model[0]) is nn.BatchNorm2d, "nothing is changed"
+    with pytest.raises(TypeError, match=r"module must be a torch.nn.Module, got list"):
+        onedsl_torch.SyncBatchNorm.convert_sync_batchnorm([model])
 
 
 def test_layers_have_the_signature_and_state_of_pytorch():

@@ -1,6 +1,7 @@
 """oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
 
 import dataclasses
+import pickle
 import warnings
 
 import helpers
@@ -493,3 +494,40 @@ def test_geometry_of_a_tensor_of_many_axes(rank):
     assert (op.geometry is None) == (rank > 64)
     with pytest.raises(ValueError, match="2 to 12 dimensions"):
         Graph((op,)).repaired()
+
+
+def test_repair_of_a_graph_with_the_largest_id():
+    """Regression: the tensors that were added had the id 2^63."""
+    graph, problem = gradient(gamma=False)
+    graph = Graph((helpers.with_tensors(graph.ops[0], src={"id": 2**63 - 1}),))
+    repaired = graph.repaired()
+    assert repaired.changes[0] == "gamma = 1 added"
+    inputs = {name: a for name, a in problem._asdict().items() if name != "gamma"}
+    assert set(repaired.compile()(**inputs)) == set(graph.outputs)
+
+
+def test_compiled_graphs_are_pickled_as_their_graphs():
+    """Regression: the error named a private class."""
+    graph, problem = gradient()
+    compiled = graph.compile()
+    same = pickle.loads(pickle.dumps(compiled))
+    assert same.graph == graph
+    for a, b in zip(*(c(**problem._asdict()).values() for c in (same, compiled)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_requested_must_fit_the_graph():
+    """Regression: memory was accessed out of bounds."""
+    graph, _ = gradient()
+    (op,) = graph.ops
+    other = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 3)))
+    fewer = Graph((dataclasses.replace(op, inputs=op.inputs[:4]),))
+    gaps = Graph((helpers.with_tensors(op, src={"strides": (480, 80, 16, 1)}),))
+    for requested, message in (
+        (other, "tensor 0 of Graph.requested must have the size, .* got f32 2x3,"),
+        (fewer, r"Graph.requested or constants must have the inputs \[4\]"),
+        (gaps, "tensor 0 of Graph.requested must have the size, without gaps"),
+        (Graph(()), "must have at least one op"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(graph, requested=requested).compile()

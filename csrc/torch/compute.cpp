@@ -77,13 +77,12 @@ const float* optional_vector(const OptionalTensor& tensor, const std::int64_t ch
   return given ? f32_vector(*tensor, channels) : nullptr;
 }
 
-Affine read_affine(const OptionalTensor& weight, const OptionalTensor& bias,
-                   const std::int64_t channels) {
-  Affine affine{optional_vector(weight, channels), optional_vector(bias, channels), {}};
-  auto& [gamma, beta, absent] = affine;
+Affine both_or_neither(const float* const gamma, const float* const beta,
+                       const std::int64_t channels) {
+  Affine affine{gamma, beta, {}};
   if ((gamma == nullptr) == (beta == nullptr)) return affine;
-  absent.assign(static_cast<std::size_t>(channels), gamma == nullptr ? 1.0F : 0.0F);
-  (gamma == nullptr ? gamma : beta) = absent.data();
+  affine.absent.assign(static_cast<std::size_t>(channels), gamma == nullptr ? 1.0F : 0.0F);
+  (gamma == nullptr ? affine.gamma : affine.beta) = affine.absent.data();
   return affine;
 }
 

@@ -39,7 +39,8 @@ struct Affine {
   std::vector<float> absent;  // ones or zeros
 };
 
-Affine read_affine(const OptionalTensor& weight, const OptionalTensor& bias, std::int64_t channels);
+// gamma and beta are null if absent.
+Affine both_or_neither(const float* gamma, const float* beta, std::int64_t channels);
 
 // The elements of a tensor of src's shape and type in src's memory layout. They are copied if the
 // layout differs or if they are unaligned.

@@ -102,7 +102,8 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   if (!training) return std::nullopt;
   const Source source = read_like_pytorch(src);
   const std::int64_t channels = source.geometry.channels;
-  const Affine affine = read_affine(weight, bias, channels);
+  const Affine affine =
+      both_or_neither(optional_vector(weight, channels), optional_vector(bias, channels), channels);
   const float* const mean = optional_vector(running_mean, channels);
   if (source.view.type != DataType::f32 && affine.gamma == nullptr && mean == nullptr) {
     // PyTorch's statistics are 16-bit then.

@@ -24,12 +24,51 @@ void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
   });
 }
 
+// Returns read(). The message of Unsupported then names the argument that it reads.
+template <class Read>
+auto named(const char* const argument, const Read& read) {
+  try {
+    return read();
+  } catch (const Unsupported& unsupported) {
+    throw Unsupported(std::string(unsupported.what()) + " (" + argument + ")");
+  }
+}
+
+Affine read_affine(const OptionalTensor& weight, const OptionalTensor& bias,
+                   const std::int64_t channels) {
+  return both_or_neither(named("weight", [&] { return optional_vector(weight, channels); }),
+                         named("bias", [&] { return optional_vector(bias, channels); }), channels);
+}
+
+const float* read_vector(const char* const argument, const Tensor& tensor,
+                         const std::int64_t channels) {
+  return named(argument, [&] { return f32_vector(tensor, channels); });
+}
+
+// The elements of an optional tensor of src's shape, null if it is absent.
+InLayoutOfSource read_like(const Source& source, const char* const argument,
+                           const OptionalTensor& tensor) {
+  if (!tensor) return {};
+  return named(argument, [&] { return in_layout_of(source, *tensor); });
+}
+
+// Returns a copy of a running statistic, or an empty tensor if it is absent.
+OwnedTensor read_copy(const char* const argument, const OptionalTensor& tensor,
+                      const std::int64_t channels) {
+  if (!tensor) return empty_vector(0);
+  const float* const values = read_vector(argument, *tensor, channels);
+  OwnedTensor copy = empty_vector(channels);
+  std::copy_n(values, channels, memory_of(*copy));
+  return copy;
+}
+
 // Reads src, or a dense copy of it if it is strided or unaligned. The copy has the strides of
 // torch.empty_like.
 Source read_or_copy(const Tensor& tensor) {
   try {
     return read_source(tensor);
   } catch (const Unsupported&) {
+    view_of(tensor);  // which a copy would not change
     OwnedTensor copy = make(api->clone, &tensor);
     Source source = read_source(*copy);
     source.copy = std::move(copy);
@@ -47,17 +86,18 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
                        const OptionalTensor& residual, const OptionalTensor& running_mean,
                        const OptionalTensor& running_var, const double momentum,
                        const double epsilon, const bool relu, const std::optional<double> clip) {
-  const Source source = read_or_copy(src);
+  const Source source = named("src", [&] { return read_or_copy(src); });
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
-  const bool tracked = running_mean && running_var;
   Results<5> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
-  new_mean = tracked ? make(api->clone, &*running_mean) : empty_vector(0);
-  new_variance = tracked ? make(api->clone, &*running_var) : empty_vector(0);
+  new_mean = read_copy("running_mean", running_mean, channels);
+  new_variance = read_copy("running_var", running_var, channels);
   Running running;
-  if (tracked) running = {*new_mean, *new_variance, momentum};
-  const InLayoutOfSource addend = residual ? in_layout_of(source, *residual) : InLayoutOfSource{};
+  if (running_mean) running.mean = *new_mean;
+  if (running_var) running.variance = *new_variance;
+  running.momentum = momentum;
+  const InLayoutOfSource addend = read_like(source, "residual", residual);
   Inputs inputs;
   inputs[Input::gamma] = affine.gamma;
   inputs[Input::beta] = affine.beta;
@@ -74,15 +114,15 @@ Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const 
                         const Tensor& inverse_stddev, const OptionalTensor& weight,
                         const OptionalTensor& bias, const OptionalTensor& dst_tensor,
                         const bool relu, const std::optional<double> clip) {
-  const Source source = read_or_copy(src);
+  const Source source = named("src", [&] { return read_or_copy(src); });
   const std::int64_t channels = source.geometry.channels;
   const Affine affine = read_affine(weight, bias, channels);
-  const InLayoutOfSource diff_dst = in_layout_of(source, diff_dst_tensor);
-  const InLayoutOfSource dst = dst_tensor ? in_layout_of(source, *dst_tensor) : InLayoutOfSource{};
+  const InLayoutOfSource diff_dst = read_like(source, "diff_dst", diff_dst_tensor);
+  const InLayoutOfSource dst = read_like(source, "dst", dst_tensor);
   Inputs inputs;
   inputs[Input::diff_dst] = diff_dst.data;
-  inputs[Input::mean] = f32_vector(mean, channels);
-  inputs[Input::variance] = f32_vector(inverse_stddev, channels);
+  inputs[Input::mean] = read_vector("mean", mean, channels);
+  inputs[Input::variance] = read_vector("inverse_stddev", inverse_stddev, channels);
   inputs[Input::gamma] = affine.gamma;
   if (relu) inputs[Input::beta] = affine.beta;
   inputs[Input::dst] = dst.data;

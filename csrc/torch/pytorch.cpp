@@ -25,6 +25,11 @@ Symbol find(const char* const name) {
   return symbol;
 }
 
+std::int32_t constant(const char* const name) {
+  std::int32_t (*const function)() = find(name);
+  return function();
+}
+
 void load() {
   std::uint64_t (*const version)() = find("aoti_torch_abi_version");
   if (version() < oldest_version) throw std::runtime_error("PyTorch must be 2.11 or newer");

@@ -56,6 +56,9 @@ class Symbol {
 // Throws std::runtime_error if the process has not loaded PyTorch, or if it lacks the function.
 Symbol find(const char* name);
 
+// Returns the constant that a function of this name returns.
+std::int32_t constant(const char* name);
+
 // The stable C interface. Tensors that a function returns through `made` are owned by the caller.
 struct StableInterface {
   Error (*make_library)(const char* ops, const char* key, const char* file, std::uint32_t line,
@@ -72,6 +75,8 @@ struct StableInterface {
   Error (*rank)(const Tensor*, std::int64_t*) = find("aoti_torch_get_dim");
   Error (*sizes)(const Tensor*, std::int64_t**) = find("aoti_torch_get_sizes");
   Error (*strides)(const Tensor*, std::int64_t**) = find("aoti_torch_get_strides");
+  Error (*storage_bytes)(const Tensor*, std::int64_t*) = find("aoti_torch_get_storage_size");
+  Error (*storage_offset)(const Tensor*, std::int64_t*) = find("aoti_torch_get_storage_offset");
   Error (*data)(const Tensor*, const void**) = find("torch_get_const_data_ptr");
   Error (*mutable_data)(const Tensor*, void**) = find("torch_get_mutable_data_ptr");
   Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
@@ -92,11 +97,11 @@ struct StableInterface {
   Error (*list_item)(List*, std::size_t index, Value*) = find("torch_list_get_item");
   Error (*delete_list)(List*) = find("torch_delete_list");
 
-  std::int32_t (*cpu)() = find("aoti_torch_device_type_cpu");
-  std::int32_t (*strided)() = find("aoti_torch_layout_strided");
-  std::int32_t (*f32)() = find("aoti_torch_dtype_float32");
-  std::int32_t (*bf16)() = find("aoti_torch_dtype_bfloat16");
-  std::int32_t (*f16)() = find("aoti_torch_dtype_float16");
+  std::int32_t cpu = constant("aoti_torch_device_type_cpu");
+  std::int32_t strided = constant("aoti_torch_layout_strided");
+  std::int32_t f32 = constant("aoti_torch_dtype_float32");
+  std::int32_t bf16 = constant("aoti_torch_dtype_bfloat16");
+  std::int32_t f16 = constant("aoti_torch_dtype_float16");
 
   // Text of the last error; null before PyTorch 2.12.
   const char* (*exception_text)() = Symbol("torch_exception_get_what_without_backtrace");

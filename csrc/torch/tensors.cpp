@@ -21,7 +21,7 @@ std::size_t bytes_to_next(const std::size_t multiple, const void* const address)
 }
 
 // By DataType.
-std::array<std::int32_t, 3> pytorch_types() { return {api->f32(), api->bf16(), api->f16()}; }
+std::array<std::int32_t, 3> pytorch_types() { return {api->f32, api->bf16, api->f16}; }
 
 std::int32_t pytorch_type(const DataType type) {
   return pytorch_types()[static_cast<std::size_t>(type)];
@@ -29,7 +29,7 @@ std::int32_t pytorch_type(const DataType type) {
 
 OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
                   const std::int64_t* const strides, const std::int32_t type) {
-  return make(api->empty, rank, sizes, strides, type, api->cpu(), no_index);
+  return make(api->empty, rank, sizes, strides, type, api->cpu, no_index);
 }
 
 // Returns a tensor in memory of malloc.
@@ -47,12 +47,24 @@ OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
   static_cast<void>(madvise(begin + before_page, bytes - before_page, MADV_HUGEPAGE));
   Tensor* made = nullptr;
   const Error error = api->from_blob(
-      begin, like.rank, like.shape, like.strides, 0, pytorch_type(like.type), api->cpu(), no_index,
-      &made, api->strided(), nullptr, 0, [](void*, void* const to_free) { std::free(to_free); },
+      begin, like.rank, like.shape, like.strides, 0, pytorch_type(like.type), api->cpu, no_index,
+      &made, api->strided, nullptr, 0, [](void*, void* const to_free) { std::free(to_free); },
       allocated);
   if (error != 0) std::free(allocated);
   check(error);
   return OwnedTensor(made);
+}
+
+// Returns whether a tensor's storage has all of its elements. FSDP, for example, resizes the
+// storage of parameters to 0.
+bool has_memory(const Tensor& tensor, const View& v) {
+  std::int64_t elements = 1 + get(api->storage_offset, &tensor);  // up to the last one
+  for (std::ptrdiff_t axis = 0; axis < v.rank; ++axis) {
+    if (v.shape[axis] == 0) return true;
+    elements += (v.shape[axis] - 1) * v.strides[axis];
+  }
+  const auto bytes = static_cast<std::size_t>(get(api->storage_bytes, &tensor));
+  return static_cast<std::size_t>(elements) <= bytes / size_of(v.type);
 }
 
 }  // namespace
@@ -66,9 +78,8 @@ void check(const Error error) {
 
 View view_of(const Tensor& tensor) {
   if (!get(api->is_defined, &tensor)) throw Unsupported("undefined tensors");
-  if (get(api->device, &tensor) != api->cpu()) throw Unsupported("devices other than the CPU");
-  if (get(api->layout, &tensor) != api->strided())
-    throw Unsupported("tensors that are not strided");
+  if (get(api->device, &tensor) != api->cpu) throw Unsupported("devices other than the CPU");
+  if (get(api->layout, &tensor) != api->strided) throw Unsupported("tensors that are not strided");
   const std::array<std::int32_t, 3> types = pytorch_types();
   const auto* const type = std::find(types.begin(), types.end(), get(api->type, &tensor));
   if (type == types.end()) throw Unsupported("dtypes other than float32, bfloat16 and float16");
@@ -80,6 +91,7 @@ View view_of(const Tensor& tensor) {
   view.rank = get(api->rank, &tensor);
   view.shape = get(api->sizes, &tensor);
   view.strides = get(api->strides, &tensor);
+  if (!has_memory(tensor, view)) throw Unsupported("tensors whose storage was made too small");
   return view;
 }
 
@@ -90,7 +102,7 @@ View aligned_view_of(const Tensor& tensor) {
 }
 
 const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
-  if (get(api->type, &tensor) != api->f32()) {
+  if (get(api->type, &tensor) != api->f32) {
     throw Unsupported("parameters and statistics other than float32");
   }
   const View v = aligned_view_of(tensor);
@@ -116,7 +128,7 @@ bool is_contiguous_or_channels_last(const View& v) {
 
 OwnedTensor empty_vector(const std::int64_t length) {
   const std::int64_t stride = 1;
-  return empty(1, &length, &stride, api->f32());
+  return empty(1, &length, &stride, api->f32);
 }
 
 OwnedTensor empty_like(const View& dense) {

@@ -22,6 +22,7 @@ from __future__ import annotations
 from .cases import FORMATS, MIN_BYTES, OPERATIONS, WORKLOADS, Case, layers
 from .implementations import ALLOCATING, BACKENDS, COLORS, EPSILON, TRIADS, implementations
 from .measure import Row, describe_machine, machine_facts, measure
+from .timing import NoiseMonitor, noise_warning
 
 __all__ = [
     "ALLOCATING",
@@ -34,10 +35,12 @@ __all__ = [
     "TRIADS",
     "WORKLOADS",
     "Case",
+    "NoiseMonitor",
     "Row",
     "describe_machine",
     "implementations",
     "layers",
     "machine_facts",
     "measure",
+    "noise_warning",
 ]

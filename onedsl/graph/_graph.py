@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import numbers
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,15 +14,22 @@ from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ._defects import limit_of, messages
 from ._json import JsonValue, parse_op
-from ._parts import GraphOp, LogicalTensor, Partition
+from ._parts import GraphOp, LogicalTensor, Partition, check_fields
 from ._repair import Repairs
 from .compiled_graph import CompiledGraph, divide_graph
 from .drawing import draw
 
 
+def _plain_number(number: numbers.Real) -> int | float:
+    """Convert a number of NumPy, for example, to a number of Python."""
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
+
+
 @dataclass(frozen=True)
 class Graph:
     """A graph of ops. `str` lists them with their tensors, and the partitions of `partitions`.
+
+    A graph, an op or a tensor whose fields have other types than documented is a TypeError.
 
     Attributes
     ----------
@@ -49,6 +57,11 @@ class Graph:
     names: tuple[tuple[int, str], ...] = ()
     constants: tuple[tuple[int, float], ...] = ()
     requested: Graph | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not isinstance(self.requested, Graph | None):
+            raise TypeError(f"Graph.requested must be a Graph or None, got {self.requested!r}")
 
     @property
     def inputs(self) -> dict[str, LogicalTensor]:
@@ -171,7 +184,7 @@ class Graph:
             "output_ports": [tensor.id for tensor in own.outputs.values()],
             "graph": [op._to_dict() for op in self.ops],
         }
-        return json.dumps(document, indent=2, default=lambda number: number.item()) + "\n"
+        return json.dumps(document, indent=2, default=_plain_number) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Graph:
@@ -221,6 +234,8 @@ class Graph:
         ImportError
             If matplotlib is not installed. The message says how to install it.
         """
+        if not isinstance(path, str | Path):
+            raise TypeError(f"path must be a string or a Path, got {type(path).__name__}")
         partitions, problem = self._partitions_or_problem()
         title = f"oneDNN {self.version}, {self.engine_kind}"
         draw(Path(path), title, self.ops, partitions, problem, self._changed_lines(), self._added())

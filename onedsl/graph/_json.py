@@ -24,6 +24,8 @@ class JsonValue:
     @classmethod
     def parse(cls, text: str) -> JsonValue:
         """Parse a JSON document."""
+        if not isinstance(text, str | bytes | bytearray):
+            raise TypeError(f"text must be a string, got {type(text).__name__}")
         try:
             return cls(json.loads(text))
         except ValueError as error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import numbers
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import _core
+from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
 from ..tensors.ports import Port, Signature, signature
 from ..tensors.spec import DataFormat, byte_strides, parse_data_format
@@ -46,6 +50,85 @@ KINDS = {
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def _are_sizes(value: object) -> bool:
+    return value is None or (isinstance(value, tuple) and all(map(_is_integer, value)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real)
+
+
+def _is_attribute(value: object) -> bool:
+    return _is_text(value) or all(map(_is_number, value if isinstance(value, tuple) else (value,)))
+
+
+def _are_attributes(value: object) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    return all(_is_text(name) and _is_attribute(item) for name, item in value.items())
+
+
+_Requirement = tuple[Callable[[Any], bool], str]
+"""A requirement of a value, and its text in an error message."""
+
+
+def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
+    def are_valid(value: object) -> bool:
+        return isinstance(value, tuple) and all(map(is_valid, value))
+
+    return are_valid, f"a tuple of {items}"
+
+
+def _pairs_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
+    def is_pair(value: object) -> bool:
+        is_tuple = isinstance(value, tuple) and len(value) == 2
+        return is_tuple and _is_integer(value[0]) and is_valid(value[1])
+
+    return _tuple_of(is_pair, f"pairs of an id and a {items}")
+
+
+_TEXT = _is_text, "a string that UTF-8 can express"
+_SIZES = _are_sizes, "a tuple of integers or None"
+_TENSORS = _tuple_of(lambda item: isinstance(item, LogicalTensor), "LogicalTensor")
+_FIELDS: dict[str, _Requirement] = {
+    "id": (_is_integer, "an integer"),
+    **dict.fromkeys(("name", "kind", "dtype", "layout_type", "property_type"), _TEXT),
+    **dict.fromkeys(("version", "engine_kind", "fpmath_mode"), _TEXT),
+    **dict.fromkeys(("shape", "strides"), _SIZES),
+    **dict.fromkeys(("inputs", "outputs"), _TENSORS),
+    "attrs": (_are_attributes, "a mapping of strings to strings, numbers or tuples of numbers"),
+    "ops": _tuple_of(lambda item: isinstance(item, GraphOp), "GraphOp"),
+    "changes": _tuple_of(_is_text, "strings"),
+    "names": _pairs_of(_is_text, "string"),
+    "constants": _pairs_of(_is_number, "number"),
+}
+
+
+def check_fields(owner: Any) -> None:
+    """Convert lists to tuples, and raise TypeError for fields of a wrong type.
+
+    A compiled graph relies on the tuples, so a caller's lists must not change them later.
+    """
+    for name, given in vars(owner).items():
+        if name not in _FIELDS:
+            continue
+        value, (is_valid, requirement) = given, _FIELDS[name]
+        if isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim):
+            value = tuple(given)
+        if not is_valid(value):
+            field = f"{type(owner).__name__}.{name}"
+            raise TypeError(printable(f"{field} must be {requirement}, got {given!r}"))
+        object.__setattr__(owner, name, value)
+
+
 @dataclass(frozen=True)
 class LogicalTensor:
     """oneDNN's description of a tensor.
@@ -70,18 +153,17 @@ class LogicalTensor:
     property_type: str = "undef"
 
     def __post_init__(self) -> None:
-        # A compiled graph relies on them, so a caller's lists must not change them later.
-        for name in ("shape", "strides"):
-            if isinstance(sizes := getattr(self, name), Iterable):
-                object.__setattr__(self, name, tuple(sizes))
+        check_fields(self)
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
         """Strides in bytes, as `TensorSpec.byte_strides`. Not all tensors have them."""
-        if self.shape is None or self.strides is None or self.dtype not in DTYPES:
-            requirement = "a known shape, known strides and dtype f32, bf16 or f16"
+        shape, strides = self.shape, self.strides
+        is_known = shape is not None and strides is not None and len(shape) == len(strides)
+        if not is_known or self.dtype not in DTYPES:
+            requirement = "a known shape, as many strides and dtype f32, bf16 or f16"
             raise ValueError(f"byte_strides needs {requirement}, got {self}")
-        return byte_strides(self.shape, self.dtype, self.strides)
+        return byte_strides(shape, self.dtype, strides)
 
     def __str__(self) -> str:
         """Return dtype, shape, layout and strides."""
@@ -121,6 +203,9 @@ class GraphOp:
     inputs: tuple[LogicalTensor, ...]
     outputs: tuple[LogicalTensor, ...]
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def __hash__(self) -> int:
         return hash((self.id, self.kind, *self.inputs, *self.outputs))
 
@@ -132,7 +217,11 @@ class GraphOp:
     @property
     def geometry(self) -> tuple[int, int, int] | None:
         """Outer size, channels and inner size of the first input, None if it is not dense."""
+        if not self.inputs:
+            return None
         src = self.inputs[0]
+        if any(abs(size) >= 2**63 for size in (*(src.shape or ()), *(src.strides or ()))):
+            return None
         return _core.geometry(src.shape or (), src.strides or (), self.data_format.channel_axis)
 
     @property
@@ -216,6 +305,6 @@ def _typed(value: Attribute) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"type": "bool", "value": value}
     if isinstance(value, tuple):
-        integers = all(isinstance(item, int) for item in value)
+        integers = all(isinstance(item, numbers.Integral) for item in value)
         return {"type": "s64[]" if integers else "f32[]", "value": list(value)}
-    return {"type": "s64" if isinstance(value, SupportsIndex) else "f32", "value": value}
+    return {"type": "s64" if isinstance(value, numbers.Integral) else "f32", "value": value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ class Repairs:
         self.changes: list[str] = []
         self.constants: dict[int, float] = {}
         """Numbers that fill the inputs that were added, by id of the tensor."""
+        used = {tensor.id for tensor in self._tensors()}
+        self._new_ids = (number for number in itertools.count() if number not in used)
         norms = [i for i, op in enumerate(self.ops) if KINDS[op.kind].is_batch_norm]
         for i in norms:
             for defect in defects_of(self.ops[i]):
@@ -120,7 +123,7 @@ class Repairs:
 
     def _like(self, tensor: LogicalTensor) -> LogicalTensor:
         """Return a new tensor."""
-        return replace(tensor, id=1 + max(t.id for t in self._tensors()))
+        return replace(tensor, id=next(self._new_ids))
 
 
 def _num_images(rows: int) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import SupportsIndex
+from collections.abc import Callable, Iterator, Sequence
 
 from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
@@ -29,43 +28,11 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
-
-
-def _are_sizes(value: object) -> bool:
-    return value is None or (isinstance(value, tuple) and all(map(_is_integer, value)))
-
-
-def _are_tensors(value: object) -> bool:
-    is_sequence = isinstance(value, tuple | list)
-    return is_sequence and all(isinstance(tensor, LogicalTensor) for tensor in value)  # type: ignore[attr-defined]
-
-
 _NUMBER = _is_number, "a number in the range of float32"
 _ATTRIBUTES: dict[str, _Requirement] = {
     **dict.fromkeys(("epsilon", "momentum", "min", "max"), _NUMBER),
     "data_format": (lambda value: isinstance(value, str), "NXC or NCX"),
     "use_dst": (lambda value: isinstance(value, bool), "true or false"),
-}
-
-_INTEGER = _is_integer, "an integer"
-_TEXT = _is_text, "a string that UTF-8 can express"
-_OP_FIELDS: dict[str, _Requirement] = {
-    "id": _INTEGER,
-    "name": _TEXT,
-    "kind": _TEXT,
-    "attrs": (lambda value: isinstance(value, Mapping), "a mapping"),
-    **dict.fromkeys(("inputs", "outputs"), (_are_tensors, "a tuple of LogicalTensor")),
-}
-_TENSOR_FIELDS: dict[str, _Requirement] = {
-    "id": _INTEGER,
-    **dict.fromkeys(("dtype", "layout_type", "property_type"), _TEXT),
-    **dict.fromkeys(("shape", "strides"), (_are_sizes, "a tuple of integers or None")),
 }
 
 _PROPERTIES = ("undef", "constant", "variable")
@@ -88,8 +55,6 @@ def check_graph(ops: Sequence[GraphOp]) -> None:
 def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
     if not ops:
         yield "graph must have at least one op, got 0"
-    for index, op in enumerate(ops):
-        yield from _type_problems(f"graph[{index}]", op)
     if len({op.id for op in ops}) != len(ops):
         yield f"ops must have different ids, got {[op.id for op in ops]}"
     known: dict[int, LogicalTensor] = {}
@@ -110,23 +75,6 @@ def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
             yield f"{place}.outputs must have different ids, got {ids}"
         for i in ids:
             later.remove(i)
-
-
-def _type_problems(place: str, op: GraphOp) -> Iterator[str]:
-    if not isinstance(op, GraphOp):
-        yield f"{place} must be a GraphOp, got {op!r}"
-    yield from _field_problems(place, op, _OP_FIELDS)
-    for side in ("inputs", "outputs"):
-        for i, tensor in enumerate(getattr(op, side)):
-            yield from _field_problems(f"{place}.{side}[{i}]", tensor, _TENSOR_FIELDS)
-
-
-def _field_problems(
-    place: str, owner: GraphOp | LogicalTensor, fields: Mapping[str, _Requirement]
-) -> Iterator[str]:
-    for name, (is_valid, requirement) in fields.items():
-        if not is_valid(value := getattr(owner, name)):
-            yield f"{place}.{name} must be {requirement}, got {value!r}"
 
 
 def _op_problems(place: str, op: GraphOp) -> Iterator[str]:

@@ -13,6 +13,7 @@ from .. import _core
 from ..operators import attributes, validation
 from ..operators.batch_norm_training_backward import SCHEMA
 from ..operators.schema import OpSchema
+from ..tensors.arrays import reject_masked
 from ..tensors.dtypes import dtype_name
 from ..tensors.ports import Port
 from ..tensors.spec import DataFormat, parse_data_format
@@ -91,4 +92,5 @@ def array_info(name: str, value: object) -> validation.ArrayInfo:
             )
     elif not isinstance(value, jax.Array | np.ndarray):
         raise TypeError(f"{name} must be a JAX or NumPy array, got {type(value).__name__}")
+    reject_masked(name, value)
     return validation.ArrayInfo(value.shape, dtype_name(value.dtype, name))

@@ -124,7 +124,8 @@ class Operator(Generic[Result]):
         if vector is None:
             _, dense = self._validate(self._schema.reduction, inputs)
             vector = _accepted(self._core.reduce(dense))
-        return self._totals._of(vector)
+        # Moments do not depend on epsilon.
+        return self._totals._of(vector, self.epsilon if self._totals is BatchNormSums else None)
 
     def _apply(self, totals: object, inputs: Arrays, outputs: object, out: Any) -> Result:
         """Run the second pass on a part of the batch, like `_call`."""
@@ -132,6 +133,11 @@ class Operator(Generic[Result]):
         if not isinstance(totals, kind):
             got = type(totals).__name__
             raise TypeError(f"{kind._argument} must be {kind.__name__} from reduce, got {got}")
+        if totals._epsilon not in (None, self.epsilon):
+            raise ValueError(
+                f"{kind._argument} must be from reduce of an operator with the same epsilon, "
+                f"{self.epsilon}, got {totals._epsilon}"
+            )
 
         def run(inputs: Arrays, out: Arrays | None) -> Any:
             return self._core.apply(totals._vector, inputs, outputs, out)

@@ -2,12 +2,12 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Generic
+from typing import Any, Generic, Literal, overload
 
 from .. import _core
-from .._compat import NamedTuple
+from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
-from ..tensors.arrays import AnyArray, SrcArray
+from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import validation
@@ -17,7 +17,8 @@ from .schema import OpSchema
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray | None]
 
 
-class BatchNormReLUGradients(NamedTuple, Generic[SrcArray]):
+@default_arguments
+class BatchNormReLUGradients(NamedTuple, Generic[SrcArray, ResidualArray]):
     """The outputs of `BatchNormReLUTrainingBackward`."""
 
     diff_src: SrcArray
@@ -26,7 +27,7 @@ class BatchNormReLUGradients(NamedTuple, Generic[SrcArray]):
     """Gradient with respect to gamma: shape (C,), mean's dtype."""
     diff_beta: Any
     """Gradient with respect to beta: shape (C,), mean's dtype."""
-    diff_residual: SrcArray | None = None
+    diff_residual: ResidualArray = None  # type: ignore[assignment]
     """Gradient with respect to the residual, like diff_src, or None if it was not requested."""
 
 
@@ -96,6 +97,51 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         """Upper bound of the ReLU, or None."""
         return self._attributes["clip"]  # type: ignore[no-any-return]
 
+    @overload
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        dst: AnyArray | None = None,
+        *,
+        residual: Literal[False] = False,
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormReLUGradients[SrcArray, None]: ...
+    @overload
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        dst: AnyArray | None = None,
+        *,
+        residual: Literal[True],
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormReLUGradients[SrcArray, SrcArray]: ...
+    @overload
+    def __call__(
+        self,
+        src: SrcArray,
+        diff_dst: AnyArray,
+        mean: AnyArray,
+        variance: AnyArray,
+        gamma: AnyArray | None = None,
+        beta: AnyArray | None = None,
+        dst: AnyArray | None = None,
+        *,
+        residual: bool,
+        out: Out | None = None,
+        backend: Backend = "auto",
+    ) -> BatchNormReLUGradients[SrcArray, SrcArray | None]: ...
     def __call__(
         self,
         src: SrcArray,
@@ -109,7 +155,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         residual: bool = False,
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormReLUGradients[SrcArray]:
+    ) -> BatchNormReLUGradients[SrcArray, Any]:
         """Compute the gradients.
 
         Parameters

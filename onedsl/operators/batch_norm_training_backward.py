@@ -191,9 +191,9 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     ) -> BatchNormGradients[SrcArray]:
         """Compute the gradients of a part of the batch: the second of the two passes of a call.
 
-        sums is the sum of the results of `reduce` for all parts. (The type of Python's ``sum()``
-        includes 0, its result for no parts, which raises TypeError here.) The other arguments are
-        those of a call, for this part.
+        sums is the sum of the results of `reduce` for all parts, by an operator with this epsilon.
+        (The type of Python's ``sum()`` includes 0, its result for no parts, which raises TypeError
+        here.) The other arguments are those of a call, for this part.
 
         Returns
         -------

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._compat import Self
+from ..tensors.arrays import copied
 
 Vector = npt.NDArray[np.float64]
 
@@ -20,8 +21,10 @@ class BatchNormTotals:
     Each operator has its own subclass.
     """
 
-    __slots__ = ("_vector",)
+    __slots__ = ("_epsilon", "_vector")
 
+    _epsilon: float | None
+    """The operator's, if the numbers depend on it and it is known: a vector does not contain it."""
     _vector: Vector
     _argument: ClassVar[str]
     """The argument name in error messages."""
@@ -51,9 +54,7 @@ class BatchNormTotals:
         """
         if cls is BatchNormTotals:
             raise TypeError("from_vector must be that of BatchNormSums or BatchNormMoments")
-        if isinstance(vector, np.ma.MaskedArray):
-            raise TypeError("vector must be a plain array, got a masked array. Pass vector.data")
-        own = np.asarray(vector).copy()
+        own = copied("vector", vector)
         if own.dtype != np.float64 or own.ndim != 1 or own.size % 2 == 0:
             raise ValueError(
                 "vector must be an array of 2 C + 1 float64 numbers from to_vector, "
@@ -76,10 +77,11 @@ class BatchNormTotals:
         return self._vector.copy()
 
     @classmethod
-    def _of(cls, vector: Vector) -> Self:
+    def _of(cls, vector: Vector, epsilon: float | None = None) -> Self:
         """Wrap a vector without checks or a copy."""
         totals = object.__new__(cls)
         vector.flags.writeable = False
+        totals._epsilon = epsilon
         totals._vector = vector
         return totals
 
@@ -109,7 +111,13 @@ class BatchNormTotals:
                 f"{self._argument} must have the same number of channels to be added, "
                 f"got {self.channels} and {other.channels}"
             )
-        return self._of(self._added(other))
+        known = {self._epsilon, other._epsilon} - {None}
+        if len(known) > 1:
+            raise ValueError(
+                f"{self._argument} must be of the same epsilon to be added, "
+                f"got {self._epsilon} and {other._epsilon}"
+            )
+        return self._of(self._added(other), *known)
 
     def _added(self, other: Self) -> Vector:
         raise NotImplementedError
@@ -126,7 +134,7 @@ class BatchNormTotals:
     __hash__ = None  # type: ignore[assignment]  # like arrays
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self.from_vector, (self._vector,)
+        return self.from_vector, (self._vector,), (None, {"_epsilon": self._epsilon})
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.channels} channels, {self.count} elements each>"
@@ -143,6 +151,9 @@ class BatchNormSums(BatchNormTotals):
     The vectors of all parts may be added elementwise, for example by an all-reduce. The order of
     the additions affects the last bits of the float64 sums. In thousands of random batches it
     changed no bit of a gradient.
+
+    The sums depend on epsilon. Those of different ones cannot be added or applied; a vector does
+    not contain it.
 
     Examples
     --------

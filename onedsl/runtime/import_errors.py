@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 _INSTALL = (
     "Install one of these:\n"
     "  pip install onednn-cpu-gomp\n"
     "  conda install -c conda-forge onednn\n"
     "or reinstall onedsl, which builds it against the oneDNN of this environment."
 )
+
+
+def subinterpreter_error() -> str:
+    """Return a message in a subinterpreter of Python before 3.12, where the import would hang."""
+    if sys.version_info >= (3, 12):
+        return ""  # pybind11 raises
+    try:
+        interpreters = importlib.import_module("_xxsubinterpreters")
+    except ImportError:
+        return ""
+    if interpreters.get_current() == interpreters.get_main():
+        return ""
+    return (
+        "onedsl must be imported in the main interpreter, got a subinterpreter of Python "
+        f"{sys.version.split()[0]}. In Apache's mod_wsgi, WSGIApplicationGroup %{{GLOBAL}} selects "
+        "the main interpreter"
+    )
 
 
 def import_error_message(error: ImportError) -> str:

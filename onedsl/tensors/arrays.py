@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     SrcArray = _TypeVar("SrcArray", bound=AnyArray, default=Any)
     # Any: shape and dtype are not those of src, which types such as NDArray[np.float32] state.
     SumArray = _TypeVar("SumArray", default=Any)
+    ResidualArray = _TypeVar("ResidualArray", default=Any)
 else:  # Python 3.13 is the first one whose TypeVar has defaults
     SrcArray, SumArray = TypeVar("SrcArray"), TypeVar("SumArray")
+    ResidualArray = TypeVar("ResidualArray")
 
 
 def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
@@ -45,10 +47,7 @@ def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
     Error messages call it `name`, and name no copy as a remedy if it is to be written. Its dtype
     may be one that no operator accepts.
     """
-    if isinstance(value, np.ma.MaskedArray):
-        remedy = "Pass {}.data" if is_output else "The mask would be lost: pass {}.filled()"
-        got = "got a masked array. " + remedy.format(name)
-        raise TypeError(f"{name} must be a plain array, {got}")
+    reject_masked(name, value, is_output=is_output)
     array = _core.import_array(value)
     if array is None:
         _reject(name, value, is_output)
@@ -58,6 +57,25 @@ def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
         remedy = f"Pass an array of dtype {dtype.name}" if is_output else convert
         raise TypeError(f"{name} must be in native byte order, got {dtype.str}. {remedy}")
     return np.asarray(array).view(DTYPES.get(short_name(dtype), dtype))  # without metadata
+
+
+def reject_masked(name: str, value: object, *, is_output: bool = False) -> None:
+    """Raise TypeError for a masked array of NumPy, whose mask would be lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        remedy = "Pass {}.data" if is_output else "The mask would be lost: pass {}.filled()"
+        got = "got a masked array. " + remedy.format(name)
+        raise TypeError(f"{name} must be a plain array, {got}")
+
+
+def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Return a copy as a NumPy array. NumPy alone cannot convert PyTorch's bf16 tensors."""
+    reject_masked(name, value)
+    imported = _core.import_array(value)
+    try:
+        return np.array(value if imported is None else imported, dtype)
+    except (RuntimeError, TypeError, ValueError) as error:
+        got = f"{type(value).__name__}, for which NumPy raised: {error}"
+        raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
 def is_contiguous(array: Array) -> bool:

@@ -8,7 +8,7 @@ import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, SupportsIndex
 
 from .. import _core
 from .arrays import AnyArray, as_numpy
@@ -39,6 +39,8 @@ class DataFormat(str, enum.Enum):
 
     def summed_axes(self, rank: int) -> tuple[int, ...]:
         """Return the axes over which statistics are summed: all axes except the channel axis."""
+        if not isinstance(rank, SupportsIndex) or operator.index(rank) < 2:
+            raise ValueError(f"rank must be an integer of at least 2, got {rank!r}")
         return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)
 
     def broadcast_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..tensors.arrays import copied
 from ..tensors.dtypes import Backend, dtype_name
-from ._reference import copied
+from ._reference import is_number
 from ._results import Gradients
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
@@ -30,7 +31,7 @@ def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:
     It is 0 if both arrays are zero or empty, inf if only expected is zero, and NaN if actual
     contains NaN. Arrays of different shapes raise ValueError.
     """
-    a, e = copied(actual, np.float64), copied(expected, np.float64)
+    a, e = copied("actual", actual, np.float64), copied("expected", expected, np.float64)
     if a.shape != e.shape:
         raise ValueError(f"actual must have expected's shape {e.shape}, got {a.shape}")
     error, norm = float(np.linalg.norm((a - e).ravel())), float(np.linalg.norm(e.ravel()))
@@ -75,6 +76,14 @@ def assert_close(
     """
     if backend not in ("auto", "onednn", "native"):
         raise ValueError(f'backend must be "auto", "onednn" or "native", got {backend!r}')
+    if not (is_number(factor) and factor >= 0):
+        raise ValueError(f"factor must be a number of at least 0, got {factor!r}")
+    for name, value, kinds in (
+        ("actual", actual, tuple | list | Mapping),
+        ("expected", expected, tuple | list),
+    ):
+        if not isinstance(value, kinds):
+            raise TypeError(f"{name} must be a tuple of arrays, got {type(value).__name__}")
     names = getattr(expected, "_fields", Gradients._fields)
     if not isinstance(actual, Mapping):
         if len(actual) != len(names) or len(expected) != len(names):
@@ -91,7 +100,7 @@ def assert_close(
     for i, (name, want) in enumerate(zip(names, expected, strict=True)):
         if name not in given:
             continue
-        got = copied(given[name])
+        got = copied(name, given[name])
         tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
         for_native = factor * tolerances[dtype_name(got.dtype, name)]
         for_onednn = for_native + factor * ONEDNN_SUM_ERROR * math.sqrt(num_summed)

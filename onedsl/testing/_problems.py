@@ -59,6 +59,8 @@ def random_problem(
         For an empty src, mean is 0 and variance is 1.
     """
     spec = TensorSpec(shape, dtype)
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}")
     shape = spec.shape
     if len(shape) < 2:
         raise ValueError(f"shape must have at least 2 dimensions, got {shape}")

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
+from ..tensors.arrays import copied
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from ._results import Float64, Forward, FrozenGradients, Gradients, ReLUGradients
 
 # Nothing is imported from onedsl.operators, which this module judges.
-
-
-def copied(value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-    """Return a copy as a NumPy array. NumPy alone cannot convert PyTorch's bf16 tensors."""
-    imported = _core.import_array(value)
-    return np.array(value if imported is None else imported, dtype)
 
 
 def _prepare(
@@ -28,7 +23,7 @@ def _prepare(
     Return the axes of the sums, src, and the others, where None stays None. Raise ValueError for an
     invalid shape.
     """
-    x, parsed = copied(src, np.float64), parse_data_format(data_format)
+    x, parsed = copied("src", src, np.float64), parse_data_format(data_format)
     if x.ndim < 2:
         raise ValueError(f"src must have at least 2 dimensions, got {x.ndim}")
     channels = (x.shape[parsed.channel_axis],)
@@ -37,7 +32,7 @@ def _prepare(
         if other is None:
             arrays.append(None)
             continue
-        array = copied(other, np.float64)
+        array = copied(name, other, np.float64)
         is_statistic = name in ("mean", "variance", "gamma", "beta")
         expected = channels if is_statistic else x.shape
         if array.shape != expected:
@@ -52,9 +47,19 @@ def _check(name: str, is_valid: bool, requirement: str, value: object) -> None:
         raise ValueError(f"{name} must be {requirement}, got {value!r}")
 
 
+def is_number(value: object) -> bool:
+    """Return whether a value is a number, and not an array."""
+    return isinstance(value, numbers.Real)
+
+
+def _check_clip(clip: float | None) -> None:
+    is_valid = clip is None or (is_number(clip) and 0 < clip < np.inf)
+    _check("clip", is_valid, "positive and finite, or None", clip)
+
+
 def _rstd(variance: Float64, epsilon: float) -> Float64:
     """Return 1 / sqrt(variance + epsilon)."""
-    _check("epsilon", 0 < epsilon < np.inf, "positive and finite", epsilon)
+    _check("epsilon", is_number(epsilon) and 0 < epsilon < np.inf, "positive and finite", epsilon)
     result: Float64 = 1 / np.sqrt(variance + epsilon)
     return result
 
@@ -168,12 +173,13 @@ def batch_normalization_grad(
     FrozenGradients
         Float64 arrays.
     """
-    x, *others = (copied(a, np.float64) for a in (input, input_gradient, mean, variance, scale))
+    names = ["input", "input_gradient", "mean", "variance", "scale"]
+    values = input, input_gradient, mean, variance, scale
+    x, *others = (copied(n, a, np.float64) for n, a in zip(names, values, strict=True))
     if x.ndim < 1:
         raise ValueError(f"input must have at least 1 dimension, got {x.ndim}")
-    names = ["input_gradient", "mean", "variance", "scale"]
     expected = x.shape
-    for name, array in zip(names, others, strict=True):
+    for name, array in zip(names[1:], others, strict=True):
         if name == "mean" and array.ndim == x.ndim:
             expected = tuple(
                 1 if size == 1 else full for size, full in zip(array.shape, x.shape, strict=True)
@@ -245,8 +251,8 @@ def batch_norm_forward_training(
         src, data_format, mean=mean, variance=variance, residual=residual
     )
     keep = 0.5 if momentum is None else momentum
-    _check("momentum", 0 <= keep <= 1, "from 0 to 1", momentum)
-    _check("clip", clip is None or 0 < clip < np.inf, "positive and finite, or None", clip)
+    _check("momentum", is_number(keep) and 0 <= keep <= 1, "from 0 to 1", momentum)
+    _check_clip(clip)
     _check("clip", clip is None or relu, "None without relu=True", clip)
     running = [statistic.reshape(-1) for statistic in old]
     batch = [0 * statistic for statistic in running]
@@ -296,7 +302,7 @@ def batch_norm_relu_backward(
     diff_residual.
     """
     _, _, output, diff_output = _prepare(src, data_format, dst=dst, diff_dst=diff_dst)
-    _check("clip", clip is None or 0 < clip < np.inf, "positive and finite, or None", clip)
+    _check_clip(clip)
     is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
     diff_residual = np.where(is_zero, 0, diff_output)
     gradients = batch_norm_backward(

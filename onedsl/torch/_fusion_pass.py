@@ -1,7 +1,8 @@
 """A pass over inductor's graph: batch norm, an addition and the ReLU after it become one operator.
 
 It runs on the joint graph of the forward and the backward pass. This graph is functional: a node's
-value never changes, so copies of a value can stand for each other.
+value never changes, so copies of a value can stand for each other. Only after all else, it writes
+new values to inputs, between the forward and the backward pass.
 
 `_Fusion` describes by patterns what is fused. The pattern of a call contains a pattern of each of
 its arguments; if one is missing, this module cannot be imported.
@@ -260,7 +261,11 @@ def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
 def _fuse_gradient(call: Node, found: _Found) -> bool:
     """Change a gradient, and let it compute the gradient of the ReLU, too, if others need it."""
     masked, dst, names = found["masked"], found["dst"], ("diff_dst", "bias")
-    needs_dst = "residual" in found or len(masked.users) > 1
+    needs_dst = (
+        "residual" in found
+        or len(masked.users) > 1
+        or any(map(_is_overwritten, (found["weight"], found["bias"])))
+    )
     changes = {name: found[name] for name in names} | {"relu": True, "clip": found.get("clip")}
     changes["dst"] = dst if needs_dst else None
     if _users_but(call, range(3)) or not _change(call, (masked,), changes):
@@ -283,6 +288,13 @@ def _change(call: Node, replaced: Collection[Node], changes: dict[str, Any]) -> 
     values = (a.meta["val"] if isinstance(a, Node) else a for a in call.args)
     call.meta["val"] = call.target(*values)
     return True
+
+
+def _is_overwritten(value: Any) -> bool:
+    """Return whether the graph overwrites the memory of a value before the backward pass."""
+    sources = _closure([value], lambda n: n.all_input_nodes) if isinstance(value, Node) else ()
+    users = ((source, user) for source in sources for user in source.users)
+    return any(u.target is _aten.copy_.default and u.args[0] is source for source, u in users)
 
 
 def _users_but(call: Node, indices: Collection[int]) -> list[Node]:

@@ -77,7 +77,7 @@ def batch_norm_backward(
     Strided tensors are supported, and copied first if they are not dense as in that operator.
     """
     epsilon = attributes.parse_epsilon(epsilon)
-    mask = tuple(output_mask)
+    mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
     if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
         raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
     sums = mask[1] or mask[2]
@@ -114,11 +114,27 @@ _operator = functools.lru_cache(maxsize=256)(_BatchNormTrainingBackward)
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
 def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     *others, epsilon, data_format, statistics, sums = arguments
+    for port, tensor in zip(SCHEMA.inputs, (src, *others), strict=True):
+        if tensor is not None:
+            _check_memory(port.name, tensor)
     if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
         src = torch.empty_like(src).copy_(src.detach())
     inputs = tuple(t if t is None else t.detach() for t in (src, *others))
     gradients = _operator(epsilon, data_format, statistics)(inputs, sums)
     return [gradient for gradient in gradients if gradient is not None]
+
+
+def _check_memory(name: str, tensor: Tensor) -> None:
+    """Raise ValueError for a storage that was made too small, which DLPack does not show."""
+    if tensor.layout is not torch.strided:
+        return
+    nbytes, offset = tensor.untyped_storage().nbytes(), tensor.storage_offset()
+    if nbytes >= tensor.nbytes and offset == 0:
+        return
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    needed = (offset + sum((size - 1) * step for size, step in steps) + 1) * tensor.itemsize
+    if tensor.numel() and nbytes < needed:
+        raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
 
 
 @torch.library.register_fake("onedsl::batch_norm_backward")

@@ -105,6 +105,8 @@ class _ReLU(_ReLULayer):
 class _AddReLU(_ReLULayer):
     def forward(self, input: Tensor, residual: Tensor) -> Tensor:
         """Compute ``relu(batch_norm(input) + residual)``."""
+        if not isinstance(residual, (Tensor, torch.fx.Proxy)):
+            raise TypeError(f"residual must be a Tensor, got {type(residual).__name__}")
         return self._run(input, residual)
 
 

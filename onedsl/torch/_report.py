@@ -8,15 +8,15 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from .. import _core
 from ..runtime import run_log
+from ._operators import why_unsupported
 
 _PASSES = ("forward", "gradient")
-_UNSEEN = (
-    'PyTorch: eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
-)
+_UNSEEN = "PyTorch: "  # and a reason: what computed the calls that onedsl does not see
 _Calls = dict[tuple[str, str], Counter[str]]
 _listeners: list[Callable[[str, str, list[int]], None]] = []
 _lock = threading.RLock()  # reentrant: the garbage collector may delete a report at any time
@@ -41,6 +41,21 @@ def listen(listener: Callable[[str, str, list[int]], None], on: bool) -> None:
 
 
 _core.set_torch_call_log(record)
+
+
+def _without_compile(name: str) -> str:
+    """Return the name that a module had before torch.compile wrapped its model or a part of it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
+    """Return why PyTorch may have computed calls of a layer that onedsl does not see."""
+    vectors = layer.weight, layer.bias, layer.running_mean, layer.running_var
+    if not any(map(nn.parameter.is_lazy, vectors)):
+        src = torch.empty(2, layer.num_features)
+        if reason := why_unsupported(src, *vectors, eps=layer.eps):
+            return f"onedsl does not support {reason}"
+    return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
 
 
 class report:  # noqa: N801 - called as a function, like `enable`
@@ -77,8 +92,10 @@ class report:  # noqa: N801 - called as a function, like `enable`
     """
 
     def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         named, norm = model.named_modules(), nn.modules.batchnorm._BatchNorm
-        modules = [(name or "(model)", module) for name, module in named]
+        modules = [(_without_compile(name) or "(model)", module) for name, module in named]
         self._layers = {name: module for name, module in modules if isinstance(module, norm)}
         # By address and layer. The tensors are kept, so that no other gets one of the addresses.
         owned: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
@@ -126,7 +143,7 @@ class report:  # noqa: N801 - called as a function, like `enable`
             seen = sum(n for what, n in forward.items() if "evaluation" not in what)
             unseen = steps - self._before[name] - seen
             if unseen > 0:
-                forward[_UNSEEN] = unseen
+                forward[_UNSEEN + _why_unseen(self._layers[name])] = unseen
         return calls
 
     def __repr__(self) -> str:
@@ -136,12 +153,12 @@ class report:  # noqa: N801 - called as a function, like `enable`
             no_layer = "The model has no batch-norm layer of torch.nn"
             return f"No batch norm was counted. {remedy if calls else no_layer}"
 
-        texts = {
-            key: "; ".join(f"{n} {what}" for what, n in counts.most_common()) or "none counted"
-            for key, counts in calls.items()
-        }
         rows = [("layer", *_PASSES)]
         for layer in dict.fromkeys(layer for layer, _ in calls):
-            rows.append((layer, texts[layer, "forward"], texts[layer, "gradient"]))
+            counts = [calls[layer, pass_] for pass_ in _PASSES]
+            unseen = any(what.startswith(_UNSEEN) for what in counts[0])
+            texts = ["; ".join(f"{n} {what}" for what, n in c.most_common()) for c in counts]
+            absent = "none counted", "not seen by onedsl" if unseen else "none counted"
+            rows.append((layer, texts[0] or absent[0], texts[1] or absent[1]))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -268,6 +268,8 @@ class SyncBatchNorm(Layer):
             If a layer of batch norm has a forward method of its own, for example with an
             activation. Nothing is changed then.
         """
+        if not isinstance(module, nn.Module):
+            raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         norm = nn.modules.batchnorm._BatchNorm
         modules = module.named_modules(remove_duplicate=False)
         layers = {name: layer for name, layer in modules if isinstance(layer, norm)}
