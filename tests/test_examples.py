@@ -125,7 +125,7 @@ def test_distributed(tmp_path):
     child = run(
         tmp_path,
         "distributed.py",
-        *("--steps", "60", "--seeds", "2", "--save", "distributed.png"),
+        *("--steps", "40", "--seeds", "1", "--save", "distributed.png"),
         launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
         environment={"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
     )

@@ -89,8 +89,9 @@ def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
 
 def _pairs_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
     def is_pair(value: object) -> bool:
-        is_tuple = isinstance(value, tuple) and len(value) == 2
-        return is_tuple and _is_integer(value[0]) and is_valid(value[1])
+        if not isinstance(value, tuple) or len(value) != 2:
+            return False
+        return _is_integer(value[0]) and is_valid(value[1])
 
     return _tuple_of(is_pair, f"pairs of an id and a {items}")
 
@@ -158,9 +159,9 @@ class LogicalTensor:
     @property
     def byte_strides(self) -> tuple[int, ...]:
         """Strides in bytes, as `TensorSpec.byte_strides`. Not all tensors have them."""
-        shape, strides = self.shape, self.strides
-        is_known = shape is not None and strides is not None and len(shape) == len(strides)
-        if not is_known or self.dtype not in DTYPES:
+        shape, strides = self.shape or (), self.strides or ()
+        is_known = self.shape is not None and self.strides is not None
+        if not is_known or len(shape) != len(strides) or self.dtype not in DTYPES:
             requirement = "a known shape, as many strides and dtype f32, bf16 or f16"
             raise ValueError(f"byte_strides needs {requirement}, got {self}")
         return byte_strides(shape, self.dtype, strides)
