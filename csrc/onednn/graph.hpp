@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -67,6 +68,7 @@ class CompiledGraph {
   // compiled partition may run twice at the same time (its issue 4381 reports a crash).
   void execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
 
+  int num_threads() const noexcept { return num_threads_; }
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
   const std::vector<Port>& outputs() const noexcept { return outputs_; }
   std::vector<PartitionTuple> partitions();  // with the tensors as compiled
@@ -110,7 +112,7 @@ class CompiledGraph {
   Constants constants_;
   std::string name_;
   std::mutex mutex_;  // of all members below
-  int num_threads_ = 0;
+  std::atomic<int> num_threads_ = 0;
   int generation_ = 0;
   dnnl::stream stream_;
   std::vector<Step> steps_;            // in execution order

@@ -68,6 +68,7 @@ void bind_graph(py::module_& module) {
            }),
            py::arg("nodes"), py::arg("inputs"), py::arg("outputs"), py::arg("constants"),
            py::arg("num_threads"), py::pos_only())
+      .def_property_readonly("num_threads", &CompiledGraph::num_threads)
       .def("run", &run_graph, py::arg("inputs"), py::arg("outputs"), py::pos_only())
       .def("partitions", &CompiledGraph::partitions, without_gil);
 }

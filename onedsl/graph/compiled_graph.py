@@ -221,9 +221,6 @@ class CompiledGraph:
     graph : Graph
     partitions : tuple of Partition
         The partitions with their tensors as compiled, in the order in which they run.
-    num_threads : int
-        Number of OpenMP threads of every call. Calls for which OpenMP has fewer (in a forked child,
-        one) compile the graph again.
     defects : tuple of str
         Known differences between the results and oneDNN's documentation. If there are any, a call
         warns with OneDNNDefectWarning.
@@ -233,16 +230,23 @@ class CompiledGraph:
         for each in (graph, graph.requested or graph):
             check_graph(each.ops)  # its ports follow from valid ops only
         self.graph = graph
-        self.num_threads = _core.max_threads()
         self._inputs, self._outputs = graph.inputs, graph.outputs
         sides = list(self._inputs.values()), list(self._outputs.values())
-        self._core = compile_graph(graph, *sides, self.num_threads, try_anyway=try_anyway)
+        self._core = compile_graph(graph, *sides, _core.max_threads(), try_anyway=try_anyway)
         self.partitions = _partitions(graph.ops, self._core.partitions())
         self.defects = wrong_results(graph.ops)
         self._in_place = _in_place_ports((graph.requested or graph).ops)
         self._record = run_record(
             "", graph, tuple(self._inputs), [*self._outputs], self.num_threads
         )
+
+    @property
+    def num_threads(self) -> int:
+        """Number of OpenMP threads of every call.
+
+        A call for which OpenMP has fewer (in a forked child, one) compiles the graph again.
+        """
+        return self._core.num_threads
 
     def __call__(
         self, *arrays: object, out: Mapping[str, AnyArray] | None = None, **inputs: AnyArray
@@ -303,7 +307,7 @@ class CompiledGraph:
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
         seconds = time.perf_counter() - begin
         _core.mark_written(list(given.values()))  # first, because a handler of the log may raise
-        log(self._record, seconds=seconds)
+        log(self._record, seconds=seconds, num_threads=self.num_threads)
         first = inputs[next(iter(self._inputs))]
         return {
             name: given[name] if name in given else _core.export_array(buffer, first)

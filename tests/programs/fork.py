@@ -20,9 +20,13 @@ backend, first = sys.argv[1:]
 
 def of_graph(graph):
     """Return oneDNN's compiled graph as a function of a problem."""
-    return lambda *problem: onedsl.BatchNormGradients(
-        **graph(**testing.Problem(*problem)._asdict())
-    )
+
+    def run(*problem):
+        results = graph(**testing.Problem(*problem)._asdict())
+        assert graph.num_threads == onedsl.capabilities().num_threads
+        return onedsl.BatchNormGradients(**results)
+
+    return run
 
 
 cases = []
