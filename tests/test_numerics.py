@@ -184,7 +184,7 @@ def test_sums_of_many_elements(dtype, count, shift, independent, tolerance, data
     Regression: src - mean has the same rounding error for all src of one binade. If diff_dst is
     independent of src, diff_gamma is small compared to its terms and such an error is visible.
     """
-    shape = (count, 2) if data_format == "NXC" else (10, 2, count // 10)
+    shape = (count, 3) if data_format == "NXC" else (40, 3, count // 40)
     problem = testing.random_problem(shape, dtype, data_format=data_format)
     if shift:
         src = (problem.src.astype(np.float64) + shift).astype(np.float32)

@@ -10,9 +10,9 @@ from helpers import PASSIVE, capped
 # The best instruction set of this CPU, and those of older CPUs.
 CAPS_AND_CALLS = [
     ("DEFAULT", 2000),
-    pytest.param("DEFAULT", 20_000, marks=pytest.mark.slow),
+    pytest.param("DEFAULT", 10_000, marks=pytest.mark.slow),
     *(
-        pytest.param(cap, 10_000, marks=pytest.mark.isa_caps)
+        pytest.param(cap, 6000, marks=pytest.mark.isa_caps)
         for cap in ("AVX512_CORE", "AVX2", "SSE41")
     ),
 ]
