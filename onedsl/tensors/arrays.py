@@ -72,7 +72,7 @@ def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) 
     reject_masked(name, value)
     imported = _core.import_array(value)
     try:
-        return np.array(value if imported is None else imported, dtype)
+        return np.asarray(value if imported is None else imported, dtype).copy()
     except (RuntimeError, TypeError, ValueError) as error:
         got = f"{type(value).__name__}, for which NumPy raised: {error}"
         raise TypeError(f"{name} must be array_like, got {got}") from error
