@@ -61,6 +61,7 @@ def test_subinterpreters():
         "-c",
         "import _xxsubinterpreters as interpreters\n"
         "interpreters.run_string(interpreters.create(), 'import onedsl')",
+        status=1,
     )
     assert "onedsl must be imported in the main interpreter, got a subinter" in child.stderr
 
