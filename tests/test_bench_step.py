@@ -49,9 +49,10 @@ def test_step_writes_a_table_and_json(tmp_path, monkeypatch, capsys):
 
 
 # Of the networks, these two are the fastest ones. Few CPUs have fast instructions for bf16.
-def test_a_process_trains():
+@pytest.mark.parametrize("way", steps.WAYS[:2])
+def test_a_process_trains(way):
     pytest.importorskip("torch", reason="--step trains with PyTorch, which is not installed")
-    seconds, page_faults = steps._run(("unet", "f32", "NXC"), "eager", 2, 32)
+    seconds, page_faults = steps._run(("unet", "f32", "NXC"), way, 2, 32)
     assert 0 < seconds < 100
     assert page_faults >= 0
 

@@ -232,6 +232,12 @@ class TestTensorSpec:
                 onedsl.TensorSpec.of(odd)
 
 
+class TestGradients:
+    def test_named_tuple(self):
+        assert onedsl.BatchNormGradients._fields == ("diff_src", "diff_gamma", "diff_beta")
+        assert onedsl.BatchNormGradients(1) == (1, None, None)
+
+
 class TestErrors:
     def test_hierarchy(self):
         assert issubclass(onedsl.OneDNNError, RuntimeError)

@@ -648,6 +648,31 @@ def test_compiled_graphs_are_cached_between_processes(tmp_path):
     assert logged == [traced, cached, [], [], cached]
 
 
+@pytest.mark.usefixtures("without_code")
+def test_a_graph_that_is_not_traced_is_logged_when_it_runs(report, x, monkeypatch, caplog):
+    """A stand-in for PyTorch's cache, in one process."""
+    import onedsl.torch._backend as module
+
+    graphs, compile_fx = [], module.compile_fx
+
+    def compile_once(*args, **kwargs):
+        if not graphs:
+            graphs.append(compile_fx(*args, **kwargs))
+        return graphs[0]
+
+    monkeypatch.setattr(module, "compile_fx", compile_once)
+    model = Plain(USES["add"][0])
+    torch.compile(model, backend="onedsl")(x)
+    assert report() == [f"1 by onedsl; 1 {ADD_RELU} | 0 by inductor"]
+    torch._dynamo.reset()
+    again = torch.compile(model, backend="onedsl")
+    for _ in range(2):
+        again(x).sum().backward()
+    (line,) = caplog.messages
+    prefix = "batch norms of a compiled graph from PyTorch's cache: "
+    assert line == f"{prefix}1 by onedsl; 1 with addition and ReLU"
+
+
 def losses_of(model, dtype, steps=20):
     """Train on random images, from weights of float32."""
     generator = torch.Generator().manual_seed(0)

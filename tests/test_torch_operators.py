@@ -202,6 +202,19 @@ def test_tensors_without_memory(missing_bytes):
                     op(*arguments[:i], cut, *arguments[i + 1 :])
 
 
+def test_unaligned_vectors():
+    """Regression: they raised, and fake tensors do not show alignment."""
+    memory = bytearray(4 * 5 + 1)
+    for op, arguments in calls(torch.randn(4, 5, 3, 2)):
+        expected = op(*arguments)
+        for i, argument in enumerate(arguments):
+            if isinstance(argument, torch.Tensor) and argument.ndim == 1:
+                unaligned = torch.frombuffer(memory, dtype=torch.float32, offset=1)
+                unaligned.copy_(argument)
+                got = op(*arguments[:i], unaligned, *arguments[i + 1 :])
+                assert all(map(torch.equal, got, expected))
+
+
 def test_one_running_statistic_without_the_other():
     """Regression: it was ignored, and the results differed from those of fake tensors."""
     src, vector = torch.randn(4, 5, 6), torch.ones(5)
@@ -318,9 +331,13 @@ def test_invalid_tensors_of_batch_norm_backward():
         call(src.double(), diff_dst, mean, variance, gamma, epsilon=EPSILON)
     cut = torch.cat([src.new_zeros(9), src.flatten()])[9:].view(src.shape)
     call(cut, diff_dst, mean, variance, gamma, epsilon=EPSILON)
-    cut.untyped_storage().resize_(0)  # regression: the process ended
-    with pytest.raises(ValueError, match=r"^src must have a storage of \d+ bytes or more, got 0"):
-        call(cut, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    gaps = src.repeat_interleave(2, -1)[..., ::2]
+    gaps.untyped_storage().resize_(src.nbytes)
+    cut.untyped_storage().resize_(0)
+    for each, bytes_ in ((cut, 0), (gaps, src.nbytes)):  # regression: the process ended
+        message = rf"^src must have a storage of \d+ bytes or more, got {bytes_}"
+        with pytest.raises(ValueError, match=message):
+            call(each, diff_dst, mean, variance, gamma, epsilon=EPSILON)
     with pytest.raises(NotImplementedError, match="onedsl::batch_norm_backward"):
         call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)
 

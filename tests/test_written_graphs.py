@@ -1,6 +1,7 @@
 """oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
 
 import dataclasses
+import itertools
 import pickle
 import warnings
 
@@ -45,19 +46,21 @@ def outcome(*arguments, **options):
 @helpers.formats
 def test_gradients_of_every_rank(data_format):
     """Graphs of other ports are rows of the table of defects, see test_defects.py."""
+    expected = {(True, 3): "right", (True, 1): "wrong", (False, 1): "wrong"}
     for spatial in ((), (9,), (3, 5), (3, 2, 5)):
         shape = helpers.shape_of(data_format, 16, 16, spatial)
         refused = data_format == "NXC" and len(shape) < 4
-        for outputs, found in ((3, "right"), (1, "wrong")):
-            expected = "refused" if refused else found
-            assert outcome(shape, outputs=outputs, data_format=data_format) == expected
+        for gamma, outputs in itertools.product((True, False), (1, 2, 3)):
+            found = outcome(shape, outputs=outputs, gamma=gamma, data_format=data_format)
+            assert found == ("refused" if refused else expected.get((gamma, outputs), "refused"))
 
 
 OF_TYPES = """
 from test_written_graphs import outcome
 print(*(
-    f"{dtype}/{stats} {outcome((8, 16, 6, 16), dtype, stats, data_format=data_format)}"
+    f"{dtype}/{stats} {outcome(shape, dtype, stats, data_format=data_format)}"
     for data_format in ("NXC", "NCX")
+    for shape in [(8, 16, 6, 16), (4, 16, 2, 3, 16)]
     for dtype, stats in [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 ), sep=", ")
 """
@@ -71,7 +74,7 @@ def test_types_by_instruction_set(cap):
     f16 = helpers.missing_isa("f16") is None and cap == ""
     right = {"f32/f32"} | ({"bf16/f32"} if bf16 else set()) | ({"f16/f32"} if f16 else set())
     found = child.stdout.strip().split(", ")
-    assert len(found) == 8
+    assert len(found) == 16
     for each in found:
         types, result = each.split()
         assert result == ("right" if types in right else "refused")
@@ -508,26 +511,27 @@ def test_repair_of_a_graph_with_the_largest_id():
 
 def test_compiled_graphs_are_pickled_as_their_graphs():
     """Regression: the error named a private class."""
+    for each in (gradient()[0], gradient()[0].repaired()):
+        assert pickle.loads(pickle.dumps(each)) == each
     graph, problem = gradient()
-    compiled = graph.compile()
+    compiled = graph.compile(try_anyway=True)
     same = pickle.loads(pickle.dumps(compiled))
     assert same.graph == graph
+    make, _ = same.__reduce__()
+    assert make.keywords == {"try_anyway": True}
     for a, b in zip(*(c(**problem._asdict()).values() for c in (same, compiled)), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_requested_must_fit_the_graph():
-    """Regression: memory was accessed out of bounds."""
-    graph, _ = gradient()
-    (op,) = graph.ops
-    other = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 3)))
-    fewer = Graph((dataclasses.replace(op, inputs=op.inputs[:4]),))
-    gaps = Graph((helpers.with_tensors(op, src={"strides": (480, 80, 16, 1)}),))
-    for requested, message in (
-        (other, "tensor 0 of Graph.requested must have the size, .* got f32 2x3,"),
-        (fewer, r"Graph.requested or constants must have the inputs \[4\]"),
-        (gaps, "tensor 0 of Graph.requested must have the size, without gaps"),
-        (Graph(()), "must have at least one op"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            dataclasses.replace(graph, requested=requested).compile()
+def test_only_repaired_sets_what_it_changed():
+    """Regression: other values made a call access memory out of bounds, or write its inputs."""
+    graph, _ = gradient(gamma=False)
+    repaired = graph.repaired()
+    for name in ("changes", "constants", "requested"):
+        assert getattr(repaired, name)
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            Graph(graph.ops, **{name: getattr(repaired, name)})
+        with pytest.raises(ValueError, match=name):
+            dataclasses.replace(graph, **{name: getattr(repaired, name)})
+    plain = dataclasses.replace(repaired, ops=graph.ops)
+    assert plain == graph

@@ -32,6 +32,7 @@ struct OpConfig {
   Attributes attributes;
   Statistics statistics = Statistics::batch;
   VarianceKind variance_kind = VarianceKind::variance;
+  Pass pass = Pass::both;
 };
 
 // A computation on tensors of one shape and memory order.
@@ -41,7 +42,6 @@ struct Problem : OpConfig {
   DataType statistics_type = DataType::f32;
   InputSet inputs;    // that the call passes
   OutputSet outputs;  // to compute
-  Pass pass = Pass::both;
 };
 
 }  // namespace onedsl

@@ -87,7 +87,7 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
     double* const first = task.totals.first + some.begin;
     double* const second = task.totals.second + some.begin;
     ChannelSums totals{};
-    if (task.pass == Pass::apply) {
+    if (task.config.pass == Pass::apply) {
       for (Index i = 0; i < length(some); ++i) {
         totals.first[i] = first[i];
         totals.second[i] = second[i];
@@ -95,7 +95,7 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
     } else {
       totals = totals_of(some, add_partials(task, some));
     }
-    if (task.pass != Pass::reduce) return apply(some, totals);
+    if (task.config.pass != Pass::reduce) return apply(some, totals);
     for (Index i = 0; i < length(some); ++i) {
       first[i] = totals.first[i];
       second[i] = totals.second[i];

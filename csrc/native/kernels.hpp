@@ -71,7 +71,6 @@ struct Task {
   SummationOrder order;
   Samples samples;
   Workspace workspace;
-  Pass pass = Pass::both;
   Sums totals;                // in a run of one pass
   bool out_of_cache = false;  // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores

@@ -123,7 +123,6 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
   task.per_channel = problem.pass == Pass::apply
                          ? *ports.sums.count
                          : static_cast<double>(problem.geometry.per_channel());
-  task.pass = problem.pass;
   task.totals = ports.sums;
   if (signature_of(problem.operation).has_relu) {
     task.relu = relu_of(problem.attributes.clip, problem.data);

@@ -185,9 +185,9 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
 
 py::object Operator::execute(const Call& call, const Pass pass, const Sums& sums) const {
   const std::optional<View>& mean = call.in[Input::mean];
-  const Problem problem{
-      schema_.config, call.geometry, call.src().type, mean ? mean->type : DataType::f32, call.given,
-      call.outputs,   pass};
+  Problem problem{schema_.config, call.geometry, call.src().type, mean ? mean->type : DataType::f32,
+                  call.given,     call.outputs};
+  problem.pass = pass;
   return execute(call, sums, [&](const Ports& ports) {
     native::execute(problem, max_threads(), ports, schema_.names);
   });

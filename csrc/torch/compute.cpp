@@ -71,10 +71,10 @@ void check_epsilon(const double epsilon) {
     throw Unsupported("an eps that is not positive and finite in float32");
 }
 
+bool is_given(const OptionalTensor& tensor) { return tensor && get(api->is_defined, &*tensor); }
+
 const float* optional_vector(const OptionalTensor& tensor, const std::int64_t channels) {
-  // Autograd passes undefined tensors for absent ones.
-  const bool given = tensor && get(api->is_defined, &*tensor);
-  return given ? f32_vector(*tensor, channels) : nullptr;
+  return is_given(tensor) ? f32_vector(*tensor, channels) : nullptr;
 }
 
 Affine both_or_neither(const float* const gamma, const float* const beta,

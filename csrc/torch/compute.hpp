@@ -29,6 +29,9 @@ Source read_source(const Tensor& tensor);
 // Epsilon must be positive and finite.
 void check_epsilon(double epsilon);
 
+// Autograd passes undefined tensors for absent ones.
+bool is_given(const OptionalTensor& tensor);
+
 // Returns a vector of f32, one element per channel, or null if it is absent.
 const float* optional_vector(const OptionalTensor& tensor, std::int64_t channels);
 

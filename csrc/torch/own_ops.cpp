@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -34,15 +34,29 @@ auto named(const char* const argument, const Read& read) {
   }
 }
 
-Affine read_affine(const OptionalTensor& weight, const OptionalTensor& bias,
-                   const std::int64_t channels) {
-  return both_or_neither(named("weight", [&] { return optional_vector(weight, channels); }),
-                         named("bias", [&] { return optional_vector(bias, channels); }), channels);
+OwnedTensor copy_of(const View& vector) {
+  OwnedTensor copy = empty_vector(vector.size());
+  std::memcpy(memory_of(*copy), vector.data, vector.bytes());
+  return copy;
 }
 
-const float* read_vector(const char* const argument, const Tensor& tensor,
-                         const std::int64_t channels) {
-  return named(argument, [&] { return f32_vector(tensor, channels); });
+// The elements of a vector, or of a copy of it if they are unaligned.
+struct Vector {
+  const float* data = nullptr;
+  OwnedTensor copy;
+};
+
+Vector read_vector(const char* const argument, const Tensor& tensor, const std::int64_t channels) {
+  const View v = named(argument, [&] { return f32_vector_view(tensor, channels); });
+  if (v.is_aligned()) return {reinterpret_cast<const float*>(v.data), nullptr};
+  OwnedTensor copy = copy_of(v);
+  const float* const data = memory_of(*copy);
+  return {data, std::move(copy)};
+}
+
+Vector read_optional(const char* const argument, const OptionalTensor& tensor,
+                     const std::int64_t channels) {
+  return is_given(tensor) ? read_vector(argument, *tensor, channels) : Vector();
 }
 
 // The elements of an optional tensor of src's shape, null if it is absent.
@@ -56,10 +70,7 @@ InLayoutOfSource read_like(const Source& source, const char* const argument,
 OwnedTensor read_copy(const char* const argument, const OptionalTensor& tensor,
                       const std::int64_t channels) {
   if (!tensor) return empty_vector(0);
-  const float* const values = read_vector(argument, *tensor, channels);
-  OwnedTensor copy = empty_vector(channels);
-  std::copy_n(values, channels, memory_of(*copy));
-  return copy;
+  return copy_of(named(argument, [&] { return f32_vector_view(*tensor, channels); }));
 }
 
 // Reads src, or a dense copy of it if it is strided or unaligned. The copy has the strides of
@@ -88,7 +99,9 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
                        const double epsilon, const bool relu, const std::optional<double> clip) {
   const Source source = named("src", [&] { return read_or_copy(src); });
   const std::int64_t channels = source.geometry.channels;
-  const Affine affine = read_affine(weight, bias, channels);
+  const Vector gamma = read_optional("weight", weight, channels);
+  const Vector beta = read_optional("bias", bias, channels);
+  const Affine affine = both_or_neither(gamma.data, beta.data, channels);
   Results<5> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
   new_mean = read_copy("running_mean", running_mean, channels);
@@ -110,19 +123,23 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
 }
 
 // Returns diff_src, diff_weight, diff_bias, and with `dst_tensor` the gradient of the residual.
-Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const Tensor& mean,
-                        const Tensor& inverse_stddev, const OptionalTensor& weight,
+Results<4> own_backward(const Tensor& diff_dst_tensor, const Tensor& src, const Tensor& mean_tensor,
+                        const Tensor& inverse_stddev_tensor, const OptionalTensor& weight,
                         const OptionalTensor& bias, const OptionalTensor& dst_tensor,
                         const bool relu, const std::optional<double> clip) {
   const Source source = named("src", [&] { return read_or_copy(src); });
   const std::int64_t channels = source.geometry.channels;
-  const Affine affine = read_affine(weight, bias, channels);
+  const Vector gamma = read_optional("weight", weight, channels);
+  const Vector beta = read_optional("bias", bias, channels);
+  const Vector mean = read_vector("mean", mean_tensor, channels);
+  const Vector inverse_stddev = read_vector("inverse_stddev", inverse_stddev_tensor, channels);
+  const Affine affine = both_or_neither(gamma.data, beta.data, channels);
   const InLayoutOfSource diff_dst = read_like(source, "diff_dst", diff_dst_tensor);
   const InLayoutOfSource dst = read_like(source, "dst", dst_tensor);
   Inputs inputs;
   inputs[Input::diff_dst] = diff_dst.data;
-  inputs[Input::mean] = read_vector("mean", mean, channels);
-  inputs[Input::variance] = read_vector("inverse_stddev", inverse_stddev, channels);
+  inputs[Input::mean] = mean.data;
+  inputs[Input::variance] = inverse_stddev.data;
   inputs[Input::gamma] = affine.gamma;
   if (relu) inputs[Input::beta] = affine.beta;
   inputs[Input::dst] = dst.data;

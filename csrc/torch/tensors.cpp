@@ -58,9 +58,9 @@ OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
 // Returns whether a tensor's storage has all of its elements. FSDP, for example, resizes the
 // storage of parameters to 0.
 bool has_memory(const Tensor& tensor, const View& v) {
+  if (v.size() == 0) return true;
   std::int64_t elements = 1 + get(api->storage_offset, &tensor);  // up to the last one
   for (std::ptrdiff_t axis = 0; axis < v.rank; ++axis) {
-    if (v.shape[axis] == 0) return true;
     elements += (v.shape[axis] - 1) * v.strides[axis];
   }
   const auto bytes = static_cast<std::size_t>(get(api->storage_bytes, &tensor));
@@ -101,15 +101,21 @@ View aligned_view_of(const Tensor& tensor) {
   return v;
 }
 
-const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
+View f32_vector_view(const Tensor& tensor, const std::int64_t length) {
   if (get(api->type, &tensor) != api->f32) {
     throw Unsupported("parameters and statistics other than float32");
   }
-  const View v = aligned_view_of(tensor);
+  const View v = view_of(tensor);
   if (v.rank != 1 || v.shape[0] != length) {
     throw Unsupported("parameters and statistics whose length is not the number of channels");
   }
   if (!v.is_vector(length)) throw Unsupported("strided parameters and statistics");
+  return v;
+}
+
+const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
+  const View v = f32_vector_view(tensor, length);
+  if (!v.is_aligned()) throw Unsupported("unaligned tensors");
   return reinterpret_cast<const float*>(v.data);
 }
 

@@ -50,7 +50,8 @@ class Unsupported : public std::invalid_argument {
 View view_of(const Tensor& tensor);
 View aligned_view_of(const Tensor& tensor);
 
-// Returns the elements of a contiguous vector of f32 of `length` elements.
+// Return a contiguous vector of f32 of `length` elements, and the elements of an aligned one.
+View f32_vector_view(const Tensor& tensor, std::int64_t length);
 const float* f32_vector(const Tensor& tensor, std::int64_t length);
 
 // PyTorch's batch norm keeps these two layouts in its results.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import numbers
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -34,8 +35,6 @@ class Graph:
     Attributes
     ----------
     ops : tuple of GraphOp
-    changes : tuple of str
-        What `repaired` changed, else empty.
     version : str
         Version of the oneDNN that created the graph.
     engine_kind, fpmath_mode : str
@@ -43,25 +42,25 @@ class Graph:
     names : tuple of (int, str)
         Names of tensors by id, where they differ from those of the ops' ports. A named tensor is an
         input or output, even if it is also between two ops.
+    changes : tuple of str
+        What `repaired` changed, else empty. Only `repaired` sets this and the following.
     constants : tuple of (int, float)
-        The inputs that `repaired` added, by id, and the numbers that fill them.
+        The inputs that it added, by id, and the numbers that fill them.
     requested : Graph or None
-        The graph that `repaired` changed. Calls of the compiled graph pass its tensors.
+        The graph that it changed. Calls of the compiled graph pass its tensors.
     """
 
     ops: tuple[GraphOp, ...]
-    changes: tuple[str, ...] = ()
     version: str = field(default_factory=onednn_version)
     engine_kind: str = "cpu"
     fpmath_mode: str = "strict"
     names: tuple[tuple[int, str], ...] = ()
-    constants: tuple[tuple[int, float], ...] = ()
-    requested: Graph | None = None
+    changes: tuple[str, ...] = field(default=(), init=False)
+    constants: tuple[tuple[int, float], ...] = field(default=(), init=False)
+    requested: Graph | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not isinstance(self.requested, Graph | None):
-            raise TypeError(f"Graph.requested must be a Graph or None, got {self.requested!r}")
 
     @property
     def inputs(self) -> dict[str, LogicalTensor]:
@@ -142,13 +141,13 @@ class Graph:
         if self.requested is not None:
             return self
         repairs = Repairs(self.ops)
-        return replace(
-            self,
-            ops=tuple(repairs.ops),
+        graph = replace(self, ops=tuple(repairs.ops))
+        vars(graph).update(
             changes=tuple(repairs.changes),
             constants=tuple(repairs.constants.items()),
             requested=self,
         )
+        return graph
 
     def compile(self, *, try_anyway: bool = False) -> CompiledGraph:
         """Compile the graph by oneDNN, for its CPU engine. Compiled graphs are cached.
@@ -175,7 +174,7 @@ class Graph:
 
         The inputs and outputs that `repaired` added are ports like all others.
         """
-        own = replace(self, requested=None)
+        own = replace(self)  # without `requested`
         document = {
             "version": self.version,
             "engine_kind": self.engine_kind,
@@ -221,7 +220,7 @@ class Graph:
             if side == "out" and tensor.id in listed and tensor.id in read
         )
 
-    def draw(self, path: str | Path) -> None:
+    def draw(self, path: str | os.PathLike[str]) -> None:
         """Draw the ops with their tensors and partitions to a .png, .pdf or .svg file.
 
         Known defects are red, and the reason why oneDNN does not divide the graph, if it does not.
@@ -234,8 +233,8 @@ class Graph:
         ImportError
             If matplotlib is not installed. The message says how to install it.
         """
-        if not isinstance(path, str | Path):
-            raise TypeError(f"path must be a string or a Path, got {type(path).__name__}")
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"path must be a string or path-like, got {type(path).__name__}")
         partitions, problem = self._partitions_or_problem()
         title = f"oneDNN {self.version}, {self.engine_kind}"
         draw(Path(path), title, self.ops, partitions, problem, self._changed_lines(), self._added())

@@ -58,6 +58,11 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
+def _is_name(value: Any) -> bool:
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    return is_pair and _is_integer(value[0]) and _is_text(value[1])
+
+
 def _are_sizes(value: object) -> bool:
     return value is None or (isinstance(value, tuple) and all(map(_is_integer, value)))
 
@@ -87,15 +92,6 @@ def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
     return are_valid, f"a tuple of {items}"
 
 
-def _pairs_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
-    def is_pair(value: object) -> bool:
-        if not isinstance(value, tuple) or len(value) != 2:
-            return False
-        return _is_integer(value[0]) and is_valid(value[1])
-
-    return _tuple_of(is_pair, f"pairs of an id and a {items}")
-
-
 _TEXT = _is_text, "a string that UTF-8 can express"
 _SIZES = _are_sizes, "a tuple of integers or None"
 _TENSORS = _tuple_of(lambda item: isinstance(item, LogicalTensor), "LogicalTensor")
@@ -107,9 +103,7 @@ _FIELDS: dict[str, _Requirement] = {
     **dict.fromkeys(("inputs", "outputs"), _TENSORS),
     "attrs": (_are_attributes, "a mapping of strings to strings, numbers or tuples of numbers"),
     "ops": _tuple_of(lambda item: isinstance(item, GraphOp), "GraphOp"),
-    "changes": _tuple_of(_is_text, "strings"),
-    "names": _pairs_of(_is_text, "string"),
-    "constants": _pairs_of(_is_number, "number"),
+    "names": _tuple_of(_is_name, "pairs of an id and a string"),
 }
 
 
@@ -122,7 +116,8 @@ def check_fields(owner: Any) -> None:
         if name not in _FIELDS:
             continue
         value, (is_valid, requirement) = given, _FIELDS[name]
-        if isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim):
+        is_array = isinstance(given, np.ndarray) and given.ndim
+        if is_array or isinstance(given, list | tuple | range):
             value = tuple(given)
         if not is_valid(value):
             field = f"{type(owner).__name__}.{name}"

@@ -17,8 +17,8 @@ from ..runtime.run_log import RunRecord, log
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
-from ._defects import check_supported, has_gaps, wrong_results
-from ._parts import KINDS, GraphOp, LogicalTensor, Partition, tensors_of
+from ._defects import check_supported, wrong_results
+from ._parts import KINDS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
 
 if TYPE_CHECKING:
@@ -39,36 +39,10 @@ def compile_graph(
     """Compile a graph for calls that pass these tensors, or raise UnsupportedError."""
     check_graph(graph.ops)
     check_supported(graph.ops, try_anyway)
-    _check_passed(graph, inputs, outputs)
     sides = tensors_to_core(inputs), tensors_to_core(outputs)
     compiled = _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
     _check_written(outputs, _partitions(graph.ops, compiled.partitions()))
     return compiled
-
-
-def _check_passed(
-    graph: Graph, inputs: Sequence[LogicalTensor], outputs: Sequence[LogicalTensor]
-) -> None:
-    """Raise ValueError unless calls can pass these tensors for those of the graph.
-
-    They differ if `Graph.requested` is set. oneDNN would access memory out of bounds.
-    """
-    own = {tensor.id: tensor for op in graph.ops for tensor in tensors_of(op)}
-    for passed in (*inputs, *outputs):
-        tensor = own.get(passed.id, passed)
-        if passed == tensor:
-            continue
-        sizes = {math.prod(t.shape or ()) for t in (passed, tensor)}
-        is_usable = len(sizes) == 1 and tensor.dtype in (passed.dtype, "f32")
-        if not is_usable or has_gaps(passed) or has_gaps(tensor):
-            raise ValueError(
-                f"tensor {passed.id} of Graph.requested must have the size, without gaps, and the "
-                f"dtype of the graph's, {tensor}, got {passed}"
-            )
-    known = {tensor.id for tensor in inputs} | {number for number, _ in graph.constants}
-    known |= {tensor.id for op in graph.ops for tensor in op.outputs}
-    if unknown := {tensor.id for op in graph.ops for tensor in op.inputs} - known:
-        raise ValueError(f"Graph.requested or constants must have the inputs {sorted(unknown)}")
 
 
 def _check_written(outputs: Sequence[LogicalTensor], partitions: Sequence[Partition]) -> None:
@@ -229,7 +203,7 @@ class CompiledGraph:
     def __init__(self, graph: Graph, *, try_anyway: bool = False) -> None:
         for each in (graph, graph.requested or graph):
             check_graph(each.ops)  # its ports follow from valid ops only
-        self.graph = graph
+        self.graph, self._try_anyway = graph, try_anyway
         self._inputs, self._outputs = graph.inputs, graph.outputs
         sides = list(self._inputs.values()), list(self._outputs.values())
         self._core = compile_graph(graph, *sides, _core.max_threads(), try_anyway=try_anyway)
@@ -324,7 +298,7 @@ class CompiledGraph:
             others[f"out[{name!r}]"] = array
 
     def __reduce__(self) -> Any:
-        return type(self), (self.graph,)
+        return functools.partial(type(self), try_anyway=self._try_anyway), (self.graph,)
 
     def __repr__(self) -> str:
         parts = "; ".join(map(str, self.partitions))

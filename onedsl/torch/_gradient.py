@@ -128,11 +128,10 @@ def _check_memory(name: str, tensor: Tensor) -> None:
     """Raise ValueError for a storage that was made too small, which DLPack does not show."""
     if tensor.layout is not torch.strided:
         return
-    nbytes, offset = tensor.untyped_storage().nbytes(), tensor.storage_offset()
-    if nbytes >= tensor.nbytes and offset == 0:
-        return
+    nbytes = tensor.untyped_storage().nbytes()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    needed = (offset + sum((size - 1) * step for size, step in steps) + 1) * tensor.itemsize
+    last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+    needed = (last + 1) * tensor.itemsize
     if tensor.numel() and nbytes < needed:
         raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
 

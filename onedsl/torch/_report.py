@@ -52,7 +52,7 @@ def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
     """Return why PyTorch may have computed calls of a layer that onedsl does not see."""
     vectors = layer.weight, layer.bias, layer.running_mean, layer.running_var
     if not any(map(nn.parameter.is_lazy, vectors)):
-        src = torch.empty(2, layer.num_features)
+        src = torch.empty(2, layer.num_features, dtype=torch.float32, device="cpu")
         if reason := why_unsupported(src, *vectors, eps=layer.eps):
             return f"onedsl does not support {reason}"
     return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
