@@ -79,7 +79,7 @@ def _span(tensor: LogicalTensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in steps if size > 1)
 
 
-def has_gaps(tensor: LogicalTensor) -> bool:
+def _has_gaps(tensor: LogicalTensor) -> bool:
     """Return whether a tensor, whose elements do not overlap, has memory between them."""
     shape = tensor.shape or ()
     return 0 not in shape and _span(tensor) > math.prod(shape)
@@ -173,7 +173,7 @@ DEFECTS = (
     Defect(
         "strided statistics",
         "crash",
-        lambda op: any(map(has_gaps, statistics_of(op))),
+        lambda op: any(map(_has_gaps, statistics_of(op))),
         "strides of statistics are ignored, so that numbers are read and written between the "
         "elements of a caller's array",
         (_V3_2, _V3_13),
@@ -237,7 +237,7 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
     is_safe = len(ops) == 1 and KINDS[ops[0].kind].is_batch_norm
     for tensor in (tensor for op in ops for tensor in tensors_of(op)):
         shape = tensor.shape or ()
-        if not is_safe and (len(shape) > 5 or 0 in shape or has_gaps(tensor)):
+        if not is_safe and (len(shape) > 5 or 0 in shape or _has_gaps(tensor)):
             return (
                 "graphs of several ops must have tensors of at most 5 dimensions, not empty "
                 f"and without gaps, got {tensor}: oneDNN 3.2.0 and 3.13.1 access memory out "
