@@ -298,6 +298,7 @@ def outputs_and_gradients(op, sample):
 @pytest.mark.parametrize("name", OPS)
 @dtypes
 @pytest.mark.usefixtures("enabled")
+@pytest.mark.filterwarnings("ignore:Fail to import hypothesis:ImportWarning")
 def test_samples_of_pytorchs_ops(name, dtype):
     pytest.importorskip("expecttest", reason="torch.testing needs it: pip install '.[test]'")
     from torch.testing._internal.common_methods_invocations import op_db
