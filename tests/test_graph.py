@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 import math
+import os
 import re
 import sys
 from xml.etree import ElementTree
@@ -165,6 +166,8 @@ def test_drawing_as_png(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     Graph.from_json(changed(OUTPUT, [])).draw(tmp_path / "graph.png")  # as of the op End
     Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(str(tmp_path / "graph.png"))
+    with os.scandir(tmp_path) as entries:  # they are path-like
+        Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(next(entries))
     pixels = image.imread(tmp_path / "graph.png")
     assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
 

@@ -174,6 +174,21 @@ def test_compiled_by_another_backend(x):
     assert by_pass(summary)[0]["(model)"] == {reason: 1}
 
 
+def test_unseen_calls_with_other_defaults_of_pytorch():
+    """Regression: the default dtype and device were taken for those of src."""
+    layer = nn.BatchNorm2d(3)
+    summary = onedsl_torch.report(layer)
+    layer.num_batches_tracked += 1
+    before = torch.get_default_dtype()
+    for device, dtype in ("meta", before), ("cpu", torch.float64):
+        try:
+            torch.set_default_dtype(dtype)
+            with torch.device(device):
+                assert by_pass(summary)[0]["(model)"] == {UNSEEN: 1}
+        finally:
+            torch.set_default_dtype(before)
+
+
 def test_layers_with_relu(x):
     layer = onedsl_torch.BatchNormAddReLU2d(3)
     with onedsl_torch.report(layer) as summary:

@@ -57,7 +57,7 @@ OpConfig op_config(const Operation operation, const ReLU& relu, const void* cons
 }  // namespace
 
 Source read_source(const Tensor& tensor) {
-  const View v = aligned_view_of(tensor);
+  const View v = aligned(view_of(tensor));
   if (v.rank < 2 || v.rank > max_rank) throw Unsupported("inputs of this rank");
   const std::optional<Geometry> geometry = dense_geometry(v, ChannelAxes{1} << 1);
   if (!geometry) throw Unsupported("strided inputs");

@@ -95,8 +95,7 @@ View view_of(const Tensor& tensor) {
   return view;
 }
 
-View aligned_view_of(const Tensor& tensor) {
-  const View v = view_of(tensor);
+View aligned(const View& v) {
   if (!v.is_aligned()) throw Unsupported("unaligned tensors");
   return v;
 }
@@ -114,9 +113,7 @@ View f32_vector_view(const Tensor& tensor, const std::int64_t length) {
 }
 
 const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
-  const View v = f32_vector_view(tensor, length);
-  if (!v.is_aligned()) throw Unsupported("unaligned tensors");
-  return reinterpret_cast<const float*>(v.data);
+  return reinterpret_cast<const float*>(aligned(f32_vector_view(tensor, length)).data);
 }
 
 bool is_contiguous_or_channels_last(const View& v) {

@@ -46,9 +46,11 @@ class Unsupported : public std::invalid_argument {
 
 // The following functions throw Unsupported.
 
-// Return a view of a strided CPU tensor of a supported type.
+// Returns a view of a strided CPU tensor of a supported type.
 View view_of(const Tensor& tensor);
-View aligned_view_of(const Tensor& tensor);
+
+// Returns a view whose elements are aligned.
+View aligned(const View& v);
 
 // Return a contiguous vector of f32 of `length` elements, and the elements of an aligned one.
 View f32_vector_view(const Tensor& tensor, std::int64_t length);

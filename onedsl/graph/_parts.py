@@ -113,8 +113,6 @@ def check_fields(owner: Any) -> None:
     A compiled graph relies on the tuples, so a caller's lists must not change them later.
     """
     for name, given in vars(owner).items():
-        if name not in _FIELDS:
-            continue
         value, (is_valid, requirement) = given, _FIELDS[name]
         is_array = isinstance(given, np.ndarray) and given.ndim
         if is_array or isinstance(given, list | tuple | range):
