@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import _core
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
-from ..runtime.run_log import RunRecord, log
+from ..runtime.run_log import RunRecord, publish
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
@@ -283,7 +283,7 @@ class CompiledGraph:
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
         seconds = time.perf_counter() - begin
         _core.mark_written(list(given.values()))  # first, because a handler of the log may raise
-        log(self._record, seconds=seconds, num_threads=num_threads)
+        publish(self._record, seconds=seconds, num_threads=num_threads)
         first = inputs[next(iter(self._inputs))]
         return {
             name: given[name] if name in given else _core.export_array(buffer, first)
