@@ -118,8 +118,10 @@ def info(logger: logging.Logger, message: str, *arguments: object) -> None:
         record = logger.makeRecord(
             logger.name, logging.INFO, __file__, 0, message, arguments, None, "info"
         )
-        if handler := logger if logger.hasHandlers() else logging.lastResort:
-            handler.handle(record)
+        if logger.hasHandlers():
+            logger.handle(record)
+        elif logging.lastResort and logger.filter(record):
+            logging.lastResort.handle(record)
 
 
 def _log(record: Record) -> None:
