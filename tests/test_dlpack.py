@@ -293,11 +293,17 @@ class TestInvalid:
         assert _core.import_array(foreign) is None
         assert _core.import_array(Foreign(ZEROS, major=2)) is None
 
-    def test_keyboard_interrupt_propagates(self):
+    @pytest.mark.parametrize(
+        "name", ["__dlpack__()", "requires_grad", "is_neg", "__array_namespace__"]
+    )
+    def test_keyboard_interrupt_propagates(self, name):
+        """Regression: an attribute that was interrupted counted as absent."""
+
         def interrupt(self, **kwargs):
             raise KeyboardInterrupt
 
-        slow = type("Slow", (Foreign,), {"__dlpack__": interrupt})(ZEROS)
+        attribute = interrupt if "()" in name else property(interrupt)
+        slow = type("Slow", (Foreign,), {name.removesuffix("()"): attribute})(ZEROS)
         with pytest.raises(KeyboardInterrupt):
             gradients([slow, *PROBLEM[1:]])
 

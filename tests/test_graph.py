@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 from onedsl.graph import Graph, GraphOp, LogicalTensor
 
 # Dumps by oneDNN 3.2 of graphs of these operators.
@@ -431,3 +431,15 @@ def test_errors_name_the_first_input_of_the_kind():
     op = GraphOp(0, "", "Add", {}, (TENSORS[0], other), TENSORS[1:])
     with pytest.raises(ValueError, match=r"\(src_1\) must have shape \(2, 3\), like src_0, got"):
         Graph((op,)).compile()
+
+
+@helpers.usable(backends=["onednn"])
+def test_constants_have_the_type_of_their_tensor(dtype, backend):
+    """Regression: they were filled as f32."""
+    src, constant, dst = ((i, dtype, [4, 8], [8, 1], "strided", "undef") for i in range(3))
+    nodes = [(0, "add", "Add", [], [src, constant], [dst])]
+    graph = _core.CompiledGraph(nodes, [src], [dst], {1: 1.5}, 1)
+    x = np.ones((4, 8), helpers.NUMPY[dtype])
+    result = np.zeros_like(x)
+    assert graph.run((x,), (result,)) == 1
+    assert (result == 2.5).all()

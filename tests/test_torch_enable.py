@@ -86,6 +86,11 @@ def test_switching_while_other_threads_train():
     assert (child.stdout, child.stderr) == ("trained\n", "")
 
 
+def test_switching_in_signal_handlers():
+    """Regression: a handler waited for the lock that the interrupted function held."""
+    assert helpers.run_script("torch_signals.py", timeout=60).stdout == "[]\n"
+
+
 def test_disable_restores_pytorchs_bits():
     layer, src = nn.BatchNorm2d(5), torch.randn(64, 5, 20, 20)
     before = layer(src)

@@ -10,6 +10,7 @@ from test_torch_backend import USES, Plain, without_code  # noqa: F401 - a fixtu
 from torch_helpers import SmallModel, dynamo, nn, onedsl_torch, torch
 
 from onedsl import _core
+from onedsl.runtime import run_log
 from onedsl.torch._operators import batch_norm_training_backward
 
 EAGER = "onedsl eager"
@@ -200,14 +201,33 @@ def test_layers_with_relu(x):
 def test_nothing_is_counted_without_a_report(x, monkeypatch):
     """Neither after a report was deleted, nor while another one still counts."""
     calls = []
-    monkeypatch.setattr(_core, "enable_torch_call_log", calls.append)
+    monkeypatch.setattr(_core, "count_subscribers", calls.append)
     layer = nn.BatchNorm2d(3)
     outer, inner = onedsl_torch.report(layer), onedsl_torch.report(layer)
     with inner:
         pass
     del outer, inner
     gc.collect()
-    assert calls == [True, True, True, False]
+    assert calls == [1, 1, -1, -1]
+
+
+def test_a_report_that_is_deleted_during_a_call(x):
+    """Regression: the report after the next one missed the call."""
+    layer = nn.BatchNorm2d(3)
+    cycle = [onedsl_torch.report(layer)]
+    cycle.append(cycle)
+    del cycle
+
+    def collect(_):
+        gc.collect()
+
+    run_log.subscribe(collect)
+    try:
+        with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
+            layer(x)
+    finally:
+        run_log.unsubscribe(collect)
+    assert by_pass(summary)[0] == {"(model)": {EAGER: 1}}
 
 
 def test_threads_at_once(x):

@@ -16,9 +16,10 @@ struct LogNames {
   std::vector<std::string> inputs, outputs;
 };
 
-// The function is called only while the log is enabled.
+// The function is called only while there are subscribers.
 struct RunLog {
-  std::atomic<bool> enabled = false;
+  std::atomic<int> subscribers = 0;
+  bool has_subscribers() const noexcept { return subscribers.load(std::memory_order_relaxed) > 0; }
   void (*record)(const Problem& problem, int num_threads, const Ports& ports, const LogNames& names,
                  double seconds) = {};
 };

@@ -174,41 +174,43 @@ CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const Tens
       inputs_(ports_of(inputs)),
       outputs_(ports_of(outputs)),
       constants_(std::move(constants)),
-      name_(kinds_of(nodes_)) {
-  compile(num_threads);
+      name_(kinds_of(nodes_)),
+      most_threads_(num_threads),
+      program_(compile(num_threads)),
+      num_threads_(num_threads) {
   guard_.reset();
 }
 
 CompiledGraph::~CompiledGraph() { guard_.emplace(); }
 
-void CompiledGraph::compile(const int num_threads) {
+CompiledGraph::Program CompiledGraph::compile(const int num_threads) const {
   const ThreadLimit limit(num_threads);
+  Program program;
+  program.num_threads = num_threads;
+  program.generation = fork_generation();
   translate("compiling the graph of " + name_, [&] {
-    stream_ = dnnl::stream(cpu_engine());
-    steps_.clear();
-    slots_.clear();
+    program.stream = dnnl::stream(cpu_engine());
     std::size_t covered = 0;
     for (const dnnl::graph::partition& part : partition(nodes_)) {
       if (!part.is_supported()) break;
       covered += part.get_ops_num();
       const auto inputs = part.get_input_ports();
       const auto outputs = part.get_output_ports();
-      steps_.push_back(
-          {part, part.compile(inputs, outputs, cpu_engine()), side_of(inputs), side_of(outputs)});
+      program.steps.push_back({part, part.compile(inputs, outputs, cpu_engine()),
+                               program.side_of(inputs), program.side_of(outputs)});
     }
     if (covered != nodes_.size()) {
       raise("compiling the graph of " + name_, "the partition is not supported", "unimplemented");
     }
   });
-  assign_slots();
-  num_threads_ = num_threads;
-  generation_ = fork_generation();
+  assign_slots(program);
+  return program;
 }
 
-CompiledGraph::Side CompiledGraph::side_of(const std::vector<logical_tensor>& tensors) {
+CompiledGraph::Side CompiledGraph::Program::side_of(const std::vector<logical_tensor>& tensors) {
   Side side;
   for (const logical_tensor& t : tensors) {
-    Slot& slot = slots_[t.get_id()];
+    Slot& slot = slots[t.get_id()];
     slot.type = data_type_of(name_in(types, t.get_data_type()));
     slot.bytes = std::max(slot.bytes, t.get_mem_size());
     side.slots.push_back(&slot);
@@ -217,33 +219,38 @@ CompiledGraph::Side CompiledGraph::side_of(const std::vector<logical_tensor>& te
   return side;
 }
 
-void CompiledGraph::assign_slots() {
-  scratch_bytes_ = line;
-  for (auto& [id, slot] : slots_) {
+void CompiledGraph::assign_slots(Program& program) const {
+  program.scratch_bytes = line;
+  for (auto& [id, slot] : program.slots) {
     slot.input = find(inputs_, id);
     slot.output = find(outputs_, id);
     const auto constant = constants_.find(id);
     if (constant != constants_.end()) {
-      slot.constant.assign(slot.bytes / sizeof(float), constant->second);
+      const std::vector<float> values(slot.count(), constant->second);
+      slot.constant.resize(slot.bytes);
+      convert(DataType::f32, values.data(), slot.type, slot.constant.data(), values.size());
     }
-    slot.offset = scratch_bytes_;
-    scratch_bytes_ += slot.needs_scratch() ? (slot.bytes + line - 1) / line * line : 0;
+    slot.offset = program.scratch_bytes;
+    program.scratch_bytes += slot.needs_scratch() ? (slot.bytes + line - 1) / line * line : 0;
   }
 }
 
-void CompiledGraph::execute(const std::vector<const void*>& inputs,
-                            const std::vector<void*>& outputs) {
+int CompiledGraph::execute(const std::vector<const void*>& inputs,
+                           const std::vector<void*>& outputs) {
   const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const ThreadLimit compiled_for(num_threads_);
+  const ThreadLimit most(most_threads_);
   const int available = max_threads();
-  if (generation_ != fork_generation() || available < num_threads_) compile(available);
-  const ThreadLimit limit(num_threads_);
+  if (program_.generation != fork_generation() || program_.num_threads != available) {
+    program_ = compile(available);
+    num_threads_ = available;
+  }
+  const ThreadLimit limit(available);
   const auto free = [](std::byte* const memory) { std::free(memory); };
   const std::unique_ptr<std::byte, decltype(free)> scratch(
-      static_cast<std::byte*>(std::aligned_alloc(line, scratch_bytes_)), free);
+      static_cast<std::byte*>(std::aligned_alloc(line, program_.scratch_bytes)), free);
   if (!scratch) throw OneDNNError("no memory for the tensors of " + name_, "out_of_memory");
-  for (auto& [id, slot] : slots_) {
+  for (auto& [id, slot] : program_.slots) {
     slot.memory = scratch.get() + slot.offset;
     if (!slot.constant.empty()) {
       slot.memory = slot.constant.data();
@@ -260,22 +267,23 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
     }
   }
   translate("running " + name_, [&] {
-    for (Step& step : steps_) {
+    for (Step& step : program_.steps) {
       for (Side* const side : {&step.inputs, &step.outputs}) {
         for (std::size_t i = 0; i < side->slots.size(); ++i) {
           side->tensors[i].set_data_handle(side->slots[i]->memory);
         }
       }
-      step.compiled.execute(stream_, step.inputs.tensors, step.outputs.tensors);
+      step.compiled.execute(program_.stream, step.inputs.tensors, step.outputs.tensors);
     }
-    stream_.wait();
+    program_.stream.wait();
   });
-  for (const auto& [id, slot] : slots_) {
+  for (const auto& [id, slot] : program_.slots) {
     if (slot.output != nullptr && slot.output->type != slot.type) {
       void* const own = outputs.at(slot.output->index);
       convert(slot.type, slot.memory, slot.output->type, own, slot.count());
     }
   }
+  return available;
 }
 
 std::vector<PartitionTuple> CompiledGraph::partitions() {
@@ -283,7 +291,7 @@ std::vector<PartitionTuple> CompiledGraph::partitions() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return translate("inspecting the graph of " + name_, [&] {
     std::vector<PartitionTuple> tuples;
-    for (const Step& step : steps_) {
+    for (const Step& step : program_.steps) {
       auto& [id, ops, supported, inputs, outputs] = tuples.emplace_back(to_tuple(step.partition));
       for (TensorTuples* const tensors : {&inputs, &outputs}) {
         for (TensorTuple& t : *tensors) {

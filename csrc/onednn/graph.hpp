@@ -47,8 +47,8 @@ struct Port {
 };
 
 // A graph that oneDNN compiled for a number of OpenMP threads, without all of which its results
-// would be wrong. A run compiles it again if there are fewer, as in a forked child. Throws
-// UnsupportedError if oneDNN does not support a partition.
+// would be wrong. A run compiles it again if fewer are available than it was compiled for, as in a
+// forked child, or more again. Throws UnsupportedError if oneDNN does not support a partition.
 class CompiledGraph {
  public:
   using Constants = std::map<std::size_t, float>;  // by id of the logical tensor
@@ -62,13 +62,13 @@ class CompiledGraph {
   CompiledGraph(const CompiledGraph&) = delete;
   CompiledGraph& operator=(const CompiledGraph&) = delete;
 
-  // Runs the graph on the memory of the inputs and outputs.
+  // Runs the graph on the memory of the inputs and outputs. Returns the number of threads.
   //
   // Thread-safe: concurrent calls run one after the other, because oneDNN does not guarantee that a
   // compiled partition may run twice at the same time (its issue 4381 reports a crash).
-  void execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
+  int execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
 
-  int num_threads() const noexcept { return num_threads_; }
+  int num_threads() const noexcept { return num_threads_; }  // of the latest run
   const std::vector<Port>& inputs() const noexcept { return inputs_; }
   const std::vector<Port>& outputs() const noexcept { return outputs_; }
   std::vector<PartitionTuple> partitions();  // with the tensors as compiled
@@ -80,7 +80,7 @@ class CompiledGraph {
     std::size_t bytes = 0;
     const Port* input = nullptr;
     const Port* output = nullptr;
-    std::vector<float> constant;
+    std::vector<std::byte> constant;
     std::size_t offset = 0;  // in the scratch memory of a run
     void* memory = nullptr;  // in this run
 
@@ -101,23 +101,31 @@ class CompiledGraph {
     Side inputs, outputs;
   };
 
-  void compile(int num_threads);
-  Side side_of(const std::vector<dnnl::graph::logical_tensor>& tensors);
-  void assign_slots();
+  // What oneDNN compiled, as a whole: if compiling it again fails, the former one remains.
+  struct Program {
+    int num_threads = 0;
+    int generation = 0;  // of forks
+    dnnl::stream stream;
+    std::vector<Step> steps;            // in execution order
+    std::map<std::size_t, Slot> slots;  // by id of the logical tensor
+    std::size_t scratch_bytes = 0;
+
+    Side side_of(const std::vector<dnnl::graph::logical_tensor>& tensors);
+  };
+
+  Program compile(int num_threads) const;
+  void assign_slots(Program& program) const;
 
   // Held by the constructor and the destructor. The first member, so that it is released last.
   std::optional<ForkGuard> guard_;
-  Nodes nodes_;
-  std::vector<Port> inputs_, outputs_;
-  Constants constants_;
-  std::string name_;
-  std::mutex mutex_;  // of all members below
-  std::atomic<int> num_threads_ = 0;
-  int generation_ = 0;
-  dnnl::stream stream_;
-  std::vector<Step> steps_;            // in execution order
-  std::map<std::size_t, Slot> slots_;  // by id of the logical tensor
-  std::size_t scratch_bytes_ = 0;
+  const Nodes nodes_;
+  const std::vector<Port> inputs_, outputs_;
+  const Constants constants_;
+  const std::string name_;
+  const int most_threads_;
+  std::mutex mutex_;  // of the members below
+  Program program_;
+  std::atomic<int> num_threads_;
 };
 
 }  // namespace onedsl::onednn

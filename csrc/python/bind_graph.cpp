@@ -38,17 +38,17 @@ bool append_memory(std::vector<Pointer>& memory, const py::tuple& arrays,
   return true;
 }
 
-bool run_graph(CompiledGraph& graph, const py::tuple& inputs, const py::tuple& outputs) {
+// Returns the number of threads, or 0 if the arrays are rejected.
+int run_graph(CompiledGraph& graph, const py::tuple& inputs, const py::tuple& outputs) {
   std::vector<const void*> in;
   std::vector<void*> out;
   if (!append_memory(in, inputs, graph.inputs()) || !append_memory(out, outputs, graph.outputs())) {
-    return false;
+    return 0;
   }
   // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
   // alive.
   const ReleasedGil released;
-  graph.execute(in, out);
-  return true;
+  return graph.execute(in, out);
 }
 
 }  // namespace

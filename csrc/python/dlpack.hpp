@@ -14,6 +14,10 @@ namespace onedsl {
 // Returns a module that the program has imported, or None.
 pybind11::object imported_module(const char* name);
 
+// Returns an attribute, or None if there is none. Unlike py::getattr with a default, it does not
+// hide other errors, such as a KeyboardInterrupt in a property.
+pybind11::object optional_attribute(pybind11::handle object, pybind11::handle name);
+
 // The C functions of a library, or null, and what owns them: another thread may replace the
 // attribute that publishes them.
 struct ExchangeFunctions {

@@ -45,8 +45,8 @@ const Names& names() {
 // Returns whether a PyTorch tensor means more than its memory: it is part of a graph, or its values
 // are the negative of those in memory.
 bool is_more_than_memory(const py::handle object) {
-  if (py::getattr(object, names().requires_grad, py::none()).is(py::bool_(true))) return true;
-  const py::object is_neg = py::getattr(object, names().is_neg, py::none());
+  if (optional_attribute(object, names().requires_grad).is(py::bool_(true))) return true;
+  const py::object is_neg = optional_attribute(object, names().is_neg);
   return !is_neg.is_none() && !is_neg().is(py::bool_(false));
 }
 
@@ -112,7 +112,8 @@ const Struct* struct_in(const py::object& capsule) {
 }
 
 std::optional<py::array> array_by_capsule(const py::handle object) {
-  if (!py::hasattr(py::type::handle_of(object), "__dlpack__")) return std::nullopt;
+  const py::handle type = py::type::handle_of(object);
+  if (optional_attribute(type, py::str("__dlpack__")).is_none()) return std::nullopt;
   const auto [device, id] =
       py::cast<std::tuple<std::int32_t, std::int32_t>>(object.attr("__dlpack_device__")());
   if (!is_host({device, id})) return std::nullopt;
@@ -141,7 +142,7 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
 bool is_of_pytorch(const abi::ExchangeApi* const api) {
   static std::atomic<const abi::ExchangeApi*> pytorch{nullptr};
   if (api == pytorch) return true;
-  const py::object tensor_type = py::getattr(imported_module("torch"), "Tensor", py::none());
+  const py::object tensor_type = optional_attribute(imported_module("torch"), py::str("Tensor"));
   if (exchange_functions(tensor_type).api != api) return false;
   pytorch = api;
   return true;
@@ -150,7 +151,7 @@ bool is_of_pytorch(const abi::ExchangeApi* const api) {
 }  // namespace
 
 ExchangeFunctions exchange_functions(const py::handle type) {
-  py::object capsule = py::getattr(type, names().exchange_api, py::none());
+  py::object capsule = optional_attribute(type, names().exchange_api);
   const auto* api = struct_in<abi::ExchangeApi>(capsule);
   while (api != nullptr && api->version.major != 1) api = api->previous;
   return {std::move(capsule), api};

@@ -77,14 +77,13 @@ py::object capsule_of(py::array array) {
 
 // Returns from_dlpack of the library of an object, or None.
 py::object importer_for(const py::handle object) {
-  const py::object none = py::none();
-  if (py::hasattr(object, "__array_namespace__")) {
-    return py::getattr(object.attr("__array_namespace__")(), "from_dlpack", none);
-  }
+  const py::str from_dlpack = "from_dlpack";
+  const py::object space = optional_attribute(object, py::str("__array_namespace__"));
+  if (!space.is_none()) return optional_attribute(space(), from_dlpack);
   const auto module = py::str(py::type::handle_of(object).attr("__module__")).cast<std::string>();
-  if (module == "__main__") return none;  // its from_dlpack may be that of another library
-  return py::getattr(imported_module(module.substr(0, module.find('.')).c_str()), "from_dlpack",
-                     none);
+  if (module == "__main__") return py::none();  // its from_dlpack may be that of another library
+  return optional_attribute(imported_module(module.substr(0, module.find('.')).c_str()),
+                            from_dlpack);
 }
 
 }  // namespace
@@ -93,10 +92,19 @@ py::object imported_module(const char* const name) {
   return py::module_::import("sys").attr("modules").attr("get")(name, py::none());
 }
 
+py::object optional_attribute(const py::handle object, const py::handle name) {
+  if (PyObject* const found = PyObject_GetAttr(object.ptr(), name.ptr())) {
+    return py::reinterpret_steal<py::object>(found);
+  }
+  if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) throw py::error_already_set();
+  PyErr_Clear();
+  return py::none();
+}
+
 void mark_written(const py::sequence& out) {
   const py::object torch = imported_module("torch");
   // Another thread may be importing PyTorch, which has no names yet.
-  const py::object tensor_type = py::getattr(torch, "Tensor", py::none());
+  const py::object tensor_type = optional_attribute(torch, py::str("Tensor"));
   if (tensor_type.is_none()) return;
   py::list tensors;
   for (const py::handle array : out) {

@@ -149,7 +149,10 @@ void bind_frameworks(py::module_& module) {
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());
   module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());
-  module.def("use_torch_kernels", &torch::use_kernels, py::arg("use"), py::pos_only());
+  module.def("begin_torch_use", &torch::begin_use);
+  module.def("end_torch_use", &torch::end_use, py::arg("number"), py::pos_only());
+  module.def("end_all_torch_uses", &torch::end_all_uses);
+  module.def("torch_kernels_in_use", &torch::in_use);
   module.def("xla_handlers", [] {
     py::dict all;
     for (const xla::NamedHandler& named : xla::handlers) {
@@ -167,6 +170,9 @@ void bind_frameworks(py::module_& module) {
 // before its first use.
 PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   module.doc() = "onedsl's extension. Private: use the package onedsl.";
+  // Initialized now: a child that is forked meanwhile, or a signal handler, would wait for them.
+  onedsl::native::this_machine();
+  onedsl::view(py::none());
   onedsl::bind_types(module);
   onedsl::bind_errors(module);
   onedsl::bind_dlpack(module);

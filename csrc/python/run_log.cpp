@@ -13,7 +13,7 @@ namespace onedsl {
 namespace {
 
 // Functions of Python. Never destroyed, because static objects are destroyed after the interpreter.
-py::handle record;
+py::handle record_run;
 py::handle record_call;
 
 // Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
@@ -52,11 +52,11 @@ void log_run(const Problem& problem, const int num_threads, const Ports& ports,
   const Geometry& g = problem.geometry;
   const Signature& signature = signature_of(problem.operation);
   call_python([&] {
-    record(names.op.empty() ? signature.name : names.op, problem.data,
-           py::make_tuple(g.outer, g.channels, g.inner),
-           names_of(signature.inputs, ports.in, names.inputs),
-           names_of(signature.outputs, ports.out, names.outputs), "native",
-           native::implementation(problem.pass), num_threads, seconds);
+    record_run(names.op.empty() ? signature.name : names.op, problem.data,
+               py::make_tuple(g.outer, g.channels, g.inner),
+               names_of(signature.inputs, ports.in, names.inputs),
+               names_of(signature.outputs, ports.out, names.outputs), "native",
+               native::implementation(problem.pass), num_threads, seconds);
   });
 }
 
@@ -76,24 +76,17 @@ void log_call(const torch::LoggedCall& call) {
 void bind_run_log(py::module_& module) {
   module.def(
       "set_run_log",
-      [](const py::function& function) {
-        record = function.inc_ref();
+      [](const py::function& run, const py::function& call) {
+        record_run = run.inc_ref();
+        record_call = call.inc_ref();
         run_log.record = &log_run;
-      },
-      py::arg("record"), py::pos_only());
-  module.def(
-      "set_torch_call_log",
-      [](const py::function& function) {
-        record_call = function.inc_ref();
         torch::call_log.record = &log_call;
       },
-      py::arg("record"), py::pos_only());
+      py::arg("record_run"), py::arg("record_call"), py::pos_only());
   module.def(
-      "enable_torch_call_log", [](const bool on) { torch::call_log.enabled = on; }, py::arg("on"),
-      py::pos_only());
+      "count_subscribers", [](const int change) { run_log.subscribers += change; },
+      py::arg("change"), py::pos_only());
   module.def("torch_kernels_used", [] { return torch::call_log.used.load(); });
-  module.def(
-      "enable_logging", [](const bool on) { run_log.enabled = on; }, py::arg("on"), py::pos_only());
 }
 
 }  // namespace onedsl

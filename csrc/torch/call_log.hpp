@@ -18,10 +18,9 @@ struct LoggedCall {
   std::vector<const void*> addresses = {};  // of the tensors: they identify the layer
 };
 
-// The run log needs the calls that PyTorch's own kernels compute, and a report all calls.
+// The part of the run log that has PyTorch's calls.
 struct CallLog {
-  std::atomic<bool> enabled = false;  // for a report
-  std::atomic<bool> used = false;     // whether onedsl has computed any call
+  std::atomic<bool> used = false;  // whether onedsl has computed any call
   void (*record)(const LoggedCall& call) = {};
 };
 inline CallLog call_log;
@@ -52,8 +51,7 @@ void log_call(LoggedCall call, const Arguments&... arguments) {
   if (call.computed != nullptr && !call_log.used.load(std::memory_order_relaxed)) {
     call_log.used = true;
   }
-  const bool wanted = call.reason != nullptr && run_log.enabled.load(std::memory_order_relaxed);
-  if (!wanted && !call_log.enabled.load(std::memory_order_relaxed)) return;
+  if (!run_log.has_subscribers()) return;
   (add(call, arguments), ...);
   call_log.record(call);
 }

@@ -13,7 +13,10 @@
 namespace onedsl::torch {
 namespace {
 
-std::atomic<bool> in_use = false;
+// The number of uses, plus `period` for each time that all of them were ended. A single number
+// needs no lock, for which a forked child or a signal handler would wait forever.
+std::atomic<std::uint64_t> uses = 0;
+constexpr std::uint64_t period = std::uint64_t{1} << 32;
 
 // The results of `ours`. nullopt as Unsupported, without the time that an exception takes.
 using Outcome = std::optional<Results<3>>;
@@ -23,7 +26,7 @@ using Outcome = std::optional<Results<3>>;
 template <bool is_forward, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
-    if (in_use.load(std::memory_order_relaxed)) {
+    if (in_use()) {
       try {
         if (Outcome outcome = ours(arguments...)) {
           log_call({is_forward, "onedsl eager", nullptr}, arguments...);
@@ -176,6 +179,7 @@ constexpr std::array ops = {
 }  // namespace
 
 void register_pytorchs_kernels(const char* const library) {
+  cpu_kernels();  // looked up now: a child that is forked meanwhile would wait for it
   for (const Op& op : ops) add_kernels(library, {{op.name, op.pytorchs}});
 }
 
@@ -187,6 +191,18 @@ void override_pytorch(const std::vector<std::string>& names) {
   }
 }
 
-void use_kernels(const bool use) noexcept { in_use.store(use, std::memory_order_relaxed); }
+std::uint64_t begin_use() noexcept { return uses.fetch_add(1) / period; }
+
+void end_use(const std::uint64_t number) noexcept {
+  std::uint64_t now = uses.load();
+  while (now / period == number && !uses.compare_exchange_weak(now, now - 1)) continue;
+}
+
+void end_all_uses() noexcept {
+  std::uint64_t now = uses.load();
+  while (!uses.compare_exchange_weak(now, (now / period + 1) * period)) continue;
+}
+
+bool in_use() noexcept { return uses.load(std::memory_order_relaxed) % period != 0; }
 
 }  // namespace onedsl::torch

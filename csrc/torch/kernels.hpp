@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,15 @@ void register_own_ops();
 // Must be called once.
 void register_pytorchs_kernels(const char* library);
 
-// Overrides PyTorch's kernels of these ops for the rest of the process. Until use_kernels(true),
-// the new kernels call PyTorch's own. Must be called once.
+// Overrides PyTorch's kernels of these ops for the rest of the process. Until begin_use(), the
+// new kernels call PyTorch's own. Must be called once.
 void override_pytorch(const std::vector<std::string>& ops);
 
-// Thread-safe at any time. A kernel that is already running is not affected.
-void use_kernels(bool use) noexcept;
+// The kernels are in use until each begin_use() has been ended, by end_use() with its result or by
+// end_all_uses(). Thread-safe at any time. A kernel that is already running is not affected.
+std::uint64_t begin_use() noexcept;
+void end_use(std::uint64_t number) noexcept;
+void end_all_uses() noexcept;
+bool in_use() noexcept;
 
 }  // namespace onedsl::torch

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import _core
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
-from ..runtime.run_log import RunRecord, log
+from ..runtime.run_log import RunRecord, publish
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
@@ -216,9 +216,10 @@ class CompiledGraph:
 
     @property
     def num_threads(self) -> int:
-        """Number of OpenMP threads of every call.
+        """Number of OpenMP threads of the latest call, at most as many as at compilation.
 
-        A call for which OpenMP has fewer (in a forked child, one) compiles the graph again.
+        A call for which OpenMP has fewer (in a forked child, one), or more again, compiles the
+        graph again.
         """
         return self._core.num_threads
 
@@ -277,11 +278,12 @@ class CompiledGraph:
         for defect in self.defects:
             warnings.warn(defect, OneDNNDefectWarning, stacklevel=2)
         begin = time.perf_counter()
-        if not self._core.run(tuple(sources.values()), tuple(buffers.values())):
+        num_threads = self._core.run(tuple(sources.values()), tuple(buffers.values()))
+        if not num_threads:
             raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
         seconds = time.perf_counter() - begin
         _core.mark_written(list(given.values()))  # first, because a handler of the log may raise
-        log(self._record, seconds=seconds, num_threads=self.num_threads)
+        publish(self._record, seconds=seconds, num_threads=num_threads)
         first = inputs[next(iter(self._inputs))]
         return {
             name: given[name] if name in given else _core.export_array(buffer, first)

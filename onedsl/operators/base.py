@@ -15,7 +15,7 @@ from .. import _core
 from ..graph import Graph
 from ..graph.compiled_graph import compile_graph, keep_results, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
-from ..runtime.run_log import RunRecord, log
+from ..runtime.run_log import RunRecord, publish
 from ..tensors.arrays import Array, aligned_like, as_numpy, is_contiguous, same_layout
 from ..tensors.dtypes import CORE, DTypeName
 from ..tensors.ports import signature
@@ -258,7 +258,7 @@ class ChannelOperator(Operator[Result]):
         graph, record = _compile_call(self, *spec, given, all_outputs, _core.max_threads())
         begin = time.perf_counter()
         results = self._core.run_graph(graph, inputs, all_outputs, out)
-        log(record, seconds=time.perf_counter() - begin)
+        publish(record, seconds=time.perf_counter() - begin)
         return results
 
 

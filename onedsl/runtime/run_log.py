@@ -1,16 +1,15 @@
-"""Run logging: one record for each run of onedsl's kernels or of a compiled graph."""
+"""Run logging: one stream of records of runs of the kernels and of compiled graphs."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _core
 
 _LOG = logging.getLogger("onedsl")
-_LOCK = threading.RLock()
 
 
 class RunRecord(NamedTuple):
@@ -38,38 +37,97 @@ class RunRecord(NamedTuple):
         )
 
 
-def record(
+class CallRecord(NamedTuple):
+    """One call of batch norm by PyTorch. Calls that onedsl computes are runs, too."""
+
+    pass_: str
+    """"forward" or "gradient"."""
+    computed: str | None
+    """What onedsl computed, or None."""
+    reason: str | None
+    """Why PyTorch's own kernel computes the call instead, or None."""
+    shape: tuple[int, ...]
+    """The shape of src."""
+    addresses: list[int]
+    """Addresses of the call's tensors, which identify the layer."""
+
+    @property
+    def what(self) -> str:
+        """What computed the call."""
+        return self.computed or f"PyTorch, for {self.reason}"
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        return f"PyTorch's own batch norm of {shape}: onedsl does not support {self.reason}"
+
+
+Record = RunRecord | CallRecord
+Subscriber = Callable[[Record], None]
+
+_subscribers: list[Subscriber] = []
+"""Changed and copied by single operations of the interpreter. There is no lock: a forked child or a
+signal handler would wait for it forever."""
+
+
+def subscribe(subscriber: Subscriber) -> None:
+    """Pass all records to a function until `unsubscribe`. Each is passed once."""
+    _core.count_subscribers(1)  # before the change: an interrupt in between costs only time
+    _subscribers.append(subscriber)
+
+
+def unsubscribe(subscriber: Subscriber) -> None:
+    """Undo one call of `subscribe`."""
+    _subscribers.remove(subscriber)
+    _core.count_subscribers(-1)
+
+
+def publish(record: Record, **changes: Any) -> None:
+    """Pass a record, with some members changed, to all subscribers."""
+    # A copy, because a subscriber or the garbage collector may end a subscription.
+    if subscribers := dict.fromkeys([*_subscribers]):
+        changed = record._replace(**changes)
+        for subscriber in subscribers:
+            subscriber(changed)
+
+
+def record_run(
     operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: Any
 ) -> None:
-    """Log a run of the kernels. The C++ core calls this function while logging is enabled."""
-    log(RunRecord(operation, dtype.name, geometry, *rest))
+    """Publish a run of the kernels. The C++ core calls this while there are subscribers."""
+    publish(RunRecord(operation, dtype.name, geometry, *rest))
 
 
-def log(run: RunRecord, **changes: Any) -> None:
-    """Log a run with some members changed, if `verbose` is in effect."""
-    if _scopes:
-        _LOG.info("%s", run._replace(**changes))
+def record_call(*members: Any) -> None:
+    """Publish a call of PyTorch. The C++ core calls this while there are subscribers."""
+    publish(CallRecord(*members))
 
 
-def record_fallback(reason: str, shape: tuple[int, ...]) -> None:
-    """Log that PyTorch's own kernel computes a call, and why, if `verbose` is in effect."""
-    if _scopes:
-        size = "x".join(map(str, shape))
-        _LOG.info("PyTorch's own batch norm of %s: onedsl does not support %s", size, reason)
+_core.set_run_log(record_run, record_call)
 
 
-_core.set_run_log(record)
+def is_logged(logger: logging.Logger) -> bool:
+    """Return whether a logger logs messages of level INFO, which `verbose` enables."""
+    return _log in _subscribers or logger.isEnabledFor(logging.INFO)
 
 
-_settings = contextlib.ExitStack()  # undoes what the first of the open scopes changed
-_scopes: list[contextlib.ExitStack] = []  # that `verbose` returned and that have not ended
+def info(logger: logging.Logger, message: str, *arguments: object) -> None:
+    """Log at level INFO, with `verbose` whatever the logger's level is."""
+    if _log not in _subscribers:
+        logger.info(message, *arguments)
+    elif logger.manager.disable < logging.INFO:
+        record = logger.makeRecord(
+            logger.name, logging.INFO, __file__, 0, message, arguments, None, "info"
+        )
+        if logger.hasHandlers():
+            logger.handle(record)
+        elif logging.lastResort and logger.filter(record):
+            logging.lastResort.handle(record)
 
 
-def _end(scope: contextlib.ExitStack) -> None:
-    with _LOCK:
-        _scopes.remove(scope)
-        if not _scopes:
-            _settings.close()
+def _log(record: Record) -> None:
+    """Log a run, or that PyTorch's own kernel computes a call."""
+    if isinstance(record, RunRecord) or record.reason is not None:
+        info(_LOG, "%s", record)
 
 
 def verbose() -> contextlib.ExitStack:
@@ -95,18 +153,6 @@ def verbose() -> contextlib.ExitStack:
     BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner), src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
     """  # noqa: E501 - a line of output
     scope = contextlib.ExitStack()
-    with _LOCK:
-        scope.callback(_end, scope)
-        _scopes.append(scope)
-        if len(_scopes) > 1:
-            return scope
-        if not _LOG.isEnabledFor(logging.INFO):
-            _settings.callback(_LOG.setLevel, _LOG.level)
-            _LOG.setLevel(logging.INFO)
-        if not _LOG.hasHandlers():
-            handler = logging.StreamHandler()
-            _LOG.addHandler(handler)
-            _settings.callback(_LOG.removeHandler, handler)
-        _settings.callback(_core.enable_logging, False)
-        _core.enable_logging(True)
+    scope.callback(unsubscribe, _log)
+    subscribe(_log)
     return scope

@@ -55,6 +55,11 @@ def assert_close(
     root of this number is added. oneDNN's error may exceed even this in channels whose values all
     have the same sign.
 
+    diff_src is a difference of terms as large as ``gamma * diff_dst / sqrt(variance + epsilon)``.
+    With two values per channel they cancel almost completely. The error of diff_src is then small
+    relative to these terms (at most 1e-6 in f32), but not relative to diff_src, so compare it with
+    the terms instead.
+
     Parameters
     ----------
     actual : BatchNormGradients, BatchNormForward, another operator's results, or a dict

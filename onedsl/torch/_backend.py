@@ -23,7 +23,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, GraphModule
 
-from . import _fusion_pass, _operators, _report
+from ..runtime import run_log
+from . import _fusion_pass, _operators
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
 
 _LOG = logging.getLogger("onedsl.torch")
@@ -56,7 +57,7 @@ def backend(
         _counts.reset(token)
     if "onedsl" in report:
         _log("a compiled graph", {name: report[name] for name in ("onedsl", "inductor")})
-    elif _LOG.isEnabledFor(logging.INFO):
+    elif run_log.is_logged(_LOG):
         return _log_first_run(compiled)
     return compiled
 
@@ -67,7 +68,7 @@ def _log(graph: str, counts: _Counts) -> None:
         for name, described in counts.items():
             listed = "".join(f"; {n} {what}" for what, n in described.most_common())
             parts.append(f"{described.total()} by {name}{listed}")
-        _LOG.info("batch norms of %s: %s", graph, " | ".join(parts))
+        run_log.info(_LOG, "batch norms of %s: %s", graph, " | ".join(parts))
 
 
 def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,15 +81,17 @@ def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
             return compiled(*inputs)
         counts, thread = collections.Counter[str](), threading.get_ident()
 
-        def count(pass_: str, what: str, _: list[int]) -> None:
-            if pass_ == "forward" and threading.get_ident() == thread:
-                counts[what.removeprefix("onedsl ")] += 1
+        def count(call: run_log.Record) -> None:
+            if not isinstance(call, run_log.CallRecord) or threading.get_ident() != thread:
+                return
+            if call.pass_ == "forward":
+                counts[call.what.removeprefix("onedsl ")] += 1
 
-        _report.listen(count, True)
+        run_log.subscribe(count)
         try:
             return compiled(*inputs)
         finally:
-            _report.listen(count, False)
+            run_log.unsubscribe(count)
             _log("a compiled graph from PyTorch's cache", {"onedsl": counts})
 
     return run

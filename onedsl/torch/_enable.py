@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import sys
 import threading
 import warnings
@@ -14,10 +15,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
 
-_lock = threading.Lock()
-_active: set[enable] = set()
-"""The calls of `enable` that have not ended. PyTorch uses onedsl's kernels while there are any."""
-
+# A fork waits for the registration, so that a child has all of it or none.
+_lock = threading.RLock()
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
+_registering: list[enable] = []  # the call that registers the kernels
 
 _aten = torch.ops.aten
 _RUNNING = "src weight bias mean variance"
@@ -97,7 +100,7 @@ def _warn_without_effect() -> None:
 
     def after_step(*_: Any) -> None:
         nonlocal done
-        if torch.compiler.is_compiling() or done or not _active:
+        if torch.compiler.is_compiling() or done or not enabled():
             return
         done = True
         # PyTorch imports this module when it compiles with inductor.
@@ -162,30 +165,32 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     ...     train(model)
     """
 
-    __slots__ = ()
+    __slots__ = ("_use",)
 
     def __init__(self) -> None:
         with _lock:
-            _register()
-            _active.add(self)
-            _core.use_torch_kernels(True)
+            if not _registering:  # unless a signal handler has interrupted the registration
+                _registering.append(self)
+                try:
+                    _register()
+                finally:
+                    _registering.clear()
+        self._use: int | None = _core.begin_torch_use()
 
     def __enter__(self) -> enable:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with _lock:
-            _active.discard(self)
-            _core.use_torch_kernels(bool(_active))
+        use, self._use = self._use, None
+        if use is not None:
+            _core.end_torch_use(use)
 
 
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before."""
-    with _lock:
-        _active.clear()
-        _core.use_torch_kernels(False)
+    _core.end_all_torch_uses()
 
 
 def enabled() -> bool:
     """Return whether `enable` is in effect."""
-    return bool(_active)
+    return _core.torch_kernels_in_use()

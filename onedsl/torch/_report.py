@@ -6,41 +6,16 @@ import itertools
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from .. import _core
-from ..runtime import run_log
+from ..runtime.run_log import CallRecord, Record, subscribe, unsubscribe
 from ._operators import why_unsupported
 
 _PASSES = ("forward", "gradient")
 _UNSEEN = "PyTorch: "  # and a reason: what computed the calls that onedsl does not see
 _Calls = dict[tuple[str, str], Counter[str]]
-_listeners: list[Callable[[str, str, list[int]], None]] = []
-_lock = threading.RLock()  # reentrant: the garbage collector may delete a report at any time
-
-
-def record(
-    pass_: str, computed: str | None, reason: str | None, shape: tuple[int, ...], ids: list[int]
-) -> None:
-    """Count a call. The kernels call this while a report is open or `onedsl.verbose` in effect."""
-    if reason is not None:
-        run_log.record_fallback(reason, shape)
-    with _lock:
-        for listener in _listeners:
-            listener(pass_, computed or f"PyTorch, for {reason}", ids)
-
-
-def listen(listener: Callable[[str, str, list[int]], None], on: bool) -> None:
-    """Begin or end to pass all calls to a function."""
-    with _lock:
-        (_listeners.append if on else _listeners.remove)(listener)
-        _core.enable_torch_call_log(bool(_listeners))
-
-
-_core.set_torch_call_log(record)
 
 
 def _without_compile(name: str) -> str:
@@ -103,19 +78,22 @@ class report:  # noqa: N801 - called as a function, like `enable`
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 if not nn.parameter.is_lazy(tensor) and tensor.ndim == 1:
                     owned[tensor.data_ptr()][name] = tensor.detach()
-        counts: _Calls = defaultdict(Counter)
+        # By thread, because an increment is no single operation.
+        counts: Counter[tuple[int, str, str, str]] = Counter()
 
-        def count(pass_: str, what: str, ids: list[int]) -> None:
+        def count(call: Record) -> None:
+            if not isinstance(call, CallRecord):
+                return
             # Layers may share parameters. The layer of the call has all of its tensors.
-            found = Counter(name for address in ids for name in owned.get(address, ()))
+            found = Counter(name for address in call.addresses for name in owned.get(address, ()))
             most = [name for name, n in found.items() if n == max(found.values())]
             layer = " or ".join(most) or "(no layer of the model)"
-            counts[layer, pass_][what] += 1
+            counts[threading.get_ident(), layer, call.pass_, call.what] += 1
 
         self._counts, self._before = counts, self._steps()
         self._at_end: _Calls | None = None
-        listen(count, True)
-        self._end = weakref.finalize(self, listen, count, False)
+        subscribe(count)
+        self._end = weakref.finalize(self, unsubscribe, count)
 
     def _steps(self) -> dict[str, int]:
         """Return the number of forward passes in training that PyTorch's layers have counted."""
@@ -135,9 +113,11 @@ class report:  # noqa: N801 - called as a function, like `enable`
         """
         if self._at_end is not None:
             return self._at_end
-        with _lock:
-            layers = dict.fromkeys((*self._layers, *(layer for layer, _ in self._counts)))
-            calls = {key: Counter(self._counts[key]) for key in itertools.product(layers, _PASSES)}
+        counts = self._counts.copy()  # other threads may still count
+        layers = dict.fromkeys((*self._layers, *(layer for _, layer, _, _ in counts)))
+        calls: _Calls = {key: Counter() for key in itertools.product(layers, _PASSES)}
+        for (_, layer, pass_, what), n in counts.items():
+            calls[layer, pass_][what] += n
         for name, steps in self._steps().items():
             forward = calls[name, "forward"]
             seen = sum(n for what, n in forward.items() if "evaluation" not in what)

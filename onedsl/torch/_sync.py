@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.totals import BatchNormMoments, BatchNormSums
+from ..runtime.run_log import record_call
 from ._layers import Layer
 from ._operators import TYPES
-from ._report import record
 
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
@@ -88,7 +88,7 @@ class _SyncBatchNorm(torch.autograd.Function):
 
 def _count(pass_: str, *tensors: Tensor | None) -> None:
     addresses = [t.data_ptr() for t in tensors if t is not None]
-    record(pass_, "onedsl with all processes", None, (), addresses)
+    record_call(pass_, "onedsl with all processes", None, (), addresses)
 
 
 def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:

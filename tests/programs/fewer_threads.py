@@ -1,9 +1,13 @@
 """Run both backends where OpenMP gives fewer threads than OMP_NUM_THREADS, by an argument at once,
-or after a graph was compiled: then OpenMP's nesting is limited to no parallel region.
+or after a graph was compiled: then OpenMP's nesting is limited to no parallel region for a while.
+The graph is compiled again, at first without the memory for it.
 """
 
 import ctypes
+import resource
 import sys
+
+from processes import address_space
 
 import onedsl
 from onedsl import testing
@@ -25,6 +29,19 @@ check()
 if sys.argv[1:] == ["later"]:
     with open("/proc/self/maps", encoding="utf-8") as maps:
         path = next(line.split()[-1] for line in maps if "libgomp" in line)
-    ctypes.CDLL(path).omp_set_max_active_levels(0)
+    openmp = ctypes.CDLL(path)
+    openmp.omp_set_max_active_levels(0)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space(), limits[1]))
+    try:
+        graph(**problem._asdict())
+    except onedsl.OneDNNError as error:
+        print(error.status)
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert graph.num_threads == 8
+    openmp.omp_set_max_active_levels(1)
     check()
-    assert onedsl.capabilities().num_threads == 1
+    for levels, threads in ((0, 1), (1, 8)):
+        openmp.omp_set_max_active_levels(levels)
+        check()
+        assert onedsl.capabilities().num_threads == graph.num_threads == threads

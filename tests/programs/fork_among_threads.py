@@ -1,6 +1,6 @@
-"""Forks while threads compile and run changing shapes. Each child must compute and exit.
+"""Forks while threads compute or change settings. Each child must do the same, and exit.
 
-Command line: backend, number of forks.
+Command line: what the threads do, a backend or another key of WORK; number of forks.
 """
 
 import itertools
@@ -14,18 +14,51 @@ from processes import wait
 
 import onedsl
 
-backend, forks = sys.argv[1], int(sys.argv[2])
+kind, forks = sys.argv[1], int(sys.argv[2])
 op = onedsl.BatchNormTrainingBackward(1e-5)
 numbers = itertools.count(1)
 calls = [0, 0]
 stop = threading.Event()
 
 
-def call(rows: int) -> None:
+def compute(rows: int, backend: str = kind) -> None:
     src = np.ones((rows, 16), np.float32)
     statistics = np.ones(16, np.float32)
     gradients = op(src, src, statistics, statistics, statistics, backend=backend)
     assert gradients.diff_beta[0] == rows
+
+
+def log(rows: int) -> None:
+    with onedsl.verbose():
+        pass
+
+
+def compile_graph(rows: int) -> None:
+    onedsl.graph.compiled_graph._compile.cache_clear()
+    assert op.graph(onedsl.TensorSpec((rows % 50 + 1, 4, 4, 16))).repaired().compile().partitions
+
+
+def switch(rows: int) -> None:
+    with onedsl.torch.enable():
+        onedsl.torch.disable()
+
+
+def train(rows: int) -> None:
+    layer = torch.nn.BatchNorm1d(4)
+    with onedsl.torch.report(layer) as report:
+        layer(torch.ones(rows % 50 + 2, 4, requires_grad=True)).sum().backward()
+    assert report.calls()["(model)", "gradient"]["onedsl eager"] == 1
+
+
+WORK = {"verbose": log, "compile": compile_graph, "enable": switch, "report": train}
+call = WORK.get(kind, compute)
+if kind in ("enable", "report"):
+    import torch
+
+    import onedsl.torch
+
+    torch.set_num_threads(1)  # PyTorch's own threads do not survive a fork
+    onedsl.torch.enable()
 
 
 def work(index: int) -> None:

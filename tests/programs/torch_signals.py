@@ -1,0 +1,34 @@
+"""Switches onedsl's kernels, the log and reports, also in handlers of signals during that."""
+
+import signal
+
+import torch
+
+import onedsl.torch
+
+layer = torch.nn.BatchNorm2d(3)
+handled = []
+
+
+def switch(*_: object) -> None:
+    with onedsl.torch.enable(), onedsl.verbose(), onedsl.torch.report(layer):
+        pass
+    onedsl.torch.disable()
+
+
+def handle(*_: object) -> None:
+    handled.append(True)
+    switch()
+
+
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 1e-4, 1e-4)
+while len(handled) < 1000:
+    switch()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert not onedsl.torch.enabled()
+with onedsl.torch.enable():
+    assert onedsl.torch.enabled()
+    switch()
+    assert not onedsl.torch.enabled()
+print(onedsl.runtime.run_log._subscribers)
