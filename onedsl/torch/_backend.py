@@ -109,7 +109,9 @@ class _Pass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return what identifies the pass and the decompositions in inductor's caches."""
-        ids: list[Any] = [get_hash_for_files((__file__, _fusion_pass.__file__, _operators.__file__))]
+        ids: list[Any] = [
+            get_hash_for_files((__file__, _fusion_pass.__file__, _operators.__file__))
+        ]
         for other in self.others:
             ids.append(other.uuid() if isinstance(other, CustomGraphPass) else None)
         return None if None in ids else tuple(ids)
