@@ -483,3 +483,21 @@ def test_calls_are_logged(caplog):
         "BatchNormForwardTraining",
         "BatchNormTrainingBackward",
     ]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_evaluation_at_compile_time(jit):
+    """Regression: a bare AssertionError of JAX."""
+    src = np.random.default_rng(0).normal(size=(4, 3, 5)).astype(np.float32)
+
+    def results(offset):
+        with jax.ensure_compile_time_eval():
+            layer = functools.partial(onedsl.jax.batch_norm, epsilon=1e-5)
+            gradient = jax.grad(lambda x: jnp.sin(layer(x)[0]).sum())(src)
+            return *(r + offset for r in layer(src)), gradient + offset
+
+    got = (jax.jit(results) if jit else results)(np.float32(0))
+    dst, mean, _, gradient = got
+    assert np.allclose(mean, src.mean((0, 1)), atol=1e-6)
+    assert np.allclose(dst, (src - src.mean((0, 1))) / src.std((0, 1)), atol=1e-4)
+    assert np.allclose(np.asarray(gradient).sum((0, 1)), 0, atol=1e-5)

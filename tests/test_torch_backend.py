@@ -231,6 +231,37 @@ def test_momentum_none_breaks_the_graph(report, x):
     assert report() == []
 
 
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("capture", [True, False])
+def test_momentum_none_of_layers_with_relu_is_one_graph(capture, report, x):
+    """Regression: with capture_scalar_outputs, the operator rejected a symbolic number."""
+    layer = onedsl_torch.BatchNormReLU2d(3, momentum=None)
+    exact = copy.deepcopy(layer)
+    with torch._dynamo.config.patch(capture_scalar_outputs=capture):
+        run = torch.compile(layer, backend="onedsl", fullgraph=True)
+        for step in range(3):
+            assert torch.allclose(run(x + step), exact(x + step), atol=1e-5)
+    for ours, theirs in zip(layer.buffers(), exact.buffers(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5)
+    layer.num_batches_tracked = None  # then PyTorch's layer does not change the statistics
+    before = layer.running_mean.clone()
+    run(x)
+    assert torch.equal(before, layer.running_mean)
+
+
+@pytest.mark.usefixtures("without_code")
+def test_epsilon_with_flushed_subnormal_numbers(report, x):
+    """Regression: the operator rejected an eps that why_unsupported had accepted."""
+    assert torch.set_flush_denormal(True)
+    try:
+        layer = nn.BatchNorm2d(3, eps=1e-41)
+        result = torch.compile(layer, backend="onedsl")(x)
+        assert torch.allclose(result, layer(x), atol=1e-5)
+    finally:
+        torch.set_flush_denormal(False)
+    assert report()[0].startswith("1 by onedsl")
+
+
 def one_step(src, weight, bias, diff_dst, change):
     """Compute a batch norm, a ReLU6 and their gradients by PyTorch's ops, after a change."""
     y, mean, inverse_stddev = torch.native_batch_norm(
@@ -486,6 +517,22 @@ def test_no_activation_is_copied(memory_format, report):
     assert not [shape for shape in copied if shape[:2] == [6, 16]]
 
 
+def test_weight_standardization(report, caplog):
+    """Regression: a warning with a traceback, because inductor's view of an input has no strides."""
+    conv = nn.Conv2d(3, 8, 3)
+
+    def function(x):
+        weight = F.batch_norm(conv.weight.reshape(1, 8, -1), None, None, training=True)
+        return F.conv2d(x, weight.reshape_as(conv.weight), conv.bias)
+
+    x = torch.randn(2, 3, 6, 6)
+    expected = torch.autograd.grad(function(x).sin().sum(), conv.weight)
+    got = torch.autograd.grad(torch.compile(function, backend="onedsl")(x).sin().sum(), conv.weight)
+    assert torch.allclose(*got, *expected, atol=1e-4)
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
+    assert report()[0].startswith("1 by onedsl")
+
+
 def test_no_gradients(report, x):
     model = Plain(USES["relu"][0])
     expected = copy.deepcopy(model)
@@ -530,8 +577,35 @@ def test_a_pass_of_the_user_still_runs(report, x):
         check(Plain(USES["relu"][0]), x)
     torch._dynamo.reset()
     check(Plain(USES["relu"][0]), x, options={name: calls.append})
-    assert len(calls) == 2
-    assert len(report()) == 2
+    torch._dynamo.reset()
+    check(Plain(USES["relu"][0]), x, options={name: [calls.append, WithId(calls)]})
+    assert len(calls) == 4
+    assert len(report()) == 3
+
+
+class WithId(torch._inductor.custom_graph_pass.CustomGraphPass):
+    """A pass of a user that inductor's caches can identify."""
+
+    def __init__(self, calls, uuid="a"):
+        self.calls, self.id = calls, uuid
+
+    def __call__(self, graph):
+        self.calls.append(graph)
+
+    def uuid(self):
+        return self.id
+
+
+def test_passes_of_the_user_are_part_of_the_key_of_inductors_caches():
+    from onedsl.torch._backend import _Pass
+
+    a, b, unknown = WithId([]), WithId([], "b"), [].append
+    passes = None, a, b, (a, b), [b, a]
+    assert len({_Pass(others).uuid() for others in passes}) == len(passes)
+    assert _Pass([]).uuid() == _Pass(None).uuid()
+    assert [_Pass(others).uuid() for others in (unknown, (a, unknown), WithId([], None))] == [
+        None
+    ] * 3
 
 
 def test_modes_and_options_are_inductors(x):

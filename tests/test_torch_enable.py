@@ -176,6 +176,73 @@ def test_no_effect_on_compiled_models_is_a_warning(what, warnings):
     assert child.stdout.count("\n") == 1, "one warning for two steps"
 
 
+CONTEXTS = """
+import logging, os, sys, torch, onedsl, onedsl.torch
+import torch._dynamo, torch.fx.experimental.proxy_tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **kwargs or {})
+        return result.to("meta") if isinstance(result, torch.Tensor) else result
+
+class Dispatch(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **kwargs or {})
+        return result.to("meta") if isinstance(result, torch.Tensor) else result
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        onedsl.torch.enable()
+        return (x + 1).sum()
+
+def within(context):
+    with context:
+        onedsl.torch.enable()
+
+x = torch.ones(2, 2)
+contexts = {
+    "device": lambda: within(torch.device("meta")),
+    "default device": lambda: (torch.set_default_device("meta"), onedsl.torch.enable()),
+    "default dtype": lambda: (torch.set_default_dtype(torch.float64), onedsl.torch.enable()),
+    "inference mode": lambda: within(torch.inference_mode()),
+    "autocast": lambda: within(torch.autocast("cpu", torch.bfloat16)),
+    "function mode": lambda: within(Functions()),
+    "dispatch mode": lambda: within(Dispatch()),
+    "FakeTensorMode": lambda: within(torch._subclasses.FakeTensorMode()),
+    "make_fx": lambda: torch.fx.experimental.proxy_tensor.make_fx(Model())(x),
+    "export": lambda: torch.export.export(Model(), (x,)),
+    "compile": lambda: torch.compile(Model(), backend="eager")(x),
+    "vmap": lambda: torch.vmap(Model())(x),
+    "grad": lambda: torch.func.grad(Model())(x),
+    "jvp": lambda: torch.func.jvp(Model(), (x,), (x,)),
+    "functionalize": lambda: torch.func.functionalize(Model())(x),
+    "trace": lambda: torch.jit.trace(Model(), x),
+}
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+options = {"dtype": torch.float32, "device": "cpu"}
+for name, call in contexts.items():
+    if os.fork() == 0:  # the first call of a process
+        call()
+        with onedsl.torch.enable(), onedsl.verbose():
+            torch.nn.functional.batch_norm(torch.ones(4, 3, **options), None, None, training=True)
+        print(name, flush=True)
+        os._exit(0)
+    os.wait()
+print(len(contexts))
+"""
+
+
+def test_the_first_call_in_any_context_of_pytorch():
+    """Regression: it did nothing, or raised that it does not support PyTorch, also later."""
+    child = helpers.run_python("-W", "ignore", "-c", CONTEXTS)
+    *lines, count = child.stdout.splitlines()
+    assert len(lines) == 2 * int(count), child.stdout + child.stderr
+    assert all("BatchNormForwardTraining" in run for run in lines[::2])
+    assert "overrid" not in child.stderr.lower()
+
+
 def test_an_error_ends_the_block():
     with pytest.raises(ZeroDivisionError), onedsl_torch.enable():
         _ = 1 / 0

@@ -171,6 +171,27 @@ def test_checkpoints(reentrant):
 
 
 @residuals
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_checkpoints_update_statistics_as_pytorchs_layers(place, momentum, with_residual):
+    """Regression: the recomputation ended between the count and the statistics."""
+    layer = make(2, with_residual, momentum=momentum).train()
+    exact = Exact(layer).float()
+
+    def run(norm, x):
+        x = x if place == "first" else x * x
+        x = norm(x, x) if with_residual else norm(x)
+        return x if place == "last" else x * x
+
+    for step in range(4):
+        src = (inputs(2, "f32")[0] + step).requires_grad_()
+        for norm in layer, exact:
+            torch.utils.checkpoint.checkpoint(run, norm, src, use_reentrant=False).sum().backward()
+    for ours, theirs in zip(layer.buffers(), exact.buffers(), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5)
+
+
+@residuals
 def test_inputs_modified_in_place_raise(with_residual):
     src, diff_dst = inputs(2, "f32")
     residual = (src.clone(),) if with_residual else ()

@@ -14,7 +14,8 @@ import helpers
 import numpy as np
 import pytest
 from ranks import Ranks, caught, on_ranks
-from torch_helpers import DTYPES, WITHOUT_BIAS, modes, nn, onedsl_torch, step, torch
+from torch_helpers import DTYPES, WITHOUT_BIAS, dynamo, modes, nn, onedsl_torch, step, torch
+from torch.nn.utils import prune
 
 from onedsl import testing
 
@@ -480,6 +481,56 @@ def test_conversion_of_a_layer():
     converted = onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(layer)
     assert type(converted) is onedsl_torch.SyncBatchNorm
     assert converted.weight is layer.weight
+
+
+@dynamo
+def test_conversion_keeps_all_attributes_of_a_layer():
+    """Regression: hooks, qconfig and pruning were lost."""
+    layer, seen = nn.BatchNorm2d(3), []
+    layer.qconfig, layer.own = object(), object()
+    layer.register_forward_pre_hook(lambda module, inputs: seen.append(module))
+    handle = layer.register_forward_hook(lambda module, inputs, output: output + 1)
+    prune.l1_unstructured(layer, "weight", 1)
+    layer.compile()
+    src, state = torch.randn(4, 3, 2, 2), dict(layer.state_dict())
+    new = onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(layer)
+    assert (new.qconfig, new.own) == (layer.qconfig, layer.own)
+    assert list(new.state_dict()) == list(state)
+    assert "weight_orig" in state
+    output = new(src)
+    assert seen == [new]
+    handle.remove()
+    assert torch.equal(output, new(src) + 1)
+    assert int((new.weight == 0).sum()) == 1
+
+
+def parametrized():
+    layer = nn.BatchNorm2d(3)
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Softplus())
+    return layer
+
+
+def patched():
+    layer = nn.BatchNorm2d(3)
+    layer.forward = lambda x: x
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (parametrized, r"must not be parametrized, got ParametrizedBatchNorm2d at '1'"),
+        (nn.LazyBatchNorm2d, r"must be initialized, got LazyBatchNorm2d at '1'"),
+        (patched, r"must have the forward method .* got BatchNorm2d at '1'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Lazy modules:UserWarning")
+def test_layers_that_cannot_be_converted(make, message):
+    """Regression: the next call failed without a weight, or a layer had no channels."""
+    model = nn.Sequential(nn.BatchNorm2d(3), make())
+    with pytest.raises(TypeError, match=message):
+        onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert type(model[0]) is nn.BatchNorm2d, "nothing is changed"
 
 
 def test_layers_with_a_forward_method_of_their_own_are_not_converted():

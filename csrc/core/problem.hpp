@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cmath>
 #include <limits>
 
 #include "geometry.hpp"
@@ -20,10 +19,10 @@ struct Attributes {
   double clip = std::numeric_limits<double>::infinity();
 };
 
-// Return whether epsilon is positive and finite in f32, oneDNN's type of it.
+// Return whether epsilon is positive and finite in f32, oneDNN's type of it. Unlike a conversion,
+// these limits do not depend on the rounding mode and on whether subnormal numbers are flushed.
 inline bool is_valid_epsilon(const double epsilon) noexcept {
-  const auto value = static_cast<float>(epsilon);
-  return value > 0 && std::isfinite(value);
+  return 0x1p-150 < epsilon && epsilon < 0x1.ffffffp127;
 }
 
 // A configured operation: everything that does not depend on the arrays.

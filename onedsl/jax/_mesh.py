@@ -118,7 +118,8 @@ def _with_rules(
         shardings = (jax.tree.map(sharding_of, arrays) for arrays in (results, arguments))
         return sharding_of(src).mesh, per_device, *shardings
 
-    call = custom_partitioning(local_call)
+    # custom_partitioning rejects constants, which jax.ensure_compile_time_eval makes of zeros.
+    call = custom_partitioning(jax.jit(local_call))
     call.def_partition(
         partition=partition,
         infer_sharding_from_operands=infer,  # for JAX before 0.7

@@ -8,6 +8,7 @@ The entry point in pyproject.toml registers the backend.
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import functools
 import itertools
@@ -98,23 +99,25 @@ def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Pass(CustomGraphPass):
-    """The fusion pass, and after it the pass that the user has set."""
+    """The fusion pass, and after it the passes that the user has set: None, one, or a sequence."""
 
-    def __init__(self, other: Callable[[Graph], None] | None) -> None:
-        self.other = other
+    def __init__(self, others: Any) -> None:
+        one = () if others is None else (others,)
+        self.others = tuple(others) if isinstance(others, (list, tuple)) else one
 
     def __call__(self, graph: Graph) -> None:
         _counts.get()["onedsl"].update(_fusion_pass.fuse(graph))
-        if self.other is not None:
-            self.other(graph)
+        for other in self.others:
+            other(graph)
 
     def uuid(self) -> Any:
         """Return what identifies the pass and the decompositions in inductor's caches."""
-        files = get_hash_for_files((__file__, _fusion_pass.__file__, _operators.__file__))
-        if self.other is None:
-            return files
-        other = self.other.uuid() if isinstance(self.other, CustomGraphPass) else None
-        return None if other is None else (files, other)
+        ids: list[Any] = [
+            get_hash_for_files((__file__, _fusion_pass.__file__, _operators.__file__))
+        ]
+        for other in self.others:
+            ids.append(other.uuid() if isinstance(other, CustomGraphPass) else None)
+        return None if None in ids else tuple(ids)
 
 
 class _Table(dict[Any, Callable[..., Any]]):
@@ -216,12 +219,13 @@ def _like_src(node: Any, *args: Any) -> tuple[Any, ...]:
     src = inputs["src"]
     sizes = V.graph.sizevars.shape_env
     src.realize()
-    if isinstance(src.maybe_get_layout(), FlexibleLayout):
-        value = node.args[names.index("src")].meta["val"]
-        order = get_stride_order(value.stride(), sizes)
+    strides = None
+    if not isinstance(src.maybe_get_layout(), FlexibleLayout):
+        with contextlib.suppress(NotImplementedError):  # views of inputs
+            strides = src.get_stride()
+    order = get_stride_order(strides or node.args[names.index("src")].meta["val"].stride(), sizes)
+    if strides is None:
         inputs["src"] = ExternKernel.require_stride_order(src, order)
-    else:
-        order = get_stride_order(src.get_stride(), sizes)
     for name in ("diff_dst", "residual", "dst"):
         if inputs.get(name) is not None:
             inputs[name] = ExternKernel.require_stride_order(inputs[name], order)

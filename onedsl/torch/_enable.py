@@ -8,6 +8,8 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -37,13 +39,27 @@ _OPS = {
 def _differences() -> dict[str, str]:
     """Return how PyTorch's own kernels differ from the ops, by op: an empty string if they do not.
 
-    onedsl calls the kernels by private names, which do not contain the types of their results.
+    onedsl calls the kernels by private names, which do not contain the types of their results. They
+    are compared on a new thread, where none of PyTorch's modes and default devices is in effect.
     """
     library = torch.library.Library("onedsl_pytorch", "DEF")
     for op in _OPS:
         library.define(str(op._schema).partition("::")[2])
-    _core.register_pytorchs_kernels(library.ns)
-    return {op.name().partition("::")[2]: _difference(op, tensors) for op, tensors in _OPS.items()}
+    _override(_core.register_pytorchs_kernels, library.ns)
+    with ThreadPoolExecutor(1) as pool:
+        differences = list(pool.map(_difference, _OPS, _OPS.values()))
+    return {op.name().partition("::")[2]: d for op, d in zip(_OPS, differences, strict=True)}
+
+
+def _override(register: Callable[[Any], None], argument: Any) -> None:
+    """Call a function that registers kernels, without PyTorch's warning that others exist.
+
+    While a function of PyTorch's Python interface runs, the warning is a Python warning, which can
+    be filtered; otherwise it goes to stderr. This function only calls another one, in any mode.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        torch._C._disabled_torch_function_impl(register, (), (argument,), {})
 
 
 def _difference(op: Any, names: str) -> str:
@@ -81,16 +97,7 @@ def _register() -> None:
             RuntimeWarning,
             stacklevel=3,
         )
-
-    def register(element: float) -> float:
-        _core.override_torch_kernels(usable)
-        return element
-
-    # PyTorch warns when a kernel is overridden. While a Python function of PyTorch such as `apply_`
-    # runs, the warning is a Python warning, which can be filtered; otherwise it goes to stderr.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning only once for all operators")
-        torch.zeros(1).apply_(register)
+    _override(_core.override_torch_kernels, usable)
     _warn_without_effect()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ..operators import attributes
-from ._operators import batch_norm_training, why_unsupported
+from ._operators import BatchNormTraining, batch_norm_training, why_unsupported
 
 
 class Layer(nn.modules.batchnorm._BatchNorm):
@@ -83,12 +83,20 @@ class _ReLULayer(Layer):
             and (mean is None) == (variance is None)  # PyTorch raises
             and (residual is None or kind(residual) == kind(src))
         ):
-            dst, _, _, new_mean, new_variance = batch_norm_training(
-                src, weight, bias, residual, mean, variance, self._count_step(), eps, True, clip
+            if not torch.compiler.is_compiling():
+                arguments = src, weight, bias, residual, mean, variance, self._count_step()
+                return BatchNormTraining.apply(*arguments, eps, True, clip)[0]
+            # Compilers have no number for 1 / num_batches_tracked: the operator returns the batch's
+            # statistics.
+            averaged = self.momentum is None and self.num_batches_tracked is not None
+            momentum = 1.0 if averaged else self._count_step()
+            dst, _, _, *new = batch_norm_training(
+                src, weight, bias, residual, mean, variance, momentum, eps, True, clip
             )
             if mean is not None and variance is not None:
-                mean.copy_(new_mean)
-                variance.copy_(new_variance)
+                share = 1 / self.num_batches_tracked.add_(1) if averaged else None
+                for running, value in zip((mean, variance), new, strict=True):
+                    running.copy_(value if share is None else running.lerp(value, share))
             return dst
         dst = super().forward(src)
         if residual is not None:

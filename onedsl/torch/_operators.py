@@ -138,3 +138,23 @@ def _differentiable(
 torch.library.register_autograd(
     "onedsl::batch_norm_training", _backward, setup_context=_setup_context, lib=_LIBRARY
 )
+
+
+class BatchNormTraining(torch.autograd.Function):
+    """The forward operator and the update of the running statistics, in eager mode.
+
+    Checkpointing may end the recomputation at any operation that saves tensors. A function saves
+    them after all else, so that the statistics are updated as often as PyTorch's layer does.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Compute the outputs of the operator."""
+        output: tuple[Tensor, ...] = batch_norm_training(*inputs)
+        for running, new in zip(inputs[4:6], output[3:], strict=True):
+            if running is not None:
+                running.copy_(new)
+        _setup_context(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_backward)

@@ -247,8 +247,9 @@ class SyncBatchNorm(Layer):
     ) -> nn.Module:
         """Replace the batch-norm layers of a model by `SyncBatchNorm` layers.
 
-        Like torch.nn.SyncBatchNorm.convert_sync_batchnorm. The new layers have the parameters and
-        buffers of the old ones.
+        Like torch.nn.SyncBatchNorm.convert_sync_batchnorm. The new layers have all attributes of
+        the old ones: parameters, buffers, hooks, pruning, ``qconfig``, and those that the program
+        has added. Only the effect of `torch.nn.Module.compile` on a layer ends.
 
         Parameters
         ----------
@@ -266,7 +267,8 @@ class SyncBatchNorm(Layer):
         ------
         TypeError
             If a layer of batch norm has a forward method of its own, for example with an
-            activation. Nothing is changed then.
+            activation, if it is parametrized, or if it is lazy and has not been called. Nothing is
+            changed then.
         """
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
@@ -274,19 +276,26 @@ class SyncBatchNorm(Layer):
         modules = module.named_modules(remove_duplicate=False)
         layers = {name: layer for name, layer in modules if isinstance(layer, norm)}
         for name, layer in layers.items():
-            if type(layer).forward not in (norm.forward, nn.SyncBatchNorm.forward, cls.forward):
+            kind = f"got {type(layer).__qualname__} at {name!r}"
+            own = type(layer).forward not in (norm.forward, nn.SyncBatchNorm.forward, cls.forward)
+            if own or "forward" in vars(layer):
                 raise TypeError(
                     "batch-norm layers must have the forward method of torch.nn.BatchNorm1d to 3d, "
-                    f"got {type(layer).__qualname__} at {name!r}. Split it into a layer of "
-                    "torch.nn and the rest"
+                    f"{kind}. Split it into a layer of torch.nn and the rest"
                 )
-        attributes = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+            if nn.utils.parametrize.is_parametrized(layer):
+                raise TypeError(
+                    f"batch-norm layers must not be parametrized, {kind}. Convert the model first, "
+                    "or call torch.nn.utils.parametrize.remove_parametrizations"
+                )
+            if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+                raise TypeError(
+                    f"batch-norm layers must be initialized, {kind}. Call the model once first"
+                )
         new: dict[nn.Module, SyncBatchNorm] = {}
         for layer in layers.values():
-            options = {name: getattr(layer, name) for name in attributes}
-            new[layer] = cls(**options, process_group=process_group)
-            new[layer]._parameters, new[layer]._buffers = layer._parameters, layer._buffers
-            new[layer].training = layer.training
+            new[layer] = cls.__new__(cls)
+            vars(new[layer]).update(layer.__getstate__(), process_group=process_group)
         for name, layer in layers.items():
             if layer is not module:
                 module.set_submodule(name, new[layer])
