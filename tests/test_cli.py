@@ -1,7 +1,6 @@
 """The commands of ``onedsl`` and their output."""
 
 import importlib
-import importlib.util
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import pytest
 
 import onedsl
 from onedsl import _core, bench, cli, testing
-from onedsl.bench import steps, timing
+from onedsl.bench import timing
 from onedsl.cli import main
 from onedsl.graph import Graph
 
@@ -414,33 +413,18 @@ LIMITED = "is not in the range"
         ("bench --operation sideways", "'sideways' is not one of 'backward', 'forward'"),
         ("bench --dtype f64", "'f64' is not one of 'f32', 'bf16', 'f16'"),
         ("bench --format NHWC", "'NHWC' is not one of 'NXC', 'NCX'"),
-        ("bench --plot folder.png", "must be a writable file"),
-        ("bench --plot picture.doc", "must end in .png, .pdf, .svg"),
+        ("bench --json folder.json", "must be a writable file"),
         ("bench vgg", PRESETS),
         ("bench 32xC", PRESETS),
         ("bench 8x", PRESETS),
         ("bench 32x0", PRESETS),
-        ("bench small --batch 3", "--batch needs --step"),
-        ("bench --processes 3", "--processes needs --step"),
-        ("bench --step vgg", "must be among mobilenetv2, resnet50, resnet18, densenet121, "),
-        ("bench --step resnet50 small", "got 'small'"),
-        ("bench --step --batch 0", f"'--batch': 0 {LIMITED} 1<=x<=4096"),
-        ("bench --step --batch 1e1", "'1e1' is not a valid integer range"),
-        ("bench --step --size 31", f"'--size': 31 {LIMITED} 32<=x<=4096"),
-        ("bench --step --processes 4097", f"4097 {LIMITED} 1<=x<=4096"),
-        ("bench --step unet --size 40", "--size must be a multiple of 16 for unet, got 40"),
-        ("bench --step --dtype f16", "--dtype must be f32 or bf16 with --step, got 'f16'"),
-        ("bench --step --seconds 2", "--seconds cannot be combined with --step"),
-        ("bench --step --plot steps.png", "--plot cannot be combined with --step"),
-        ("bench --step --operation forward", "--operation cannot be combined with --step"),
     ],
 )
 def test_invalid_arguments_have_status_2(command, message, graph_file, monkeypatch, capsys):
     """Nothing is printed or measured."""
     monkeypatch.chdir(graph_file.parent)
-    graph_file.with_name("folder.png").mkdir()
-    for module in bench, steps:
-        monkeypatch.setattr(module, "measure", lambda *_: pytest.fail("something was measured"))
+    graph_file.with_name("folder.json").mkdir()
+    monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
     assert main(command.split()) == 2
     captured = capsys.readouterr()
     assert message in " ".join(captured.err.split())
@@ -584,25 +568,3 @@ def test_text_of_the_environment_is_escaped(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert shown.replace("\n", "").isprintable()
     assert "[red]:smile:" in shown
-
-
-@pytest.mark.parametrize(
-    ("missing", "command", "message"),
-    [
-        (
-            "matplotlib",
-            "bench --plot picture.png",
-            "--plot needs matplotlib: pip install 'onedsl[plot]'",
-        ),
-        ("torch", "bench --step", "--step needs PyTorch: pip install 'onedsl[torch]'"),
-    ],
-)
-def test_a_missing_package_is_named(missing, command, message, monkeypatch, capsys):
-    """Before anything is measured."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == missing else found(name)
-    )
-    monkeypatch.setattr(bench, "measure", lambda *_: pytest.fail("something was measured"))
-    assert main(command.split()) == 2
-    assert message in capsys.readouterr().err

@@ -33,8 +33,8 @@ Shell completion: add the line for your shell to its startup file.
 def commands() -> None:
     """Batch-normalization training on CPUs: inspect, verify and benchmark onedsl and oneDNN.
 
-    The exit status is 0 for success, 1 if a verification failed or a benchmark found a regression,
-    2 for invalid arguments, and 3 if oneDNN does not support the call on this CPU.
+    The exit status is 0 for success, 1 if a verification failed, 2 for invalid arguments,
+    and 3 if oneDNN does not support the call on this CPU.
     """
 
 
