@@ -166,17 +166,54 @@ def test_noise_is_reported(monkeypatch):
     assert "*" not in printed(next(rows_tables(rows[:1])), 100)
 
 
-def test_the_monitor_counts_other_programs(monkeypatch):
-    """Not this process, and nothing before the monitor was created."""
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+def test_the_monitor_counts_other_programs(monkeypatch, cpus):
+    """On the CPUs of this process, and nothing before the monitor was created.
+
+    Regression: it compared with the CPUs of the machine, so a container was never noisy.
+    """
     busy = 0.0
-    monkeypatch.setattr(timing, "_cpu_seconds_of_others", lambda: busy)
+    affinity, ticks = set(range(3, 3 + cpus)), os.sysconf("SC_CLK_TCK")
+
+    def read(path):
+        if path != "/proc/stat":
+            return ""
+        used = f"{int((busy + sum(os.times()[:4])) * ticks)} 0 0 9 9 9 9 0"
+        return f"cpu 9\ncpu2 99999 0 0 0 0 0 0 0\ncpu3 {used} 0 0\n"
+
+    monkeypatch.setattr(timing, "_read", read)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monitor = timing.NoiseMonitor()
     monitor._begin -= 1.0
-    cpus = os.cpu_count()
     for seconds, threads, noisy in ((0.01, cpus + 1, False), (0.2, cpus, False), (0.5, cpus, True)):
         busy = seconds
         assert monitor.is_noisy(threads) == noisy
     assert not monitor.is_noisy(cpus - 1)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_monitor_counts_in_control_groups(version, tmp_path):
+    files = {"cpu/a/cpu.cfs_quota_us": "150000", "cpu/a/cpu.cfs_period_us": "100000"}
+    files |= {"cpuacct/a/cpuacct.usage": "5000000000", "cpu/cpu.cfs_quota_us": "-1"}
+    groups = "3:cpu,cpuacct:/a\n0::/\n"
+    if version == 2:
+        files = {"a/cpu.max": "150000 100000\n", "a/cpu.stat": "usage_usec 5000000\nuser_usec 1"}
+        files |= {"a/b/cpu.max": "max 100000", "cpu.max": "400000 100000", "cpu.stat": ""}
+        groups = "0::/a/b\n"
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert list(timing._quotas(groups, str(tmp_path))) == [(1.5, 5.0)]
+    assert not list(timing._quotas("0::/other\n", str(tmp_path)))
+
+
+def test_more_threads_than_the_quota_are_noisy(monkeypatch):
+    monkeypatch.setattr(timing, "_quotas", lambda _: iter([(1.5, 5.0)]))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monitor = timing.NoiseMonitor()
+    assert not monitor.is_noisy(1)
+    assert monitor.is_noisy(2)
 
 
 def test_floor():

@@ -11,7 +11,7 @@ import click
 
 from .. import __version__
 from ..runtime.errors import OneDNNError, UnsupportedError
-from ..runtime.text import printable
+from ..runtime.text import printable, replace_unencodable
 from .bench import bench
 from .explain import explain
 from .export import export
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(
             "stdout must be open, got a closed file. Redirect it to /dev/null to discard it"
         )
+    replace_unencodable()
     try:
         status = commands.main(argv, prog_name="onedsl", standalone_mode=False)
         sys.stdout.flush()
