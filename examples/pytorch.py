@@ -2,11 +2,18 @@
 
 Nothing in the model is changed: `enable` replaces PyTorch's kernels of batch norm, and
 ``torch.compile(model, backend="onedsl")`` compiles with inductor and onedsl's batch norm.
+
+With ``--network NAME``, the script trains a network of the package transformers without onedsl,
+with random weights and images. ``python -m onedsl.torch --compare pytorch.py --network resnet50``
+times its steps without and with onedsl, and with ``--compile`` those of the compiled network.
 """
 
+import argparse
 import contextlib
+import itertools
 import statistics
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +23,24 @@ from onedsl import bench
 
 BATCH, SIZE, STEPS = 16, 64, 6
 WARM_UP = 2  # steps that are not timed
+
+# The name of a configuration of transformers, and what differs from its default.
+NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "resnet50": ("ResNet", {}),
+    "resnet18": (
+        "ResNet",
+        {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512]},
+    ),
+    "mobilenetv2": ("MobileNetV2", {}),
+    "efficientnet_b0": (
+        "EfficientNet",
+        {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280},
+    ),
+    "regnet_y_400mf": (
+        "RegNet",
+        {"depths": [1, 3, 6, 6], "hidden_sizes": [48, 104, 208, 440], "groups_width": 8},
+    ),
+}
 
 
 def convolution(channels_in: int, channels: int, stride: int) -> list[nn.Module]:
@@ -53,7 +78,38 @@ def train(model: nn.Module) -> tuple[list[float], float, bool]:
     return losses, statistics.median(seconds[WARM_UP:]), monitor.is_noisy(torch.get_num_threads())
 
 
-def main() -> None:
+def new_network(name: str, classes: int) -> nn.Module:
+    """Return a network with random weights."""
+    import transformers  # of the extra `examples`
+
+    kind, changes = NETWORKS[name]
+    config = getattr(transformers, f"{kind}Config")(num_labels=classes, **changes)
+    model: nn.Module = transformers.AutoModelForImageClassification.from_config(config)
+    return model
+
+
+def train_network(options: argparse.Namespace) -> None:
+    """Train a network without onedsl, and print the median time of a step."""
+    torch.manual_seed(0)
+    layout = torch.channels_last if options.format == "NXC" else torch.contiguous_format
+    model = new_network(options.network, 100).train().to(memory_format=layout)
+    images = torch.randn(options.batch, 3, options.size, options.size).to(memory_format=layout)
+    labels = torch.randint(100, (options.batch,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    step = torch.compile(model) if options.compile else model
+    ends = []
+    for _ in range(options.steps):
+        with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
+            loss = nn.functional.cross_entropy(step(images).logits.float(), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        ends.append(time.perf_counter())
+    seconds = [end - begin for begin, end in itertools.pairwise(ends[WARM_UP:])]
+    print(f"{options.network}: {statistics.median(seconds) * 1e3:.1f} ms a step")
+
+
+def compare_four_ways() -> None:
     """Train in four ways and print the times and the losses."""
     print(f"{'':<38}{'ms a step':>10}   loss of each step")
     first: list[float] = []
@@ -75,6 +131,23 @@ def main() -> None:
         any_noisy |= noisy
     if any_noisy:
         print(bench.noise_warning())
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Train with PyTorch and onedsl.")
+    parser.add_argument("--network", choices=NETWORKS, help="train this network, without onedsl")
+    parser.add_argument("--compile", action="store_true", help="compile the network")
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32", help="bf16: by autocast")
+    parser.add_argument("--format", choices=("NXC", "NCX"), default="NXC", help="memory layout")
+    parser.add_argument("--batch", type=int, default=16, help="images of a step")
+    parser.add_argument("--size", type=int, default=112, help="their height and width")
+    parser.add_argument("--steps", type=int, default=20, help="steps, at least 4")
+    options = parser.parse_args()
+    if options.network:
+        train_network(options)
+    else:
+        compare_four_ways()
 
 
 if __name__ == "__main__":

@@ -119,6 +119,26 @@ def test_pytorch(tmp_path):
     assert all(row[-1] < row[1] for row in rows)
 
 
+@pytest.mark.parametrize("name", ["resnet50", "resnet18", "mobilenetv2", "regnet_y_400mf"])
+def test_networks_are_the_published_ones(name):
+    """They have as many parameters as torchvision's."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers", reason="the extra `examples` is not installed")
+    published = {"resnet50": 25_557_032, "resnet18": 11_689_512, "mobilenetv2": 3_504_872}
+    example = runpy.run_path(str(helpers.ROOT / "examples" / "pytorch.py"))
+    with torch.device("meta"):
+        model = example["new_network"](name, 1000)
+    assert sum(p.numel() for p in model.parameters()) == published.get(name, 4_344_144)
+
+
+def test_pytorch_of_a_network(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers", reason="the extra `examples` is not installed")
+    options = ("--network", "resnet18", "--batch", "2", "--size", "32", "--steps", "4")
+    shown = run(tmp_path, "pytorch.py", *options).stdout
+    assert re.fullmatch(r"resnet18: \d+\.\d ms a step\n", shown)
+
+
 def test_distributed(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn", reason="the extra `examples` is not installed")

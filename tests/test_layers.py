@@ -1,4 +1,4 @@
-"""Layers: the direction of includes and imports, and the length of files."""
+"""Layers: the direction of includes and imports."""
 
 import ast
 import graphlib
@@ -96,8 +96,3 @@ def test_the_reference_imports_nothing_that_it_judges():
     for name in names:
         allowed = re.compile(r"onedsl\.(testing|tensors)\b|onedsl$")
         assert all(map(allowed.match, imported(name, modules()[name]))), name
-
-
-def test_files_are_short():
-    for path in [*sources(), *PACKAGE.rglob("*.py")]:
-        assert len(path.read_text().splitlines()) < 360, path

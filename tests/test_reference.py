@@ -183,6 +183,33 @@ class TestHelpers:
         if error == 1.01:
             testing.assert_close(bad, good, factor=1e5)
 
+    @helpers.formats
+    @pytest.mark.parametrize(
+        ("mean", "shape"),
+        [(0, (8, 3, (224, 224))), (10, (2, 16, (112, 112))), (100, (2, 16, (56, 56)))],
+        ids=str,
+    )
+    def test_the_tolerance_includes_the_error_of_onednns_sums(self, mean, shape, data_format):
+        """Regression: right results with a mean, or of many elements, were not within it."""
+        rng = np.random.default_rng(0)
+        size = helpers.shape_of(data_format, *shape)
+        src, diff_dst = (rng.standard_normal(size, np.float32) + np.float32(mean) for _ in "12")
+        axes = onedsl.DataFormat(data_format).summed_axes(4)
+        batch_mean, variance = (f(axes, dtype="f8").astype("f4") for f in (src.mean, src.var))
+        attributes = {"epsilon": 1e-5, "data_format": onedsl.DataFormat(data_format)}
+        ones = np.ones_like(batch_mean)
+        forward = onedsl.BatchNormForwardTraining(**attributes)
+        want = testing.batch_norm_forward_training(src, ones, ones, ones, ones, **attributes)
+        got = forward(src, ones, ones, ones, ones, backend="onednn")
+        testing.assert_close(got, want, backend="onednn")
+        backward = onedsl.BatchNormTrainingBackward(**attributes)
+        inputs = src, diff_dst, batch_mean, variance, ones
+        want = testing.batch_norm_backward(*inputs, **attributes)
+        got = backward(*inputs, backend="onednn")
+        testing.assert_close(got, want, backend="onednn", mean_over_deviation=mean)
+        with pytest.raises(AssertionError, match=r"must be within"):
+            testing.assert_close(got, want, factor=0.01, backend="onednn")
+
     def test_assert_close_rejects_invalid_arguments(self):
         good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
         narrow = tuple(a.astype(np.float32) for a in good)
@@ -202,6 +229,8 @@ class TestHelpers:
                 testing.assert_close(actual, expected, backend=backend)
         with pytest.raises(ValueError, match="factor must be a number of at least 0, got nan"):
             testing.assert_close(narrow, good, factor=np.nan)
+        with pytest.raises(ValueError, match="mean_over_deviation must be a number of at least 0"):
+            testing.assert_close(narrow, good, mean_over_deviation=-1)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):

@@ -2,6 +2,7 @@
 
 import importlib
 import pickle
+import sys
 
 import helpers
 import pytest
@@ -84,7 +85,148 @@ def test_compare(tmp_path, steps):
 )
 def test_no_speed_up_is_made_of_noise(old, new, expected):
     """Regression: on a busy machine, any ratio of two medians was printed as the speed-up."""
-    assert _speed_up(old, new).partition(":\n")[0] == expected
+    medians = {"PyTorch": old, "onedsl": new}
+    assert _speed_up(medians, noisy=False).partition(":\n")[0] == expected
+    shown = _speed_up(medians, noisy=True)
+    assert shown.startswith("speed-up: unclear, ")
+    assert "other programs used CPUs" in shown
+
+
+PICKLE = """
+import atexit, multiprocessing, pickle, sys
+
+class Sample:
+    pass
+
+def make(x):
+    return Sample()
+
+@atexit.register
+def at_exit():
+    assert isinstance(pickle.loads(pickle.dumps(Sample())), Sample)
+    if __name__ == "__main__":
+        print("pickled")
+
+if __name__ == "__main__":
+    for method in sys.argv[1:2] == ["pool"] and ["spawn", "forkserver"] or []:
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert type(pool.map(make, [1])[0]) is Sample
+    print(sys.argv, __file__, __name__, __package__, __doc__, sys.path[0])
+    print(sorted(globals().keys() - {"__annotations__"}))
+    from __main__ import Sample as Again
+    assert Again is Sample
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["train.py pool", "-m train pool", "train.py -- --compare -x", "folder -- --help"]
+)
+def test_a_script_runs_as_with_python(tmp_path, command):
+    """Regression: workers and exit handlers did not find the script's classes in __main__."""
+    (tmp_path / "folder").mkdir()
+    for file in "train.py", "folder/__main__.py":
+        (tmp_path / file).write_text(PICKLE)
+    found = []
+    for launcher in [], ["-m", "onedsl.torch", "--seconds", "2"]:
+        child = helpers.run_python(*launcher, *command.split(), cwd=tmp_path, status=None)
+        found.append((child.returncode, child.stdout, child.stderr))
+    assert "pickled" in found[0][1]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        ("def f(): raise ValueError(1)\nf()", 1),
+        ("raise SystemExit(5)", 5),
+        ("import sys; sys.exit('words')", 1),
+        ("x = = 3", 1),
+        ("raise KeyboardInterrupt", -2),
+        ("import sys; sys.excepthook = lambda *e: print('own', e[0], e[2].tb_lineno)\n1/0", 1),
+        ("try:\n  1/0\nexcept Exception as e:\n  raise KeyError(2) from e", 1),
+        ("# coding: latin-1\nprint(ascii('\xe9'))", 0),
+        pytest.param(
+            *("import sys\nprint(sys.flags.safe_path, sys.path)", 0),
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="-P is of Python 3.11"),
+        ),
+    ],
+)
+def test_a_script_ends_as_with_python(tmp_path, content, status):
+    script = tmp_path / "train.py"
+    script.write_bytes(content.encode("latin-1"))
+    options = ["-P"] if "safe_path" in content else []
+    python, launched = (
+        helpers.run_python(*options, *launcher, script, status=status)
+        for launcher in ([], ["-m", "onedsl.torch"])
+    )
+    assert python.stdout == launched.stdout
+    assert python.stderr == launched.stderr
+
+
+def test_a_closed_pipe_ends_a_script_as_with_python(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("for i in range(10**5): print(i)")
+    errors = []
+    for launcher in ["", "-m onedsl.torch"]:
+        line = f"{sys.executable} {launcher} {script} | head -1; echo ${{PIPESTATUS[0]}}"
+        errors.append(helpers.run_program("bash", "-c", line, cwd=tmp_path))
+    assert errors[0].stdout == errors[1].stdout
+    assert errors[0].stderr == errors[1].stderr
+
+
+def test_spawned_processes_run_without_onedsl(tmp_path):
+    """Unless the script calls enable at its top level; forked ones inherit it."""
+    script = tmp_path / "train.py"
+    script.write_text("""
+import multiprocessing, sys
+
+def enabled(_):
+    import onedsl.torch
+    return onedsl.torch.enabled()
+
+if sys.argv[1:]:
+    import onedsl.torch
+    onedsl.torch.enable()
+if __name__ == "__main__":
+    for method in "fork", "spawn":
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(*pool.map(enabled, [0]))
+""")
+    for arguments, expected in ([], "True False"), (["enable"], "True True"):
+        child = helpers.run_python("-W", "ignore", "-m", "onedsl.torch", script, *arguments)
+        assert child.stdout.split() == expected.split()
+
+
+UNUSUAL = """
+import sys, torch
+from torch import nn
+
+class Uninitialized(nn.Module):
+    def __init__(self):
+        pass
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3))
+model.add_module("gr\u00f6sse", nn.BatchNorm2d(8))
+unused, parent = Uninitialized(), nn.Module()
+parent.model, parent.unused = model, unused
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    try:
+        model(torch.randn(2, 3, 8, 8)).sum().backward()
+        optimizer.step()
+    except:
+        pass
+"""
+
+
+def test_compare_of_unusual_scripts(tmp_path):
+    """Modules without super().__init__(), a loop that catches SystemExit, a name in Unicode."""
+    script = tmp_path / "train.py"
+    script.write_text(UNUSUAL, encoding="utf-8")
+    options = ("--compare", "--seconds", "0.3", "--runs", "2")
+    ascii_only = {"environment": {"PYTHONIOENCODING": "ascii"}}
+    child = helpers.run_python("-W", "error", "-m", "onedsl.torch", *options, script, **ascii_only)
+    assert child.stdout.splitlines()[-1].split() == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +245,9 @@ def test_scripts_that_cannot_be_compared(tmp_path, steps, message):
     ("arguments", "message"),
     [
         (["nothing.py"], "script must be a file, got nothing.py"),
+        (["-m", "no_such_module"], "script must be a module that can be run, got no_such_module"),
+        (["-m", "no_such.module"], "got no_such.module: No module named 'no_such'"),
+        ([], "the following arguments are required: script"),
         (["--seconds", "0", __file__], "--seconds must be positive, got 0.0"),
         (["--runs", "1", __file__], "--runs must be at least 2, got 1"),
     ],

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from .cases import FORMATS, MIN_BYTES, OPERATIONS, WORKLOADS, Case, layers
 from .implementations import ALLOCATING, BACKENDS, COLORS, EPSILON, TRIADS, implementations
-from .measure import Row, describe_machine, machine_facts, measure
+from .measure import Row, describe_machine, measure
 from .timing import NoiseMonitor, noise_warning
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "describe_machine",
     "implementations",
     "layers",
-    "machine_facts",
     "measure",
     "noise_warning",
 ]

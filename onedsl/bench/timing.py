@@ -7,7 +7,7 @@ import random
 import re
 import time
 import timeit
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +27,8 @@ PAUSE_SECONDS = 0.004
 # kernel counts in hundredths.
 TOLERATED_CPUS = 0.25
 NOISE_SECONDS = 0.05
+
+CGROUP_FILE = "/proc/self/cgroup"
 
 
 def samples_of(
@@ -80,18 +82,21 @@ def _openmp_runtimes() -> int:
 
 
 class NoiseMonitor:
-    """Detects whether other programs use CPUs, from its construction on."""
+    """Detects whether other programs use CPUs of this process, from its construction on."""
 
     def __init__(self) -> None:
-        self._begin, self._others = time.perf_counter(), _cpu_seconds_of_others()
+        self._begin, self._before = time.perf_counter(), _cpu_seconds_of_others()
 
     def is_noisy(self, num_threads: int) -> bool:
         """Return whether other programs left fewer CPUs than the number of threads."""
-        others = _cpu_seconds_of_others() - self._others
-        if others < NOISE_SECONDS:
-            return False
-        used = others / (time.perf_counter() - self._begin)
-        return num_threads + used > (os.cpu_count() or 1) + TOLERATED_CPUS
+        elapsed = time.perf_counter() - self._begin
+        now = _cpu_seconds_of_others()
+        for (cpus, before), (_, after) in zip(self._before, now, strict=False):
+            others = after - before
+            if others >= NOISE_SECONDS and num_threads + others / elapsed > cpus + TOLERATED_CPUS:
+                return True
+        # Threads beyond the control group's quota wait for each other, too.
+        return any(num_threads > cpus + TOLERATED_CPUS for cpus, _ in now[1:])
 
 
 def noise_warning() -> str:
@@ -105,8 +110,44 @@ def noise_warning() -> str:
     )
 
 
-def _cpu_seconds_of_others() -> float:
-    """Return the CPU time of other processes, and of other machines on the same CPUs."""
-    user, nice, system, _, _, _, _, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+def _cpu_seconds_of_others() -> list[tuple[float, float]]:
+    """Return numbers of CPUs, and the CPU time that other processes and machines used on them.
+
+    The first pair is of the CPUs that the process may use. The others are of control groups, which
+    limit the CPU time of their processes: a container's, for example.
+    """
+    cpus = os.sched_getaffinity(0)
     own = sum(os.times()[:4])  # with children that have ended
-    return (user + nice + system + stolen) / os.sysconf("SC_CLK_TCK") - own
+    used = 0
+    for number, times in re.findall(r"^cpu(\d+) (.*)", _read("/proc/stat"), re.MULTILINE):
+        if int(number) in cpus:
+            user, nice, system, _, _, _, _, stolen = map(int, times.split()[:8])
+            used += user + nice + system + stolen
+    found = [(float(len(cpus)), used / os.sysconf("SC_CLK_TCK") - own)]
+    return found + [(quota, seconds - own) for quota, seconds in _quotas(_read(CGROUP_FILE))]
+
+
+def _quotas(cgroups: str, root: str = "/sys/fs/cgroup") -> Iterator[tuple[float, float]]:
+    """Yield the quotas of the process's control groups in CPUs, and the seconds that they used."""
+    for path in re.findall(r"^0::/(.*)$", cgroups, re.MULTILINE):  # version 2
+        folder = Path(root, path)
+        for parent in (folder, *list(folder.parents)[: len(Path(path).parts)]):
+            quota, _, period = _read(parent / "cpu.max").partition(" ")  # or "max"
+            used = _read(parent / "cpu.stat").split()  # "usage_usec" and a number come first
+            if quota.isdecimal() and used:
+                yield int(quota) / int(period), int(used[1]) / 1e6
+    for path in re.findall(r"^\d+:(?:\w+,)*cpu(?:,\w+)*:/(.*)$", cgroups, re.MULTILINE):
+        for folder in dict.fromkeys((Path(root, "cpu", path), Path(root, "cpu"))):
+            quota = _read(folder / "cpu.cfs_quota_us").strip()  # -1: no limit
+            period = _read(folder / "cpu.cfs_period_us")
+            usage = _read(Path(root, "cpuacct", folder.relative_to(f"{root}/cpu"), "cpuacct.usage"))
+            if quota.isdecimal() and usage:
+                yield int(quota) / int(period), int(usage) / 1e9
+
+
+def _read(path: str | Path) -> str:
+    """Return a file's text, or nothing if it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -11,7 +11,7 @@ import click
 
 from .. import __version__
 from ..runtime.errors import OneDNNError, UnsupportedError
-from ..runtime.text import printable
+from ..runtime.text import printable, replace_unencodable
 from .bench import bench
 from .explain import explain
 from .export import export
@@ -33,8 +33,8 @@ Shell completion: add the line for your shell to its startup file.
 def commands() -> None:
     """Batch-normalization training on CPUs: inspect, verify and benchmark onedsl and oneDNN.
 
-    The exit status is 0 for success, 1 if a verification failed or a benchmark found a regression,
-    2 for invalid arguments, and 3 if oneDNN does not support the call on this CPU.
+    The exit status is 0 for success, 1 if a verification failed, 2 for invalid arguments,
+    and 3 if oneDNN does not support the call on this CPU.
     """
 
 
@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(
             "stdout must be open, got a closed file. Redirect it to /dev/null to discard it"
         )
+    replace_unencodable()
     try:
         status = commands.main(argv, prog_name="onedsl", standalone_mode=False)
         sys.stdout.flush()

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from .. import _core
-from ..bench.measure import cpu_field
 from ..graph import Partition
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.capabilities import Support, capabilities, graph_of
@@ -46,7 +45,7 @@ def facts() -> dict[str, Any]:
         r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", Path("/proc/self/maps").read_text(), re.MULTILINE
     )
     caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
-    vectors = re.findall(r"\b(?:sse4|avx|fma|f16c|amx)\w*", cpu_field("flags"))
+    vectors = re.findall(r"\b(?:sse4|avx|fma|f16c|amx)\w*", _cpu_field("flags"))
     return {
         "onedsl": found.onedsl_version,
         "onednn": {
@@ -56,7 +55,7 @@ def facts() -> dict[str, Any]:
             "threading_library": ", ".join(dict.fromkeys(libraries)),
         },
         "cpu": {
-            "name": cpu_field("model name"),
+            "name": _cpu_field("model name"),
             "instruction_sets": " ".join(vectors),
             "best_native_isa": _core.best_native_isa(),
             "onednn_isa": found.onednn_isa,
@@ -81,6 +80,13 @@ def _diff_src_alone() -> Partition:
     """Return what oneDNN makes of the op with this output only."""
     spec = TensorSpec((2, 2, 2, 16))
     return BatchNormTrainingBackward(1e-5).graph(spec, outputs="diff_src").partitions()[0]
+
+
+def _cpu_field(name: str) -> str:
+    """Return a field of the first CPU in /proc/cpuinfo, or an empty string."""
+    text = Path("/proc/cpuinfo").read_text()
+    found = re.search(rf"^{name}\s*: (.*)$", text, re.MULTILINE)
+    return found.group(1).strip() if found else ""
 
 
 def _lines(found: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

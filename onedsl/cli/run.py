@@ -23,11 +23,11 @@ from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.text import printable
 from ..tensors.arrays import Array, new_array
 from ..testing import (
-    ONEDNN_SUM_ERROR,
     SUM_TOLERANCES,
     TOLERANCES,
     batch_norm_backward,
     batch_norm_forward_training,
+    onednn_sum_error,
     relative_l2,
 )
 from . import options
@@ -181,10 +181,10 @@ def _show(
     lines = []
     op = batch_norm_of(graph.ops)
     shape = op.inputs[0].shape or ()
-    num_summed = math.prod(shape) / max(shape[op.data_format.channel_axis], 1)
+    num_summed = math.prod(shape) // max(shape[op.data_format.channel_axis], 1)
     for i, (name, tensor) in enumerate(graph.outputs.items()):
         tolerances = TOLERANCES if len(tensor.shape or ()) > 1 else SUM_TOLERANCES
-        tolerance = tolerances[tensor.dtype] + ONEDNN_SUM_ERROR * math.sqrt(num_summed)
+        tolerance = tolerances[tensor.dtype] + onednn_sum_error(num_summed)  # mean / deviation: 1
         tolerance *= len(graph.ops)
         error = relative_l2(results[name], expected[name])
         verdict = "PASS" if error <= tolerance else "FAIL"  # NaN fails

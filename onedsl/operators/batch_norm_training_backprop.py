@@ -2,7 +2,7 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Generic, Literal, overload
+from typing import Generic, Literal
 
 from .. import _core
 from .._compat import NamedTuple, default_arguments
@@ -26,39 +26,20 @@ class BatchNormDeltas(NamedTuple, Generic[SrcArray, SumArray]):
     """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
-SCHEMA = OpSchema.of(
-    _core.Operation.training_backward,
-    BatchNormDeltas,
-    names={
-        "src": "input_forward",
-        "diff_dst": "output_delta",
-        "diff_src": "input_delta",
-        "diff_gamma": "gamma_delta",
-        "diff_beta": "beta_delta",
-    },
-)
+_NAMES = {
+    "src": "input_forward", "diff_dst": "output_delta",
+    "diff_src": "input_delta", "diff_gamma": "gamma_delta", "diff_beta": "beta_delta",
+}  # fmt: skip
+SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormDeltas, names=_NAMES)
 
 
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     """`BatchNormTrainingBackward` with the names of the oneDNN Graph specification.
 
-    Parameters
-    ----------
-    epsilon : float
-        Added to the variance under the square root. Positive and finite in float32.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of input_forward: last or second.
-
-    Notes
-    -----
-    The specification's op is BatchNormTrainingBackprop-1 [1]_. input_forward is src, output_delta
-    is diff_dst, and input_delta, gamma_delta and beta_delta are diff_src, diff_gamma and diff_beta.
-    One behavior differs: gamma is also used if input_delta is the only output. `reduce`, `apply`
-    and `graph` are methods of `BatchNormTrainingBackward` only.
-
-    References
-    ----------
-    .. [1] oneAPI specification, oneDNN Graph, operation BatchNormTrainingBackprop-1.
+    The specification's op is BatchNormTrainingBackprop-1 of the oneAPI specification. input_forward
+    is src, output_delta is diff_dst, and input_delta, gamma_delta and beta_delta are diff_src,
+    diff_gamma and diff_beta. One behavior differs: gamma is also used if input_delta is the only
+    output. `reduce`, `apply` and `graph` are methods of `BatchNormTrainingBackward` only.
 
     Examples
     --------
@@ -75,32 +56,6 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
 
-    @overload
-    def __call__(
-        self,
-        input_forward: SrcArray,
-        output_delta: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        outputs: Literal["all"] = "all",
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormDeltas[SrcArray]: ...
-    @overload
-    def __call__(
-        self,
-        input_forward: SrcArray,
-        output_delta: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        outputs: Literal["input_delta"],
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormDeltas[SrcArray, None]: ...
     def __call__(
         self,
         input_forward: SrcArray,
@@ -113,21 +68,7 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         out: Out | None = None,
         backend: Backend = "auto",
     ) -> BatchNormDeltas[SrcArray]:
-        """Compute the gradients.
-
-        Parameters
-        ----------
-        input_forward, output_delta, mean, variance, gamma
-            src, diff_dst, mean, variance and gamma of `BatchNormTrainingBackward`.
-        outputs : {"all", "input_delta"}
-            What to compute. gamma is used in both cases.
-        out, backend
-            As in `BatchNormTrainingBackward`. input_delta may be written to output_delta itself.
-
-        Returns
-        -------
-        BatchNormDeltas
-            Its members are the arrays of ``out``, if given.
-        """
-        inputs = (input_forward, output_delta, mean, variance, gamma)
-        return self._call(inputs, outputs, out, backend)
+        """Compute the gradients. The arguments are those of `BatchNormTrainingBackward`."""
+        return self._call(
+            (input_forward, output_delta, mean, variance, gamma), outputs, out, backend
+        )

@@ -2,6 +2,29 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import sys
+
+_PLAIN = {"\N{MICRO SIGN}": "u", "\N{HORIZONTAL ELLIPSIS}": "..."}
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters that an encoding does not have."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c, ascii(c)[1:-1]) for c in text), error.end
+
+
+codecs.register_error("onedsl.replace", _replace)
+
+
+def replace_unencodable() -> None:
+    """Make stdout replace characters that a terminal without UTF-8 does not have."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="onedsl.replace")
+
 
 def printable(text: str) -> str:
     """Return text from a file, a user or another program with escapes for control characters.

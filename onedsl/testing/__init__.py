@@ -3,7 +3,14 @@
 The reference implementations use NumPy only. They call neither oneDNN nor onedsl's kernels.
 """
 
-from ._compare import ONEDNN_SUM_ERROR, SUM_TOLERANCES, TOLERANCES, assert_close, relative_l2
+from ._compare import (
+    ONEDNN_SUM_ERROR,
+    SUM_TOLERANCES,
+    TOLERANCES,
+    assert_close,
+    onednn_sum_error,
+    relative_l2,
+)
 from ._problems import Problem, random_problem
 from ._reference import (
     batch_norm,
@@ -31,6 +38,7 @@ __all__ = [
     "batch_norm_forward_training",
     "batch_norm_relu_backward",
     "batch_normalization_grad",
+    "onednn_sum_error",
     "random_problem",
     "relative_l2",
 ]

@@ -2,34 +2,45 @@
 
 The script runs with `enable`, and with "onedsl" as the default backend of torch.compile, where
 PyTorch can change it (``torch.compiler.set_default_backend``, 2.13). A call that names a backend
-keeps it.
+keeps it. Otherwise the script runs as with ``python train.py``, but PyTorch is imported before it.
+Processes that the script forks run with onedsl, too. Those that it spawns (also by forkserver) run
+without onedsl, unless the script calls `enable` at its top level.
 
 ``--compare`` runs the script several times, alternately with PyTorch alone and like that. A step is
 the time between two calls of ``step`` of the first optimizer of torch.optim that the script uses,
-the median of a run. If the times of the two overlap, the difference may be noise, and no speed-up
-is printed. In the first steps, which are not timed, onedsl counts what ran (`report`).
+the median of a run. If the times of the two overlap, or other programs used CPUs that the threads
+needed, the difference may be noise, and no speed-up is printed. In the first steps, which are not
+timed, onedsl counts what ran (`report`). A run ends with SystemExit at the next step after
+``--seconds``, and if the script continues, at the step after that without its exit handlers.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import gc
 import itertools
 import json
-import runpy
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ..bench.timing import NoiseMonitor, noise_warning
+from ..runtime.text import replace_unencodable
 from ._enable import enable
 from ._report import report
 
@@ -39,7 +50,10 @@ _WARM_UP = 3  # steps that are not timed
 def main() -> None:
     """Parse the command line, and run the script as ``__main__``, or compare."""
     parser = argparse.ArgumentParser(
-        "python -m onedsl.torch", description="Run a training script with onedsl's batch norm."
+        "python -m onedsl.torch",
+        "%(prog)s [-h] [-m] [--compare] [--seconds SECONDS] [--runs RUNS] script [arguments]",
+        "Run a training script with onedsl's batch norm.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="script is a module name")
@@ -47,15 +61,24 @@ def main() -> None:
     add("--seconds", type=float, default=20, help="end of each timed run (20; inf: it finishes)")
     add("--runs", type=int, default=3, help="timed runs of each kind, at least 2 (3)")
     add("--measure", nargs=2, default=(None, None), help=argparse.SUPPRESS)  # one run: what, file
-    add("script", help="path of the script")
-    add("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
-    options = parser.parse_args()
-    if not options.module and not Path(options.script).is_file():
-        parser.error(f"script must be a file, got {options.script}")
+    add("script", help="path of the script; its arguments follow")
+    # argparse removes "--" from the script's arguments, too.
+    number, values = 1, {"--seconds": 1, "--runs": 1, "--measure": 2}
+    while number < len(sys.argv) and sys.argv[number].startswith("-"):
+        number += 1 + values.get(sys.argv[number], 0)
+        if sys.argv[number - 1] == "--":
+            break
+    options = parser.parse_args(sys.argv[1 : number + 1])
     if not options.seconds > 0:
         parser.error(f"--seconds must be positive, got {options.seconds}")
     if options.runs < 2:
         parser.error(f"--runs must be at least 2, got {options.runs}")
+    try:
+        spec = _spec(options.script, options.module)
+    except (ImportError, ValueError) as error:
+        parser.error(f"script must be a module that can be run, got {options.script}: {error}")
+    if spec is None and not Path(options.script).is_file():
+        parser.error(f"script must be a file, got {options.script}")
     measured, file = options.measure
     if measured:
         _time_steps(options.seconds, Path(file))
@@ -67,38 +90,96 @@ def main() -> None:
         if hasattr(torch.compiler, "set_default_backend"):
             torch.compiler.set_default_backend("onedsl")
 
-    sys.argv = [options.script, *options.arguments]
+    sys.argv = [options.script, *sys.argv[number + 1 :]]
     if options.module:
-        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(options.script).resolve().parent)
-        runpy.run_path(options.script, run_name="__main__")
+        sys.argv[0] = str(spec and spec.origin)
+    elif not getattr(sys.flags, "safe_path", False):  # Python 3.11
+        folder = Path(options.script).absolute() if spec else Path(options.script).resolve().parent
+        sys.path[0] = str(folder)
+    _run(spec, options.script)
+
+
+def _spec(script: str, is_module: bool) -> ModuleSpec | None:
+    """Return the spec of a module, or of a folder's or ZIP file's __main__, None for a script."""
+    if not is_module:
+        return PathFinder.find_spec("__main__", [script])
+    spec = find_spec(script)
+    if spec and spec.submodule_search_locations is not None:
+        spec = find_spec(f"{script}.__main__")
+    if spec is None or not isinstance(spec.loader, InspectLoader):
+        raise ImportError(f"no executable module named {script}")
+    return spec
+
+
+def _run(spec: ModuleSpec | None, script: str) -> None:
+    """Run the script as the process's ``__main__``, as Python itself does.
+
+    It remains ``__main__`` until the process ends: exit handlers and multiprocessing find it there.
+    """
+    code: Any = None
+    try:
+        if spec:
+            main = module_from_spec(spec)
+            main.__name__ = "__main__"
+            code = cast(InspectLoader, spec.loader).get_code(spec.name)
+        else:
+            main, path = ModuleType("__main__"), os.path.abspath(script)
+            kind = SourcelessFileLoader if path.endswith(".pyc") else SourceFileLoader
+            loader = kind("__main__", path)
+            vars(main).update(__file__=path, __cached__=None, __loader__=loader)
+            if isinstance(loader, SourceFileLoader):
+                code = loader.source_to_code(loader.get_data(path), path)
+            else:
+                code = loader.get_code("__main__")
+        # multiprocessing, which PyTorch imports, has the second name for spawned processes.
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+        exec(code, vars(main))
+    except BaseException:
+        hook = sys.excepthook
+
+        def show(kind: Any, error: BaseException, trace: TracebackType | None) -> None:
+            """Show an exception without the frames of this file."""
+            while trace and trace.tb_frame.f_code is not code:
+                trace = trace.tb_next
+            hook(kind, error.with_traceback(trace), trace)
+
+        sys.excepthook = show
+        raise
 
 
 def _compare(runs: int) -> None:
     """Run the script in child processes, and print the times and the speed-up."""
+    replace_unencodable()
     medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
+    monitor, num_threads = NoiseMonitor(), 0
+    # The interpreter's options, and those of this run.
+    before = len(sys.orig_argv) - len(sys.argv) + 1
     for name, found in [*medians.items()] * runs:
         with tempfile.NamedTemporaryFile() as file:
-            options = ["--measure", name, file.name, *sys.argv[1:]]
-            command = [sys.executable, "-m", "onedsl.torch", *options]
-            child = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+            options = [*sys.orig_argv[1:before], "--measure", name, file.name, *sys.argv[1:]]
+            child = subprocess.run(
+                [sys.executable, *options], stdout=subprocess.DEVNULL, check=False
+            )
             result = file.read()
         if child.returncode != 0:
             sys.exit(f"the script failed with {name}: exit status {child.returncode}")
         if not result:
             least = f"at least {_WARM_UP + 2} times"
             sys.exit(f"the script must call step() of an optimizer of torch.optim {least}")
-        seconds, summary = json.loads(result)
+        seconds, threads, summary = json.loads(result)
+        num_threads = max(num_threads, threads)
         found.append(seconds)
         print(f"{name:8} {seconds * 1e3:10.1f} ms per step", flush=True)
-    print(f"\n{_speed_up(*medians.values())}\n\n{summary}")
+    print(f"\n{_speed_up(medians, noisy=monitor.is_noisy(num_threads))}\n\n{summary}")
 
 
-def _speed_up(old: list[float], new: list[float]) -> str:
-    """Return the speed-up of the median, unless the times overlap."""
+def _speed_up(medians: dict[str, list[float]], noisy: bool) -> str:
+    """Return the speed-up of the median, unless the times overlap or are noisy."""
+    old, new = medians.values()
     lowest, highest = min(old) / max(new), max(old) / min(new)
     limits = f"{lowest:.2f} to {highest:.2f} by single runs"
+    if noisy:
+        return f"speed-up: unclear, {limits}:\n{noise_warning()}"
     if lowest <= 1 <= highest:
         return (
             f"speed-up: unclear, {limits}:\nthe times overlap, so the difference may be noise. "
@@ -111,9 +192,10 @@ def _time_steps(seconds: float, file: Path) -> None:
     """End the process so long after its first step, and then write a step's time and the report."""
     ends: list[float] = []
     timed = summary = None
+    ended = False
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        nonlocal timed, summary
+        nonlocal timed, summary, ended
         if torch.compiler.is_compiling() or timed not in (None, optimizer):
             return
         if summary is None:
@@ -122,13 +204,18 @@ def _time_steps(seconds: float, file: Path) -> None:
             summary.__exit__()
         ends.append(time.perf_counter())
         if ends[-1] - ends[0] > seconds and len(ends) > _WARM_UP + 1:
+            if ended:  # a bare `except:` of the script continued
+                write()
+                os._exit(0)
+            ended = True
             sys.exit()
 
     @atexit.register
     def write() -> None:
         times = [end - begin for begin, end in itertools.pairwise(ends[_WARM_UP:])]
         if times:
-            file.write_text(json.dumps([statistics.median(times), str(summary)]))
+            found = [statistics.median(times), torch.get_num_threads(), str(summary)]
+            file.write_text(json.dumps(found), encoding="utf-8")
 
     register_optimizer_step_post_hook(after_step)
 
@@ -136,10 +223,16 @@ def _time_steps(seconds: float, file: Path) -> None:
 def _trained_by(optimizer: torch.optim.Optimizer) -> nn.Module:
     """Return the models whose parameters an optimizer trains."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    modules = [m for m in gc.get_objects() if issubclass(type(m), nn.Module)]
-    inner = {id(child) for module in modules for child in module.children()}
+    found = []
+    for module in gc.get_objects():
+        if issubclass(type(module), nn.Module):
+            with contextlib.suppress(AttributeError):  # a module without super().__init__()
+                found.append((module, list(module.parameters())))
+    inner = {id(child) for module, _ in found for child in module.children()}
     models = [
-        m for m in modules if id(m) not in inner and any(id(p) in trained for p in m.parameters())
+        module
+        for module, owned in found
+        if id(module) not in inner and any(id(p) in trained for p in owned)
     ]
     return models[0] if len(models) == 1 else nn.ModuleList(models)
 

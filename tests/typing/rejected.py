@@ -34,8 +34,8 @@ op([1.0], x, ones, ones)  # type: ignore[call-overload]  # pyright: ignore[repor
 op(x, x, ones, 1.0)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 _ = op(x, x, ones, ones).diff_sauce  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 _ = op(x, x, ones, ones, outputs="diff_src").diff_beta.shape  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
-backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-backprop(src=x, diff_dst=x, mean=ones, variance=ones)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+backprop(src=x, diff_dst=x, mean=ones, variance=ones)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 grad(x, x, ones, ones)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 grad(x, x, ones, ones, None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -51,7 +51,7 @@ op.graph((4, 3))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType
 op.graph(spec, outputs="everything")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op.graph(spec, stats_dtype="f64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op.graph(spec, gamma=ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 only_deltas: onedsl.BatchNormDeltas = op(x, x, ones, ones)  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 onedsl.capabilities().runs_in_onednn("f64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
