@@ -115,7 +115,7 @@ SLOW = ("--compare", "torchrun", "bench", "compare_data_formats")
 
 
 def blocks(document):
-    """Yield each Python block and each command block as a case: document, language, code, output."""
+    """Yield language, code and output of each Python block and each command block."""
     pattern = r"^```(python|bash)\n(.*?)^```\n(?:```text\n(.*?)^```\n)?"
     for language, code, output in re.findall(pattern, text(document), re.DOTALL | re.MULTILINE):
         if language == "python" or document != "README.md":  # .ci/run runs the README's commands
