@@ -108,10 +108,12 @@ def test_every_file_in_recipes_and_workflows_exists():
 
 
 DOCUMENTS = ("README.md", "examples/README.md")
-# What a block uses: the module it needs. Commands with a "slow" word take tens of seconds.
+# What a block uses: the module it needs.
 MODULES = {"jax": "jax", "flax": "flax", "torch": "torch", "--network": "transformers"}
 MODULES |= {"distributed.py": "sklearn", "compare_data_formats": "matplotlib"}
-SLOW = ("--compare", "torchrun", "bench", "compare_data_formats")
+# Commands that take tens of seconds, with options to take less.
+SLOW = {"--compare": " --seconds 2 --runs 2", "distributed.py": " --steps 40 --seeds 1"}
+SLOW |= {"bench": "", "compare_data_formats.py": ""}
 
 
 def blocks(document):
@@ -169,6 +171,8 @@ def test_every_block_prints_what_is_documented(language, code, output, tmp_path,
         paths = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         environment = {"PATH": paths, "MPLBACKEND": "Agg", "COLUMNS": "120", "NO_COLOR": "1"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"}
+        for word, options in SLOW.items():
+            code = code.replace(word, word + options)
         if "graph.json" in code and "export" not in code:
             code = f"onedsl export 8x40x40x96 -o graph.json\n{code}"
         shown = helpers.run_program(
