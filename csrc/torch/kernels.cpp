@@ -9,6 +9,7 @@
 
 #include "call_log.hpp"
 #include "compute.hpp"
+#include "memory.hpp"
 
 namespace onedsl::torch {
 namespace {
@@ -187,6 +188,9 @@ void override_pytorch(const std::vector<std::string>& names) {
   }
 }
 
-void use_kernels(const bool use) noexcept { in_use.store(use, std::memory_order_relaxed); }
+void use_kernels(const bool use) noexcept {
+  in_use.store(use, std::memory_order_relaxed);
+  if (!use) unmap_kept_blocks();
+}
 
 }  // namespace onedsl::torch

@@ -23,7 +23,8 @@ void register_pytorchs_kernels(const char* library);
 // the new kernels call PyTorch's own. Must be called once.
 void override_pytorch(const std::vector<std::string>& ops);
 
-// Thread-safe at any time. A kernel that is already running is not affected.
+// Thread-safe at any time. A kernel that is already running is not affected. Without the kernels,
+// memory that was kept for their results is returned to the system.
 void use_kernels(bool use) noexcept;
 
 }  // namespace onedsl::torch

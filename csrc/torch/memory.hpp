@@ -19,8 +19,8 @@ struct Block {
 Block acquire_block(std::size_t bytes);
 
 // Keeps a block for the next acquire_block, on any thread and during process exit, too. Blocks in
-// use and kept blocks are never more than the most in use at once during about the last thousand
-// calls of acquire_block.
+// use and kept blocks are never more than the most in use at once during the last one to two
+// thousand calls of acquire_block.
 void release_block(Block block) noexcept;
 
 // Returns all kept blocks to the system.

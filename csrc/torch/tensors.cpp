@@ -9,7 +9,7 @@
 namespace onedsl::torch {
 namespace {
 
-constexpr std::size_t large_memory = std::size_t{4} << 20;
+constexpr std::size_t large_memory = std::size_t{1} << 19;
 constexpr std::int32_t no_index = -1;  // of the device: there is one CPU
 
 // By DataType.
