@@ -415,6 +415,22 @@ def test_large_results_are_in_huge_pages(runs, rank, memory):
             assert "hg" in page_flags(t.data_ptr() + t.nbytes // 2)
 
 
+@pytest.mark.parametrize(
+    "check",
+    ["used_again", "bounded", "disabled", "little_memory", "threads", "process_exit"],
+)
+def test_memory_of_large_results(check):
+    child = helpers.run_script("torch_blocks.py", check)
+    assert (child.stdout, child.stderr) == ("done\n", "")
+
+
+def test_large_results_cannot_be_resized():
+    dst = forward(torch.randn(2, 5, 128, 512), state(5))[0]
+    with onedsl_torch.enable(), pytest.raises(RuntimeError, match="not resizable"):
+        forward(torch.randn(2, 5, 128, 512), state(5))[0].resize_(1 << 22)
+    dst.resize_(1 << 22)
+
+
 @needs_mallinfo
 def test_no_memory_is_kept():
     """Neither of onedsl's results, 6 MB each, nor of PyTorch's."""

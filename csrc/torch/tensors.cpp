@@ -1,24 +1,16 @@
 #include "tensors.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdlib>
-#include <new>
+
+#include "memory.hpp"
 
 namespace onedsl::torch {
 namespace {
 
-constexpr std::size_t cache_line = 64;
-constexpr std::size_t page = 4096;
-constexpr std::size_t large_memory = std::size_t{4} << 20;
+constexpr std::size_t large_memory = std::size_t{1} << 19;
 constexpr std::int32_t no_index = -1;  // of the device: there is one CPU
-
-std::size_t bytes_to_next(const std::size_t multiple, const void* const address) {
-  return (multiple - reinterpret_cast<std::uintptr_t>(address) % multiple) % multiple;
-}
 
 // By DataType.
 std::array<std::int32_t, 3> pytorch_types() { return {api->f32, api->bf16, api->f16}; }
@@ -32,25 +24,24 @@ OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
   return make(api->empty, rank, sizes, strides, type, api->cpu, no_index);
 }
 
-// Returns a tensor in memory of malloc.
-//
-// With glibc before 2.38, large memory of PyTorch's own costs up to a tenth of a training step:
-// posix_memalign takes new memory from the system time and again, because what it freed is a little
-// too short for the next tensor of the same size.
-OwnedTensor empty_by_malloc(const View& like, const std::size_t bytes) {
-  auto* const allocated = static_cast<std::byte*>(std::malloc(bytes + cache_line));
-  if (allocated == nullptr) throw std::bad_alloc();
-  std::byte* const begin = allocated + bytes_to_next(cache_line, allocated);
-  // Without huge pages, page faults of new memory take longer than the kernel that writes it. A
-  // system without them returns an error; ordinary pages remain.
-  const std::size_t before_page = bytes_to_next(page, begin);
-  static_cast<void>(madvise(begin + before_page, bytes - before_page, MADV_HUGEPAGE));
+// Whether PyTorch has released the block of the last result of this thread.
+thread_local bool released;
+
+// A tensor of PyTorch's own would be in memory of malloc; see memory.hpp.
+OwnedTensor empty_in_block(const View& like, const std::size_t bytes) {
+  const Block block = acquire_block(bytes);
   Tensor* made = nullptr;
+  released = false;
   const Error error = api->from_blob(
-      begin, like.rank, like.shape, like.strides, 0, pytorch_type(like.type), api->cpu, no_index,
-      &made, api->strided, nullptr, 0, [](void*, void* const to_free) { std::free(to_free); },
-      allocated);
-  if (error != 0) std::free(allocated);
+      block.begin, like.rank, like.shape, like.strides, 0, pytorch_type(like.type), api->cpu,
+      no_index, &made, api->strided, nullptr, 0,
+      [](void* const data, void* const size) {
+        release_block({static_cast<std::byte*>(data), reinterpret_cast<std::size_t>(size)});
+        released = true;
+      },
+      reinterpret_cast<void*>(block.bytes));
+  // PyTorch calls the deleter if it fails after the storage exists.
+  if (error != 0 && !released) release_block(block);
   check(error);
   return OwnedTensor(made);
 }
@@ -136,7 +127,7 @@ OwnedTensor empty_vector(const std::int64_t length) {
 
 OwnedTensor empty_like(const View& dense) {
   const std::size_t bytes = dense.bytes();
-  if (bytes >= large_memory) return empty_by_malloc(dense, bytes);
+  if (bytes >= large_memory) return empty_in_block(dense, bytes);
   return empty(dense.rank, dense.shape, dense.strides, pytorch_type(dense.type));
 }
 

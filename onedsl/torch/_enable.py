@@ -158,10 +158,12 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     `report` lists what computes each layer of a model. `onedsl.verbose` logs the calls that
     PyTorch's own kernels compute, with the reason.
 
-    Results of 4 MiB and more are not memory of PyTorch's allocator: they cannot be resized
-    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). With glibc before
-    2.38, this saves most page faults of a step: PyTorch's allocator takes new memory from the
-    system again and again there.
+    Results of 512 KiB and more are not memory of PyTorch's allocator: they cannot be resized
+    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). Their memory is kept when they
+    are freed, and used again for results of about the same size, which saves most page faults of a
+    step. Used and kept memory is never more than the most that was in use at once during the last
+    one to two thousand such results. `disable` returns kept memory to the system, and so does a
+    fork.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
@@ -194,7 +196,10 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
 
 def disable() -> None:
-    """Use PyTorch's own kernels again, regardless of the number of `enable` calls before."""
+    """Use PyTorch's own kernels again, regardless of the number of `enable` calls before.
+
+    Memory that was kept for results is returned to the system.
+    """
     _core.end_all_torch_uses()
 
 

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+
+// Memory of large results.
+//
+// malloc returns the top of its heap to the system when it becomes free, and what it returns
+// depends on the order of all calls of a process. A training step then takes the same memory from
+// the system again, with a page fault for every 4 KB, in some processes and not in others. Blocks
+// are kept when they are freed and used again, so each page is taken once.
+namespace onedsl::torch {
+
+struct Block {
+  std::byte* begin;
+  std::size_t bytes;
+};
+
+// Returns a block of at least `bytes` that begins at a huge page, or throws std::bad_alloc.
+Block acquire_block(std::size_t bytes);
+
+// Keeps a block for the next acquire_block, on any thread and during process exit, too. Blocks in
+// use and kept blocks are never more than the most in use at once during the last one to two
+// thousand calls of acquire_block.
+void release_block(Block block) noexcept;
+
+// Returns all kept blocks to the system.
+void unmap_kept_blocks() noexcept;
+
+}  // namespace onedsl::torch
