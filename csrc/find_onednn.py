@@ -76,7 +76,8 @@ def get_requires_for_dynamic_metadata(settings: Mapping[str, Any]) -> list[str]:
 def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dependencies of the built package."""
     always = list(settings["always"])
-    return {"dependencies": always if environment_config() else [*always, RUN_WHEEL]}
+    uses_wheel = environment_config() is None and wheel_config() is not None
+    return {"dependencies": [*always, RUN_WHEEL] if uses_wheel else always}
 
 
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tarfile
 import venv
@@ -143,6 +144,62 @@ def test_metadata(wheel):
     }
     for minor in range(10, 15):
         assert f"Programming Language :: Python :: 3.{minor}" in metadata.get_all("Classifier")
+
+
+def configure(tmp_path, **options: Path | str) -> str:
+    """Return what CMake prints in an environment without oneDNN's wheel, with a fake pybind11."""
+    venv.create(tmp_path / "python")
+    pybind11 = tmp_path / "pybind11"
+    pybind11.mkdir()
+    (pybind11 / "pybind11Config.cmake").touch()
+    (pybind11 / "pybind11ConfigVersion.cmake").write_text("set(PACKAGE_VERSION_COMPATIBLE TRUE)")
+    options |= {"Python_EXECUTABLE": tmp_path / "python/bin/python", "pybind11_DIR": pybind11}
+    defined = [f"-D{name}={value}" for name, value in options.items()]
+    cmake, ninja = (shutil.which(tool, path=PLAIN["PATH"]) for tool in ("cmake", "ninja"))
+    command = [cmake, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}", "-S", helpers.ROOT, *defined]
+    # CMake also searches beside the folders in PATH.
+    folders = map(Path, PLAIN["PATH"].split(os.pathsep))
+    path = os.pathsep.join(str(f) for f in folders if not (f.parent / "lib/cmake/dnnl").exists())
+    child = subprocess.run(
+        [*command, "-B", tmp_path / "build"],
+        env={**PLAIN, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode != 0  # at the latest without pybind11's functions
+    return re.sub(r"\s+", " ", child.stdout + child.stderr)
+
+
+def test_no_onednn_for_cmake(tmp_path):
+    """Regression: CMake failed before the message."""
+    found = configure(tmp_path, CMAKE_FIND_USE_CMAKE_SYSTEM_PATH="OFF")
+    assert "onedsl needs oneDNN 3.2 or newer" in found
+    assert "pip install 'onednn-devel-cpu-gomp<2024'" in found
+
+
+def test_system_wide_onednn_for_cmake(tmp_path):
+    """CMake searches the prefix of an installation as it searches /usr."""
+    folder = tmp_path / "system" / "lib" / "cmake" / "dnnl"
+    folder.mkdir(parents=True)
+    (folder / "dnnl-config.cmake").touch()
+    version = "set(PACKAGE_VERSION 3.9.0)\nset(PACKAGE_VERSION_COMPATIBLE TRUE)\n"
+    (folder / "dnnl-config-version.cmake").write_text(version)
+    found = configure(tmp_path, CMAKE_INSTALL_PREFIX=tmp_path / "system")
+    assert f"oneDNN 3.9.0: {folder}" in found
+
+
+def test_onednn_with_tbb_for_cmake(tmp_path, monkeypatch):
+    """The message precedes CMake's, which does not name a package."""
+    folder = tmp_path / "dnnl"
+    folder.mkdir()
+    (folder / "dnnl-config.cmake").write_text(
+        'set(DNNL_CPU_RUNTIME "TBB")\nmessage(FATAL_ERROR "Cannot find TBB")\n'
+    )
+    (folder / "dnnl-config-version.cmake").write_text("set(PACKAGE_VERSION_COMPATIBLE TRUE)")
+    monkeypatch.setitem(PLAIN, "dnnl_DIR", str(folder))
+    found = configure(tmp_path, CMAKE_DISABLE_FIND_PACKAGE_TBB="ON")
+    assert found.index("pip install tbb-devel") < found.index("Cannot find TBB")
 
 
 def test_twine_accepts_both(sdist, wheel):

@@ -13,7 +13,7 @@ import pytest
 import onedsl
 from onedsl import _core
 
-PIP = "pip install onednn-cpu-gomp"
+PIP = "pip install 'onednn-cpu-gomp<2024'"
 CONDA = "conda install -c conda-forge onednn"
 
 
@@ -157,6 +157,35 @@ def preloaded(source, tmp_path):
     fake = tmp_path / "libengine.so"
     helpers.run_program(COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source)
     return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("needed", "package"),
+    [
+        ("libtbb.so.12", "tbb"),
+        ("libiomp5.so", "intel-openmp"),
+        ("libsvml.so", "intel-cmplr-lib-rt"),
+        ("libintlc.so.5", "intel-cmplr-lib-rt"),
+    ],
+)
+def test_libraries_that_onednn_needs(copied, needed, package):
+    """They are found beside libdnnl.so.3, which does not say where they are, or are named.
+
+    Regression: a RUNPATH does not apply to them. oneDNN is a library without any function here.
+    """
+    folder = library(copied).parent
+    build = (COMPILER, "-shared", "-fPIC", "-x", "c", os.devnull, "-Wl,--no-as-needed")
+    helpers.run_program(*build, f"-Wl,-soname,{needed}", "-o", folder / needed)
+    helpers.run_program(
+        *(*build, "-x", "none", folder / needed),
+        *("-Wl,-soname,libdnnl.so.3", "-o", library(copied)),
+    )
+    assert "cannot use the installed oneDNN" in check_import_error(run_copied(copied))
+    (folder / needed).unlink()
+    message = check_import_error(run_copied(copied))
+    assert f"libdnnl.so.3 needs {needed}, which is not installed beside it" in message
+    assert f"pip install {package}\n" in message
 
 
 @needs_compiler

@@ -239,3 +239,30 @@ def test_the_top_level_has_only_known_files():
     documents = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
     assert kept == folders | documents | {"CITATION.cff", "CMakeLists.txt", "pyproject.toml"}
     assert {path.name for path in (helpers.ROOT / ".ci").iterdir()} == {"pdoc", "run", "sanitize"}
+
+
+def test_commands_install_no_sycl_build():
+    """oneDNN's wheels of 2024 and later may not contain libdnnl.so.3."""
+    paths = ["CMakeLists.txt", "CONTRIBUTING.md", "README.md", ".github/workflows/tests.yml"]
+    paths += ["csrc/find_onednn.py", "csrc/onednn/engine.cpp", "onedsl/runtime/import_errors.py"]
+    names = r"onednn-(?:devel-)?cpu-gomp(\S*)"
+    found = [
+        pin for path in paths for pin in re.findall(rf"(?:install|WHEEL).*{names}", text(path))
+    ]
+    assert len(found) >= 7
+    assert all("<2024" in pin for pin in found), found
+
+
+def test_a_system_wide_onednn_adds_no_requirement(tmp_path, monkeypatch):
+    """Without the wheel, which isolated builds install, CMake may find the system's oneDNN."""
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
+    for name in ("dnnl_DIR", "dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    found = runpy.run_path(str(helpers.ROOT / "csrc" / "find_onednn.py"))
+    dependencies, names = found["dynamic_metadata"], found["dynamic_metadata"].__globals__
+    monkeypatch.setitem(names, "wheel_config", lambda: tmp_path)
+    assert dependencies({"always": ["numpy"]}, {}) == {
+        "dependencies": ["numpy", found["RUN_WHEEL"]]
+    }
+    monkeypatch.setitem(names, "wheel_config", lambda: None)
+    assert dependencies({"always": ["numpy"]}, {}) == {"dependencies": ["numpy"]}

@@ -45,7 +45,7 @@ const dnnl::engine& cpu_engine() {
       throw OneDNNError(
           name() + " (CPU runtime " + cpu_runtime() +
               ") cannot create its CPU engine: " + error.what() +
-              ". Install a CPU build of oneDNN: `pip install onednn-cpu-gomp`, or "
+              ". Install a CPU build of oneDNN: `pip install 'onednn-cpu-gomp<2024'`, or "
               "`conda install -c conda-forge onednn`; the PyPI package `onednn` is a SYCL build "
               "that needs an OpenCL CPU device.",
           status_name(error));

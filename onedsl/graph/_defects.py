@@ -44,11 +44,22 @@ class Defect(NamedTuple):
     """The method of `onedsl.graph._repair.Repairs` that avoids it, if there is one."""
     fixed_in: tuple[int, int, int] | None = None
     """The first version that was seen not to do this."""
+    right_in: tuple[int, int, int] | None = None
+    """The last version before those of `seen_in` that was seen not to do this."""
+    runtime: str = ""
+    """The CPU runtime of the builds that do this, if others do not."""
 
     def is_in(self, version: tuple[int, int, int]) -> bool | None:
-        """Return whether a version of oneDNN has this defect, or None if that is unknown."""
+        """Return whether a version of oneDNN has this defect, or None if that is unknown.
+
+        Of the loaded oneDNN's CPU runtime, on which some defects depend.
+        """
+        if self.runtime not in ("", _core.onednn_cpu_runtime()):
+            return False
         if self.fixed_in is not None and version >= self.fixed_in:
             return False
+        if self.right_in is not None and version < self.seen_in[0]:
+            return False if version <= self.right_in else None
         return True if version <= self.seen_in[-1] else None
 
     def message(self, version: tuple[int, int, int]) -> str:
@@ -185,9 +196,10 @@ DEFECTS = (
         lambda op: (
             _is_empty(op) and len({t.strides for t in tensors_of(op) if len(t.shape or ()) > 1}) > 1
         ),
-        "empty tensors whose strides differ end in a division by zero",
+        "empty tensors whose strides differ end in a division by zero (builds with OpenMP)",
         (_V3_2,),
         "Pass empty tensors of one memory order",
+        runtime="OpenMP",
     ),
     Defect(
         "empty src in the gradient",
@@ -196,6 +208,7 @@ DEFECTS = (
         "diff_gamma and diff_beta are not written if src is empty",
         (_V3_11, _V3_13),
         "The operator writes zeros",
+        right_in=_V3_2,
     ),
     Defect(
         "empty src in the forward pass",

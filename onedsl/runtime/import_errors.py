@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 
 _INSTALL = (
     "Install one of these:\n"
-    "  pip install onednn-cpu-gomp\n"
+    "  pip install 'onednn-cpu-gomp<2024'\n"
     "  conda install -c conda-forge onednn\n"
     "or reinstall onedsl, which builds it against the oneDNN of this environment."
 )
+# The packages of PyPI and conda-forge with libraries that some builds of oneDNN need.
+_PACKAGES = {
+    "libtbb": ("tbb", "tbb"),
+    "libiomp5": ("intel-openmp", "intel-openmp"),
+    **dict.fromkeys(
+        ("libimf", "libintlc", "libirng", "libsvml"),
+        ("intel-cmplr-lib-rt", "intel-cmplr-lib-rt"),
+    ),
+}
 
 
 def subinterpreter_error() -> str:
@@ -45,6 +55,15 @@ def import_error_message(error: ImportError) -> str:
             "  apt-get install libgomp1\n"
             "  dnf install libgomp\n"
             "  conda install -c conda-forge libgomp"
+        )
+    missing = re.match(r"((\w+)\.so[.\d]*): cannot open", text)
+    if missing and missing[2] in _PACKAGES:
+        pip, conda = _PACKAGES[missing[2]]
+        return (
+            f"onedsl cannot load oneDNN: libdnnl.so.3 needs {missing[1]}, which is not installed "
+            "beside it. Install one of these in this environment:\n"
+            f"  pip install {pip}\n"
+            f"  conda install -c conda-forge {conda}"
         )
     if "dnnl" in text:
         return (
