@@ -39,6 +39,10 @@ struct Pool {
   Block take(std::size_t bytes);
   void keep(Block block) noexcept;
   void unmap_oldest(std::size_t limit) noexcept;
+  // Returns the limit of used and kept bytes. Each size may need a block more than at the time of
+  // the most used bytes: a gradient has its layer's size. Without the eighth, a few blocks were
+  // mapped again in each step.
+  std::size_t limit() const noexcept { return std::max(most, most_before) / 8 * 9; }
 
   std::mutex mutex;
   std::array<Block, 1024> kept{};  // the oldest first
@@ -94,7 +98,7 @@ Block Pool::take(const std::size_t bytes) {
     kept_bytes -= block.bytes;
   }
   most = std::max(most, used_bytes + block.bytes);
-  unmap_oldest(std::max(most, most_before) - used_bytes - block.bytes);
+  unmap_oldest(limit() - std::min(limit(), used_bytes + block.bytes));
   if (best == end && (block.begin = map(bytes)) == nullptr) {
     unmap_oldest(0);
     if ((block.begin = map(bytes)) == nullptr) throw std::bad_alloc();
@@ -108,7 +112,7 @@ void Pool::keep(const Block block) noexcept {
   if (num_kept == kept.size()) unmap_oldest(kept_bytes - 1);
   kept[num_kept++] = block;
   kept_bytes += block.bytes;
-  unmap_oldest(std::max(most, most_before) - used_bytes);
+  unmap_oldest(limit() - std::min(limit(), used_bytes));
 }
 
 }  // namespace

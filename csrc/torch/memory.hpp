@@ -18,9 +18,9 @@ struct Block {
 // Returns a block of at least `bytes` that begins at a huge page, or throws std::bad_alloc.
 Block acquire_block(std::size_t bytes);
 
-// Keeps a block for the next acquire_block, on any thread and during process exit, too. Blocks in
-// use and kept blocks are never more than the most in use at once during the last one to two
-// thousand calls of acquire_block.
+// Keeps a block for the next acquire_block, on any thread and during process exit, too. Returns the
+// oldest kept blocks to the system while used and kept bytes exceed 9/8 of the most used at once
+// during the last one to two thousand calls of acquire_block.
 void release_block(Block block) noexcept;
 
 // Returns all kept blocks to the system.

@@ -161,7 +161,7 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     Results of 512 KiB and more are not memory of PyTorch's allocator: they cannot be resized
     (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). Their memory is kept when they
     are freed, and used again for results of about the same size, which saves most page faults of a
-    step. Used and kept memory is never more than the most that was in use at once during the last
+    step. Used and kept memory is at most 9/8 of the most that was in use at once during the last
     one to two thousand such results. `disable` returns kept memory to the system, and so does a
     fork.
 
