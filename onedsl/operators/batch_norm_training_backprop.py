@@ -68,7 +68,20 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
         out: Out | None = None,
         backend: Backend = "auto",
     ) -> BatchNormDeltas[SrcArray]:
-        """Compute the gradients. The arguments are those of `BatchNormTrainingBackward`."""
+        """Compute the gradients.
+
+        Parameters
+        ----------
+        input_forward, output_delta, mean, variance, gamma, out, backend
+            As in `BatchNormTrainingBackward`, by the names above.
+        outputs : {"all", "input_delta"}
+            The outputs to compute.
+
+        Returns
+        -------
+        BatchNormDeltas
+            Its members are the arrays of ``out``, if given.
+        """
         return self._call(
             (input_forward, output_delta, mean, variance, gamma), outputs, out, backend
         )
