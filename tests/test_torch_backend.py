@@ -519,7 +519,7 @@ def test_no_activation_is_copied(memory_format, report):
 
 
 def test_weight_standardization(report, caplog):
-    """Regression: a warning with a traceback, because inductor's view of an input has no strides."""
+    """Regression: a warning with a traceback, because a view of an input has no strides."""
     conv = nn.Conv2d(3, 8, 3)
 
     def function(x):

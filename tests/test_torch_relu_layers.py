@@ -183,8 +183,8 @@ def test_checkpoints_update_statistics_as_pytorchs_layers(place, momentum, with_
         x = norm(x, x) if with_residual else norm(x)
         return x if place == "last" else x * x
 
-    for step in range(4):
-        src = (inputs(2, "f32")[0] + step).requires_grad_()
+    for offset in range(4):
+        src = (inputs(2, "f32")[0] + offset).requires_grad_()
         for norm in layer, exact:
             torch.utils.checkpoint.checkpoint(run, norm, src, use_reentrant=False).sum().backward()
     for ours, theirs in zip(layer.buffers(), exact.buffers(), strict=True):

@@ -14,8 +14,8 @@ import helpers
 import numpy as np
 import pytest
 from ranks import Ranks, caught, on_ranks
-from torch_helpers import DTYPES, WITHOUT_BIAS, dynamo, modes, nn, onedsl_torch, step, torch
 from torch.nn.utils import prune
+from torch_helpers import DTYPES, WITHOUT_BIAS, dynamo, modes, nn, onedsl_torch, step, torch
 
 from onedsl import testing
 
