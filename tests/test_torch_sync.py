@@ -14,7 +14,6 @@ import helpers
 import numpy as np
 import pytest
 from ranks import Ranks, caught, on_ranks
-from torch.nn.utils import prune
 from torch_helpers import DTYPES, WITHOUT_BIAS, dynamo, modes, nn, onedsl_torch, step, torch
 
 from onedsl import testing
@@ -486,6 +485,8 @@ def test_conversion_of_a_layer():
 @dynamo
 def test_conversion_keeps_all_attributes_of_a_layer():
     """Regression: hooks, qconfig and pruning were lost."""
+    from torch.nn.utils import prune
+
     layer, seen = nn.BatchNorm2d(3), []
     layer.qconfig, layer.own = object(), object()
     layer.register_forward_pre_hook(lambda module, inputs: seen.append(module))
