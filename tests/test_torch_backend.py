@@ -545,14 +545,18 @@ def test_weight_standardization(report, caplog):
     assert report()[0].startswith("1 by onedsl")
 
 
-def test_no_gradients(report, x):
-    model = Plain(USES["relu"][0])
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [("relu", "with ReLU"), ("other lower bound", "alone, before aten.clamp_min.default")],
+)
+def test_no_gradients(use, what, report, x):
+    model = Plain(USES[use][0])
     expected = copy.deepcopy(model)
     with torch.no_grad():
         result = torch.compile(model, fullgraph=True, backend="onedsl")(x)
         assert torch.allclose(result, expected(x), atol=1e-5)
     assert torch.allclose(model.norm.running_var, expected.norm.running_var)
-    assert report() == ["1 by onedsl; 1 with ReLU | 0 by inductor"]
+    assert report() == [f"1 by onedsl; 1 {what} | 0 by inductor"]
 
 
 def test_dynamic_shapes(report):
