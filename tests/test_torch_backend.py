@@ -51,6 +51,9 @@ USES = {
     "broadcast addition": (lambda y, x: F.relu(y + x.mean(1, keepdim=True)), None),
     "leaky ReLU": (lambda y, x: F.leaky_relu(y), None),
     "other bounds": (lambda y, x: F.hardtanh(y), None),
+    "bound that is no float32": (lambda y, x: F.hardtanh(y, 0.0, 0.7), RELU),
+    "infinite bound": (lambda y, x: F.hardtanh(y, 0.0, float("inf")), None),
+    "other lower bound": (lambda y, x: y.clamp_min(-1).clamp_max(1), None),
     "bounds 0 and 0": (lambda y, x: y.clamp(0, 0) + x, None),
     "threshold": (lambda y, x: F.threshold(y, 0.5, 0.0), None),
     "narrowed before": (lambda y, x: F.relu(y.bfloat16()).float(), None),
@@ -214,9 +217,11 @@ def test_what_is_fused(name, report, x):
     [
         (lambda y, _: F.hardtanh(y, 0.0, 0.75), RELU),
         (lambda y, _: F.hardtanh(y, 0.0, 0.7), "alone"),  # a bound that is no bfloat16
-        (lambda y, x: F.relu(y.float() + x.float()), "alone"),
+        (lambda y, _: F.hardtanh(y, 0.0, 2.0**-130), "alone"),  # subnormal
+        (lambda y, x: F.relu(y.float() + x.float()), "alone, before aten.add.Tensor"),
+        (lambda y, x: F.relu(y + x.float()), "alone, before aten.add.Tensor"),
     ],
-    ids=["bound", "bound of a wider type", "sum of a wider type"],
+    ids=["bound", "wider bound", "subnormal bound", "sum of a wider type", "wider residual"],
 )
 def test_bfloat16(use, what, report, x):
     check(Plain(use), x, dtype=torch.bfloat16)
@@ -273,7 +278,8 @@ def one_step(src, weight, bias, diff_dst, change):
     v |= {"y": y, "z": z, "diff_dst": diff_dst}
     v |= {name: new(v) for name, new in change.items() if name in v}
     mask = change.get("mask", lambda v: (v["z"] <= 0) | (v["z"] >= v["bound"]))
-    v["masked"] = torch.where(mask(v), 0.0, v["diff_dst"])
+    fill = change.get("fill", lambda v: 0.0)
+    v["masked"] = torch.where(mask(v), fill(v), v["diff_dst"])
     v |= {name: new(v) for name, new in change.get("masked", {}).items()}
     saved = v["weight"], None, None, v["mean"], v["inverse_stddev"]
     return (
@@ -287,6 +293,10 @@ CHANGES = {
     "nothing": {},
     "copies": {name: lambda v, n=name: v[n].clone() for name in ("src", "weight", "mean", "z")},
     "mask of the argument": {"z": lambda v: v["y"]},
+    "logical mask": {"mask": lambda v: (v["z"] <= 0).logical_or(v["z"] >= v["bound"])},
+    "tensor of zero": {"fill": lambda v: torch.full((), 0.0)},
+    "another fill": {"fill": lambda v: 1.0},
+    "tensor of one": {"fill": lambda v: torch.full((), 1.0)},
     "src": {"src": lambda v: v["src"] * 2},
     "bound": {"bound": lambda v: 5.0},
     "mask": {"mask": lambda v: (v["z"] < 0) | (v["z"] >= 6)},
@@ -297,6 +307,7 @@ CHANGES = {
     "no weight": {"weight": lambda v: None},
     "mean": {"mean": lambda v: v["mean"] + 0.1},
     "inverse stddev": {"inverse_stddev": lambda v: v["inverse_stddev"] * 2},
+    "mean twice": {"inverse_stddev": lambda v: v["mean"]},
     "swapped statistics": {"mean": lambda v: v["inverse_stddev"]},
     "gradient of 7 x 7": {"diff_dst": lambda v: v["diff_dst"][0, 0]},
     "gradient of 3 x 1 x 1": {"diff_dst": lambda v: v["diff_dst"][0, :, :1, :1]},
@@ -311,7 +322,7 @@ CHANGES = {
 }
 
 
-SAME = ("nothing", "copies", "mask of the argument")
+SAME = ("nothing", "copies", "mask of the argument", "logical mask", "tensor of zero")
 
 
 @pytest.mark.usefixtures("without_code")
@@ -534,14 +545,18 @@ def test_weight_standardization(report, caplog):
     assert report()[0].startswith("1 by onedsl")
 
 
-def test_no_gradients(report, x):
-    model = Plain(USES["relu"][0])
+@pytest.mark.parametrize(
+    ("use", "what"),
+    [("relu", "with ReLU"), ("other lower bound", "alone, before aten.clamp_min.default")],
+)
+def test_no_gradients(use, what, report, x):
+    model = Plain(USES[use][0])
     expected = copy.deepcopy(model)
     with torch.no_grad():
         result = torch.compile(model, fullgraph=True, backend="onedsl")(x)
         assert torch.allclose(result, expected(x), atol=1e-5)
     assert torch.allclose(model.norm.running_var, expected.norm.running_var)
-    assert report() == ["1 by onedsl; 1 with ReLU | 0 by inductor"]
+    assert report() == [f"1 by onedsl; 1 {what} | 0 by inductor"]
 
 
 def test_dynamic_shapes(report):

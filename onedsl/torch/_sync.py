@@ -295,7 +295,7 @@ class SyncBatchNorm(Layer):
         new: dict[nn.Module, SyncBatchNorm] = {}
         for layer in layers.values():
             new[layer] = cls.__new__(cls)
-            new[layer].__dict__.update(vars(layer), process_group=process_group)
+            new[layer].__dict__.update(layer.__getstate__(), process_group=process_group)
         for name, layer in layers.items():
             if layer is not module:
                 module.set_submodule(name, new[layer])
