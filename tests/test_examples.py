@@ -211,7 +211,7 @@ def example_rows(bench, times, dtype="f32", **changes):
     """Return two rows, by format, with these seconds of onedsl."""
     seconds = [{"onedsl": 9, "onedsl (allocating)": time} for time in times]
     return {
-        f: bench.Row("8x4x4", (8, 4, 4), dtype, f, seconds=s, noise={}, **changes)
+        f: bench.Row("8x4x4", (8, 4, 4), dtype, f, seconds=s, **changes)
         for f, s in zip(bench.FORMATS, seconds, strict=True)
     }
 
