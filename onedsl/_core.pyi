@@ -1,4 +1,4 @@
-"""Stub of the extension (csrc/python). Private: it rejects invalid arguments by returning None."""
+"""Stub of the extension (csrc/python). Private: invalid calls return a Rejection."""
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ class DataType(enum.Enum):
     f32 = 0
     bf16 = 1
     f16 = 2
+    other = 3
 
 class Operation(enum.Enum):
     training_backward = 0
@@ -40,6 +41,15 @@ class _Signature(TypedDict):
     """Inputs of the reduce pass."""
 
 @final
+class Rejection:
+    @property
+    def reason(self) -> str: ...
+    @property
+    def port(self) -> str: ...
+    @property
+    def other(self) -> str: ...
+
+@final
 class Operator:
     def __init__(
         self,
@@ -55,32 +65,46 @@ class Operator:
         name: str,
         input_names: Sequence[str],
         output_names: Sequence[str],
+        optional: Sequence[str],
+        all_or_none: Sequence[str],
         ignored: str,
         result: type[Any],
     ) -> None: ...
-    def run(self, inputs: tuple[object, ...], outputs: object, out: Any, backend: object, /) -> Any:
-        """Return the result, or None if an argument is invalid or the backend is oneDNN."""
-    def reduce(self, inputs: tuple[object, ...], /) -> npt.NDArray[np.float64] | None: ...
+    def run(
+        self,
+        inputs: tuple[object, ...],
+        outputs: object,
+        out: Any,
+        backend: object,
+        first: object = ...,
+        /,
+    ) -> Any:
+        """Return the result, or a Rejection, also if the backend is oneDNN."""
+    def reduce(self, inputs: tuple[object, ...], /) -> Any: ...
     def apply(
         self,
         sums: npt.NDArray[np.float64],
         inputs: tuple[object, ...],
         outputs: object,
         out: Any,
+        first: object = ...,
         /,
     ) -> Any: ...
-    def describe(
-        self, inputs: tuple[object, ...], all_outputs: bool, /
-    ) -> tuple[_DType, tuple[int, ...], tuple[int, ...], _DType, tuple[bool, ...]] | None:
+    def describe(self, inputs: tuple[object, ...], all_outputs: bool, out: Any, /) -> Any:
         """Return dtype, shape, strides in elements, dtype of statistics, and inputs given."""
     def run_graph(
         self,
         graph: CompiledGraph,
+        description: tuple[Any, ...],
         inputs: tuple[object, ...],
         all_outputs: bool,
         out: Any,
+        first: object = ...,
         /,
     ) -> Any: ...
+    def check_shapes(
+        self, inputs: Sequence[tuple[DataType, Sequence[int]] | None], /
+    ) -> Rejection | None: ...
     def kernel_info(
         self,
         *,
@@ -137,7 +161,7 @@ def geometry(
 ) -> tuple[int, int, int] | None: ...
 def graph_partitions(nodes: Sequence[Node], /) -> list[PartitionTuple]: ...
 def import_array(array: object, /) -> Any: ...
-def is_dense(array: object, /) -> bool: ...
+def is_dense(shape: Sequence[int], strides: Sequence[int], item_stride: int, /) -> bool: ...
 def known_native_caps() -> str: ...
 def last_cache_bytes() -> int: ...
 def make_onednn_engine() -> None: ...

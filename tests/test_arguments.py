@@ -16,6 +16,7 @@ from helpers import BACKENDS, EPSILON, backends, formats, read_only, unaligned
 
 import onedsl
 from onedsl import testing
+from onedsl.operators import base as operators_base
 from onedsl.tensors.arrays import may_overlap
 
 SHAPE = (4, 6, 5, 8)
@@ -427,6 +428,22 @@ def test_strided_statistics_are_copied(backend, caplog):
         ["mean", "copied:"],
         ["gamma", "copied:"],
     ]
+
+
+def test_arrays_that_change_during_the_call(monkeypatch):
+    """Regression: oneDNN ran the graph of the larger arrays, beyond the memory of the new ones."""
+    src, diff_dst, *statistics = (a.copy() for a in base())
+    compile_call = operators_base._compile_call
+
+    def compile_and_resize(*arguments):
+        compiled = compile_call(*arguments)
+        for array in (src, diff_dst):
+            array.resize((1, *SHAPE[1:]), refcheck=False)
+        return compiled
+
+    monkeypatch.setattr(operators_base, "_compile_call", compile_and_resize)
+    with pytest.raises(ValueError, match="src must not change during the call"):
+        Op(EPSILON)(src, diff_dst, *statistics, backend="onednn")
 
 
 def test_signatures():

@@ -33,6 +33,8 @@ OPERATOR_OPTIONS = {
     "name": "Name",
     "input_names": ["src", "diff_dst", "mean", "variance", "gamma"],
     "output_names": ["diff_src", "diff_gamma", "diff_beta"],
+    "optional": ["gamma"],
+    "all_or_none": [],
     "ignored": "gamma",
     "result": onedsl.BatchNormGradients,
 }
@@ -47,6 +49,12 @@ OPERATOR = operator()
 
 def run(inputs, op=OPERATOR):
     return op.run(tuple(inputs), "all", None, "native")
+
+
+def reason(inputs, op=OPERATOR):
+    """Return the reason why a call is rejected, and the port."""
+    rejection = run(inputs, op)
+    return rejection.reason, rejection.port
 
 
 def is_rejected(op, shape, strides):
@@ -75,18 +83,22 @@ def test_only_the_gradient_without_relu_has_frozen_statistics():
 def test_broadcast_statistics_must_be_contiguous(port):
     op = operator(statistics=FROZEN, channel_axis=BROADCAST)
     inputs = [X, X, *[np.ones((1, 3), np.float32)] * 3]
-    assert run(inputs, op) is not None
+    assert isinstance(run(inputs, op), tuple)
     inputs[port] = np.ones((1, 6), np.float32)[:, ::2]
-    assert run(inputs, op) is None
+    assert reason(inputs, op) == ("layout", OPERATOR_OPTIONS["input_names"][port])
     inputs[2:] = [inputs[port]] * 3
-    assert run(inputs, op) is None
+    assert reason(inputs, op) == ("layout", "mean")
 
 
 @pytest.mark.parametrize("inputs", [(), (X,), (X, X, S, S), (X, X, S, S, S, S)], ids=len)
 def test_number_of_inputs(inputs):
-    assert run(inputs) is None
-    assert OPERATOR.describe(inputs, True) is None
-    assert OPERATOR.apply(np.ones(7), inputs, "all", None) is None
+    for call in (
+        lambda: run(inputs),
+        lambda: OPERATOR.describe(inputs, True, None),
+        lambda: OPERATOR.apply(np.ones(7), inputs, "all", None),
+    ):
+        with pytest.raises(ValueError, match="wrong number of inputs"):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -114,9 +126,9 @@ def test_operator_rejects_invalid_ranks(ranks):
 
 def test_rank_must_be_within_the_operators_limits():
     op = operator(ranks=(3, 3))
-    assert run((X, X, S, S, S), op) is None
+    assert reason((X, X, S, S, S), op) == ("rank", "src")
     cube = X.reshape(4, 1, 3)
-    assert run((cube, cube, S, S, S), op) is not None
+    assert isinstance(run((cube, cube, S, S, S), op), tuple)
 
 
 BIG = 2**62
@@ -149,9 +161,11 @@ def test_kernel_info_rejects_invalid_shapes(layout):
         assert is_rejected(op, shape, strides)
 
 
-def test_is_dense_of_dense_arrays():
-    assert not any(_core.is_dense(odd) for odd in (None, [1.0], np.ndarray, STRIDED, X[::-1]))
-    assert all(_core.is_dense(array) for array in (X, X.T, S, X[:0]))
+def test_is_dense():
+    for array in (X, X.T, S, X[:0], np.zeros(())):
+        assert _core.is_dense(array.shape, array.strides, array.itemsize)
+    for odd in (STRIDED, X[::-1], np.broadcast_to(S, X.shape)):
+        assert not _core.is_dense(odd.shape, odd.strides, odd.itemsize)
 
 
 def test_reference_count_of_out_with_threads():

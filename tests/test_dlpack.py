@@ -287,6 +287,13 @@ class TestInvalid:
                 tensor.shape[axis] = size
         self.check_rejected(foreign, (TypeError, ValueError))
 
+    @pytest.mark.parametrize("step", [2**61, 2**62, -(2**62)])
+    def test_strides_that_overflow_in_bytes(self, step):
+        """Regression: such a stride became that of adjacent items, and its elements were read."""
+        foreign = Foreign(ZEROS)
+        foreign._managed.tensor.strides[0] = step
+        self.check_rejected(foreign, (TypeError, ValueError))
+
     def test_null_memory_and_a_future_version(self):
         foreign = Foreign(ZEROS)
         foreign._managed.tensor.data = None

@@ -99,6 +99,7 @@ class PortSet {
       return true;
     });
   }
+  constexpr bool empty() const noexcept { return bits_ == 0; }
   constexpr std::uint32_t bits() const noexcept { return bits_; }
 
   friend constexpr PortSet operator&(PortSet a, const PortSet b) noexcept {

@@ -16,10 +16,11 @@ enum class Operation : std::uint8_t {
   relu_training_backward,
 };
 
-enum class DataType : std::uint8_t { f32, bf16, f16 };
+// `other` is any type that no operation supports.
+enum class DataType : std::uint8_t { f32, bf16, f16, other };
 
 constexpr const char* name_of(const DataType type) noexcept {
-  constexpr std::array names = {"f32", "bf16", "f16"};
+  constexpr std::array names = {"f32", "bf16", "f16", "other"};
   return names[static_cast<std::size_t>(type)];
 }
 

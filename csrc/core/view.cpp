@@ -1,9 +1,16 @@
 #include "view.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstdlib>
 
 namespace onedsl {
+namespace {
+
+constexpr std::ptrdiff_t max_axes = 64;
+
+}  // namespace
 
 std::ptrdiff_t View::size() const noexcept {
   std::ptrdiff_t n = 1;
@@ -24,10 +31,9 @@ bool View::is_vector(const std::ptrdiff_t length) const noexcept {
 }
 
 bool View::is_c_contiguous() const noexcept {
-  if (size() == 0) return true;
   std::ptrdiff_t expected = item_stride;
   for (std::ptrdiff_t axis = rank; axis-- > 0;) {
-    if (shape[axis] != 1 && strides[axis] != expected) return false;
+    if (shape[axis] != 1 && strides[axis] != expected) return size() == 0;
     expected *= shape[axis];
   }
   return true;
@@ -37,28 +43,87 @@ bool View::same_shape(const View& other) const noexcept {
   return type == other.type && rank == other.rank && std::equal(shape, shape + rank, other.shape);
 }
 
-bool View::same_layout(const View& other) const noexcept {
-  if (!same_shape(other)) return false;
-  if (size() == 0) return true;
+bool View::same_strides(const View& other) const noexcept {
   for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
-    if (shape[axis] > 1 &&
-        (strides[axis] % item_stride != 0 || other.strides[axis] % other.item_stride != 0 ||
-         strides[axis] / item_stride != other.strides[axis] / other.item_stride)) {
-      return false;
-    }
+    if (shape[axis] <= 1) continue;
+    const bool is_same =
+        item_stride == other.item_stride
+            ? strides[axis] == other.strides[axis]
+            : strides[axis] % item_stride == 0 && other.strides[axis] % other.item_stride == 0 &&
+                  strides[axis] / item_stride == other.strides[axis] / other.item_stride;
+    if (!is_same) return size() == 0;
   }
   return true;
 }
 
-bool View::overlaps(const View& other) const noexcept {
-  return overlap(data, bytes(), other.data, other.bytes());
+std::optional<Memory> View::memory() const noexcept {
+  const auto item = static_cast<std::ptrdiff_t>(size_of(type));
+  const std::ptrdiff_t unit = item_stride == 1 ? item : 1;
+  std::ptrdiff_t before = 0;
+  std::ptrdiff_t after = item;
+  bool overflows = false;
+  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
+    if (shape[axis] == 0) return Memory{};
+    if (shape[axis] == 1) continue;
+    std::ptrdiff_t offset = 0;
+    std::ptrdiff_t& side = strides[axis] < 0 ? before : after;
+    overflows |= __builtin_mul_overflow(strides[axis], unit, &offset);
+    overflows |= __builtin_mul_overflow(offset, shape[axis] - 1, &offset);
+    overflows |= __builtin_add_overflow(side, offset, &side);
+  }
+  if (overflows) return std::nullopt;
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  return Memory{address + static_cast<std::uintptr_t>(before),
+                address + static_cast<std::uintptr_t>(after)};
 }
 
-bool overlap(const void* const a, const std::size_t a_bytes, const void* const b,
-             const std::size_t b_bytes) noexcept {
-  const auto a_begin = reinterpret_cast<std::uintptr_t>(a);
-  const auto b_begin = reinterpret_cast<std::uintptr_t>(b);
-  return a_bytes != 0 && b_bytes != 0 && a_begin < b_begin + b_bytes && b_begin < a_begin + a_bytes;
+namespace {
+
+struct Steps {
+  std::uintptr_t step, count, rest;  // rest: bytes of the axes after this one
+};
+
+// `axes` have descending steps.
+bool touches_from(const std::uintptr_t at, const Steps* const axes, const std::ptrdiff_t count,
+                  const std::size_t item, const Memory& range, int& work) noexcept {
+  if (--work < 0) return true;
+  if (count == 0) return at < range.end && at + item > range.begin;
+  const auto [step, size, rest] = *axes;
+  // Elements in the range begin before its end, and the last one of an index ends after its begin.
+  std::uintptr_t i = at + rest > range.begin ? 0 : (range.begin - at - rest) / step + 1;
+  for (; i < size && at + i * step < range.end; ++i) {
+    if (at + i * step >= range.begin) return true;
+    if (touches_from(at + i * step, axes + 1, count - 1, item, range, work)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool View::touches(const Memory& range) const noexcept {
+  const std::optional<Memory> own = memory();
+  if (!own || rank > max_axes) return true;
+  if (!own->meets(range)) return false;
+  const std::size_t item = size_of(type);
+  const std::ptrdiff_t unit = item_stride == 1 ? static_cast<std::ptrdiff_t>(item) : 1;
+  std::array<Steps, max_axes> axes;
+  std::ptrdiff_t count = 0;
+  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
+    if (shape[axis] == 1 || strides[axis] == 0) continue;
+    axes[static_cast<std::size_t>(count++)] = {
+        static_cast<std::uintptr_t>(std::abs(strides[axis] * unit)),
+        static_cast<std::uintptr_t>(shape[axis]), 0};
+  }
+  std::sort(axes.begin(), axes.begin() + count,
+            [](const Steps& a, const Steps& b) { return a.step > b.step; });
+  std::uintptr_t rest = item;
+  for (std::ptrdiff_t axis = count; axis-- > 0;) {
+    Steps& own_axis = axes[static_cast<std::size_t>(axis)];
+    own_axis.rest = rest;
+    rest += (own_axis.count - 1) * own_axis.step;
+  }
+  int work = 100'000;
+  return touches_from(own->begin, axes.data(), count, item, range, work);
 }
 
 }  // namespace onedsl

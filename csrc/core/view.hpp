@@ -1,33 +1,54 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
 
 #include "types.hpp"
 
 namespace onedsl {
 
-// An array of one of the supported types, of any library. Borrowed: valid as long as the array.
+// The memory of an array: the addresses of its first byte and of the one after its last.
+struct Memory {
+  std::uintptr_t begin = 0, end = 0;
+
+  constexpr bool meets(const Memory& other) const noexcept {
+    return begin < end && other.begin < other.end && begin < other.end && other.begin < end;
+  }
+};
+
+constexpr std::size_t unknown_bytes = std::numeric_limits<std::size_t>::max();
+
+// An array of any library. Borrowed: valid as long as the array.
 struct View {
   DataType type = DataType::f32;
   char* data = nullptr;
   std::ptrdiff_t rank = 0;
   const std::ptrdiff_t* shape = nullptr;
   const std::ptrdiff_t* strides = nullptr;
-  std::ptrdiff_t item_stride = 1;  // of adjacent items: NumPy counts bytes, other libraries items
+  std::ptrdiff_t item_stride = 1;  // of adjacent items: 1, or in NumPy the size of an item
+  std::size_t bytes_from_data = unknown_bytes;  // that may be read
   bool writeable = false;
   bool is_numpy = false;
 
   std::ptrdiff_t size() const noexcept;
   std::size_t bytes() const noexcept;  // of a dense array
   bool is_aligned() const noexcept;    // to its items; empty arrays are, as in NumPy
+  // Return nullopt for memory that cannot exist, because offsets overflow.
+  std::optional<Memory> memory() const noexcept;
+  // Return whether memory after `data` is readable as far as known.
+  bool holds(const Memory& range) const noexcept {
+    return range.begin == range.end ||
+           range.end - reinterpret_cast<std::uintptr_t>(data) <= bytes_from_data;
+  }
   bool is_vector(std::ptrdiff_t length) const noexcept;  // one axis, no gaps
   bool is_c_contiguous() const noexcept;
-  bool same_shape(const View& other) const noexcept;   // and type
-  bool same_layout(const View& other) const noexcept;  // type, shape and strides
-  bool overlaps(const View& other) const noexcept;     // for dense arrays only
+  bool same_shape(const View& other) const noexcept;    // and type
+  bool same_strides(const View& other) const noexcept;  // of arrays of the same shape
+  // Return whether an element is in a range. True if this is too hard to decide: in general it is
+  // NP-hard, so the work is bounded.
+  bool touches(const Memory& range) const noexcept;
 };
-
-// Return whether two ranges of bytes overlap. Empty ones overlap nothing.
-bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) noexcept;
 
 }  // namespace onedsl

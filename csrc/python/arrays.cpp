@@ -2,6 +2,7 @@
 
 #include <pybind11/gil_safe_call_once.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <vector>
@@ -33,29 +34,32 @@ const Types& types() {
 }
 
 std::optional<View> view_of_numpy(const py::array& array) {
-  const Types& known = types();
+  const auto& known = types().dtypes;
   const py::dtype dtype = array.dtype();
-  for (std::size_t i = 0; i < known.dtypes.size(); ++i) {
-    if (!dtype.is(known.dtypes[i])) continue;
-    View result;
-    result.type = static_cast<DataType>(i);
-    result.data = static_cast<char*>(const_cast<void*>(array.data()));
-    result.rank = array.ndim();
-    result.shape = array.shape();
-    result.strides = array.strides();
-    result.item_stride = array.itemsize();
-    result.writeable = array.writeable();
-    result.is_numpy = true;
-    return result;
+  const auto* const found =
+      std::find_if(known.begin(), known.end(), [&](const py::dtype& own) { return dtype.is(own); });
+  if (found == known.end()) {
+    const bool is_spelled_otherwise = std::any_of(
+        known.begin(), known.end(), [&](const py::dtype& own) { return dtype.num() == own.num(); });
+    if (is_spelled_otherwise || dtype.byteorder() == '>') return std::nullopt;
   }
-  return std::nullopt;
+  View result;
+  result.type = static_cast<DataType>(found - known.begin());
+  result.data = static_cast<char*>(const_cast<void*>(array.data()));
+  result.rank = array.ndim();
+  result.shape = array.shape();
+  result.strides = array.strides();
+  result.item_stride = array.itemsize();
+  result.writeable = array.writeable();
+  result.is_numpy = true;
+  return result;
 }
 
 const py::dtype& dtype_of(const DataType type) {
   return types().dtypes[static_cast<std::size_t>(type)];
 }
 
-// Strides of axes of extent 1 are arbitrary and may overflow in bytes.
+// Strides that are not used, of axes of extent 1 and of empty arrays, may overflow in bytes.
 std::vector<py::ssize_t> byte_strides(const View& v) {
   const auto item = static_cast<py::ssize_t>(size_of(v.type));
   std::vector<py::ssize_t> strides(static_cast<std::size_t>(v.rank), item);
@@ -72,9 +76,7 @@ std::optional<View> view(const py::handle object) {
   const bool is_ndarray =
       reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == types().ndarray.ptr();
   if (!is_ndarray && py::isinstance<py::array>(object)) return std::nullopt;
-  std::optional<View> result =
-      is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object)) : borrow(object);
-  return result && result->is_aligned() ? result : std::nullopt;
+  return is_ndarray ? view_of_numpy(py::reinterpret_borrow<py::array>(object)) : borrow(object);
 }
 
 py::array array_over(const View& v, const py::handle owner) {
@@ -84,10 +86,14 @@ py::array array_over(const View& v, const py::handle owner) {
   return array;
 }
 
-py::array empty_like(const View& like) {
-  return py::array(dtype_of(like.type),
-                   std::vector<py::ssize_t>(like.shape, like.shape + like.rank),
-                   byte_strides(like));
+py::array empty_like(const View& like, const bool at_cache_line) {
+  std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
+  if (!at_cache_line) return {dtype_of(like.type), std::move(shape), byte_strides(like)};
+  constexpr std::size_t line = 64;
+  py::array_t<char> memory(static_cast<py::ssize_t>(like.bytes() + line));
+  char* const begin = memory.mutable_data();
+  const std::size_t skipped = (line - reinterpret_cast<std::uintptr_t>(begin) % line) % line;
+  return {dtype_of(like.type), std::move(shape), byte_strides(like), begin + skipped, memory};
 }
 
 }  // namespace onedsl

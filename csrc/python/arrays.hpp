@@ -9,14 +9,15 @@
 // Views of arrays. Nothing here is specific to batch normalization.
 namespace onedsl {
 
-// Returns a view of an aligned numpy.ndarray in native byte order (not of a subclass), or of a
-// tensor that can be borrowed; nullopt for anything else.
+// Returns a view of a numpy.ndarray in native byte order (not of a subclass), or of a tensor that
+// can be borrowed; nullopt for anything else.
 std::optional<View> view(pybind11::handle object);
 
 // Returns a NumPy array of the same memory, which keeps `owner` alive.
 pybind11::array array_over(const View& v, pybind11::handle owner);
 
-// Returns an uninitialized array with the shape and strides of `like`, which must be dense.
-pybind11::array empty_like(const View& like);
+// Returns an uninitialized array with the shape and strides of `like`, which must be dense. It may
+// begin at a cache line, as JAX requires of memory that it does not copy.
+pybind11::array empty_like(const View& like, bool at_cache_line);
 
 }  // namespace onedsl

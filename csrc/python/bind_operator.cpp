@@ -61,6 +61,13 @@ View view_of(const DataType type, const Sizes& shape, const Sizes& strides) {
   return result;
 }
 
+// Returns whether memory has neither gaps nor elements that overlap.
+bool is_dense(const Sizes& shape, const Sizes& strides, const py::ssize_t item_stride) {
+  View tensor = view_of(DataType::f16, shape, strides);
+  tensor.item_stride = item_stride;
+  return dense_geometry(tensor, {}).has_value();
+}
+
 // Returns nullopt for a tensor that is not dense.
 std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
     const Sizes& shape, const Sizes& strides, const py::ssize_t channel_axis) {
@@ -110,7 +117,12 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
 
 void bind_operator(py::module_& module) {
   module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
-  module.def("is_dense", &is_dense, py::arg("array"), py::pos_only());
+  module.def("is_dense", &is_dense, py::arg("shape"), py::arg("strides"), py::arg("item_stride"),
+             py::pos_only());
+  py::class_<NamedRejection>(module, "Rejection", py::is_final())
+      .def_readonly("reason", &NamedRejection::reason)
+      .def_readonly("port", &NamedRejection::port)
+      .def_readonly("other", &NamedRejection::other);
 
   module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"), py::arg("channel_axis"),
              py::pos_only());
@@ -120,35 +132,47 @@ void bind_operator(py::module_& module) {
                        const std::optional<py::ssize_t> channel_axis, std::vector<TypePair> types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
-                       std::vector<std::string> outputs, const std::string& ignored,
+                       std::vector<std::string> outputs, const std::vector<std::string>& optional,
+                       const std::vector<std::string>& together, const std::string& ignored,
                        const py::type& result) {
+             const Signature& signature = signature_of(operation);
              OpSchema schema{{operation, {epsilon, momentum, clip}, statistics},
-                             channel_axis,
-                             std::move(types),
-                             ranks,
+                             CallRules::of(signature),
                              {std::move(name), std::move(inputs), std::move(outputs)},
-                             std::nullopt,
                              result};
+             schema.rules.types = std::move(types);
+             schema.rules.ranks = ranks;
+             schema.rules.channel_axis = channel_axis;
+             schema.rules.optional = schema.rules.together = InputSet();
              std::size_t next = 0;
-             signature_of(operation).inputs.for_each([&](const Input port) {
-               if (schema.names.inputs.at(next++) == ignored) schema.ignored = port;
+             signature.inputs.for_each([&](const Input port) {
+               const std::string& own = schema.names.inputs.at(next++);
+               if (own == ignored) schema.rules.ignored = port;
+               const auto is_in = [&](const std::vector<std::string>& some) {
+                 return std::find(some.begin(), some.end(), own) != some.end();
+               };
+               if (is_in(optional)) schema.rules.optional.add(port);
+               if (is_in(together)) schema.rules.together.add(port);
              });
              return Operator(std::move(schema));
            }),
            py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
            py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
-           py::arg("name"), py::arg("input_names"), py::arg("output_names"), py::arg("ignored"),
-           py::arg("result"))
+           py::arg("name"), py::arg("input_names"), py::arg("output_names"), py::arg("optional"),
+           py::arg("all_or_none"), py::arg("ignored"), py::arg("result"))
       .def("run", &Operator::run, py::arg("inputs"), py::arg("outputs"), py::arg("out").none(true),
-           py::arg("backend"), py::pos_only())
+           py::arg("backend"), py::arg("first") = py::none(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
       .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
-           py::arg("outputs"), py::arg("out").none(true), py::pos_only())
-      .def("describe", &Operator::describe, py::arg("inputs"), py::arg("all_outputs").noconvert(),
+           py::arg("outputs"), py::arg("out").none(true), py::arg("first") = py::none(),
            py::pos_only())
-      .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("inputs"),
-           py::arg("all_outputs").noconvert(), py::arg("out").none(true), py::pos_only())
+      .def("describe", &Operator::describe, py::arg("inputs"), py::arg("all_outputs").noconvert(),
+           py::arg("out").none(true), py::pos_only())
+      .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("description"),
+           py::arg("inputs"), py::arg("all_outputs").noconvert(), py::arg("out").none(true),
+           py::arg("first") = py::none(), py::pos_only())
+      .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
       .def("kernel_info", &kernel_info, py::kw_only(), py::arg("data"), py::arg("shape"),
            py::arg("strides"), py::arg("statistics"));
 }

@@ -17,21 +17,22 @@ bool equals(const py::handle value, const char* const text) {
   return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), text) == 0;
 }
 
+// Returns the position of a port in a set.
 template <class Port>
-bool fits(const Port port, const View& v, const Call& call) {
-  return is_tensor(port) ? v.same_layout(call.src())
-                         : v.is_c_contiguous() && v.same_layout(call.mean());
+std::size_t position(const PortSet<Port> ports, const Port port) {
+  std::size_t before = 0;
+  ports.all_of([&](const Port other) {
+    before += other != port ? 1 : 0;
+    return other != port;
+  });
+  return before;
 }
 
 }  // namespace
 
-bool is_dense(const py::handle array) {
-  const std::optional<View> v = view(array);
-  return v && dense_geometry(*v, {});
-}
-
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
-  if (schema_.ranks.first < 1 || schema_.ranks.second > max_rank) {
+  const auto [least_rank, most_rank] = schema_.rules.ranks;
+  if (least_rank < 1 || most_rank > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
   }
   if (schema_.config.statistics == Statistics::frozen &&
@@ -57,102 +58,76 @@ std::optional<OutputSet> Operator::parse_outputs(const py::handle option) const 
   return std::nullopt;
 }
 
-// Returns nullopt if mean does not fit src. mean may be null unless the statistics are broadcast.
-std::optional<ChannelAxes> Operator::channel_axes(const View& src, const View* const mean) const {
-  if (src.rank < schema_.ranks.first || src.rank > schema_.ranks.second) return std::nullopt;
-  if (schema_.channel_axis) {
-    const py::ssize_t axis = *schema_.channel_axis + (*schema_.channel_axis < 0 ? src.rank : 0);
-    if (axis < 0 || axis >= src.rank) return std::nullopt;
-    if (mean != nullptr && !mean->is_vector(src.shape[axis])) return std::nullopt;
-    return ChannelAxes{1} << axis;
-  }
-  if (mean == nullptr || mean->rank != src.rank) return std::nullopt;
-  ChannelAxes axes = 0;
-  for (py::ssize_t axis = 0; axis < src.rank; ++axis) {
-    if (mean->shape[axis] != src.shape[axis] && mean->shape[axis] != 1) return std::nullopt;
-    if (mean->shape[axis] != 1) axes |= ChannelAxes{1} << axis;
-  }
-  return axes;
-}
-
-std::optional<Geometry> Operator::geometry_of(const View& src, const View* const mean) const {
-  const auto fits = [&](const TypePair& row) {
-    return row.first == src.type && (mean == nullptr || row.second == mean->type);
+py::object Operator::rejected(const Rejection& rejection) const {
+  const auto name = [&](const AnyPort port) {
+    const auto& [op, inputs, outputs] = schema_.names;
+    if (port.kind == AnyPort::none) return std::string();
+    if (port.kind == AnyPort::input) {
+      return inputs.at(position(signature().inputs, static_cast<Input>(port.index)));
+    }
+    return "out." + outputs.at(position(signature().outputs, static_cast<Output>(port.index)));
   };
-  const auto& types = schema_.types;
-  if (std::none_of(types.begin(), types.end(), fits)) return std::nullopt;
-  const std::optional<ChannelAxes> axes = channel_axes(src, mean);
-  return axes ? dense_geometry(src, *axes) : std::nullopt;
+  return py::cast(
+      NamedRejection{name_of(rejection.reason), name(rejection.port), name(rejection.other)});
 }
 
-bool Operator::check(Call& call, const py::tuple& inputs, const InputSet expected,
-                     const OutputSet outputs, const py::object& out) const {
-  if (inputs.size() != expected.count()) return false;
+std::optional<Rejection> Operator::check(Call& call, const py::tuple& inputs,
+                                         const InputSet expected,
+                                         const std::optional<OutputSet> outputs,
+                                         const py::object& out) const {
+  if (inputs.size() != expected.count()) {
+    throw std::invalid_argument("onedsl._core.Operator: wrong number of inputs");
+  }
+  if (!outputs) return Rejection{Reason::option};
   call.first = PyTuple_GET_ITEM(inputs.ptr(), 0);
   call.results = out;
-  call.outputs = outputs;
+  std::optional<Rejection> rejection;
   py::ssize_t next = 0;
   const bool usable = expected.all_of([&](const Input port) {
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
-    if (object.is_none() && signature().optional.has(port)) return true;
+    if (object.is_none() && schema_.rules.optional.has(port)) return true;
     call.in[port] = view(object);
-    if (call.in[port]) call.given.add(port);
-    return call.in[port].has_value();
+    if (!call.in[port]) rejection = Rejection{Reason::not_an_array, port};
+    return !rejection;
   });
-  const InputSet together = call.given & signature().all_or_none;
-  if (!usable || !(together == InputSet() || together == signature().all_or_none)) return false;
-  const bool computes_all = outputs == signature().outputs;
-  if (!computes_all && schema_.ignored && call.given.has(*schema_.ignored)) return false;
-  const std::optional<View>& mean = call.in[Input::mean];
-  const std::optional<Geometry> geometry = geometry_of(call.src(), mean ? &*mean : nullptr);
-  if (!geometry) return false;
-  call.geometry = *geometry;
-  return call.given.all_of([&](const Input port) { return fits(port, *call.in[port], call); }) &&
-         (out.is_none() || check_outputs(call));
-}
-
-bool Operator::check_outputs(Call& call) const {
-  PyObject* const out = call.results.ptr();
-  if (!PyTuple_Check(out) ||
-      static_cast<std::size_t>(PyTuple_GET_SIZE(out)) != signature().outputs.count()) {
-    return false;
+  if (!usable) return rejection;
+  call.outputs_given = !out.is_none();
+  if (call.outputs_given) {
+    next = 0;
+    call.outputs_match =
+        PyTuple_Check(out.ptr()) &&
+        static_cast<std::size_t>(PyTuple_GET_SIZE(out.ptr())) == signature().outputs.count() &&
+        signature().outputs.all_of([&](const Output port) {
+          const py::handle object(PyTuple_GET_ITEM(out.ptr(), next++));
+          if (!outputs->has(port)) return object.is_none();
+          call.out[port] = view(object);
+          // The fast way to borrow memory does not show whether it may be written.
+          return call.out[port] && (call.out[port]->writeable || call.out[port]->is_numpy);
+        });
   }
-  py::ssize_t next = 0;
-  return signature().outputs.all_of([&](const Output port) {
-    const py::handle object(PyTuple_GET_ITEM(out, next++));
-    if (!call.outputs.has(port)) return object.is_none();
-    const std::optional<View> v = view(object);
-    if (!v || !v->writeable || !fits(port, *v, call)) return false;
-    const bool is_separate = call.outputs.all_of(
-        [&](const Output other) { return !call.out[other] || !v->overlaps(*call.out[other]); });
-    call.out[port] = v;
-    return is_separate && call.given.all_of([&](const Input input) {
-      const View& other = *call.in[input];
-      const bool may_be_same =
-          port == signature().in_place_output && input == signature().in_place_input;
-      return (may_be_same && v->data == other.data) || !v->overlaps(other);
-    });
-  });
+  static_cast<OpConfig&>(call.problem) = schema_.config;
+  return onedsl::check(schema_.rules, expected, *outputs, call, call.problem);
 }
 
 template <class Run>
 py::object Operator::execute(const Call& call, const Sums& sums, const Run& run) const {
   Ports ports;
   ports.sums = sums;
-  call.given.for_each([&](const Input port) { ports.in[port] = call.in[port]->data; });
+  call.problem.inputs.for_each([&](const Input port) { ports.in[port] = call.in[port]->data; });
   const bool allocates = call.results.is_none();
+  const bool is_exported = !call.src().is_numpy || call.is_converted;
   ports.outputs_given = !allocates;
   py::tuple results(allocates ? signature().outputs.count() : 0);
   std::size_t next = 0;
   signature().outputs.for_each([&](const Output port) {
-    const bool is_computed = call.outputs.has(port);
+    const bool is_computed = call.problem.outputs.has(port);
     if (!allocates) {
       if (is_computed) ports.out[port] = call.out[port]->data;
       return;
     }
     py::object result = py::none();
     if (is_computed) {
-      py::array array = empty_like(is_tensor(port) ? call.src() : call.mean());
+      py::array array = empty_like(is_tensor(port) ? call.src() : call.mean(), call.is_converted);
       ports.out[port] = array.mutable_data();
       result = std::move(array);
     }
@@ -164,14 +139,14 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
     const ReleasedGil released;
     run(ports);
   }
-  if (allocates && !call.src().is_numpy) {
+  if (allocates && is_exported) {
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (!results[i].is_none()) results[i] = export_array(results[i], call.first);
     }
   }
   if (!allocates) {
     const bool all_numpy =
-        call.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
+        call.problem.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
     if (!all_numpy) mark_written(py::reinterpret_borrow<py::sequence>(call.results));
     results = py::reinterpret_borrow<py::tuple>(call.results);
   }
@@ -183,49 +158,53 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
   return py::reinterpret_steal<py::object>(made);
 }
 
-py::object Operator::execute(const Call& call, const Pass pass, const Sums& sums) const {
-  const std::optional<View>& mean = call.in[Input::mean];
-  Problem problem{schema_.config, call.geometry, call.src().type, mean ? mean->type : DataType::f32,
-                  call.given,     call.outputs};
-  problem.pass = pass;
+py::object Operator::execute(Call& call, const Pass pass, const Sums& sums) const {
+  call.problem.pass = pass;
   return execute(call, sums, [&](const Ports& ports) {
-    native::execute(problem, max_threads(), ports, schema_.names);
+    native::execute(call.problem, max_threads(), ports, schema_.names);
   });
 }
 
 py::object Operator::run(const py::tuple& inputs, const py::object& outputs, const py::object& out,
-                         const py::object& backend) const {
-  if (!equals(backend, "auto") && !equals(backend, "native")) return py::none();
-  const std::optional<OutputSet> computed = parse_outputs(outputs);
+                         const py::object& backend, const py::handle first) const {
+  if (!equals(backend, "auto") && !equals(backend, "native")) return rejected({Reason::option});
   Call call;
-  if (!computed || !check(call, inputs, signature().inputs, *computed, out)) return py::none();
+  if (const auto found = check(call, inputs, signature().inputs, parse_outputs(outputs), out)) {
+    return rejected(*found);
+  }
+  call.use_first(first);
   return execute(call, Pass::both, {});
 }
 
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
-                           const py::object& outputs, const py::object& out) const {
-  const std::optional<OutputSet> computed = parse_outputs(outputs);
+                           const py::object& outputs, const py::object& out,
+                           const py::handle first) const {
   Call call;
-  if (!computed || !check(call, inputs, signature().inputs, *computed, out)) return py::none();
-  const auto part = static_cast<double>(call.geometry.per_channel());
-  const std::ptrdiff_t channels = call.geometry.channels;
-  if (sums.ndim() != 1 || sums.size() != 1 + 2 * channels || !(sums.data()[0] >= part)) {
-    return py::none();
+  if (const auto found = check(call, inputs, signature().inputs, parse_outputs(outputs), out)) {
+    return rejected(*found);
   }
+  const auto part = static_cast<double>(call.problem.geometry.per_channel());
+  const std::ptrdiff_t channels = call.problem.geometry.channels;
+  if (sums.ndim() != 1 || sums.size() != 1 + 2 * channels) {
+    return rejected({Reason::sums_channels, Input::src});
+  }
+  if (!(sums.data()[0] >= part)) return rejected({Reason::sums_count, Input::src});
+  call.use_first(first);
   return execute(call, Pass::apply, sums_in(const_cast<double*>(sums.data()), channels));
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
   Call call;
-  if (!check(call, inputs, signature().reduce_inputs, {}, py::none())) return py::none();
-  DoubleVector vector(1 + 2 * call.geometry.channels);
-  execute(call, Pass::reduce, sums_in(vector.mutable_data(), call.geometry.channels));
+  if (const auto found = check(call, inputs, signature().reduce_inputs, OutputSet(), py::none())) {
+    return rejected(*found);
+  }
+  const std::ptrdiff_t channels = call.problem.geometry.channels;
+  DoubleVector vector(1 + 2 * channels);
+  execute(call, Pass::reduce, sums_in(vector.mutable_data(), channels));
   return std::move(vector);
 }
 
-py::object Operator::describe(const py::tuple& inputs, const bool all_outputs) const {
-  Call call;
-  if (!check(call, inputs, signature().inputs, outputs(all_outputs), py::none())) return py::none();
+py::tuple Operator::description_of(const Call& call) const {
   const View& src = call.src();
   py::tuple shape(src.rank);
   py::tuple strides(src.rank);
@@ -236,29 +215,67 @@ py::object Operator::describe(const py::tuple& inputs, const bool all_outputs) c
     strides[index] = src.shape[axis] > 1 ? src.strides[axis] / src.item_stride : 1;
   }
   py::list given;
-  signature().inputs.for_each([&](const Input port) { given.append(call.given.has(port)); });
+  signature().inputs.for_each(
+      [&](const Input port) { given.append(call.problem.inputs.has(port)); });
   return py::make_tuple(name_of(src.type), shape, strides, name_of(call.mean().type),
                         py::tuple(given));
 }
 
-py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& inputs,
-                               const bool all_outputs, const py::object& out) const {
+py::object Operator::describe(const py::tuple& inputs, const bool all_outputs,
+                              const py::object& out) const {
   Call call;
-  if (!check(call, inputs, signature().inputs, outputs(all_outputs), out)) return py::none();
+  if (const auto found = check(call, inputs, signature().inputs, outputs(all_outputs), out)) {
+    return rejected(*found);
+  }
+  return description_of(call);
+}
+
+py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& description,
+                               const py::tuple& inputs, const bool all_outputs,
+                               const py::object& out, const py::handle first) const {
+  Call call;
+  if (const auto found = check(call, inputs, signature().inputs, outputs(all_outputs), out)) {
+    return rejected(*found);
+  }
+  // Another thread may have changed an array since the graph was compiled for it.
+  if (!description_of(call).equal(description)) return rejected({Reason::graph, Input::src});
+  call.use_first(first);
   return execute(call, {}, [&](const Ports& ports) {
     std::vector<const void*> in;
     std::vector<void*> results;
-    call.given.for_each([&](const Input port) { in.push_back(ports.in[port]); });
-    call.outputs.for_each([&](const Output port) { results.push_back(ports.out[port]); });
+    call.problem.inputs.for_each([&](const Input port) { in.push_back(ports.in[port]); });
+    call.problem.outputs.for_each([&](const Output port) { results.push_back(ports.out[port]); });
     graph.execute(in, results);
   });
 }
 
+py::object Operator::check_shapes(const std::vector<std::optional<ArrayInfo>>& inputs) const {
+  Arrays arrays;
+  PerPort<Input, std::vector<std::ptrdiff_t>> strides;
+  std::size_t next = 0;
+  signature().inputs.for_each([&](const Input port) {
+    const std::optional<ArrayInfo>& info = inputs.at(next++);
+    if (!info) return;
+    const auto& [type, shape] = *info;
+    const auto rank = static_cast<std::ptrdiff_t>(shape.size());
+    strides[port] = c_strides(rank, shape.data());
+    arrays.in[port] = View{type, nullptr, rank, shape.data(), strides[port].data()};
+  });
+  Problem problem{schema_.config, {}, {}, {}, {}, {}};
+  const auto found =
+      onedsl::check(schema_.rules, signature().inputs, signature().outputs, arrays, problem);
+  return found ? rejected(*found) : py::none();
+}
+
 std::optional<Problem> Operator::problem(const View& src, const DataType statistics) const {
-  const std::optional<Geometry> geometry = geometry_of(src, nullptr);
-  if (!geometry) return std::nullopt;
-  return Problem{schema_.config, *geometry,          src.type,
-                 statistics,     signature().inputs, signature().outputs};
+  Arrays arrays;
+  arrays.in[Input::src] = src;
+  Problem problem{schema_.config, {}, {}, {}, {}, {}};
+  if (onedsl::check(schema_.rules, InputSet(Input::src), {}, arrays, problem)) return std::nullopt;
+  problem.statistics_type = statistics;
+  problem.inputs = signature().inputs;
+  problem.outputs = signature().outputs;
+  return problem;
 }
 
 }  // namespace onedsl

@@ -78,7 +78,7 @@ std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   v.strides = reinterpret_cast<const py::ssize_t*>(tensor.strides);
   v.item_stride = 1;
   v.writeable = writeable;
-  return v;
+  return v.memory() ? std::make_optional(v) : std::nullopt;
 }
 
 // Calls code of another library. Returns nullopt if it raises; KeyboardInterrupt and the like

@@ -39,6 +39,7 @@ void bind_types(py::module_& module) {
       .value("f32", DataType::f32)
       .value("bf16", DataType::bf16)
       .value("f16", DataType::f16)
+      .value("other", DataType::other)
       .finalize();
   py::native_enum<Operation> operations(module, "Operation", "enum.Enum");
   for (std::size_t i = 0; i < signatures::all.size(); ++i) {

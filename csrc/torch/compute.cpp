@@ -91,7 +91,7 @@ InLayoutOfSource in_layout_of(const Source& source, const Tensor& tensor) {
   if (!v.same_shape(source.view)) {
     throw Unsupported("tensors whose shape or dtype is not the input's");
   }
-  if (v.is_aligned() && v.same_layout(source.view)) return {v.data, nullptr};
+  if (v.is_aligned() && v.same_strides(source.view)) return {v.data, nullptr};
   OwnedTensor copy = empty_like(source.view);
   check(api->copy(copy.get(), &tensor, 0));
   const void* const data = memory_of<void>(*copy);

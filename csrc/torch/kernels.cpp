@@ -88,7 +88,11 @@ void check_running(const Source& source, const Affine& affine, const float* cons
   const std::size_t bytes = static_cast<std::size_t>(source.geometry.channels) * sizeof(float);
   const auto check = [&](const float* const updated, const void* const other,
                          const std::size_t other_bytes) {
-    if (updated != nullptr && other != nullptr && overlap(updated, bytes, other, other_bytes)) {
+    if (updated != nullptr && other != nullptr &&
+        Memory{reinterpret_cast<std::uintptr_t>(updated),
+               reinterpret_cast<std::uintptr_t>(updated) + bytes}
+            .meets({reinterpret_cast<std::uintptr_t>(other),
+                    reinterpret_cast<std::uintptr_t>(other) + other_bytes})) {
       throw Unsupported("running statistics that share memory with another argument");
     }
   };

@@ -191,7 +191,7 @@ def batch_norm(
     ...     return dst, jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, running, new)
     """
     attributes = parse_attributes(epsilon, data_format, "batch")
-    others = check(TRAINING_LAYER, attributes.data_format, src, gamma, beta)
+    others = check(TRAINING_LAYER, attributes.data_format, src, None, None, gamma, beta)[2:]
     dst, mean, variance = _rules.batch_norm(attributes, src, *others)
     return dst, mean, variance
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,24 +11,22 @@ import jax
 import numpy as np
 
 from .. import _core
-from ..operators import attributes, validation
+from ..operators import attributes
+from ..operators.base import ChannelOperator
+from ..operators.batch_norm_forward_training import SCHEMA as FORWARD_SCHEMA
 from ..operators.batch_norm_training_backward import SCHEMA
 from ..operators.schema import OpSchema
+from ..operators.validation import ArrayInfo
 from ..tensors.arrays import reject_masked
 from ..tensors.dtypes import dtype_name
-from ..tensors.ports import Port
 from ..tensors.spec import DataFormat, parse_data_format
 
-_SRC = Port("src", "tensor")
-_GAMMA = Port("gamma", "statistic", optional=True)
-_BETA = Port("beta", "statistic", optional=True)
-
 # The layers are not operators of the core; these schemas only describe their arguments.
-FROZEN_LAYER = dataclasses.replace(
-    SCHEMA, inputs=(_SRC, Port("mean", "statistic"), Port("variance", "statistic"), _GAMMA, _BETA)
-)
+FROZEN_LAYER = dataclasses.replace(FORWARD_SCHEMA, all_or_none=())
 TRAINING_LAYER = dataclasses.replace(
-    SCHEMA, inputs=(_SRC, _GAMMA, _BETA), types=dict.fromkeys(SCHEMA.types, ("f32",))
+    FROZEN_LAYER,
+    inputs=tuple(dataclasses.replace(p, optional=p.name != "src") for p in FORWARD_SCHEMA.inputs),
+    types=dict.fromkeys(SCHEMA.types, ("f32",)),
 )
 
 
@@ -64,7 +63,7 @@ def check(
     `others` are the inputs after src, in the schema's order. Return them, with 16-bit gamma and
     beta converted to f32 where the statistics are f32.
     """
-    infos: list[validation.ArrayInfo | None] = [array_info("src", src)]
+    infos: list[ArrayInfo | None] = [array_info("src", src)]
     statistics_dtype, checked = "f32", []
     for port, given in zip(schema.inputs[1:], others, strict=True):
         value = given
@@ -75,11 +74,19 @@ def check(
             info, value = dataclasses.replace(info, dtype="f32"), value.astype(np.float32)
         infos.append(info)
         checked.append(value)
-    validation.check_inputs(schema, data_format.channel_axis, infos)
+    known = {size for info in infos if info for size in info.shape if type(size) is int}
+    unknown = (number for number in itertools.count(2) if number not in known)
+    sizes: dict[object, int] = {}  # numbers for symbolic sizes, which differ from all others
+
+    def concrete(size: Any) -> int:
+        return size if type(size) is int else sizes.setdefault(size, next(unknown))
+
+    operator: ChannelOperator[Any] = ChannelOperator(schema, epsilon=1.0, data_format=data_format)
+    operator._check_shapes(infos, size_of=concrete)
     return tuple(checked)
 
 
-def array_info(name: str, value: object) -> validation.ArrayInfo:
+def array_info(name: str, value: object) -> ArrayInfo:
     """Return the shape and dtype of an array or a tracer, or raise if onedsl cannot use it."""
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         if value.is_deleted():
@@ -93,4 +100,4 @@ def array_info(name: str, value: object) -> validation.ArrayInfo:
     elif not isinstance(value, jax.Array | np.ndarray):
         raise TypeError(f"{name} must be a JAX or NumPy array, got {type(value).__name__}")
     reject_masked(name, value)
-    return validation.ArrayInfo(value.shape, dtype_name(value.dtype, name))
+    return ArrayInfo(value.shape, dtype_name(value.dtype, name))

@@ -10,7 +10,6 @@ from ..graph import Graph, GraphOp, LogicalTensor
 from ..runtime.errors import UnsupportedError
 from ..tensors.ports import Port, signature
 from ..tensors.spec import TensorSpec
-from .validation import check_spec
 
 if TYPE_CHECKING:
     from .base import ChannelOperator
@@ -34,7 +33,7 @@ def graph_of(
     `given` has an item for each input of the schema: whether the call passes it.
     """
     schema = operator._schema
-    statistics = check_spec(schema, spec, stats_dtype)
+    statistics = operator._check_spec(spec, stats_dtype)
     statistic = TensorSpec((spec.shape[operator.data_format.channel_axis],), statistics)
     ports = signature(schema.operation)
     passed = [port for port, passed in zip(ports.inputs, given, strict=True) if passed]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import functools
-import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
 from .. import _core
+from .._core import Rejection
 from ..graph import Graph
 from ..graph.compiled_graph import compile_graph, keep_results, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
-from ..tensors.arrays import Array, aligned_like, as_numpy, is_contiguous, same_layout
-from ..tensors.dtypes import CORE, DTypeName
+from ..tensors.arrays import as_numpy
+from ..tensors.dtypes import CORE, DTypeName, dtype_name
 from ..tensors.ports import signature
 from ..tensors.spec import DataFormat, TensorSpec
 from . import validation
@@ -25,17 +23,18 @@ from ._graph_of import graph_of
 from .attributes import PARSERS, parse_backend
 from .schema import OpSchema
 from .totals import BatchNormSums, BatchNormTotals
-
-_log = logging.getLogger("onedsl")
+from .validation import ArrayInfo
 
 Result = TypeVar("Result", bound=tuple[Any, ...])
-Value = TypeVar("Value")
 
 Arrays = tuple[Any, ...]
 """One array per port, or None."""
 
-Run = Callable[[Arrays, Arrays | None], Arrays | None]
-"""A call of the core with inputs and ``out``. Returns None if the core rejects an argument."""
+Run = Callable[[Arrays, Any, object], Any]
+"""A call of the core with inputs, ``out`` and the caller's first input.
+
+It returns the results or a `_core.Rejection`.
+"""
 
 
 class Operator(Generic[Result]):
@@ -62,6 +61,8 @@ class Operator(Generic[Result]):
             name=type(self).__name__.removeprefix("_"),
             input_names=[port.name for port in schema.inputs],
             output_names=[port.name for port in schema.outputs],
+            optional=[port.name for port in schema.inputs if port.optional],
+            all_or_none=schema.all_or_none,
             ignored=schema.ignored,
             result=schema.result,
             **{n: v for n, v in self._attributes.items() if isinstance(v, float)},
@@ -94,36 +95,64 @@ class Operator(Generic[Result]):
         return functools.partial(type(self), **self._attributes), ()
 
     def _call(self, inputs: Arrays, outputs: object, out: Any, backend: object) -> Result:
-        """Run the operator. Only public ``__call__`` methods may call this, see `_run_rejected`.
+        """Run the operator. Only public ``__call__`` methods may call this, see `_rerun`.
 
         `outputs` is the caller's option, or whether to compute all outputs.
         """
         results = self._core.run(inputs, outputs, out, backend)
-        if results is not None:
+        if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
+        return self._rerun(self._run(outputs, backend), inputs, outputs, out)  # type: ignore[no-any-return]
+
+    def _run(self, outputs: object, backend: object) -> Run:
+        """Return a function for a call with these options."""
         all_outputs = validation.parse_outputs(outputs, self._schema)
         onednn = parse_backend(backend)
 
-        def run(inputs: Arrays, out: Arrays | None) -> Any:
+        def run(inputs: Arrays, out: Any, first: object) -> Any:
             if onednn:
-                return self._run_onednn(inputs, outputs, all_outputs, out)
-            return self._core.run(inputs, outputs, out, "native")
+                return self._run_onednn(inputs, outputs, all_outputs, out, first)
+            return self._core.run(inputs, outputs, out, "native", first)
 
-        return self._run_rejected(run, inputs, all_outputs, out)
+        return run
 
-    def _run_onednn(self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any) -> Any:
-        """Run a call on oneDNN. Return None if the core rejects an argument."""
+    def _run_onednn(
+        self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any, first: object
+    ) -> Any:
+        """Run a call on oneDNN, or return the core's `_core.Rejection`."""
         raise UnsupportedError(
             'oneDNN\'s Graph API has no op for frozen statistics; use backend="native" or "auto"',
             "unimplemented",
         )
 
+    def _check_shapes(
+        self,
+        infos: Sequence[ArrayInfo | None],
+        statistics: str = "",
+        size_of: Callable[[Any], int] = int,
+    ) -> None:
+        """Raise for arrays whose dtypes or shapes are invalid. None is an absent input.
+
+        `statistics` is the name of the argument for the dtype of statistics, if there is one.
+        `size_of` returns a number for a size, which may be symbolic.
+        """
+        described = [
+            None
+            if info is None
+            else (CORE.get(info.dtype, _core.DataType.other), tuple(map(size_of, info.shape)))
+            for info in infos
+        ]
+        rejection = self._core.check_shapes(described)
+        if rejection is not None:
+            argument = statistics if rejection.reason == "statistics_type" else ""
+            call = validation.RejectedCall(self._schema, self._channel_axis, infos)
+            raise call.error(rejection, argument)
+
     def _reduce(self, inputs: Arrays) -> Any:
         """Run the first pass on a part of the batch."""
         vector = self._core.reduce(inputs)
-        if vector is None:
-            _, dense = self._validate(self._schema.reduction, inputs)
-            vector = _accepted(self._core.reduce(dense))
+        if type(vector) is Rejection:
+            vector = self._rerun(lambda inputs, *_: self._core.reduce(inputs), inputs, None)
         # Moments do not depend on epsilon.
         return self._totals._of(vector, self.epsilon if self._totals is BatchNormSums else None)
 
@@ -139,89 +168,70 @@ class Operator(Generic[Result]):
                 f"{self.epsilon}, got {totals._epsilon}"
             )
 
-        def run(inputs: Arrays, out: Arrays | None) -> Any:
-            return self._core.apply(totals._vector, inputs, outputs, out)
+        def run(inputs: Arrays, out: Any, first: object) -> Any:
+            return self._core.apply(totals._vector, inputs, outputs, out, first)
 
-        results = run(inputs, out)
-        if results is not None:
+        results: Any = run(inputs, out, None)
+        if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        all_outputs = validation.parse_outputs(outputs, self._schema)
-        return self._run_rejected(run, inputs, all_outputs, out, totals)
+        return self._rerun(run, inputs, outputs, out, totals)  # type: ignore[no-any-return]
 
-    def _run_rejected(
+    def _rerun(
         self,
         run: Run,
         inputs: Arrays,
-        all_outputs: bool,
-        out: Any,
+        outputs: object,
+        out: Any = None,
         totals: BatchNormTotals | None = None,
-    ) -> Result:
-        """Raise for invalid arguments of a rejected call, or run it on dense copies.
+    ) -> Any:
+        """Run a rejected call on converted arrays, or raise.
 
         Warns of an ignored input at the caller of the public method.
         """
-        schema = self._schema
-        if not all_outputs and schema.ignored and inputs[schema.ignored_position] is not None:
-            validation.check_inputs(schema, self._channel_axis, inputs)
-            warnings.warn(
-                f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN documents it. "
-                f"Pass {schema.options[0]} to use {schema.ignored}, or do not pass "
-                f"{schema.ignored}.",
-                GammaIgnoredWarning,
-                stacklevel=4,
-            )
-            position = schema.ignored_position
-            inputs = (*inputs[:position], None, *inputs[position + 1 :])
-        results = run(inputs, out)
-        if results is not None:
-            return results  # type: ignore[return-value]
-        arrays, dense = self._validate(schema, inputs)
-        if totals is not None:
-            validation.check_totals_include(schema, totals, arrays)
-        results = self._run_dense(run, dense, self._buffers(arrays, dense, all_outputs, out))
-        make: Callable[[Any], Result] = schema.result._make
-        if out is None:
-            return make(a if a is None else _core.export_array(a, inputs[0]) for a in results)
-        _core.mark_written(out)  # the core wrote to NumPy views of its arrays
-        return make(out) if type(out) is not schema.result else out
+        schema, ports = self._schema, self._schema.inputs
+        first, given, is_ndarray = inputs[0], out, False
+        while type(results := run(inputs, out, first)) is Rejection:
+            port = next((i for i, p in enumerate(ports) if p.name == results.port), None)
+            match results.reason:
+                case "not_an_array" if not is_ndarray:
+                    is_ndarray = True
+                    inputs = tuple(
+                        None if value is None and port.optional else as_numpy(port.name, value)
+                        for port, value in zip(ports, inputs, strict=False)
+                    )
+                case "option":
+                    validation.parse_outputs(outputs, schema)
+                case "ignored" if port is not None:
+                    warnings.warn(
+                        f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN "
+                        f"documents it. Pass {schema.options[0]} to use {schema.ignored}, or do "
+                        f"not pass {schema.ignored}.",
+                        GammaIgnoredWarning,
+                        stacklevel=4,
+                    )
+                    inputs = (*inputs[:port], None, *inputs[port + 1 :])
+                case "outputs":
+                    all_outputs = validation.parse_outputs(outputs, schema)
+                    out = validation.parse_out(schema, all_outputs, out)
+                case "layout" if port is not None:
+                    copy = validation.dense_copy(ports[port], inputs[port], ports[0], inputs[0])
+                    inputs = (*inputs[:port], copy, *inputs[port + 1 :])
+                case "axis_order":
+                    results = self._run_reordered(run, inputs, out, first)
+                    out = given and ()  # that the core has not written
+                    break
+                case _:
+                    axis = self._channel_axis
+                    call = validation.RejectedCall(schema, axis, inputs, out or (), totals)
+                    raise call.error(results)
+        if out is given:
+            return results
+        _core.mark_written(given)  # the core wrote to NumPy views of its arrays
+        return given if type(given) is schema.result else schema.result._make(given)
 
-    def _validate(
-        self, schema: OpSchema, inputs: Arrays
-    ) -> tuple[list[Array | None], tuple[Array | None, ...]]:
-        """Return the inputs as NumPy arrays and as dense arrays, or raise."""
-        arrays = [
-            None if value is None and port.optional else as_numpy(port.name, value)
-            for port, value in zip(schema.inputs, inputs, strict=True)
-        ]
-        validation.check_inputs(schema, self._channel_axis, arrays)
-        return arrays, _dense(schema, arrays)
-
-    def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Arrays:
-        """Run a call with valid and dense arrays."""
-        return _accepted(run(inputs, out))
-
-    def _buffers(
-        self,
-        arrays: Sequence[Array | None],
-        dense: Sequence[Array | None],
-        all_outputs: bool,
-        out: object,
-    ) -> Arrays:
-        """Return the caller's ``out`` as NumPy arrays, or new arrays."""
-        schema = self._schema
-        if out is not None:
-            members = validation.parse_out(schema, all_outputs, out)
-            buffers = tuple(
-                None if value is None else as_numpy(f"out.{port.name}", value, is_output=True)
-                for port, value in zip(schema.outputs, members, strict=True)
-            )
-            validation.check_out_memory(schema, arrays, dense, buffers)
-            return buffers
-        likes = validation.first_of_each_kind(schema, dense)
-        return tuple(
-            aligned_like(likes[port.kind][1]) if all_outputs or not port.optional else None
-            for port in schema.outputs
-        )
+    def _run_reordered(self, run: Run, inputs: Arrays, out: Any, first: object) -> Any:
+        """Run a call on copies in another order of the axes."""
+        raise NotImplementedError  # operators with one channel axis have no such order
 
 
 class ChannelOperator(Operator[Result]):
@@ -246,19 +256,38 @@ class ChannelOperator(Operator[Result]):
         all_outputs = validation.parse_outputs(outputs, schema)
         return graph_of(self, spec, stats_dtype, passed, all_outputs)[0]
 
-    def _run_onednn(self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any) -> Any:
-        """Run the repaired graph of a call. Return None if the core rejects an argument."""
-        call = self._core.describe(inputs, all_outputs)
-        if call is None:
-            return None
+    def _check_spec(self, spec: TensorSpec, stats_dtype: object) -> DTypeName:
+        """Return the short name of the dtype of statistics, or raise for an invalid description."""
+        spec = validation.check_spec_type(spec)
+        statistics = dtype_name(stats_dtype, "stats_dtype")
+        channels = spec.shape[self._channel_axis :][:1]
+        self._check_shapes(
+            [
+                ArrayInfo(spec.shape, spec.dtype)
+                if port.kind == "tensor"
+                else ArrayInfo(channels, statistics)
+                for port in self._schema.inputs
+            ],
+            "stats_dtype",
+        )
+        return statistics
+
+    def _run_onednn(
+        self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any, first: object
+    ) -> Any:
+        """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
+        call = self._core.describe(inputs, all_outputs, out)
+        if type(call) is Rejection:
+            return call
         dtype, shape, strides, stats_dtype, given = call
         if 0 in shape:  # oneDNN does not write all outputs of empty tensors
-            return self._core.run(inputs, outputs, out, "native")
+            return self._core.run(inputs, outputs, out, "native", first)
         spec = dtype, shape, strides, stats_dtype
         graph, record = _compile_call(self, *spec, given, all_outputs, _core.max_threads())
         begin = time.perf_counter()
-        results = self._core.run_graph(graph, inputs, all_outputs, out)
-        publish(record, seconds=time.perf_counter() - begin)
+        results = self._core.run_graph(graph, call, inputs, all_outputs, out, first)
+        if type(results) is not Rejection:
+            publish(record, seconds=time.perf_counter() - begin)
         return results
 
 
@@ -270,14 +299,13 @@ def kernel_info(
     The members are ``geometry`` (outer size, channels, inner size), ``implementation``,
     ``num_threads``, and, unless the tensor is empty, the order of summation and the schedule.
     """
-    statistics = validation.check_spec(operator._schema, spec, stats_dtype)
-    info = operator._core.kernel_info(
+    statistics = operator._check_spec(spec, stats_dtype)
+    return operator._core.kernel_info(  # type: ignore[return-value]
         data=CORE[spec.dtype],
         shape=spec.shape,
         strides=spec.strides,
         statistics=CORE[statistics],
     )
-    return _accepted(info)  # the spec is dense
 
 
 @keep_results
@@ -323,30 +351,3 @@ def _compile_call(
         num_threads,
     )
     return compiled, record
-
-
-def _accepted(results: Value | None) -> Value:
-    """Return the results of the core for valid arguments."""
-    if results is None:
-        raise RuntimeError("onedsl's core rejected valid arguments; please report this bug")
-    return results
-
-
-def _dense(schema: OpSchema, arrays: Sequence[Array | None]) -> tuple[Array | None, ...]:
-    """Return the arrays that are dense like the first tensor, and dense copies of the others."""
-    dense: list[Array | None] = []
-    for port, array in zip(schema.inputs, arrays, strict=True):
-        if array is None:
-            dense.append(None)
-            continue
-        if port.kind == "statistic":
-            like, is_usable = array, is_contiguous(array)
-        else:
-            like = dense[0] if dense and dense[0] is not None else array
-            is_usable = _core.is_dense(array) and same_layout(array, like)
-        if not is_usable:
-            _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
-            copy = np.empty_like(like, order="C" if port.kind == "statistic" else "K")
-            copy[...] = array
-        dense.append(array if is_usable else copy)
-    return tuple(dense)

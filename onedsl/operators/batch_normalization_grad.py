@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _core
 from .._compat import NamedTuple
-from ..tensors.arrays import AnyArray, SrcArray
+from ..tensors.arrays import AnyArray, SrcArray, aligned_like, as_numpy
 from ..tensors.dtypes import Backend
 from .base import Arrays, Operator, Run
 from .batch_norm_training_backward import Out
@@ -47,18 +47,14 @@ SCHEMA = OpSchema.of(
 
 def _reordered_axes(
     shape: Sequence[int], strides: Sequence[int], stats_shape: Sequence[int]
-) -> tuple[int, ...] | None:
+) -> tuple[int, ...]:
     """Return an order of the axes in which the core can use a dense tensor, slowest first.
 
-    In it, the axes of the statistics are adjacent and in the order of the shape. Return None if
-    they are so in memory.
+    In it, the axes of the statistics are adjacent and in the order of the shape.
     """
     in_memory = sorted(range(len(shape)), key=lambda axis: -strides[axis])
-    in_memory = [axis for axis in in_memory if shape[axis] != 1] if 0 not in shape else []
+    in_memory = [axis for axis in in_memory if shape[axis] != 1]
     own = [axis for axis in range(len(shape)) if axis in in_memory and stats_shape[axis] != 1]
-    first = in_memory.index(own[0]) if own else 0
-    if in_memory[first : first + len(own)] == own:
-        return None
     summed = [axis for axis in in_memory if axis not in own]
     # The fastest axis stays the fastest, so that contiguous elements are copied together.
     order = [*own, *summed] if in_memory[-1] in summed else [*summed, *own]
@@ -128,17 +124,28 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     def __init__(self, epsilon: float) -> None:
         super().__init__(SCHEMA, epsilon=epsilon)
 
-    def _run_dense(self, run: Run, inputs: Arrays, out: Any) -> Any:
-        """Run a call, on reordered copies if the core cannot use the memory layout."""
-        input, mean = inputs[0], inputs[2]
+    def _run_reordered(self, run: Run, inputs: Arrays, out: Any, first: object) -> Any:
+        """Run a call on copies in an order of the axes that the core can use."""
+        arrays = [as_numpy(p.name, value) for p, value in zip(SCHEMA.inputs, inputs, strict=True)]
+        input, _, mean, *_ = arrays
         axes = _reordered_axes(input.shape, input.strides, mean.shape)
-        if axes is None:
-            return super()._run_dense(run, inputs, out)
-        copies = tuple(np.ascontiguousarray(array.transpose(axes)) for array in inputs)
-        for array, result in zip(out, super()._run_dense(run, copies, None), strict=True):
-            if array is not None:
-                array.transpose(axes)[...] = result
-        return out
+        copies = tuple(np.array(array.transpose(axes), order="C") for array in arrays)
+        results = run(copies, None, None)
+        likes = (input, np.empty(mean.shape, mean.dtype), np.empty(mean.shape, mean.dtype))
+        members: list[Any] = []
+        for position, (port, result) in enumerate(zip(SCHEMA.outputs, results, strict=True)):
+            member = None
+            if result is not None and out is not None:
+                member = as_numpy(f"out.{port.name}", out[position], is_output=True)
+            elif result is not None:
+                member = aligned_like(likes[position])
+            if member is not None:
+                member.transpose(axes)[...] = result
+            members.append(member)
+        if out is not None:
+            return out
+        exported = (a if a is None else _core.export_array(a, first) for a in members)
+        return BatchNormalizationGradients._make(exported)
 
     def __call__(
         self,

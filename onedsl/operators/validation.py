@@ -1,28 +1,24 @@
-"""Argument validation. Every function returns the parsed value or raises.
-
-The C++ core rejects unusable arguments by returning ``None``. The functions here then raise the
-matching exception.
-"""
+"""Options, the member arrays of ``out``, and the exceptions for calls that the C++ core rejects."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..tensors.arrays import (
-    Array,
-    as_numpy,
-    check_overlap,
-    is_contiguous,
-    same_layout,
-)
-from ..tensors.dtypes import DTypeName, dtype_name, short_name
+import numpy as np
+
+from .. import _core
+from ..tensors.arrays import Array, as_numpy
+from ..tensors.dtypes import short_name
 from ..tensors.ports import Port
 from ..tensors.spec import TensorSpec
 from .schema import OpSchema
 from .totals import BatchNormTotals
+
+_log = logging.getLogger("onedsl")
 
 
 @dataclass(frozen=True)
@@ -49,18 +45,6 @@ def parse_outputs(value: object, schema: OpSchema) -> bool:
     )
 
 
-def check_spec(schema: OpSchema, spec: object, stats_dtype: object) -> DTypeName:
-    """Return the short name of the dtype of statistics, or raise for an invalid description."""
-    if not isinstance(spec, TensorSpec):
-        example = "onedsl.TensorSpec((8, 40, 40, 96))"
-        got = type(spec).__name__
-        raise TypeError(f"spec must be a TensorSpec, got {got}. For example {example}")
-    statistics = dtype_name(stats_dtype, "stats_dtype")
-    _check_rank(schema, spec.shape)
-    _check_dtypes(schema, spec.dtype, statistics, "stats_dtype")
-    return statistics
-
-
 def check_bool(name: str, value: object) -> bool:
     """Return a bool, or raise TypeError, for example if a user passes an array."""
     if not isinstance(value, bool):
@@ -68,126 +52,166 @@ def check_bool(name: str, value: object) -> bool:
     return value
 
 
-# ---- Types and shapes ----
+def check_spec_type(spec: object) -> TensorSpec:
+    """Return the spec, or raise TypeError."""
+    if not isinstance(spec, TensorSpec):
+        example = "onedsl.TensorSpec((8, 40, 40, 96))"
+        got = type(spec).__name__
+        raise TypeError(f"spec must be a TensorSpec, got {got}. For example {example}")
+    return spec
 
 
-def check_inputs(schema: OpSchema, channel_axis: int | None, inputs: Sequence[object]) -> None:
-    """Raise if dtypes or shapes are invalid, or if a required input is absent.
-
-    The inputs are arrays, or `ArrayInfo` if there is no memory, and None for absent ones.
-    """
-    infos = _infos(schema, inputs)
-    absent = [p.name for p, info in zip(schema.inputs, infos, strict=True) if info is None]
-    missing = [name for name in schema.all_or_none if name in absent]
-    if 0 < len(missing) < len(schema.all_or_none):
-        together = f"{_listed(schema.all_or_none)} must be given together"
-        raise TypeError(f"{together}, {_listed(missing)} is missing")
-    first = first_of_each_kind(schema, infos)
-    _, src = first["tensor"]
-    _check_rank(schema, src.shape)
-    _check_dtypes(schema, src.dtype)
-    for port, info in zip(schema.inputs, infos, strict=True):
-        if info is None:
-            continue
-        if (port.name, info) == first.get("statistic"):
-            _check_dtypes(schema, src.dtype, info.dtype, port.name)
-            _check_statistic_shape(schema, channel_axis, src.shape, port.name, info.shape)
-        else:
-            _check_like(first, port, port.name, info)
+# ---- Rejected calls ----
 
 
-def _infos(schema: OpSchema, inputs: Sequence[object]) -> list[ArrayInfo | None]:
-    return [
-        None if value is None and port.optional else _info(port.name, value)
-        for port, value in zip(schema.inputs, inputs, strict=True)
-    ]
+class RejectedCall:
+    """The arrays of a rejected call, and what error messages say about them."""
 
+    def __init__(
+        self,
+        schema: OpSchema,
+        channel_axis: int | None,
+        inputs: Sequence[Any],
+        out: Sequence[Any] = (),
+        totals: BatchNormTotals | None = None,
+    ) -> None:
+        """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent."""
+        self._schema, self._channel_axis, self._totals = schema, channel_axis, totals
+        self._inputs = {
+            port.name: value
+            for port, value in zip(schema.inputs, inputs, strict=False)
+            if value is not None or not port.optional
+        }
+        outputs = zip(schema.outputs, out, strict=False)
+        self._arrays = self._inputs | {f"out.{port.name}": value for port, value in outputs}
+        self._kinds = {port.name: port.kind for port in schema.inputs}
+        self._kinds |= {f"out.{port.name}": port.kind for port in schema.outputs}
 
-def first_of_each_kind(schema: OpSchema, values: Sequence[Any]) -> dict[str, tuple[str, Any]]:
-    """Return name and value of the first input of each kind, which the others must match."""
-    ports = zip(schema.inputs, values, strict=True)
-    given = [(port, value) for port, value in ports if value is not None]
-    return {port.kind: (port.name, value) for port, value in reversed(given)}
+    def error(self, rejection: _core.Rejection, argument: str = "") -> Exception:
+        """Return the exception for a rejection. `argument` replaces the name of the port."""
+        name, src = rejection.port, self._schema.inputs[0].name
+        if rejection.reason == "alone":
+            argument = _listed(self._schema.all_or_none)
+        if rejection.reason.startswith("sums") and self._totals is not None:
+            argument = self._totals._argument
+        kind, text = _REASONS[rejection.reason]
+        return kind(f"{argument or name} {text(self, name, src, rejection.other)}")
 
+    def _info(self, name: str) -> ArrayInfo:
+        """Return shape and dtype of an array."""
+        value = self._arrays[name]
+        if isinstance(value, ArrayInfo):
+            return value
+        array = as_numpy(name, value, is_output=name.startswith("out."))
+        return ArrayInfo(array.shape, short_name(array.dtype))
 
-def _check_like(
-    first: dict[str, tuple[str, ArrayInfo]], port: Port, name: str, info: ArrayInfo
-) -> None:
-    like, expected = first[port.kind]
-    if info.dtype != expected.dtype:
-        raise TypeError(f"{name} must be {expected.dtype} like {like}, got {info.dtype}")
-    if info.shape != expected.shape:
-        raise ValueError(f"{name} must have {like}'s shape {expected.shape}, got {info.shape}")
+    def _like(self, name: str) -> tuple[str, ArrayInfo]:
+        """Return name, shape and dtype of the first array of the kind."""
+        first = next(n for n in self._inputs if self._kinds[n] == self._kinds[name])
+        return first, self._info(first)
 
+    def _alone(self, name: str, *_: str) -> str:
+        return f"must be given together, {name} is missing"
 
-def _check_dtypes(
-    schema: OpSchema, data: str, statistic: str | None = None, argument: str = ""
-) -> None:
-    if data not in schema.types:
-        row = _listed(list(schema.types), " or ")
-        raise TypeError(f"{schema.inputs[0].name} must be {row}, got {data}")
-    if statistic is not None and statistic not in schema.types[data]:
-        raise TypeError(
-            f"{argument} must be {' or '.join(schema.types[data])} where {schema.inputs[0].name} "
-            f"is {data}, got {statistic}"
-        )
-
-
-def _check_rank(schema: OpSchema, shape: tuple[int, ...]) -> None:
-    minimum, maximum = schema.ranks
-    if not minimum <= len(shape) <= maximum:
+    def _rank(self, name: str, *_: str) -> str:
+        shape, (minimum, maximum) = self._info(name).shape, self._schema.ranks
         is_low = len(shape) < minimum
         limit, number = ("at least", minimum) if is_low else ("at most", maximum)
-        raise ValueError(
-            f"{schema.inputs[0].name} must have {limit} {number} "
-            f"dimension{'s' * (number > 1)}, got {len(shape)}: shape {shape}"
+        plural = "s" * (number > 1)
+        return f"must have {limit} {number} dimension{plural}, got {len(shape)}: shape {shape}"
+
+    def _type(self, name: str, *_: str) -> str:
+        types = _listed(list(self._schema.types), " or ")
+        return f"must be {types}, got {self._info(name).dtype}"
+
+    def _statistics_type(self, name: str, src: str, *_: str) -> str:
+        data = self._info(src).dtype
+        types = " or ".join(self._schema.types[data])
+        return f"must be {types} where {src} is {data}, got {self._info(name).dtype}"
+
+    def _statistics_shape(self, name: str, src: str, *_: str) -> str:
+        shape, got = self._info(src).shape, self._info(name).shape
+        if self._channel_axis is not None:
+            expected = (shape[self._channel_axis],)
+            per_channel = f"one value per channel of {src} with shape {shape}"
+            return f"must have shape {expected}, {per_channel}, got {got}"
+        if len(got) != len(shape):
+            own = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
+            example = tuple(size if i == own else 1 for i, size in enumerate(shape))
+            return f"must have {len(shape)} dimensions like {src}, for example {example}, got {got}"
+        pairs = enumerate(zip(got, shape, strict=True))
+        axis, (size, whole) = next((i, pair) for i, pair in pairs if pair[0] not in (1, pair[1]))
+        return f"must have size 1, or {whole} like {src}, on axis {axis}, got {size}: shape {got}"
+
+    def _like_type(self, name: str, *_: str) -> str:
+        like, expected = self._like(name)
+        return f"must be {expected.dtype} like {like}, got {self._info(name).dtype}"
+
+    def _like_shape(self, name: str, *_: str) -> str:
+        like, expected = self._like(name)
+        return f"must have {like}'s shape {expected.shape}, got {self._info(name).shape}"
+
+    def _not_aligned(self, name: str, *_: str) -> str:
+        return f"must be aligned to its items, got {self._arrays[name].ctypes.data:#x}"
+
+    def _layout(self, name: str, src: str, *_: str) -> str:
+        got = self._arrays[name].strides
+        if self._kinds[name] == "statistic":
+            return f"must be contiguous, got strides {got} in bytes"
+        return (
+            f"must have the strides (in bytes) {self._arrays[src].strides} of {src}, got {got}. "
+            f"empty_like({src}) returns such an array"
+        )
+
+    def _overlap(self, name: str, src: str, other: str) -> str:
+        in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
+        remedy = f". It may be {in_place} itself" if in_place else ""
+        return f"must not overlap {other}{remedy}"
+
+    def _sums_channels(self, name: str, *_: str) -> str:
+        assert self._totals is not None
+        shape = self._info(name).shape
+        channels = math.prod(self._info("mean").shape)
+        got = self._totals.channels
+        return f"must have {channels} channels for {name} with shape {shape}, got {got}"
+
+    def _sums_count(self, name: str, *_: str) -> str:
+        assert self._totals is not None
+        shape, channels = self._info(name).shape, self._totals.channels
+        return (
+            f"must include the {math.prod(shape) // channels} elements per channel of {name}, got "
+            f"only {self._totals.count} elements. Pass the sum of the results of reduce for all "
+            "parts"
         )
 
 
-def _check_statistic_shape(
-    schema: OpSchema,
-    channel_axis: int | None,
-    shape: tuple[int, ...],
-    name: str,
-    got: tuple[int, ...],
-) -> None:
-    """Raise ValueError if a statistic does not fit a tensor of this shape."""
-    src = schema.inputs[0]
-    if channel_axis is not None:
-        expected = (shape[channel_axis],)
-        if got != expected:
-            raise ValueError(
-                f"{name} must have shape {expected}, one value per channel of {src.name} with "
-                f"shape {shape}, got {got}"
-            )
-    elif len(got) != len(shape):
-        own = shape.index(got[0]) if len(got) == 1 and got[0] in shape else 1
-        example = tuple(size if i == own else 1 for i, size in enumerate(shape))
-        raise ValueError(
-            f"{name} must have {len(shape)} dimensions like {src.name}, for example {example}, "
-            f"got {got}"
-        )
-    else:
-        for axis, (size, whole) in enumerate(zip(got, shape, strict=True)):
-            if size not in (1, whole):
-                raise ValueError(
-                    f"{name} must have size 1, or {whole} like {src.name}, on axis {axis}, "
-                    f"got {size}: shape {got}"
-                )
-
-
-def _info(name: str, value: object) -> ArrayInfo:
-    if isinstance(value, ArrayInfo):
-        return value
-    array = as_numpy(name, value)
-    return ArrayInfo(array.shape, short_name(array.dtype))
+_Text = Callable[[RejectedCall, str, str, str], str]
+_REASONS: Mapping[str, tuple[type[Exception], _Text]] = {
+    "alone": (TypeError, RejectedCall._alone),
+    "absent": (TypeError, lambda *_: "must be given"),
+    "rank": (ValueError, RejectedCall._rank),
+    "type": (TypeError, RejectedCall._type),
+    "statistics_type": (TypeError, RejectedCall._statistics_type),
+    "statistics_shape": (ValueError, RejectedCall._statistics_shape),
+    "like_type": (TypeError, RejectedCall._like_type),
+    "like_shape": (ValueError, RejectedCall._like_shape),
+    "memory": (ValueError, lambda *_: "must have memory for all of its elements"),
+    "layout": (ValueError, RejectedCall._layout),
+    "not_aligned": (ValueError, RejectedCall._not_aligned),
+    "read_only": (ValueError, lambda *_: "must be writable, got a read-only array"),
+    "overlap": (ValueError, RejectedCall._overlap),
+    "sums_channels": (ValueError, RejectedCall._sums_channels),
+    "sums_count": (ValueError, RejectedCall._sums_count),
+    "graph": (ValueError, lambda *_: "must not change during the call"),
+}
+"""The exception of each reason, and the text after the argument's name."""
 
 
 # ---- Memory of the outputs ----
 
 
 def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object, ...]:
-    """Return the members of ``out``: an array for each requested output, None for the others."""
+    """Return ``out`` as NumPy arrays: one for each requested output, None for the others."""
     ports = schema.outputs
     if not isinstance(out, tuple | list) or len(out) != len(ports):
         names = ", ".join(port.name for port in ports)
@@ -204,65 +228,24 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
             raise ValueError(
                 f"out.{port.name} must be None with {schema.options[1]}, got {type(value).__name__}"
             )
-    return tuple(out)
+    return tuple(
+        None if value is None else as_numpy(f"out.{port.name}", value, is_output=True)
+        for port, value in zip(ports, out, strict=True)
+    )
 
 
-def check_out_memory(
-    schema: OpSchema,
-    inputs: Sequence[Array | None],
-    dense: Sequence[Array | None],
-    out: Sequence[Array | None],
-) -> None:
-    """Raise if the outputs cannot be written to the arrays of ``out``.
-
-    They must have the strides of the dense src, and must not overlap the caller's inputs.
-    """
-    src, dense_src = schema.inputs[0].name, dense[0]
-    assert dense_src is not None
-    first = first_of_each_kind(schema, _infos(schema, inputs))
-    ports = zip(schema.inputs, inputs, strict=True)
-    others = {port.name: array for port, array in ports if array is not None}
-    for port, array in zip(schema.outputs, out, strict=True):
-        if array is None:
-            continue
-        name = f"out.{port.name}"
-        _check_like(first, port, name, _info(name, array))
-        if not array.flags.aligned:
-            raise ValueError(f"{name} must be aligned to its items, got {array.ctypes.data:#x}")
-        if port.kind == "tensor" and not same_layout(array, dense_src):
-            raise ValueError(
-                f"{name} must have the strides (in bytes) {dense_src.strides} of {src}, got "
-                f"{array.strides}. empty_like({src}) returns such an array"
-            )
-        if port.kind == "statistic" and not is_contiguous(array):
-            raise ValueError(f"{name} must be contiguous, got strides {array.strides} in bytes")
-        if not array.flags.writeable:
-            raise ValueError(f"{name} must be writable, got a read-only array")
-        check_overlap(name, array, others, port.in_place)
-        others[name] = array
+# ---- Copies ----
 
 
-# ---- Results of reduce ----
-
-
-def check_totals_include(
-    schema: OpSchema, totals: BatchNormTotals, inputs: Sequence[Array | None]
-) -> None:
-    """Raise ValueError if valid inputs cannot be a part of what the totals were computed from."""
-    first = first_of_each_kind(schema, _infos(schema, inputs))
-    (src_name, src), (_, statistic) = first["tensor"], first["statistic"]
-    channels = math.prod(statistic.shape)
-    if totals.channels != channels:
-        raise ValueError(
-            f"{totals._argument} must have {channels} channels for {src_name} with shape "
-            f"{src.shape}, got {totals.channels}"
-        )
-    count = math.prod(src.shape) // channels if channels else 0
-    if totals.count < count:
-        raise ValueError(
-            f"{totals._argument} must include the {count} elements per channel of {src_name}, got "
-            f"only {totals.count} elements. Pass the sum of the results of reduce for all parts"
-        )
+def dense_copy(port: Port, value: object, src_port: Port, src: object) -> Array:
+    """Return a dense copy of an input, in src's memory layout if it is a tensor."""
+    array = as_numpy(port.name, value)
+    _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
+    is_tensor = port.kind == "tensor"
+    like = as_numpy(src_port.name, src) if is_tensor else array
+    copy = np.empty_like(like, order="K" if is_tensor else "C")
+    copy[...] = array
+    return copy
 
 
 # ---- Lists of names ----

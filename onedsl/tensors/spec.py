@@ -113,7 +113,7 @@ class TensorSpec:
             raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")
         if any(abs(number) > sys.maxsize for number in (*sizes, *steps)):
             raise ValueError(f"shape and strides must be 64-bit integers, got {sizes} and {steps}")
-        if not _dense(sizes, steps):
+        if not _core.is_dense(sizes, steps, 1):
             raise ValueError(
                 f"strides must describe dense memory of shape {sizes}, got {steps} (in elements), "
                 "which skip or share elements"
@@ -135,7 +135,7 @@ class TensorSpec:
         name = dtype_name(array.dtype, "array")
         if array.size == 0:
             return cls(array.shape, name)
-        if not _dense(array.shape, array.strides, array.itemsize):
+        if not _core.is_dense(array.shape, array.strides, array.itemsize):
             raise ValueError(
                 f"array must be dense, got strides {array.strides} (in bytes) of shape "
                 f"{array.shape}. Pass a contiguous copy, such as np.ascontiguousarray(array)"
@@ -177,19 +177,3 @@ def integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
         return tuple(operator.index(value) for value in values)
     except TypeError:
         raise TypeError(f"{name} must be a sequence of integers, got {values!r}") from None
-
-
-def _dense(shape: tuple[int, ...], strides: tuple[int, ...], expected: int = 1) -> bool:
-    """Return whether the memory is dense: without gaps and without elements that overlap.
-
-    `expected` is the size of an element in the unit of the strides.
-    """
-    if 0 in shape:
-        return True
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "geometry.hpp"
+#include "problem.hpp"
+#include "view.hpp"
+
+// The check of a call, whoever makes it: types, shapes, memory layouts and overlaps. It is what
+// memory safety rests on. Callers convert their arrays to Views and word a Rejection for their
+// users.
+namespace onedsl {
+
+// Why a call is rejected. In the comments, "like" means like the first array of the same kind, of
+// tensors or of statistics.
+enum class Reason : std::uint8_t {
+  option,           // of the caller, such as a backend that is not onedsl
+  not_an_array,     // the caller has no View of it
+  absent,           // a required input
+  alone,            // an input that is passed only together with the others of a set
+  rank,             // of src
+  type,             // of src
+  statistics_type,  // does not go with src's
+  statistics_shape,
+  like_type,
+  like_shape,
+  ignored,      // an input that the call would ignore
+  few_values,   // per channel
+  memory,       // less than the shape and the strides describe
+  layout,       // unaligned or not dense, or for an output: not like src
+  axis_order,   // the channel axes of src are not adjacent in memory in their order
+  outputs,      // the caller's outputs are not one for each that is computed
+  not_aligned,  // an output
+  read_only,    // an output
+  overlap,      // an output and another array
+  sums_channels,
+  sums_count,
+  graph,  // was compiled for another call
+};
+
+constexpr const char* name_of(const Reason reason) noexcept {
+  constexpr std::array names = {
+      "option",      "not_an_array", "absent",          "alone",
+      "rank",        "type",         "statistics_type", "statistics_shape",
+      "like_type",   "like_shape",   "ignored",         "few_values",
+      "memory",      "layout",       "axis_order",      "outputs",
+      "not_aligned", "read_only",    "overlap",         "sums_channels",
+      "sums_count",  "graph"};
+  return names[static_cast<std::size_t>(reason)];
+}
+
+// An input, an output, or none.
+struct AnyPort {
+  constexpr AnyPort() noexcept = default;
+  constexpr AnyPort(const Input port) noexcept  // NOLINT(google-explicit-constructor)
+      : kind(input), index(static_cast<std::uint8_t>(port)) {}
+  constexpr AnyPort(const Output port) noexcept  // NOLINT(google-explicit-constructor)
+      : kind(output), index(static_cast<std::uint8_t>(port)) {}
+
+  enum Kind : std::uint8_t { none, input, output } kind = none;
+  std::uint8_t index = 0;
+};
+
+struct Rejection {
+  Reason reason = Reason::option;
+  AnyPort port = {};
+  AnyPort other = {};
+};
+
+// What a caller supports.
+struct CallRules {
+  std::vector<TypePair> types;
+  std::pair<std::ptrdiff_t, std::ptrdiff_t> ranks = {1, max_rank};
+  // The axis of src along which the statistics are a vector, negative ones from the end. nullopt:
+  // they have src's rank, each size being src's or 1.
+  std::optional<std::ptrdiff_t> channel_axis;
+  InputSet optional;              // inputs that a call may omit
+  InputSet together;              // of them, passed together or not at all
+  std::optional<Input> ignored;   // unless all outputs are computed
+  std::int64_t least_values = 0;  // per channel
+  // Outputs that may be the same memory as an input. No other output may overlap an input.
+  std::vector<std::pair<Output, Input>> in_place;
+
+  // The rules that follow from the operation alone.
+  static CallRules of(const Signature& signature) {
+    CallRules rules;
+    rules.types = {supported_types.begin(), supported_types.end()};
+    rules.optional = signature.optional;
+    rules.together = signature.all_or_none;
+    rules.in_place = {{signature.in_place_output, signature.in_place_input}};
+    return rules;
+  }
+};
+
+// The arrays of a call; nullopt for absent inputs and for outputs that are not computed.
+struct Arrays {
+  PerPort<Input, std::optional<View>> in;
+  PerPort<Output, std::optional<View>> out;
+  bool outputs_given = false;  // otherwise the caller allocates them
+  bool outputs_match = true;   // they are one array for each that is computed
+
+  const View& src() const { return *in[Input::src]; }
+  const View& mean() const { return *in[Input::mean]; }
+};
+
+// Checks a call with inputs of `expected` that computes `outputs`. Completes `problem`, whose
+// configuration is the caller's, or returns why the call is rejected. Rejections that a copy of an
+// input repairs (`layout` and `axis_order`) come last.
+std::optional<Rejection> check(const CallRules& rules, InputSet expected, OutputSet outputs,
+                               const Arrays& arrays, Problem& problem);
+
+}  // namespace onedsl
