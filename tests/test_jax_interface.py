@@ -121,6 +121,16 @@ def test_invalid_batches_are_rejected(index, shape, message):
         call(inputs=arrays[:5], results=arrays[5:])
 
 
+def test_many_items_without_channels():
+    """Regression: a loop over all items of the batch, which writes nothing, took hours."""
+    src, statistic = np.zeros((2**40, 4, 0), "f4"), np.zeros((2**40, 0), "f4")
+    changes = {"rank": np.int64(2), "channel_axis": np.int64(1)}
+    inputs, results = [src, src, *[statistic] * 3], [src, statistic, statistic]
+    assert [a.shape for a in call(inputs=inputs, results=results, **changes)] == [
+        a.shape for a in results
+    ]
+
+
 def test_export(tmp_path):
     """One process saves programs with known and with symbolic shapes. Another one runs them."""
     pytest.importorskip("flatbuffers", reason="JAX needs it to save programs")

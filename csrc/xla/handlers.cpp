@@ -8,12 +8,12 @@
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "../core/check.hpp"
 #include "../core/threads.hpp"
 #include "../native/execute.hpp"
 
@@ -69,22 +69,37 @@ DataType type_of(const abi::Buffer& buffer) {
     case abi::f16:
       return DataType::f16;
     default:
-      throw InvalidCall("arrays must be f32, bf16 or f16");
+      return DataType::other;
   }
 }
 
 // ---- Calls ----
 
-// The arrays of one kind, tensors or statistics: their type, their shape with the batch axes, and
-// the size of one item of the batch.
-struct Kind {
-  DataType type = DataType::f32;
-  std::vector<std::int64_t> shape;
-  std::int64_t item_bytes = 0;
-};
+[[noreturn]] void reject(const Rejection& rejection) {
+  const bool is_input = rejection.port.kind == AnyPort::input;
+  const auto index = rejection.port.index;
+  const char* const name = is_input ? input_names[index] : output_names[index];
+  const bool is_tensor_port =
+      is_input ? is_tensor(static_cast<Input>(index)) : is_tensor(static_cast<Output>(index));
+  switch (rejection.reason) {
+    case Reason::type:
+      throw InvalidCall("arrays must be f32, bf16 or f16");
+    case Reason::statistics_type:
+      reject(name, "must be f32, or bf16 where src is bf16");
+    case Reason::like_type:
+      reject(name, is_tensor_port ? "must have the type of src" : "must have the type of mean");
+    case Reason::statistics_shape:
+    case Reason::like_shape:
+      reject(name,
+             is_tensor_port ? "must have the shape of src" : "must have one value per channel");
+    case Reason::overlap:
+      reject(name, "must not share memory with another array");
+    default:
+      reject(name, "has too many elements, or unaligned ones");
+  }
+}
 
-// A call of XLA, validated for memory safety. Under vmap all arrays have the same leading batch
-// axes.
+// A call of XLA. Under vmap all arrays have the same leading batch axes.
 class Call {
  public:
   Call(const abi::Call& call, const Operation operation) {
@@ -98,96 +113,88 @@ class Call {
     if (static_cast<std::size_t>(call.results.count) != signature.outputs.count()) {
       throw InvalidCall("there must be one array for each output of the op");
     }
-    PerPort<Input, const abi::Buffer*> inputs;
+    read_attributes(call.attributes, operation);
+    CallRules rules = CallRules::of(signature);
+    const abi::Buffer& src = buffer(call.arguments, 0);
+    rank_ = integer(call.attributes, "rank");
+    if (rank_ < 1 || rank_ > src.rank || rank_ > max_rank) {
+      reject("rank", "must be between 1 and the rank of src");
+    }
+    rules.channel_axis = integer(call.attributes, "channel_axis");
+    if (*rules.channel_axis < 0 || *rules.channel_axis >= rank_) {
+      reject("channel_axis", "must be an axis of src");
+    }
+    batch_ = {src.sizes, src.sizes + (src.rank - rank_)};
+    strides_ = c_strides(rank_, src.sizes + (src.rank - rank_));
     std::int64_t next = 0;
     signature.inputs.for_each([&](const Input port) {
-      if (all || !signature.optional.has(port)) inputs[port] = &buffer(call.arguments, next++);
+      if (!all && signature.optional.has(port)) return;
+      arrays_.in[port] = view_of(port, buffer(call.arguments, next++));
     });
-    problem_.operation = operation;
-    problem_.inputs = present(inputs);
-    problem_.outputs = signature.outputs;
-    set_kinds(call.attributes, *inputs[Input::src], *inputs[Input::mean]);
-    problem_.inputs.for_each(
-        [&](const Input port) { ports_.in[port] = memory(port, *inputs[port]); });
     next = 0;
+    signature.outputs.for_each([&](const Output port) {
+      arrays_.out[port] = view_of(port, buffer(call.results, next++));
+    });
+    arrays_.outputs_given = true;
+    const auto rejection = check(rules, signature.inputs, signature.outputs, arrays_, problem_);
+    if (rejection) reject(*rejection);
+    problem_.inputs.for_each([&](const Input port) { ports_.in[port] = arrays_.in[port]->data; });
     problem_.outputs.for_each(
-        [&](const Output port) { ports_.out[port] = memory(port, buffer(call.results, next++)); });
-    double& epsilon = problem_.attributes.epsilon;
-    epsilon = scalar<double>(call.attributes, "epsilon", abi::f64, "must be an f64");
-    if (!is_valid_epsilon(epsilon)) reject("epsilon", "must be positive and finite");
-    if (integer(call.attributes, "frozen") != 0) problem_.statistics = Statistics::frozen;
+        [&](const Output port) { ports_.out[port] = arrays_.out[port]->data; });
   }
 
   void run() {
-    for (; items_ > 0; --items_) {
+    std::int64_t items = 1;
+    for (const std::int64_t size : batch_) {
+      if (__builtin_mul_overflow(items, size, &items)) reject("the batch", "has too many items");
+    }
+    if (problem_.geometry.channels == 0) return;  // nothing to write, in perhaps very many items
+    for (; items > 0; --items) {
       native::execute(problem_, max_threads(), ports_);
       problem_.inputs.for_each([&](const Input port) {
-        ports_.in[port] = static_cast<const char*>(ports_.in[port]) + kind_of(port).item_bytes;
+        ports_.in[port] = static_cast<const char*>(ports_.in[port]) + arrays_.in[port]->bytes();
       });
       problem_.outputs.for_each([&](const Output port) {
-        ports_.out[port] = static_cast<char*>(ports_.out[port]) + kind_of(port).item_bytes;
+        ports_.out[port] = static_cast<char*>(ports_.out[port]) + arrays_.out[port]->bytes();
       });
     }
   }
 
  private:
-  void set_kinds(const abi::Attributes& attributes, const abi::Buffer& src,
-                 const abi::Buffer& mean) {
-    tensors_.type = problem_.data = type_of(src);
-    statistics_.type = problem_.statistics_type = type_of(mean);
-    const TypePair types{tensors_.type, statistics_.type};
-    if (std::find(supported_types.begin(), supported_types.end(), types) == supported_types.end()) {
-      reject("mean", "must be f32, or bf16 where src is bf16");
-    }
-    const std::int64_t rank = integer(attributes, "rank");
-    if (rank < 1 || rank > src.rank || rank > max_rank) {
-      reject("rank", "must be between 1 and the rank of src");
-    }
-    const std::int64_t channel_axis = integer(attributes, "channel_axis");
-    if (channel_axis < 0 || channel_axis >= rank) reject("channel_axis", "must be an axis of src");
-
-    const std::int64_t* const shape = src.sizes + (src.rank - rank);  // of an item
-    const std::vector<std::ptrdiff_t> strides = c_strides(rank, shape);
-    const std::optional<Geometry> geometry =
-        dense_geometry(View{tensors_.type, nullptr, rank, shape, strides.data()},
-                       ChannelAxes{1} << static_cast<unsigned>(channel_axis));
-    if (!geometry) reject("src", "has too many elements");
-    problem_.geometry = *geometry;
-    items_ = 1;
-    for (const std::int64_t* size = src.sizes; size != shape; ++size) {
-      if (__builtin_mul_overflow(items_, *size, &items_)) reject("the batch", "has too many items");
-    }
-    tensors_.shape = {src.sizes, src.sizes + src.rank};
-    tensors_.item_bytes = geometry->elements() * static_cast<std::int64_t>(size_of(tensors_.type));
-    statistics_.shape = {tensors_.shape.begin(), tensors_.shape.end() - rank};
-    statistics_.shape.push_back(geometry->channels);
-    statistics_.item_bytes =
-        geometry->channels * static_cast<std::int64_t>(size_of(statistics_.type));
+  void read_attributes(const abi::Attributes& attributes, const Operation operation) {
+    problem_.operation = operation;
+    double& epsilon = problem_.attributes.epsilon;
+    epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
+    if (!is_valid_epsilon(epsilon)) reject("epsilon", "must be positive and finite");
+    if (integer(attributes, "frozen") != 0) problem_.statistics = Statistics::frozen;
   }
 
+  // Returns a view of the first item of the batch.
   template <class Port>
-  const Kind& kind_of(const Port port) const {
-    return is_tensor(port) ? tensors_ : statistics_;
+  View view_of(const Port port, const abi::Buffer& array) const {
+    const auto batch_rank = static_cast<std::int64_t>(batch_.size());
+    const std::int64_t rank = is_tensor(port) ? rank_ : 1;
+    if (array.rank != batch_rank + rank || !std::equal(batch_.begin(), batch_.end(), array.sizes)) {
+      reject(Rejection{Reason::like_shape, port});
+    }
+    View v;
+    v.type = type_of(array);
+    v.data = static_cast<char*>(array.data);
+    v.rank = rank;
+    v.shape = array.sizes + batch_rank;
+    v.strides = is_tensor(port) ? strides_.data() : &vector_stride;
+    v.writeable = true;
+    return v;
   }
 
-  template <class Port>
-  void* memory(const Port port, const abi::Buffer& array) const {
-    const Kind& kind = kind_of(port);
-    if (type_of(array) != kind.type) {
-      reject(name_of(port),
-             is_tensor(port) ? "must have the type of src" : "must have the type of mean");
-    }
-    if (!std::equal(array.sizes, array.sizes + array.rank, kind.shape.begin(), kind.shape.end())) {
-      reject(name_of(port),
-             is_tensor(port) ? "must have the shape of src" : "must have one value per channel");
-    }
-    return array.data;
-  }
+  static constexpr std::ptrdiff_t vector_stride = 1;
 
+  std::int64_t rank_ = 0;                // of an item
+  std::vector<std::int64_t> batch_;      // the sizes of the batch axes
+  std::vector<std::ptrdiff_t> strides_;  // of the tensors of an item
+  Arrays arrays_;                        // the first item
   Problem problem_;
-  Kind tensors_, statistics_;
-  std::int64_t items_ = 0;  // of the batch that have not run
-  Ports ports_;             // of the next item
+  Ports ports_;  // of the next item
 };
 
 // Counts the calls in progress. XLA makes the calls of several devices at the same time, each on a
