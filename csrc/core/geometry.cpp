@@ -1,9 +1,35 @@
 #include "geometry.hpp"
 
 #include <algorithm>
-#include <array>
+#include <cstdlib>
 
 namespace onedsl {
+namespace {
+
+// Write the axes with a size other than 1 to `axes`, by the magnitudes of their strides, slowest
+// first, and return the end. Axes of equal strides stay in the order of the shape.
+std::uint8_t* sort_axes(const View& tensor, std::uint8_t* const axes) noexcept {
+  std::uint8_t* end = axes;
+  for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
+    if (tensor.shape[axis] == 1) continue;
+    std::uint8_t* at = end++;
+    const std::ptrdiff_t stride = std::abs(tensor.strides[axis]);
+    for (; at != axes && std::abs(tensor.strides[at[-1]]) < stride; --at) at[0] = at[-1];
+    *at = static_cast<std::uint8_t>(axis);
+  }
+  return end;
+}
+
+bool is_dense(const View& tensor, const MemoryOrder& order) noexcept {
+  std::ptrdiff_t expected = tensor.item_stride;
+  for (const std::uint8_t* axis = order.end(); axis-- != order.begin();) {
+    if (tensor.strides[*axis] != expected) return false;
+    expected *= tensor.shape[*axis];
+  }
+  return true;
+}
+
+}  // namespace
 
 std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
                                       std::ptrdiff_t item_stride) {
@@ -16,51 +42,87 @@ std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank, const std::ptrd
   return strides;
 }
 
-std::optional<Geometry> dense_geometry(const View& tensor,
-                                       const ChannelAxes channel_axes) noexcept {
-  if (tensor.rank > max_rank) return std::nullopt;
-  const auto* const shape = tensor.shape;
-  const auto* const strides = tensor.strides;
+std::optional<MemoryOrder> memory_order(const View& src, const ChannelAxes channel_axes) noexcept {
+  if (src.rank > max_rank) return std::nullopt;
   const auto is_channel = [&](const std::ptrdiff_t axis) {
     return (channel_axes >> axis & 1U) != 0;
   };
-  // Axes of extent 1 are left out: their strides are arbitrary.
-  std::array<std::ptrdiff_t, max_rank> axes;
-  std::ptrdiff_t* const first = axes.data();
-  std::ptrdiff_t* last = first;
   std::int64_t channels = 1;
   std::int64_t per_channel = 1;
-  auto bytes = static_cast<std::int64_t>(size_of(tensor.type));
-  for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
-    if (shape[axis] < 0) return std::nullopt;
+  auto bytes = static_cast<std::int64_t>(size_of(src.type));
+  for (std::ptrdiff_t axis = 0; axis < src.rank; ++axis) {
+    if (src.shape[axis] < 0) return std::nullopt;
     std::int64_t& count = is_channel(axis) ? channels : per_channel;
-    if (__builtin_mul_overflow(count, shape[axis], &count)) return std::nullopt;
-    if (__builtin_mul_overflow(bytes, shape[axis], &bytes)) return std::nullopt;
-    if (shape[axis] != 1) *last++ = axis;
+    if (__builtin_mul_overflow(count, src.shape[axis], &count)) return std::nullopt;
+    if (__builtin_mul_overflow(bytes, src.shape[axis], &bytes)) return std::nullopt;
   }
   if (bytes > max_tensor_bytes) return std::nullopt;
-  if (channels == 0 || per_channel == 0) return Geometry{per_channel, channels, 1};
+  MemoryOrder order;
+  order.geometry = {per_channel, channels, 1};
+  if (channels == 0 || per_channel == 0) return order;
 
-  const auto slower = [&](const auto a, const auto b) { return strides[a] > strides[b]; };
-  if (!std::is_sorted(first, last, slower)) std::sort(first, last, slower);
-
-  // From the fastest axis to the slowest: inner, channels, outer.
-  Geometry geometry{1, 1, 1};
-  std::ptrdiff_t expected = tensor.item_stride;
-  std::ptrdiff_t last_channel = tensor.rank;
-  for (const std::ptrdiff_t* axis = last; axis != first;) {
-    --axis;
-    if (strides[*axis] != expected) return std::nullopt;
-    expected *= shape[*axis];
-    if (is_channel(*axis)) {
-      if (geometry.outer > 1 || *axis > last_channel) return std::nullopt;
-      last_channel = *axis;
-      geometry.channels *= shape[*axis];
-    } else {
-      (last_channel == tensor.rank ? geometry.inner : geometry.outer) *= shape[*axis];
+  order.count = sort_axes(src, order.axes.data()) - order.begin();
+  // From the slowest axis to the fastest: outer, channels, inner.
+  std::int64_t inner = 1;
+  std::ptrdiff_t last_channel = channels > 1 ? -1 : 0;  // a single statistic's elements are inner
+  for (const std::ptrdiff_t axis : order) {
+    if (is_channel(axis)) {
+      if (inner > 1 || axis < last_channel) return std::nullopt;
+      last_channel = axis;
+    } else if (last_channel >= 0) {
+      inner *= src.shape[axis];
     }
   }
-  return geometry;
+  order.geometry = {per_channel / inner, channels, inner};
+  return order;
+}
+
+std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order) {
+  Layout layout;
+  if (is_dense(tensor, order)) return layout;
+  for (const std::ptrdiff_t next : order) {
+    if (tensor.strides[next] % tensor.item_stride != 0) return std::nullopt;
+    const Axis add{tensor.shape[next], tensor.strides[next] / tensor.item_stride};
+    if (!layout.empty() && layout.back().stride == add.stride * add.size) {
+      layout.back() = {layout.back().size * add.size, add.stride};
+    } else {
+      layout.push_back(add);
+    }
+  }
+  return layout;
+}
+
+bool has_separate_elements(const View& tensor) noexcept {
+  std::array<std::uint8_t, max_rank> axes;
+  const std::uint8_t* axis = sort_axes(tensor, axes.data());
+  std::ptrdiff_t span = tensor.item_stride;  // of the faster axes
+  while (axis-- != axes.data()) {
+    if (tensor.shape[*axis] == 0) return true;
+    const std::ptrdiff_t stride = std::abs(tensor.strides[*axis]);
+    if (stride < span) return false;
+    span += stride * (tensor.shape[*axis] - 1);
+  }
+  return true;
+}
+
+std::pair<const char*, const char*> memory_span(const View& tensor) noexcept {
+  const auto item_bytes = static_cast<std::ptrdiff_t>(size_of(tensor.type));
+  const char* begin = tensor.data;
+  const char* end = tensor.data + item_bytes;
+  for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
+    if (tensor.shape[axis] == 0) return {begin, begin};
+    const std::ptrdiff_t bytes =
+        (tensor.shape[axis] - 1) * tensor.strides[axis] * item_bytes / tensor.item_stride;
+    (bytes < 0 ? begin : end) += bytes;
+  }
+  return {begin, end};
+}
+
+std::optional<Geometry> dense_geometry(const View& tensor,
+                                       const ChannelAxes channel_axes) noexcept {
+  const std::optional<MemoryOrder> order = memory_order(tensor, channel_axes);
+  if (!order) return std::nullopt;
+  return is_dense(tensor, *order) ? std::optional(order->geometry) : std::nullopt;
 }
 
 }  // namespace onedsl

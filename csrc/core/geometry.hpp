@@ -1,10 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "layout.hpp"
 #include "view.hpp"
 
 namespace onedsl {
@@ -32,15 +35,40 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 using ChannelAxes = std::uint64_t;
 
 // Return the strides of an array in C order, in the unit of item_stride. Strides that overflow are
-// 0; dense_geometry rejects such arrays, unless they are empty.
+// 0; memory_order rejects such arrays, unless they are empty.
 std::vector<std::ptrdiff_t> c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
                                       std::ptrdiff_t item_stride = 1);
 
-// Return the Geometry of a tensor.
+// The axes of a tensor in the order in which a dense copy has them (np.copy(tensor, order="K")):
+// by the magnitudes of their strides.
+struct MemoryOrder {
+  Geometry geometry;  // of the dense copy
+  // Slowest first, without those of size 1. None if the tensor has no elements.
+  std::array<std::uint8_t, max_rank> axes;
+  std::ptrdiff_t count = 0;  // of these axes
+
+  const std::uint8_t* begin() const noexcept { return axes.data(); }
+  const std::uint8_t* end() const noexcept { return axes.data() + count; }
+};
+
+// Return the memory order of src, which decides the summation order.
 //
-// Return nullopt if it is not dense (gaps, overlap, negative strides), if it has more than max_rank
-// axes or max_tensor_bytes, or if the channel axes are not adjacent in memory in their order in the
-// shape.
+// Return nullopt if it has more than max_rank axes or max_tensor_bytes, or if the channel axes are
+// not adjacent in memory in their order in the shape.
+std::optional<MemoryOrder> memory_order(const View& src, ChannelAxes channel_axes) noexcept;
+
+// Return the layout of a tensor of src's shape, nullopt if its strides are not whole elements.
+std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order);
+
+// Return whether no two elements of a tensor share memory, as far as sorted strides show it. True
+// for every slice or permutation of the axes of a dense tensor.
+bool has_separate_elements(const View& tensor) noexcept;
+
+// Return the first byte of a tensor and the one after its last. Equal if it has no elements.
+std::pair<const char*, const char*> memory_span(const View& tensor) noexcept;
+
+// Return the Geometry of a tensor that is dense in any order of its axes (no gaps, overlap or
+// negative strides), nullopt for others and where memory_order() has none.
 std::optional<Geometry> dense_geometry(const View& tensor, ChannelAxes channel_axes) noexcept;
 
 }  // namespace onedsl

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <limits>
+#include <memory>
 
 #include "geometry.hpp"
+#include "layout.hpp"
 #include "operation.hpp"
 #include "ports.hpp"
 #include "types.hpp"
@@ -34,13 +36,15 @@ struct OpConfig {
   Pass pass = Pass::both;
 };
 
-// A computation on tensors of one shape and memory order.
+// A computation on tensors of one shape.
 struct Problem : OpConfig {
   Geometry geometry;
   DataType data = DataType::f32;
   DataType statistics_type = DataType::f32;
   InputSet inputs;    // that the call passes
   OutputSet outputs;  // to compute
+  // Null: every tensor is dense in the memory order of src.
+  std::shared_ptr<const Layouts> layouts = nullptr;
 };
 
 }  // namespace onedsl
