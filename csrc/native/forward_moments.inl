@@ -39,8 +39,8 @@ inline float pivot_near(const double value, const double spread) {
 
 template <class T>
 float pivot_of_samples(const Task& task, const Index c) {
-  const T* const src = static_cast<const T*>(task.tensors.src) + c * task.order.inner;
   const Samples& samples = task.samples;
+  const T* const src = static_cast<const T*>(samples.src) + c * samples.channel_stride;
   double sum = 0;
   double least = 0;
   double most = 0;

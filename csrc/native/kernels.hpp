@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+
 #include "../core/ports.hpp"
 #include "../core/problem.hpp"
 #include "relu.hpp"
@@ -30,9 +32,11 @@ struct Tensors {
   float* batch_variance = nullptr;
 };
 
-// Offsets of some elements of channel 0, evenly spaced. Those of channel c are c * inner further.
+// Some elements of channel 0, evenly spaced. Those of channel c are c * channel_stride further.
 struct Samples {
   static constexpr Index most = 8;
+  const void* src = nullptr;
+  Index channel_stride = 0;
   Index at[most] = {};
   Index count = 0;
 };
@@ -86,12 +90,29 @@ struct Tile {
   Index chunk = 0;
   // Planes: distance in elements to the panel that is prefetched while this one is written, or 0.
   Index to_next_panel = 0;
+  // Whether a reduce begins and ends the sums of the tile: a tile of staged tensors has parts.
+  bool begins = true;
+  bool ends = true;
 };
 
-// A thread's memory for the sums of a tile.
+// A copy of a block between a tensor of any strides and dense memory.
+struct Copy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  Index rows = 1;
+  Index columns = 1;
+  Index from_row = 0;  // strides, in elements
+  Index from_column = 0;
+  Index to_row = 0;
+  Index to_column = 0;
+  bool to_tensor = false;
+};
+
+// A thread's memory for the sums of a tile, and for staged tensors.
 struct TileScratch {
   double* doubles = nullptr;
   float* floats = nullptr;
+  std::byte* staging = nullptr;
 };
 
 // Planes: doubles per channel of a tile. Columns: doubles, and as many floats, per column of the
@@ -111,6 +132,9 @@ struct Kernels {
   // sums lost precision; it has then set a better pivot, and they must be recomputed.
   bool (*finish)(const Task&, const Range& channels);
   void (*write)(const Task&, const Tile&);
+  // Copies blocks fast whose columns have stride 1 in `from`, and whose rows or columns have it in
+  // `to`.
+  void (*copy)(const Copy&, DataType);
 };
 
 // avx512_bf16 has kernels for bf16 only.

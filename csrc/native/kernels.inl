@@ -4,6 +4,7 @@
 // that other files also compile: the linker could keep this file's copy, for an instruction set
 // that the CPU lacks. tests/test_cpp.py checks the symbols.
 
+#include "copy.inl"
 #include "formulas.inl"
 #include "forward_moments.inl"
 #include "gradient_sums.inl"
@@ -49,18 +50,18 @@ void write_masked(const Task& task, const Tile& tile) {
 
 template <class T>
 constexpr Kernels gradient{
-    lanes,           splits_even_odd<T>,      prepare_gradient, reduce<GradientTerms<T>>,
-    finish_gradient, write<GradientResult<T>>};
+    lanes,           splits_even_odd<T>,       prepare_gradient, reduce<GradientTerms<T>>,
+    finish_gradient, write<GradientResult<T>>, copy_block};
 
 template <class T>
 constexpr Kernels masked_gradient{
-    lanes,           splits_even_odd<T>, prepare_masked_gradient, reduce_masked<T>,
-    finish_gradient, write_masked<T>};
+    lanes,           splits_even_odd<T>, prepare_masked_gradient, reduce_masked<T>, finish_gradient,
+    write_masked<T>, copy_block};
 
 template <class T, class Result>
 constexpr Kernels forward{
     lanes,          splits_even_odd<T>, prepare_moments<T>, reduce<MomentTerms<T>>,
-    finish_moments, write<Result>};
+    finish_moments, write<Result>,      copy_block};
 
 template <class T>
 const Kernels& kernels_of(const Operation operation) {

@@ -88,6 +88,7 @@ class ColumnSums {
         products_(scratch.doubles + padded_),
         f32_factors_(scratch.floats),
         f32_products_(scratch.floats + padded_) {
+    if (!tile.begins) return;
     const auto count = static_cast<std::size_t>(scratch_per_column * padded_);
     std::memset(scratch.doubles, 0, count * sizeof(double));
     std::memset(scratch.floats, 0, count * sizeof(float));
@@ -208,6 +209,7 @@ void reduce_columns(const Task& task, const Tile& tile, const TileScratch& scrat
   const SummationOrder& order = task.order;
   const ColumnSums<Terms_> sums(task, tile, scratch);
   visit_rows(order, tile.chunk, sums);
+  if (!tile.ends) return;
   double* const partial =
       task.workspace.partials + 2 * tile.chunk * order.channels + tile.channels.begin;
   const auto store_channels = [&](double* const columns, double* const to) {

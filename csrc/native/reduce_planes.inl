@@ -86,7 +86,9 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
   // For each channel: the lanes of the sum of factors, then those of the sum of products.
   constexpr Index per_channel = scratch_per_plane(lanes);
   const Index doubles = length(tile.channels) * per_channel;
-  std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
+  if (tile.begins) {
+    std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
+  }
 
   const Range rows = rows_of(order, tile.chunk);
   for (Index row = rows.begin; row < rows.end; row += order.rows_together) {
@@ -100,6 +102,7 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     }
   }
 
+  if (!tile.ends) return;
   double* const partial = task.workspace.partials + 2 * tile.chunk * order.channels;
   const double* sums = scratch.doubles;
   for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {

@@ -8,11 +8,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "int_math.hpp"
 #include "kernels.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
+#include "staging.hpp"
 #include "summation_order.hpp"
 
 namespace onedsl::native {
@@ -69,6 +71,7 @@ Samples samples_of(const SummationOrder& order) {
   const Index plane = order.inner;
   const Index elements = order.outer * plane;
   Samples samples;
+  samples.channel_stride = plane;
   samples.count = std::min(elements, Samples::most);
   for (Index i = 0; i < samples.count; ++i) {
     const Index element = (2 * i + 1) * elements / (2 * samples.count);
@@ -130,6 +133,7 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(problem, ports, order);
   if (is_forward(problem) && needs_sums(problem)) task.samples = samples_of(order);
+  task.samples.src = task.tensors.src;
   return task;
 }
 
@@ -144,6 +148,7 @@ struct Team {
   const Kernels& kernels;
   const Task& task;
   const Schedule& schedule;
+  const Staging* staging;  // null: all tensors are dense
   bool needs_sums;
   bool needs_pivots;
   std::atomic<Index>& imprecise;  // counts the channel ranges whose sums had to be recomputed
@@ -177,7 +182,11 @@ struct Team {
     for (Index i = tiles.end; i-- > tiles.begin;) {
       Tile tile = tile_of(schedule, task.order, panel, i);
       tile.to_next_panel = to_next_panel;
-      kernels.write(task, tile);
+      if (staging != nullptr) {
+        staging->write(task, tile, scratch);
+      } else {
+        kernels.write(task, tile);
+      }
     }
   }
 
@@ -187,7 +196,12 @@ struct Team {
     const Index imprecise_before = imprecise;
     if (needs_sums) {
       for (Index i = tiles.begin; i < tiles.end; ++i) {
-        kernels.reduce(task, tile_of(schedule, task.order, panel, i), scratch);
+        const Tile tile = tile_of(schedule, task.order, panel, i);
+        if (staging != nullptr) {
+          staging->reduce(task, tile, scratch);
+        } else {
+          kernels.reduce(task, tile, scratch);
+        }
       }
       wait_for_others(worker);
     }
@@ -233,6 +247,7 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
     // An empty tensor still has outputs of one value per channel.
     Problem without_tensors = problem;
     without_tensors.geometry = Geometry{1, problem.geometry.channels, 1};
+    without_tensors.layouts = nullptr;
     Ports vectors = ports;
     present(ports.out).for_each([&](const Output port) {
       if (is_tensor(port)) vectors.out[port] = nullptr;
@@ -242,9 +257,13 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
   const Kernels& kernels = kernels_for(problem, machine.isa);
   Task task = task_for(problem, ports, order_of(problem.geometry, kernels.lanes));
   const SummationOrder& order = task.order;
-  const Schedule schedule = schedule_for(order, traffic_of(problem, ports), machine, num_threads);
+  Schedule schedule = schedule_for(order, traffic_of(problem, ports), machine, num_threads);
   task.out_of_cache = schedule.out_of_cache;
   task.non_temporal = schedule.non_temporal && may_write_non_temporal(problem, ports, order);
+
+  std::optional<Staging> staging;
+  if (needs_staging(problem, ports)) staging.emplace(problem, kernels, task, ports, schedule);
+  const auto staging_bytes = static_cast<Index>(staging ? staging->bytes_per_thread() : 0);
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
@@ -267,22 +286,29 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
   Scratch memory(Scratch::bytes_for<double>(sums) +
                  all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
                  Scratch::bytes_for<double>(schedule.threads * doubles) +
-                 Scratch::bytes_for<float>(schedule.threads * floats));
+                 Scratch::bytes_for<float>(schedule.threads * floats) +
+                 Scratch::bytes_for<std::byte>(schedule.threads * staging_bytes));
   task.workspace.partials = memory.allocate<double>(sums);
   for (float** const table : all_tables) *table = memory.allocate<float>(tables.entries);
   double* const all_doubles = memory.allocate<double>(schedule.threads * doubles);
   float* const all_floats = memory.allocate<float>(schedule.threads * floats);
+  auto* const all_buffers = memory.allocate<std::byte>(schedule.threads * staging_bytes);
 
   if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
   if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});
   std::atomic<Index> imprecise = 0;
-  const Team team{
-      kernels,  task, schedule, needs_sums(problem), is_forward(problem) && needs_sums(problem),
-      imprecise};
+  const Team team{kernels,
+                  task,
+                  schedule,
+                  staging ? &*staging : nullptr,
+                  needs_sums(problem),
+                  is_forward(problem) && needs_sums(problem),
+                  imprecise};
   on_threads(schedule.threads, [&](const Worker& worker) {
     TileScratch scratch;
     scratch.doubles = all_doubles + worker.index * doubles;
     scratch.floats = all_floats + worker.index * floats;
+    scratch.staging = all_buffers + worker.index * staging_bytes;
     team.work(worker, scratch);
   });
 }

@@ -9,6 +9,7 @@ set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/relu.cpp
     ${ONEDSL_NATIVE_DIR}/run.cpp
     ${ONEDSL_NATIVE_DIR}/schedule.cpp
+    ${ONEDSL_NATIVE_DIR}/staging.cpp
     ${ONEDSL_NATIVE_DIR}/triad.cpp)
 
 # Without contraction, an element has the same bits in every loop that can write it. The kernels raise

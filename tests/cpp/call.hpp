@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -108,6 +109,7 @@ struct Run {
   bool separate_passes = false;     // reduce, then apply
   std::int64_t shift = 0;           // of the outputs, see Tensor
   std::int64_t residual_shift = 0;  // of diff_residual, in addition
+  std::uint64_t strides = 0;        // seed of random strides of each tensor; 0: dense
 };
 
 inline Run default_run(const Isa isa) {
@@ -138,7 +140,7 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
              << run.machine.cache.bytes << " bytes for " << run.machine.cache.cores << " cores"
              << (run.in_place ? ", in place" : "")
              << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
-             << run.shift << " and " << run.residual_shift;
+             << run.shift << " and " << run.residual_shift << ", strides " << run.strides;
 }
 
 // Run the reduce pass, which has no outputs, and then the apply pass.
@@ -157,9 +159,82 @@ inline void run_separate_passes(Problem problem, const Run& run, Ports ports) {
   native::run(problem, run.threads, ports, run.machine);
 }
 
+// The tensors of a run that have random strides.
+class StridedTensors {
+ public:
+  // Replaces the tensors of the ports, whose memory order is that of call.layout. The inputs of the
+  // call become the dense copies: several elements may share memory.
+  StridedTensors(Call& call, const Run& run, const Results& results, Ports& ports)
+      : random_(run.strides) {
+    const Layout& shape = call.layout;
+    const auto rank = static_cast<std::ptrdiff_t>(shape.shape.size());
+    const MemoryOrder order =
+        *memory_order({DataType::f32, nullptr, rank, shape.shape.data(), shape.strides.data()},
+                      shape.channel_axes);
+    for (const std::uint8_t axis : order) sizes_.push_back(shape.shape[axis]);
+    auto all = std::make_shared<Layouts>();
+    const Signature& signature = signature_of(call.problem.operation);
+    for (auto& [port, tensor] : call.inputs) {
+      if (!is_tensor(port) || random_.chance(4)) continue;
+      const bool same = run.in_place && port == signature.in_place_input;
+      StridedTensor& strided = add(tensor, call.problem.data, !same, all->in[port]);
+      ports.in[port] = strided.data();
+      strided.copy_to(tensor);
+      if (!same) continue;
+      ports.out[signature.in_place_output] = strided.data();
+      all->out[signature.in_place_output] = all->in[port];
+      outputs_.emplace(signature.in_place_output, &strided);
+    }
+    for (auto& [port, tensor] : results) {
+      if (!is_tensor(port) || outputs_.count(port) != 0 || random_.chance(4)) continue;
+      if (run.in_place && port == signature.in_place_output) continue;
+      StridedTensor& strided = add(tensor, call.problem.data, false, all->out[port]);
+      ports.out[port] = strided.data();
+      outputs_.emplace(port, &strided);
+    }
+    layouts = all;
+  }
+
+  void copy_to(Results& results) {
+    for (auto& [port, tensor] : outputs_) tensor->copy_to(results.at(port));
+  }
+  bool guards_intact() const {
+    return std::all_of(all_.begin(), all_.end(),
+                       [](const auto& tensor) { return tensor->guards_intact(); });
+  }
+
+  std::shared_ptr<const Layouts> layouts;
+
+ private:
+  StridedTensor& add(const Tensor& tensor, const DataType type, const bool input,
+                     onedsl::Layout& layout) {
+    std::vector<std::ptrdiff_t> strides = random_strides(random_, sizes_, input);
+    MemoryOrder order;
+    for (std::size_t i = 0; i < sizes_.size(); ++i) {
+      order.axes[i] = static_cast<std::uint8_t>(i);
+    }
+    order.count = static_cast<std::ptrdiff_t>(sizes_.size());
+    layout = *layout_of({type, nullptr, order.count, sizes_.data(), strides.data()}, order);
+    std::vector<std::int64_t> offsets(tensor.count());
+    for (std::size_t i = 0; i < offsets.size(); ++i) {
+      auto rest = static_cast<std::ptrdiff_t>(i);
+      for (std::size_t axis = sizes_.size(); axis-- > 0; rest /= sizes_[axis]) {
+        offsets[i] += rest % sizes_[axis] * strides[axis];
+      }
+    }
+    all_.push_back(std::make_unique<StridedTensor>(tensor, type, std::move(offsets)));
+    return *all_.back();
+  }
+
+  Random random_;
+  std::vector<std::ptrdiff_t> sizes_;
+  std::vector<std::unique_ptr<StridedTensor>> all_;
+  std::map<Output, StridedTensor*> outputs_;
+};
+
 // Run a call and return its results. Check that no byte outside of the outputs is written.
-inline Results results_of(const Call& call, const Run& run) {
-  const Problem& problem = call.problem;
+inline Results results_of(Call& call, const Run& run) {
+  Problem problem = call.problem;
   const Signature& signature = signature_of(problem.operation);
   Ports ports;
   for (const auto& [port, tensor] : call.inputs) ports.in[port] = tensor.data();
@@ -175,10 +250,20 @@ inline Results results_of(const Call& call, const Run& run) {
     results.at(signature.in_place_output).copy_from(call.inputs.at(signature.in_place_input));
     ports.in[signature.in_place_input] = results.at(signature.in_place_output).data();
   }
+  std::optional<StridedTensors> strided;
+  if (run.strides != 0) {
+    strided.emplace(call, run, results, ports);
+    problem.layouts = strided->layouts;
+  }
   if (run.separate_passes) {
     run_separate_passes(problem, run, ports);
   } else {
     native::run(problem, run.threads, ports, run.machine);
+  }
+  if (strided) {
+    strided->copy_to(results);
+    check(strided->guards_intact(), "bytes outside of a strided output were written: ", call,
+          " on ", run);
   }
   for (const auto& [port, tensor] : results) {
     check(tensor.guards_intact(), "bytes outside of ", name_of(port), " were written: ", call,

@@ -99,6 +99,28 @@ inline Layout random_layout(Random& random, const std::int64_t max_elements) {
   return layout;
 }
 
+// Return random strides of axes, slowest first: any order in memory, gaps, and negative ones.
+// Inputs may also have strides of 0.
+inline std::vector<std::ptrdiff_t> random_strides(Random& random,
+                                                  const std::vector<std::ptrdiff_t>& sizes,
+                                                  const bool input) {
+  std::vector<std::size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  for (std::size_t i = order.size(); random.chance(2) && i-- > 1;) {
+    std::swap(order[i], order[static_cast<std::size_t>(random.between(0, std::int64_t(i)))]);
+  }
+  std::vector<std::ptrdiff_t> strides(sizes.size());
+  std::ptrdiff_t stride = random.chance(6) ? random.between(1, 3) : 1;
+  const bool odd = random.chance(4);
+  for (std::size_t i = order.size(); i-- > 0;) {
+    const bool repeated = input && odd && random.chance(4);
+    strides[order[i]] = repeated ? 0 : odd && random.chance(3) ? -stride : stride;
+    if (!repeated) stride *= sizes[order[i]];
+    if (random.chance(5)) stride += random.between(1, 40);
+  }
+  return strides;
+}
+
 // Return the layout of an NXC or NCX tensor, viewed as (outer, channels, inner).
 inline Layout block_layout(const std::int64_t outer, const std::int64_t channels,
                            const std::int64_t inner) {

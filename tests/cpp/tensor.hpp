@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/convert_16bit.hpp"
@@ -56,6 +59,48 @@ class Tensor {
   std::size_t count_;
   std::vector<std::byte> memory_;
   std::size_t begin_ = 0;
+};
+
+// The elements of a tensor at the offsets of a layout, in memory whose other bytes are guards.
+class StridedTensor {
+ public:
+  // The offsets are those of the elements of a dense tensor in its order. Several may be equal.
+  StridedTensor(const Tensor& dense, const DataType type, std::vector<std::int64_t> offsets)
+      : offsets_(std::move(offsets)), bytes_(size_of(type)) {
+    const auto [least, most] = std::minmax_element(offsets_.begin(), offsets_.end());
+    first_ = *least;
+    memory_ = std::make_unique<Tensor>(type, *most - *least + 1, *least & 7);
+    std::memset(memory_->data(), 0xa5, memory_->count() * bytes_);
+    untouched_ = std::vector<bool>(memory_->count(), true);
+    for (std::size_t i = 0; i < offsets_.size(); ++i) {
+      std::memcpy(at(i), dense.data() + i * bytes_, bytes_);
+      untouched_[index(i)] = false;
+    }
+  }
+  std::byte* data() { return memory_->data() - first_ * static_cast<std::int64_t>(bytes_); }
+  void copy_to(Tensor& dense) {
+    for (std::size_t i = 0; i < offsets_.size(); ++i) {
+      std::memcpy(dense.data() + i * bytes_, at(i), bytes_);
+    }
+  }
+  bool guards_intact() const {
+    for (std::size_t i = 0; i < untouched_.size() * bytes_; ++i) {
+      if (untouched_[i / bytes_] && memory_->data()[i] != std::byte{0xa5}) return false;
+    }
+    return memory_->guards_intact();
+  }
+
+ private:
+  std::size_t index(const std::size_t i) const {
+    return static_cast<std::size_t>(offsets_[i] - first_);
+  }
+  std::byte* at(const std::size_t i) { return memory_->data() + index(i) * bytes_; }
+
+  std::vector<std::int64_t> offsets_;
+  std::size_t bytes_;
+  std::int64_t first_ = 0;
+  std::unique_ptr<Tensor> memory_;
+  std::vector<bool> untouched_;
 };
 
 }  // namespace onedsl::test

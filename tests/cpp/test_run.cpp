@@ -8,7 +8,7 @@
 namespace onedsl::test {
 namespace {
 
-void check_same_bits(const Call& call, const Results& expected, const Run& run) {
+void check_same_bits(Call& call, const Results& expected, const Run& run) {
   check(same_bits(results_of(call, run), expected), "the bits differ: ", call, " on ", run);
 }
 
@@ -25,7 +25,7 @@ void test_bits_of_threads() {
     const Layout layout = block_layout(shape.outer, shape.channels, 1);
     for (const Isa isa : isas()) {
       for (const Operation operation : operations) {
-        const Call call = random_call(random, operation, layout, *layout.geometry());
+        Call call = random_call(random, operation, layout, *layout.geometry());
         Run run = default_run(isa);
         const Results expected = results_of(call, run);
         run.threads = shape.threads;
@@ -37,11 +37,24 @@ void test_bits_of_threads() {
 
 }  // namespace
 
+// Tensors with strides of their own: the bits are those of their dense copies.
+void test_strides() {
+  Random random(7);
+  for_random_layouts(random, 6000, 100000, [&](const Layout& layout, const Geometry& geometry) {
+    Call call = random_call(random, random.choice(operations), layout, geometry);
+    Run run = random_run(random, random.choice(isas()));
+    run.strides = static_cast<std::uint64_t>(random.between(1, 1 << 30));
+    const Results strided = results_of(call, run);
+    Run dense = default_run(run.machine.isa);
+    check(same_bits(results_of(call, dense), strided), "the bits differ: ", call, " on ", run);
+  });
+}
+
 void test_reproducibility() {
   test_bits_of_threads();
   Random random(6);
   for_random_layouts(random, 4000, 100000, [&](const Layout& layout, const Geometry& geometry) {
-    const Call call = random_call(random, random.choice(operations), layout, geometry);
+    Call call = random_call(random, random.choice(operations), layout, geometry);
     const Isa isa = random.choice(isas());
     const Results expected = results_of(call, default_run(isa));
     for (int i = 0; i < 5; ++i) check_same_bits(call, expected, random_run(random, isa));

@@ -6,6 +6,7 @@ void test_cpu();
 void test_geometry();
 void test_schedule();
 void test_reproducibility();
+void test_strides();
 void test_relu();
 
 }  // namespace onedsl::test
