@@ -7,18 +7,16 @@
 #include <cstring>
 #include <utility>
 
+#include "coefficient_tables.inl"
 #include "kernels.hpp"
 #include "vector.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// As many elements as a vector has, at most 16: a block of as many vectors fits the registers.
-template <class T>
-constexpr int block_size = sizeof(Vec) / sizeof(T) < 16 ? sizeof(Vec) / sizeof(T) : 16;
-template <class T>
+template <class T, int n>
 struct BlockRow {
-  typedef T Type __attribute__((vector_size(sizeof(T) * block_size<T>)));
+  typedef T Type __attribute__((vector_size(sizeof(T) * n)));
 };
 
 template <class V, std::size_t... i>
@@ -29,11 +27,10 @@ inline V interleave(const V a, const V b, const std::size_t from, std::index_seq
 }
 
 // Transposes a block: `from` has rows of neighboring elements, and `to` has columns.
-template <class T>
+template <class T, int n>
 [[gnu::flatten]] inline void transpose_block(const T* const from, const Index from_row, T* const to,
                                              const Index to_column) {
-  constexpr int n = block_size<T>;
-  using V = typename BlockRow<T>::Type;
+  using V = typename BlockRow<T, n>::Type;
   using Indices = std::make_index_sequence<n>;
   V rows[n];
 #pragma GCC unroll 16
@@ -54,53 +51,85 @@ template <class T>
 }
 
 template <class T>
-inline void copy_elements(const Copy& copy, const Range& rows, const Range& columns) {
+void copy_elements(const Copy& copy) {
   const T* const from = static_cast<const T*>(copy.from);
   T* const to = static_cast<T*>(copy.to);
-  for (Index i = rows.begin; i < rows.end; ++i) {
-    for (Index j = columns.begin; j < columns.end; ++j) {
+  for (Index i = 0; i < copy.rows; ++i) {
+    for (Index j = 0; j < copy.columns; ++j) {
       to[i * copy.to_row + j * copy.to_column] = from[i * copy.from_row + j * copy.from_column];
+    }
+  }
+}
+
+// The last blocks overlap those before them: their elements are copied twice.
+template <class T, int n>
+void transpose_in_blocks(const Copy& copy) {
+  const T* const from = static_cast<const T*>(copy.from);
+  T* const to = static_cast<T*>(copy.to);
+  const auto at = [&](Index i, Index j) {
+    i = minimum(i, copy.rows - n);
+    j = minimum(j, copy.columns - n);
+    transpose_block<T, n>(from + i * copy.from_row + j, copy.from_row, to + i + j * copy.to_column,
+                          copy.to_column);
+  };
+  // Along the neighbors in the tensor, so that its lines are read or written one after the other.
+  if (copy.to_tensor) {
+    for (Index j = 0; j < copy.columns; j += n) {
+      for (Index i = 0; i < copy.rows; i += n) at(i, j);
+    }
+  } else {
+    for (Index i = 0; i < copy.rows; i += n) {
+      for (Index j = 0; j < copy.columns; j += n) at(i, j);
     }
   }
 }
 
 template <class T>
 void transpose(const Copy& copy) {
-  constexpr Index n = block_size<T>;
-  const T* const from = static_cast<const T*>(copy.from);
-  T* const to = static_cast<T*>(copy.to);
-  const Index rows = copy.rows / n * n;
-  const Index columns = copy.columns / n * n;
-  const auto at = [&](const Index i, const Index j) {
-    transpose_block<T>(from + i * copy.from_row + j, copy.from_row, to + i + j * copy.to_column,
-                       copy.to_column);
-  };
-  // Along the neighbors in the tensor, so that its lines are read or written one after the other.
-  if (copy.to_tensor) {
-    for (Index j = 0; j < columns; j += n) {
-      for (Index i = 0; i < rows; i += n) at(i, j);
-    }
-  } else {
-    for (Index i = 0; i < rows; i += n) {
-      for (Index j = 0; j < columns; j += n) at(i, j);
-    }
+  constexpr Index least = 16 / sizeof(T);
+  constexpr Index most = sizeof(Vec) / sizeof(T) < 16 ? sizeof(Vec) / sizeof(T) : 16;
+  const Index size = minimum(copy.rows, copy.columns);
+  if (size >= most) return transpose_in_blocks<T, most>(copy);
+  if constexpr (most > 2 * least) {
+    if (size >= 2 * least) return transpose_in_blocks<T, 2 * least>(copy);
   }
-  copy_elements<T>(copy, {rows, copy.rows}, {0, copy.columns});
-  copy_elements<T>(copy, {0, rows}, {columns, copy.columns});
+  if (size >= least) return transpose_in_blocks<T, least>(copy);
+  copy_elements<T>(copy);
+}
+
+// Copies rows of neighbors by vectors, the last of which overlaps the one before it.
+template <class T>
+void copy_rows(const Copy& copy) {
+  const Index bytes = copy.columns * static_cast<Index>(sizeof(T));
+  const auto* const from = static_cast<const T*>(copy.from);
+  auto* const to = static_cast<T*>(copy.to);
+  constexpr auto vector_bytes = static_cast<Index>(sizeof(Vec));
+  if (bytes < vector_bytes) return copy_elements<T>(copy);
+  const Index ahead = copy.to_tensor ? 0 : prefetch_bytes / bytes * copy.from_row;
+  for (Index i = 0; i < copy.rows; ++i) {
+    const T* const row = from + i * copy.from_row;
+    if (ahead != 0) prefetch(row + ahead, copy.columns);
+    const auto* const source = reinterpret_cast<const char*>(row);
+    auto* const target = reinterpret_cast<char*>(to + i * copy.to_row);
+    const auto copy_vector = [&](const Index at) {
+      Words words;
+      std::memcpy(&words, source + at, sizeof words);
+      std::memcpy(target + at, &words, sizeof words);
+    };
+#pragma GCC unroll 4
+    for (Index at = 0; at < bytes - vector_bytes; at += vector_bytes) copy_vector(at);
+    copy_vector(bytes - vector_bytes);
+  }
 }
 
 template <class T>
 void copy_as(const Copy& copy) {
   if (copy.from_column == 1 && copy.to_column == 1) {
-    for (Index i = 0; i < copy.rows; ++i) {
-      std::memcpy(static_cast<T*>(copy.to) + i * copy.to_row,
-                  static_cast<const T*>(copy.from) + i * copy.from_row,
-                  static_cast<std::size_t>(copy.columns) * sizeof(T));
-    }
+    copy_rows<T>(copy);
   } else if (copy.from_column == 1 && copy.to_row == 1) {
     transpose<T>(copy);
   } else {
-    copy_elements<T>(copy, {0, copy.rows}, {0, copy.columns});
+    copy_elements<T>(copy);
   }
 }
 

@@ -547,20 +547,21 @@ void Staging::reduce_columns(const SummationOrder& order, const Index chunk, Box
       row = end;
     }
   }
-  box.num_streams = box.streams.size();
   const Index stream = (rows.end - row) / 4;
   // Even parts, because short ones are slow.
   const Index parts = std::max<Index>(divide_up(stream, most), 1);
   const Index part = std::max<Index>(round_up(divide_up(stream, parts), 8), 8);
   for (Index at = 0;; at += part) {
     const bool ends = at + part >= stream;
-    for (Index i = 0; i < 4; ++i) {
-      const Index first = row + i * stream;
+    // Whole streams are neighbors.
+    box.num_streams = at == 0 && ends ? 1 : box.streams.size();
+    for (std::size_t i = 0; i < box.num_streams; ++i) {
+      const Index first = row + static_cast<Index>(i) * stream;
       const Index end = first + (ends ? stream : at + part);
-      box.streams[static_cast<std::size_t>(i)] = {(first + at) * order.repeat, end * order.repeat};
+      box.streams[i] = {(first + at) * order.repeat, end * order.repeat};
     }
     // The rows and positions that the streams leave.
-    if (ends) box.streams.back().end = rows.end * order.repeat + rest;
+    if (ends) box.streams[box.num_streams - 1].end = rows.end * order.repeat + rest;
     reduce_part(begins, ends);
     begins = false;
     if (ends) return;
