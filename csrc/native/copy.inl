@@ -73,13 +73,20 @@ void transpose_in_blocks(const Copy& copy) {
                           copy.to_column);
   };
   // Along the neighbors in the tensor, so that its lines are read or written one after the other.
+  // The next ones are prefetched: the CPU's own prefetching does not follow so many.
   if (copy.to_tensor) {
     for (Index j = 0; j < copy.columns; j += n) {
-      for (Index i = 0; i < copy.rows; i += n) at(i, j);
+      for (Index i = 0; i < copy.rows; i += n) {
+        for (Index k = j + n; k < j + 2 * n; ++k) prefetch(to + i + k * copy.to_column, 1);
+        at(i, j);
+      }
     }
   } else {
     for (Index i = 0; i < copy.rows; i += n) {
-      for (Index j = 0; j < copy.columns; j += n) at(i, j);
+      for (Index j = 0; j < copy.columns; j += n) {
+        for (Index k = i + n; k < i + 2 * n; ++k) prefetch(from + k * copy.from_row + j, 1);
+        at(i, j);
+      }
     }
   }
 }
