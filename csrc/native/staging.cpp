@@ -8,10 +8,12 @@
 namespace onedsl::native {
 namespace {
 
-// Bytes of a buffer. Those of a pass (two to five) and the lines of the tensors that they were
-// copied from stay in a second-level cache of 512 KB.
-constexpr Index buffer_bytes = 65536;
-constexpr Index most_buffer_bytes = 4 * buffer_bytes;
+// Bytes of the buffers of all tensors of a pass, and at most of one: with the lines that they are
+// copied from and to, they stay in a second-level cache of 512 KB.
+constexpr Index buffers_bytes = 262144;
+constexpr Index buffer_bytes = 131072;
+// Where whole cache lines of each tensor need more.
+constexpr Index most_buffer_bytes = 2 * buffer_bytes;
 // Bytes that are read or written contiguously, where the order of the elements allows it: two
 // cache lines, since they begin anywhere in a line.
 constexpr Index contiguous_bytes = 128;
@@ -365,11 +367,11 @@ void Staging::plan(Pass& pass, const SummationOrder& order, const bool reduces,
     pass.joined = pass.joined && is(2, 1) && is(1, order.inner);
   }
 
-  const Index elements = buffer_bytes / element_bytes_;
+  const auto count = static_cast<Index>(pass.tensors.size());
+  const Index elements = std::min(buffer_bytes, buffers_bytes / count) / element_bytes_;
   const Index most = most_buffer_bytes / element_bytes_;
   const auto fitting = [&](const Index others, const Index unit, const Index size) {
-    const Index count = elements / std::max<Index>(others, 1) / unit * unit;
-    return std::min(std::max(count, unit), size);
+    return std::min(std::max(elements / others / unit * unit, unit), size);
   };
   auto& [rows, channels, inner] = pass.box;
   inner = sizes[2];
@@ -394,7 +396,6 @@ void Staging::plan(Pass& pass, const SummationOrder& order, const bool reduces,
       }
       pass.elements = 2 * rows * channels * inner;
     }
-    // Blocks of other tiles may be larger than the last one, never than `block`.
     return;
   }
   const Index step = Index{16} * order.lanes;  // of the sums, see add_segments()
