@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "check.hpp"
@@ -29,10 +32,64 @@ bool has_adjacent_channels(const Layout& layout) {
   return true;
 }
 
+// Views with strides of their own: the layout, the span and the overlap of their elements.
+void test_strided_views() {
+  Random random(8);
+  int separate = 0;
+  for (int i = 0; i < 4000; ++i) {
+    Layout layout = random_layout(random, 2000);
+    layout.channel_axes = 0;
+    layout.strides = random_strides(random, layout.shape, random.chance(2));
+    const auto rank = static_cast<std::ptrdiff_t>(layout.shape.size());
+    // The strides are bytes, as NumPy's.
+    std::vector<std::ptrdiff_t> bytes = layout.strides;
+    for (std::ptrdiff_t& stride : bytes) stride *= 4;
+    const View view{DataType::f32, nullptr, rank, layout.shape.data(), bytes.data(), 4};
+    const std::optional<MemoryOrder> order = memory_order(view, 0);
+    check(order.has_value(), layout, " has no order");
+    for (std::ptrdiff_t k = 1; k < order->count; ++k) {
+      const auto a = static_cast<std::size_t>(order->axes[static_cast<std::size_t>(k - 1)]);
+      const auto b = static_cast<std::size_t>(order->axes[static_cast<std::size_t>(k)]);
+      const std::ptrdiff_t difference = std::abs(bytes[a]) - std::abs(bytes[b]);
+      check(difference > 0 || (difference == 0 && a < b), layout, " is out of order");
+    }
+    // The offset of each element in the memory order, by its index and by the layout.
+    const onedsl::Layout merged = *layout_of(view, *order);
+    const auto offset_in = [](std::int64_t element, const auto& axes) {
+      std::int64_t offset = 0;
+      for (auto axis = axes.rbegin(); axis != axes.rend(); element /= axis->size, ++axis) {
+        offset += element % axis->size * axis->stride;
+      }
+      return offset;
+    };
+    onedsl::Layout axes;
+    for (const std::size_t axis : *order)
+      axes.push_back({layout.shape[axis], layout.strides[axis]});
+    std::vector<std::int64_t> offsets;
+    for (std::int64_t element = 0; element < layout.elements(); ++element) {
+      offsets.push_back(offset_in(element, axes));
+      const std::int64_t found = merged.empty() ? element : offset_in(element, merged);
+      check(found == offsets.back(), layout, " has the wrong layout");
+    }
+    std::sort(offsets.begin(), offsets.end());
+    const auto [begin, end] = memory_span(view);
+    check(begin - view.data == 4 * offsets.front() && end - view.data == 4 * offsets.back() + 4,
+          layout, " has the wrong span");
+    const bool distinct = std::adjacent_find(offsets.begin(), offsets.end()) == offsets.end();
+    check(distinct || !has_separate_elements(view), layout, " overlaps itself");
+    separate += has_separate_elements(view) ? 1 : 0;
+    const std::vector<std::ptrdiff_t> odd(layout.shape.size(), 5);
+    const View cut{DataType::f32, nullptr, rank, layout.shape.data(), odd.data(), 4};
+    check(layout_of(cut, *order).has_value() == (order->count == 0), layout, " of cut elements");
+  }
+  check(separate > 1000 && separate < 3900, separate, " views have separate elements");
+}
+
 }  // namespace
 
 // The statistic of each element.
 void test_geometry() {
+  test_strided_views();
   Random random(1);
   int accepted = 0;
   int rejected = 0;
