@@ -17,6 +17,7 @@ constexpr std::size_t page = 4096;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 // More than the large results of a training step, so that each window contains a step's maximum.
 constexpr int window = 1024;  // calls of acquire_block
+constexpr std::size_t spare = std::size_t{32} << 20;  // bytes that may be kept unused in any case
 
 std::byte* map(const std::size_t bytes) noexcept {
   const std::size_t mapped = bytes + huge_page;
@@ -39,10 +40,13 @@ struct Pool {
   Block take(std::size_t bytes);
   void keep(Block block) noexcept;
   void unmap_oldest(std::size_t limit) noexcept;
-  // Returns the limit of used and kept bytes. Each size may need a block more than at the time of
-  // the most used bytes: a gradient has its layer's size. Without the eighth, a few blocks were
-  // mapped again in each step.
-  std::size_t limit() const noexcept { return std::max(most, most_before) / 8 * 9; }
+  // Returns the limit of used and kept bytes. Each size may need blocks more than at the time of
+  // the most used bytes: a gradient has its layer's size. With an eighth alone, 8 to 13 blocks were
+  // mapped again in each step of three of five networks, in which few results are used at a time.
+  std::size_t limit() const noexcept {
+    const std::size_t used = std::max(most, most_before);
+    return used + std::max(used / 8, spare);
+  }
 
   std::mutex mutex;
   std::array<Block, 1024> kept{};  // the oldest first

@@ -161,9 +161,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     Results of 512 KiB and more are not memory of PyTorch's allocator: they cannot be resized
     (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). Their memory is kept when they
     are freed, and used again for results of about the same size, which saves most page faults of a
-    step. Used and kept memory is at most 9/8 of the most that was in use at once during the last
-    one to two thousand such results. `disable` returns kept memory to the system, and so does a
-    fork.
+    step. Beside the most that was in use at once during the last one to two thousand such results,
+    at most an eighth of it or 32 MB are kept. `disable` returns kept memory to the system, and so
+    does a fork.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
