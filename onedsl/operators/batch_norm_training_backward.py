@@ -59,9 +59,11 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     An array is a NumPy array or any other CPU array with ``__dlpack__``. Results are arrays of
     src's library if it has ``from_dlpack``, as PyTorch and JAX have, and NumPy arrays otherwise.
-    src is used in place if its memory is dense in any order of its axes. Other arrays (slices,
-    negative or zero strides, unaligned items, a diff_dst whose strides are not src's) are copied
-    first, and the logger ``onedsl`` reports it at level INFO.
+    Tensors may have any strides, each its own, and so may those in ``out`` whose elements share no
+    memory. The result has src's strides if src is dense, otherwise those of
+    ``np.empty_like(src)``. Tensors with unaligned items and strided statistics are copied first,
+    and so are all tensors that are not dense with src's strides for ``backend="onednn"``. The
+    logger ``onedsl`` reports copies at level INFO.
 
     An invalid argument is a TypeError or ValueError, and no output has been written. A call that
     oneDNN cannot run (types that need another CPU, 2^31 elements) is an `UnsupportedError`.

@@ -74,7 +74,7 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
     `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    Strided tensors are supported, and copied first if they are not dense as in that operator.
+    Strided tensors are supported, and copied first if they are not dense with src's strides.
     """
     epsilon = attributes.parse_epsilon(epsilon)
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
