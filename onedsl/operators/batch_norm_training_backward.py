@@ -4,12 +4,13 @@
 
 from typing import Generic, Literal, overload
 
-from .. import _core
 from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
+from ..graph._parts import GRADIENT
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from ._graph_of import OpRow, batch_norm
 from .base import ChannelOperator
 from .schema import OpSchema
 from .totals import BatchNormSums
@@ -29,7 +30,7 @@ class BatchNormGradients(NamedTuple, Generic[SrcArray, SumArray]):
     """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
-SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormGradients, ignored="gamma")
+SCHEMA = OpSchema.of("training_backward", BatchNormGradients, ignored="gamma")
 
 
 class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
@@ -85,6 +86,9 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     """
 
     __slots__ = ()
+
+    def _ops(self, absent: set[str]) -> list[OpRow]:
+        return [batch_norm(self, GRADIENT)]
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
