@@ -1,6 +1,5 @@
 """Stub of the extension (csrc/python). Private: invalid calls return a Rejection."""
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, final
 
@@ -8,26 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 _DType = Literal["f32", "bf16", "f16"]
+_Statistics = Literal["batch", "frozen"]
 
 HOST_DEVICES: Final[tuple[int, ...]]
 MAX_RANK: Final[int]
 MAX_TENSOR_BYTES: Final[int]
-
-class DataType(enum.Enum):
-    f32 = 0
-    bf16 = 1
-    f16 = 2
-    other = 3
-
-class Operation(enum.Enum):
-    training_backward = 0
-    forward_training = 1
-    relu_forward_training = 2
-    relu_training_backward = 3
-
-class Statistics(enum.Enum):
-    batch = 0
-    frozen = 1
 
 class _Signature(TypedDict):
     inputs: list[tuple[str, bool, bool]]
@@ -53,12 +37,12 @@ class Rejection:
 class Operator:
     def __init__(
         self,
-        operation: Operation,
+        operation: str,
         *,
         epsilon: float,
-        statistics: Statistics,
+        statistics: _Statistics,
         channel_axis: int | None,
-        types: Sequence[tuple[DataType, DataType]],
+        types: Sequence[tuple[str, str]],
         ranks: tuple[int, int],
         momentum: float = ...,
         clip: float = ...,
@@ -103,15 +87,15 @@ class Operator:
         /,
     ) -> Any: ...
     def check_shapes(
-        self, inputs: Sequence[tuple[DataType, Sequence[int]] | None], /
+        self, inputs: Sequence[tuple[str, Sequence[int]] | None], /
     ) -> Rejection | None: ...
     def kernel_info(
         self,
         *,
-        data: DataType,
+        data: _DType,
         shape: Sequence[int],
         strides: Sequence[int],
-        statistics: DataType,
+        statistics: _DType,
     ) -> dict[str, Any] | None: ...
 
 TensorTuple = tuple[int, str, Sequence[int], Sequence[int], str, str]
@@ -171,7 +155,7 @@ def native_isa() -> str: ...
 def onednn_build_hash() -> str: ...
 def onednn_cpu_isa() -> str: ...
 def onednn_cpu_runtime() -> str: ...
-def onednn_missing_isa(data: DataType, /) -> str: ...
+def onednn_missing_isa(data: str, /) -> str: ...
 def onednn_version() -> tuple[int, int, int]: ...
 def override_torch_kernels(ops: Sequence[str], /) -> None: ...
 def register_pytorchs_kernels(library: str, /) -> None: ...
@@ -180,10 +164,10 @@ def set_error_types(
     onednn_error: type[Exception], unsupported_error: type[Exception], /
 ) -> None: ...
 def set_run_log(record_run: Callable[..., None], record_call: Callable[..., None], /) -> None: ...
-def signature(operation: Operation, /) -> _Signature: ...
-def supported_types() -> list[tuple[DataType, DataType]]: ...
+def signatures() -> dict[str, _Signature]: ...
+def supported_types() -> list[tuple[_DType, _DType]]: ...
 def torch_kernels_in_use() -> bool: ...
 def torch_kernels_used() -> bool: ...
 def triad(out: object, a: object, b: object, non_temporal: bool, /) -> None: ...
 def unknown_native_cap() -> str | None: ...
-def xla_handlers() -> dict[Operation, tuple[str, Any]]: ...
+def xla_handlers() -> dict[str, tuple[str, Any]]: ...

@@ -165,11 +165,11 @@ class TestOut:
     """Arrays of ``out`` that cannot be written to."""
 
     @staticmethod
-    def check(out, error, *fragments, inputs=None, all_outputs=True):
+    def check(out, error, *fragments, inputs=None, all_outputs=True, backends=BACKENDS):
         inputs = inputs or base()
         if not all_outputs:
             inputs = inputs[:4]
-        for backend in BACKENDS:
+        for backend in backends:
             check_error(caller(backend, all_outputs), inputs, error, fragments, out=out)
 
     @staticmethod
@@ -212,11 +212,24 @@ class TestOut:
         for member, name in enumerate(onedsl.BatchNormGradients._fields):
             out = list(self.good())
             out[member] = spoil(out[member])
-            self.check(tuple(out), error, f"out.{name}", *fragments)
+            # Only onedsl's kernels write strided tensors.
+            is_valid = name == "diff_src" and "strides" in fragments
+            backends = ["onednn"] if is_valid else BACKENDS
+            self.check(tuple(out), error, f"out.{name}", *fragments, backends=backends)
 
     def test_diff_src_in_another_order(self):
         out = self.with_diff_src(np.full(SHAPE, 7, "f4", order="F"))
-        self.check(out, ValueError, "out.diff_src must have the strides", "of src")
+        message = "out.diff_src must have the strides", "of src"
+        self.check(out, ValueError, *message, backends=["onednn"])
+
+    @pytest.mark.parametrize(("axis", "stride"), [(-1, 0), (-2, 4), (-1, 6)])
+    def test_diff_src_of_common_or_cut_elements(self, axis, stride):
+        strides = [960, 160, 32, 4]
+        strides[axis] = stride
+        diff_src = np.lib.stride_tricks.as_strided(np.zeros(1000, "f4"), SHAPE, strides)
+        requirement = "must have the strides" if stride == 6 else "must not overlap itself"
+        error = f"out.diff_src {requirement}"
+        self.check(self.with_diff_src(diff_src), ValueError, error, backends=["native"])
 
     def test_members_that_are_none(self):
         for kept, all_outputs, fragment in [
@@ -288,6 +301,38 @@ class TestOut:
         testing.assert_close(caller("native")(src, *problem[1:], out=out), expected)
         assert np.array_equal(src, problem.src)
         assert (np.delete(between, (0, 3), axis=0) == 7).all()
+
+    @pytest.mark.parametrize(
+        "part",
+        [
+            lambda memory, i: memory[..., i::2],
+            lambda memory, i: memory[..., 8 * i : 8 * i + 8],
+            lambda memory, i: memory.reshape(4, 2, *SHAPE[1:])[:, i],
+            lambda memory, i: memory.reshape(*SHAPE[::-1], 2)[..., i].T,
+        ],
+    )
+    def test_slices_of_one_array(self, part):
+        """Slices that share no element may be input and output."""
+        problem, expected = helpers.case(SHAPE, "f32", "f32", "NXC")
+        memory = np.zeros((*SHAPE[:-1], 16), "f4")
+        src, diff_src = (part(memory, i) for i in range(2))
+        src[...] = problem.src
+        got = caller("native")(src, *problem[1:], out=self.with_diff_src(diff_src))
+        assert got.diff_src is diff_src
+        testing.assert_close(got, expected)
+        assert np.array_equal(src, problem.src)
+        # diff_dst is used in place, and one that begins elsewhere is not.
+        src[...] = problem.diff_dst
+        self.check(
+            self.with_diff_src(part(memory, 0)),
+            ValueError,
+            "out.diff_src must not overlap src. It may be diff_dst itself",
+            inputs=problem._replace(src=src),
+            backends=["native"],
+        )
+        inputs = problem._replace(diff_dst=src)
+        got = caller("native")(*inputs, out=self.with_diff_src(src))
+        testing.assert_close(got, expected)
 
     def test_undecidable_overlap_counts_as_overlap(self):
         """Whether strided memory contains a byte is a knapsack problem."""

@@ -9,24 +9,23 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from fuzz.targets import TARGETS
 from helpers import EPSILON
 
 import onedsl
 from onedsl import _core
 
-F32, BF16, F16 = _core.DataType.f32, _core.DataType.bf16, _core.DataType.f16
-BATCH, FROZEN = _core.Statistics.batch, _core.Statistics.frozen
 LAST, SECOND, BROADCAST = -1, 1, None
 
 X = np.ones((4, 3), np.float32)
 S = np.ones(3, np.float32)
 STRIDED = np.ones((4, 6), np.float32)[:, ::2]
 
-TABLE = [(F32, F32), (BF16, F32), (BF16, BF16), (F16, F32)]
+TABLE = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 
 OPERATOR_OPTIONS = {
     "epsilon": EPSILON,
-    "statistics": BATCH,
+    "statistics": "batch",
     "channel_axis": LAST,
     "types": TABLE,
     "ranks": (2, 64),
@@ -41,7 +40,7 @@ OPERATOR_OPTIONS = {
 
 
 def operator(**options):
-    return _core.Operator(_core.Operation.training_backward, **{**OPERATOR_OPTIONS, **options})
+    return _core.Operator("training_backward", **{**OPERATOR_OPTIONS, **options})
 
 
 OPERATOR = operator()
@@ -59,7 +58,7 @@ def reason(inputs, op=OPERATOR):
 
 def is_rejected(op, shape, strides):
     try:
-        return op.kernel_info(data=F32, shape=shape, strides=strides, statistics=F32) is None
+        return op.kernel_info(data="f32", shape=shape, strides=strides, statistics="f32") is None
     except ValueError:  # shape and strides have different lengths
         return True
 
@@ -69,19 +68,18 @@ def test_only_the_gradient_without_relu_has_frozen_statistics():
     names = [f"port {i}" for i in range(9)]
     options = {
         **OPERATOR_OPTIONS,
-        "statistics": FROZEN,
+        "statistics": "frozen",
         "input_names": names,
         "output_names": names,
     }
-    for name, operation in _core.Operation.__members__.items():
-        if name != "training_backward":
-            with pytest.raises(ValueError, match="statistics must be batch"):
-                _core.Operator(operation, **options)
+    for operation in {*_core.signatures()} - {"training_backward"}:
+        with pytest.raises(ValueError, match="statistics must be batch"):
+            _core.Operator(operation, **options)
 
 
 @pytest.mark.parametrize("port", range(2, 5))
 def test_broadcast_statistics_must_be_contiguous(port):
-    op = operator(statistics=FROZEN, channel_axis=BROADCAST)
+    op = operator(statistics="frozen", channel_axis=BROADCAST)
     inputs = [X, X, *[np.ones((1, 3), np.float32)] * 3]
     assert isinstance(run(inputs, op), tuple)
     inputs[port] = np.ones((1, 6), np.float32)[:, ::2]
@@ -101,18 +99,10 @@ def test_number_of_inputs(inputs):
             call()
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [
-        onedsl.BatchNormTrainingBackward,
-        onedsl.BatchNormForwardTraining,
-        onedsl.BatchNormReLUForwardTraining,
-        onedsl.BatchNormReLUTrainingBackward,
-    ],
-)
-def test_schemas_name_the_ports_of_the_core(cls):
-    schema = cls(EPSILON)._schema
-    signature = _core.signature(schema.operation)
+@pytest.mark.parametrize("operation", _core.signatures())
+def test_schemas_name_the_ports_of_the_core(operation):
+    schema = next(t.schema for t in TARGETS if t.schema.operation == operation)
+    signature = _core.signatures()[operation]
     assert [port.name for port in schema.inputs] == [name for name, *_ in signature["inputs"]]
     outputs = [name for name, *_ in signature["outputs"]]
     assert [port.name for port in schema.outputs] == list(schema.result._fields) == outputs

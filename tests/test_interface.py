@@ -14,6 +14,7 @@ from pathlib import Path
 import helpers
 import numpy as np
 import pytest
+from fuzz.targets import TARGETS
 from helpers import EPSILON
 
 import onedsl
@@ -24,14 +25,14 @@ from onedsl.operators import capabilities as _capabilities
 Op = onedsl.BatchNormTrainingBackward
 
 
+RELU = onedsl.BatchNormReLUForwardTraining(1, 0.9, "NCX", clip=6)
 OPERATORS = [
-    Op(1e-5),
+    *(target.cls(1e-5) for target in TARGETS),
     Op(0.1, "NCX"),
-    onedsl.BatchNormTrainingBackprop(1e-5, "NCX"),
     onedsl.BatchNormalizationGrad(1e-30),
-    onedsl.BatchNormForwardTraining(np.float32(1e-5)),
+    onedsl.BatchNormForwardTraining(np.float32(1e-3)),
     onedsl.BatchNormForwardTraining(1e-5, 0.25),
-    onedsl.BatchNormReLUForwardTraining(1, 0.9, "NCX", clip=6),
+    RELU,
     onedsl.BatchNormReLUTrainingBackward(1e-5, clip=0.5),
 ]
 
@@ -68,10 +69,9 @@ class TestOperator:
         assert op.epsilon == 1e-3
         assert op.data_format is onedsl.DataFormat.NCX
         assert op.data_format == "NCX"
-        relu = OPERATORS[-2]
-        assert (relu.epsilon, relu.momentum, relu.clip) == (1.0, 0.9, 6.0)
-        assert OPERATORS[4].momentum is None
-        assert not hasattr(OPERATORS[3], "data_format")
+        assert (RELU.epsilon, RELU.momentum, RELU.clip) == (1.0, 0.9, 6.0)
+        assert onedsl.BatchNormForwardTraining(1e-5).momentum is None
+        assert not hasattr(onedsl.BatchNormalizationGrad(1e-5), "data_format")
         for cls in {type(op) for op in OPERATORS} - {onedsl.BatchNormalizationGrad}:
             assert cls(1e-3).data_format is onedsl.DataFormat.NXC
 
@@ -85,7 +85,7 @@ class TestOperator:
         assert len({*OPERATORS, Op(1e-5, "NXC"), Op(0.1, "NCX")}) == len(OPERATORS)
 
     def test_repr(self):
-        assert repr(OPERATORS[-2]) == (
+        assert repr(RELU) == (
             "onedsl.BatchNormReLUForwardTraining(epsilon=1.0, momentum=0.9, data_format='NCX', "
             "clip=6.0)"
         )

@@ -27,7 +27,7 @@ ATTRIBUTES = {
 
 
 def test_names_of_handlers():
-    names = {operation.name: name for operation, (name, _) in _core.xla_handlers().items()}
+    names = {operation: name for operation, (name, _) in _core.xla_handlers().items()}
     assert names == {"training_backward": BACKWARD, "forward_training": FORWARD}
 
 

@@ -100,12 +100,23 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
   if (!computes_all && rules.ignored && given.has(*rules.ignored)) {
     return Rejection{Reason::ignored, *rules.ignored};
   }
-  // A copy of src determines the layout of the outputs, so theirs is checked after it was made.
-  const std::optional<Geometry> geometry = dense_geometry(src, axes);
-  if (geometry && geometry->per_channel() < rules.least_values) {
+  const std::optional<MemoryOrder> order = memory_order(src, axes);
+  if (order && order->geometry.per_channel() < rules.least_values) {
     return Rejection{Reason::few_values, Input::src};
   }
-  const bool src_is_dense = geometry || dense_geometry(src, {});
+  const bool src_is_dense = order ? is_dense_in(src, *order) : dense_geometry(src, {}).has_value();
+  const bool may_be_strided = rules.strided_tensors && order;
+  std::shared_ptr<Layouts> layouts;
+  // Returns whether a tensor that is not like src, or a src that is not dense, can be used as it
+  // is, and keeps its layout.
+  const auto keep_layout = [&](const auto port, const View& v) {
+    if (!may_be_strided || !is_tensor(port)) return false;
+    std::optional<Layout> layout = layout_of(v, *order);
+    if (!layout) return false;
+    if (!layouts) layouts = std::make_shared<Layouts>();
+    layouts->of(port) = *std::move(layout);
+    return true;
+  };
   const std::size_t tensor_bytes = src_is_dense ? src.bytes() : 0;
   const std::size_t statistic_bytes = statistic != nullptr ? statistic->bytes() : 0;
   const auto bytes_of = [&](const auto port, const bool is_dense) {
@@ -117,13 +128,14 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
   const bool has_memory = all_inputs(given, [&](const Input port) {
     const View& v = *arrays.in[port];
     const bool is_dense = (src_is_dense || !is_tensor(port)) && has_layout(port, v, src);
-    if (!to_copy && !(is_dense && v.is_aligned())) to_copy = Rejection{Reason::layout, port};
+    const bool is_usable = v.is_aligned() && (is_dense || keep_layout(port, v));
+    if (!to_copy && !is_usable) to_copy = Rejection{Reason::layout, port};
     const std::optional<Memory> memory = memory_of(v, bytes_of(port, is_dense));
     if (memory) used[port] = *memory;
     return memory && v.holds(*memory) ? Maybe() : Reason::memory;
   });
   if (!has_memory) return found;
-  if (!geometry && src_is_dense) to_copy = Rejection{Reason::axis_order, Input::src};
+  if (!order && src_is_dense) to_copy = Rejection{Reason::axis_order, Input::src};
   if (!arrays.outputs_given) {
     if (to_copy) return to_copy;
   } else {
@@ -133,13 +145,15 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
       given.all_of([&](const Input other) {
         const View& input = *arrays.in[other];
         if (memory.meets(used[other]) && !may_share(rules, port, v, other, input) &&
-            input.touches(memory)) {
+            input.touches(memory) && v.touches(used[other]) && !v.alternates_with(input)) {
           found = Rejection{Reason::overlap, port, other};
         }
         return !found;
       });
       outputs.all_of([&](const Output other) {
-        if (!found && memory.meets(written[other])) found = Rejection{Reason::overlap, port, other};
+        if (!found && memory.meets(written[other]) && !v.alternates_with(*arrays.out[other])) {
+          found = Rejection{Reason::overlap, port, other};
+        }
         return !found;
       });
       return !found;
@@ -148,21 +162,30 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
       const View& v = *arrays.out[port];
       Maybe reason = differs(v, is_tensor(port) ? src : *statistic);
       if (!reason && !v.is_aligned()) reason = Reason::not_aligned;
-      const bool is_known = src_is_dense || !is_tensor(port);
-      if (!reason && is_known && !has_layout(port, v, src)) reason = Reason::layout;
+      // If src must be copied, the layout is checked with the copy.
+      const bool is_known = src_is_dense || !is_tensor(port) || may_be_strided;
+      const bool is_dense = (src_is_dense || !is_tensor(port)) && has_layout(port, v, src);
+      if (!reason && is_known && !is_dense && !keep_layout(port, v)) reason = Reason::layout;
       if (!reason && !v.writeable) reason = Reason::read_only;
       if (reason) {
         found = Rejection{*reason, port};
-      } else if (is_known || dense_geometry(v, {})) {
-        const Memory memory = memory_of(v, bytes_of(port, is_known)).value_or(Memory());
-        if (is_separate(port, v, memory)) written[port] = memory;
+      } else if (!is_dense && !has_separate_elements(v)) {
+        if (is_known) found = Rejection{Reason::overlap, port, port};
+      } else {
+        const std::optional<Memory> memory = memory_of(v, bytes_of(port, is_dense));
+        if (!memory || !v.holds(*memory)) {
+          found = Rejection{Reason::memory, port};
+        } else if (is_separate(port, v, *memory)) {
+          written[port] = *memory;
+        }
       }
       return !found;
     });
     if (!are_valid) return found;
     if (to_copy) return to_copy;
   }
-  problem.geometry = *geometry;
+  problem.geometry = order->geometry;
+  problem.layouts = std::move(layouts);
   problem.data = src.type;
   problem.statistics_type = statistic != nullptr ? statistic->type : DataType::f32;
   problem.inputs = given;

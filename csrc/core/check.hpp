@@ -32,12 +32,12 @@ enum class Reason : std::uint8_t {
   ignored,      // an input that the call would ignore
   few_values,   // per channel
   memory,       // less than the shape and the strides describe
-  layout,       // unaligned or not dense, or for an output: not like src
+  layout,       // unaligned, or strides that are not supported
   axis_order,   // the channel axes of src are not adjacent in memory in their order
   outputs,      // the caller's outputs are not one for each that is computed
   not_aligned,  // an output
   read_only,    // an output
-  overlap,      // an output and another array
+  overlap,      // an output and another array, or the output's own elements
   sums_channels,
   sums_count,
   graph,  // was compiled for another call
@@ -83,6 +83,9 @@ struct CallRules {
   InputSet together;              // of them, passed together or not at all
   std::optional<Input> ignored;   // unless all outputs are computed
   std::int64_t least_values = 0;  // per channel
+  // Tensors may have any strides of whole elements, and a src any for which there is a memory
+  // order. Otherwise they must be dense, and have src's strides.
+  bool strided_tensors = false;
   // Outputs that may be the same memory as an input. No other output may overlap an input.
   std::vector<std::pair<Output, Input>> in_place;
 

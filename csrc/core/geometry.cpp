@@ -6,27 +6,19 @@
 namespace onedsl {
 namespace {
 
-// Write the axes with a size other than 1 to `axes`, by the magnitudes of their strides, slowest
-// first, and return the end. Axes of equal strides stay in the order of the shape.
-std::uint8_t* sort_axes(const View& tensor, std::uint8_t* const axes) noexcept {
+// Write the axes to `axes`, by the magnitudes of their strides, slowest first, and return the end.
+// Axes of equal strides stay in the order of the shape. Those of size 1 are left out by default.
+std::uint8_t* sort_axes(const View& tensor, std::uint8_t* const axes,
+                        const bool with_ones = false) noexcept {
   std::uint8_t* end = axes;
   for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
-    if (tensor.shape[axis] == 1) continue;
+    if (tensor.shape[axis] == 1 && !with_ones) continue;
     std::uint8_t* at = end++;
     const std::ptrdiff_t stride = std::abs(tensor.strides[axis]);
     for (; at != axes && std::abs(tensor.strides[at[-1]]) < stride; --at) at[0] = at[-1];
     *at = static_cast<std::uint8_t>(axis);
   }
   return end;
-}
-
-bool is_dense(const View& tensor, const MemoryOrder& order) noexcept {
-  std::ptrdiff_t expected = tensor.item_stride;
-  for (const std::uint8_t* axis = order.end(); axis-- != order.begin();) {
-    if (tensor.strides[*axis] != expected) return false;
-    expected *= tensor.shape[*axis];
-  }
-  return true;
 }
 
 }  // namespace
@@ -77,9 +69,30 @@ std::optional<MemoryOrder> memory_order(const View& src, const ChannelAxes chann
   return order;
 }
 
+bool is_dense_in(const View& tensor, const MemoryOrder& order) noexcept {
+  std::ptrdiff_t expected = tensor.item_stride;
+  for (const std::uint8_t* axis = order.end(); axis-- != order.begin();) {
+    if (tensor.strides[*axis] != expected) return false;
+    expected *= tensor.shape[*axis];
+  }
+  return true;
+}
+
+std::vector<std::ptrdiff_t> dense_strides(const View& tensor) {
+  std::array<std::uint8_t, max_rank> axes;
+  const std::uint8_t* axis = sort_axes(tensor, axes.data(), true);
+  std::vector<std::ptrdiff_t> strides(static_cast<std::size_t>(tensor.rank));
+  std::ptrdiff_t stride = 1;
+  while (axis-- != axes.data()) {
+    strides[*axis] = stride;
+    stride *= tensor.shape[*axis];
+  }
+  return strides;
+}
+
 std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order) {
   Layout layout;
-  if (is_dense(tensor, order)) return layout;
+  if (is_dense_in(tensor, order)) return layout;
   for (const std::ptrdiff_t next : order) {
     if (tensor.strides[next] % tensor.item_stride != 0) return std::nullopt;
     const Axis add{tensor.shape[next], tensor.strides[next] / tensor.item_stride};
@@ -105,24 +118,11 @@ bool has_separate_elements(const View& tensor) noexcept {
   return true;
 }
 
-std::pair<const char*, const char*> memory_span(const View& tensor) noexcept {
-  const auto item_bytes = static_cast<std::ptrdiff_t>(size_of(tensor.type));
-  const char* begin = tensor.data;
-  const char* end = tensor.data + item_bytes;
-  for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
-    if (tensor.shape[axis] == 0) return {begin, begin};
-    const std::ptrdiff_t bytes =
-        (tensor.shape[axis] - 1) * tensor.strides[axis] * item_bytes / tensor.item_stride;
-    (bytes < 0 ? begin : end) += bytes;
-  }
-  return {begin, end};
-}
-
 std::optional<Geometry> dense_geometry(const View& tensor,
                                        const ChannelAxes channel_axes) noexcept {
   const std::optional<MemoryOrder> order = memory_order(tensor, channel_axes);
   if (!order) return std::nullopt;
-  return is_dense(tensor, *order) ? std::optional(order->geometry) : std::nullopt;
+  return is_dense_in(tensor, *order) ? std::optional(order->geometry) : std::nullopt;
 }
 
 }  // namespace onedsl

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "layout.hpp"
@@ -57,15 +56,18 @@ struct MemoryOrder {
 // not adjacent in memory in their order in the shape.
 std::optional<MemoryOrder> memory_order(const View& src, ChannelAxes channel_axes) noexcept;
 
+// Return whether the elements of a tensor of src's shape are neighbors in this order.
+bool is_dense_in(const View& tensor, const MemoryOrder& order) noexcept;
+
+// Return the strides in elements of a dense copy in the tensor's memory order.
+std::vector<std::ptrdiff_t> dense_strides(const View& tensor);
+
 // Return the layout of a tensor of src's shape, nullopt if its strides are not whole elements.
 std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order);
 
 // Return whether no two elements of a tensor share memory, as far as sorted strides show it. True
 // for every slice or permutation of the axes of a dense tensor.
 bool has_separate_elements(const View& tensor) noexcept;
-
-// Return the first byte of a tensor and the one after its last. Equal if it has no elements.
-std::pair<const char*, const char*> memory_span(const View& tensor) noexcept;
 
 // Return the Geometry of a tensor that is dense in any order of its axes (no gaps, overlap or
 // negative strides), nullopt for others and where memory_order() has none.

@@ -22,6 +22,9 @@ using Layout = std::vector<Axis>;
 struct Layouts {
   PerPort<Input, Layout> in;
   PerPort<Output, Layout> out;
+
+  Layout& of(const Input port) { return in[port]; }
+  Layout& of(const Output port) { return out[port]; }
 };
 
 }  // namespace onedsl

@@ -2,15 +2,25 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "ports.hpp"
 #include "types.hpp"
 
 namespace onedsl {
 
+// An op of oneDNN's Graph API, or a fusion of one with a ReLU: an enumerator, and a row of
+// `signatures::all`. CONTRIBUTING.md lists what else a new operation needs.
+enum class Operation : std::uint8_t {
+  training_backward,
+  forward_training,
+  relu_forward_training,
+  relu_training_backward,
+};
+
 // The ports of an operation. Calls pass them in the order of the enumerators in ports.hpp.
 struct Signature {
-  const char* id;             // the enumerator's name
+  const char* id;             // the enumerator's name, by which Python knows the operation
   const char* name;           // oneDNN's name of the op or ops
   InputSet inputs;            // all inputs, the optional ones included
   InputSet optional;          // inputs that a call may omit
@@ -40,7 +50,7 @@ constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::r
                                     Output::batch_mean, Output::batch_variance);
 
 // Indexed by Operation.
-constexpr std::array all = {
+inline constexpr std::array all = {
     Signature{"training_backward", "BatchNormTrainingBackward", gradient_inputs,
               InputSet(Input::gamma), gradients, OutputSet(Output::diff_src), Output::diff_src,
               Input::diff_dst, gradient_reduce_inputs},

@@ -7,21 +7,13 @@
 
 namespace onedsl {
 
-// An op of oneDNN's Graph API, or a fusion of one with a ReLU. `signatures::all` (operation.hpp) is
-// indexed by it; CONTRIBUTING.md lists what else a new operation needs.
-enum class Operation : std::uint8_t {
-  training_backward,
-  forward_training,
-  relu_forward_training,
-  relu_training_backward,
-};
-
 // `other` is any type that no operation supports.
 enum class DataType : std::uint8_t { f32, bf16, f16, other };
 
+inline constexpr std::array type_names = {"f32", "bf16", "f16", "other"};
+
 constexpr const char* name_of(const DataType type) noexcept {
-  constexpr std::array names = {"f32", "bf16", "f16", "other"};
-  return names[static_cast<std::size_t>(type)];
+  return type_names[static_cast<std::size_t>(type)];
 }
 
 constexpr std::size_t size_of(const DataType type) noexcept {
@@ -37,6 +29,8 @@ inline constexpr std::array supported_types = {
 // "batch": mean and variance are computed from src, and the gradient flows through them.
 // "frozen": they are constants, which only training_backward supports.
 enum class Statistics : std::uint8_t { batch, frozen };
+
+inline constexpr std::array statistics_names = {"batch", "frozen"};
 
 // What the forward pass returns as batch_variance, and the gradient reads as variance: the biased
 // variance, or 1 / sqrt(variance + epsilon), which PyTorch saves. In the second case the gradient

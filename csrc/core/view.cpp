@@ -79,6 +79,12 @@ std::optional<Memory> View::memory() const noexcept {
 
 namespace {
 
+// Return the magnitude of a stride in bytes.
+std::uintptr_t bytes_of_step(const View& v, const std::ptrdiff_t axis) noexcept {
+  const std::ptrdiff_t unit = v.item_stride == 1 ? static_cast<std::ptrdiff_t>(size_of(v.type)) : 1;
+  return static_cast<std::uintptr_t>(std::abs(v.strides[axis] * unit));
+}
+
 struct Steps {
   std::uintptr_t step, count, rest;  // rest: bytes of the axes after this one
 };
@@ -105,14 +111,12 @@ bool View::touches(const Memory& range) const noexcept {
   if (!own || rank > max_axes) return true;
   if (!own->meets(range)) return false;
   const std::size_t item = size_of(type);
-  const std::ptrdiff_t unit = item_stride == 1 ? static_cast<std::ptrdiff_t>(item) : 1;
   std::array<Steps, max_axes> axes;
   std::ptrdiff_t count = 0;
   for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
     if (shape[axis] == 1 || strides[axis] == 0) continue;
-    axes[static_cast<std::size_t>(count++)] = {
-        static_cast<std::uintptr_t>(std::abs(strides[axis] * unit)),
-        static_cast<std::uintptr_t>(shape[axis]), 0};
+    axes[static_cast<std::size_t>(count++)] = {bytes_of_step(*this, axis),
+                                               static_cast<std::uintptr_t>(shape[axis]), 0};
   }
   std::sort(axes.begin(), axes.begin() + count,
             [](const Steps& a, const Steps& b) { return a.step > b.step; });
@@ -124,6 +128,34 @@ bool View::touches(const Memory& range) const noexcept {
   }
   int work = 100'000;
   return touches_from(own->begin, axes.data(), count, item, range, work);
+}
+
+bool View::alternates_with(const View& other) const noexcept {
+  const std::optional<Memory> own = memory();
+  const std::optional<Memory> its = other.memory();
+  if (!own || !its) return false;
+  if (own->begin > its->begin) return other.alternates_with(*this);
+  // The bytes of a period from the first element to the end of the last one.
+  const auto covered = [](const View& v, const std::uintptr_t period) {
+    std::uintptr_t bytes = size_of(v.type);
+    for (std::ptrdiff_t axis = 0; axis < v.rank; ++axis) {
+      const std::uintptr_t step = bytes_of_step(v, axis);
+      if (v.shape[axis] > 1 && step % period != 0) {
+        bytes += static_cast<std::uintptr_t>(v.shape[axis] - 1) * step;
+      }
+    }
+    return bytes;
+  };
+  // The period is a stride of either array.
+  for (const View* const v : {this, &other}) {
+    for (std::ptrdiff_t axis = 0; axis < v->rank; ++axis) {
+      const std::uintptr_t period = v->shape[axis] > 1 ? bytes_of_step(*v, axis) : 0;
+      if (period == 0) continue;
+      const std::uintptr_t apart = (its->begin - own->begin) % period;
+      if (covered(*this, period) <= apart && apart + covered(other, period) <= period) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace onedsl

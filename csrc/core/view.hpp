@@ -49,6 +49,9 @@ struct View {
   // Return whether an element is in a range. True if this is too hard to decide: in general it is
   // NP-hard, so the work is bounded.
   bool touches(const Memory& range) const noexcept;
+  // Return whether no element is shared with another array, because both have their elements in
+  // different parts of a common period, as slices of one array have.
+  bool alternates_with(const View& other) const noexcept;
 };
 
 }  // namespace onedsl

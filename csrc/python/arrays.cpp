@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "../core/geometry.hpp"
 #include "dlpack.hpp"
 
 namespace py = pybind11;
@@ -86,7 +87,14 @@ py::array array_over(const View& v, const py::handle owner) {
   return array;
 }
 
-py::array empty_like(const View& like, const bool at_cache_line) {
+py::array empty_like(const View& like, const bool is_dense, const bool at_cache_line) {
+  if (!is_dense) {
+    const std::vector<py::ssize_t> strides = dense_strides(like);
+    View dense = like;
+    dense.strides = strides.data();
+    dense.item_stride = 1;
+    return empty_like(dense, true, at_cache_line);
+  }
   std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
   if (!at_cache_line) return {dtype_of(like.type), std::move(shape), byte_strides(like)};
   constexpr std::size_t line = 64;

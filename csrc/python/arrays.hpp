@@ -16,8 +16,8 @@ std::optional<View> view(pybind11::handle object);
 // Returns a NumPy array of the same memory, which keeps `owner` alive.
 pybind11::array array_over(const View& v, pybind11::handle owner);
 
-// Returns an uninitialized array with the shape and strides of `like`, which must be dense. It may
+// Returns an uninitialized array with the shape and strides of `like`, or of a dense copy. It may
 // begin at a cache line, as JAX requires of memory that it does not copy.
-pybind11::array empty_like(const View& like, bool at_cache_line);
+pybind11::array empty_like(const View& like, bool is_dense, bool at_cache_line);
 
 }  // namespace onedsl

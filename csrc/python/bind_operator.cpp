@@ -26,8 +26,7 @@ py::tuple names_of(const PortSet<Port> ports) {
   return py::tuple(names);
 }
 
-py::dict signature_info(const Operation operation) {
-  const Signature& signature = signature_of(operation);
+py::dict signature_info(const Signature& signature) {
   py::list inputs;
   signature.inputs.for_each([&](const Input port) {
     inputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.optional.has(port)));
@@ -116,7 +115,12 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
 }  // namespace
 
 void bind_operator(py::module_& module) {
-  module.def("signature", &signature_info, py::arg("operation"), py::pos_only());
+  module.def("signatures", [] {
+    py::dict all;
+    for (const Signature& signature : signatures::all)
+      all[signature.id] = signature_info(signature);
+    return all;
+  });
   module.def("is_dense", &is_dense, py::arg("shape"), py::arg("strides"), py::arg("item_stride"),
              py::pos_only());
   py::class_<NamedRejection>(module, "Rejection", py::is_final())

@@ -30,7 +30,8 @@ std::size_t position(const PortSet<Port> ports, const Port port) {
 
 }  // namespace
 
-Operator::Operator(OpSchema schema) : schema_(std::move(schema)) {
+Operator::Operator(OpSchema schema) : schema_(std::move(schema)), graph_rules_(schema_.rules) {
+  schema_.rules.strided_tensors = true;
   const auto [least_rank, most_rank] = schema_.rules.ranks;
   if (least_rank < 1 || most_rank > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
@@ -71,8 +72,8 @@ py::object Operator::rejected(const Rejection& rejection) const {
       NamedRejection{name_of(rejection.reason), name(rejection.port), name(rejection.other)});
 }
 
-std::optional<Rejection> Operator::check(Call& call, const py::tuple& inputs,
-                                         const InputSet expected,
+std::optional<Rejection> Operator::check(const CallRules& rules, Call& call,
+                                         const py::tuple& inputs, const InputSet expected,
                                          const std::optional<OutputSet> outputs,
                                          const py::object& out) const {
   if (inputs.size() != expected.count()) {
@@ -85,7 +86,7 @@ std::optional<Rejection> Operator::check(Call& call, const py::tuple& inputs,
   py::ssize_t next = 0;
   const bool usable = expected.all_of([&](const Input port) {
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
-    if (object.is_none() && schema_.rules.optional.has(port)) return true;
+    if (object.is_none() && rules.optional.has(port)) return true;
     call.in[port] = view(object);
     if (!call.in[port]) rejection = Rejection{Reason::not_an_array, port};
     return !rejection;
@@ -106,7 +107,7 @@ std::optional<Rejection> Operator::check(Call& call, const py::tuple& inputs,
         });
   }
   static_cast<OpConfig&>(call.problem) = schema_.config;
-  return onedsl::check(schema_.rules, expected, *outputs, call, call.problem);
+  return onedsl::check(rules, expected, *outputs, call, call.problem);
 }
 
 template <class Run>
@@ -127,7 +128,9 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
     }
     py::object result = py::none();
     if (is_computed) {
-      py::array array = empty_like(is_tensor(port) ? call.src() : call.mean(), call.is_converted);
+      const View& like = is_tensor(port) ? call.src() : call.mean();
+      const bool is_dense = !is_tensor(port) || call.src_is_dense();
+      py::array array = empty_like(like, is_dense, call.is_converted);
       ports.out[port] = array.mutable_data();
       result = std::move(array);
     }
@@ -169,7 +172,8 @@ py::object Operator::run(const py::tuple& inputs, const py::object& outputs, con
                          const py::object& backend, const py::handle first) const {
   if (!equals(backend, "auto") && !equals(backend, "native")) return rejected({Reason::option});
   Call call;
-  if (const auto found = check(call, inputs, signature().inputs, parse_outputs(outputs), out)) {
+  if (const auto found =
+          check(schema_.rules, call, inputs, signature().inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
   }
   call.use_first(first);
@@ -180,7 +184,8 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
                            const py::object& outputs, const py::object& out,
                            const py::handle first) const {
   Call call;
-  if (const auto found = check(call, inputs, signature().inputs, parse_outputs(outputs), out)) {
+  if (const auto found =
+          check(schema_.rules, call, inputs, signature().inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
   }
   const auto part = static_cast<double>(call.problem.geometry.per_channel());
@@ -195,7 +200,8 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
 
 py::object Operator::reduce(const py::tuple& inputs) const {
   Call call;
-  if (const auto found = check(call, inputs, signature().reduce_inputs, OutputSet(), py::none())) {
+  if (const auto found =
+          check(schema_.rules, call, inputs, signature().reduce_inputs, OutputSet(), py::none())) {
     return rejected(*found);
   }
   const std::ptrdiff_t channels = call.problem.geometry.channels;
@@ -224,7 +230,8 @@ py::tuple Operator::description_of(const Call& call) const {
 py::object Operator::describe(const py::tuple& inputs, const bool all_outputs,
                               const py::object& out) const {
   Call call;
-  if (const auto found = check(call, inputs, signature().inputs, outputs(all_outputs), out)) {
+  if (const auto found =
+          check(graph_rules_, call, inputs, signature().inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
   return description_of(call);
@@ -234,7 +241,8 @@ py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& de
                                const py::tuple& inputs, const bool all_outputs,
                                const py::object& out, const py::handle first) const {
   Call call;
-  if (const auto found = check(call, inputs, signature().inputs, outputs(all_outputs), out)) {
+  if (const auto found =
+          check(graph_rules_, call, inputs, signature().inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
   // Another thread may have changed an array since the graph was compiled for it.

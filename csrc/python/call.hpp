@@ -12,6 +12,7 @@
 #include "../core/run_log.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
+#include "enums.hpp"
 
 // Calls from Python. A call whose arguments are invalid returns a Rejection, which
 // onedsl/operators/validation.py words.
@@ -38,6 +39,8 @@ struct Call : Arrays {
   Problem problem;
   bool is_converted = false;  // src is a NumPy array over the memory of `first`
 
+  // Once the call was checked.
+  bool src_is_dense() const { return !problem.layouts || problem.layouts->in[Input::src].empty(); }
   void use_first(const pybind11::handle caller_first) {
     if (caller_first.is_none()) return;
     first = caller_first;
@@ -94,8 +97,8 @@ class Operator {
   std::optional<OutputSet> parse_outputs(pybind11::handle option) const;
   pybind11::object rejected(const Rejection& rejection) const;
   // Fills an empty call.
-  std::optional<Rejection> check(Call& call, const pybind11::tuple& inputs, InputSet expected,
-                                 std::optional<OutputSet> outputs,
+  std::optional<Rejection> check(const CallRules& rules, Call& call, const pybind11::tuple& inputs,
+                                 InputSet expected, std::optional<OutputSet> outputs,
                                  const pybind11::object& out) const;
   // Calls run(ports) without the GIL, and returns the outputs.
   template <class Run>
@@ -104,7 +107,8 @@ class Operator {
   pybind11::tuple description_of(const Call& call) const;
 
   OpSchema schema_;
-  std::string required_;  // the value of `outputs` for the required output alone; empty without it
+  CallRules graph_rules_;  // of calls that run oneDNN's graphs
+  std::string required_;   // the value of `outputs` for the required output alone; empty without it
 };
 
 }  // namespace onedsl

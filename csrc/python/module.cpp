@@ -1,4 +1,3 @@
-#include <pybind11/native_enum.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -22,6 +21,7 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "dlpack.hpp"
+#include "enums.hpp"
 #include "gil.hpp"
 
 namespace py = pybind11;
@@ -35,21 +35,6 @@ void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
   module.attr("MAX_RANK") = max_rank;
   module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
-  py::native_enum<DataType>(module, "DataType", "enum.Enum")
-      .value("f32", DataType::f32)
-      .value("bf16", DataType::bf16)
-      .value("f16", DataType::f16)
-      .value("other", DataType::other)
-      .finalize();
-  py::native_enum<Operation> operations(module, "Operation", "enum.Enum");
-  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
-    operations.value(signatures::all[i].id, static_cast<Operation>(i));
-  }
-  operations.finalize();
-  py::native_enum<Statistics>(module, "Statistics", "enum.Enum")
-      .value("batch", Statistics::batch)
-      .value("frozen", Statistics::frozen)
-      .finalize();
   module.def("supported_types",
              [] { return std::vector(supported_types.begin(), supported_types.end()); });
 }
@@ -157,7 +142,7 @@ void bind_frameworks(py::module_& module) {
   module.def("xla_handlers", [] {
     py::dict all;
     for (const xla::NamedHandler& named : xla::handlers) {
-      all[py::cast(named.operation)] =
+      all[signature_of(named.operation).id] =
           py::make_tuple(named.name, py::capsule(reinterpret_cast<void*>(named.handler)));
     }
     return all;

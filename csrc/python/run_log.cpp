@@ -52,7 +52,7 @@ void log_run(const Problem& problem, const int num_threads, const Ports& ports,
   const Geometry& g = problem.geometry;
   const Signature& signature = signature_of(problem.operation);
   call_python([&] {
-    record_run(names.op.empty() ? signature.name : names.op, problem.data,
+    record_run(names.op.empty() ? signature.name : names.op, name_of(problem.data),
                py::make_tuple(g.outer, g.channels, g.inner),
                names_of(signature.inputs, ports.in, names.inputs),
                names_of(signature.outputs, ports.out, names.outputs), "native",

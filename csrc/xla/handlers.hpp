@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "../core/types.hpp"
+#include "../core/operation.hpp"
 #include "ffi_abi.hpp"
 
 namespace onedsl::xla {

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 from .. import _core
 from ..runtime.errors import UnsupportedError
 from ..runtime.versions import version_text
-from ..tensors.dtypes import CORE
 from ._parts import FORWARD, GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of, tensors_of
 
 Effect = Literal["crash", "wrong", "refused"]
@@ -97,7 +96,7 @@ def _has_gaps(tensor: LogicalTensor) -> bool:
 
 
 def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
-    return op.inputs[0].dtype == dtype and _core.onednn_missing_isa(CORE[dtype]) != ""
+    return op.inputs[0].dtype == dtype and _core.onednn_missing_isa(dtype) != ""
 
 
 _V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)

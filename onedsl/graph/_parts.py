@@ -36,10 +36,8 @@ class OpKind(NamedTuple):
 _ACTIVATION = Signature((Port("src"),), (Port("dst"),))
 _ACTIVATION_GRADIENT = Signature((Port("dst"), Port("diff_dst")), (Port("diff_src"),))
 KINDS = {
-    GRADIENT: OpKind(signature(_core.Operation.training_backward), ("epsilon", "data_format")),
-    FORWARD: OpKind(
-        signature(_core.Operation.forward_training), ("epsilon", "data_format", "momentum")
-    ),
+    GRADIENT: OpKind(signature("training_backward"), ("epsilon", "data_format")),
+    FORWARD: OpKind(signature("forward_training"), ("epsilon", "data_format", "momentum")),
     "Add": OpKind(Signature((Port("src_0"), Port("src_1")), (Port("dst"),))),
     "Clamp": OpKind(_ACTIVATION, ("min", "max")),
     "ClampBackward": OpKind(_ACTIVATION_GRADIENT, ("min", "max", "use_dst")),

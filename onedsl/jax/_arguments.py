@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import _core
 from ..operators import attributes
 from ..operators.base import ChannelOperator
 from ..operators.batch_norm_forward_training import SCHEMA as FORWARD_SCHEMA
@@ -36,7 +35,7 @@ class Attributes:
 
     epsilon: float
     data_format: DataFormat
-    statistics: _core.Statistics
+    statistics: attributes.Statistics
 
 
 def parse_attributes(epsilon: object, data_format: object, statistics: object) -> Attributes:

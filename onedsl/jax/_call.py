@@ -91,7 +91,7 @@ def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -
         *(array for array in inputs if array is not None),
         rank=np.int64(rank),
         channel_axis=np.int64(attributes.data_format.channel_axis % rank),
-        frozen=np.int64(attributes.statistics is _core.Statistics.frozen),
+        frozen=np.int64(attributes.statistics == "frozen"),
         epsilon=np.float64(attributes.epsilon),
     )
     return outputs

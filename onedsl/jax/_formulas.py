@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from .. import _core
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ._arguments import Attributes
 from ._mesh import MeshAxes
@@ -57,7 +56,7 @@ def backward(
     dy = to_f32(diff_dst)
     if sums is None:
         sums = (dy * xhat).sum(axes), dy.sum(axes)
-    if attributes.statistics is _core.Statistics.batch:
+    if attributes.statistics == "batch":
         count = elements_per_channel(src, axes, mesh_axes)
         diff_gamma, diff_beta = (total.reshape(shape) / count for total in sums)
         dy = dy - diff_beta - xhat * diff_gamma

@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from .. import _core
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from . import _call, _formulas, _mesh
 from ._arguments import Attributes
@@ -42,7 +41,7 @@ def _summing_backward(attributes: Attributes, *inputs: Any, mesh_axes: _mesh.Mes
     that onedsl computed is discarded; it costs one of six passes over memory of src's size.
     """
     src, diff_dst, mean, *_ = inputs
-    frozen = dataclasses.replace(attributes, statistics=_core.Statistics.frozen)
+    frozen = dataclasses.replace(attributes, statistics="frozen")
     # Convert to f32, so that the sums over devices are f32.
     local = _call.backward(frozen, src, diff_dst, *jax.tree.map(_formulas.to_f32, inputs[2:]))
     sums = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)

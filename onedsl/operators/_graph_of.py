@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import _core
 from ..graph import Graph, GraphOp, LogicalTensor
-from ..runtime.errors import UnsupportedError
+from ..graph._parts import KINDS
 from ..tensors.ports import Port, signature
 from ..tensors.spec import TensorSpec
 
@@ -17,8 +16,25 @@ if TYPE_CHECKING:
 Tensors = dict[str, LogicalTensor]
 """Tensors by the core's names of the ports."""
 
-Row = tuple[str, dict[str, Any], str, str]
-"""An op: kind, attributes, names of the inputs, names of the outputs."""
+OpRow = tuple[str, Mapping[str, Any], Sequence[str], Sequence[str]]
+"""An op: kind, attributes, names of the inputs, names of the outputs. Other names than those of the
+core's ports are tensors between two ops."""
+
+
+def batch_norm(operator: ChannelOperator[Any], kind: str, **renamed: str) -> OpRow:
+    """Return the batch norm of an operator. `renamed` are its ports that are other tensors."""
+    ports, attributes = KINDS[kind]
+    given = {n: v for n, v in operator._attributes.items() if v is not None and n in attributes}
+    inputs, outputs = (
+        [renamed.get(port.name, port.name) for port in side]
+        for side in (ports.inputs, ports.outputs)
+    )
+    return kind, given | {"data_format": str(operator.data_format)}, inputs, outputs
+
+
+def relu(clip: float | None) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the attributes of a ReLU with an upper bound, or without."""
+    return ("ReLU", {}) if clip is None else ("Clamp", {"min": 0.0, "max": clip})
 
 
 def graph_of(
@@ -49,50 +65,12 @@ def graph_of(
         add_tensor(port)
     absent = {port.name for port in (*ports.inputs, *ports.outputs)} - tensors.keys()
 
-    def present(names: str) -> tuple[LogicalTensor, ...]:
-        """Return tensors by name. Other names than those of ports are tensors between two ops."""
-        return tuple(add_tensor(Port(name)) for name in names.split() if name not in absent)
+    def present(names: Sequence[str]) -> tuple[LogicalTensor, ...]:
+        return tuple(add_tensor(Port(name)) for name in names if name not in absent)
 
-    rows = _rows(operator, schema.operation, absent)
     ops = tuple(
         GraphOp(i, kind, kind, attrs, present(inputs), present(outputs))
-        for i, (kind, attrs, inputs, outputs) in enumerate(rows)
+        for i, (kind, attrs, inputs, outputs) in enumerate(operator._ops(absent))
     )
     names = tuple((tensors[n].id, n) for n in ("residual", "diff_residual") if n in tensors)
     return Graph(ops, names=names), tensors
-
-
-def _rows(
-    operator: ChannelOperator[Any], operation: _core.Operation, absent: set[str]
-) -> list[Row]:
-    """Return the ops."""
-    norm = {n: v for n, v in operator._attributes.items() if v is not None}
-    norm["data_format"] = str(operator.data_format)
-    clip = norm.pop("clip", None)
-    relu, bounds = ("ReLU", {}) if clip is None else ("Clamp", {"min": 0.0, "max": clip})
-
-    def forward(dst: str) -> Row:
-        outputs = f"{dst} running_mean running_variance batch_mean batch_variance"
-        return "BatchNormForwardTraining", norm, "src mean variance gamma beta", outputs
-
-    def gradient(diff_dst: str) -> Row:
-        inputs = f"src {diff_dst} mean variance gamma"
-        return "BatchNormTrainingBackward", norm, inputs, "diff_src diff_gamma diff_beta"
-
-    match operation:
-        case _core.Operation.forward_training:
-            return [forward("dst")]
-        case _core.Operation.training_backward:
-            return [gradient("diff_dst")]
-        case _core.Operation.relu_forward_training:
-            if "residual" in absent:
-                return [forward("normalized"), (relu, bounds, "normalized", "dst")]
-            add: Row = "Add", {}, "normalized residual", "total"
-            return [forward("normalized"), add, (relu, bounds, "total", "dst")]
-        case _core.Operation.relu_training_backward:
-            if "dst" in absent:
-                reason = "dst must be given: oneDNN's ReLUBackward needs it"
-                raise UnsupportedError(reason, "unimplemented")
-            masked = "masked" if "diff_residual" in absent else "diff_residual"
-            attrs = bounds | {"use_dst": True}
-            return [(f"{relu}Backward", attrs, "dst diff_dst", masked), gradient(masked)]

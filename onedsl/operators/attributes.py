@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .. import _core
 from ..tensors.spec import parse_data_format
 
 
@@ -69,8 +68,12 @@ def parse_backend(value: object) -> bool:
     raise ValueError(f'backend must be "auto", "onednn" or "native", got {value!r}')
 
 
-def parse_statistics(value: object) -> _core.Statistics:
-    """Return the core's enumerator for ``"batch"`` or ``"frozen"``."""
-    if isinstance(value, str) and value in _core.Statistics.__members__:
-        return _core.Statistics[value]
+Statistics = Literal["batch", "frozen"]
+"""Whether mean and variance are those of src, or constants."""
+
+
+def parse_statistics(value: object) -> Statistics:
+    """Return ``"batch"`` or ``"frozen"``."""
+    if isinstance(value, str) and value in get_args(Statistics):
+        return value  # type: ignore[return-value]
     raise ValueError(f"statistics must be 'batch' or 'frozen', got {value!r}")

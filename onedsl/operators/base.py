@@ -15,12 +15,12 @@ from ..graph.compiled_graph import compile_graph, keep_results, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..tensors.arrays import as_numpy
-from ..tensors.dtypes import CORE, DTypeName, dtype_name
+from ..tensors.dtypes import DTYPES, DTypeName, dtype_name
 from ..tensors.ports import signature
 from ..tensors.spec import DataFormat, TensorSpec
 from . import validation
-from ._graph_of import graph_of
-from .attributes import PARSERS, parse_backend
+from ._graph_of import OpRow, graph_of
+from .attributes import PARSERS, parse_backend, parse_statistics
 from .schema import OpSchema
 from .totals import BatchNormSums, BatchNormTotals
 from .validation import ArrayInfo
@@ -48,17 +48,19 @@ class Operator(Generic[Result]):
     _totals: ClassVar[type[BatchNormTotals]] = BatchNormSums
     """Class of the results of ``reduce``."""
 
-    def __init__(self, schema: OpSchema, **attributes: object) -> None:
-        """Validate the attributes, whose order is that of `repr`."""
+    def __init__(
+        self, schema: OpSchema, statistics: object = "batch", **attributes: object
+    ) -> None:
+        """Validate the attributes. The order of the others than `statistics` is that of `repr`."""
         self._schema = schema
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
         self._core = _core.Operator(
             schema.operation,
-            statistics=schema.statistics,
+            statistics=parse_statistics(statistics),
             channel_axis=self._channel_axis,
-            types=[(CORE[data], CORE[s]) for data, row in schema.types.items() for s in row],
+            types=[(data, s) for data, row in schema.types.items() for s in row],
             ranks=schema.ranks,
-            name=type(self).__name__.removeprefix("_"),
+            name="" if type(self) is ChannelOperator else type(self).__name__,
             input_names=[port.name for port in schema.inputs],
             output_names=[port.name for port in schema.outputs],
             optional=[port.name for port in schema.inputs if port.optional],
@@ -139,7 +141,7 @@ class Operator(Generic[Result]):
         described = [
             None
             if info is None
-            else (CORE.get(info.dtype, _core.DataType.other), tuple(map(size_of, info.shape)))
+            else (info.dtype if info.dtype in DTYPES else "other", [*map(size_of, info.shape)])
             for info in infos
         ]
         rejection = self._core.check_shapes(described)
@@ -239,6 +241,10 @@ class ChannelOperator(Operator[Result]):
 
     __slots__ = ()
 
+    def _ops(self, absent: set[str]) -> list[OpRow]:
+        """Return the ops of the graph of a call without some ports."""
+        raise NotImplementedError
+
     @property
     def data_format(self) -> DataFormat:
         """Position of the channel axis in the shape of the tensors."""
@@ -301,10 +307,10 @@ def kernel_info(
     """
     statistics = operator._check_spec(spec, stats_dtype)
     return operator._core.kernel_info(  # type: ignore[return-value]
-        data=CORE[spec.dtype],
+        data=spec.dtype,
         shape=spec.shape,
         strides=spec.strides,
-        statistics=CORE[statistics],
+        statistics=statistics,
     )
 
 
@@ -323,7 +329,7 @@ def _compile_call(
     schema = operator._schema
     ports = signature(schema.operation)
     # oneDNN ignores gamma if diff_src is the only output of its gradient, some operators do not.
-    is_gradient = schema.operation is _core.Operation.training_backward
+    is_gradient = schema.operation == "training_backward"
     in_graph = all_outputs or (is_gradient and not schema.ignored)
     # Pairs of the core's port, which names a tensor of the graph, and the operator's.
     pairs = zip(ports.inputs, schema.inputs, strict=True)

@@ -4,12 +4,13 @@
 
 from typing import Any, Generic, Literal
 
-from .. import _core
 from .._compat import NamedTuple
 from ..graph import Graph
+from ..graph._parts import FORWARD
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from ._graph_of import OpRow, batch_norm
 from .base import ChannelOperator
 from .schema import OpSchema
 from .totals import BatchNormMoments
@@ -32,7 +33,7 @@ class BatchNormForward(NamedTuple, Generic[SrcArray]):
     """Biased variance of src, the variance of that operator: shape (C,), mean's dtype."""
 
 
-SCHEMA = OpSchema.of(_core.Operation.forward_training, BatchNormForward)
+SCHEMA = OpSchema.of("forward_training", BatchNormForward)
 
 
 class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
@@ -85,6 +86,9 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     """
 
     __slots__ = ()
+
+    def _ops(self, absent: set[str]) -> list[OpRow]:
+        return [batch_norm(self, FORWARD)]
 
     _totals = BatchNormMoments
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from .. import _core
 from ..graph import Graph
+from ..graph._parts import FORWARD
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from ._graph_of import OpRow, batch_norm, relu
 from .base import ChannelOperator
 from .batch_norm_forward_training import BatchNormForward, Out
 from .schema import OpSchema
 
-SCHEMA = OpSchema.of(_core.Operation.relu_forward_training, BatchNormForward)
+SCHEMA = OpSchema.of("relu_forward_training", BatchNormForward)
 
 
 class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
@@ -52,6 +53,13 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     """
 
     __slots__ = ()
+
+    def _ops(self, absent: set[str]) -> list[OpRow]:
+        ops: list[OpRow] = [batch_norm(self, FORWARD, dst="normalized")]
+        result = "normalized"
+        if "residual" not in absent:
+            ops.append(("Add", {}, ("normalized", "residual"), (result := "total",)))
+        return [*ops, (*relu(self.clip), (result,), ("dst",))]
 
     def __init__(
         self,

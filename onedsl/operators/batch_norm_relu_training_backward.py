@@ -4,13 +4,15 @@
 
 from typing import Any, Generic, Literal, overload
 
-from .. import _core
 from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
+from ..graph._parts import GRADIENT
+from ..runtime.errors import UnsupportedError
 from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import validation
+from ._graph_of import OpRow, batch_norm, relu
 from .base import ChannelOperator
 from .schema import OpSchema
 
@@ -32,7 +34,7 @@ class BatchNormReLUGradients(NamedTuple, Generic[SrcArray, ResidualArray]):
 
 
 SCHEMA = OpSchema.of(
-    _core.Operation.relu_training_backward,
+    "relu_training_backward",
     BatchNormReLUGradients,
     options=("residual=True", "residual=False"),
 )
@@ -82,6 +84,15 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
     """
 
     __slots__ = ()
+
+    def _ops(self, absent: set[str]) -> list[OpRow]:
+        if "dst" in absent:
+            reason = "dst must be given: oneDNN's ReLUBackward needs it"
+            raise UnsupportedError(reason, "unimplemented")
+        masked = "masked" if "diff_residual" in absent else "diff_residual"
+        kind, bounds = relu(self.clip)
+        mask: OpRow = f"{kind}Backward", bounds | {"use_dst": True}, ("dst", "diff_dst"), (masked,)
+        return [mask, batch_norm(self, GRADIENT, diff_dst=masked)]
 
     def __init__(
         self,

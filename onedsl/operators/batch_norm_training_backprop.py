@@ -4,13 +4,12 @@
 
 from typing import Generic, Literal
 
-from .. import _core
 from .._compat import NamedTuple, default_arguments
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import DataFormat, DataFormatLike
 from .base import ChannelOperator
-from .batch_norm_training_backward import Out
+from .batch_norm_training_backward import BatchNormTrainingBackward, Out
 from .schema import OpSchema
 
 
@@ -30,7 +29,7 @@ _NAMES = {
     "src": "input_forward", "diff_dst": "output_delta",
     "diff_src": "input_delta", "diff_gamma": "gamma_delta", "diff_beta": "beta_delta",
 }  # fmt: skip
-SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormDeltas, names=_NAMES)
+SCHEMA = OpSchema.of("training_backward", BatchNormDeltas, names=_NAMES)
 
 
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
@@ -52,6 +51,8 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     """
 
     __slots__ = ()
+
+    _ops = BatchNormTrainingBackward._ops
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)

@@ -4,12 +4,13 @@
 
 from typing import Generic, Literal, overload
 
-from .. import _core
 from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
+from ..graph._parts import GRADIENT
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
+from ._graph_of import OpRow, batch_norm
 from .base import ChannelOperator
 from .schema import OpSchema
 from .totals import BatchNormSums
@@ -29,7 +30,7 @@ class BatchNormGradients(NamedTuple, Generic[SrcArray, SumArray]):
     """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
-SCHEMA = OpSchema.of(_core.Operation.training_backward, BatchNormGradients, ignored="gamma")
+SCHEMA = OpSchema.of("training_backward", BatchNormGradients, ignored="gamma")
 
 
 class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
@@ -59,9 +60,11 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     An array is a NumPy array or any other CPU array with ``__dlpack__``. Results are arrays of
     src's library if it has ``from_dlpack``, as PyTorch and JAX have, and NumPy arrays otherwise.
-    src is used in place if its memory is dense in any order of its axes. Other arrays (slices,
-    negative or zero strides, unaligned items, a diff_dst whose strides are not src's) are copied
-    first, and the logger ``onedsl`` reports it at level INFO.
+    Tensors may have any strides, each its own, and so may those in ``out`` whose elements share no
+    memory. The result has src's strides if src is dense, otherwise those of
+    ``np.empty_like(src)``. Tensors with unaligned items and strided statistics are copied first,
+    and so are all tensors that are not dense with src's strides for ``backend="onednn"``. The
+    logger ``onedsl`` reports copies at level INFO.
 
     An invalid argument is a TypeError or ValueError, and no output has been written. A call that
     oneDNN cannot run (types that need another CPU, 2^31 elements) is an `UnsupportedError`.
@@ -85,6 +88,9 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     """
 
     __slots__ = ()
+
+    def _ops(self, absent: set[str]) -> list[OpRow]:
+        return [batch_norm(self, GRADIENT)]
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)

@@ -28,7 +28,7 @@ class BatchNormalizationGradients(NamedTuple, Generic[SrcArray]):
 
 
 SCHEMA = OpSchema.of(
-    _core.Operation.training_backward,
+    "training_backward",
     BatchNormalizationGradients,
     names={
         "src": "input",
@@ -39,7 +39,6 @@ SCHEMA = OpSchema.of(
         "diff_beta": "output_bias_gradient",
     },
     required=("scale",),
-    statistics=_core.Statistics.frozen,
     types={"f32": ("f32",), "f16": ("f16",)},
     ranks=(1, 8),
 )
@@ -122,7 +121,7 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     __slots__ = ()
 
     def __init__(self, epsilon: float) -> None:
-        super().__init__(SCHEMA, epsilon=epsilon)
+        super().__init__(SCHEMA, "frozen", epsilon=epsilon)
 
     def _run_reordered(self, run: Run, inputs: Arrays, out: Any, first: object) -> Any:
         """Run a call on copies in an order of the axes that the core can use."""

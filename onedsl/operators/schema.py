@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .. import _core
 from ..tensors.dtypes import MAX_RANK, STATS_DTYPES
 from ..tensors.ports import Port, signature
 
@@ -19,7 +18,7 @@ class OpSchema:
     The core defines the ports and their order. The first input is a tensor.
     """
 
-    operation: _core.Operation
+    operation: str
     result: type[Any]
     """The NamedTuple of the outputs."""
     inputs: tuple[Port, ...]
@@ -28,7 +27,6 @@ class OpSchema:
     """Optional inputs of which all or none must be given."""
     reduce_inputs: int
     """Number of leading inputs that ``reduce`` has."""
-    statistics: _core.Statistics = _core.Statistics.batch
     types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATS_DTYPES)
     """The dtypes that statistics may have, by the dtype of the tensors."""
     ranks: tuple[int, int] = (2, MAX_RANK)
@@ -41,7 +39,7 @@ class OpSchema:
     @classmethod
     def of(
         cls,
-        operation: _core.Operation,
+        operation: str,
         result: type[Any],
         *,
         names: Mapping[str, str] = {},

@@ -166,6 +166,8 @@ class RejectedCall:
     def _overlap(self, name: str, src: str, other: str) -> str:
         in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
         remedy = f". It may be {in_place} itself" if in_place else ""
+        if other == name:
+            return "must not overlap itself"
         return f"must not overlap {other}{remedy}"
 
     def _sums_channels(self, name: str, *_: str) -> str:

@@ -90,11 +90,9 @@ def publish(record: Record, **changes: Any) -> None:
             subscriber(changed)
 
 
-def record_run(
-    operation: str, dtype: _core.DataType, geometry: tuple[int, int, int], *rest: Any
-) -> None:
+def record_run(*members: Any) -> None:
     """Publish a run of the kernels. The C++ core calls this while there are subscribers."""
-    publish(RunRecord(operation, dtype.name, geometry, *rest))
+    publish(RunRecord(*members))
 
 
 def record_call(*members: Any) -> None:

@@ -27,12 +27,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 # For each dtype of the tensors (src, diff_dst, ...): the dtypes that statistics, gamma and beta may
 # have.
 STATS_DTYPES: dict[str, tuple[str, ...]] = {
-    name: tuple(s.name for tensor, s in _core.supported_types() if tensor.name == name)
-    for name in DTYPES
+    name: tuple(s for tensor, s in _core.supported_types() if tensor == name) for name in DTYPES
 }
-
-# The enumerators of the C++ core.
-CORE = {name: _core.DataType[name] for name in DTYPES}
 
 _SPELLINGS: dict[str, DTypeName] = {
     spelling: name for name in get_args(DTypeName) for spelling in (name, DTYPES[name].name)

@@ -32,13 +32,13 @@ class Signature(NamedTuple):
     """Number of leading inputs of the reduce pass."""
 
 
-def signature(operation: _core.Operation) -> Signature:
+def signature(operation: str) -> Signature:
     """Return the ports of an operation, which the core declares."""
 
     def kind(is_tensor: bool) -> Literal["tensor", "statistic"]:
         return "tensor" if is_tensor else "statistic"
 
-    declared = _core.signature(operation)
+    declared = _core.signatures()[operation]
     return Signature(
         tuple(Port(name, kind(t), optional) for name, t, optional in declared["inputs"]),
         tuple(

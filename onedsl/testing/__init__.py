@@ -3,6 +3,7 @@
 The reference implementations use NumPy only. They call neither oneDNN nor onedsl's kernels.
 """
 
+from . import _reference
 from ._compare import (
     ONEDNN_SUM_ERROR,
     SUM_TOLERANCES,
@@ -12,13 +13,7 @@ from ._compare import (
     relative_l2,
 )
 from ._problems import Problem, random_problem
-from ._reference import (
-    batch_norm,
-    batch_norm_backward,
-    batch_norm_forward_training,
-    batch_norm_relu_backward,
-    batch_normalization_grad,
-)
+from ._reference import *  # noqa: F403 - all formulas
 from ._results import Forward, FrozenGradients, Gradients, ReLUGradients
 
 __docformat__ = "numpy"
@@ -33,15 +28,11 @@ __all__ = [
     "Problem",
     "ReLUGradients",
     "assert_close",
-    "batch_norm",
-    "batch_norm_backward",
-    "batch_norm_forward_training",
-    "batch_norm_relu_backward",
-    "batch_normalization_grad",
     "onednn_sum_error",
     "random_problem",
     "relative_l2",
 ]
+__all__ += _reference.__all__
 
 
 def __dir__() -> list[str]:

@@ -14,6 +14,14 @@ from ._results import Float64, Forward, FrozenGradients, Gradients, ReLUGradient
 
 # Nothing is imported from onedsl.operators, which this module judges.
 
+__all__ = [
+    "batch_norm",
+    "batch_norm_backward",
+    "batch_norm_forward_training",
+    "batch_norm_relu_backward",
+    "batch_normalization_grad",
+]
+
 
 def _prepare(
     src: npt.ArrayLike, data_format: DataFormatLike, **others: npt.ArrayLike | None

@@ -74,7 +74,7 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
     `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    Strided tensors are supported, and copied first if they are not dense as in that operator.
+    Strided tensors are supported, and copied first if they are not dense with src's strides.
     """
     epsilon = attributes.parse_epsilon(epsilon)
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
@@ -96,19 +96,11 @@ torch.library.define(
 )
 
 
-class _BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
-    """`BatchNormTrainingBackward` that ignores no gamma, with batch or frozen statistics."""
-
-    def __init__(self, epsilon: float, data_format: DataFormatLike, statistics: str) -> None:
-        kind = attributes.parse_statistics(statistics)
-        schema = replace(SCHEMA, ignored="", statistics=kind)
-        super().__init__(schema, epsilon=epsilon, data_format=data_format)
-
-    def __call__(self, inputs: tuple[Tensor | None, ...], sums: bool) -> BatchNormGradients[Tensor]:
-        return self._call(inputs, "all" if sums else "diff_src", None, "auto")
-
-
-_operator = functools.lru_cache(maxsize=256)(_BatchNormTrainingBackward)
+@functools.lru_cache(maxsize=256)
+def _operator(epsilon: float, data_format: str, statistics: str) -> ChannelOperator[Any]:
+    """Return the operator, which uses gamma for every result."""
+    schema = replace(SCHEMA, ignored="")
+    return ChannelOperator(schema, statistics, epsilon=epsilon, data_format=data_format)
 
 
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
@@ -120,7 +112,8 @@ def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
         src = torch.empty_like(src).copy_(src.detach())
     inputs = tuple(t if t is None else t.detach() for t in (src, *others))
-    gradients = _operator(epsilon, data_format, statistics)(inputs, sums)
+    operator = _operator(epsilon, data_format, statistics)
+    gradients = operator._call(inputs, "all" if sums else "diff_src", None, "auto")
     return [gradient for gradient in gradients if gradient is not None]
 
 

@@ -24,9 +24,11 @@ using native::Isa;
 using native::Machine;
 
 inline constexpr std::array types = {DataType::f32, DataType::bf16, DataType::f16};
-inline constexpr std::array operations = {Operation::training_backward, Operation::forward_training,
-                                          Operation::relu_forward_training,
-                                          Operation::relu_training_backward};
+inline constexpr auto operations = [] {
+  std::array<Operation, signatures::all.size()> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<Operation>(i);
+  return all;
+}();
 
 // A problem and its inputs.
 struct Call {

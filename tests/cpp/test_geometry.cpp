@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <vector>
 
@@ -36,6 +37,7 @@ bool has_adjacent_channels(const Layout& layout) {
 void test_strided_views() {
   Random random(8);
   int separate = 0;
+  int alternating = 0;
   for (int i = 0; i < 4000; ++i) {
     Layout layout = random_layout(random, 2000);
     layout.channel_axes = 0;
@@ -44,7 +46,10 @@ void test_strided_views() {
     // The strides are bytes, as NumPy's.
     std::vector<std::ptrdiff_t> bytes = layout.strides;
     for (std::ptrdiff_t& stride : bytes) stride *= 4;
-    const View view{DataType::f32, nullptr, rank, layout.shape.data(), bytes.data(), 4};
+    constexpr std::int64_t address = std::int64_t{1} << 40;
+    const View view{DataType::f32, reinterpret_cast<char*>(address),
+                    rank,          layout.shape.data(),
+                    bytes.data(),  4};
     const std::optional<MemoryOrder> order = memory_order(view, 0);
     check(order.has_value(), layout, " has no order");
     for (std::ptrdiff_t k = 1; k < order->count; ++k) {
@@ -72,9 +77,24 @@ void test_strided_views() {
       check(found == offsets.back(), layout, " has the wrong layout");
     }
     std::sort(offsets.begin(), offsets.end());
-    const auto [begin, end] = memory_span(view);
-    check(begin - view.data == 4 * offsets.front() && end - view.data == 4 * offsets.back() + 4,
-          layout, " has the wrong span");
+    const Memory memory = *view.memory();
+    check(memory.begin == static_cast<std::uintptr_t>(address + 4 * offsets.front()) &&
+              memory.end == static_cast<std::uintptr_t>(address + 4 * offsets.back() + 4),
+          layout, " has the wrong memory");
+    const std::vector<std::ptrdiff_t> dense_copy = dense_strides(view);
+    const View copy{DataType::f32, nullptr, rank, layout.shape.data(), dense_copy.data()};
+    check(is_dense_in(copy, *order), layout, " has another order than its dense copy");
+    // The same view further on in memory, with other elements.
+    const std::int64_t apart = random.between(1, 64);
+    View there = view;
+    there.data = reinterpret_cast<char*>(address + 4 * apart);
+    std::vector<std::int64_t> common;
+    std::vector<std::int64_t> shifted = offsets;
+    for (std::int64_t& offset : shifted) offset += apart;
+    std::set_intersection(offsets.begin(), offsets.end(), shifted.begin(), shifted.end(),
+                          std::back_inserter(common));
+    check(common.empty() || !view.alternates_with(there), layout, " shares elements");
+    alternating += view.alternates_with(there) ? 1 : 0;
     const bool distinct = std::adjacent_find(offsets.begin(), offsets.end()) == offsets.end();
     check(distinct || !has_separate_elements(view), layout, " overlaps itself");
     separate += has_separate_elements(view) ? 1 : 0;
@@ -83,6 +103,7 @@ void test_strided_views() {
     check(layout_of(cut, *order).has_value() == (order->count == 0), layout, " of cut elements");
   }
   check(separate > 1000 && separate < 3900, separate, " views have separate elements");
+  check(alternating > 100, alternating, " pairs of views alternate");
 }
 
 }  // namespace

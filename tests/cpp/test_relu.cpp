@@ -19,6 +19,7 @@ double rounded(const DataType type, const float value) {
     case DataType::f16:
       return static_cast<double>(f16_to_f32(f32_to_f16(value)));
     case DataType::f32:
+    case DataType::other:
       break;
   }
   return static_cast<double>(value);
