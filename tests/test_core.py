@@ -127,17 +127,13 @@ BIG = 2**62
 @pytest.mark.parametrize("layout", [LAST, SECOND])
 def test_kernel_info_rejects_invalid_shapes(layout):
     op = operator(channel_axis=layout)
-    assert not is_rejected(op, (4, 3), (3, 1))
+    for strides in [(3, 1), (4, 1), (3, -1), (0, 0), (6, 2), (2, 1)]:
+        assert not is_rejected(op, (4, 3), strides)
     for shape, strides in [
         ((), ()),
         ((3,), (1,)),
         ((4, 3), (3,)),
         ((4, 3), (3, 1, 1)),
-        ((4, 3), (4, 1)),
-        ((4, 3), (3, -1)),
-        ((4, 3), (0, 0)),
-        ((4, 3), (6, 2)),
-        ((4, 3), (2, 1)),
         ((2**54 // 3 + 1, 3), (3, 1)),
         ((-4, 3), (3, 1)),
         ((4, -3), (3, 1)),

@@ -47,7 +47,7 @@ def used_again():
 
 
 def bounded():
-    """Of other sizes, too, memory is kept up to what was in use at once and a little, for a while."""
+    """Of other sizes, too, little memory is kept beside what was in use at once, for a while."""
     sources = [source(megabytes) for megabytes in (4, 9, 17, 30)]
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = resident()
