@@ -133,11 +133,11 @@ UNSUPPORTED = {
     "broadcast residual": lambda src, r: (src, r[:1]),
     "residual of another type": lambda src, r: (src, r.double()),
     "sparse residual": lambda src, r: (src, r.to_sparse()),
-    "strided weight": lambda src, r: (src, r),
 }
 LAYOUTS = {
     "residual of another layout": lambda src, r: (src, r.to(memory_format=torch.channels_last)),
     "gaps": lambda src, r: (src.repeat_interleave(2, -1)[..., ::2], r),
+    "strided weight": lambda src, r: (src, r),
 }
 
 

@@ -44,8 +44,8 @@ std::optional<Memory> memory_of(const View& v, const std::optional<std::size_t> 
 
 bool may_share(const CallRules& rules, const Output port, const View& output, const Input input,
                const View& other) {
-  return std::find(rules.in_place.begin(), rules.in_place.end(), std::pair(port, input)) !=
-             rules.in_place.end() &&
+  const auto is_pair = [&](const auto& pair) { return pair == std::pair(port, input); };
+  return std::any_of(rules.in_place.begin(), rules.in_place.end(), is_pair) &&
          output.data == other.data && output.same_strides(other);
 }
 
@@ -69,15 +69,16 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
     return is_alone ? Maybe(Reason::alone) : std::nullopt;
   });
   if (!is_complete) return found;
+  const OpConfig& config = problem;
+  if (config.reads_epsilon() && !is_valid_epsilon(config.attributes.epsilon)) {
+    return Rejection{Reason::epsilon};
+  }
 
   const View& src = arrays.src();
   if (src.rank < rules.ranks.first || src.rank > rules.ranks.second) {
     return Rejection{Reason::rank, Input::src};
   }
-  const auto has_type = [&](const TypePair& pair) { return pair.first == src.type; };
-  if (std::none_of(rules.types.begin(), rules.types.end(), has_type)) {
-    return Rejection{Reason::type, Input::src};
-  }
+  if (!rules.types.has(src.type)) return Rejection{Reason::type, Input::src};
   const View* statistic = nullptr;
   ChannelAxes axes = 0;
   const bool is_valid = all_inputs(given, [&](const Input port) -> Maybe {
@@ -85,23 +86,26 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
     if (is_tensor(port)) return differs(v, src);
     if (statistic != nullptr) return differs(v, *statistic);
     statistic = &v;
-    const TypePair pair(src.type, v.type);
-    if (std::find(rules.types.begin(), rules.types.end(), pair) == rules.types.end()) {
-      return Reason::statistics_type;
-    }
+    if (!rules.types.has({src.type, v.type})) return Reason::statistics_type;
     return find_channels(rules, src, statistic, axes) ? std::nullopt
                                                       : Maybe(Reason::statistics_shape);
   });
   if (!is_valid) return found;
-  if (statistic == nullptr && !find_channels(rules, src, nullptr, axes)) {
-    return Rejection{Reason::statistics_shape, Input::mean};
+  if (statistic == nullptr) {
+    if (!find_channels(rules, src, nullptr, axes)) {
+      return Rejection{Reason::statistics_shape, Input::mean};
+    }
+    if (rules.statistics_like_src && !rules.types.has({src.type, src.type})) {
+      return Rejection{Reason::statistics_type};
+    }
   }
   const bool computes_all = outputs == signature_of(problem.operation).outputs;
   if (!computes_all && rules.ignored && given.has(*rules.ignored)) {
     return Rejection{Reason::ignored, *rules.ignored};
   }
   const std::optional<MemoryOrder> order = memory_order(src, axes);
-  if (order && order->geometry.per_channel() < rules.least_values) {
+  if (order && order->geometry.elements() <
+                   std::max(order->geometry.channels, std::int64_t{1}) * rules.least_values) {
     return Rejection{Reason::few_values, Input::src};
   }
   const bool src_is_dense = order ? is_dense_in(src, *order) : dense_geometry(src, {}).has_value();
@@ -169,6 +173,7 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
       if (!reason && !v.writeable) reason = Reason::read_only;
       if (reason) {
         found = Rejection{*reason, port};
+      } else if (v.data == nullptr) {  // allocated after the check
       } else if (!is_dense && !has_separate_elements(v)) {
         if (is_known) found = Rejection{Reason::overlap, port, port};
       } else {
@@ -191,6 +196,24 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
   problem.inputs = given;
   problem.outputs = outputs;
   return std::nullopt;
+}
+
+std::optional<Rejection> check_shapes(const CallRules& rules, const OpConfig& config,
+                                      const std::vector<std::optional<ArrayInfo>>& inputs) {
+  const Signature& signature = signature_of(config.operation);
+  Arrays arrays;
+  PerPort<Input, std::vector<std::ptrdiff_t>> strides;
+  std::size_t next = 0;
+  signature.inputs.for_each([&](const Input port) {
+    const std::optional<ArrayInfo>& info = inputs.at(next++);
+    if (!info) return;
+    const auto& [type, shape] = *info;
+    const auto rank = static_cast<std::ptrdiff_t>(shape.size());
+    strides[port] = c_strides(rank, shape.data());
+    arrays.in[port] = View{type, nullptr, rank, shape.data(), strides[port].data()};
+  });
+  Problem problem{config, {}, {}, {}, {}, {}};
+  return check(rules, signature.inputs, signature.outputs, arrays, problem);
 }
 
 }  // namespace onedsl

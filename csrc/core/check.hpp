@@ -20,12 +20,13 @@ namespace onedsl {
 // tensors or of statistics.
 enum class Reason : std::uint8_t {
   option,           // of the caller, such as a backend that is not onedsl
+  epsilon,          // not positive and finite in f32
   not_an_array,     // the caller has no View of it
   absent,           // a required input
   alone,            // an input that is passed only together with the others of a set
   rank,             // of src
   type,             // of src
-  statistics_type,  // does not go with src's
+  statistics_type,  // does not go with src's; without a port: of statistics that only result
   statistics_shape,
   like_type,
   like_shape,
@@ -44,13 +45,29 @@ enum class Reason : std::uint8_t {
 };
 
 constexpr const char* name_of(const Reason reason) noexcept {
-  constexpr std::array names = {
-      "option",      "not_an_array", "absent",          "alone",
-      "rank",        "type",         "statistics_type", "statistics_shape",
-      "like_type",   "like_shape",   "ignored",         "few_values",
-      "memory",      "layout",       "axis_order",      "outputs",
-      "not_aligned", "read_only",    "overlap",         "sums_channels",
-      "sums_count",  "graph"};
+  constexpr std::array names = {"option",
+                                "epsilon",
+                                "not_an_array",
+                                "absent",
+                                "alone",
+                                "rank",
+                                "type",
+                                "statistics_type",
+                                "statistics_shape",
+                                "like_type",
+                                "like_shape",
+                                "ignored",
+                                "few_values",
+                                "memory",
+                                "layout",
+                                "axis_order",
+                                "outputs",
+                                "not_aligned",
+                                "read_only",
+                                "overlap",
+                                "sums_channels",
+                                "sums_count",
+                                "graph"};
   return names[static_cast<std::size_t>(reason)];
 }
 
@@ -74,7 +91,7 @@ struct Rejection {
 
 // What a caller supports.
 struct CallRules {
-  std::vector<TypePair> types;
+  TypePairs types;
   std::pair<std::ptrdiff_t, std::ptrdiff_t> ranks = {1, max_rank};
   // The axis of src along which the statistics are a vector, negative ones from the end. nullopt:
   // they have src's rank, each size being src's or 1.
@@ -86,26 +103,29 @@ struct CallRules {
   // Tensors may have any strides of whole elements, and a src any for which there is a memory
   // order. Otherwise they must be dense, and have src's strides.
   bool strided_tensors = false;
+  // The type of resulting statistics if no statistic is passed: src's type, or f32.
+  bool statistics_like_src = false;
   // Outputs that may be the same memory as an input. No other output may overlap an input.
-  std::vector<std::pair<Output, Input>> in_place;
+  std::array<std::pair<Output, Input>, 2> in_place = {};
 
   // The rules that follow from the operation alone.
-  static CallRules of(const Signature& signature) {
+  static CallRules of(const Signature& signature) noexcept {
     CallRules rules;
-    rules.types = {supported_types.begin(), supported_types.end()};
+    for (const TypePair& pair : supported_types) rules.types.add(pair);
     rules.optional = signature.optional;
     rules.together = signature.all_or_none;
-    rules.in_place = {{signature.in_place_output, signature.in_place_input}};
+    rules.in_place.fill({signature.in_place_output, signature.in_place_input});
     return rules;
   }
 };
 
-// The arrays of a call; nullopt for absent inputs and for outputs that are not computed.
+// The arrays of a call; nullopt for absent inputs and for outputs that are not computed. Outputs
+// without memory are allocated after the check, as are all of them if none are given.
 struct Arrays {
   PerPort<Input, std::optional<View>> in;
   PerPort<Output, std::optional<View>> out;
-  bool outputs_given = false;  // otherwise the caller allocates them
-  bool outputs_match = true;   // they are one array for each that is computed
+  bool outputs_given = false;
+  bool outputs_match = true;  // they are one array for each that is computed
 
   const View& src() const { return *in[Input::src]; }
   const View& mean() const { return *in[Input::mean]; }
@@ -116,5 +136,13 @@ struct Arrays {
 // input repairs (`layout` and `axis_order`) come last.
 std::optional<Rejection> check(const CallRules& rules, InputSet expected, OutputSet outputs,
                                const Arrays& arrays, Problem& problem);
+
+// Type and shape of an array.
+using ArrayInfo = std::pair<DataType, std::vector<std::ptrdiff_t>>;
+
+// Checks a call that passes all inputs and computes all outputs, with dense arrays of these types
+// and shapes. Inputs without a description are absent.
+std::optional<Rejection> check_shapes(const CallRules& rules, const OpConfig& config,
+                                      const std::vector<std::optional<ArrayInfo>>& inputs);
 
 }  // namespace onedsl

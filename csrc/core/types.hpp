@@ -26,6 +26,25 @@ inline constexpr std::array supported_types = {
     TypePair{DataType::f32, DataType::f32}, TypePair{DataType::bf16, DataType::f32},
     TypePair{DataType::bf16, DataType::bf16}, TypePair{DataType::f16, DataType::f32}};
 
+class TypePairs {
+ public:
+  constexpr void add(const TypePair pair) noexcept { bits_ |= 1U << index(pair); }
+  constexpr bool has(const TypePair pair) const noexcept {
+    return (bits_ >> index(pair) & 1U) != 0;
+  }
+  // Returns whether a pair has this type of the tensors.
+  constexpr bool has(const DataType data) const noexcept {
+    return (bits_ >> index({data, DataType::f32}) & 0xFU) != 0;
+  }
+
+ private:
+  static constexpr unsigned index(const TypePair pair) noexcept {
+    return 4 * static_cast<unsigned>(pair.first) + static_cast<unsigned>(pair.second);
+  }
+
+  unsigned bits_ = 0;
+};
+
 // "batch": mean and variance are computed from src, and the gradient flows through them.
 // "frozen": they are constants, which only training_backward supports.
 enum class Statistics : std::uint8_t { batch, frozen };

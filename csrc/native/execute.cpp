@@ -51,13 +51,11 @@ void write_empty(const Problem& problem, const Ports& ports) {
   const std::size_t bytes = statistics * size_of(problem.statistics_type);
   problem.outputs.for_each([&](const Output port) {
     if (is_tensor(port)) return;
-    if (port == Output::running_mean) {
-      std::memcpy(ports.out[port], ports.in[Input::mean], bytes);
-    } else if (port == Output::running_variance) {
-      std::memcpy(ports.out[port], ports.in[Input::variance], bytes);
-    } else {
-      std::memset(ports.out[port], 0, bytes);
-    }
+    const void* kept = nullptr;
+    if (port == Output::running_mean) kept = ports.in[Input::mean];
+    if (port == Output::running_variance) kept = ports.in[Input::variance];
+    kept != nullptr ? std::memcpy(ports.out[port], kept, bytes)
+                    : std::memset(ports.out[port], 0, bytes);
   });
   if (problem.pass == Pass::reduce) {
     for (double* const sums : {ports.sums.first, ports.sums.second}) {

@@ -96,8 +96,9 @@ inline void apply_moments(const Task& task, const Range& some, const ChannelSums
   const Tensors& tensors = task.tensors;
   const double momentum = task.config.attributes.momentum;
   const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
-  const auto running = [&](const float before, const double batch) {
-    return static_cast<float>(momentum * static_cast<double>(before) + (1 - momentum) * batch);
+  const auto running = [&](const float* const before, const Index c, const double batch) {
+    if (before == nullptr) return static_cast<float>(batch);
+    return static_cast<float>(momentum * static_cast<double>(before[c]) + (1 - momentum) * batch);
   };
   float mean[channels_at_a_time];
   float variance[channels_at_a_time];
@@ -109,8 +110,8 @@ inline void apply_moments(const Task& task, const Range& some, const ChannelSums
     mean[i] = static_cast<float>(totals.first[i]);
     variance[i] =
         static_cast<float>(inverse ? 1 / std::sqrt(value + task.config.attributes.epsilon) : value);
-    running_mean[i] = running(tensors.mean[c], totals.first[i]);
-    running_variance[i] = running(tensors.variance[c], value);
+    running_mean[i] = running(tensors.mean, c, totals.first[i]);
+    running_variance[i] = running(tensors.variance, c, value);
   }
   for (Index i = 0; i < length(some); ++i) {
     const Index c = some.begin + i;

@@ -133,7 +133,8 @@ void bind_operator(py::module_& module) {
 
   py::class_<Operator>(module, "Operator", py::is_final())
       .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
-                       const std::optional<py::ssize_t> channel_axis, std::vector<TypePair> types,
+                       const std::optional<py::ssize_t> channel_axis,
+                       const std::vector<TypePair>& types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
                        std::vector<std::string> outputs, const std::vector<std::string>& optional,
@@ -144,7 +145,8 @@ void bind_operator(py::module_& module) {
                              CallRules::of(signature),
                              {std::move(name), std::move(inputs), std::move(outputs)},
                              result};
-             schema.rules.types = std::move(types);
+             schema.rules.types = TypePairs();
+             for (const TypePair& pair : types) schema.rules.types.add(pair);
              schema.rules.ranks = ranks;
              schema.rules.channel_axis = channel_axis;
              schema.rules.optional = schema.rules.together = InputSet();

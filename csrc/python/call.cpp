@@ -258,20 +258,7 @@ py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& de
 }
 
 py::object Operator::check_shapes(const std::vector<std::optional<ArrayInfo>>& inputs) const {
-  Arrays arrays;
-  PerPort<Input, std::vector<std::ptrdiff_t>> strides;
-  std::size_t next = 0;
-  signature().inputs.for_each([&](const Input port) {
-    const std::optional<ArrayInfo>& info = inputs.at(next++);
-    if (!info) return;
-    const auto& [type, shape] = *info;
-    const auto rank = static_cast<std::ptrdiff_t>(shape.size());
-    strides[port] = c_strides(rank, shape.data());
-    arrays.in[port] = View{type, nullptr, rank, shape.data(), strides[port].data()};
-  });
-  Problem problem{schema_.config, {}, {}, {}, {}, {}};
-  const auto found =
-      onedsl::check(schema_.rules, signature().inputs, signature().outputs, arrays, problem);
+  const auto found = onedsl::check_shapes(schema_.rules, schema_.config, inputs);
   return found ? rejected(*found) : py::none();
 }
 

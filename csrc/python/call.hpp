@@ -48,9 +48,6 @@ struct Call : Arrays {
   }
 };
 
-// Type and shape of an array.
-using ArrayInfo = std::pair<DataType, std::vector<pybind11::ssize_t>>;
-
 // Sums as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
 

@@ -11,11 +11,13 @@
 
 #include "../core/geometry.hpp"
 #include "../core/operation.hpp"
+#include "../core/problem.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
 #include "../onednn/engine.hpp"
 #include "../onednn/fork_guard.hpp"
+#include "../torch/compute.hpp"
 #include "../torch/kernels.hpp"
 #include "../xla/handlers.hpp"
 #include "arrays.hpp"
@@ -34,6 +36,7 @@ namespace {
 void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
   module.attr("MAX_RANK") = max_rank;
+  module.attr("EPSILON_LIMITS") = epsilon_limits;
   module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   module.def("supported_types",
              [] { return std::vector(supported_types.begin(), supported_types.end()); });
@@ -139,6 +142,8 @@ void bind_frameworks(py::module_& module) {
   module.def("end_torch_use", &torch::end_use, py::arg("number"), py::pos_only());
   module.def("end_all_torch_uses", &torch::end_all_uses);
   module.def("torch_kernels_in_use", &torch::in_use);
+  module.def("why_torch_unsupported", &torch::why_unsupported, py::arg("operation"),
+             py::arg("inputs"), py::arg("epsilon"), py::pos_only());
   module.def("xla_handlers", [] {
     py::dict all;
     for (const xla::NamedHandler& named : xla::handlers) {

@@ -1,6 +1,7 @@
 #include "compute.hpp"
 
-#include <utility>
+#include <algorithm>
+#include <array>
 
 #include "../core/threads.hpp"
 #include "../native/execute.hpp"
@@ -8,142 +9,223 @@
 namespace onedsl::torch {
 namespace {
 
-void execute(const Source& source, const OpConfig& config, const Ports& ports) {
-  const Problem problem{config,        source.geometry,   source.view.type,
-                        DataType::f32, present(ports.in), present(ports.out)};
-  native::execute(problem, max_threads(), ports);
+// ---- Checks ----
+
+struct Text {
+  Reason reason;
+  const char* of_tensors;
+  const char* of_vectors = nullptr;  // parameters and statistics, unless it is the same text
+};
+
+constexpr const char* vector_types = "parameters and statistics other than float32";
+constexpr const char* vector_shapes =
+    "parameters and statistics whose length is not the number of channels";
+constexpr const char* other_tensors = "tensors whose shape or dtype is not the input's";
+
+constexpr std::array texts = {
+    Text{Reason::epsilon, "an eps that is not positive and finite in float32"},
+    Text{Reason::not_an_array, "tensors that are not strided tensors on the CPU"},
+    Text{Reason::absent, "absent statistics"},
+    Text{Reason::alone, "one running statistic without the other"},
+    Text{Reason::rank, "inputs of this rank"},
+    Text{Reason::type, "dtypes other than float32, bfloat16 and float16"},
+    Text{Reason::statistics_type, "16-bit inputs without parameters and running statistics",
+         vector_types},
+    Text{Reason::statistics_shape, nullptr, vector_shapes},
+    Text{Reason::like_type, other_tensors, vector_types},
+    Text{Reason::like_shape, other_tensors, vector_shapes},
+    Text{Reason::few_values, "fewer than two values per channel"},
+    Text{Reason::memory, "tensors whose storage was made too small"},
+    Text{Reason::layout, "strided inputs", "strided parameters and statistics"},
+    Text{Reason::not_aligned, "unaligned tensors"},
+    Text{Reason::axis_order, "inputs that are neither contiguous nor channels_last"},
+    Text{Reason::overlap, "running statistics that share memory with another argument"},
+};
+
+bool is_vector(const AnyPort port) noexcept {
+  if (port.kind == AnyPort::none) return false;
+  return port.kind == AnyPort::input ? !is_tensor(static_cast<Input>(port.index))
+                                     : !is_tensor(static_cast<Output>(port.index));
+}
+
+constexpr Input input_of(const Output running) noexcept {
+  return running == Output::running_mean ? Input::mean : Input::variance;
+}
+
+OwnedTensor copy_of(const Input port, const CheckedCall& call) {
+  const Tensor& tensor = *call.in[port];
+  if (port == Input::src) return make(api->clone, &tensor);
+  OwnedTensor copy =
+      is_tensor(port) ? empty_like(call.arrays.src()) : empty_vector(call.arrays.in[port]->size());
+  check(api->copy(copy.get(), &tensor, 0));
+  return copy;
+}
+
+// ---- Runs ----
+
+Ports inputs_of(const CheckedCall& call) {
+  Ports ports;
+  call.problem.inputs.for_each(
+      [&](const Input port) { ports.in[port] = call.arrays.in[port]->data; });
+  return ports;
+}
+
+void execute(CheckedCall& call, const Ports& ports) {
+  call.problem.inputs = present(ports.in);
+  call.problem.outputs = present(ports.out);
+  native::execute(call.problem, max_threads(), ports);
 }
 
 // Returns a new tensor for an output of a call; an undefined tensor, and no port, if not wanted.
-OwnedTensor output(Ports& ports, const Output port, const Source& source,
+OwnedTensor output(Ports& ports, const Output port, const CheckedCall& call,
                    const bool wanted = true) {
   if (!wanted) return make(api->undefined);
-  OwnedTensor made =
-      is_tensor(port) ? empty_like(source.view) : empty_vector(source.geometry.channels);
+  const Arrays& arrays = call.arrays;
+  OwnedTensor made = is_tensor(port)
+                         ? empty_like(arrays.out[port] ? *arrays.out[port] : arrays.src())
+                         : empty_vector(call.channels());
   ports.out[port] = memory_of<void>(*made);
   return made;
 }
 
 // Updates the running statistics. In PyTorch, momentum is the weight of the new statistics (in
 // oneDNN it is the weight of the old ones), and the running variance is unbiased.
-void update_running(const Running& running, const float* const mean, const float* const variance,
-                    const Geometry& geometry) {
+void update(const Running& running, const float* const mean, const float* const variance,
+            const Geometry& geometry) {
   const auto count = static_cast<double>(geometry.per_channel());
   const double unbiased = count / (count - 1);
   const auto mix = [&](const float before, const double batch) {
     return static_cast<float>(running.momentum * batch +
                               (1 - running.momentum) * static_cast<double>(before));
   };
-  float* const running_mean = memory_of(*running.mean);
-  float* const running_variance = memory_of(*running.variance);
   for (std::int64_t c = 0; c < geometry.channels; ++c) {
-    running_mean[c] = mix(running_mean[c], mean[c]);
-    running_variance[c] = mix(running_variance[c], static_cast<double>(variance[c]) * unbiased);
+    running.mean[c] = mix(running.mean[c], mean[c]);
+    running.variance[c] = mix(running.variance[c], static_cast<double>(variance[c]) * unbiased);
   }
-}
-
-// `addition` is the residual, or in the backward pass dst, null if absent.
-OpConfig op_config(const Operation operation, const ReLU& relu, const void* const addition,
-                   const double epsilon) {
-  if (relu.clip && !(*relu.clip > 0)) throw Unsupported("a clip that is not positive");
-  if (addition != nullptr && !relu.is_applied) throw Unsupported("an addition without a ReLU");
-  OpConfig config;
-  config.operation = operation;
-  config.attributes.epsilon = epsilon;
-  if (relu.clip) config.attributes.clip = *relu.clip;
-  return config;
 }
 
 }  // namespace
 
-Source read_source(const Tensor& tensor) {
-  const View v = aligned(view_of(tensor));
-  if (v.rank < 2 || v.rank > max_rank) throw Unsupported("inputs of this rank");
-  const std::optional<Geometry> geometry = dense_geometry(v, ChannelAxes{1} << 1);
-  if (!geometry) throw Unsupported("strided inputs");
-  if (geometry->elements() <= geometry->channels)
-    throw Unsupported("fewer than two values per channel");
-  return {v, *geometry, nullptr};
-}
-
-void check_epsilon(const double epsilon) {
-  if (!is_valid_epsilon(epsilon))
-    throw Unsupported("an eps that is not positive and finite in float32");
-}
-
-bool is_given(const OptionalTensor& tensor) { return tensor && get(api->is_defined, &*tensor); }
-
-const float* optional_vector(const OptionalTensor& tensor, const std::int64_t channels) {
-  return is_given(tensor) ? f32_vector(*tensor, channels) : nullptr;
-}
-
-Affine both_or_neither(const float* const gamma, const float* const beta,
-                       const std::int64_t channels) {
-  Affine affine{gamma, beta, {}};
-  if ((gamma == nullptr) == (beta == nullptr)) return affine;
-  affine.absent.assign(static_cast<std::size_t>(channels), gamma == nullptr ? 1.0F : 0.0F);
-  (gamma == nullptr ? affine.gamma : affine.beta) = affine.absent.data();
-  return affine;
-}
-
-InLayoutOfSource in_layout_of(const Source& source, const Tensor& tensor) {
-  const View v = view_of(tensor);
-  if (!v.same_shape(source.view)) {
-    throw Unsupported("tensors whose shape or dtype is not the input's");
+CallRules rules_of(const Operation operation) noexcept {
+  const Signature& signature = signature_of(operation);
+  CallRules rules = CallRules::of(signature);
+  rules.types = TypePairs();
+  for (const TypePair& pair : supported_types) {
+    if (pair.second == DataType::f32) rules.types.add(pair);
   }
-  if (v.is_aligned() && v.same_strides(source.view)) return {v.data, nullptr};
-  OwnedTensor copy = empty_like(source.view);
-  check(api->copy(copy.get(), &tensor, 0));
-  const void* const data = memory_of<void>(*copy);
-  return {data, std::move(copy)};
+  rules.ranks.first = 2;
+  rules.channel_axis = 1;
+  rules.least_values = 2;
+  rules.statistics_like_src = true;
+  rules.together = InputSet();
+  if (signature.is_forward()) {
+    rules.together = InputSet(Input::mean, Input::variance);
+    rules.optional = rules.optional.with(Input::mean).with(Input::variance);
+    rules.in_place = {
+        {{Output::running_mean, Input::mean}, {Output::running_variance, Input::variance}}};
+  }
+  return rules;
 }
 
-Results<3> compute_forward(const Source& source, const Inputs& inputs, const ReLU& relu,
-                           const double epsilon, const Running& running) {
-  check_epsilon(epsilon);
-  const bool has_mean = optional_vector(running.mean, source.geometry.channels) != nullptr;
-  const bool has_variance = optional_vector(running.variance, source.geometry.channels) != nullptr;
-  if (has_mean != has_variance) throw Unsupported("one running statistic without the other");
-  OpConfig config =
-      op_config(relu.is_applied ? Operation::relu_forward_training : Operation::forward_training,
-                relu, inputs[Input::residual], epsilon);
-  config.variance_kind = VarianceKind::inverse_stddev;
-  config.attributes.momentum = 0;  // the new running statistics are the batch's
-  const auto length = static_cast<std::size_t>(source.geometry.channels);
-  std::vector<float> scratch(3 * length);  // old running statistics, the batch's mean and variance
-  float* const batch_mean = scratch.data() + length;
-  float* const batch_variance = batch_mean + length;
-  Ports ports;
-  ports.in = inputs;
-  ports.in[Input::src] = source.view.data;
-  ports.in[Input::mean] = ports.in[Input::variance] = scratch.data();
-  ports.out[Output::running_mean] = batch_mean;
-  ports.out[Output::running_variance] = batch_variance;
-  Results<3> results = {output(ports, Output::dst, source),
-                        output(ports, Output::batch_mean, source),
-                        output(ports, Output::batch_variance, source)};
-  execute(source, config, ports);
-  if (has_mean) update_running(running, batch_mean, batch_variance, source.geometry);
+const char* reason_of(const Rejection& rejection, const Arrays& arrays) noexcept {
+  Reason reason = rejection.reason;
+  const bool of_vectors = is_vector(rejection.port);
+  if (reason == Reason::layout && rejection.port.kind == AnyPort::input) {
+    const View& v = *arrays.in[static_cast<Input>(rejection.port.index)];
+    if (!v.is_aligned()) reason = Reason::not_aligned;
+  } else if (reason == Reason::layout && !of_vectors) {
+    reason = Reason::axis_order;  // of a result, which is not src's
+  }
+  const auto* const found = std::find_if(texts.begin(), texts.end(),
+                                         [&](const Text& text) { return text.reason == reason; });
+  if (found == texts.end()) return name_of(reason);
+  return of_vectors && found->of_vectors != nullptr ? found->of_vectors : found->of_tensors;
+}
+
+const char* why_unsupported(const Operation operation,
+                            const std::vector<std::optional<TensorInfo>>& inputs,
+                            const double epsilon) {
+  std::vector<std::optional<ArrayInfo>> infos;
+  for (const std::optional<TensorInfo>& input : inputs) {
+    infos.emplace_back();
+    if (!input) continue;
+    const auto& [is_usable, type, shape] = *input;
+    if (!is_usable) return reason_of({Reason::not_an_array, Input::src}, {});
+    infos.back().emplace(type, shape);
+  }
+  OpConfig config;
+  config.operation = operation;
+  config.attributes.epsilon = epsilon;
+  const auto found = check_shapes(rules_of(operation), config, infos);
+  return found ? reason_of(*found, {}) : "";
+}
+
+const Tensor* pointer_to(const OptionalTensor& tensor) {
+  return tensor && get(api->is_defined, &*tensor) ? &*tensor : nullptr;
+}
+
+std::optional<Rejection> check_call(const CallRules& rules, const InputSet copied,
+                                    const OutputSet outputs, CheckedCall& call) {
+  Arrays& arrays = call.arrays;
+  std::optional<Rejection> found;
+  present(call.in).all_of([&](const Input port) {
+    arrays.in[port] = view_of(*call.in[port]);
+    if (!arrays.in[port]) found = Rejection{Reason::not_an_array, port};
+    return !found;
+  });
+  if (found) return found;
+  arrays.outputs_given = !outputs.empty();
+  outputs.for_each([&](const Output port) {
+    if (!is_tensor(port)) {
+      arrays.out[port] = arrays.in[input_of(port)];
+      return;
+    }
+    View result = arrays.src();
+    result.data = nullptr;
+    if (!is_contiguous_or_channels_last(result)) {
+      call.strides = c_strides(result.rank, result.shape);
+      result.strides = call.strides.data();
+    }
+    arrays.out[port] = result;
+  });
+  const InputSet expected = signature_of(call.problem.operation).inputs;
+  InputSet made;
+  while ((found = onedsl::check(rules, expected, outputs, arrays, call.problem))) {
+    const auto port = static_cast<Input>(found->port.index);
+    const bool is_input = found->port.kind == AnyPort::input;
+    if (found->reason != Reason::layout || !is_input || !copied.has(port) || made.has(port)) {
+      return found;
+    }
+    made.add(port);
+    call.copies.push_back(copy_of(port, call));
+    arrays.in[port] = view_of(*call.copies.back());
+  }
+  return std::nullopt;
+}
+
+Results<3> compute_forward(CheckedCall& call, const Running& running) {
+  Ports ports = inputs_of(call);
+  // Without running statistics to update, the outputs are the batch's own.
+  ports.in[Input::mean] = ports.in[Input::variance] = nullptr;
+  std::vector<float> batch(2 * static_cast<std::size_t>(call.channels()));
+  float* const mean = batch.data();
+  float* const variance = mean + call.channels();
+  ports.out[Output::running_mean] = mean;
+  ports.out[Output::running_variance] = variance;
+  Results<3> results = {output(ports, Output::dst, call), output(ports, Output::batch_mean, call),
+                        output(ports, Output::batch_variance, call)};
+  execute(call, ports);
+  if (running.mean != nullptr) update(running, mean, variance, call.problem.geometry);
   return results;
 }
 
-Results<4> compute_backward(const Source& source, const Inputs& inputs, const ReLU& relu,
-                            const Statistics statistics, const double epsilon,
-                            const bool parameters) {
-  OpConfig config =
-      op_config(relu.is_applied ? Operation::relu_training_backward : Operation::training_backward,
-                relu, inputs[Input::dst], epsilon);
-  config.statistics = statistics;
-  if (epsilon == 0) config.variance_kind = VarianceKind::inverse_stddev;
-  Ports ports;
-  ports.in = inputs;
-  ports.in[Input::src] = source.view.data;
+Results<4> compute_backward(CheckedCall& call, const bool parameters) {
+  Ports ports = inputs_of(call);
   Results<4> results = {
-      output(ports, Output::diff_src, source),
-      output(ports, Output::diff_gamma, source, parameters),
-      output(ports, Output::diff_beta, source, parameters),
-      output(ports, Output::diff_residual, source, inputs[Input::dst] != nullptr)};
-  execute(source, config, ports);
+      output(ports, Output::diff_src, call), output(ports, Output::diff_gamma, call, parameters),
+      output(ports, Output::diff_beta, call, parameters),
+      output(ports, Output::diff_residual, call, ports.in[Input::dst] != nullptr)};
+  execute(call, ports);
   return results;
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <optional>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 
 #include "call_log.hpp"
 #include "compute.hpp"
@@ -19,8 +19,8 @@ namespace {
 std::atomic<std::uint64_t> uses = 0;
 constexpr std::uint64_t period = std::uint64_t{1} << 32;
 
-// The results of `ours`. nullopt as Unsupported, without the time that an exception takes.
-using Outcome = std::optional<Results<3>>;
+// The results of `ours`, or why it does not compute the call.
+using Outcome = std::variant<Results<3>, const char*>;
 
 // The kernel that is registered for an op of PyTorch: `ours`, or PyTorch's own if that does not
 // support the arguments.
@@ -28,15 +28,12 @@ template <bool is_forward, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
     if (in_use()) {
-      try {
-        if (Outcome outcome = ours(arguments...)) {
-          log_call({is_forward, "onedsl eager", nullptr}, arguments...);
-          return write_results(values, *std::move(outcome));
-        }
-        log_call({is_forward, nullptr, "the forward pass of evaluation"}, arguments...);
-      } catch (const Unsupported& unsupported) {
-        log_call({is_forward, nullptr, unsupported.what()}, arguments...);
+      Outcome outcome = ours(arguments...);
+      if (auto* const results = std::get_if<Results<3>>(&outcome)) {
+        log_call({is_forward, "onedsl eager", nullptr}, arguments...);
+        return write_results(values, std::move(*results));
       }
+      log_call({is_forward, nullptr, std::get<const char*>(outcome)}, arguments...);
     }
     write_results(values, call<3>(cpu_kernels().*pytorch, arguments...));
   });
@@ -73,55 +70,32 @@ void pytorchs_kernel(Value* const values, std::uint64_t, std::uint64_t) {
   });
 }
 
-// Reads src in a layout that PyTorch's batch norm keeps in its results.
-Source read_like_pytorch(const Tensor& tensor) {
-  Source source = read_source(tensor);
-  if (!is_contiguous_or_channels_last(source.view)) {
-    throw Unsupported("inputs that are neither contiguous nor channels_last");
-  }
-  return source;
-}
-
-// PyTorch's kernel updates the running statistics before it reads the other arguments.
-void check_running(const Source& source, const Affine& affine, const float* const mean,
-                   const float* const variance) {
-  const std::size_t bytes = static_cast<std::size_t>(source.geometry.channels) * sizeof(float);
-  const auto check = [&](const float* const updated, const void* const other,
-                         const std::size_t other_bytes) {
-    if (updated != nullptr && other != nullptr &&
-        Memory{reinterpret_cast<std::uintptr_t>(updated),
-               reinterpret_cast<std::uintptr_t>(updated) + bytes}
-            .meets({reinterpret_cast<std::uintptr_t>(other),
-                    reinterpret_cast<std::uintptr_t>(other) + other_bytes})) {
-      throw Unsupported("running statistics that share memory with another argument");
-    }
-  };
-  for (const float* const updated : {mean, variance}) {
-    check(updated, source.view.data, source.view.bytes());
-    check(updated, affine.gamma, bytes);
-    check(updated, affine.beta, bytes);
-  }
-  check(mean, variance, bytes);
-}
-
 Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
                 const bool training, const double momentum, const double epsilon) {
-  if (!training) return std::nullopt;
-  const Source source = read_like_pytorch(src);
-  const std::int64_t channels = source.geometry.channels;
-  const Affine affine =
-      both_or_neither(optional_vector(weight, channels), optional_vector(bias, channels), channels);
-  const float* const mean = optional_vector(running_mean, channels);
-  if (source.view.type != DataType::f32 && affine.gamma == nullptr && mean == nullptr) {
-    // PyTorch's statistics are 16-bit then.
-    throw Unsupported("16-bit inputs without parameters and running statistics");
+  if (!training) return "the forward pass of evaluation";
+  CheckedCall call;
+  call.in[Input::src] = &src;
+  call.in[Input::mean] = pointer_to(running_mean);
+  call.in[Input::variance] = pointer_to(running_var);
+  call.in[Input::gamma] = pointer_to(weight);
+  call.in[Input::beta] = pointer_to(bias);
+  call.problem.operation = Operation::forward_training;
+  call.problem.attributes.epsilon = epsilon;
+  call.problem.variance_kind = VarianceKind::inverse_stddev;
+  OutputSet outputs(Output::dst);
+  // PyTorch's kernel updates the running statistics before it reads the other arguments.
+  if (call.in[Input::mean] != nullptr) outputs.add(Output::running_mean);
+  if (call.in[Input::variance] != nullptr) outputs.add(Output::running_variance);
+  const CallRules rules = rules_of(call.problem.operation);
+  if (const auto rejection = check_call(rules, {}, outputs, call)) {
+    return reason_of(*rejection, call.arrays);
   }
-  check_running(source, affine, mean, optional_vector(running_var, channels));
-  Inputs inputs;
-  inputs[Input::gamma] = affine.gamma;
-  inputs[Input::beta] = affine.beta;
-  return compute_forward(source, inputs, {}, epsilon, {running_mean, running_var, momentum});
+  Running running;
+  if (outputs.has(Output::running_mean)) {
+    running = {memory_of(*running_mean), memory_of(*running_var), momentum};
+  }
+  return compute_forward(call, running);
 }
 
 Outcome forward_legit(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
@@ -137,28 +111,29 @@ Outcome forward_no_stats(const Tensor& src, const OptionalTensor& weight,
   return forward(src, weight, bias, {}, {}, training, momentum, epsilon);
 }
 
-Outcome backward(const Tensor& diff_dst_tensor, const Tensor& src, const OptionalTensor& weight,
+Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor& weight,
                  const OptionalTensor& running_mean, const OptionalTensor& running_var,
                  const OptionalTensor& save_mean, const OptionalTensor& save_invstd,
                  const bool train, const double epsilon, const std::array<bool, 3> output_mask) {
   const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = output_mask;
-  if (!diff_src_wanted) throw Unsupported("gradients of the parameters alone");
-  check_epsilon(epsilon);
-  const Source source = read_like_pytorch(src);
-  const std::int64_t channels = source.geometry.channels;
-  Inputs inputs;
-  inputs[Input::gamma] = optional_vector(weight, channels);
-  inputs[Input::mean] = optional_vector(train ? save_mean : running_mean, channels);
-  inputs[Input::variance] = optional_vector(train ? save_invstd : running_var, channels);
-  if (inputs[Input::mean] == nullptr || inputs[Input::variance] == nullptr) {
-    throw Unsupported("absent statistics");
+  if (!diff_src_wanted) return "gradients of the parameters alone";
+  CheckedCall call;
+  call.in[Input::src] = &src;
+  call.in[Input::diff_dst] = &diff_dst;
+  call.in[Input::mean] = pointer_to(train ? save_mean : running_mean);
+  call.in[Input::variance] = pointer_to(train ? save_invstd : running_var);
+  call.in[Input::gamma] = pointer_to(weight);
+  call.problem.operation = Operation::training_backward;
+  call.problem.attributes.epsilon = epsilon;
+  call.problem.statistics = train ? Statistics::batch : Statistics::frozen;
+  call.problem.variance_kind = train ? VarianceKind::inverse_stddev : VarianceKind::variance;
+  const CallRules rules = rules_of(call.problem.operation);
+  const InputSet copied(Input::diff_dst);
+  if (const auto rejection = check_call(rules, copied, OutputSet(Output::diff_src), call)) {
+    return reason_of(*rejection, call.arrays);
   }
-  const InLayoutOfSource diff_dst = in_layout_of(source, diff_dst_tensor);
-  inputs[Input::diff_dst] = diff_dst.data;
-  // The saved value contains epsilon.
   auto [diff_src, diff_gamma, diff_beta, diff_residual] =
-      compute_backward(source, inputs, {}, train ? Statistics::batch : Statistics::frozen,
-                       train ? 0 : epsilon, diff_gamma_wanted || diff_beta_wanted);
+      compute_backward(call, diff_gamma_wanted || diff_beta_wanted);
   if (!diff_gamma_wanted) diff_gamma = make(api->undefined);
   if (!diff_beta_wanted) diff_beta = make(api->undefined);
   return Results<3>{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};

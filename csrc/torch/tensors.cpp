@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <stdexcept>
 
 #include "memory.hpp"
 
@@ -46,18 +47,6 @@ OwnedTensor empty_in_block(const View& like, const std::size_t bytes) {
   return OwnedTensor(made);
 }
 
-// Returns whether a tensor's storage has all of its elements. FSDP, for example, resizes the
-// storage of parameters to 0.
-bool has_memory(const Tensor& tensor, const View& v) {
-  if (v.size() == 0) return true;
-  std::int64_t elements = 1 + get(api->storage_offset, &tensor);  // up to the last one
-  for (std::ptrdiff_t axis = 0; axis < v.rank; ++axis) {
-    elements += (v.shape[axis] - 1) * v.strides[axis];
-  }
-  const auto bytes = static_cast<std::size_t>(get(api->storage_bytes, &tensor));
-  return static_cast<std::size_t>(elements) <= bytes / size_of(v.type);
-}
-
 }  // namespace
 
 void check(const Error error) {
@@ -67,44 +56,28 @@ void check(const Error error) {
                                                             : "a function of PyTorch failed");
 }
 
-View view_of(const Tensor& tensor) {
-  if (!get(api->is_defined, &tensor)) throw Unsupported("undefined tensors");
-  if (get(api->device, &tensor) != api->cpu) throw Unsupported("devices other than the CPU");
-  if (get(api->layout, &tensor) != api->strided) throw Unsupported("tensors that are not strided");
+std::optional<View> view_of(const Tensor& tensor) {
+  if (get(api->device, &tensor) != api->cpu || get(api->layout, &tensor) != api->strided) {
+    return std::nullopt;
+  }
   const std::array<std::int32_t, 3> types = pytorch_types();
   const auto* const type = std::find(types.begin(), types.end(), get(api->type, &tensor));
-  if (type == types.end()) throw Unsupported("dtypes other than float32, bfloat16 and float16");
-  const void* data = nullptr;
-  if (api->data(&tensor, &data) != 0) throw Unsupported("tensors without memory");
   View view;
-  view.type = static_cast<DataType>(type - types.begin());
-  view.data = static_cast<char*>(const_cast<void*>(data));
+  view.type = static_cast<DataType>(type - types.begin());  // `other` is the one after these
   view.rank = get(api->rank, &tensor);
   view.shape = get(api->sizes, &tensor);
   view.strides = get(api->strides, &tensor);
-  if (!has_memory(tensor, view)) throw Unsupported("tensors whose storage was made too small");
+  view.writeable = true;
+  // Some tensors have less memory than elements: FSDP resizes the storage of parameters to 0.
+  view.bytes_from_data = 0;
+  const void* data = nullptr;
+  if (api->data(&tensor, &data) == 0) {
+    const auto bytes = static_cast<std::size_t>(get(api->storage_bytes, &tensor));
+    const auto offset = static_cast<std::size_t>(get(api->storage_offset, &tensor));
+    view.data = static_cast<char*>(const_cast<void*>(data));
+    view.bytes_from_data = bytes - std::min(bytes, offset * size_of(view.type));
+  }
   return view;
-}
-
-View aligned(const View& v) {
-  if (!v.is_aligned()) throw Unsupported("unaligned tensors");
-  return v;
-}
-
-View f32_vector_view(const Tensor& tensor, const std::int64_t length) {
-  if (get(api->type, &tensor) != api->f32) {
-    throw Unsupported("parameters and statistics other than float32");
-  }
-  const View v = view_of(tensor);
-  if (v.rank != 1 || v.shape[0] != length) {
-    throw Unsupported("parameters and statistics whose length is not the number of channels");
-  }
-  if (!v.is_vector(length)) throw Unsupported("strided parameters and statistics");
-  return v;
-}
-
-const float* f32_vector(const Tensor& tensor, const std::int64_t length) {
-  return reinterpret_cast<const float*>(aligned(f32_vector_view(tensor, length)).data);
 }
 
 bool is_contiguous_or_channels_last(const View& v) {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
+#include <optional>
 
 #include "../core/view.hpp"
 #include "pytorch.hpp"
@@ -38,23 +38,8 @@ T* memory_of(const Tensor& tensor) {
   return static_cast<T*>(get(api->mutable_data, &tensor));
 }
 
-// Arguments are not supported. The message completes the sentence "onedsl does not support ...".
-class Unsupported : public std::invalid_argument {
- public:
-  using std::invalid_argument::invalid_argument;
-};
-
-// The following functions throw Unsupported.
-
-// Returns a view of a strided CPU tensor of a supported type.
-View view_of(const Tensor& tensor);
-
-// Returns a view whose elements are aligned.
-View aligned(const View& v);
-
-// Return a contiguous vector of f32 of `length` elements, and the elements of an aligned one.
-View f32_vector_view(const Tensor& tensor, std::int64_t length);
-const float* f32_vector(const Tensor& tensor, std::int64_t length);
+// Returns a description of a tensor, nullopt unless it is a strided one on the CPU.
+std::optional<View> view_of(const Tensor& tensor);
 
 // PyTorch's batch norm keeps these two layouts in its results.
 bool is_contiguous_or_channels_last(const View& v);

@@ -82,6 +82,8 @@ DataType type_of(const abi::Buffer& buffer) {
   const bool is_tensor_port =
       is_input ? is_tensor(static_cast<Input>(index)) : is_tensor(static_cast<Output>(index));
   switch (rejection.reason) {
+    case Reason::epsilon:
+      reject("epsilon", "must be positive and finite");
     case Reason::type:
       throw InvalidCall("arrays must be f32, bf16 or f16");
     case Reason::statistics_type:
@@ -163,9 +165,7 @@ class Call {
  private:
   void read_attributes(const abi::Attributes& attributes, const Operation operation) {
     problem_.operation = operation;
-    double& epsilon = problem_.attributes.epsilon;
-    epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
-    if (!is_valid_epsilon(epsilon)) reject("epsilon", "must be positive and finite");
+    problem_.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
     if (integer(attributes, "frozen") != 0) problem_.statistics = Statistics::frozen;
   }
 

@@ -11,14 +11,12 @@ import numpy as np
 
 from ..tensors.spec import parse_data_format
 
+_LEAST, _MOST = _core.EPSILON_LIMITS
+
 
 def is_valid_epsilon(number: float) -> bool:
-    """Return whether a number is positive and finite in float32, as the C++ core decides it.
-
-    A clip must be so, too.
-    """
-    # The limits of np.float32(number), which torch.compile cannot trace.
-    return 2.0**-150 < number < 2.0**128 - 2.0**103
+    """Return whether a number is positive and finite in float32. A clip must be so, too."""
+    return _LEAST < number < _MOST
 
 
 def _parser(

@@ -24,6 +24,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, GraphModule
 
+from .._core import Operation
 from ..runtime import run_log
 from . import _fusion_pass, _operators
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
@@ -139,12 +140,15 @@ def _table() -> dict[Any, Callable[..., Any]]:
 
         def decomposition(*arguments: Any) -> Any:
             src, weight, bias, *running, training, momentum, eps = arguments
-            reason = why_unsupported(src, weight, bias, *running, eps=eps) if training else ""
+            statistics = running or (None, None)
+            inputs = src, *statistics, weight, bias
+            reason = ""
+            if training:
+                reason = why_unsupported(Operation.forward_training, *inputs, eps=eps)
             if reason:
                 _counts.get()["inductor"][f"for {reason}"] += 1
             if reason or not training:
                 return plain(*arguments)
-            statistics = running or (None, None)
             results = batch_norm_training(
                 src, weight, bias, None, *statistics, momentum, eps, False, None
             )
@@ -154,14 +158,8 @@ def _table() -> dict[Any, Callable[..., Any]]:
 
     def backward(*arguments: Any) -> Any:
         diff_dst, src, weight, _, _, mean, inverse_stddev, train, eps, mask = arguments
-        if (
-            train
-            and mask[0]
-            and mean is not None
-            and inverse_stddev is not None
-            and (diff_dst.shape, diff_dst.dtype) == (src.shape, src.dtype)
-            and not why_unsupported(src, weight, mean, inverse_stddev, eps=eps)
-        ):
+        inputs = src, diff_dst, mean, inverse_stddev, weight
+        if train and mask[0] and not why_unsupported(Operation.training_backward, *inputs, eps=eps):
             gradients = batch_norm_training_backward(
                 diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
             )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from .._core import Operation
 from ..operators import attributes
 from ._operators import BatchNormTraining, batch_norm_training, why_unsupported
 
@@ -69,19 +70,13 @@ class _ReLULayer(Layer):
         self._check_input_dim(src)
         mean, variance = self._running_statistics()
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
-        given = (src, weight, bias, residual)
-
-        def kind(t: Tensor) -> tuple[Any, ...]:
-            return t.shape, t.dtype, t.layout, t.device
-
+        given = (src, mean, variance, weight, bias, residual)
         if (
             self.training
             and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
-            and not why_unsupported(src, weight, bias, mean, variance, eps=eps)
-            and (mean is None) == (variance is None)  # PyTorch raises
-            and (residual is None or kind(residual) == kind(src))
+            and not why_unsupported(Operation.relu_forward_training, *given, eps=eps)
         ):
             if not torch.compiler.is_compiling():
                 arguments = src, weight, bias, residual, mean, variance, self._count_step()

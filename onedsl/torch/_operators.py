@@ -14,9 +14,12 @@ from torch import Tensor, nn
 
 from .. import _core
 from ..operators.attributes import is_valid_epsilon
-from ..tensors.dtypes import MAX_RANK
 
-TYPES = (torch.float32, torch.bfloat16, torch.float16)
+TYPES = {
+    torch.float32: _core.DataType.f32,
+    torch.bfloat16: _core.DataType.bf16,
+    torch.float16: _core.DataType.f16,
+}
 
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
 # dst = relu(batch_norm(src) + residual). The ReLU, whose upper bound is clip, is optional, and with
@@ -49,32 +52,34 @@ batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
 
 
-def why_unsupported(src: Tensor, *vectors: Tensor | None, eps: float) -> str:
-    """Return what the operators do not support in a call, or an empty string.
+def why_unsupported(operation: _core.Operation, *inputs: Tensor | None, eps: float) -> str:
+    """Return what the operators do not support in a call of PyTorch, or an empty string.
 
-    `vectors` are parameters and statistics. The C++ functions, which have no kernels to fall back
-    to, must support what this function does: see `test_support_is_decided_alike`.
+    Compilers trace this function with symbolic sizes. The check of the C++ core needs numbers, but
+    only whether a size is 0, 1 or more, and which sizes are equal.
     """
-    given = [t for t in vectors if t is not None]
-    if any(t.device.type != "cpu" for t in (src, *given)):
-        return "devices other than the CPU"
-    if src.layout is not torch.strided:
-        return "tensors that are not strided"
-    if src.dtype not in TYPES:
-        return "dtypes other than float32, bfloat16 and float16"
-    if any(t.dtype is not torch.float32 for t in given):
-        return "parameters and statistics other than float32"
-    if not all(t.is_contiguous() for t in given):
-        return "strided parameters and statistics"
-    if src.dtype is not torch.float32 and not given:
-        return "16-bit inputs without parameters and running statistics"  # PyTorch's are 16-bit
-    if not 2 <= src.ndim <= MAX_RANK:
-        return "inputs of this rank"
-    if any(t.shape != src.shape[1:2] for t in given):
-        return "parameters and statistics whose length is not the number of channels"
-    if src.numel() <= src.shape[1]:
-        return "fewer than two values per channel"
-    return "" if is_valid_epsilon(eps) else "an eps that is not positive and finite in float32"
+    src = inputs[0]
+    assert src is not None
+    sizes = tuple(2 if size >= 2 else 1 if size == 1 else 0 for size in src.shape)
+
+    def describe(t: Tensor) -> tuple[bool, torch.dtype, tuple[int, ...]]:
+        own, wanted = (sizes, src.shape) if t.ndim == src.ndim else (sizes[1:2], src.shape[1:2])
+        is_usable = t.device.type == "cpu" and t.layout is torch.strided
+        return is_usable, t.dtype, own if t.shape == wanted else ()
+
+    infos = tuple(None if t is None else describe(t) for t in inputs)
+    return _why_unsupported(operation, infos, 1.0 if is_valid_epsilon(eps) else 0.0)
+
+
+def _why_unsupported(operation: _core.Operation, infos: tuple[Any, ...], epsilon: float) -> str:
+    other = _core.DataType.other
+    inputs = [i and (i[0], TYPES.get(i[1], other), i[2]) for i in infos]
+    return _core.why_torch_unsupported(operation, inputs, epsilon)
+
+
+# torch.compile calls this function and takes its result as a constant. The decorator
+# torch.compiler.assume_constant_result does the same, but imports the compiler.
+_why_unsupported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
