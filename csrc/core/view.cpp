@@ -40,7 +40,11 @@ bool View::is_c_contiguous() const noexcept {
 }
 
 bool View::same_shape(const View& other) const noexcept {
-  return type == other.type && rank == other.rank && std::equal(shape, shape + rank, other.shape);
+  if (type != other.type || rank != other.rank) return false;
+  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {  // std::equal calls memcmp
+    if (shape[axis] != other.shape[axis]) return false;
+  }
+  return true;
 }
 
 bool View::same_strides(const View& other) const noexcept {

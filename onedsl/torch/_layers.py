@@ -70,13 +70,14 @@ class _ReLULayer(Layer):
         self._check_input_dim(src)
         mean, variance = self._running_statistics()
         weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
-        given = (src, mean, variance, weight, bias, residual)
+        given = (src, weight, bias, residual)
+        inputs = (src, mean, variance, weight, bias, residual)
         if (
             self.training
             and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
-            and not why_unsupported(Operation.relu_forward_training, *given, eps=eps)
+            and not why_unsupported(Operation.relu_forward_training, *inputs, eps=eps)
         ):
             if not torch.compiler.is_compiling():
                 arguments = src, weight, bias, residual, mean, variance, self._count_step()

@@ -7,6 +7,7 @@ dense order of the axes; results have the strides of ``torch.empty_like(src)``.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -62,16 +63,24 @@ def why_unsupported(operation: _core.Operation, *inputs: Tensor | None, eps: flo
     assert src is not None
     sizes = tuple(2 if size >= 2 else 1 if size == 1 else 0 for size in src.shape)
 
-    def describe(t: Tensor) -> tuple[bool, torch.dtype, tuple[int, ...]]:
-        own, wanted = (sizes, src.shape) if t.ndim == src.ndim else (sizes[1:2], src.shape[1:2])
-        is_usable = t.device.type == "cpu" and t.layout is torch.strided
-        return is_usable, t.dtype, own if t.shape == wanted else ()
+    vector = src.shape[1:2]
+    infos: list[tuple[Any, ...] | None] = []
+    for t in inputs:
+        if t is None:
+            infos.append(None)
+            continue
+        own, like = (sizes, src.shape) if t.ndim == len(sizes) else (sizes[1:2], vector)
+        is_strided = t.is_cpu and t.layout is torch.strided
+        infos.append((is_strided, t.dtype, own if t.shape == like else ()))
+    return _why_unsupported(operation, tuple(infos), 1.0 if is_valid_epsilon(eps) else 0.0)
 
-    infos = tuple(None if t is None else describe(t) for t in inputs)
-    return _why_unsupported(operation, infos, 1.0 if is_valid_epsilon(eps) else 0.0)
+
+def _why_unsupported(*arguments: Any) -> str:
+    return _ask_core(*arguments)
 
 
-def _why_unsupported(operation: _core.Operation, infos: tuple[Any, ...], epsilon: float) -> str:
+@functools.lru_cache
+def _ask_core(operation: _core.Operation, infos: tuple[Any, ...], epsilon: float) -> str:
     other = _core.DataType.other
     inputs = [i and (i[0], TYPES.get(i[1], other), i[2]) for i in infos]
     return _core.why_torch_unsupported(operation, inputs, epsilon)
