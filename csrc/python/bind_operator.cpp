@@ -19,31 +19,20 @@ namespace {
 
 // ---- Signatures ----
 
-template <class Port>
-py::tuple names_of(const PortSet<Port> ports) {
-  py::list names;
-  ports.for_each([&](const Port port) { names.append(name_of(port)); });
-  return py::tuple(names);
-}
-
-py::dict signature_info(const Signature& signature) {
-  py::list inputs;
+// Returns the fields of Signature in onedsl/tensors/ports.py, with those of Port.
+py::tuple signature_info(const Signature& signature) {
+  py::list inputs, outputs, all_or_none;
+  const auto kind = [](const auto port) { return is_tensor(port) ? "tensor" : "statistic"; };
   signature.inputs.for_each([&](const Input port) {
-    inputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.optional.has(port)));
+    inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional.has(port)));
   });
-  py::list outputs;
   signature.outputs.for_each([&](const Output port) {
-    py::object in_place = py::none();
-    if (port == signature.in_place_output) in_place = py::str(name_of(signature.in_place_input));
-    outputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.required.has(port),
-                                  std::move(in_place)));
+    const bool in_place = port == signature.in_place_output;
+    outputs.append(py::make_tuple(name_of(port), kind(port), !signature.required.has(port),
+                                  in_place ? name_of(signature.in_place_input) : ""));
   });
-  py::dict info;
-  info["inputs"] = inputs;
-  info["outputs"] = outputs;
-  info["all_or_none"] = names_of(signature.all_or_none);
-  info["reduce_inputs"] = names_of(signature.reduce_inputs);
-  return info;
+  signature.all_or_none.for_each([&](const Input port) { all_or_none.append(name_of(port)); });
+  return py::make_tuple(inputs, outputs, py::tuple(all_or_none), signature.reduce_inputs.count());
 }
 
 // ---- How a call is executed, for inspection ----
