@@ -17,17 +17,17 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
+using onednn::CallArray;
 using onednn::CompiledGraph;
 using onednn::Nodes;
-using onednn::Port;
 using onednn::TensorTuples;
 
 // Returns the memory of the arrays, which have the types and shapes of the ports; onedsl/graph has
 // validated the rest.
 template <class Pointer>
-std::vector<Pointer> memory_of(const py::tuple& arrays, const std::vector<Port>& ports) {
+std::vector<Pointer> memory_of(const py::tuple& arrays, const std::vector<CallArray>& ports) {
   std::vector<Pointer> memory;
-  for (const Port& port : ports) {
+  for (const CallArray& port : ports) {
     const std::optional<View> v = view(py::object(arrays[port.index]));
     if (!v || port.type != v->type ||
         !std::equal(port.dims.begin(), port.dims.end(), v->shape, v->shape + v->rank)) {

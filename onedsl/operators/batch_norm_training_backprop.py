@@ -40,12 +40,10 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
 
     Examples
     --------
-    >>> op = onedsl.BatchNormTrainingBackprop(epsilon=1e-5, data_format="NCX")
-    >>> input_forward = np.float32([1, 2, 3, 4]).reshape(1, 1, 2, 2)
-    >>> output_delta = np.float32([1, 0, 0, 0]).reshape(1, 1, 2, 2)
-    >>> deltas = op(input_forward, output_delta, np.float32([2.5]), np.float32([1.25]))
-    >>> deltas.beta_delta
-    array([1.], dtype=float32)
+    >>> op = onedsl.BatchNormTrainingBackprop(epsilon=1e-5)
+    >>> x, one = np.ones((2, 1), np.float32), np.ones(1, np.float32)
+    >>> op(input_forward=x, output_delta=x, mean=one, variance=one).beta_delta
+    array([2.], dtype=float32)
     """
 
     __slots__ = ()
