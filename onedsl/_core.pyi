@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 _DType = Literal["f32", "bf16", "f16"]
-_Statistics = Literal["batch", "frozen"]
 _Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], int]
 
 HOST_DEVICES: Final[tuple[int, ...]]
@@ -30,7 +29,7 @@ class Operator:
         operation: str,
         *,
         epsilon: float,
-        statistics: _Statistics,
+        frozen: bool,
         channel_axis: int | None,
         types: Sequence[tuple[str, str]],
         ranks: tuple[int, int],

@@ -25,7 +25,7 @@ TABLE = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 
 OPERATOR_OPTIONS = {
     "epsilon": EPSILON,
-    "statistics": "batch",
+    "frozen": False,
     "channel_axis": LAST,
     "types": TABLE,
     "ranks": (2, 64),
@@ -68,7 +68,7 @@ def test_only_the_gradient_without_relu_has_frozen_statistics():
     names = [f"port {i}" for i in range(9)]
     options = {
         **OPERATOR_OPTIONS,
-        "statistics": "frozen",
+        "frozen": True,
         "input_names": names,
         "output_names": names,
     }
@@ -79,7 +79,7 @@ def test_only_the_gradient_without_relu_has_frozen_statistics():
 
 @pytest.mark.parametrize("port", range(2, 5))
 def test_broadcast_statistics_must_be_contiguous(port):
-    op = operator(statistics="frozen", channel_axis=BROADCAST)
+    op = operator(frozen=True, channel_axis=BROADCAST)
     inputs = [X, X, *[np.ones((1, 3), np.float32)] * 3]
     assert isinstance(run(inputs, op), tuple)
     inputs[port] = np.ones((1, 6), np.float32)[:, ::2]

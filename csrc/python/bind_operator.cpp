@@ -35,6 +35,13 @@ py::tuple signature_info(const Signature& signature) {
   return py::make_tuple(inputs, outputs, py::tuple(all_or_none), signature.reduce_inputs.count());
 }
 
+Operation operation_of(const std::string& id) {
+  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
+    if (id == signatures::all[i].id) return static_cast<Operation>(i);
+  }
+  throw std::invalid_argument("onedsl._core.Operator: operation must be one of signatures()");
+}
+
 // ---- How a call is executed, for inspection ----
 
 using Sizes = std::vector<py::ssize_t>;
@@ -121,15 +128,18 @@ void bind_operator(py::module_& module) {
              py::pos_only());
 
   py::class_<Operator>(module, "Operator", py::is_final())
-      .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
+      .def(py::init([](const std::string& id, const double epsilon, const bool frozen,
                        const std::optional<py::ssize_t> channel_axis, std::vector<TypePair> types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
                        std::vector<std::string> outputs, const std::vector<std::string>& optional,
                        const std::vector<std::string>& together, const std::string& ignored,
                        const py::type& result) {
+             const Operation operation = operation_of(id);
              const Signature& signature = signature_of(operation);
-             OpSchema schema{{operation, {epsilon, momentum, clip}, statistics},
+             OpSchema schema{{operation,
+                              {epsilon, momentum, clip},
+                              frozen ? Statistics::frozen : Statistics::batch},
                              CallRules::of(signature),
                              {std::move(name), std::move(inputs), std::move(outputs)},
                              result};
@@ -149,7 +159,7 @@ void bind_operator(py::module_& module) {
              });
              return Operator(std::move(schema));
            }),
-           py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
+           py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("frozen"),
            py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
            py::arg("name"), py::arg("input_names"), py::arg("output_names"), py::arg("optional"),

@@ -21,7 +21,6 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "dlpack.hpp"
-#include "enums.hpp"
 #include "gil.hpp"
 
 namespace py = pybind11;
