@@ -1,29 +1,18 @@
 """Stub of the extension (csrc/python). Private: invalid calls return a Rejection."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypedDict, final
+from typing import Any, Final, Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
 _DType = Literal["f32", "bf16", "f16"]
-_Statistics = Literal["batch", "frozen"]
+_Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], int]
 
 EPSILON_LIMITS: Final[tuple[float, float]]
 HOST_DEVICES: Final[tuple[int, ...]]
 MAX_RANK: Final[int]
 MAX_TENSOR_BYTES: Final[int]
-
-class _Signature(TypedDict):
-    inputs: list[tuple[str, bool, bool]]
-    """Name, whether it is a tensor, whether it is optional."""
-    outputs: list[tuple[str, bool, bool, str | None]]
-    """Name, whether it is a tensor, whether every call computes it, the input whose memory it may
-    use."""
-    all_or_none: tuple[str, ...]
-    """Optional inputs that a call passes together or not at all."""
-    reduce_inputs: tuple[str, ...]
-    """Inputs of the reduce pass."""
 
 @final
 class Rejection:
@@ -41,7 +30,7 @@ class Operator:
         operation: str,
         *,
         epsilon: float,
-        statistics: _Statistics,
+        frozen: bool,
         channel_axis: int | None,
         types: Sequence[tuple[str, str]],
         ranks: tuple[int, int],
@@ -120,7 +109,7 @@ class CompiledGraph:
     @property
     def num_threads(self) -> int: ...
     def run(self, inputs: tuple[object, ...], outputs: tuple[object, ...], /) -> int:
-        """Return the number of threads, or 0 if an argument is invalid."""
+        """Return the number of threads."""
     def partitions(self) -> list[PartitionTuple]: ...
 
 @final
@@ -173,7 +162,7 @@ def triad(out: object, a: object, b: object, non_temporal: bool, /) -> None: ...
 def unknown_native_cap() -> str | None: ...
 def why_torch_unsupported(
     operation: str,
-    inputs: Sequence[tuple[bool, DataType, Sequence[int]] | None],
+    inputs: Sequence[tuple[bool, str, Sequence[int]] | None],
     epsilon: float,
     /,
 ) -> str: ...

@@ -255,11 +255,6 @@ def test_least_memory_traffic(operation, ncx, nxc):
         assert case.floor_tensors == tensors
 
 
-def test_the_time_is_that_of_the_faster_call():
-    seconds = {"onedsl": 1, "PyTorch": 3, "PyTorch (allocating)": 2}
-    assert row(seconds=seconds).time("PyTorch") == 2
-
-
 def test_figures_fit_a_narrow_terminal():
     seconds = {"onedsl": 0.0234567, "oneDNN": 0.135246, "PyTorch": 0.0657294}
     shapes = (32, 112, 112, 64), (16384, 768)

@@ -57,7 +57,7 @@ def calls_of(target, dtype, stats, data_format, shape, backend):
     """Yield calls with all combinations of optional inputs, requested outputs and attributes."""
     schema = target.schema
     values = inputs_of(target, dtype, stats, data_format, shape)
-    names = [name for name, *_ in _core.signatures()[schema.operation]["inputs"]]
+    names = [name for name, *_ in _core.signatures()[schema.operation][0]]
     optional = {port.name for port in schema.inputs if port.optional}
     omitted = [set(), *({*names} for names in OMITTED if optional & {*names})]
     option, *requests = target.option or ("", None)

@@ -50,7 +50,7 @@ constexpr OutputSet forward_outputs(Output::dst, Output::running_mean, Output::r
                                     Output::batch_mean, Output::batch_variance);
 
 // Indexed by Operation.
-inline constexpr std::array all = {
+constexpr std::array all = {
     Signature{"training_backward", "BatchNormTrainingBackward", gradient_inputs,
               InputSet(Input::gamma), gradients, OutputSet(Output::diff_src), Output::diff_src,
               Input::diff_dst, gradient_reduce_inputs},

@@ -10,7 +10,7 @@ namespace onedsl {
 // `other` is any type that no operation supports.
 enum class DataType : std::uint8_t { f32, bf16, f16, other };
 
-inline constexpr std::array type_names = {"f32", "bf16", "f16", "other"};
+constexpr std::array type_names = {"f32", "bf16", "f16", "other"};
 
 constexpr const char* name_of(const DataType type) noexcept {
   return type_names[static_cast<std::size_t>(type)];
@@ -48,8 +48,6 @@ class TypePairs {
 // "batch": mean and variance are computed from src, and the gradient flows through them.
 // "frozen": they are constants, which only training_backward supports.
 enum class Statistics : std::uint8_t { batch, frozen };
-
-inline constexpr std::array statistics_names = {"batch", "frozen"};
 
 // What the forward pass returns as batch_variance, and the gradient reads as variance: the biased
 // variance, or 1 / sqrt(variance + epsilon), which PyTorch saves. In the second case the gradient

@@ -140,16 +140,16 @@ DataType data_type_of(const std::string& name) {
   return value_in(own, name);
 }
 
-std::vector<Port> ports_of(const TensorTuples& tuples) {
-  std::vector<Port> ports;
+std::vector<CallArray> ports_of(const TensorTuples& tuples) {
+  std::vector<CallArray> ports;
   for (const auto& [id, type, dims, strides, layout, property] : tuples) {
     ports.push_back({id, ports.size(), data_type_of(type), dims});
   }
   return ports;
 }
 
-const Port* find(const std::vector<Port>& ports, const std::size_t id) {
-  const auto is_it = [&](const Port& port) { return port.id == id; };
+const CallArray* find(const std::vector<CallArray>& ports, const std::size_t id) {
+  const auto is_it = [&](const CallArray& port) { return port.id == id; };
   const auto found = std::find_if(ports.begin(), ports.end(), is_it);
   return found == ports.end() ? nullptr : &*found;
 }

@@ -39,7 +39,7 @@ using PartitionTuple =
 std::vector<PartitionTuple> partitions_of(const Nodes& nodes);
 
 // An array that a call passes.
-struct Port {
+struct CallArray {
   std::size_t id;     // of the logical tensor
   std::size_t index;  // in the call
   DataType type;
@@ -69,8 +69,8 @@ class CompiledGraph {
   int execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
 
   int num_threads() const noexcept { return num_threads_; }  // of the latest run
-  const std::vector<Port>& inputs() const noexcept { return inputs_; }
-  const std::vector<Port>& outputs() const noexcept { return outputs_; }
+  const std::vector<CallArray>& inputs() const noexcept { return inputs_; }
+  const std::vector<CallArray>& outputs() const noexcept { return outputs_; }
   std::vector<PartitionTuple> partitions();  // with the tensors as compiled
 
  private:
@@ -78,15 +78,15 @@ class CompiledGraph {
   struct Slot {
     DataType type = DataType::f32;
     std::size_t bytes = 0;
-    const Port* input = nullptr;
-    const Port* output = nullptr;
+    const CallArray* input = nullptr;
+    const CallArray* output = nullptr;
     std::vector<std::byte> constant;
     std::size_t offset = 0;  // in the scratch memory of a run
     void* memory = nullptr;  // in this run
 
     std::size_t count() const noexcept { return bytes / size_of(type); }
     bool needs_scratch() const noexcept {
-      const Port* const port = input != nullptr ? input : output;
+      const CallArray* const port = input != nullptr ? input : output;
       return constant.empty() && (port == nullptr || port->type != type);
     }
   };
@@ -119,7 +119,7 @@ class CompiledGraph {
   // Held by the constructor and the destructor. The first member, so that it is released last.
   std::optional<ForkGuard> guard_;
   const Nodes nodes_;
-  const std::vector<Port> inputs_, outputs_;
+  const std::vector<CallArray> inputs_, outputs_;
   const Constants constants_;
   const std::string name_;
   const int most_threads_;

@@ -2,6 +2,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <cstddef>
 #include <optional>
 
 #include "../core/view.hpp"
@@ -21,3 +22,20 @@ pybind11::array array_over(const View& v, pybind11::handle owner);
 pybind11::array empty_like(const View& like, bool is_dense, bool at_cache_line);
 
 }  // namespace onedsl
+
+// Types are strings in Python: their names.
+template <>
+struct pybind11::detail::type_caster<onedsl::DataType> {
+  PYBIND11_TYPE_CASTER(onedsl::DataType, const_name("str"));
+
+  bool load(const handle from, bool) {
+    for (std::size_t i = 0; i < onedsl::type_names.size(); ++i) {
+      value = static_cast<onedsl::DataType>(i);
+      if (str(onedsl::type_names[i]).equal(from)) return true;
+    }
+    return false;
+  }
+  static handle cast(const onedsl::DataType from, return_value_policy, handle) {
+    return str(onedsl::name_of(from)).release();
+  }
+};

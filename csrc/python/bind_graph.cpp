@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -16,35 +17,31 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
+using onednn::CallArray;
 using onednn::CompiledGraph;
 using onednn::Nodes;
-using onednn::Port;
 using onednn::TensorTuples;
 
-// Appends the memory of each array. Returns whether the arrays have the types and shapes of the
-// ports; onedsl/graph has validated the rest.
+// Returns the memory of the arrays, which have the types and shapes of the ports; onedsl/graph has
+// validated the rest.
 template <class Pointer>
-bool append_memory(std::vector<Pointer>& memory, const py::tuple& arrays,
-                   const std::vector<Port>& ports) {
-  if (arrays.size() != ports.size()) return false;
-  for (const Port& port : ports) {
+std::vector<Pointer> memory_of(const py::tuple& arrays, const std::vector<CallArray>& ports) {
+  std::vector<Pointer> memory;
+  for (const CallArray& port : ports) {
     const std::optional<View> v = view(py::object(arrays[port.index]));
     if (!v || port.type != v->type ||
         !std::equal(port.dims.begin(), port.dims.end(), v->shape, v->shape + v->rank)) {
-      return false;
+      throw std::invalid_argument("onedsl._core.CompiledGraph: arrays must be those of the graph");
     }
     memory.push_back(v->data);
   }
-  return true;
+  return memory;
 }
 
-// Returns the number of threads, or 0 if the arrays are rejected.
+// Returns the number of threads.
 int run_graph(CompiledGraph& graph, const py::tuple& inputs, const py::tuple& outputs) {
-  std::vector<const void*> in;
-  std::vector<void*> out;
-  if (!append_memory(in, inputs, graph.inputs()) || !append_memory(out, outputs, graph.outputs())) {
-    return 0;
-  }
+  const auto in = memory_of<const void*>(inputs, graph.inputs());
+  const auto out = memory_of<void*>(outputs, graph.outputs());
   // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
   // alive.
   const ReleasedGil released;

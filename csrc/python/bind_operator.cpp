@@ -19,31 +19,20 @@ namespace {
 
 // ---- Signatures ----
 
-template <class Port>
-py::tuple names_of(const PortSet<Port> ports) {
-  py::list names;
-  ports.for_each([&](const Port port) { names.append(name_of(port)); });
-  return py::tuple(names);
-}
-
-py::dict signature_info(const Signature& signature) {
-  py::list inputs;
+// Returns the fields of Signature in onedsl/tensors/ports.py, with those of Port.
+py::tuple signature_info(const Signature& signature) {
+  py::list inputs, outputs, all_or_none;
+  const auto kind = [](const auto port) { return is_tensor(port) ? "tensor" : "statistic"; };
   signature.inputs.for_each([&](const Input port) {
-    inputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.optional.has(port)));
+    inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional.has(port)));
   });
-  py::list outputs;
   signature.outputs.for_each([&](const Output port) {
-    py::object in_place = py::none();
-    if (port == signature.in_place_output) in_place = py::str(name_of(signature.in_place_input));
-    outputs.append(py::make_tuple(name_of(port), is_tensor(port), signature.required.has(port),
-                                  std::move(in_place)));
+    const bool in_place = port == signature.in_place_output;
+    outputs.append(py::make_tuple(name_of(port), kind(port), !signature.required.has(port),
+                                  in_place ? name_of(signature.in_place_input) : ""));
   });
-  py::dict info;
-  info["inputs"] = inputs;
-  info["outputs"] = outputs;
-  info["all_or_none"] = names_of(signature.all_or_none);
-  info["reduce_inputs"] = names_of(signature.reduce_inputs);
-  return info;
+  signature.all_or_none.for_each([&](const Input port) { all_or_none.append(name_of(port)); });
+  return py::make_tuple(inputs, outputs, py::tuple(all_or_none), signature.reduce_inputs.count());
 }
 
 // ---- How a call is executed, for inspection ----
@@ -114,6 +103,13 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
 
 }  // namespace
 
+Operation operation_of(const std::string& id) {
+  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
+    if (id == signatures::all[i].id) return static_cast<Operation>(i);
+  }
+  throw std::invalid_argument("onedsl._core: operation must be one of signatures()");
+}
+
 void bind_operator(py::module_& module) {
   module.def("signatures", [] {
     py::dict all;
@@ -132,16 +128,18 @@ void bind_operator(py::module_& module) {
              py::pos_only());
 
   py::class_<Operator>(module, "Operator", py::is_final())
-      .def(py::init([](const Operation operation, const double epsilon, const Statistics statistics,
-                       const std::optional<py::ssize_t> channel_axis,
-                       const std::vector<TypePair>& types,
+      .def(py::init([](const std::string& id, const double epsilon, const bool frozen,
+                       const std::optional<py::ssize_t> channel_axis, const std::vector<TypePair>& types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
                        std::vector<std::string> outputs, const std::vector<std::string>& optional,
                        const std::vector<std::string>& together, const std::string& ignored,
                        const py::type& result) {
+             const Operation operation = operation_of(id);
              const Signature& signature = signature_of(operation);
-             OpSchema schema{{operation, {epsilon, momentum, clip}, statistics},
+             OpSchema schema{{operation,
+                              {epsilon, momentum, clip},
+                              frozen ? Statistics::frozen : Statistics::batch},
                              CallRules::of(signature),
                              {std::move(name), std::move(inputs), std::move(outputs)},
                              result};
@@ -162,7 +160,7 @@ void bind_operator(py::module_& module) {
              });
              return Operator(std::move(schema));
            }),
-           py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("statistics"),
+           py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("frozen"),
            py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
            py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
            py::arg("name"), py::arg("input_names"), py::arg("output_names"), py::arg("optional"),

@@ -2,7 +2,14 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
+#include "../core/operation.hpp"
+
 namespace onedsl {
+
+// Returns the operation with an id of signatures(), or throws std::invalid_argument.
+Operation operation_of(const std::string& id);
 
 // Registers Operator and a function for signatures.
 void bind_operator(pybind11::module_& module);

@@ -12,7 +12,6 @@
 #include "../core/run_log.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
-#include "enums.hpp"
 
 // Calls from Python. A call whose arguments are invalid returns a Rejection, which
 // onedsl/operators/validation.py words.

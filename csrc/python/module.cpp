@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -23,7 +24,6 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "dlpack.hpp"
-#include "enums.hpp"
 #include "gil.hpp"
 
 namespace py = pybind11;
@@ -142,8 +142,13 @@ void bind_frameworks(py::module_& module) {
   module.def("end_torch_use", &torch::end_use, py::arg("number"), py::pos_only());
   module.def("end_all_torch_uses", &torch::end_all_uses);
   module.def("torch_kernels_in_use", &torch::in_use);
-  module.def("why_torch_unsupported", &torch::why_unsupported, py::arg("operation"),
-             py::arg("inputs"), py::arg("epsilon"), py::pos_only());
+  module.def(
+      "why_torch_unsupported",
+      [](const std::string& operation, const std::vector<std::optional<torch::TensorInfo>>& inputs,
+         const double epsilon) {
+        return torch::why_unsupported(operation_of(operation), inputs, epsilon);
+      },
+      py::arg("operation"), py::arg("inputs"), py::arg("epsilon"), py::pos_only());
   module.def("xla_handlers", [] {
     py::dict all;
     for (const xla::NamedHandler& named : xla::handlers) {

@@ -37,7 +37,7 @@ WORKLOADS: dict[str, tuple[Shape, ...]] = {
 }
 
 
-class Operation(NamedTuple):
+class TimedOperator(NamedTuple):
     """An operator and the tensors that it reads and writes."""
 
     operator: type[Any]
@@ -49,12 +49,12 @@ class Operation(NamedTuple):
 _GRADIENT = ("src", "diff_dst")  # the tensors that both passes, `reduce` and `apply`, read
 
 OPERATIONS = {
-    "backward": Operation(BatchNormTrainingBackward, _GRADIENT),
-    "forward": Operation(BatchNormForwardTraining, ("src",)),
-    "relu-forward": Operation(BatchNormReLUForwardTraining, ("src",)),
-    "relu-backward": Operation(BatchNormReLUTrainingBackward, _GRADIENT),
-    "add-relu-forward": Operation(BatchNormReLUForwardTraining, ("src", "residual")),
-    "add-relu-backward": Operation(
+    "backward": TimedOperator(BatchNormTrainingBackward, _GRADIENT),
+    "forward": TimedOperator(BatchNormForwardTraining, ("src",)),
+    "relu-forward": TimedOperator(BatchNormReLUForwardTraining, ("src",)),
+    "relu-backward": TimedOperator(BatchNormReLUTrainingBackward, _GRADIENT),
+    "add-relu-forward": TimedOperator(BatchNormReLUForwardTraining, ("src", "residual")),
+    "add-relu-backward": TimedOperator(
         BatchNormReLUTrainingBackward, (*_GRADIENT, "dst"), 2, {"residual": True}
     ),
 }

@@ -147,12 +147,12 @@ def reference(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, npt.NDArra
         tensor.id: inputs[name].astype(np.float64) for name, tensor in graph.inputs.items()
     }
     for op in graph.ops:
-        results = _documented(op, *(values[tensor.id] for tensor in op.inputs))
+        results = documented(op, *(values[tensor.id] for tensor in op.inputs))
         values.update(zip((tensor.id for tensor in op.outputs), results, strict=False))
     return {name: values[tensor.id] for name, tensor in graph.outputs.items()}
 
 
-def _documented(op: GraphOp, *inputs: Any) -> Sequence[Any]:
+def documented(op: GraphOp, *inputs: Any) -> Sequence[Any]:
     """Return the outputs of an op by oneDNN's documentation, in float64."""
     names = ("epsilon", "momentum", "data_format")
     attributes: dict[str, Any] = {name: op.attrs[name] for name in names if name in op.attrs}

@@ -142,11 +142,10 @@ class Graph:
             return self
         repairs = Repairs(self.ops)
         graph = replace(self, ops=tuple(repairs.ops))
-        vars(graph).update(
-            changes=tuple(repairs.changes),
-            constants=tuple(repairs.constants.items()),
-            requested=self,
-        )
+        # No arguments of the constructor: oneDNN would read beyond the arrays of another graph.
+        object.__setattr__(graph, "changes", tuple(repairs.changes))
+        object.__setattr__(graph, "constants", tuple(repairs.constants.items()))
+        object.__setattr__(graph, "requested", self)
         return graph
 
     def compile(self, *, try_anyway: bool = False) -> CompiledGraph:

@@ -79,11 +79,11 @@ def _are_attributes(value: object) -> bool:
     return all(_is_text(name) and _is_attribute(item) for name, item in value.items())
 
 
-_Requirement = tuple[Callable[[Any], bool], str]
+Requirement = tuple[Callable[[Any], bool], str]
 """A requirement of a value, and its text in an error message."""
 
 
-def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
+def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> Requirement:
     def are_valid(value: object) -> bool:
         return isinstance(value, tuple) and all(map(is_valid, value))
 
@@ -93,7 +93,7 @@ def _tuple_of(is_valid: Callable[[Any], bool], items: str) -> _Requirement:
 _TEXT = _is_text, "a string that UTF-8 can express"
 _SIZES = _are_sizes, "a tuple of integers or None"
 _TENSORS = _tuple_of(lambda item: isinstance(item, LogicalTensor), "LogicalTensor")
-_FIELDS: dict[str, _Requirement] = {
+_FIELDS: dict[str, Requirement] = {
     "id": (_is_integer, "an integer"),
     **dict.fromkeys(("name", "kind", "dtype", "layout_type", "property_type"), _TEXT),
     **dict.fromkeys(("version", "engine_kind", "fpmath_mode"), _TEXT),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
 from ..tensors.ports import Port
-from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of
+from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, Requirement, ports_of
 
 DUMP_ATTRIBUTES = ("backend", "partition_id")
 """Attributes that oneDNN adds to the dump of a partitioned graph."""
 
 _FLOAT_LIMIT = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32
-
-# A requirement of a value, and its text in an error message.
-_Requirement = tuple[Callable[[object], bool], str]
 
 
 def _is_number(value: object) -> bool:
@@ -29,7 +26,7 @@ def _is_number(value: object) -> bool:
 
 
 _NUMBER = _is_number, "a number in the range of float32"
-_ATTRIBUTES: dict[str, _Requirement] = {
+_ATTRIBUTES: dict[str, Requirement] = {
     **dict.fromkeys(("epsilon", "momentum", "min", "max"), _NUMBER),
     "data_format": (lambda value: isinstance(value, str), "NXC or NCX"),
     "use_dst": (lambda value: isinstance(value, bool), "true or false"),

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from .. import _core
 from ..tensors.spec import parse_data_format
 
 _LEAST, _MOST = _core.EPSILON_LIMITS

@@ -56,7 +56,7 @@ class Operator(Generic[Result]):
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
         self._core = _core.Operator(
             schema.operation,
-            statistics=parse_statistics(statistics),
+            frozen=parse_statistics(statistics) == "frozen",
             channel_axis=self._channel_axis,
             types=[(data, s) for data, row in schema.types.items() for s in row],
             ranks=schema.ranks,

@@ -25,29 +25,25 @@ class BatchNormDeltas(NamedTuple, Generic[SrcArray, SumArray]):
     """Gradient with respect to beta: shape (C,), mean's dtype."""
 
 
-_NAMES = {
-    "src": "input_forward", "diff_dst": "output_delta",
-    "diff_src": "input_delta", "diff_gamma": "gamma_delta", "diff_beta": "beta_delta",
-}  # fmt: skip
+_NAMES = {"src": "input_forward", "diff_dst": "output_delta"}
+_NAMES |= {"diff_src": "input_delta", "diff_gamma": "gamma_delta", "diff_beta": "beta_delta"}
 SCHEMA = OpSchema.of("training_backward", BatchNormDeltas, names=_NAMES)
 
 
 class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     """`BatchNormTrainingBackward` with the names of the oneDNN Graph specification.
 
-    The specification's op is BatchNormTrainingBackprop-1 of the oneAPI specification. input_forward
-    is src, output_delta is diff_dst, and input_delta, gamma_delta and beta_delta are diff_src,
-    diff_gamma and diff_beta. One behavior differs: gamma is also used if input_delta is the only
-    output. `reduce`, `apply` and `graph` are methods of `BatchNormTrainingBackward` only.
+    In its op BatchNormTrainingBackprop-1, input_forward is src, output_delta is diff_dst, and
+    input_delta, gamma_delta and beta_delta are diff_src, diff_gamma and diff_beta. One behavior
+    differs: gamma is also used if input_delta is the only output. `reduce`, `apply` and `graph` are
+    methods of `BatchNormTrainingBackward` only.
 
     Examples
     --------
-    >>> op = onedsl.BatchNormTrainingBackprop(epsilon=1e-5, data_format="NCX")
-    >>> input_forward = np.float32([1, 2, 3, 4]).reshape(1, 1, 2, 2)
-    >>> output_delta = np.float32([1, 0, 0, 0]).reshape(1, 1, 2, 2)
-    >>> deltas = op(input_forward, output_delta, np.float32([2.5]), np.float32([1.25]))
-    >>> deltas.beta_delta
-    array([1.], dtype=float32)
+    >>> op = onedsl.BatchNormTrainingBackprop(epsilon=1e-5)
+    >>> x, one = np.ones((2, 1), np.float32), np.ones(1, np.float32)
+    >>> op(input_forward=x, output_delta=x, mean=one, variance=one).beta_delta
+    array([2.], dtype=float32)
     """
 
     __slots__ = ()
@@ -73,16 +69,13 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
 
         Parameters
         ----------
-        input_forward, output_delta, mean, variance, gamma, out, backend
+        input_forward, output_delta, mean, variance, gamma, outputs, out, backend
             As in `BatchNormTrainingBackward`, by the names above.
-        outputs : {"all", "input_delta"}
-            The outputs to compute.
 
         Returns
         -------
         BatchNormDeltas
             Its members are the arrays of ``out``, if given.
         """
-        return self._call(
-            (input_forward, output_delta, mean, variance, gamma), outputs, out, backend
-        )
+        inputs = (input_forward, output_delta, mean, variance, gamma)
+        return self._call(inputs, outputs, out, backend)

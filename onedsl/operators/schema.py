@@ -75,13 +75,3 @@ class OpSchema:
     def required(self) -> tuple[str, ...]:
         """Names of the outputs of every call."""
         return tuple(port.name for port in self.outputs if not port.optional)
-
-    @functools.cached_property
-    def ignored_position(self) -> int:
-        """Index of `ignored` in the inputs."""
-        return [port.name for port in self.inputs].index(self.ignored)
-
-    @functools.cached_property
-    def reduction(self) -> OpSchema:
-        """The schema of ``reduce``: its inputs, and no outputs."""
-        return replace(self, inputs=self.inputs[: self.reduce_inputs], outputs=(), all_or_none=())

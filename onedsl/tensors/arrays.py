@@ -78,11 +78,6 @@ def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) 
         raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
-def is_contiguous(array: Array) -> bool:
-    """Return whether an array is in C order and aligned to its items."""
-    return bool(array.flags.c_contiguous and array.flags.aligned)
-
-
 def same_strides(array: Array, strides: Sequence[int]) -> bool:
     """Return whether an array has these strides, in bytes.
 
@@ -90,11 +85,6 @@ def same_strides(array: Array, strides: Sequence[int]) -> bool:
     """
     steps = zip(array.shape, array.strides, strides, strict=True)
     return array.size == 0 or all(a == b for size, a, b in steps if size > 1)
-
-
-def same_layout(array: Array, like: Array) -> bool:
-    """Return whether an array is aligned and has the strides of another array of its shape."""
-    return bool(array.flags.aligned) and same_strides(array, like.strides)
 
 
 def check_like(name: str, value: object, spec: Any, *, is_output: bool = False) -> Array:
@@ -137,7 +127,7 @@ def same_memory(array: Array, other: Array) -> bool:
     return (
         array.__array_interface__["data"][0] == other.__array_interface__["data"][0]
         and array.shape == other.shape
-        and same_layout(array, other)
+        and same_strides(array, other.strides)
     )
 
 

@@ -34,17 +34,6 @@ class Signature(NamedTuple):
 
 def signature(operation: str) -> Signature:
     """Return the ports of an operation, which the core declares."""
-
-    def kind(is_tensor: bool) -> Literal["tensor", "statistic"]:
-        return "tensor" if is_tensor else "statistic"
-
-    declared = _core.signatures()[operation]
-    return Signature(
-        tuple(Port(name, kind(t), optional) for name, t, optional in declared["inputs"]),
-        tuple(
-            Port(name, kind(t), not always, in_place or "")
-            for name, t, always, in_place in declared["outputs"]
-        ),
-        declared["all_or_none"],
-        len(declared["reduce_inputs"]),
-    )
+    inputs, outputs, *others = _core.signatures()[operation]
+    ports = (tuple(Port(*port) for port in side) for side in (inputs, outputs))
+    return Signature(*ports, *others)  # type: ignore[arg-type]

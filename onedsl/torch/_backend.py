@@ -24,7 +24,6 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, GraphModule
 
-from .._core import Operation
 from ..runtime import run_log
 from . import _fusion_pass, _operators
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
@@ -144,7 +143,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
             inputs = src, *statistics, weight, bias
             reason = ""
             if training:
-                reason = why_unsupported(Operation.forward_training, *inputs, eps=eps)
+                reason = why_unsupported("forward_training", *inputs, eps=eps)
             if reason:
                 _counts.get()["inductor"][f"for {reason}"] += 1
             if reason or not training:
@@ -159,7 +158,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
     def backward(*arguments: Any) -> Any:
         diff_dst, src, weight, _, _, mean, inverse_stddev, train, eps, mask = arguments
         inputs = src, diff_dst, mean, inverse_stddev, weight
-        if train and mask[0] and not why_unsupported(Operation.training_backward, *inputs, eps=eps):
+        if train and mask[0] and not why_unsupported("training_backward", *inputs, eps=eps):
             gradients = batch_norm_training_backward(
                 diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
             )

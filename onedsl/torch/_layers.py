@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from .._core import Operation
 from ..operators import attributes
 from ._operators import BatchNormTraining, batch_norm_training, why_unsupported
 
@@ -77,7 +76,7 @@ class _ReLULayer(Layer):
             and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
-            and not why_unsupported(Operation.relu_forward_training, *inputs, eps=eps)
+            and not why_unsupported("relu_forward_training", *inputs, eps=eps)
         ):
             if not torch.compiler.is_compiling():
                 arguments = src, weight, bias, residual, mean, variance, self._count_step()

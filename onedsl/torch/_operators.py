@@ -16,11 +16,7 @@ from torch import Tensor, nn
 from .. import _core
 from ..operators.attributes import is_valid_epsilon
 
-TYPES = {
-    torch.float32: _core.DataType.f32,
-    torch.bfloat16: _core.DataType.bf16,
-    torch.float16: _core.DataType.f16,
-}
+TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
 # dst = relu(batch_norm(src) + residual). The ReLU, whose upper bound is clip, is optional, and with
@@ -53,7 +49,7 @@ batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
 
 
-def why_unsupported(operation: _core.Operation, *inputs: Tensor | None, eps: float) -> str:
+def why_unsupported(operation: str, *inputs: Tensor | None, eps: float) -> str:
     """Return what the operators do not support in a call of PyTorch, or an empty string.
 
     Compilers trace this function with symbolic sizes. The check of the C++ core needs numbers, but
@@ -80,9 +76,8 @@ def _why_unsupported(*arguments: Any) -> str:
 
 
 @functools.lru_cache
-def _ask_core(operation: _core.Operation, infos: tuple[Any, ...], epsilon: float) -> str:
-    other = _core.DataType.other
-    inputs = [i and (i[0], TYPES.get(i[1], other), i[2]) for i in infos]
+def _ask_core(operation: str, infos: tuple[Any, ...], epsilon: float) -> str:
+    inputs = [i and (i[0], TYPES.get(i[1], "other"), i[2]) for i in infos]
     return _core.why_torch_unsupported(operation, inputs, epsilon)
 
 

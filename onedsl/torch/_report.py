@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 import torch
 from torch import Tensor, nn
 
-from .._core import Operation
 from ..runtime.run_log import CallRecord, Record, subscribe, unsubscribe
 from ._operators import why_unsupported
 
@@ -29,7 +28,7 @@ def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
     vectors = layer.running_mean, layer.running_var, layer.weight, layer.bias
     if not any(map(nn.parameter.is_lazy, vectors)):
         src = torch.empty(2, layer.num_features, dtype=torch.float32, device="cpu")
-        if reason := why_unsupported(Operation.forward_training, src, *vectors, eps=layer.eps):
+        if reason := why_unsupported("forward_training", src, *vectors, eps=layer.eps):
             return f"onedsl does not support {reason}"
     return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
 

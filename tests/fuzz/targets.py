@@ -9,7 +9,7 @@ absolute tolerance: if rounding decides whether a ReLU passes a gradient, both r
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,14 +144,8 @@ class Target:
     formula: Formula
     reference: Callable[..., Any]
     """The function of `onedsl.testing`, which test_matrix.py compares too."""
-    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Valid values of each attribute, except epsilon and data_format."""
     option: tuple[str, Any, Any] | None = None
     """The option that requests outputs: its name, its value for all outputs, and for fewer."""
-    reduce_inputs: int = 0
-    """The number of inputs of the method `reduce`, or 0 if the class has no such method."""
-    broadcast: bool = False
-    """Whether statistics have src's rank and broadcast to it. The class has no data_format then."""
 
     @property
     def schema(self) -> OpSchema:
@@ -159,49 +153,53 @@ class Target:
         schema: OpSchema = self.cls(1.0)._schema
         return schema
 
+    @property
+    def attributes(self) -> Mapping[str, list[Any]]:
+        """Valid values of each attribute, except epsilon and data_format."""
+        return {name: values for name, values in ATTRIBUTES.items() if hasattr(self.cls, name)}
 
-MOMENTUM = {"momentum": [None, 0.0, 0.1, 0.9, 1.0]}
-CLIP = {"clip": [None, None, 6.0, 0.5]}
+    @property
+    def reduce_inputs(self) -> int:
+        """The number of inputs of the method `reduce`, or 0 if the class has no such method."""
+        return self.schema.reduce_inputs if hasattr(self.cls, "reduce") else 0
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether statistics have src's rank and broadcast to it."""
+        return not hasattr(self.cls, "data_format")
+
+
+ATTRIBUTES = {"momentum": [None, 0.0, 0.1, 0.9, 1.0], "clip": [None, None, 6.0, 0.5]}
 
 TARGETS = [
     Target(
         onedsl.BatchNormTrainingBackward,
         training_gradients,
         testing.batch_norm_backward,
-        option=("outputs", "all", "diff_src"),
-        reduce_inputs=4,
+        ("outputs", "all", "diff_src"),
     ),
     Target(
         onedsl.BatchNormTrainingBackprop,
         training_gradients,
         testing.batch_norm_backward,
-        option=("outputs", "all", "input_delta"),
+        ("outputs", "all", "input_delta"),
     ),
     Target(
         onedsl.BatchNormalizationGrad,
         frozen_gradients,
         testing.batch_normalization_grad,
-        option=("outputs", "all", "output_gradient"),
-        broadcast=True,
+        ("outputs", "all", "output_gradient"),
     ),
-    Target(
-        onedsl.BatchNormForwardTraining,
-        forward,
-        testing.batch_norm_forward_training,
-        MOMENTUM,
-        reduce_inputs=1,
-    ),
+    Target(onedsl.BatchNormForwardTraining, forward, testing.batch_norm_forward_training),
     Target(
         onedsl.BatchNormReLUForwardTraining,
         forward,
         functools.partial(testing.batch_norm_forward_training, relu=True),
-        {**MOMENTUM, **CLIP},
     ),
     Target(
         onedsl.BatchNormReLUTrainingBackward,
         relu_gradients,
         testing.batch_norm_relu_backward,
-        CLIP,
-        option=("residual", True, False),
+        ("residual", True, False),
     ),
 ]
