@@ -129,7 +129,8 @@ void bind_operator(py::module_& module) {
 
   py::class_<Operator>(module, "Operator", py::is_final())
       .def(py::init([](const std::string& id, const double epsilon, const bool frozen,
-                       const std::optional<py::ssize_t> channel_axis, const std::vector<TypePair>& types,
+                       const std::optional<py::ssize_t> channel_axis,
+                       const std::vector<TypePair>& types,
                        const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
                        const double clip, std::string name, std::vector<std::string> inputs,
                        std::vector<std::string> outputs, const std::vector<std::string>& optional,
