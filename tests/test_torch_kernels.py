@@ -417,7 +417,7 @@ def test_large_results_are_in_huge_pages(runs, rank, memory):
 
 @pytest.mark.parametrize(
     "check",
-    ["used_again", "bounded", "disabled", "little_memory", "threads", "process_exit"],
+    ["used_again", "bounded", "disabled", "little_memory", "refused", "threads", "process_exit"],
 )
 def test_memory_of_large_results(check):
     child = helpers.run_script("torch_blocks.py", check)
