@@ -214,6 +214,17 @@ def run_python(
     return run_program(sys.executable, *arguments, env=environment, **options)
 
 
+@contextlib.contextmanager
+def closed_pipe() -> Iterator[dict[str, Any]]:
+    """Yield options of `run_program` for a child whose stdout is a pipe that nothing reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield {"capture_output": False, "stdout": writer, "stderr": subprocess.PIPE}
+    finally:
+        os.close(writer)
+
+
 def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a short program. Longer ones are files in programs/."""
     return run_python("-c", code, **options)

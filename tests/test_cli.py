@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 
 import helpers
@@ -466,14 +465,17 @@ def test_shell_completion():
     assert child.stdout.split() == ["plain,explain", "plain,export"]
 
 
-def test_a_closed_pipe_is_no_error():
+@pytest.mark.parametrize("command", ["info", "info --json", "export 4x8", "--help"])
+def test_a_closed_pipe_is_no_error(command):
     """Such as that of `head`, which reads a few lines."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    streams = {"stdout": writer, "stderr": subprocess.PIPE, "capture_output": False}
-    child = run_command("info", **streams)
-    os.close(writer)
+    with helpers.closed_pipe() as pipe:
+        child = run_command(*command.split(), **pipe)
     assert child.stderr == ""
+
+
+def test_a_closed_pipe_of_an_error_keeps_the_exit_status():
+    with helpers.closed_pipe() as pipe:
+        run_command("nonsense", **pipe | {"stderr": pipe["stdout"]}, status=2)
 
 
 def test_an_interrupt_is_the_shells_exit_status(monkeypatch):

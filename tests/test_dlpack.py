@@ -407,9 +407,9 @@ class TestLifetime:
         same([got.array], [gradients(PROBLEM).diff_src])
 
     def test_unused_capsules_do_not_leak(self):
-        array = np.zeros((1 << 20,), np.float32)
+        array = np.zeros((1 << 18,), np.float32)
         problem = [Foreign(array.reshape(4, -1, 4)) for _ in range(2)]
-        problem += [Foreign(np.ones(1 << 16, np.float32)) for _ in range(3)]
+        problem += [Foreign(np.ones(1 << 14, np.float32)) for _ in range(3)]
         kept = []
 
         class Space:
@@ -418,11 +418,11 @@ class TestLifetime:
         Foreign.__array_namespace__, before = lambda self: Space, Foreign.__array_namespace__
         try:
             op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
-            peaks = []
-            for _ in range(60):
+            used = []
+            for _ in range(300):  # malloc's heap grows during the first 100 calls
                 op(*problem)
                 kept.clear()
-                peaks.append(resident())
+                used.append(resident())
         finally:
             Foreign.__array_namespace__ = before
-        assert peaks[-1] - peaks[10] < 4 * array.nbytes
+        assert used[-1] - used[150] < 4 * array.nbytes

@@ -152,19 +152,24 @@ COMPILED = """
 import sys, warnings, torch, onedsl.torch
 from torch import nn
 
-model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step(use=lambda model: model):
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    use(model)(torch.randn(2, 3, 4, 4)).sum().backward()
+    optimizer.step()
+
+what = sys.argv[1]
 onedsl.torch.enable()
-if sys.argv[1] == "compiled":
-    model = torch.compile(model)
-else:
+if what != "compiled":
     import torch._inductor.compile_fx
-    model = model if sys.argv[1] == "eager" else model[0]
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", RuntimeWarning)
+    if what in ("fake", "meta"):
+        with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
+            step()
+    uses = {"compiled": [torch.compile], "without batch norm": [lambda model: model[0]]}
     for _ in range(2):
-        model(torch.randn(2, 3, 4, 4)).sum().backward()
-        optimizer.step()
+        step(*uses.get(what, []))
 print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
 """
 
@@ -174,6 +179,8 @@ print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
     [
         ("eager", 0),
         ("without batch norm", 1),
+        ("fake", 0),
+        ("meta", 0),
         pytest.param("compiled", 1, marks=pytest.mark.slow),
     ],
 )

@@ -423,6 +423,7 @@ def test_large_results_are_in_huge_pages(runs, rank, memory):
         "few_at_a_time",
         "disabled",
         "little_memory",
+        "refused",
         "threads",
         "process_exit",
     ],

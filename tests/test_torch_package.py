@@ -229,6 +229,15 @@ def test_compare_of_unusual_scripts(tmp_path):
     assert child.stdout.splitlines()[-1].split() == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
 
 
+def test_compare_ends_quietly_if_its_pipe_closes(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    with helpers.closed_pipe() as pipe:
+        options = ("--compare", "--seconds", "0.1", "--runs", "2")
+        child = helpers.run_python("-m", "onedsl.torch", *options, script, "20", **pipe)
+    assert child.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("steps", "message"),
     [(3, "must call step() of an optimizer"), (7, "the script failed with PyTorch: exit status 1")],

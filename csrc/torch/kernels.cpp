@@ -176,13 +176,13 @@ std::uint64_t begin_use() noexcept { return uses.fetch_add(1) / period; }
 void end_use(const std::uint64_t number) noexcept {
   std::uint64_t now = uses.load();
   while (now / period == number && !uses.compare_exchange_weak(now, now - 1)) continue;
-  if (!in_use()) unmap_kept_blocks();
+  if (!in_use()) stop_keeping_blocks();
 }
 
 void end_all_uses() noexcept {
   std::uint64_t now = uses.load();
   while (!uses.compare_exchange_weak(now, (now / period + 1) * period)) continue;
-  unmap_kept_blocks();
+  stop_keeping_blocks();
 }
 
 bool in_use() noexcept { return uses.load(std::memory_order_relaxed) % period != 0; }

@@ -45,7 +45,7 @@ struct Pool {
   // mapped again in each step of three of five networks, in which few results are used at a time.
   std::size_t limit() const noexcept {
     const std::size_t used = std::max(most, most_before);
-    return used + std::max(used / 8, spare);
+    return used == 0 ? 0 : used + std::max(used / 8, spare);
   }
 
   std::mutex mutex;
@@ -101,11 +101,15 @@ Block Pool::take(const std::size_t bytes) {
     num_kept -= 1;
     kept_bytes -= block.bytes;
   }
+  const std::size_t most_before_this = most;
   most = std::max(most, used_bytes + block.bytes);
   unmap_oldest(limit() - std::min(limit(), used_bytes + block.bytes));
   if (best == end && (block.begin = map(bytes)) == nullptr) {
     unmap_oldest(0);
-    if ((block.begin = map(bytes)) == nullptr) throw std::bad_alloc();
+    if ((block.begin = map(bytes)) == nullptr) {
+      most = most_before_this;
+      throw std::bad_alloc();
+    }
   }
   used_bytes += block.bytes;
   return block;
@@ -131,8 +135,9 @@ void release_block(const Block block) noexcept {
   pool.keep(block);
 }
 
-void unmap_kept_blocks() noexcept {
+void stop_keeping_blocks() noexcept {
   const std::lock_guard lock(pool.mutex);
+  pool.most = pool.most_before = 0;
   pool.unmap_oldest(0);
 }
 

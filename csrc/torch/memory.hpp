@@ -23,7 +23,7 @@ Block acquire_block(std::size_t bytes);
 // last one to two thousand calls of acquire_block by more than an eighth and more than 32 MB.
 void release_block(Block block) noexcept;
 
-// Returns all kept blocks to the system.
-void unmap_kept_blocks() noexcept;
+// Returns all kept blocks to the system, and those that are released before the next acquire_block.
+void stop_keeping_blocks() noexcept;
 
 }  // namespace onedsl::torch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import click
 
 from .. import __version__
 from ..runtime.errors import OneDNNError, UnsupportedError
-from ..runtime.text import printable, replace_unencodable
+from ..runtime.text import discard, printable, replace_unencodable
 from .bench import bench
 from .explain import explain
 from .export import export
@@ -49,33 +48,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if sys.stdout is None:  # `onedsl info >&-`
         return _fail(
-            "stdout must be open, got a closed file. Redirect it to /dev/null to discard it"
+            "Error: stdout must be open, got a closed file. Redirect it to /dev/null to discard it"
         )
     replace_unencodable()
+    stdout = sys.stdout
     try:
         status = commands.main(argv, prog_name="onedsl", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        for line in shown.getvalue().splitlines():
-            click.echo(printable(line), err=True)
-        return error.exit_code
+        return _fail(shown.getvalue(), error.exit_code)
     except click.Abort:
         return 130  # the shells' exit status for Ctrl-C
     except (BrokenPipeError, SystemExit) as error:
-        # The reader of a pipe, such as `head`, has closed it. click exits with 1 then.
-        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+        # The reader of a pipe, such as `head`, has closed it. rich and click exit with 1 then, and
+        # click replaces stdout.
+        is_closed = sys.stdout is not stdout or isinstance(error.__context__, BrokenPipeError)
+        if isinstance(error, SystemExit) and not is_closed:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return 0
     except (OneDNNError, OSError, MemoryError) as error:
         status = UNSUPPORTED if isinstance(error, UnsupportedError) else 2
-        return _fail(str(error) or type(error).__name__, status)
+        return _fail(printable(f"Error: {error or type(error).__name__}"), status)
     return status or 0
 
 
 def _fail(message: str, status: int = 2) -> int:
     """Print an error message and return the exit status."""
-    click.echo(f"Error: {printable(message)}", err=True)
+    try:
+        for line in message.splitlines():
+            click.echo(printable(line), err=True)
+    except BrokenPipeError:
+        discard(sys.stderr)
     return status

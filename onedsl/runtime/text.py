@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
+from typing import TextIO
 
 _PLAIN = {"\N{MICRO SIGN}": "u", "\N{HORIZONTAL ELLIPSIS}": "..."}
 
@@ -24,6 +26,11 @@ def replace_unencodable() -> None:
     """Make stdout replace characters that a terminal without UTF-8 does not have."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="onedsl.replace")
+
+
+def discard(stream: TextIO) -> None:
+    """Discard what is still written to stdout or stderr, a pipe that its reader has closed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def printable(text: str) -> str:

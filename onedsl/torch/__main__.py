@@ -40,7 +40,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..bench.timing import NoiseMonitor, noise_warning
-from ..runtime.text import replace_unencodable
+from ..runtime.text import discard, replace_unencodable
 from ._enable import enable
 from ._report import report
 
@@ -83,7 +83,10 @@ def main() -> None:
     if measured:
         _time_steps(options.seconds, Path(file))
     elif options.compare:
-        _compare(options.runs)
+        try:
+            _compare(options.runs)
+        except BrokenPipeError:  # the reader, such as `head`, has closed it
+            discard(sys.stdout)
         return
     if measured != "PyTorch":
         enable()

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch._guards import detect_fake_mode
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
@@ -105,10 +106,13 @@ def _warn_without_effect() -> None:
     """Warn after the first step of an optimizer if a compiled model does not use onedsl."""
     done = False  # a hook cannot remove itself: PyTorch iterates over the hooks
 
-    def after_step(*_: Any) -> None:
+    def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         nonlocal done
         if torch.compiler.is_compiling() or done or not enabled():
             return
+        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        if detect_fake_mode(trained) or not any(p.is_cpu for p in trained):
+            return  # no step on this CPU
         done = True
         # PyTorch imports this module when it compiles with inductor.
         if "torch._inductor.compile_fx" in sys.modules and not _core.torch_kernels_used():
@@ -198,7 +202,8 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before.
 
-    Memory that was kept for results is returned to the system.
+    Memory that was kept for results is returned to the system, and that of existing results when
+    they are freed.
     """
     _core.end_all_torch_uses()
 

@@ -76,7 +76,9 @@ def disabled():
     before = resident()
     [result(src) for _ in range(5)]
     assert resident() - before > 90 * MB
+    freed_after = result(src)
     onedsl.torch.disable()
+    del freed_after
     assert resident() - before < 10 * MB
 
 
@@ -87,6 +89,23 @@ def little_memory():
     limit = address_space() - 20 * MB
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
     result(large)
+
+
+def refused():
+    """A result for which the system has no memory does not raise the bound."""
+    huge, sources = source(300), [source(megabytes) for megabytes in (4, 7, 12)]
+    before = resident()
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + 200 * MB, resource.RLIM_INFINITY))
+    try:
+        result(huge)
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for src, count in zip(sources, (12, 7, 4), strict=True):  # 48 MB each
+        [result(src) for _ in range(count)]
+    assert resident() - before < 100 * MB  # 48 in use at once, and 32
 
 
 def threads():
