@@ -243,7 +243,7 @@ class ChannelOperator(Operator[Result]):
 
     def _ops(self, absent: set[str]) -> list[OpRow]:
         """Return the ops of the graph of a call without some ports. The default is the op alone."""
-        return [batch_norm(self, signature(self._schema.operation).name)]
+        return [batch_norm(self, self._schema.operation)]
 
     @property
     def data_format(self) -> DataFormat:
