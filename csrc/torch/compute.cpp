@@ -38,7 +38,6 @@ constexpr std::array texts = {
     Text{Reason::memory, "tensors whose storage was made too small"},
     Text{Reason::layout, "strided inputs", "strided parameters and statistics"},
     Text{Reason::not_aligned, "unaligned tensors"},
-    Text{Reason::axis_order, "inputs that are neither contiguous nor channels_last"},
     Text{Reason::overlap, "running statistics that share memory with another argument"},
 };
 
@@ -117,6 +116,7 @@ CallRules rules_of(const Operation operation) noexcept {
   rules.channel_axis = 1;
   rules.least_values = 2;
   rules.statistics_like_src = true;
+  rules.strided_tensors = true;
   rules.together = InputSet();
   if (signature.is_forward()) {
     rules.together = InputSet(Input::mean, Input::variance);
@@ -133,8 +133,6 @@ const char* reason_of(const Rejection& rejection, const Arrays& arrays) noexcept
   if (reason == Reason::layout && rejection.port.kind == AnyPort::input) {
     const View& v = *arrays.in[static_cast<Input>(rejection.port.index)];
     if (!v.is_aligned()) reason = Reason::not_aligned;
-  } else if (reason == Reason::layout && !of_vectors) {
-    reason = Reason::axis_order;  // of a result, which is not src's
   }
   const auto* const found = std::find_if(texts.begin(), texts.end(),
                                          [&](const Text& text) { return text.reason == reason; });
@@ -182,10 +180,9 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
     }
     View result = arrays.src();
     result.data = nullptr;
-    if (!is_contiguous_or_channels_last(result)) {
-      call.strides = c_strides(result.rank, result.shape);
-      result.strides = call.strides.data();
-    }
+    const std::optional<View>& diff_dst = arrays.in[Input::diff_dst];
+    call.strides = result_strides(result, diff_dst ? &*diff_dst : nullptr);
+    result.strides = call.strides.data();
     arrays.out[port] = result;
   });
   const InputSet expected = signature_of(call.problem.operation).inputs;

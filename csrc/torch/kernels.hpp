@@ -6,9 +6,8 @@
 
 // CPU kernels of PyTorch's batch-norm ops and of onedsl's.
 //
-// Those of PyTorch's ops compute the forward pass in training and the gradient of contiguous and
-// channels_last tensors in a supported type with f32 parameters. Every other call goes to PyTorch's
-// own kernel.
+// Those of PyTorch's ops compute the forward pass in training and the gradient of tensors in a
+// supported type with f32 parameters. Every other call goes to PyTorch's own kernel.
 namespace onedsl::torch {
 
 // Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called

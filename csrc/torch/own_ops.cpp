@@ -45,7 +45,7 @@ CheckedCall own_call(const Operation operation, const Operation with_relu, const
 
 void check_own(const Names& names, CheckedCall& call) {
   CallRules rules = rules_of(call.problem.operation);
-  rules.statistics_like_src = false;
+  rules.statistics_like_src = rules.strided_tensors = false;
   if (const auto found = check_call(rules, present(call.in), {}, call)) {
     const bool is_input = found->port.kind == AnyPort::input;
     reject(reason_of(*found, call.arrays) +

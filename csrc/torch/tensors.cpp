@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <stdexcept>
 
+#include "../core/geometry.hpp"
 #include "memory.hpp"
 
 namespace onedsl::torch {
@@ -80,17 +81,58 @@ std::optional<View> view_of(const Tensor& tensor) {
   return view;
 }
 
-bool is_contiguous_or_channels_last(const View& v) {
-  if (v.is_c_contiguous()) return true;
+namespace {
+
+// Returns the i-th fastest axis of channels_last: 1, the spatial axes, 0.
+std::ptrdiff_t channels_last_axis(const std::ptrdiff_t rank, const std::ptrdiff_t i) {
+  if (i == 0) return 1;
+  return i == rank - 1 ? 0 : rank - i;
+}
+
+// Strides of axes of size 1 are arbitrary.
+bool is_channels_last(const View& v) {
   if (v.rank != 4 && v.rank != 5) return false;
-  // From the fastest axis of channels_last to the slowest: 1, the spatial axes, 0.
-  std::ptrdiff_t expected = v.item_stride;
+  std::ptrdiff_t expected = 1;
   for (std::ptrdiff_t i = 0; i < v.rank; ++i) {
-    const std::ptrdiff_t axis = i == 0 ? 1 : i == v.rank - 1 ? 0 : v.rank - i;
+    const std::ptrdiff_t axis = channels_last_axis(v.rank, i);
     if (v.shape[axis] != 1 && v.strides[axis] != expected) return false;
     expected *= v.shape[axis];
   }
   return true;
+}
+
+// As Tensor::suggest_memory_format() does: the strides grow in this order, each by at least the
+// size of the axis before it.
+bool suggests_channels_last(const View& v) {
+  if ((v.rank != 4 && v.rank != 5) || v.strides[1] == 0) return false;
+  std::ptrdiff_t least = 0;
+  for (std::ptrdiff_t i = 0; i < v.rank; ++i) {
+    const std::ptrdiff_t axis = channels_last_axis(v.rank, i);
+    if (v.shape[axis] == 0 || v.strides[axis] < least) return false;
+    if (axis == 0 && least == v.strides[1]) return false;  // all other sizes are 1
+    least = v.strides[axis] * v.shape[axis];
+  }
+  return true;
+}
+
+bool is_dense(const View& v) { return v.is_c_contiguous() || is_channels_last(v); }
+
+}  // namespace
+
+std::vector<std::ptrdiff_t> result_strides(const View& src, const View* const diff_dst) {
+  std::vector<std::ptrdiff_t> strides = c_strides(src.rank, src.shape);
+  const bool suggested = suggests_channels_last(src);
+  const bool are_dense =
+      is_dense(src) && (diff_dst == nullptr || (is_dense(*diff_dst) &&
+                                                suggests_channels_last(*diff_dst) == suggested));
+  if (are_dense ? src.is_c_contiguous() : !suggested) return strides;
+  std::ptrdiff_t next = 1;
+  for (std::ptrdiff_t i = 0; i < src.rank; ++i) {
+    const std::ptrdiff_t axis = channels_last_axis(src.rank, i);
+    strides[static_cast<std::size_t>(axis)] = next;
+    next *= src.shape[axis];
+  }
+  return strides;
 }
 
 OwnedTensor empty_vector(const std::int64_t length) {

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "../core/view.hpp"
 #include "pytorch.hpp"
@@ -41,8 +43,10 @@ T* memory_of(const Tensor& tensor) {
 // Returns a description of a tensor, nullopt unless it is a strided one on the CPU.
 std::optional<View> view_of(const Tensor& tensor);
 
-// PyTorch's batch norm keeps these two layouts in its results.
-bool is_contiguous_or_channels_last(const View& v);
+// Returns the strides of dst, or with diff_dst of diff_src, that PyTorch's batch norm returns:
+// contiguous, or channels_last where src's strides suggest it. If the inputs are dense in one of
+// these layouts, it is src's.
+std::vector<std::ptrdiff_t> result_strides(const View& src, const View* diff_dst);
 
 OwnedTensor empty_vector(std::int64_t length);  // of f32
 OwnedTensor empty_like(const View& dense);

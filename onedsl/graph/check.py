@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Iterator, Sequence
 
+from .. import _core
 from ..runtime.text import printable
 from ..tensors.dtypes import DTYPES
 from ..tensors.ports import Port
@@ -13,7 +14,7 @@ from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, Requirement, ports_
 DUMP_ATTRIBUTES = ("backend", "partition_id")
 """Attributes that oneDNN adds to the dump of a partitioned graph."""
 
-_FLOAT_LIMIT = 2.0**128 - 2.0**103  # numbers from here on are infinite in float32
+_, _FLOAT_LIMIT = _core.EPSILON_LIMITS  # numbers from here on are infinite in float32
 
 
 def _is_number(value: object) -> bool:

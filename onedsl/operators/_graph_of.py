@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, GraphOp, LogicalTensor
-from ..graph._parts import KINDS
 from ..tensors.ports import Port, signature
 from ..tensors.spec import TensorSpec
 
@@ -21,15 +20,15 @@ OpRow = tuple[str, Mapping[str, Any], Sequence[str], Sequence[str]]
 core's ports are tensors between two ops."""
 
 
-def batch_norm(operator: ChannelOperator[Any], kind: str, **renamed: str) -> OpRow:
-    """Return the batch norm of an operator. `renamed` are its ports that are other tensors."""
-    ports, attributes = KINDS[kind]
-    given = {n: v for n, v in operator._attributes.items() if v is not None and n in attributes}
+def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -> OpRow:
+    """Return an operator's batch norm, an operation. `renamed` are its ports on other tensors."""
+    ports = signature(operation)
+    given = {n: v for n, v in operator._attributes.items() if v is not None and n != "clip"}
     inputs, outputs = (
         [renamed.get(port.name, port.name) for port in side]
         for side in (ports.inputs, ports.outputs)
     )
-    return kind, given | {"data_format": str(operator.data_format)}, inputs, outputs
+    return ports.name, given | {"data_format": str(operator.data_format)}, inputs, outputs
 
 
 def relu(clip: float | None) -> tuple[str, dict[str, Any]]:

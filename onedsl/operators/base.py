@@ -19,7 +19,7 @@ from ..tensors.dtypes import DTYPES, DTypeName, dtype_name
 from ..tensors.ports import signature
 from ..tensors.spec import DataFormat, TensorSpec
 from . import validation
-from ._graph_of import OpRow, graph_of
+from ._graph_of import OpRow, batch_norm, graph_of
 from .attributes import PARSERS, parse_backend, parse_statistics
 from .schema import OpSchema
 from .totals import BatchNormSums, BatchNormTotals
@@ -242,8 +242,8 @@ class ChannelOperator(Operator[Result]):
     __slots__ = ()
 
     def _ops(self, absent: set[str]) -> list[OpRow]:
-        """Return the ops of the graph of a call without some ports."""
-        raise NotImplementedError
+        """Return the ops of the graph of a call without some ports. The default is the op alone."""
+        return [batch_norm(self, self._schema.operation)]
 
     @property
     def data_format(self) -> DataFormat:

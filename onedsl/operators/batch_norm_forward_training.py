@@ -6,11 +6,9 @@ from typing import Any, Generic, Literal
 
 from .._compat import NamedTuple
 from ..graph import Graph
-from ..graph._parts import FORWARD
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._graph_of import OpRow, batch_norm
 from .base import ChannelOperator
 from .schema import OpSchema
 from .totals import BatchNormMoments
@@ -86,9 +84,6 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     """
 
     __slots__ = ()
-
-    def _ops(self, absent: set[str]) -> list[OpRow]:
-        return [batch_norm(self, FORWARD)]
 
     _totals = BatchNormMoments
 

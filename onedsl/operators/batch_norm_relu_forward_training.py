@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..graph import Graph
-from ..graph._parts import FORWARD
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
@@ -55,7 +54,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     __slots__ = ()
 
     def _ops(self, absent: set[str]) -> list[OpRow]:
-        ops: list[OpRow] = [batch_norm(self, FORWARD, dst="normalized")]
+        ops: list[OpRow] = [batch_norm(self, "forward_training", dst="normalized")]
         result = "normalized"
         if "residual" not in absent:
             ops.append(("Add", {}, ("normalized", "residual"), (result := "total",)))

@@ -6,7 +6,6 @@ from typing import Any, Generic, Literal, overload
 
 from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
-from ..graph._parts import GRADIENT
 from ..runtime.errors import UnsupportedError
 from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
 from ..tensors.dtypes import Backend, DType
@@ -92,7 +91,7 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
         masked = "masked" if "diff_residual" in absent else "diff_residual"
         kind, bounds = relu(self.clip)
         mask: OpRow = f"{kind}Backward", bounds | {"use_dst": True}, ("dst", "diff_dst"), (masked,)
-        return [mask, batch_norm(self, GRADIENT, diff_dst=masked)]
+        return [mask, batch_norm(self, "training_backward", diff_dst=masked)]
 
     def __init__(
         self,

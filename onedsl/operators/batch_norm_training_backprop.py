@@ -9,7 +9,7 @@ from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend
 from ..tensors.spec import DataFormat, DataFormatLike
 from .base import ChannelOperator
-from .batch_norm_training_backward import BatchNormTrainingBackward, Out
+from .batch_norm_training_backward import Out
 from .schema import OpSchema
 
 
@@ -47,8 +47,6 @@ class BatchNormTrainingBackprop(ChannelOperator[BatchNormDeltas]):
     """
 
     __slots__ = ()
-
-    _ops = BatchNormTrainingBackward._ops
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)

@@ -6,11 +6,9 @@ from typing import Generic, Literal, overload
 
 from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
-from ..graph._parts import GRADIENT
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._graph_of import OpRow, batch_norm
 from .base import ChannelOperator
 from .schema import OpSchema
 from .totals import BatchNormSums
@@ -88,9 +86,6 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     """
 
     __slots__ = ()
-
-    def _ops(self, absent: set[str]) -> list[OpRow]:
-        return [batch_norm(self, GRADIENT)]
 
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)

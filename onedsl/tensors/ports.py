@@ -30,6 +30,8 @@ class Signature(NamedTuple):
     """Optional inputs that a call passes together or not at all."""
     reduce_inputs: int = 0
     """Number of leading inputs of the reduce pass."""
+    name: str = ""
+    """oneDNN's name of the op or ops."""
 
 
 def signature(operation: str) -> Signature:

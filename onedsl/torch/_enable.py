@@ -132,9 +132,11 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
     PyTorch's dispatcher. This affects every layer and function that calls these ops, of any class.
-    PyTorch's own kernels still compute the forward pass in evaluation, dtypes other than float32,
-    bfloat16 and float16, parameters that are not float32, layouts other than contiguous and
-    channels_last, and every call that PyTorch rejects. Autograd is unchanged.
+    PyTorch's own kernels still compute the forward pass in evaluation, gradients of the parameters
+    alone, dtypes other than float32, bfloat16 and float16, parameters and running statistics that
+    are strided, not float32, or share memory, tensors that are not aligned to their items, and
+    every call that PyTorch rejects. Tensors of any strides are supported, and results have the
+    memory layout of PyTorch's. Autograd is unchanged.
 
     The call takes effect at once, on all threads. Its result may be used as a context manager once;
     if there are several ``with`` blocks, on any threads, the kernels stay in use until the last
