@@ -475,6 +475,25 @@ def test_strided_statistics_are_copied(backend, caplog):
     ]
 
 
+def test_empty_statistics_may_have_any_strides():
+    src, vector = np.ones((4, 0), np.float32), np.ones((0, 3), np.float32)[:, 0]
+    out = (np.empty_like(src), vector.copy(), np.ones((0, 5), np.float32)[:, 0])
+    Op(EPSILON)(src, src, *[vector] * 3, out=out)
+
+
+def test_strides_of_axes_of_size_1_do_not_compile_graphs(monkeypatch):
+    op, (src, _, *statistics), compiled = Op(EPSILON), base(), []
+    compile_call = operators_base._compile_call
+    monkeypatch.setattr(
+        operators_base, "_compile_call", lambda *a: compiled.append(a) or compile_call(*a)
+    )
+    for stride in 4, 64:
+        shape, strides = (1, *src.shape[1:]), (stride, *src.strides[1:])
+        one = np.lib.stride_tricks.as_strided(src, shape, strides)
+        op(one, one, *statistics, backend="onednn")
+    assert compiled[0] == compiled[1]
+
+
 def test_arrays_that_change_during_the_call(monkeypatch):
     """Regression: oneDNN ran the graph of the larger arrays, beyond the memory of the new ones."""
     src, diff_dst, *statistics = (a.copy() for a in base())

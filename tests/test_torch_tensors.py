@@ -175,3 +175,14 @@ def test_running_variance_by_the_documented_formula():
     unbiased = forward.batch_variance * count / (count - 1)
     running_variance = (1 - m) * inputs["variance"] + m * unbiased
     assert testing.relative_l2(running_variance, running[1].numpy()) < 1e-6
+
+
+def test_strides_that_are_no_multiples_of_items():
+    """Rounded down to items, the strides of the packed array are those of the tensor."""
+    src, diff_dst = np.random.default_rng(0).standard_normal((2, 64, 1), np.float32)
+    packed = np.zeros(src.shape, np.dtype([("item", "f4"), ("other", "i2")]))["item"]
+    packed[...] = diff_dst
+    one = torch.ones(1)
+    results = gradient(torch.from_numpy(src), packed, one, one, one)
+    expected = gradient(src, diff_dst, *[np.ones(1, np.float32)] * 3)
+    assert all(map(np.array_equal, results, expected))

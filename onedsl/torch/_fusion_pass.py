@@ -250,7 +250,7 @@ def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
     if not all(is_end(node) or node.users for node in reached):
         return False
     changes = {"residual": found.get("residual"), "relu": True, "clip": found.get("clip")}
-    if not _change(batch_norm, (dst, value, result), changes):
+    if not _change(batch_norm, changes):
         return False
     for node in (result, value):  # what remains of the value are comparisons
         if node is not dst:
@@ -268,7 +268,7 @@ def _fuse_gradient(call: Node, found: _Found) -> bool:
     )
     changes = {name: found[name] for name in names} | {"relu": True, "clip": found.get("clip")}
     changes["dst"] = dst if needs_dst else None
-    if _users_but(call, range(3)) or not _change(call, (masked,), changes):
+    if _users_but(call, range(3)) or not _change(call, changes):
         return False
     if needs_dst:
         with call.graph.inserting_after(call):
@@ -278,11 +278,11 @@ def _fuse_gradient(call: Node, found: _Found) -> bool:
     return True
 
 
-def _change(call: Node, replaced: Collection[Node], changes: dict[str, Any]) -> bool:
-    """Change arguments, unless one depends on the call or on what its results will replace."""
+def _change(call: Node, changes: dict[str, Any]) -> bool:
+    """Change arguments, unless one depends on the call."""
     arguments = _arguments(call) | changes
     inputs = [argument for argument in arguments.values() if isinstance(argument, Node)]
-    if not {call, *replaced}.isdisjoint(_closure(inputs, lambda node: node.all_input_nodes)):
+    if call in _closure(inputs, lambda node: node.all_input_nodes):
         return False
     call.args, call.kwargs = tuple(arguments.values()), {}
     values = (a.meta["val"] if isinstance(a, Node) else a for a in call.args)

@@ -44,6 +44,10 @@ def used_again():
             results.pop(len(results) // 2)
         sources.reverse()
     assert page_faults() - before < 2000  # 3,800 for a new result of 15 MB
+    larger, smaller = result(source(17)), result(source(16))
+    closest = smaller.data_ptr()
+    del larger, smaller
+    assert result(source(16)).data_ptr() == closest
 
 
 def bounded():
@@ -76,6 +80,12 @@ def disabled():
     before = resident()
     [result(src) for _ in range(5)]
     assert resident() - before > 90 * MB
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert wait(child, 60) == 0
+    assert resident() - before < 10 * MB, "a fork returns the memory, too"
+    [result(src) for _ in range(5)]
     freed_after = result(src)
     onedsl.torch.disable()
     del freed_after
