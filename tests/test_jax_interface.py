@@ -9,6 +9,7 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import _core, testing
+from onedsl.runtime import run_log
 
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
@@ -87,6 +88,8 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
         ({"inputs": changed(3, ZEROS[0, 0].astype("f2"))}, "variance must have the type of mean"),
         ({"inputs": changed(4, ZEROS[0, 0, :7])}, "gamma must have one value per channel"),
         ({"inputs": changed(4, ZEROS[0, :1])}, "gamma must have one value per channel"),
+        ({"inputs": changed(1, ZEROS[..., None][..., :0])}, "diff_dst must have the shape of src"),
+        ({"inputs": changed(4, ZEROS[0, 0][:, None][:, :0])}, "gamma must have one value per"),
         ({"inputs": [ZEROS], "results": OUTPUTS}, "there must be one array for each input"),
         ({"inputs": [], "results": OUTPUTS}, "there must be one array for each input"),
         ({"results": OUTPUTS[:2]}, "there must be one array for each output"),
@@ -129,6 +132,17 @@ def test_many_items_without_channels():
     assert [a.shape for a in call(inputs=inputs, results=results, **changes)] == [
         a.shape for a in results
     ]
+
+
+def test_successive_calls_use_all_threads():
+    problem, runs = testing.random_problem((256, 64, 32)), []
+    run_log.subscribe(runs.append)
+    try:
+        for _ in range(3):
+            call(inputs=problem)
+    finally:
+        run_log.unsubscribe(runs.append)
+    assert [run.num_threads for run in runs] == [_core.max_threads()] * 3
 
 
 def test_export(tmp_path):

@@ -96,7 +96,15 @@ ERRORS = [
         *(TypeError, "must be f32 or f16, got bf16"),
     ),
     (DIRECTML, {"input_gradient": X.T}, ValueError, "input_gradient must have"),
-    (DIRECTML, {"mean": S}, ValueError, "mean must have 2 dimensions like input, for example"),
+    *(
+        (
+            DIRECTML,
+            {"mean": np.ones(n, "f4")},
+            ValueError,
+            rf"2 dimensions like input, for example {e}",
+        )
+        for n, e in ((3, r"\(1, 3\)"), (2, r"\(2, 1\)"), (5, r"\(1, 3\)"))
+    ),
     (
         *(DIRECTML, {"mean": X[:, :2]}, ValueError),
         r"mean must have size 1, or 3 like input, on axis 1, got 2: shape \(2, 2\)",

@@ -139,3 +139,11 @@ def test_a_program_without_logging(onednn_verbose, lines):
     assert line.startswith("BatchNormTrainingBackward f32")
     assert child.stdout.count(",exec,cpu,batch_normalization,") == lines
     assert child.stdout.endswith("end\n")
+
+
+@pytest.mark.parametrize(
+    "setting", ["disable(logging.INFO)", "getLogger('onedsl').addFilter(lambda record: False)"]
+)
+def test_a_program_that_disables_logging(setting):
+    child = helpers.run_python("-c", f"import logging; logging.{setting}\n{PROGRAM}")
+    assert child.stderr == ""
