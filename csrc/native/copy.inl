@@ -77,14 +77,19 @@ void transpose_in_blocks(const Copy& copy) {
   if (copy.to_tensor) {
     for (Index j = 0; j < copy.columns; j += n) {
       for (Index i = 0; i < copy.rows; i += n) {
-        for (Index k = j + n; k < j + 2 * n; ++k) prefetch(to + i + k * copy.to_column, 1);
+        if (copy.to_next != 0) {
+          for (Index k = j; k < j + n; ++k) prefetch(to + i + k * copy.to_column + copy.to_next, 1);
+        }
         at(i, j);
       }
     }
   } else {
     for (Index i = 0; i < copy.rows; i += n) {
       for (Index j = 0; j < copy.columns; j += n) {
-        for (Index k = i + n; k < i + 2 * n; ++k) prefetch(from + k * copy.from_row + j, 1);
+        if (copy.to_next != 0) {
+          for (Index k = i; k < i + n; ++k)
+            prefetch(from + k * copy.from_row + j + copy.to_next, 1);
+        }
         at(i, j);
       }
     }
@@ -112,10 +117,11 @@ void copy_rows(const Copy& copy) {
   auto* const to = static_cast<T*>(copy.to);
   constexpr auto vector_bytes = static_cast<Index>(sizeof(Vec));
   if (bytes < vector_bytes) return copy_elements<T>(copy);
-  const Index ahead = copy.to_tensor ? 0 : prefetch_bytes / bytes * copy.from_row;
   for (Index i = 0; i < copy.rows; ++i) {
     const T* const row = from + i * copy.from_row;
-    if (ahead != 0) prefetch(row + ahead, copy.columns);
+    if (copy.to_next != 0) {
+      prefetch((copy.to_tensor ? to + i * copy.to_row : row) + copy.to_next, copy.columns);
+    }
     const auto* const source = reinterpret_cast<const char*>(row);
     auto* const target = reinterpret_cast<char*>(to + i * copy.to_row);
     const auto copy_vector = [&](const Index at) {

@@ -106,6 +106,8 @@ struct Copy {
   Index to_row = 0;
   Index to_column = 0;
   bool to_tensor = false;
+  // Distance in elements to the block of the tensor that is prefetched, or 0.
+  Index to_next = 0;
 };
 
 // A thread's memory for the sums of a tile, and for staged tensors.

@@ -178,16 +178,19 @@ struct Team {
       sum(panel, tiles, channels, worker, scratch);
     }
     if (task.tensors.result == nullptr) return;
+    std::optional<Staging::Worker> staged;
+    if (staging != nullptr) staged.emplace(*staging, task, scratch);
     // In reverse, because what was read last is still in cache.
     for (Index i = tiles.end; i-- > tiles.begin;) {
       Tile tile = tile_of(schedule, task.order, panel, i);
       tile.to_next_panel = to_next_panel;
-      if (staging != nullptr) {
-        staging->write(task, tile, scratch);
+      if (staged) {
+        staged->write(tile);
       } else {
         kernels.write(task, tile);
       }
     }
+    if (staged) staged->finish();
   }
 
   // Returns whether all sums of the panel are precise. All workers get the same result.
@@ -195,14 +198,17 @@ struct Team {
            const TileScratch& scratch) const {
     const Index imprecise_before = imprecise;
     if (needs_sums) {
+      std::optional<Staging::Worker> staged;
+      if (staging != nullptr) staged.emplace(*staging, task, scratch);
       for (Index i = tiles.begin; i < tiles.end; ++i) {
         const Tile tile = tile_of(schedule, task.order, panel, i);
-        if (staging != nullptr) {
-          staging->reduce(task, tile, scratch);
+        if (staged) {
+          staged->reduce(tile);
         } else {
           kernels.reduce(task, tile, scratch);
         }
       }
+      if (staged) staged->finish();
       wait_for_others(worker);
     }
     const bool precise = kernels.finish(task, channels);
@@ -262,8 +268,8 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
   task.non_temporal = schedule.non_temporal && may_write_non_temporal(problem, ports, order);
 
   std::optional<Staging> staging;
-  if (needs_staging(problem, ports)) staging.emplace(problem, kernels, task, ports, schedule);
-  const auto staging_bytes = static_cast<Index>(staging ? staging->bytes_per_thread() : 0);
+  if (problem.layouts) staging.emplace(problem, kernels, task, ports, schedule);
+  const auto staging_bytes = staging ? staging->bytes_per_thread() : 0;
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;

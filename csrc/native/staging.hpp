@@ -2,12 +2,11 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
-#include "../core/layout.hpp"
 #include "../core/problem.hpp"
+#include "box_copy.hpp"
 #include "kernels.hpp"
 #include "schedule.hpp"
 
@@ -16,14 +15,21 @@
 // The kernels read and write dense memory. A tile of other tensors is processed in boxes: a box of
 // each strided tensor is copied to or from a thread's buffers in cache, and the kernel runs on the
 // box as on a small dense problem. The boxes of a tile follow its order of summation, so that the
-// bits are those of dense tensors.
+// bits are those of dense tensors. While a box is copied, the next one is prefetched, because the
+// CPU's own prefetching does not follow the strides.
 namespace onedsl::native {
 
 class Staging {
  public:
-  // Ranges of the positions, channels and inner elements of a tensor.
-  using Axes = std::array<Layout, 3>;
-  using Extents = std::array<Index, 3>;
+  class Worker;
+
+  // Changes the schedule's block, and the task's samples. The problem must have layouts.
+  Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports,
+          Schedule& schedule);
+
+  Index bytes_per_thread() const noexcept { return bytes_; }
+
+ private:
   struct Tensor {
     const void* Tensors::* input = nullptr;
     void* Tensors::* output = nullptr;
@@ -33,46 +39,66 @@ class Staging {
     Axes axes;
   };
   struct Pass {
+    bool reduces = false;
     std::vector<Tensor> tensors;  // that the pass reads or writes
     bool outputs_are_dense = true;
-    bool joined = false;  // every tensor has dense positions, which need no copy
-    Extents least{};      // of a box, for whole cache lines of each tensor
-    Extents box{};        // columns: rows of each stream, channels, inner
-    Index elements = 0;   // of a buffer, at most
+    Extents least{};     // of a box, for whole cache lines of each tensor
+    Extents box{};       // columns: rows of each stream, channels, inner
+    Index elements = 0;  // of a buffer, at most
   };
-
-  // Changes the schedule's block, and the task's samples.
-  Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports,
-          Schedule& schedule);
-
-  std::size_t bytes_per_thread() const noexcept { return bytes_; }
-  void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) const;
-  void write(const Task& task, const Tile& tile, const TileScratch& scratch) const;
-
- private:
-  struct Box;
-  void plan(Pass& pass, const SummationOrder& order, bool reduces, Index block) const;
-  template <class Run>
-  void run(const Task& task, const Pass& pass, const Box& box, std::byte* memory,
-           const Run& run) const;
-  template <class ReducePart>
-  void reduce_columns(const SummationOrder& order, Index chunk, Box& box,
-                      const ReducePart& reduce_part) const;
-  template <class ReducePart>
-  void reduce_planes(const SummationOrder& order, Index chunk, Box& box,
-                     const ReducePart& reduce_part) const;
+  void choose_least(Pass& pass, const Extents& sizes) const;
+  void choose_box(Pass& pass, const SummationOrder& order, Index block) const;
+  void move_samples(Samples& samples, const SummationOrder& order);
 
   const Kernels& kernels_;
   DataType type_;
   Index element_bytes_;
   Pass reduce_;
   Pass write_;
-  std::size_t bytes_ = 0;
-  std::size_t partials_ = 0;  // bytes of a thread's partial sums
+  Index bytes_ = 0;
+  Index partials_ = 0;  // bytes of a thread's partial sums
   std::vector<std::byte> samples_;
 };
 
-// Return whether a tensor of the call is not dense in the memory order of src.
-bool needs_staging(const Problem& problem, const Ports& ports);
+// Processes the tiles of a thread.
+class Staging::Worker {
+ public:
+  Worker(const Staging& staging, const Task& task, const TileScratch& scratch)
+      : staging_(staging), task_(task), scratch_(scratch) {}
+
+  // The last box of a tile is processed when the next one is known.
+  void reduce(const Tile& tile);
+  void write(const Tile& tile);
+  void finish();
+
+ private:
+  // A part of a tile: positions of all streams, which have equal lengths except the last one.
+  struct Box {
+    bool reduces = false;
+    Index chunk = 0;
+    std::array<Range, 4> streams;
+    std::size_t num_streams = 1;
+    Range channels;
+    Range inner;
+    bool begins = true;  // see Tile
+    bool ends = true;
+
+    Ranges ranges(const std::size_t stream) const {
+      return {streams[stream < num_streams ? stream : num_streams - 1], channels, inner};
+    }
+  };
+
+  void add(const Box& box);
+  void process(const Box& box, const Box* next) const;
+  void run_kernel(Task& local, const Box& box, const Extents& lengths) const;
+  void reduce_columns(Box& box);
+  void reduce_planes(Box& box);
+  void write_range(Box& box, const Tile& tile, const Range& positions, const Range& inner);
+
+  const Staging& staging_;
+  const Task& task_;
+  const TileScratch& scratch_;
+  std::optional<Box> last_;
+};
 
 }  // namespace onedsl::native
