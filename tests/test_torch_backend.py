@@ -559,16 +559,26 @@ def test_no_gradients(use, what, report, x):
     assert report() == [f"1 by onedsl; 1 {what} | 0 by inductor"]
 
 
-def test_dynamic_shapes(report):
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("with_layer", [True, False])
+def test_dynamic_shapes(with_layer, marked, report):
+    """Support is decided for symbolic sizes, in one graph for all of them."""
+    layer = onedsl_torch.BatchNormAddReLU2d(3)
+
     def function(x):
+        if with_layer:
+            return layer(x, 2 * x)
         return F.relu(F.batch_norm(x, None, None, training=True) + 2 * x)
 
-    run = torch.compile(function, fullgraph=True, dynamic=True, backend="onedsl")
+    run = torch.compile(function, fullgraph=True, dynamic=not marked or None, backend="onedsl")
     for shape in (4, 3, 6, 8), (5, 3, 9, 10), (6, 3, 11, 7):
         x = torch.randn(shape, requires_grad=True)
+        for axis in (0, 2, 3) if marked else ():
+            torch._dynamo.mark_dynamic(x, axis)
         got = torch.autograd.grad(run(x).square().sum(), x)
         assert torch.allclose(*got, *torch.autograd.grad(function(x).square().sum(), x), atol=1e-4)
-    assert report() == [f"1 by onedsl; 1 {ADD_RELU} | 0 by inductor"]
+    what = "with addition and ReLU" if with_layer else ADD_RELU
+    assert report() == [f"1 by onedsl; 1 {what} | 0 by inductor"]
 
 
 # PyTorch's other features

@@ -142,6 +142,26 @@ def test_backward_ops(runs, dtype, rank, memory, train):
             assert runs() == [BACKWARD]
 
 
+@pytest.mark.parametrize("momentum", [0.0, 1.0])
+def test_momentum(runs, momentum):
+    """Regression: 0 was also what selected the statistics of the batch."""
+    src, _ = inputs(2, "f32")
+    check(aten.native_batch_norm.default, src, *state(5), True, momentum, EPS)
+    assert runs() == [FORWARD]
+
+
+def test_the_gradient_does_not_read_eps(runs):
+    """Regression: 0 selected the meaning of the variance. The saved value contains eps."""
+    src, diff_dst = inputs(2, "f32")
+    saved = torch.rand(2, 5) + 0.5
+    results = [
+        aten.native_batch_norm_backward(diff_dst, src, None, None, None, *saved, True, eps, ALL)
+        for eps in (EPS, 0.0)
+    ]
+    assert all(map(torch.equal, *results))
+    assert runs() == [BACKWARD] * 2
+
+
 @pytest.mark.parametrize("absent", [(0,), (1,), (0, 1), (2, 3), (0, 1, 2, 3)], ids=str)
 def test_absent_arguments(runs, absent):
     src, diff_dst = inputs(2, "f32")

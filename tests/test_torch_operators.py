@@ -166,7 +166,8 @@ def test_errors_of_pytorch_are_its_own():
     """Regression: every one was "a function of PyTorch failed"."""
     if torch.__version__ < "2.12":
         pytest.skip("PyTorch 2.11 has no function that returns the message")
-    huge = torch.empty(1, 1, 1).expand(1 << 40, 4, 1 << 10)
+    unaligned = torch.frombuffer(bytearray(5), dtype=torch.float32, offset=1)  # is copied
+    huge = unaligned.view(1, 1, 1).expand(1 << 40, 4, 1 << 10)
     with pytest.raises(RuntimeError, match="allocate"):
         forward(huge, None, None, None, None, None, 0.1, 1e-5, False, None)
 

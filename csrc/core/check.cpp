@@ -140,9 +140,7 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
   });
   if (!has_memory) return found;
   if (!order && src_is_dense) to_copy = Rejection{Reason::axis_order, Input::src};
-  if (!arrays.outputs_given) {
-    if (to_copy) return to_copy;
-  } else {
+  if (arrays.outputs_given) {
     if (!arrays.outputs_match) return Rejection{Reason::outputs};
     PerPort<Output, Memory> written;
     const auto is_separate = [&](const Output port, const View& v, const Memory& memory) {
@@ -187,8 +185,8 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
       return !found;
     });
     if (!are_valid) return found;
-    if (to_copy) return to_copy;
   }
+  if (to_copy || !order) return to_copy;
   problem.geometry = order->geometry;
   problem.layouts = std::move(layouts);
   problem.data = src.type;

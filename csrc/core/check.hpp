@@ -127,8 +127,8 @@ struct Arrays {
   bool outputs_given = false;
   bool outputs_match = true;  // they are one array for each that is computed
 
-  const View& src() const { return *in[Input::src]; }
-  const View& mean() const { return *in[Input::mean]; }
+  const View& src() const { return in[Input::src].value(); }
+  const View& mean() const { return in[Input::mean].value(); }
 };
 
 // Checks a call with inputs of `expected` that computes `outputs`. Completes `problem`, whose

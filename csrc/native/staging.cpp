@@ -50,7 +50,7 @@ Staging::Staging(const Problem& problem, const Kernels& kernels, Task& task, con
   const SummationOrder& order = task.order;
   const auto input = [&](Pass& pass, const Input port, const void* Tensors::* const member) {
     if (ports.in[port] == nullptr) return;
-    // Inputs are only read.
+    // Inputs are only read. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
     auto* const data = static_cast<std::byte*>(const_cast<void*>(ports.in[port]));
     pass.tensors.push_back(
         {member, nullptr, true, false, data, split_axes(problem.layouts->in[port], order)});

@@ -51,15 +51,6 @@ constexpr Input input_of(const Output running) noexcept {
   return running == Output::running_mean ? Input::mean : Input::variance;
 }
 
-OwnedTensor copy_of(const Input port, const CheckedCall& call) {
-  const Tensor& tensor = *call.in[port];
-  if (port == Input::src) return make(api->clone, &tensor);
-  OwnedTensor copy =
-      is_tensor(port) ? empty_like(call.arrays.src()) : empty_vector(call.arrays.in[port]->size());
-  check(api->copy(copy.get(), &tensor, 0));
-  return copy;
-}
-
 // ---- Runs ----
 
 Ports inputs_of(const CheckedCall& call) {
@@ -79,10 +70,8 @@ void execute(CheckedCall& call, const Ports& ports) {
 OwnedTensor output(Ports& ports, const Output port, const CheckedCall& call,
                    const bool wanted = true) {
   if (!wanted) return make(api->undefined);
-  const Arrays& arrays = call.arrays;
-  OwnedTensor made = is_tensor(port)
-                         ? empty_like(arrays.out[port] ? *arrays.out[port] : arrays.src())
-                         : empty_vector(call.channels());
+  OwnedTensor made =
+      is_tensor(port) ? empty_like(*call.arrays.out[port]) : empty_vector(call.channels());
   ports.out[port] = memory_of<void>(*made);
   return made;
 }
@@ -163,7 +152,8 @@ const Tensor* pointer_to(const OptionalTensor& tensor) {
 }
 
 std::optional<Rejection> check_call(const CallRules& rules, const InputSet copied,
-                                    const OutputSet outputs, CheckedCall& call) {
+                                    StridesOf* const strides_of, const OutputSet outputs,
+                                    CheckedCall& call) {
   Arrays& arrays = call.arrays;
   std::optional<Rejection> found;
   present(call.in).all_of([&](const Input port) {
@@ -172,18 +162,14 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
     return !found;
   });
   if (found) return found;
-  arrays.outputs_given = !outputs.empty();
+  arrays.outputs_given = true;
+  const std::optional<View>& diff_dst = arrays.in[Input::diff_dst];
+  call.strides = strides_of(arrays.src(), diff_dst ? &*diff_dst : nullptr);
   outputs.for_each([&](const Output port) {
-    if (!is_tensor(port)) {
-      arrays.out[port] = arrays.in[input_of(port)];
-      return;
-    }
-    View result = arrays.src();
-    result.data = nullptr;
-    const std::optional<View>& diff_dst = arrays.in[Input::diff_dst];
-    call.strides = result_strides(result, diff_dst ? &*diff_dst : nullptr);
-    result.strides = call.strides.data();
-    arrays.out[port] = result;
+    arrays.out[port] = arrays.in[is_tensor(port) ? Input::src : input_of(port)];
+    if (!is_tensor(port)) return;
+    arrays.out[port]->data = nullptr;
+    arrays.out[port]->strides = call.strides.data();
   });
   const InputSet expected = signature_of(call.problem.operation).inputs;
   InputSet made;
@@ -194,7 +180,7 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
       return found;
     }
     made.add(port);
-    call.copies.push_back(copy_of(port, call));
+    call.copies.push_back(make(api->clone, call.in[port]));
     arrays.in[port] = view_of(*call.copies.back());
   }
   return std::nullopt;

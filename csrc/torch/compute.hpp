@@ -39,16 +39,17 @@ struct CheckedCall {
   Problem problem = {};                   // the configuration is the caller's
   Arrays arrays = {};
   std::vector<OwnedTensor> copies = {};      // of inputs
-  std::vector<std::ptrdiff_t> strides = {};  // of results, unless they are src's
+  std::vector<std::ptrdiff_t> strides = {};  // of resulting tensors
 
   std::int64_t channels() const noexcept { return problem.geometry.channels; }
 };
 
+using StridesOf = std::vector<std::ptrdiff_t>(const View& src, const View* diff_dst);
+
 // Checks a call. Inputs of `copied` are copied if only their memory layout is unsupported.
-// `outputs` are those whose memory is not new or not like src's: tensors are in PyTorch's layout
-// for results of src, running statistics are the inputs.
-std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, OutputSet outputs,
-                                    CheckedCall& call);
+// `outputs` are the tensors that the call computes, and the running statistics that it updates.
+std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, StridesOf* strides_of,
+                                    OutputSet outputs, CheckedCall& call);
 
 // Running statistics that a call updates by PyTorch's formula. Null if there are none.
 struct Running {

@@ -88,7 +88,7 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   if (call.in[Input::mean] != nullptr) outputs.add(Output::running_mean);
   if (call.in[Input::variance] != nullptr) outputs.add(Output::running_variance);
   const CallRules rules = rules_of(call.problem.operation);
-  if (const auto rejection = check_call(rules, {}, outputs, call)) {
+  if (const auto rejection = check_call(rules, {}, &pytorch_strides, outputs, call)) {
     return reason_of(*rejection, call.arrays);
   }
   Running running;
@@ -129,7 +129,8 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
   call.problem.variance_kind = train ? VarianceKind::inverse_stddev : VarianceKind::variance;
   const CallRules rules = rules_of(call.problem.operation);
   const InputSet copied(Input::diff_dst);
-  if (const auto rejection = check_call(rules, copied, OutputSet(Output::diff_src), call)) {
+  const OutputSet outputs(Output::diff_src);
+  if (const auto rejection = check_call(rules, copied, &pytorch_strides, outputs, call)) {
     return reason_of(*rejection, call.arrays);
   }
   auto [diff_src, diff_gamma, diff_beta, diff_residual] =

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t page = 4096;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
 // More than the large results of a training step, so that each window contains a step's maximum.
-constexpr int window = 1024;  // calls of acquire_block
+constexpr int window = 1024;                          // calls of acquire_block
 constexpr std::size_t spare = std::size_t{32} << 20;  // bytes that may be kept unused in any case
 
 std::byte* map(const std::size_t bytes) noexcept {

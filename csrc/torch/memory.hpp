@@ -19,8 +19,8 @@ struct Block {
 Block acquire_block(std::size_t bytes);
 
 // Keeps a block for the next acquire_block, on any thread and during process exit, too. Returns the
-// oldest kept blocks to the system while used and kept bytes exceed the most used at once during the
-// last one to two thousand calls of acquire_block by more than an eighth and more than 32 MB.
+// oldest kept blocks to the system while used and kept bytes exceed the most used at once during
+// the last one to two thousand calls of acquire_block by more than an eighth and more than 32 MB.
 void release_block(Block block) noexcept;
 
 // Returns all kept blocks to the system, and those that are released before the next acquire_block.

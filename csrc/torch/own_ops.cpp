@@ -43,10 +43,10 @@ CheckedCall own_call(const Operation operation, const Operation with_relu, const
   return call;
 }
 
-void check_own(const Names& names, CheckedCall& call) {
+void check_own(const Names& names, const OutputSet outputs, CheckedCall& call) {
   CallRules rules = rules_of(call.problem.operation);
-  rules.statistics_like_src = rules.strided_tensors = false;
-  if (const auto found = check_call(rules, present(call.in), {}, call)) {
+  rules.statistics_like_src = false;
+  if (const auto found = check_call(rules, present(call.in), &empty_like_strides, outputs, call)) {
     const bool is_input = found->port.kind == AnyPort::input;
     reject(reason_of(*found, call.arrays) +
            (is_input ? " (" + std::string(names[found->port.index]) + ")" : ""));
@@ -79,7 +79,7 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   call.in[Input::gamma] = pointer_to(weight);
   call.in[Input::beta] = pointer_to(bias);
   call.in[Input::residual] = pointer_to(residual);
-  check_own(forward_names, call);
+  check_own(forward_names, OutputSet(Output::dst), call);
   Results<5> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
   new_mean = copy_of(call.arrays.in[Input::mean]);
@@ -109,7 +109,9 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
   call.in[Input::gamma] = pointer_to(weight);
   call.in[Input::beta] = pointer_to(bias);
   call.in[Input::dst] = pointer_to(dst);
-  check_own(backward_names, call);
+  OutputSet outputs(Output::diff_src);
+  if (dst) outputs.add(Output::diff_residual);
+  check_own(backward_names, outputs, call);
   Results<4> results = compute_backward(call, true);
   if (!dst) results[3] = empty_vector(0);
   log_call({false, description(relu, dst.has_value()), nullptr}, src, weight, bias);

@@ -1,8 +1,8 @@
 """onedsl's operators for PyTorch: batch norm in training with addition and ReLU, and its gradient.
 
 The kernels are C++ (csrc/torch/own_ops.cpp). The layers call the operators, and the backend of
-torch.compile puts them into graphs, where compilers keep them whole. They accept tensors in any
-dense order of the axes; results have the strides of ``torch.empty_like(src)``.
+torch.compile puts them into graphs, where compilers keep them whole. They accept tensors
+of any strides; results have the strides of ``torch.empty_like(src)``.
 """
 
 from __future__ import annotations
