@@ -99,7 +99,7 @@ def test_every_file_in_recipes_and_workflows_exists():
             r"\b(?:tests|examples)/\w+\.py|\.ci/run|\.conda/\w+\.yaml", text(name)
         )
     }
-    assert {"tests/test_matrix.py", "examples/quickstart.py", ".ci/run"} <= paths
+    assert {"tests/test_layers.py", "examples/quickstart.py", ".ci/run"} <= paths
     for path in paths:
         assert (helpers.ROOT / path).is_file(), path
 

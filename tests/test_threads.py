@@ -9,7 +9,7 @@ import threadpoolctl
 from helpers import EPSILON, formats, usable
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 
 
 @usable(backends=["onednn"])
@@ -50,7 +50,9 @@ def test_fewer_threads_than_openmp_was_asked_for(setting):
     arguments = [] if value else [name]
     environment = {"OMP_NUM_THREADS": "8"} | ({name: value} if value else {})
     child = helpers.run_script("fewer_threads.py", *arguments, environment=environment)
-    assert child.stdout == ("" if value else "out_of_memory\n" * 2)
+    fails = not value and _core.onednn_version() == (3, 2, 0)
+    assert child.stdout == ("out_of_memory
+" * 2 if fails else "")
 
 
 @pytest.fixture

@@ -22,15 +22,17 @@ int max_threads() noexcept {
 
 int fork_generation() noexcept { return generation; }
 
-ThreadLimit::ThreadLimit(const int num_threads) noexcept
-    : before_(omp_get_max_threads()), was_dynamic_(omp_get_dynamic()) {
-  omp_set_num_threads(num_threads);
-  omp_set_dynamic(0);
+const OpenMP openmp{&omp_get_max_threads, &omp_set_num_threads, &omp_get_dynamic, &omp_set_dynamic};
+
+ThreadLimit::ThreadLimit(const int num_threads, const OpenMP& library) noexcept
+    : library_(library), before_(library.get_max_threads()), was_dynamic_(library.get_dynamic()) {
+  library.set_num_threads(num_threads);
+  library.set_dynamic(0);
 }
 
 ThreadLimit::~ThreadLimit() {
-  omp_set_num_threads(before_);
-  omp_set_dynamic(was_dynamic_);
+  library_.set_num_threads(before_);
+  library_.set_dynamic(was_dynamic_);
 }
 
 }  // namespace onedsl

@@ -78,7 +78,7 @@ void transpose_in_blocks(const Copy& copy) {
     for (Index j = 0; j < copy.columns; j += n) {
       for (Index i = 0; i < copy.rows; i += n) {
         if (copy.to_next != 0) {
-          for (Index k = j; k < j + n; ++k) prefetch(to + i + k * copy.to_column + copy.to_next, 1);
+          for (Index k = j; k < j + n; ++k) prefetch(to, i + k * copy.to_column + copy.to_next, 1);
         }
         at(i, j);
       }
@@ -87,8 +87,7 @@ void transpose_in_blocks(const Copy& copy) {
     for (Index i = 0; i < copy.rows; i += n) {
       for (Index j = 0; j < copy.columns; j += n) {
         if (copy.to_next != 0) {
-          for (Index k = i; k < i + n; ++k)
-            prefetch(from + k * copy.from_row + j + copy.to_next, 1);
+          for (Index k = i; k < i + n; ++k) prefetch(from, k * copy.from_row + j + copy.to_next, 1);
         }
         at(i, j);
       }
@@ -120,7 +119,7 @@ void copy_rows(const Copy& copy) {
   for (Index i = 0; i < copy.rows; ++i) {
     const T* const row = from + i * copy.from_row;
     if (copy.to_next != 0) {
-      prefetch((copy.to_tensor ? to + i * copy.to_row : row) + copy.to_next, copy.columns);
+      prefetch(copy.to_tensor ? to + i * copy.to_row : row, copy.to_next, copy.columns);
     }
     const auto* const source = reinterpret_cast<const char*>(row);
     auto* const target = reinterpret_cast<char*>(to + i * copy.to_row);

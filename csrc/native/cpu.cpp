@@ -91,11 +91,20 @@ Cache detect_caches() {
   return found;
 }
 
+// Return whether the CPU has F16C, which __builtin_cpu_supports of clang 14 does not accept.
+bool has_f16c() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 }  // namespace
 
 Isa best_isa() {
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-      !__builtin_cpu_supports("f16c")) {
+  // That the system saves the registers of AVX, which F16C uses too, is part of "avx2".
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
     return Isa::baseline;
   }
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||

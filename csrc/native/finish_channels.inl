@@ -84,21 +84,19 @@ template <class TotalsOf, class Apply>
 inline void finish_channels(const Task& task, const Range& channels, const TotalsOf& totals_of,
                             const Apply& apply) {
   for_some_channels(channels, [&](const Range& some) {
-    double* const first = task.totals.first + some.begin;
-    double* const second = task.totals.second + some.begin;
     ChannelSums totals{};
     if (task.config.pass == Pass::apply) {
       for (Index i = 0; i < length(some); ++i) {
-        totals.first[i] = first[i];
-        totals.second[i] = second[i];
+        totals.first[i] = task.totals.first[some.begin + i];
+        totals.second[i] = task.totals.second[some.begin + i];
       }
     } else {
       totals = totals_of(some, add_partials(task, some));
     }
     if (task.config.pass != Pass::reduce) return apply(some, totals);
     for (Index i = 0; i < length(some); ++i) {
-      first[i] = totals.first[i];
-      second[i] = totals.second[i];
+      task.totals.first[some.begin + i] = totals.first[i];
+      task.totals.second[some.begin + i] = totals.second[i];
     }
   });
 }

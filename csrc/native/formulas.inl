@@ -60,7 +60,7 @@ inline Vec frozen_gradient(const Coefficients& k, const Vec d) { return k.scale 
 // Prefetches the tensors that a formula reads.
 template <class Formula_>
 inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
-  formula.inputs([=](const auto* const tensor) { prefetch(tensor + begin, count); });
+  formula.inputs([=](const auto* const tensor) { prefetch(tensor, begin, count); });
 }
 
 // Prefetches what the terms at `begin` read a distance later, if they ask for it. NOTES.md has the

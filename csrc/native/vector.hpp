@@ -37,13 +37,18 @@ constexpr std::int64_t prefetch_distance = prefetch_bytes / static_cast<std::int
 constexpr std::int64_t line_bytes = 64;
 
 // Into the second-level cache: the first has room for few pending requests, and the loads need it.
-// The elements may be anywhere: a prefetch never faults. Not __builtin_prefetch: to GCC, a function
-// that does nothing else has no effect, and it removes the call.
+// The elements may be outside of the tensor, where there is no pointer to them: a prefetch never
+// faults. Not __builtin_prefetch: to GCC, a function that does nothing else has no effect, and it
+// removes the call.
 template <class T>
-inline void prefetch(const T* const begin, const std::int64_t count) {
+inline void prefetch(const T* const tensor, const std::int64_t begin, const std::int64_t count) {
   constexpr auto line = line_bytes / static_cast<std::int64_t>(sizeof(T));
-  for (const T* at = begin; at < begin + count; at += line) {
-    asm volatile("prefetcht1 %0" : : "m"(*at));
+  const auto base = reinterpret_cast<std::uintptr_t>(tensor);
+  for (std::int64_t i = begin; i < begin + count; i += line) {
+    asm volatile(
+        "prefetcht1 %0"
+        :
+        : "m"(*reinterpret_cast<const char*>(base + static_cast<std::uintptr_t>(i) * sizeof(T))));
   }
 }
 

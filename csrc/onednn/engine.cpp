@@ -1,8 +1,24 @@
 #include "engine.hpp"
 
+#include <dlfcn.h>
 #include <oneapi/dnnl/dnnl_debug.h>
 
+#include <type_traits>
+
 namespace onedsl::onednn {
+namespace {
+
+// In libdnnl and the libraries that it needs.
+void* find_symbol(const char* const symbol) {
+  static void* const library = [] {
+    Dl_info found{};
+    dladdr(reinterpret_cast<void*>(&dnnl_version), &found);
+    return dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  }();
+  return dlsym(library, symbol);
+}
+
+}  // namespace
 
 std::tuple<int, int, int> version() {
   const dnnl_version_t* const v = dnnl_version();
@@ -16,6 +32,25 @@ std::string name() {
 }
 
 std::string cpu_runtime() { return dnnl_runtime2str(dnnl_version()->cpu_runtime); }
+
+bool is_of_intel() { return find_symbol("_intel_fast_memcpy") != nullptr; }
+
+const OpenMP& openmp_of_onednn() {
+  static const OpenMP found = [] {
+    OpenMP library = openmp;  // for builds without OpenMP
+    const auto find = [&](auto& function, const char* const symbol) {
+      if (void* const address = find_symbol(symbol)) {
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
+      }
+    };
+    find(library.get_max_threads, "omp_get_max_threads");
+    find(library.set_num_threads, "omp_set_num_threads");
+    find(library.get_dynamic, "omp_get_dynamic");
+    find(library.set_dynamic, "omp_set_dynamic");
+    return library;
+  }();
+  return found;
+}
 
 std::string cpu_isa() {
   const std::string text = dnnl_cpu_isa2str(dnnl_get_effective_cpu_isa());

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "../core/threads.hpp"
 #include "../core/types.hpp"
 
 // oneDNN as a library: its version, its CPU engine, its errors.
@@ -28,7 +29,11 @@ struct UnsupportedError : OneDNNError {
 std::tuple<int, int, int> version();
 std::string name();         // "oneDNN 3.2.0"
 std::string cpu_runtime();  // "OpenMP", "TBB", ...
-std::string cpu_isa();      // the newest instruction set that oneDNN may use: "avx512_core_bf16"
+bool is_of_intel();         // whether Intel's compiler built it
+// Another OpenMP library than that of the native kernels, if Intel's compiler built oneDNN. Without
+// its functions, its threads would not be limited in a forked child, where they would hang.
+const OpenMP& openmp_of_onednn();
+std::string cpu_isa();  // the newest instruction set that oneDNN may use: "avx512_core_bf16"
 // The instruction set that oneDNN's kernels of this type need if this CPU lacks it, or "".
 std::string missing_isa(DataType data);
 std::string build_hash();  // the commit that oneDNN was built from

@@ -2,6 +2,10 @@
 
 #include <pthread.h>
 
+#include <cstdlib>
+
+#include "engine.hpp"
+
 namespace onedsl::onednn {
 namespace {
 
@@ -16,9 +20,15 @@ thread_local int depth = 0;
 
 // The child cannot unlock what a thread of its parent has locked. It has one thread, which holds no
 // guard.
-[[maybe_unused]] const int registered =
-    pthread_atfork([] { pthread_rwlock_wrlock(&calls); }, [] { pthread_rwlock_unlock(&calls); },
-                   [] { calls = unlocked; });
+[[maybe_unused]] const int registered = [] {
+  // Intel's OpenMP registers its own handlers at its first use. A fork calls the latest ones first:
+  // these here must wait for calls before Intel's lock what the calls need.
+  openmp_of_onednn().get_max_threads();
+  // At process exit it ends its threads, also those of a daemon thread's call: let calls end first.
+  std::atexit([] { pthread_rwlock_wrlock(&calls); });
+  return pthread_atfork([] { pthread_rwlock_wrlock(&calls); },
+                        [] { pthread_rwlock_unlock(&calls); }, [] { calls = unlocked; });
+}();
 
 }  // namespace
 

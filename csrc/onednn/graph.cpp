@@ -184,7 +184,7 @@ CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const Tens
 CompiledGraph::~CompiledGraph() { guard_.emplace(); }
 
 CompiledGraph::Program CompiledGraph::compile(const int num_threads) const {
-  const ThreadLimit limit(num_threads);
+  const ThreadLimit limit(num_threads, openmp_of_onednn());
   Program program;
   program.num_threads = num_threads;
   program.generation = fork_generation();
@@ -245,7 +245,7 @@ int CompiledGraph::execute(const std::vector<const void*>& inputs,
     program_ = compile(available);
     num_threads_ = available;
   }
-  const ThreadLimit limit(available);
+  const ThreadLimit limit(available, openmp_of_onednn());
   const auto free = [](std::byte* const memory) { std::free(memory); };
   const std::unique_ptr<std::byte, decltype(free)> scratch(
       static_cast<std::byte*>(std::aligned_alloc(line, program_.scratch_bytes)), free);

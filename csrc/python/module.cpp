@@ -112,6 +112,7 @@ void run_triad(const py::object& out, const py::object& a, const py::object& b,
 void bind_capabilities(py::module_& module) {
   module.def("onednn_version", &onednn::version);
   module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
+  module.def("onednn_is_of_intel", &onednn::is_of_intel);
   module.def("onednn_build_hash", &onednn::build_hash);
   module.def("onednn_cpu_isa", &onednn::cpu_isa);
   module.def("onednn_missing_isa", &onednn::missing_isa, py::arg("data"), py::pos_only());

@@ -10,7 +10,7 @@ import sys
 from processes import address_space
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 
 op = onedsl.BatchNormTrainingBackward(1e-5)
 problem = testing.random_problem((8, 7, 7, 16))
@@ -33,12 +33,13 @@ if sys.argv[1:] == ["later"]:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     for levels in 1, 0:  # when there is memory again
         openmp.omp_set_max_active_levels(0)
-        resource.setrlimit(resource.RLIMIT_AS, (address_space(), limits[1]))
-        try:
-            graph(**problem._asdict())
-        except onedsl.OneDNNError as error:
-            print(error.status)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+        if _core.onednn_version() == (3, 2, 0):  # 3.13.1 compiles nothing after such an error
+            resource.setrlimit(resource.RLIMIT_AS, (address_space(), limits[1]))
+            try:
+                graph(**problem._asdict())
+            except onedsl.OneDNNError as error:
+                print(error.status)
+            resource.setrlimit(resource.RLIMIT_AS, limits)
         assert graph.num_threads == 8
         openmp.omp_set_max_active_levels(levels)
         check()
