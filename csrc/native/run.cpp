@@ -295,11 +295,7 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
                  Scratch::bytes_for<float>(schedule.threads * floats) +
                  Scratch::bytes_for<std::byte>(schedule.threads * staging_bytes));
   task.workspace.partials = memory.allocate<double>(sums);
-  for (float** const table : all_tables) {
-    *table = memory.allocate<float>(tables.entries);
-    // Vectors of all coefficients are loaded, also of those that are not set yet.
-    std::fill_n(*table, tables.entries, 0.0F);
-  }
+  for (float** const table : all_tables) *table = memory.allocate<float>(tables.entries);
   double* const all_doubles = memory.allocate<double>(schedule.threads * doubles);
   float* const all_floats = memory.allocate<float>(schedule.threads * floats);
   auto* const all_buffers = memory.allocate<std::byte>(schedule.threads * staging_bytes);
