@@ -108,7 +108,7 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
                    std::max(order->geometry.channels, std::int64_t{1}) * rules.least_values) {
     return Rejection{Reason::few_values, Input::src};
   }
-  const bool src_is_dense = order ? is_dense_in(src, *order) : dense_geometry(src, {}).has_value();
+  const bool src_is_dense = order && is_dense_in(src, *order);
   const bool may_be_strided = rules.strided_tensors && order;
   std::shared_ptr<Layouts> layouts;
   // Returns whether a tensor that is not like src, or a src that is not dense, can be used as it
@@ -139,7 +139,6 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
     return memory && v.holds(*memory) ? Maybe() : Reason::memory;
   });
   if (!has_memory) return found;
-  if (!order && src_is_dense) to_copy = Rejection{Reason::axis_order, Input::src};
   if (arrays.outputs_given) {
     if (!arrays.outputs_match) return Rejection{Reason::outputs};
     PerPort<Output, Memory> written;
@@ -186,7 +185,12 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
     });
     if (!are_valid) return found;
   }
-  if (to_copy || !order) return to_copy;
+  if (to_copy) return to_copy;
+  if (!arrays.outputs_given && !src_is_dense) {
+    const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
+    const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
+    outputs.for_each([&](const Output port) { keep_layout(port, result); });
+  }
   problem.geometry = order->geometry;
   problem.layouts = std::move(layouts);
   problem.data = src.type;

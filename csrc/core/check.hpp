@@ -34,7 +34,6 @@ enum class Reason : std::uint8_t {
   few_values,   // per channel
   memory,       // less than the shape and the strides describe
   layout,       // unaligned, or strides that are not supported
-  axis_order,   // the channel axes of src are not adjacent in memory in their order
   outputs,      // the caller's outputs are not one for each that is computed
   not_aligned,  // an output
   read_only,    // an output
@@ -45,29 +44,11 @@ enum class Reason : std::uint8_t {
 };
 
 constexpr const char* name_of(const Reason reason) noexcept {
-  constexpr std::array names = {"option",
-                                "epsilon",
-                                "not_an_array",
-                                "absent",
-                                "alone",
-                                "rank",
-                                "type",
-                                "statistics_type",
-                                "statistics_shape",
-                                "like_type",
-                                "like_shape",
-                                "ignored",
-                                "few_values",
-                                "memory",
-                                "layout",
-                                "axis_order",
-                                "outputs",
-                                "not_aligned",
-                                "read_only",
-                                "overlap",
-                                "sums_channels",
-                                "sums_count",
-                                "graph"};
+  constexpr std::array names = {
+      "option",     "epsilon",         "not_an_array",     "absent",    "alone",       "rank",
+      "type",       "statistics_type", "statistics_shape", "like_type", "like_shape",  "ignored",
+      "few_values", "memory",          "layout",           "outputs",   "not_aligned", "read_only",
+      "overlap",    "sums_channels",   "sums_count",       "graph"};
   return names[static_cast<std::size_t>(reason)];
 }
 
@@ -132,8 +113,8 @@ struct Arrays {
 };
 
 // Checks a call with inputs of `expected` that computes `outputs`. Completes `problem`, whose
-// configuration is the caller's, or returns why the call is rejected. Rejections that a copy of an
-// input repairs (`layout` and `axis_order`) come last.
+// configuration is the caller's, or returns why the call is rejected. A rejection that a copy of an
+// input repairs (`layout`) comes last.
 std::optional<Rejection> check(const CallRules& rules, InputSet expected, OutputSet outputs,
                                const Arrays& arrays, Problem& problem);
 

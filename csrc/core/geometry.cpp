@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 namespace onedsl {
 namespace {
@@ -57,13 +58,29 @@ std::optional<MemoryOrder> memory_order(const View& src, const ChannelAxes chann
   // From the slowest axis to the fastest: outer, channels, inner.
   std::int64_t inner = 1;
   std::ptrdiff_t last_channel = channels > 1 ? -1 : 0;  // a single statistic's elements are inner
+  bool are_in_order = true;
   for (const std::ptrdiff_t axis : order) {
     if (is_channel(axis)) {
-      if (inner > 1 || axis < last_channel) return std::nullopt;
+      are_in_order = are_in_order && inner == 1 && axis > last_channel;
       last_channel = axis;
     } else if (last_channel >= 0) {
       inner *= src.shape[axis];
     }
+  }
+  if (!are_in_order) {
+    // The fastest axis stays in the fastest group, so that its elements stay neighbors.
+    const MemoryOrder sorted = order;
+    const bool channels_last = is_channel(sorted.end()[-1]);
+    std::uint8_t* end = order.axes.data();
+    const auto add_summed = [&] {
+      end = std::copy_if(sorted.begin(), sorted.end(), end, std::not_fn(is_channel));
+    };
+    if (channels_last) add_summed();
+    for (std::ptrdiff_t axis = 0; axis < src.rank; ++axis) {
+      if (is_channel(axis) && src.shape[axis] > 1) *end++ = static_cast<std::uint8_t>(axis);
+    }
+    if (!channels_last) add_summed();
+    inner = channels_last ? 1 : per_channel;
   }
   order.geometry = {per_channel / inner, channels, inner};
   return order;

@@ -39,7 +39,8 @@ std::vector<std::ptrdiff_t> c_strides(std::ptrdiff_t rank, const std::ptrdiff_t*
                                       std::ptrdiff_t item_stride = 1);
 
 // The axes of a tensor in the order in which a dense copy has them (np.copy(tensor, order="K")):
-// by the magnitudes of their strides.
+// by the magnitudes of their strides. Channel axes that are not adjacent there, or not in their
+// order in the shape, are adjacent here and in that order: the tensor is not dense in this order.
 struct MemoryOrder {
   Geometry geometry;  // of the dense copy
   // Slowest first, without those of size 1. None if the tensor has no elements.
@@ -52,8 +53,7 @@ struct MemoryOrder {
 
 // Return the memory order of src, which decides the summation order.
 //
-// Return nullopt if it has more than max_rank axes or max_tensor_bytes, or if the channel axes are
-// not adjacent in memory in their order in the shape.
+// Return nullopt if it has more than max_rank axes or max_tensor_bytes.
 std::optional<MemoryOrder> memory_order(const View& src, ChannelAxes channel_axes) noexcept;
 
 // Return whether the elements of a tensor of src's shape are neighbors in this order.
@@ -69,8 +69,8 @@ std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order);
 // for every slice or permutation of the axes of a dense tensor.
 bool has_separate_elements(const View& tensor) noexcept;
 
-// Return the Geometry of a tensor that is dense in any order of its axes (no gaps, overlap or
-// negative strides), nullopt for others and where memory_order() has none.
+// Return the Geometry of a tensor that is dense in its memory order (no gaps, overlap or negative
+// strides), nullopt for others.
 std::optional<Geometry> dense_geometry(const View& tensor, ChannelAxes channel_axes) noexcept;
 
 }  // namespace onedsl

@@ -218,10 +218,6 @@ class Operator(Generic[Result]):
                 case "layout" if port is not None:
                     copy = validation.dense_copy(ports[port], inputs[port], ports[0], inputs[0])
                     inputs = (*inputs[:port], copy, *inputs[port + 1 :])
-                case "axis_order":
-                    results = self._run_reordered(run, inputs, out, first)
-                    out = given and ()  # that the core has not written
-                    break
                 case _:
                     axis = self._channel_axis
                     call = validation.RejectedCall(schema, axis, inputs, out or (), totals)
@@ -230,10 +226,6 @@ class Operator(Generic[Result]):
             return results
         _core.mark_written(given)  # the core wrote to NumPy views of its arrays
         return given if type(given) is schema.result else schema.result._make(given)
-
-    def _run_reordered(self, run: Run, inputs: Arrays, out: Any, first: object) -> Any:
-        """Run a call on copies in another order of the axes."""
-        raise NotImplementedError  # operators with one channel axis have no such order
 
 
 class ChannelOperator(Operator[Result]):

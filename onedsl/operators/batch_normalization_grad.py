@@ -2,16 +2,12 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from collections.abc import Sequence
 from typing import Any, Generic, Literal
 
-import numpy as np
-
-from .. import _core
 from .._compat import NamedTuple
-from ..tensors.arrays import AnyArray, SrcArray, aligned_like, as_numpy
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend
-from .base import Arrays, Operator, Run
+from .base import Operator
 from .batch_norm_training_backward import Out
 from .schema import OpSchema
 
@@ -42,22 +38,6 @@ SCHEMA = OpSchema.of(
     types={"f32": ("f32",), "f16": ("f16",)},
     ranks=(1, 8),
 )
-
-
-def _reordered_axes(
-    shape: Sequence[int], strides: Sequence[int], stats_shape: Sequence[int]
-) -> tuple[int, ...]:
-    """Return an order of the axes in which the core can use a dense tensor, slowest first.
-
-    In it, the axes of the statistics are adjacent and in the order of the shape.
-    """
-    in_memory = sorted(range(len(shape)), key=lambda axis: -strides[axis])
-    in_memory = [axis for axis in in_memory if shape[axis] != 1]
-    own = [axis for axis in range(len(shape)) if axis in in_memory and stats_shape[axis] != 1]
-    summed = [axis for axis in in_memory if axis not in own]
-    # The fastest axis stays the fastest, so that contiguous elements are copied together.
-    order = [*own, *summed] if in_memory[-1] in summed else [*summed, *own]
-    return (*(axis for axis in range(len(shape)) if axis not in order), *order)
 
 
 class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
@@ -99,10 +79,9 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     oneDNN's Graph API has no op for frozen statistics, so ``backend="onednn"`` raises
     UnsupportedError.
 
-    Arrays and errors are as in `BatchNormTrainingBackward`. If the axes where mean's size is not 1
-    are not adjacent in memory, or have another order there than in the shape, input and
-    input_gradient are copied to a reordered layout, and output_gradient back from it. Such a call
-    takes two to six times as long, and memory for three more tensors.
+    Arrays and errors are as in `BatchNormTrainingBackward`. A call takes three to four times as
+    long if the axes where mean's size is not 1 are not adjacent in memory, or have another order
+    there than in the shape.
 
     References
     ----------
@@ -122,29 +101,6 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
 
     def __init__(self, epsilon: float) -> None:
         super().__init__(SCHEMA, "frozen", epsilon=epsilon)
-
-    def _run_reordered(self, run: Run, inputs: Arrays, out: Any, first: object) -> Any:
-        """Run a call on copies in an order of the axes that the core can use."""
-        arrays = [as_numpy(p.name, value) for p, value in zip(SCHEMA.inputs, inputs, strict=True)]
-        input, _, mean, *_ = arrays
-        axes = _reordered_axes(input.shape, input.strides, mean.shape)
-        copies = tuple(np.array(array.transpose(axes), order="C") for array in arrays)
-        results = run(copies, None, None)
-        likes = (input, np.empty(mean.shape, mean.dtype), np.empty(mean.shape, mean.dtype))
-        members: list[Any] = []
-        for position, (port, result) in enumerate(zip(SCHEMA.outputs, results, strict=True)):
-            member = None
-            if result is not None and out is not None:
-                member = as_numpy(f"out.{port.name}", out[position], is_output=True)
-            elif result is not None:
-                member = aligned_like(likes[position])
-            if member is not None:
-                member.transpose(axes)[...] = result
-            members.append(member)
-        if out is not None:
-            return out
-        exported = (a if a is None else _core.export_array(a, first) for a in members)
-        return BatchNormalizationGradients._make(exported)
 
     def __call__(
         self,

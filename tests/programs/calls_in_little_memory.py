@@ -1,4 +1,4 @@
-"""Makes calls without memory for the kernels' scratch, and for reordered copies."""
+"""Makes calls without memory for the kernels' scratch, also of tensors in another memory order."""
 
 import resource
 
