@@ -382,7 +382,7 @@ def test_explain_onednn():
     child = run_command("explain", "4x8x16", "--backend", "onednn", "--seconds", "0.01")
     found = lines_of(child.stdout)
     assert found["geometry"].startswith("32 x 16 x 1")
-    assert found["runs"].startswith("<onedsl.graph.CompiledGraph: partition of op 0: ")
+    assert found["runs"].startswith("<onedsl.graph.CompiledGraph: partition of op 0:")
     assert "changed by onedsl: reshaped to " in child.stdout
     assert "partition of op 0: BatchNormTrainingBackward, supported" in child.stdout
     assert "onednn_verbose" not in child.stdout
