@@ -261,11 +261,8 @@ def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
 def _fuse_gradient(call: Node, found: _Found) -> bool:
     """Change a gradient, and let it compute the gradient of the ReLU, too, if others need it."""
     masked, dst, names = found["masked"], found["dst"], ("diff_dst", "bias")
-    needs_dst = (
-        "residual" in found
-        or len(masked.users) > 1
-        or any(map(_is_overwritten, (found["weight"], found["bias"])))
-    )
+    # The mask needs the values of the forward pass. Any gradient needs those of src and weight.
+    needs_dst = "residual" in found or len(masked.users) > 1 or _is_overwritten(found["bias"])
     changes = {name: found[name] for name in names} | {"relu": True, "clip": found.get("clip")}
     changes["dst"] = dst if needs_dst else None
     if _users_but(call, range(3)) or not _change(call, changes):
