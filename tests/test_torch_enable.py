@@ -53,6 +53,9 @@ def test_switching():
     with outer:
         assert not onedsl_torch.enabled(), "an object is one use"
     with onedsl_torch.enable():
+        with outer:
+            pass
+        assert onedsl_torch.enabled(), "an object ends its use once"
         onedsl_torch.disable()
         assert not onedsl_torch.enabled()
         inner = onedsl_torch.enable()
@@ -162,12 +165,15 @@ what = sys.argv[1]
 onedsl.torch.enable()
 if what != "compiled":
     import torch._inductor.compile_fx
+if what == "disabled":
+    onedsl.torch.disable()
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", RuntimeWarning)
     if what in ("fake", "meta"):
         with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
             step()
-    uses = {"compiled": [torch.compile], "without batch norm": [lambda model: model[0]]}
+    without = [lambda model: model[0]]
+    uses = {"compiled": [torch.compile], "without batch norm": without, "disabled": without}
     for _ in range(2):
         step(*uses.get(what, []))
 print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
@@ -179,6 +185,7 @@ print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
     [
         ("eager", 0),
         ("without batch norm", 1),
+        ("disabled", 0),
         ("fake", 0),
         ("meta", 0),
         pytest.param("compiled", 1, marks=pytest.mark.slow),

@@ -9,18 +9,16 @@ namespace onedsl {
 namespace {
 
 // No atomic: written only in a newly forked child, while it has one thread.
-int generation = 0;
+bool is_forked = false;
 
-[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { generation += 1; });
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 
 }  // namespace
 
 int max_threads() noexcept {
-  if (generation > 0 || omp_get_active_level() >= omp_get_max_active_levels()) return 1;
+  if (is_forked || omp_get_active_level() >= omp_get_max_active_levels()) return 1;
   return std::max(1, std::min(omp_get_max_threads(), omp_get_thread_limit()));
 }
-
-int fork_generation() noexcept { return generation; }
 
 const OpenMP openmp{&omp_get_max_threads, &omp_set_num_threads, &omp_get_dynamic, &omp_set_dynamic};
 

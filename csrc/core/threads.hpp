@@ -7,10 +7,6 @@ namespace onedsl {
 // fork, and libgomp would wait for them forever.
 int max_threads() noexcept;
 
-// Return the number of forks between the first process and this one. A graph that was compiled in
-// another generation must not be run: it may use more than one thread.
-int fork_generation() noexcept;
-
 // Functions of an OpenMP library.
 struct OpenMP {
   int (*get_max_threads)();

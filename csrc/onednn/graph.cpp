@@ -186,8 +186,6 @@ CompiledGraph::~CompiledGraph() { guard_.emplace(); }
 CompiledGraph::Program CompiledGraph::compile(const int num_threads) const {
   const ThreadLimit limit(num_threads, openmp_of_onednn());
   Program program;
-  program.num_threads = num_threads;
-  program.generation = fork_generation();
   translate("compiling the graph of " + name_, [&] {
     program.stream = dnnl::stream(cpu_engine());
     std::size_t covered = 0;
@@ -241,7 +239,7 @@ int CompiledGraph::execute(const std::vector<const void*>& inputs,
   const std::lock_guard<std::mutex> lock(mutex_);
   const ThreadLimit most(most_threads_);
   const int available = max_threads();
-  if (program_.generation != fork_generation() || program_.num_threads != available) {
+  if (num_threads_ != available) {
     program_ = compile(available);
     num_threads_ = available;
   }

@@ -103,8 +103,6 @@ class CompiledGraph {
 
   // What oneDNN compiled, as a whole: if compiling it again fails, the former one remains.
   struct Program {
-    int num_threads = 0;
-    int generation = 0;  // of forks
     dnnl::stream stream;
     std::vector<Step> steps;            // in execution order
     std::map<std::size_t, Slot> slots;  // by id of the logical tensor

@@ -310,7 +310,8 @@ What oneDNN is known to do wrong, the versions that were seen to do it, what `Gr
 call of its result does about it, and whether `Graph.repaired` avoids it. All other graphs of the
 kinds of ops that the operators use are right, within the tolerance of
 ``onedsl.testing.assert_close(..., backend="onednn")``, or are refused with oneDNN's message.
-After a graph could not be compiled for lack of memory, oneDNN 3.13.1 compiles no further one.
+oneDNN 3.2.0 may crash while it compiles a graph without the memory for it; 3.13.1 then compiles no
+further one.
 
 | what | seen in oneDNN | as written | repaired |
 |---|---|---|---|

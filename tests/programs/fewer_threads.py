@@ -1,12 +1,13 @@
 """Run both backends where OpenMP gives fewer threads than OMP_NUM_THREADS, by an argument at once,
 or after a graph was compiled: then OpenMP's nesting is limited to no parallel region for a while.
-The graph is compiled again, at first without the memory for it.
+The graphs are compiled again, a large one at first without the memory for it.
 """
 
 import ctypes
 import resource
 import sys
 
+import numpy as np
 from processes import address_space
 
 import onedsl
@@ -30,18 +31,26 @@ if sys.argv[1:] == ["later"]:
     with open("/proc/self/maps", encoding="utf-8") as maps:
         path = next(line.split()[-1] for line in maps if "libgomp" in line)
     openmp = ctypes.CDLL(path)
+    # oneDNN may crash if it lacks memory for a small object. For a large one, it returns an error.
+    src, vector = np.ones((1, 1 << 24), np.float32), np.ones(1 << 24, np.float32)
+    large = op.graph(onedsl.TensorSpec(src.shape), gamma=False).repaired().compile()
+    arguments = {"src": src, "diff_dst": src, "mean": vector, "variance": vector}
+    out = large(**arguments)
+    expected_diff = op(**arguments).diff_src
     limits = resource.getrlimit(resource.RLIMIT_AS)
     for levels in 1, 0:  # when there is memory again
         openmp.omp_set_max_active_levels(0)
         if _core.onednn_version() == (3, 2, 0):  # 3.13.1 compiles nothing after such an error
-            resource.setrlimit(resource.RLIMIT_AS, (address_space(), limits[1]))
+            resource.setrlimit(resource.RLIMIT_AS, (address_space() + (32 << 20), limits[1]))
             try:
-                graph(**problem._asdict())
+                large(**arguments, out=out)
             except onedsl.OneDNNError as error:
                 print(error.status)
             resource.setrlimit(resource.RLIMIT_AS, limits)
-        assert graph.num_threads == 8
+        assert large.num_threads == 8
         openmp.omp_set_max_active_levels(levels)
+        out["diff_src"].fill(np.nan)
+        assert np.array_equal(large(**arguments, out=out)["diff_src"], expected_diff)
         check()
     for levels, threads in ((0, 1), (1, 8)):
         openmp.omp_set_max_active_levels(levels)
