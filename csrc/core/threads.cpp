@@ -11,7 +11,8 @@ namespace {
 // No atomic: written only in a newly forked child, while it has one thread.
 bool is_forked = false;
 
-[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+[[maybe_unused]] const int fork_handler =
+    pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
 
 }  // namespace
 
