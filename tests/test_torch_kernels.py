@@ -567,12 +567,14 @@ def test_logged_and_other_calls_have_equal_bits():
         assert_same(logged, call())
 
 
-def test_a_fallback_is_logged_with_its_shape(caplog):
+def test_each_call_is_logged_once_and_a_fallback_with_its_shape(caplog):
     src = torch.randn(4, 5, 6, 3, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "onedsl"), onedsl.verbose(), onedsl_torch.enable():
+        forward(SRC, FOUR)
         aten.native_batch_norm(src, None, None, None, None, True, MOMENTUM, EPS)
-    (line,) = caplog.messages
-    assert FALLBACK.match(line).group(1) == "4x5x6x3"
+    run, fallback = caplog.messages
+    assert run.startswith("BatchNormForwardTraining f32")
+    assert FALLBACK.match(fallback).group(1) == "4x5x6x3"
 
 
 def test_an_interrupt_in_a_log_handler_is_raised_after_the_call():
