@@ -86,8 +86,8 @@ class PortSet {
   // Return whether all of them returned true.
   template <class Predicate>
   constexpr bool all_of(const Predicate& predicate) const {
-    for (std::size_t i = 0; i < num_ports(Port{}); ++i) {
-      if (has(static_cast<Port>(i)) && !predicate(static_cast<Port>(i))) return false;
+    for (std::uint32_t left = bits_; left != 0; left &= left - 1) {
+      if (!predicate(static_cast<Port>(__builtin_ctz(left)))) return false;
     }
     return true;
   }

@@ -23,7 +23,8 @@ std::size_t View::bytes() const noexcept {
 }
 
 bool View::is_aligned() const noexcept {
-  return reinterpret_cast<std::uintptr_t>(data) % size_of(type) == 0 || size() == 0;
+  // Sizes are powers of 2, which a division does not know.
+  return (reinterpret_cast<std::uintptr_t>(data) & (size_of(type) - 1)) == 0 || size() == 0;
 }
 
 bool View::is_vector(const std::ptrdiff_t length) const noexcept {
