@@ -159,7 +159,9 @@ class BatchNormTraining(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         """Compute the outputs of the operator."""
-        output: tuple[Tensor, ...] = batch_norm_training(*inputs)
+        # This function is the gradient of the operator, which needs none of its own.
+        with torch._C._AutoDispatchBelowAutograd():
+            output: tuple[Tensor, ...] = batch_norm_training(*inputs)
         for running, new in zip(inputs[4:6], output[3:], strict=True):
             if running is not None:
                 running.copy_(new)
