@@ -24,6 +24,8 @@ os.register_at_fork(
     before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
 )
 _registering: list[enable] = []  # the call that registers the kernels
+# Kept, because inductor of PyTorch 2.11 looks up all ops that ever were.
+_libraries: list[torch.library.Library] = []
 
 _aten = torch.ops.aten
 _RUNNING = "src weight bias mean variance"
@@ -44,6 +46,7 @@ def _differences() -> dict[str, str]:
     are compared on a new thread, where none of PyTorch's modes and default devices is in effect.
     """
     library = torch.library.Library("onedsl_pytorch", "DEF")
+    _libraries.append(library)
     for op in _OPS:
         library.define(str(op._schema).partition("::")[2])
     _override(_core.register_pytorchs_kernels, library.ns)

@@ -73,7 +73,9 @@ class _ReLULayer(Layer):
         inputs = (src, mean, variance, weight, bias, residual)
         if (
             self.training
-            and not torch.compiler.is_exporting()  # programs without onedsl load what is exported
+            # Programs without onedsl load what is exported. In PyTorch 2.11, is_exporting() is also
+            # true in what torch.compile traces.
+            and not torch.compiler._is_exporting_flag
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
             and not why_unsupported("relu_forward_training", *inputs, eps=eps)
