@@ -268,8 +268,8 @@ def test_figures_fit_a_narrow_terminal():
         assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_ncx_over_nxc_is_in_the_row_of_ncx():
-    rows = [row((4, 5, 6), {"onedsl": s}, data_format=f) for f, s in (("NXC", 2), ("NCX", 7))]
+def test_nxc_over_ncx_is_in_the_row_of_ncx():
+    rows = [row((4, 5, 6), {"onedsl": s}, data_format=f) for f, s in (("NXC", 7), ("NCX", 2))]
     nxc, ncx = (
         line for line in printed(next(rows_tables(rows)), 100).splitlines() if "4x5" in line
     )

@@ -106,7 +106,7 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Build a table for each operation, with a gap between networks."""
     titles = (
         "layer\n(N, X, C)", "type,\nformat", "onedsl\nµs", "oneDNN\nµs", "PyTorch\nµs",
-        "speedup\nvs.\noneDNN", "speedup\nvs.\nPyTorch", "NCX\n/NXC", "floor\n/time",
+        "speedup\nvs.\noneDNN", "speedup\nvs.\nPyTorch", "NXC\n/NCX", "floor\n/time",
     )  # fmt: skip
     in_nxc = {
         (row.operation, row.shape, row.dtype): row.time("onedsl")
@@ -122,7 +122,7 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
             f"{row.dtype:<4} {row.data_format}{' *' if row.noisy else ''}",
             *(microseconds(row.time(name)) for name in ("onedsl", *OTHERS)),
             *(ratio(speedup(row, other)) for other in OTHERS),
-            ratio(row.time("onedsl") / nxc),
+            ratio(nxc / row.time("onedsl")),
             f"{row.floor_share('onedsl'):.0%}" if row.tensor_bytes >= MIN_BYTES else "",
         ]
 
@@ -133,7 +133,7 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
             [list(map(line, network)) for _, network in networks],
             f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
             "Single calls in random order, on tensors out of cache. Times are of the faster of two "
-            "calls: one allocates its results, one writes to given memory. NCX/NXC: onedsl's times "
+            "calls: one allocates its results, one writes to given memory. NXC/NCX: onedsl's times "
             "in the two formats. floor: the minimum time of the algorithm at the memory bandwidth "
             "of a triad on tensors of this size."
             + (" *: noisy." if any(row.noisy for row in rows) else ""),
