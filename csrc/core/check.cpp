@@ -185,7 +185,7 @@ std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
     });
     if (!are_valid) return found;
   }
-  if (to_copy) return to_copy;
+  if (to_copy || !order) return to_copy;
   if (!arrays.outputs_given && !src_is_dense) {
     const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
     const View result{src.type, nullptr, src.rank, src.shape, strides.data()};

@@ -108,8 +108,11 @@ struct Arrays {
   bool outputs_given = false;
   bool outputs_match = true;  // they are one array for each that is computed
 
+  // Of calls that have them; without, std::bad_optional_access.
+  // NOLINTBEGIN(bugprone-unchecked-optional-access)
   const View& src() const { return in[Input::src].value(); }
   const View& mean() const { return in[Input::mean].value(); }
+  // NOLINTEND(bugprone-unchecked-optional-access)
 };
 
 // Checks a call with inputs of `expected` that computes `outputs`. Completes `problem`, whose
