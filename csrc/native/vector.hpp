@@ -45,10 +45,9 @@ inline void prefetch(const T* const tensor, const std::int64_t begin, const std:
   constexpr auto line = line_bytes / static_cast<std::int64_t>(sizeof(T));
   const auto base = reinterpret_cast<std::uintptr_t>(tensor);
   for (std::int64_t i = begin; i < begin + count; i += line) {
-    asm volatile(
-        "prefetcht1 %0"
-        :
-        : "m"(*reinterpret_cast<const char*>(base + static_cast<std::uintptr_t>(i) * sizeof(T))));
+    const auto address = base + static_cast<std::uintptr_t>(i) * sizeof(T);
+    // NOLINTNEXTLINE(performance-no-int-to-ptr)
+    asm volatile("prefetcht1 %0" : : "m"(*reinterpret_cast<const char*>(address)));
   }
 }
 
