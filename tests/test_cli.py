@@ -166,6 +166,16 @@ def test_noise_is_reported(command, graph_file, monkeypatch, capsys):
     assert "OMP_WAIT_POLICY=passive" in shown
 
 
+def test_types_that_onednn_refuses_have_its_message_and_status_3(tmp_path):
+    file = tmp_path / "graph.json"
+    spec = onedsl.TensorSpec((2, 5, 5, 6))
+    document = json.loads(onedsl.BatchNormTrainingBackward(1e-5).graph(spec).to_json())
+    document["graph"][0]["inputs"][1]["dtype"] = "bf16"
+    file.write_text(json.dumps(document))
+    child = run_command("run", str(file), status=3)
+    assert "could not add op to the graph" in child.stdout
+
+
 def test_unsupported_by_onednn_has_status_3(tmp_path):
     """Without usage text, also with --repair."""
     file = tmp_path / "graph.json"
