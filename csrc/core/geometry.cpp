@@ -24,17 +24,6 @@ std::uint8_t* sort_axes(const View& tensor, std::uint8_t* const axes,
 
 }  // namespace
 
-std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank, const std::ptrdiff_t* const shape,
-                                      std::ptrdiff_t item_stride) {
-  std::vector<std::ptrdiff_t> strides(static_cast<std::size_t>(rank));
-  for (std::ptrdiff_t axis = rank; axis-- > 0;) {
-    strides[static_cast<std::size_t>(axis)] = item_stride;
-    const std::ptrdiff_t size = std::max<std::ptrdiff_t>(shape[axis], 1);
-    if (__builtin_mul_overflow(item_stride, size, &item_stride)) break;
-  }
-  return strides;
-}
-
 std::optional<MemoryOrder> memory_order(const View& src, const ChannelAxes channel_axes) noexcept {
   if (src.rank > max_rank) return std::nullopt;
   const auto is_channel = [&](const std::ptrdiff_t axis) {
@@ -97,14 +86,9 @@ bool is_dense_in(const View& tensor, const MemoryOrder& order) noexcept {
 
 std::vector<std::ptrdiff_t> dense_strides(const View& tensor) {
   std::array<std::uint8_t, max_rank> axes;
-  const std::uint8_t* axis = sort_axes(tensor, axes.data(), true);
-  std::vector<std::ptrdiff_t> strides(static_cast<std::size_t>(tensor.rank));
-  std::ptrdiff_t stride = 1;
-  while (axis-- != axes.data()) {
-    strides[*axis] = stride;
-    stride *= tensor.shape[*axis];
-  }
-  return strides;
+  const std::uint8_t* const end = sort_axes(tensor, axes.data(), true);
+  return strides_in_order(tensor.rank, tensor.shape,
+                          [&](const std::ptrdiff_t i) { return end[-1 - i]; });
 }
 
 std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order) {

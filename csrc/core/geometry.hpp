@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -33,10 +34,28 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 // The axes that are merged into the channels, one bit each.
 using ChannelAxes = std::uint64_t;
 
-// Return the strides of an array in C order, in the unit of item_stride. Strides that overflow are
-// 0; memory_order rejects such arrays, unless they are empty.
-std::vector<std::ptrdiff_t> c_strides(std::ptrdiff_t rank, const std::ptrdiff_t* shape,
-                                      std::ptrdiff_t item_stride = 1);
+// Return the strides in elements of a dense tensor whose i-th fastest axis is axis_of(i). Strides
+// that overflow are 0; memory_order rejects such tensors, unless they are empty.
+template <typename AxisOf>
+std::vector<std::ptrdiff_t> strides_in_order(const std::ptrdiff_t rank,
+                                             const std::ptrdiff_t* const shape,
+                                             const AxisOf& axis_of) {
+  std::vector<std::ptrdiff_t> strides(static_cast<std::size_t>(rank));
+  std::ptrdiff_t stride = 1;
+  for (std::ptrdiff_t i = 0; i < rank; ++i) {
+    const auto axis = static_cast<std::size_t>(axis_of(i));
+    strides[axis] = stride;
+    const std::ptrdiff_t size = std::max<std::ptrdiff_t>(shape[axis], 1);
+    if (__builtin_mul_overflow(stride, size, &stride)) break;
+  }
+  return strides;
+}
+
+// Return the strides in elements of an array in C order.
+inline std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank,
+                                             const std::ptrdiff_t* const shape) {
+  return strides_in_order(rank, shape, [&](const std::ptrdiff_t i) { return rank - 1 - i; });
+}
 
 // The axes of a tensor in the order in which a dense copy has them (np.copy(tensor, order="K")):
 // by the magnitudes of their strides. Channel axes that are not adjacent there, or not in their

@@ -121,31 +121,25 @@ bool is_dense(const View& v) { return v.is_c_contiguous() || is_channels_last(v)
 }  // namespace
 
 std::vector<std::ptrdiff_t> pytorch_strides(const View& src, const View* const diff_dst) {
-  std::vector<std::ptrdiff_t> strides = c_strides(src.rank, src.shape);
   const bool suggested = suggests_channels_last(src);
   const bool are_dense =
       is_dense(src) && (diff_dst == nullptr ||
                         (is_dense(*diff_dst) && suggests_channels_last(*diff_dst) == suggested));
-  if (are_dense ? src.is_c_contiguous() : !suggested) return strides;
-  std::ptrdiff_t next = 1;
-  for (std::ptrdiff_t i = 0; i < src.rank; ++i) {
-    const std::ptrdiff_t axis = channels_last_axis(src.rank, i);
-    strides[static_cast<std::size_t>(axis)] = next;
-    next *= src.shape[axis];
-  }
-  return strides;
+  if (are_dense ? src.is_c_contiguous() : !suggested) return c_strides(src.rank, src.shape);
+  return strides_in_order(src.rank, src.shape, [&](const std::ptrdiff_t i) {
+    return channels_last_axis(src.rank, i);
+  });
 }
 
 std::vector<std::ptrdiff_t> empty_like_strides(const View& src, const View*) {
-  std::vector<std::ptrdiff_t> strides(src.strides, src.strides + src.rank);
-  if (dense_geometry(src, {})) return strides;
+  if (dense_geometry(src, {})) return {src.strides, src.strides + src.rank};
   // Fastest first. An axis moves before slower ones, past those that stride 0 makes ambiguous.
-  std::vector<std::size_t> axes;
-  for (std::size_t axis = strides.size(); axis-- > 0;) {
+  std::vector<std::ptrdiff_t> axes;
+  for (std::ptrdiff_t axis = src.rank; axis-- > 0;) {
     axes.push_back(axis);
     for (std::size_t to = axes.size() - 1, i = to; i-- > 0;) {
-      const std::ptrdiff_t before = strides[axes[i]];
-      const std::ptrdiff_t own = strides[axes[to]];
+      const std::ptrdiff_t before = src.strides[axes[i]];
+      const std::ptrdiff_t own = src.strides[axes[to]];
       if (before == 0 || own == 0) continue;
       if (before < own) break;
       if (before == own && src.shape[axes[i]] <= src.shape[axes[to]]) continue;
@@ -153,12 +147,9 @@ std::vector<std::ptrdiff_t> empty_like_strides(const View& src, const View*) {
       to = i;
     }
   }
-  std::ptrdiff_t next = 1;
-  for (const std::size_t axis : axes) {
-    strides[axis] = next;
-    next *= std::max<std::ptrdiff_t>(src.shape[axis], 1);
-  }
-  return strides;
+  return strides_in_order(src.rank, src.shape, [&](const std::ptrdiff_t i) {
+    return axes[static_cast<std::size_t>(i)];
+  });
 }
 
 OwnedTensor empty_vector(const std::int64_t length) {
