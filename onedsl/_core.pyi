@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 _DType = Literal["f32", "bf16", "f16"]
-_Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], int, str]
+_Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], str]
 
 EPSILON_LIMITS: Final[tuple[float, float]]
 HOST_DEVICES: Final[tuple[int, ...]]

@@ -336,6 +336,19 @@ class TestCapabilities:
             for cache in caches:
                 cache.cache_clear()
 
+    def test_a_lack_of_memory_is_not_kept(self, monkeypatch):
+        """Regression: oneDNN's kernels then counted as unsupported until the process ended."""
+
+        def fail(*_):
+            raise onedsl.OneDNNError("no memory", "out_of_memory")
+
+        _capabilities._support.cache_clear()
+        compiled_graph._compile.cache_clear()
+        with monkeypatch.context() as patch, pytest.raises(onedsl.OneDNNError, match="no memory"):
+            patch.setattr(_core, "CompiledGraph", fail)
+            onedsl.capabilities()
+        assert any(row.onednn for row in onedsl.capabilities().support)
+
     def test_prints_a_table(self):
         got = onedsl.capabilities()
         text = str(got)

@@ -112,7 +112,7 @@ ERRORS = [
     (DIRECTML, {"mean": ROW.astype("f2")}, TypeError, "mean must be f32 where"),
     (DIRECTML, {"variance": X[:, :1]}, ValueError, "variance must have"),
     (DIRECTML, {"scale": ROW.astype("f2")}, TypeError, "scale must be f32 like"),
-    (DIRECTML, {"scale": None}, TypeError, "scale must be an array, got None"),
+    (DIRECTML, {"scale": None}, TypeError, "scale must be a NumPy array"),
     (DIRECTML, {"out": (X, ROW.copy(), ROW.copy())}, ValueError, r"out.output_gradient must not"),
     (BACKPROP, {"output_delta": X[:1]}, ValueError, "output_delta must have input_forward's shape"),
     (BACKPROP, {"outputs": "diff_src"}, ValueError, 'outputs must be "all" or "input_delta"'),

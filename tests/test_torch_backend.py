@@ -629,11 +629,10 @@ def test_passes_of_the_user_are_part_of_the_key_of_inductors_caches():
 
     a, b, unknown = WithId([]), WithId([], "b"), [].append
     passes = None, a, b, (a, b), [b, a]
-    assert len({_Pass(others).uuid() for others in passes}) == len(passes)
-    assert _Pass([]).uuid() == _Pass(None).uuid()
-    assert [_Pass(others).uuid() for others in (unknown, (a, unknown), WithId([], None))] == [
-        None
-    ] * 3
+    assert len({_Pass({}, others).uuid() for others in passes}) == len(passes)
+    assert _Pass({}, []).uuid() == _Pass({}, None).uuid()
+    for others in unknown, (a, unknown), WithId([], None):
+        assert _Pass({}, others).uuid() is None
 
 
 def test_modes_and_options_are_inductors(x):

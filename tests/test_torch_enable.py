@@ -262,6 +262,63 @@ def test_the_first_call_in_any_context_of_pytorch():
     assert "overrid" not in child.stderr.lower()
 
 
+INTERRUPTED = """
+import onedsl.torch
+from onedsl.torch import _enable
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+compare, _enable._difference = _enable._difference, interrupt
+try:
+    onedsl.torch.enable()
+except KeyboardInterrupt:
+    print(onedsl.torch.enabled())
+_enable._difference = compare
+onedsl.torch.enable()
+print(onedsl.torch.enabled())
+"""
+
+
+def test_the_first_call_is_interrupted():
+    """Regression: PyTorch rejected the definitions of the next call."""
+    assert helpers.run_child(INTERRUPTED).stdout == "False\nTrue\n"
+
+
+FORKED = """
+import os, signal, threading
+import onedsl.torch
+from onedsl.torch import _enable
+
+started, ended = threading.Event(), threading.Event()
+
+def register():
+    with _enable._lock:
+        _enable._registering.append(None)
+        started.set()
+        ended.wait()
+
+threading.Thread(target=register).start()
+started.wait()
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+child = os.fork()
+if child == 0:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(60)
+    onedsl.torch.enable()
+    print(onedsl.torch.enabled(), flush=True)
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+ended.set()
+"""
+
+
+def test_a_fork_whose_wait_for_the_registration_is_interrupted():
+    """Regression: the lock of a thread that the child does not have was never released."""
+    assert helpers.run_child(FORKED).stdout == "True\n0\n"
+
+
 def test_an_error_ends_the_block():
     with pytest.raises(ZeroDivisionError), onedsl_torch.enable():
         _ = 1 / 0

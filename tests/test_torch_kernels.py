@@ -7,6 +7,8 @@ import functools
 import logging
 import re
 import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -577,18 +579,42 @@ def test_each_call_is_logged_once_and_a_fallback_with_its_shape(caplog):
     assert FALLBACK.match(fallback).group(1) == "4x5x6x3"
 
 
-def test_an_interrupt_in_a_log_handler_is_raised_after_the_call():
-    def interrupt(record):
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), TimeoutError("late")])
+def test_an_exception_of_a_signal_handler_in_the_log_is_raised_after_the_call(error):
+    """Regression: all but KeyboardInterrupt were lost."""
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
-    logging.getLogger("onedsl").addFilter(interrupt)
+    def handle(*_):
+        raise error
+
+    def log(record):
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, handle)
+    logging.getLogger("onedsl").addFilter(log)
     try:
-        with onedsl.verbose(), onedsl_torch.enable(), pytest.raises(KeyboardInterrupt):
+        with onedsl.verbose(), onedsl_torch.enable(), pytest.raises(type(error)) as raised:
             forward(SRC, FOUR)
     finally:
-        logging.getLogger("onedsl").removeFilter(interrupt)
-        signal.signal(signal.SIGINT, before)
+        logging.getLogger("onedsl").removeFilter(log)
+        signal.signal(signal.SIGALRM, before)
+    assert raised.value is error
+
+
+def test_an_exception_of_the_log_on_another_thread_is_unraisable(monkeypatch):
+    def fail(record):
+        raise ValueError
+
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: reported.append(report.exc_type))
+    logging.getLogger("onedsl").addFilter(fail)
+    with onedsl_torch.enable(), ThreadPoolExecutor(1) as pool:
+        try:
+            with onedsl.verbose():
+                logged = pool.submit(forward, SRC, FOUR).result()
+        finally:
+            logging.getLogger("onedsl").removeFilter(fail)
+        assert_same(logged, forward(SRC, FOUR))
+    assert reported == [ValueError]
 
 
 def test_without_pytorch_registration_is_an_error():

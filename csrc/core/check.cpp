@@ -23,181 +23,222 @@ bool find_channels(const CallRules& rules, const View& src, const View* const st
   return true;
 }
 
-// Returns the reason unless an array has the type and shape of the first one of its kind.
-std::optional<Reason> differs(const View& v, const View& like) {
-  if (v.type != like.type) return Reason::like_type;
-  if (!v.same_shape(like)) return Reason::like_shape;
+using Found = std::optional<Rejection>;
+
+// Returns the first rejection that find(port) returns.
+template <class Port, class Find>
+Found first_of(const PortSet<Port> ports, const Find& find) {
+  Found found;
+  ports.all_of([&](const Port port) {
+    found = find(port);
+    return !found;
+  });
+  return found;
+}
+
+// Rejects an array unless it has the type and shape of the first one of its kind.
+Found differs(const AnyPort port, const View& v, const View& like) {
+  if (v.type != like.type) return Rejection{Reason::like_type, port};
+  if (!v.same_shape(like)) return Rejection{Reason::like_shape, port};
   return std::nullopt;
 }
 
-template <class Port>
-bool has_layout(const Port port, const View& v, const View& src) {
-  return is_tensor(port) ? v.same_strides(src) : v.is_c_contiguous();
-}
+// The steps of `check`. Each returns the first rejection, and uses what those before it found.
+class CallCheck {
+ public:
+  CallCheck(const CallRules& rules, const OutputSet outputs, const Arrays& arrays)
+      : rules_(rules), outputs_(outputs), arrays_(arrays), given_(present(arrays.in)) {}
 
-// Returns the memory of an array, faster if its size in bytes is known because it is dense.
-std::optional<Memory> memory_of(const View& v, const std::optional<std::size_t> bytes) {
-  if (!bytes) return v.memory();
-  const auto begin = reinterpret_cast<std::uintptr_t>(v.data);
-  return Memory{begin, begin + *bytes};
-}
+  Found check_presence(const InputSet expected) const {
+    return first_of(expected, [&](const Input port) -> Found {
+      if (given_.has(port)) return std::nullopt;
+      if (!rules_.optional.has(port)) return Rejection{Reason::absent, port};
+      const bool is_alone = rules_.together.has(port) && !(given_ & rules_.together).empty();
+      return is_alone ? Found(Rejection{Reason::alone, port}) : std::nullopt;
+    });
+  }
 
-bool may_share(const CallRules& rules, const Output port, const View& output, const Input input,
-               const View& other) {
-  const auto is_pair = [&](const auto& pair) { return pair == std::pair(port, input); };
-  return std::any_of(rules.in_place.begin(), rules.in_place.end(), is_pair) &&
-         output.data == other.data && output.same_strides(other);
-}
+  // Also finds the statistics and the channel axes.
+  Found check_types_and_shapes() {
+    const View& src = arrays_.src();
+    if (src.rank < rules_.ranks.first || src.rank > rules_.ranks.second) {
+      return Rejection{Reason::rank, Input::src};
+    }
+    if (!rules_.types.has(src.type)) return Rejection{Reason::type, Input::src};
+    const Found found = first_of(given_, [&](const Input port) -> Found {
+      const View& v = *arrays_.in[port];
+      if (is_tensor(port)) return differs(port, v, src);
+      if (statistic_ != nullptr) return differs(port, v, *statistic_);
+      statistic_ = &v;
+      if (!rules_.types.has({src.type, v.type})) return Rejection{Reason::statistics_type, port};
+      const bool is_valid = find_channels(rules_, src, statistic_, channel_axes_);
+      return is_valid ? std::nullopt : Found(Rejection{Reason::statistics_shape, port});
+    });
+    if (found || statistic_ != nullptr) return found;
+    if (!find_channels(rules_, src, nullptr, channel_axes_)) {
+      return Rejection{Reason::statistics_shape, Input::mean};
+    }
+    const bool is_valid = !rules_.statistics_like_src || rules_.types.has({src.type, src.type});
+    return is_valid ? std::nullopt : Found(Rejection{Reason::statistics_type});
+  }
+
+  // Also finds the memory order of src.
+  Found check_limits(const Operation operation) {
+    const bool computes_all = outputs_ == signature_of(operation).outputs;
+    if (!computes_all && rules_.ignored && given_.has(*rules_.ignored)) {
+      return Rejection{Reason::ignored, *rules_.ignored};
+    }
+    const View& src = arrays_.src();
+    order_ = memory_order(src, channel_axes_);
+    if (!order_) return std::nullopt;
+    const Geometry& g = order_->geometry;
+    if (g.elements() < std::max(g.channels, std::int64_t{1}) * rules_.least_values) {
+      return Rejection{Reason::few_values, Input::src};
+    }
+    src_is_dense_ = is_dense_in(src, *order_);
+    if (src_is_dense_) tensor_bytes_ = src.bytes();
+    if (statistic_ != nullptr) statistic_bytes_ = statistic_->bytes();
+    return std::nullopt;
+  }
+
+  // Also finds the input that must be copied, and the memory and layouts of the others.
+  Found check_memory_of_inputs() {
+    return first_of(given_, [&](const Input port) -> Found {
+      const View& v = *arrays_.in[port];
+      const bool dense = is_dense(port, v);
+      const bool is_usable = v.is_aligned() && (dense || keep_layout(port, v));
+      if (!to_copy_ && !is_usable) to_copy_ = port;
+      const std::optional<Memory> memory = memory_of(port, v, dense);
+      if (!memory || !v.holds(*memory)) return Rejection{Reason::memory, port};
+      read_[port] = *memory;
+      return std::nullopt;
+    });
+  }
+
+  Found check_outputs() {
+    if (!arrays_.outputs_given) return std::nullopt;
+    if (!arrays_.outputs_match) return Rejection{Reason::outputs};
+    return first_of(outputs_, [&](const Output port) -> Found {
+      const View& v = *arrays_.out[port];
+      const View* const like = is_tensor(port) ? &arrays_.src() : statistic_;
+      if (like == nullptr) return Rejection{Reason::absent, Input::mean};
+      if (const Found found = differs(port, v, *like)) return found;
+      if (!v.is_aligned()) return Rejection{Reason::not_aligned, port};
+      // If src must be copied, the layout is checked with the copy.
+      const bool is_known = src_is_dense_ || !is_tensor(port) || (rules_.strided_tensors && order_);
+      const bool dense = is_dense(port, v);
+      if (is_known && !dense && !keep_layout(port, v)) return Rejection{Reason::layout, port};
+      if (!v.writeable) return Rejection{Reason::read_only, port};
+      if (v.data == nullptr) return std::nullopt;  // allocated after the check
+      if (!dense && !has_separate_elements(v)) {
+        return is_known ? Found(Rejection{Reason::overlap, port, port}) : std::nullopt;
+      }
+      const std::optional<Memory> memory = memory_of(port, v, dense);
+      if (!memory || !v.holds(*memory)) return Rejection{Reason::memory, port};
+      const Found found = check_overlap(port, v, *memory);
+      written_[port] = *memory;
+      return found;
+    });
+  }
+
+  // Completes the problem, or returns that an input must be copied. This comes last.
+  Found complete(Problem& problem) {
+    if (to_copy_) return Rejection{Reason::layout, *to_copy_};
+    if (!order_) return std::nullopt;
+    const View& src = arrays_.src();
+    if (!arrays_.outputs_given && !src_is_dense_) {
+      const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
+      const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
+      outputs_.for_each([&](const Output port) { keep_layout(port, result); });
+    }
+    problem.geometry = order_->geometry;
+    problem.layouts = std::move(layouts_);
+    problem.data = src.type;
+    problem.statistics_type = statistic_ != nullptr ? statistic_->type : DataType::f32;
+    problem.inputs = given_;
+    problem.outputs = outputs_;
+    return std::nullopt;
+  }
+
+ private:
+  // Returns whether an array is dense, and a tensor like src.
+  template <class Port>
+  bool is_dense(const Port port, const View& v) const {
+    return is_tensor(port) ? src_is_dense_ && v.same_strides(arrays_.src()) : v.is_c_contiguous();
+  }
+
+  // Returns whether a tensor that is not dense can be used as it is, and keeps its layout.
+  template <class Port>
+  bool keep_layout(const Port port, const View& v) {
+    if (!rules_.strided_tensors || !order_ || !is_tensor(port)) return false;
+    std::optional<Layout> layout = layout_of(v, *order_);
+    if (!layout) return false;
+    if (!layouts_) layouts_ = std::make_shared<Layouts>();
+    layouts_->of(port) = *std::move(layout);
+    return true;
+  }
+
+  // Returns the memory of an array, faster if its size in bytes is known because it is dense.
+  template <class Port>
+  std::optional<Memory> memory_of(const Port port, const View& v, const bool dense) const {
+    if (!dense) return v.memory();
+    const auto begin = reinterpret_cast<std::uintptr_t>(v.data);
+    return Memory{begin, begin + (is_tensor(port) ? tensor_bytes_ : statistic_bytes_)};
+  }
+
+  Found check_overlap(const Output port, const View& v, const Memory& memory) const {
+    const Found found = first_of(given_, [&](const Input other) -> Found {
+      const View& input = *arrays_.in[other];
+      const bool overlaps = memory.meets(read_[other]) && !may_share(port, v, other, input) &&
+                            input.touches(memory) && v.touches(read_[other]) &&
+                            !v.alternates_with(input);
+      return overlaps ? Found(Rejection{Reason::overlap, port, other}) : std::nullopt;
+    });
+    if (found) return found;
+    return first_of(outputs_, [&](const Output other) -> Found {
+      const bool overlaps =
+          memory.meets(written_[other]) && !v.alternates_with(*arrays_.out[other]);
+      return overlaps ? Found(Rejection{Reason::overlap, port, other}) : std::nullopt;
+    });
+  }
+
+  bool may_share(const Output port, const View& v, const Input other, const View& input) const {
+    const auto is_pair = [&](const auto& pair) { return pair == std::pair(port, other); };
+    return std::any_of(rules_.in_place.begin(), rules_.in_place.end(), is_pair) &&
+           v.data == input.data && v.same_strides(input);
+  }
+
+  const CallRules& rules_;
+  const OutputSet outputs_;
+  const Arrays& arrays_;
+  const InputSet given_;
+  const View* statistic_ = nullptr;  // the first one
+  ChannelAxes channel_axes_ = 0;
+  std::optional<MemoryOrder> order_;
+  bool src_is_dense_ = false;
+  std::size_t tensor_bytes_ = 0;
+  std::size_t statistic_bytes_ = 0;
+  std::shared_ptr<Layouts> layouts_;
+  PerPort<Input, Memory> read_;
+  PerPort<Output, Memory> written_;
+  std::optional<Input> to_copy_;
+};
 
 }  // namespace
 
 std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
                                const OutputSet outputs, const Arrays& arrays, Problem& problem) {
-  std::optional<Rejection> found;
-  const InputSet given = present(arrays.in);
-  const auto all_inputs = [&](const InputSet ports, const auto& reason_of) {
-    return ports.all_of([&](const Input port) {
-      if (const std::optional<Reason> reason = reason_of(port)) found = Rejection{*reason, port};
-      return !found;
-    });
-  };
-  using Maybe = std::optional<Reason>;
-  const bool is_complete = all_inputs(expected, [&](const Input port) -> Maybe {
-    if (given.has(port)) return std::nullopt;
-    if (!rules.optional.has(port)) return Reason::absent;
-    const bool is_alone = rules.together.has(port) && !(given & rules.together).empty();
-    return is_alone ? Maybe(Reason::alone) : std::nullopt;
-  });
-  if (!is_complete) return found;
+  CallCheck call(rules, outputs, arrays);
+  if (const Found found = call.check_presence(expected)) return found;
   const OpConfig& config = problem;
   if (config.reads_epsilon() && !is_valid_epsilon(config.attributes.epsilon)) {
     return Rejection{Reason::epsilon};
   }
-
-  const View& src = arrays.src();
-  if (src.rank < rules.ranks.first || src.rank > rules.ranks.second) {
-    return Rejection{Reason::rank, Input::src};
-  }
-  if (!rules.types.has(src.type)) return Rejection{Reason::type, Input::src};
-  const View* statistic = nullptr;
-  ChannelAxes axes = 0;
-  const bool is_valid = all_inputs(given, [&](const Input port) -> Maybe {
-    const View& v = *arrays.in[port];
-    if (is_tensor(port)) return differs(v, src);
-    if (statistic != nullptr) return differs(v, *statistic);
-    statistic = &v;
-    if (!rules.types.has({src.type, v.type})) return Reason::statistics_type;
-    return find_channels(rules, src, statistic, axes) ? std::nullopt
-                                                      : Maybe(Reason::statistics_shape);
-  });
-  if (!is_valid) return found;
-  if (statistic == nullptr) {
-    if (!find_channels(rules, src, nullptr, axes)) {
-      return Rejection{Reason::statistics_shape, Input::mean};
-    }
-    if (rules.statistics_like_src && !rules.types.has({src.type, src.type})) {
-      return Rejection{Reason::statistics_type};
-    }
-  }
-  const bool computes_all = outputs == signature_of(problem.operation).outputs;
-  if (!computes_all && rules.ignored && given.has(*rules.ignored)) {
-    return Rejection{Reason::ignored, *rules.ignored};
-  }
-  const std::optional<MemoryOrder> order = memory_order(src, axes);
-  if (order && order->geometry.elements() <
-                   std::max(order->geometry.channels, std::int64_t{1}) * rules.least_values) {
-    return Rejection{Reason::few_values, Input::src};
-  }
-  const bool src_is_dense = order && is_dense_in(src, *order);
-  const bool may_be_strided = rules.strided_tensors && order;
-  std::shared_ptr<Layouts> layouts;
-  // Returns whether a tensor that is not like src, or a src that is not dense, can be used as it
-  // is, and keeps its layout.
-  const auto keep_layout = [&](const auto port, const View& v) {
-    if (!may_be_strided || !is_tensor(port)) return false;
-    std::optional<Layout> layout = layout_of(v, *order);
-    if (!layout) return false;
-    if (!layouts) layouts = std::make_shared<Layouts>();
-    layouts->of(port) = *std::move(layout);
-    return true;
-  };
-  const std::size_t tensor_bytes = src_is_dense ? src.bytes() : 0;
-  const std::size_t statistic_bytes = statistic != nullptr ? statistic->bytes() : 0;
-  const auto bytes_of = [&](const auto port, const bool is_dense) {
-    const std::size_t bytes = is_tensor(port) ? tensor_bytes : statistic_bytes;
-    return is_dense ? std::make_optional(bytes) : std::nullopt;
-  };
-  std::optional<Rejection> to_copy;
-  PerPort<Input, Memory> used;
-  const bool has_memory = all_inputs(given, [&](const Input port) {
-    const View& v = *arrays.in[port];
-    const bool is_dense = (src_is_dense || !is_tensor(port)) && has_layout(port, v, src);
-    const bool is_usable = v.is_aligned() && (is_dense || keep_layout(port, v));
-    if (!to_copy && !is_usable) to_copy = Rejection{Reason::layout, port};
-    const std::optional<Memory> memory = memory_of(v, bytes_of(port, is_dense));
-    if (memory) used[port] = *memory;
-    return memory && v.holds(*memory) ? Maybe() : Reason::memory;
-  });
-  if (!has_memory) return found;
-  if (arrays.outputs_given) {
-    if (!arrays.outputs_match) return Rejection{Reason::outputs};
-    PerPort<Output, Memory> written;
-    const auto is_separate = [&](const Output port, const View& v, const Memory& memory) {
-      given.all_of([&](const Input other) {
-        const View& input = *arrays.in[other];
-        if (memory.meets(used[other]) && !may_share(rules, port, v, other, input) &&
-            input.touches(memory) && v.touches(used[other]) && !v.alternates_with(input)) {
-          found = Rejection{Reason::overlap, port, other};
-        }
-        return !found;
-      });
-      outputs.all_of([&](const Output other) {
-        if (!found && memory.meets(written[other]) && !v.alternates_with(*arrays.out[other])) {
-          found = Rejection{Reason::overlap, port, other};
-        }
-        return !found;
-      });
-      return !found;
-    };
-    const bool are_valid = outputs.all_of([&](const Output port) {
-      const View& v = *arrays.out[port];
-      Maybe reason = differs(v, is_tensor(port) ? src : *statistic);
-      if (!reason && !v.is_aligned()) reason = Reason::not_aligned;
-      // If src must be copied, the layout is checked with the copy.
-      const bool is_known = src_is_dense || !is_tensor(port) || may_be_strided;
-      const bool is_dense = (src_is_dense || !is_tensor(port)) && has_layout(port, v, src);
-      if (!reason && is_known && !is_dense && !keep_layout(port, v)) reason = Reason::layout;
-      if (!reason && !v.writeable) reason = Reason::read_only;
-      if (reason) {
-        found = Rejection{*reason, port};
-      } else if (v.data == nullptr) {  // allocated after the check
-      } else if (!is_dense && !has_separate_elements(v)) {
-        if (is_known) found = Rejection{Reason::overlap, port, port};
-      } else {
-        const std::optional<Memory> memory = memory_of(v, bytes_of(port, is_dense));
-        if (!memory || !v.holds(*memory)) {
-          found = Rejection{Reason::memory, port};
-        } else if (is_separate(port, v, *memory)) {
-          written[port] = *memory;
-        }
-      }
-      return !found;
-    });
-    if (!are_valid) return found;
-  }
-  if (to_copy || !order) return to_copy;
-  if (!arrays.outputs_given && !src_is_dense) {
-    const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
-    const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
-    outputs.for_each([&](const Output port) { keep_layout(port, result); });
-  }
-  problem.geometry = order->geometry;
-  problem.layouts = std::move(layouts);
-  problem.data = src.type;
-  problem.statistics_type = statistic != nullptr ? statistic->type : DataType::f32;
-  problem.inputs = given;
-  problem.outputs = outputs;
-  return std::nullopt;
+  if (const Found found = call.check_types_and_shapes()) return found;
+  if (const Found found = call.check_limits(problem.operation)) return found;
+  if (const Found found = call.check_memory_of_inputs()) return found;
+  if (const Found found = call.check_outputs()) return found;
+  return call.complete(problem);
 }
 
 std::optional<Rejection> check_shapes(const CallRules& rules, const OpConfig& config,

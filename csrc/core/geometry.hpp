@@ -25,8 +25,6 @@ struct Geometry {
   constexpr std::int64_t elements() const noexcept { return channels * per_channel(); }
 };
 
-constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
-
 // The largest tensor, as large as the address space of x86-64. No product of sizes and small
 // constants overflows 64 bits below it, so sizes are checked here and nowhere else.
 constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;

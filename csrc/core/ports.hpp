@@ -100,7 +100,6 @@ class PortSet {
     });
   }
   constexpr bool empty() const noexcept { return bits_ == 0; }
-  constexpr std::uint32_t bits() const noexcept { return bits_; }
 
   friend constexpr PortSet operator&(PortSet a, const PortSet b) noexcept {
     a.bits_ &= b.bits_;

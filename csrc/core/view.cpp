@@ -6,11 +6,6 @@
 #include <cstdlib>
 
 namespace onedsl {
-namespace {
-
-constexpr std::ptrdiff_t max_axes = 64;
-
-}  // namespace
 
 std::ptrdiff_t View::size() const noexcept {
   std::ptrdiff_t n = 1;
@@ -25,10 +20,6 @@ std::size_t View::bytes() const noexcept {
 bool View::is_aligned() const noexcept {
   // Sizes are powers of 2, which a division does not know.
   return (reinterpret_cast<std::uintptr_t>(data) & (size_of(type) - 1)) == 0 || size() == 0;
-}
-
-bool View::is_vector(const std::ptrdiff_t length) const noexcept {
-  return rank == 1 && shape[0] == length && (length <= 1 || strides[0] == item_stride);
 }
 
 bool View::is_c_contiguous() const noexcept {
@@ -113,10 +104,10 @@ bool touches_from(const std::uintptr_t at, const Steps* const axes, const std::p
 
 bool View::touches(const Memory& range) const noexcept {
   const std::optional<Memory> own = memory();
-  if (!own || rank > max_axes) return true;
+  if (!own || rank > max_rank) return true;
   if (!own->meets(range)) return false;
   const std::size_t item = size_of(type);
-  std::array<Steps, max_axes> axes;
+  std::array<Steps, max_rank> axes;
   std::ptrdiff_t count = 0;
   for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
     if (shape[axis] == 1 || strides[axis] == 0) continue;

@@ -18,6 +18,8 @@ struct Memory {
   }
 };
 
+constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
+
 constexpr std::size_t unknown_bytes = std::numeric_limits<std::size_t>::max();
 
 // An array of any library. Borrowed: valid as long as the array.
@@ -42,7 +44,6 @@ struct View {
     return range.begin == range.end ||
            range.end - reinterpret_cast<std::uintptr_t>(data) <= bytes_from_data;
   }
-  bool is_vector(std::ptrdiff_t length) const noexcept;  // one axis, no gaps
   bool is_c_contiguous() const noexcept;
   bool same_shape(const View& other) const noexcept;    // and type
   bool same_strides(const View& other) const noexcept;  // of arrays of the same shape

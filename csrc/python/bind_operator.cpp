@@ -32,8 +32,7 @@ py::tuple signature_info(const Signature& signature) {
                                   in_place ? name_of(signature.in_place_input) : ""));
   });
   signature.all_or_none.for_each([&](const Input port) { all_or_none.append(name_of(port)); });
-  return py::make_tuple(inputs, outputs, py::tuple(all_or_none), signature.reduce_inputs.count(),
-                        signature.name);
+  return py::make_tuple(inputs, outputs, py::tuple(all_or_none), signature.name);
 }
 
 // ---- How a call is executed, for inspection ----

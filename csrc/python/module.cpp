@@ -59,8 +59,7 @@ void bind_errors(py::module_& module) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const onednn::OneDNNError& error) {
-      const bool unsupported = dynamic_cast<const onednn::UnsupportedError*>(&error) != nullptr;
-      const py::handle type = unsupported ? unsupported_error : onednn_error;
+      const py::handle type = error.status == "unimplemented" ? unsupported_error : onednn_error;
       PyErr_SetObject(type.ptr(), type(error.what(), error.status).ptr());
     }
   });
@@ -93,7 +92,8 @@ void run_triad(const py::object& out, const py::object& a, const py::object& b,
   const std::optional<View> from_a = view(a);
   const std::optional<View> from_b = view(b);
   for (const std::optional<View>& v : {to, from_a, from_b}) {
-    if (!v || v->type != DataType::f32 || !v->is_vector(to->size()) || v->size() % 4 != 0 ||
+    if (!v || v->type != DataType::f32 || v->rank != 1 || v->size() != to->size() ||
+        !v->is_c_contiguous() || v->size() % 4 != 0 ||
         reinterpret_cast<std::uintptr_t>(v->data) % 16 != 0) {
       throw std::invalid_argument(
           "triad: out, a and b must be f32 vectors of one length, a multiple of 4, aligned to 16 "

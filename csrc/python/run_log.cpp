@@ -1,6 +1,7 @@
 #include "../core/run_log.hpp"
 
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include "../native/execute.hpp"
 #include "../torch/call_log.hpp"
@@ -30,8 +31,16 @@ py::tuple names_of(const PortSet<Port> all, const Pointers& pointers,
   return py::tuple(list);
 }
 
+// Raises an exception, which it owns, on the main thread.
+int raise_pending(void* const exception) {
+  const auto error = py::reinterpret_steal<py::object>(static_cast<PyObject*>(exception));
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  return -1;
+}
+
 // Calls log() with the GIL. Its exceptions must not end a run, nor reach PyTorch, which has its own
-// pybind11: KeyboardInterrupt is raised again after the call, others are reported as unraisable.
+// pybind11. On the main thread, where signal handlers run, they are raised after the call. Those of
+// other threads are reported as unraisable.
 template <class Log>
 void call_python(const Log& log) {
   if (!can_acquire_gil()) return;
@@ -39,8 +48,10 @@ void call_python(const Log& log) {
   try {
     log();
   } catch (py::error_already_set& error) {
-    if (error.matches(PyExc_KeyboardInterrupt)) {
-      PyErr_SetInterrupt();
+    const bool is_main_thread = gettid() == getpid();
+    py::object exception = error.value();
+    if (is_main_thread && Py_AddPendingCall(&raise_pending, exception.ptr()) == 0) {
+      exception.release();
     } else {
       error.discard_as_unraisable("onedsl's run log");
     }

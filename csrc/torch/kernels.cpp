@@ -160,6 +160,7 @@ constexpr std::array ops = {
 }  // namespace
 
 void register_pytorchs_kernels(const char* const library) {
+  load();
   cpu_kernels();  // looked up now: a child that is forked meanwhile would wait for it
   for (const Op& op : ops) add_kernels(library, {{op.name, op.pytorchs}});
 }

@@ -126,9 +126,8 @@ std::vector<std::ptrdiff_t> pytorch_strides(const View& src, const View* const d
       is_dense(src) && (diff_dst == nullptr ||
                         (is_dense(*diff_dst) && suggests_channels_last(*diff_dst) == suggested));
   if (are_dense ? src.is_c_contiguous() : !suggested) return c_strides(src.rank, src.shape);
-  return strides_in_order(src.rank, src.shape, [&](const std::ptrdiff_t i) {
-    return channels_last_axis(src.rank, i);
-  });
+  return strides_in_order(src.rank, src.shape,
+                          [&](const std::ptrdiff_t i) { return channels_last_axis(src.rank, i); });
 }
 
 std::vector<std::ptrdiff_t> empty_like_strides(const View& src, const View*) {

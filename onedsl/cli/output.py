@@ -25,12 +25,11 @@ def table(
     sections: Sequence[Sequence[Sequence[str]]],
     title: str = "",
     caption: str = "",
-    left: int = 1,
 ) -> Table:
     """Build a table with a gap between sections and without empty columns.
 
     In a narrow terminal, the labels in the first column wrap. Cells in the other columns are never
-    truncated. The first `left` columns are left-aligned.
+    truncated.
     """
     lines = [line for section in sections for line in section]
     shown = [i for i in range(len(titles)) if any(line[i] for line in lines)]
@@ -40,7 +39,7 @@ def table(
     for i in shown:
         result.add_column(
             titles[i],
-            justify="left" if i < left else "right",
+            justify="left" if i == 0 else "right",
             no_wrap=i > 0,
             overflow="fold",
             vertical="bottom",

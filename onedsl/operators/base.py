@@ -147,8 +147,8 @@ class Operator(Generic[Result]):
         rejection = self._core.check_shapes(described)
         if rejection is not None:
             argument = statistics if rejection.reason == "statistics_type" else ""
-            call = validation.RejectedCall(self._schema, self._channel_axis, infos)
-            raise call.error(rejection, argument)
+            axis = self._channel_axis
+            raise validation.RejectedCall(self._schema, axis, rejection, infos).error(argument)
 
     def _reduce(self, inputs: Arrays) -> Any:
         """Run the first pass on a part of the batch."""
@@ -220,8 +220,8 @@ class Operator(Generic[Result]):
                     inputs = (*inputs[:port], copy, *inputs[port + 1 :])
                 case _:
                     axis = self._channel_axis
-                    call = validation.RejectedCall(schema, axis, inputs, out or (), totals)
-                    raise call.error(results)
+                    arrays = inputs, out or ()
+                    raise validation.RejectedCall(schema, axis, results, *arrays, totals).error()
         if out is given:
             return results
         _core.mark_written(given)  # the core wrote to NumPy views of its arrays

@@ -139,7 +139,5 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         BatchNormalizationGradients
             Its members are the arrays of ``out``, if given.
         """
-        if scale is None:  # the core's gamma is optional
-            raise TypeError("scale must be an array, got None")
         inputs = (input, input_gradient, mean, variance, scale)
         return self._call(inputs, outputs, out, backend)

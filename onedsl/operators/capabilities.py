@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .. import _core
 from ..graph import Graph
-from ..runtime.errors import OneDNNError
+from ..runtime.errors import UnsupportedError
 from ..runtime.versions import onednn_version
 from ..tensors.dtypes import STATS_DTYPES, DType, DTypeName, dtype_name
 from ..tensors.spec import DataFormat, TensorSpec
@@ -154,7 +154,7 @@ def _support() -> tuple[Support, ...]:
         message = ""
         try:
             graph_of(*variant).compile()
-        except OneDNNError as error:
+        except UnsupportedError as error:
             message = str(error)
         rows.append(Support(*variant, not message, message))
     return tuple(rows)

@@ -25,8 +25,6 @@ class OpSchema:
     outputs: tuple[Port, ...]
     all_or_none: tuple[str, ...]
     """Optional inputs of which all or none must be given."""
-    reduce_inputs: int
-    """Number of leading inputs that ``reduce`` has."""
     types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATS_DTYPES)
     """The dtypes that statistics may have, by the dtype of the tensors."""
     ranks: tuple[int, int] = (2, MAX_RANK)
@@ -67,7 +65,6 @@ class OpSchema:
             tuple(map(renamed, own.inputs)),
             outputs,
             tuple(names.get(name, name) for name in own.all_or_none),
-            own.reduce_inputs,
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )
 

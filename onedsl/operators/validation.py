@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,18 +65,28 @@ def check_spec_type(spec: object) -> TensorSpec:
 
 
 class RejectedCall:
-    """The arrays of a rejected call, and what error messages say about them."""
+    """A rejected call: its arrays, and the exception. The method of a reason has its name."""
+
+    _texts: ClassVar[Mapping[str, str]] = {
+        "absent": "must be given",
+        "memory": "must have memory for all of its elements",
+        "read_only": "must be writable, got a read-only array",
+        "graph": "must not change during the call",
+    }
+    _type_errors = frozenset({"alone", "absent", "type", "statistics_type", "like_type"})
 
     def __init__(
         self,
         schema: OpSchema,
         channel_axis: int | None,
+        rejection: _core.Rejection,
         inputs: Sequence[Any],
         out: Sequence[Any] = (),
         totals: BatchNormTotals | None = None,
     ) -> None:
         """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent."""
         self._schema, self._channel_axis, self._totals = schema, channel_axis, totals
+        self._rejection, self._src = rejection, schema.inputs[0].name
         self._inputs = {
             port.name: value
             for port, value in zip(schema.inputs, inputs, strict=False)
@@ -87,15 +97,16 @@ class RejectedCall:
         self._kinds = {port.name: port.kind for port in schema.inputs}
         self._kinds |= {f"out.{port.name}": port.kind for port in schema.outputs}
 
-    def error(self, rejection: _core.Rejection, argument: str = "") -> Exception:
-        """Return the exception for a rejection. `argument` replaces the name of the port."""
-        name, src = rejection.port, self._schema.inputs[0].name
-        if rejection.reason == "alone":
+    def error(self, argument: str = "") -> Exception:
+        """Return the exception. `argument` replaces the name of the port."""
+        reason = self._rejection.reason
+        if reason == "alone":
             argument = _listed(self._schema.all_or_none)
-        if rejection.reason.startswith("sums") and self._totals is not None:
+        if reason.startswith("sums") and self._totals is not None:
             argument = self._totals._argument
-        kind, text = _REASONS[rejection.reason]
-        return kind(f"{argument or name} {text(self, name, src, rejection.other)}")
+        text = self._texts.get(reason) or getattr(self, f"_{reason}")(self._rejection.port)
+        kind = TypeError if reason in self._type_errors else ValueError
+        return kind(f"{argument or self._rejection.port} {text}")
 
     def _info(self, name: str) -> ArrayInfo:
         """Return shape and dtype of an array."""
@@ -110,27 +121,27 @@ class RejectedCall:
         first = next(n for n in self._inputs if self._kinds[n] == self._kinds[name])
         return first, self._info(first)
 
-    def _alone(self, name: str, *_: str) -> str:
+    def _alone(self, name: str) -> str:
         return f"must be given together, {name} is missing"
 
-    def _rank(self, name: str, *_: str) -> str:
+    def _rank(self, name: str) -> str:
         shape, (minimum, maximum) = self._info(name).shape, self._schema.ranks
         is_low = len(shape) < minimum
         limit, number = ("at least", minimum) if is_low else ("at most", maximum)
         plural = "s" * (number > 1)
         return f"must have {limit} {number} dimension{plural}, got {len(shape)}: shape {shape}"
 
-    def _type(self, name: str, *_: str) -> str:
+    def _type(self, name: str) -> str:
         types = _listed(list(self._schema.types), " or ")
         return f"must be {types}, got {self._info(name).dtype}"
 
-    def _statistics_type(self, name: str, src: str, *_: str) -> str:
-        data = self._info(src).dtype
+    def _statistics_type(self, name: str) -> str:
+        data = self._info(self._src).dtype
         types = " or ".join(self._schema.types[data])
-        return f"must be {types} where {src} is {data}, got {self._info(name).dtype}"
+        return f"must be {types} where {self._src} is {data}, got {self._info(name).dtype}"
 
-    def _statistics_shape(self, name: str, src: str, *_: str) -> str:
-        shape, got = self._info(src).shape, self._info(name).shape
+    def _statistics_shape(self, name: str) -> str:
+        src, shape, got = self._src, self._info(self._src).shape, self._info(name).shape
         if self._channel_axis is not None:
             expected = (shape[self._channel_axis],)
             per_channel = f"one value per channel of {src} with shape {shape}"
@@ -143,19 +154,19 @@ class RejectedCall:
         axis, (size, whole) = next((i, pair) for i, pair in pairs if pair[0] not in (1, pair[1]))
         return f"must have size 1, or {whole} like {src}, on axis {axis}, got {size}: shape {got}"
 
-    def _like_type(self, name: str, *_: str) -> str:
+    def _like_type(self, name: str) -> str:
         like, expected = self._like(name)
         return f"must be {expected.dtype} like {like}, got {self._info(name).dtype}"
 
-    def _like_shape(self, name: str, *_: str) -> str:
+    def _like_shape(self, name: str) -> str:
         like, expected = self._like(name)
         return f"must have {like}'s shape {expected.shape}, got {self._info(name).shape}"
 
-    def _not_aligned(self, name: str, *_: str) -> str:
+    def _not_aligned(self, name: str) -> str:
         return f"must be aligned to its items, got {self._arrays[name].ctypes.data:#x}"
 
-    def _layout(self, name: str, src: str, *_: str) -> str:
-        got = self._arrays[name].strides
+    def _layout(self, name: str) -> str:
+        src, got = self._src, self._arrays[name].strides
         if self._kinds[name] == "statistic":
             return f"must be contiguous, got strides {got} in bytes"
         return (
@@ -163,21 +174,21 @@ class RejectedCall:
             f"empty_like({src}) returns such an array"
         )
 
-    def _overlap(self, name: str, src: str, other: str) -> str:
+    def _overlap(self, name: str) -> str:
+        if self._rejection.other == name:
+            return "must not overlap itself"
         in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
         remedy = f". It may be {in_place} itself" if in_place else ""
-        if other == name:
-            return "must not overlap itself"
-        return f"must not overlap {other}{remedy}"
+        return f"must not overlap {self._rejection.other}{remedy}"
 
-    def _sums_channels(self, name: str, *_: str) -> str:
+    def _sums_channels(self, name: str) -> str:
         assert self._totals is not None
         shape = self._info(name).shape
         channels = math.prod(self._info("mean").shape)
         got = self._totals.channels
         return f"must have {channels} channels for {name} with shape {shape}, got {got}"
 
-    def _sums_count(self, name: str, *_: str) -> str:
+    def _sums_count(self, name: str) -> str:
         assert self._totals is not None
         shape, channels = self._info(name).shape, self._totals.channels
         return (
@@ -185,28 +196,6 @@ class RejectedCall:
             f"only {self._totals.count} elements. Pass the sum of the results of reduce for all "
             "parts"
         )
-
-
-_Text = Callable[[RejectedCall, str, str, str], str]
-_REASONS: Mapping[str, tuple[type[Exception], _Text]] = {
-    "alone": (TypeError, RejectedCall._alone),
-    "absent": (TypeError, lambda *_: "must be given"),
-    "rank": (ValueError, RejectedCall._rank),
-    "type": (TypeError, RejectedCall._type),
-    "statistics_type": (TypeError, RejectedCall._statistics_type),
-    "statistics_shape": (ValueError, RejectedCall._statistics_shape),
-    "like_type": (TypeError, RejectedCall._like_type),
-    "like_shape": (ValueError, RejectedCall._like_shape),
-    "memory": (ValueError, lambda *_: "must have memory for all of its elements"),
-    "layout": (ValueError, RejectedCall._layout),
-    "not_aligned": (ValueError, RejectedCall._not_aligned),
-    "read_only": (ValueError, lambda *_: "must be writable, got a read-only array"),
-    "overlap": (ValueError, RejectedCall._overlap),
-    "sums_channels": (ValueError, RejectedCall._sums_channels),
-    "sums_count": (ValueError, RejectedCall._sums_count),
-    "graph": (ValueError, lambda *_: "must not change during the call"),
-}
-"""The exception of each reason, and the text after the argument's name."""
 
 
 # ---- Memory of the outputs ----

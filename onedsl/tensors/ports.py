@@ -28,8 +28,6 @@ class Signature(NamedTuple):
     outputs: tuple[Port, ...]
     all_or_none: tuple[str, ...] = ()
     """Optional inputs that a call passes together or not at all."""
-    reduce_inputs: int = 0
-    """Number of leading inputs of the reduce pass."""
     name: str = ""
     """oneDNN's name of the op or ops."""
 

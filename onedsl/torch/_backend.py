@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import contextvars
 import functools
 import itertools
 import logging
@@ -31,11 +30,9 @@ from ._operators import batch_norm_training, batch_norm_training_backward, why_u
 _LOG = logging.getLogger("onedsl.torch")
 _aten = torch.ops.aten
 
-# How many batch norms of the graph that is being compiled onedsl and inductor compute: by what is
-# computed together with them, and by the reason. Without the key "onedsl" if the graph comes from
-# PyTorch's cache.
 _Counts = dict[str, collections.Counter[str]]
-_counts: contextvars.ContextVar[_Counts] = contextvars.ContextVar("onedsl's report of a graph")
+"""How many batch norms of a graph onedsl and inductor compute: by what is computed together with
+them, and by the reason. Without the key "onedsl" if the graph comes from PyTorch's cache."""
 
 
 def backend(
@@ -49,15 +46,11 @@ def backend(
     _add_layout_rules()
     config = torch._TorchCompileInductorWrapper(mode, options, None).config
     name = "joint_custom_pre_pass"
-    config[name] = _Pass(config.get(name, getattr(torch._inductor.config, name)))
-    report: _Counts = collections.defaultdict(collections.Counter)
-    token = _counts.set(report)
-    try:
-        compiled = compile_fx(model, inputs, config_patches=config, decompositions=_table())
-    finally:
-        _counts.reset(token)
-    if "onedsl" in report:
-        _log("a compiled graph", {name: report[name] for name in ("onedsl", "inductor")})
+    counts: _Counts = collections.defaultdict(collections.Counter)
+    config[name] = _Pass(counts, config.get(name, getattr(torch._inductor.config, name)))
+    compiled = compile_fx(model, inputs, config_patches=config, decompositions=_table(counts))
+    if "onedsl" in counts:
+        _log("a compiled graph", {name: counts[name] for name in ("onedsl", "inductor")})
     elif run_log.is_logged(_LOG):
         return _log_first_run(compiled)
     return compiled
@@ -101,12 +94,13 @@ def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
 class _Pass(CustomGraphPass):
     """The fusion pass, and after it the passes that the user has set: None, one, or a sequence."""
 
-    def __init__(self, others: Any) -> None:
+    def __init__(self, counts: _Counts, others: Any) -> None:
+        self.counts = counts
         one = () if others is None else (others,)
         self.others = tuple(others) if isinstance(others, (list, tuple)) else one
 
     def __call__(self, graph: Graph) -> None:
-        _counts.get()["onedsl"].update(_fusion_pass.fuse(graph))
+        self.counts["onedsl"].update(_fusion_pass.fuse(graph))
         for other in self.others:
             other(graph)
 
@@ -124,11 +118,10 @@ class _Table(dict[Any, Callable[..., Any]]):
     """Decompositions that inductor's caches identify by name; `_Pass.uuid` covers the contents."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _table, ()
+        return _Table, ()
 
 
-@functools.cache
-def _table() -> dict[Any, Callable[..., Any]]:
+def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
     """Return inductor's decompositions with onedsl's for batch norm in training."""
     table = dict(select_decomp_table())
     gradient = _aten.native_batch_norm_backward.default
@@ -145,7 +138,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
             if training:
                 reason = why_unsupported("forward_training", *inputs, eps=eps)
             if reason:
-                _counts.get()["inductor"][f"for {reason}"] += 1
+                counts["inductor"][f"for {reason}"] += 1
             if reason or not training:
                 return plain(*arguments)
             results = batch_norm_training(

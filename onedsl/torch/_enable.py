@@ -18,14 +18,26 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
 
-# A fork waits for the registration, so that a child has all of it or none.
 _lock = threading.RLock()
-os.register_at_fork(
-    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-)
 _registering: list[enable] = []  # the call that registers the kernels
-# Kept, because inductor of PyTorch 2.11 looks up all ops that ever were.
-_libraries: list[torch.library.Library] = []
+
+
+def _after_fork_in_child() -> None:
+    """Release the lock, or replace it if a signal interrupted the wait for another thread."""
+    global _lock  # noqa: PLW0603
+    try:
+        _lock.release()
+    except RuntimeError:  # that thread is not in this process
+        _lock = threading.RLock()
+        _registering.clear()
+
+
+# A fork waits for the registration, so that a child has all of it or none.
+os.register_at_fork(
+    before=lambda: _lock.acquire(),  # noqa: PLW0108 - the lock may be another one
+    after_in_parent=lambda: _lock.release(),  # noqa: PLW0108
+    after_in_child=_after_fork_in_child,
+)
 
 _aten = torch.ops.aten
 _RUNNING = "src weight bias mean variance"
@@ -38,23 +50,6 @@ _OPS = {
 """The ops whose kernels are replaced, and their tensors in `_difference`."""
 
 
-@functools.cache
-def _differences() -> dict[str, str]:
-    """Return how PyTorch's own kernels differ from the ops, by op: an empty string if they do not.
-
-    onedsl calls the kernels by private names, which do not contain the types of their results. They
-    are compared on a new thread, where none of PyTorch's modes and default devices is in effect.
-    """
-    library = torch.library.Library("onedsl_pytorch", "DEF")
-    _libraries.append(library)
-    for op in _OPS:
-        library.define(str(op._schema).partition("::")[2])
-    _override(_core.register_pytorchs_kernels, library.ns)
-    with ThreadPoolExecutor(1) as pool:
-        differences = list(pool.map(_difference, _OPS, _OPS.values()))
-    return {op.name().partition("::")[2]: d for op, d in zip(_OPS, differences, strict=True)}
-
-
 def _override(register: Callable[[Any], None], argument: Any) -> None:
     """Call a function that registers kernels, without PyTorch's warning that others exist.
 
@@ -64,6 +59,27 @@ def _override(register: Callable[[Any], None], argument: Any) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         torch._C._disabled_torch_function_impl(register, (), (argument,), {})
+
+
+# PyTorch's own kernels as ops, to compare them with the ops that they compute. Defined here,
+# because PyTorch rejects a second definition after an interrupt. Kept, because inductor of PyTorch
+# 2.11 looks up all ops that ever were.
+_library = torch.library.Library("onedsl_pytorch", "DEF")
+for _op in _OPS:
+    _library.define(str(_op._schema).partition("::")[2])
+_override(_core.register_pytorchs_kernels, _library.ns)
+
+
+@functools.cache
+def _differences() -> dict[str, str]:
+    """Return how PyTorch's own kernels differ from the ops, by op: an empty string if they do not.
+
+    onedsl calls the kernels by private names, which do not contain the types of their results. They
+    are compared on a new thread, where none of PyTorch's modes and default devices is in effect.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        differences = list(pool.map(_difference, _OPS, _OPS.values()))
+    return {op.name().partition("::")[2]: d for op, d in zip(_OPS, differences, strict=True)}
 
 
 def _difference(op: Any, names: str) -> str:

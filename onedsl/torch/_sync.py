@@ -172,7 +172,8 @@ class SyncBatchNorm(Layer):
     differ in size and may be empty.
 
     All processes must call the same layers in the same order, and either all or none of them must
-    need the gradient of the input.
+    need the gradient of the input. If one process replaces a layer by a copy, all must: the numbers
+    of channels are compared at the first call of each object.
 
     A layer cannot compute during an exchange, so the two exchanges make each step longer.
     ``examples/scale.py`` measures this and models up to 1,024 processes.

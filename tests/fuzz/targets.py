@@ -8,6 +8,7 @@ absolute tolerance: if rounding decides whether a ReLU passes a gradient, both r
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -161,7 +162,8 @@ class Target:
     @property
     def reduce_inputs(self) -> int:
         """The number of inputs of the method `reduce`, or 0 if the class has no such method."""
-        return self.schema.reduce_inputs if hasattr(self.cls, "reduce") else 0
+        method = getattr(self.cls, "reduce", None)
+        return len(inspect.signature(method).parameters) - 1 if method else 0
 
     @property
     def broadcast(self) -> bool:
