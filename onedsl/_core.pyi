@@ -108,8 +108,10 @@ class CompiledGraph:
     ) -> None: ...
     @property
     def num_threads(self) -> int: ...
-    def run(self, inputs: tuple[object, ...], outputs: tuple[object, ...], /) -> int:
-        """Return the number of threads."""
+    def run(
+        self, arrays: tuple[object, ...], in_place: Sequence[int | None], /
+    ) -> int | tuple[str, int, int]:
+        """Return the number of threads, or why the call is rejected."""
     def partitions(self) -> list[PartitionTuple]: ...
 
 @final

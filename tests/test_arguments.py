@@ -17,7 +17,6 @@ from helpers import BACKENDS, EPSILON, backends, formats, read_only, unaligned
 import onedsl
 from onedsl import testing
 from onedsl.operators import base as operators_base
-from onedsl.tensors.arrays import may_overlap
 
 SHAPE = (4, 6, 5, 8)
 STATS = ["mean", "variance", "gamma"]
@@ -338,15 +337,16 @@ class TestOut:
         """Whether strided memory contains a byte is a knapsack problem."""
         rng = np.random.default_rng(0)
         strides = [4 * int(step) for step in rng.integers(2**30, 2**31, 30)]
-        one = np.zeros(1, "f4")
-        start = one.ctypes.data - sum(strides) // 8 * 4
+        gamma = np.zeros(2, "f4")
+        start = gamma.ctypes.data - sum(strides) // 8 * 4
         # Nothing reads this memory, which does not exist.
-        address = {"data": (start, True), "shape": (2,) * 30, "strides": tuple(strides)}
+        address = {"data": (start, False), "shape": (2,) * 30, "strides": tuple(strides)}
         interface = {"version": 3, "typestr": "<f4"} | address
         knapsack = np.asarray(types.SimpleNamespace(__array_interface__=interface))
-        overlaps = may_overlap(one, knapsack)
-        del knapsack  # if the assertion failed, pytest would print it, and crash
-        assert overlaps
+        arrays = (knapsack, knapsack, *(np.ones(2, "f4") for _ in STATS))
+        found = Op(EPSILON)._core.describe(arrays, True, (knapsack, gamma, gamma.copy()))
+        del knapsack, arrays  # if the assertion failed, pytest would print it, and crash
+        assert (found.reason, found.port, found.other) == ("overlap", "out.diff_gamma", "src")
 
 
 def test_inputs_may_be_the_same_read_only_array():

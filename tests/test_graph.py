@@ -441,5 +441,5 @@ def test_constants_have_the_type_of_their_tensor(dtype, backend):
     graph = _core.CompiledGraph(nodes, [src], [dst], {1: 1.5}, 1)
     x = np.ones((4, 8), helpers.NUMPY[dtype])
     result = np.zeros_like(x)
-    assert graph.run((x,), (result,)) == 1
+    assert graph.run((x, result), (None, None)) == 1
     assert (result == 2.5).all()

@@ -152,9 +152,11 @@ def test_padded_strides_from_json():
     op = helpers.with_tensors(graph.ops[0], src=padded, diff_dst=padded, diff_src=padded)
     graph = Graph.from_json(Graph((op,)).to_json())
     wide = np.zeros((*shape[:-1], 32), np.float32)
-    src, diff_dst = wide[..., :16], wide.copy()[..., :16]
+    src, between, diff_dst = wide[..., :16], wide[..., 16:], wide.copy()[..., :16]
     src[...], diff_dst[...] = problem.src, problem.diff_dst
-    got = graph.compile()(**problem._asdict() | {"src": src, "diff_dst": diff_dst})
+    arrays = problem._asdict() | {"src": src, "diff_dst": diff_dst}
+    got = graph.compile()(**arrays, out={"diff_src": between})
+    np.testing.assert_array_equal(src, problem.src)
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
     assert got["diff_src"].strides == src.strides
     assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6

@@ -189,15 +189,13 @@ class CallCheck {
   Found check_overlap(const Output port, const View& v, const Memory& memory) const {
     const Found found = first_of(given_, [&](const Input other) -> Found {
       const View& input = *arrays_.in[other];
-      const bool overlaps = memory.meets(read_[other]) && !may_share(port, v, other, input) &&
-                            input.touches(memory) && v.touches(read_[other]) &&
-                            !v.alternates_with(input);
+      const bool overlaps =
+          memory.meets(read_[other]) && !may_share(port, v, other, input) && v.overlaps(input);
       return overlaps ? Found(Rejection{Reason::overlap, port, other}) : std::nullopt;
     });
     if (found) return found;
     return first_of(outputs_, [&](const Output other) -> Found {
-      const bool overlaps =
-          memory.meets(written_[other]) && !v.alternates_with(*arrays_.out[other]);
+      const bool overlaps = memory.meets(written_[other]) && v.overlaps(*arrays_.out[other]);
       return overlaps ? Found(Rejection{Reason::overlap, port, other}) : std::nullopt;
     });
   }
@@ -205,7 +203,7 @@ class CallCheck {
   bool may_share(const Output port, const View& v, const Input other, const View& input) const {
     const auto is_pair = [&](const auto& pair) { return pair == std::pair(port, other); };
     return std::any_of(rules_.in_place.begin(), rules_.in_place.end(), is_pair) &&
-           v.data == input.data && v.same_strides(input);
+           v.same_memory(input);
   }
 
   const CallRules& rules_;

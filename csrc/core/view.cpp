@@ -52,6 +52,10 @@ bool View::same_strides(const View& other) const noexcept {
   return true;
 }
 
+bool View::same_memory(const View& other) const noexcept {
+  return data == other.data && same_shape(other) && same_strides(other);
+}
+
 std::optional<Memory> View::memory() const noexcept {
   const auto item = static_cast<std::ptrdiff_t>(size_of(type));
   const std::ptrdiff_t unit = item_stride == 1 ? item : 1;
@@ -75,83 +79,63 @@ std::optional<Memory> View::memory() const noexcept {
 
 namespace {
 
-// Return the magnitude of a stride in bytes.
-std::uintptr_t bytes_of_step(const View& v, const std::ptrdiff_t axis) noexcept {
-  const std::ptrdiff_t unit = v.item_stride == 1 ? static_cast<std::ptrdiff_t>(size_of(v.type)) : 1;
-  return static_cast<std::uintptr_t>(std::abs(v.strides[axis] * unit));
-}
-
 struct Steps {
-  std::uintptr_t step, count, rest;  // rest: bytes of the axes after this one
+  std::uintptr_t step, count, rest;  // rest: bytes of the faster axes
 };
 
-// `axes` have descending steps.
-bool touches_from(const std::uintptr_t at, const Steps* const axes, const std::ptrdiff_t count,
+// Return whether an element is in a range. `axes` have ascending steps.
+bool touches_from(const std::uintptr_t at, const Steps* const axes, const std::size_t count,
                   const std::size_t item, const Memory& range, int& work) noexcept {
   if (--work < 0) return true;
   if (count == 0) return at < range.end && at + item > range.begin;
-  const auto [step, size, rest] = *axes;
+  const auto [step, size, rest] = axes[count - 1];
   // Elements in the range begin before its end, and the last one of an index ends after its begin.
   std::uintptr_t i = at + rest > range.begin ? 0 : (range.begin - at - rest) / step + 1;
   for (; i < size && at + i * step < range.end; ++i) {
     if (at + i * step >= range.begin) return true;
-    if (touches_from(at + i * step, axes + 1, count - 1, item, range, work)) return true;
+    if (touches_from(at + i * step, axes, count - 1, item, range, work)) return true;
   }
   return false;
 }
 
 }  // namespace
 
-bool View::touches(const Memory& range) const noexcept {
-  const std::optional<Memory> own = memory();
-  if (!own || rank > max_rank) return true;
-  if (!own->meets(range)) return false;
-  const std::size_t item = size_of(type);
-  std::array<Steps, max_rank> axes;
-  std::ptrdiff_t count = 0;
-  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) {
-    if (shape[axis] == 1 || strides[axis] == 0) continue;
-    axes[static_cast<std::size_t>(count++)] = {bytes_of_step(*this, axis),
-                                               static_cast<std::uintptr_t>(shape[axis]), 0};
-  }
-  std::sort(axes.begin(), axes.begin() + count,
-            [](const Steps& a, const Steps& b) { return a.step > b.step; });
-  std::uintptr_t rest = item;
-  for (std::ptrdiff_t axis = count; axis-- > 0;) {
-    Steps& own_axis = axes[static_cast<std::size_t>(axis)];
-    own_axis.rest = rest;
-    rest += (own_axis.count - 1) * own_axis.step;
-  }
-  int work = 100'000;
-  return touches_from(own->begin, axes.data(), count, item, range, work);
-}
-
-bool View::alternates_with(const View& other) const noexcept {
+bool View::overlaps(const View& other) const noexcept {
   const std::optional<Memory> own = memory();
   const std::optional<Memory> its = other.memory();
-  if (!own || !its) return false;
-  if (own->begin > its->begin) return other.alternates_with(*this);
-  // The bytes of a period from the first element to the end of the last one.
-  const auto covered = [](const View& v, const std::uintptr_t period) {
-    std::uintptr_t bytes = size_of(v.type);
-    for (std::ptrdiff_t axis = 0; axis < v.rank; ++axis) {
-      const std::uintptr_t step = bytes_of_step(v, axis);
-      if (v.shape[axis] > 1 && step % period != 0) {
-        bytes += static_cast<std::uintptr_t>(v.shape[axis] - 1) * step;
-      }
-    }
-    return bytes;
-  };
-  // The period is a stride of either array.
+  if (!own || !its || rank > max_rank || other.rank > max_rank) return true;
+  if (!own->meets(*its)) return false;
+  // Move each pair of elements so that the other array's one becomes the last of that array. The
+  // moved elements of this array are a strided array with the axes of both arrays.
+  std::array<Steps, 2 * max_rank> axes;
+  std::size_t count = 0;
   for (const View* const v : {this, &other}) {
+    const auto unit = static_cast<std::ptrdiff_t>(v->item_stride == 1 ? size_of(v->type) : 1);
     for (std::ptrdiff_t axis = 0; axis < v->rank; ++axis) {
-      const std::uintptr_t period = v->shape[axis] > 1 ? bytes_of_step(*v, axis) : 0;
-      if (period == 0) continue;
-      const std::uintptr_t apart = (its->begin - own->begin) % period;
-      if (covered(*this, period) <= apart && apart + covered(other, period) <= period) return true;
+      if (v->shape[axis] == 1 || v->strides[axis] == 0) continue;
+      axes[count++] = {static_cast<std::uintptr_t>(std::abs(v->strides[axis] * unit)),
+                       static_cast<std::uintptr_t>(v->shape[axis]), 0};
     }
   }
-  return false;
+  std::sort(axes.data(), axes.data() + count,
+            [](const Steps& a, const Steps& b) { return a.step < b.step; });
+  std::size_t merged = 0;
+  std::uintptr_t rest = size_of(type);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto [step, size, unused] = axes[i];
+    Steps* const faster = merged == 0 ? nullptr : &axes[merged - 1];
+    // An axis that continues a faster one without a gap is merged into it, as those of two slices
+    // of one array are: then few indices are tried.
+    if (faster != nullptr && step % faster->step == 0 && step / faster->step <= faster->count) {
+      faster->count += (size - 1) * (step / faster->step);
+    } else {
+      axes[merged++] = {step, size, rest};
+    }
+    rest += (size - 1) * step;
+  }
+  int work = 100'000;
+  const Memory last{its->end - size_of(other.type), its->end};
+  return touches_from(own->begin, axes.data(), merged, size_of(type), last, work);
 }
 
 }  // namespace onedsl

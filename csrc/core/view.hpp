@@ -47,12 +47,10 @@ struct View {
   bool is_c_contiguous() const noexcept;
   bool same_shape(const View& other) const noexcept;    // and type
   bool same_strides(const View& other) const noexcept;  // of arrays of the same shape
-  // Return whether an element is in a range. True if this is too hard to decide: in general it is
+  bool same_memory(const View& other) const noexcept;   // of each element
+  // Return whether two elements share a byte. True if this is too hard to decide: in general it is
   // NP-hard, so the work is bounded.
-  bool touches(const Memory& range) const noexcept;
-  // Return whether no element is shared with another array, because both have their elements in
-  // different parts of a common period, as slices of one array have.
-  bool alternates_with(const View& other) const noexcept;
+  bool overlaps(const View& other) const noexcept;
 };
 
 }  // namespace onedsl

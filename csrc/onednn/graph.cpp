@@ -73,11 +73,14 @@ Value value_in(const Names<Value, n>& names, const std::string& name) {
 
 // ---- Conversion between tuples and oneDNN's objects ----
 
+void check_lengths(const Sizes& dims, const Sizes& strides) {
+  if (dims.size() == strides.size()) return;
+  throw std::invalid_argument("dims and strides must have equal lengths");
+}
+
 logical_tensor to_onednn(const TensorTuple& tuple) {
   const auto& [id, type, dims, strides, layout, property] = tuple;
-  if (dims.size() != strides.size()) {
-    throw std::invalid_argument("dims and strides must have equal lengths");
-  }
+  check_lengths(dims, strides);
   const Type known_type = value_in(types, type);
   const Property known_property = value_in(properties, property);
   if (layout == "strided") return {id, known_type, dims, strides, known_property};
@@ -143,7 +146,8 @@ DataType data_type_of(const std::string& name) {
 std::vector<CallArray> ports_of(const TensorTuples& tuples) {
   std::vector<CallArray> ports;
   for (const auto& [id, type, dims, strides, layout, property] : tuples) {
-    ports.push_back({id, ports.size(), data_type_of(type), dims});
+    check_lengths(dims, strides);
+    ports.push_back({id, ports.size(), data_type_of(type), dims, strides});
   }
   return ports;
 }

@@ -43,7 +43,7 @@ struct CallArray {
   std::size_t id;     // of the logical tensor
   std::size_t index;  // in the call
   DataType type;
-  Sizes dims;
+  Sizes dims, strides;  // in elements
 };
 
 // A graph that oneDNN compiled for a number of OpenMP threads, without all of which its results

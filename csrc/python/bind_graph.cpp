@@ -1,12 +1,15 @@
 #include <pybind11/stl.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "../core/check.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -22,27 +25,43 @@ using onednn::CompiledGraph;
 using onednn::Nodes;
 using onednn::TensorTuples;
 
-// Returns the memory of the arrays, which have the types and shapes of the ports; onedsl/graph has
-// validated the rest.
-template <class Pointer>
-std::vector<Pointer> memory_of(const py::tuple& arrays, const std::vector<CallArray>& ports) {
-  std::vector<Pointer> memory;
-  for (const CallArray& port : ports) {
-    const std::optional<View> v = view(py::object(arrays[port.index]));
-    if (!v || port.type != v->type ||
-        !std::equal(port.dims.begin(), port.dims.end(), v->shape, v->shape + v->rank)) {
-      throw std::invalid_argument("onedsl._core.CompiledGraph: arrays must be those of the graph");
-    }
-    memory.push_back(v->data);
-  }
-  return memory;
+// Why a call is rejected: the reason, and the indices of the array and of the one it overlaps.
+using Rejected = std::tuple<const char*, std::size_t, std::size_t>;
+
+std::optional<Reason> reject(const View& v, const CallArray& port, const bool is_output) {
+  const auto rank = static_cast<std::ptrdiff_t>(port.dims.size());
+  const View like{port.type, nullptr, rank, port.dims.data(), port.strides.data()};
+  if (v.type != like.type) return Reason::like_type;
+  if (!v.same_shape(like)) return Reason::like_shape;
+  if (!v.same_strides(like)) return Reason::layout;
+  if (!v.is_aligned()) return Reason::not_aligned;
+  return is_output && !v.writeable ? std::optional(Reason::read_only) : std::nullopt;
 }
 
-// Returns the number of threads.
-int run_graph(CompiledGraph& graph, const py::tuple& inputs, const py::tuple& outputs) {
-  const auto in = memory_of<const void*>(inputs, graph.inputs());
-  const auto out = memory_of<void*>(outputs, graph.outputs());
-  // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuples keep the arrays
+// Runs a graph on arrays, the inputs first. in_place has the index of the input whose memory an
+// array may be. Returns the number of threads, or why the call is rejected.
+std::variant<int, Rejected> run_graph(CompiledGraph& graph, const py::tuple& arrays,
+                                      const std::vector<std::optional<std::size_t>>& in_place) {
+  const std::size_t inputs = graph.inputs().size();
+  std::vector<View> views;
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (std::size_t i = 0; i < inputs + graph.outputs().size(); ++i) {
+    const bool is_output = i >= inputs;
+    const std::optional<View> v = view(py::object(arrays[i]));
+    if (!v) throw std::invalid_argument("onedsl._core.CompiledGraph: arrays must be of NumPy");
+    const CallArray& port = is_output ? graph.outputs()[i - inputs] : graph.inputs()[i];
+    if (const auto reason = reject(*v, port, is_output)) return Rejected{name_of(*reason), i, i};
+    for (std::size_t other = 0; is_output && other < i; ++other) {
+      const bool may_share = in_place.at(i) == other && v->same_memory(views[other]);
+      if (!may_share && v->overlaps(views[other])) {
+        return Rejected{name_of(Reason::overlap), i, other};
+      }
+    }
+    views.push_back(*v);
+    is_output ? out.push_back(v->data) : in.push_back(v->data);
+  }
+  // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuple keeps the arrays
   // alive.
   const ReleasedGil released;
   return graph.execute(in, out);
@@ -66,7 +85,7 @@ void bind_graph(py::module_& module) {
            py::arg("nodes"), py::arg("inputs"), py::arg("outputs"), py::arg("constants"),
            py::arg("num_threads"), py::pos_only())
       .def_property_readonly("num_threads", &CompiledGraph::num_threads)
-      .def("run", &run_graph, py::arg("inputs"), py::arg("outputs"), py::pos_only())
+      .def("run", &run_graph, py::arg("arrays"), py::arg("in_place"), py::pos_only())
       .def("partitions", &CompiledGraph::partitions, without_gil);
 }
 

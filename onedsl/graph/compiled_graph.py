@@ -16,7 +16,8 @@ from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
-from ..tensors.arrays import AnyArray, Array, check_like, check_overlap, new_array
+from ..tensors.arrays import AnyArray, Array, as_numpy, new_array
+from ..tensors.dtypes import short_name
 from ._defects import check_supported, wrong_results
 from ._parts import KINDS, GraphOp, LogicalTensor, Partition
 from .check import DUMP_ATTRIBUTES, check_graph
@@ -209,7 +210,7 @@ class CompiledGraph:
         self._core = compile_graph(graph, *sides, _core.max_threads(), try_anyway=try_anyway)
         self.partitions = _partitions(graph.ops, self._core.partitions())
         self.defects = wrong_results(graph.ops)
-        self._in_place = _in_place_ports((graph.requested or graph).ops)
+        self._in_place = _in_place_inputs(graph)
         self._record = run_record(
             "", graph, tuple(self._inputs), [*self._outputs], self.num_threads
         )
@@ -265,37 +266,44 @@ class CompiledGraph:
         given = dict(out or {})
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
         _check_names("out", given, self._outputs, missing=False)
-        sources = {
-            name: check_like(name, inputs[name], tensor) for name, tensor in self._inputs.items()
-        }
-        buffers = {
-            name: check_like(f"out[{name!r}]", given[name], tensor, is_output=True)
+        passed = [as_numpy(name, inputs[name]) for name in self._inputs]
+        passed += [
+            as_numpy(f"out[{name!r}]", given[name], is_output=True)
             if name in given
             else new_array(tensor)
             for name, tensor in self._outputs.items()
-        }
-        self._check_memory(sources, {name: buffers[name] for name in given})
+        ]
         for defect in self.defects:
             warnings.warn(defect, OneDNNDefectWarning, stacklevel=2)
         begin = time.perf_counter()
-        num_threads = self._core.run(tuple(sources.values()), tuple(buffers.values()))
+        result = self._core.run(tuple(passed), self._in_place)
         seconds = time.perf_counter() - begin
+        if isinstance(result, tuple):
+            raise self._error(passed, *result)
         _core.mark_written(list(given.values()))  # first, because a handler of the log may raise
-        publish(self._record, seconds=seconds, num_threads=num_threads)
+        publish(self._record, seconds=seconds, num_threads=result)
         first = inputs[next(iter(self._inputs))]
         return {
-            name: given[name] if name in given else _core.export_array(buffer, first)
-            for name, buffer in buffers.items()
+            name: given[name] if name in given else _core.export_array(array, first)
+            for name, array in zip(self._outputs, passed[len(inputs) :], strict=True)
         }
 
-    def _check_memory(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> None:
-        """Raise ValueError if an output is read-only or shares memory with another array."""
-        others = dict(inputs)
-        for name, array in out.items():
-            if not array.flags.writeable:
-                raise ValueError(f"out[{name!r}] must be writable, got a read-only array")
-            check_overlap(f"out[{name!r}]", array, others, self._in_place.get(name, ""))
-            others[f"out[{name!r}]"] = array
+    def _error(self, arrays: Sequence[Array], reason: str, index: int, other: int) -> Exception:
+        """Return the exception for a call that the core rejects."""
+        names = [*self._inputs, *(f"out[{name!r}]" for name in self._outputs)]
+        tensors = [*self._inputs.values(), *self._outputs.values()]
+        array, in_place = arrays[index], self._in_place[index]
+        item = array.itemsize or 1
+        text = _REASONS[reason].format(
+            array=array,
+            dtype=short_name(array.dtype),
+            strides=tuple(step / item if step % item else step // item for step in array.strides),
+            tensor=tensors[index],
+            other=names[other],
+            remedy="" if in_place is None else f". It may be {names[in_place]} itself",
+        )
+        kind = TypeError if reason == "like_type" else ValueError
+        return kind(f"{names[index]} {text}")
 
     def __reduce__(self) -> Any:
         return functools.partial(type(self), try_anyway=self._try_anyway), (self.graph,)
@@ -305,11 +313,24 @@ class CompiledGraph:
         return f"<onedsl.graph.CompiledGraph: {parts}, {self.num_threads} threads>"
 
 
-def _in_place_ports(ops: Sequence[GraphOp]) -> dict[str, str]:
-    """Return the input whose memory an output may use, by the output's name."""
-    if len(ops) > 1:  # another op may read the input later
-        return {}
-    return {port.name: port.in_place for port in KINDS[ops[0].kind].ports.outputs}
+_REASONS = {
+    "like_type": "must be {tensor.dtype} as in the graph, got {dtype}",
+    "like_shape": "must have shape {tensor.shape} as in the graph, got {array.shape}",
+    "layout": "must have strides {tensor.strides} (in elements) as in the graph, got {strides}",
+    "not_aligned": "must be aligned to its items, got {array.ctypes.data:#x}. Arrays that NumPy "
+    "allocates are aligned",
+    "read_only": "must be writable, got a read-only array",
+    "overlap": "must not overlap {other}{remedy}",
+}
+"""The texts of the core's reasons, after the argument's name."""
+
+
+def _in_place_inputs(graph: Graph) -> tuple[int | None, ...]:
+    """Return for each input and output the index of the input whose memory it may use, or None."""
+    inputs, ops = list(graph.inputs), (graph.requested or graph).ops
+    ports = KINDS[ops[0].kind].ports.outputs if len(ops) == 1 else ()  # others may read it later
+    found = {port.name: inputs.index(port.in_place) for port in ports if port.in_place in inputs}
+    return (*(None for _ in inputs), *map(found.get, graph.outputs))
 
 
 def _check_names(

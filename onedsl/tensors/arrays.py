@@ -1,9 +1,8 @@
-"""Conversion of arrays of any library to NumPy views, and checks of their memory."""
+"""Conversion of arrays of any library to NumPy views."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -78,37 +77,6 @@ def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) 
         raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
-def same_strides(array: Array, strides: Sequence[int]) -> bool:
-    """Return whether an array has these strides, in bytes.
-
-    Strides that are never used (of axes of size 1, and of empty arrays) may differ.
-    """
-    steps = zip(array.shape, array.strides, strides, strict=True)
-    return array.size == 0 or all(a == b for size, a, b in steps if size > 1)
-
-
-def check_like(name: str, value: object, spec: Any, *, is_output: bool = False) -> Array:
-    """Return a NumPy array, aligned and as a spec of a graph, or raise."""
-    array = as_numpy(name, value, is_output=is_output)
-    got = short_name(array.dtype)
-    if got != spec.dtype:
-        raise TypeError(f"{name} must be {spec.dtype} as in the graph, got {got}")
-    if array.shape != spec.shape:
-        raise ValueError(f"{name} must have shape {spec.shape} as in the graph, got {array.shape}")
-    if not same_strides(array, spec.byte_strides):
-        item = array.itemsize
-        steps = tuple(step / item if step % item else step // item for step in array.strides)
-        raise ValueError(
-            f"{name} must have strides {spec.strides} (in elements) as in the graph, got {steps}"
-        )
-    if not array.flags.aligned:
-        raise ValueError(
-            f"{name} must be aligned to its items, got {array.ctypes.data:#x}. Arrays that NumPy "
-            "allocates are aligned"
-        )
-    return array
-
-
 def new_array(spec: Any) -> Array:
     """Return zeros with shape, dtype and byte_strides of a spec, which may leave gaps.
 
@@ -120,36 +88,6 @@ def new_array(spec: Any) -> Array:
     memory = np.zeros(extent + dtype.itemsize + _LINE, np.uint8)
     start = -memory.ctypes.data % _LINE
     return np.ndarray(spec.shape, dtype, memory, start, spec.byte_strides)
-
-
-def same_memory(array: Array, other: Array) -> bool:
-    """Return whether two arrays of one dtype have every element at the same address."""
-    return (
-        array.__array_interface__["data"][0] == other.__array_interface__["data"][0]
-        and array.shape == other.shape
-        and same_strides(array, other.strides)
-    )
-
-
-def may_overlap(array: Array, other: Array) -> bool:
-    """Return whether two arrays share a byte. If this is too hard to decide, return True.
-
-    The problem is NP-hard for strided arrays, so the work is bounded.
-    """
-    try:
-        # NumPy's type stub allows only two values of max_work.
-        return np.shares_memory(array, other, max_work=100_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
-
-
-def check_overlap(name: str, array: Array, others: Mapping[str, Array], in_place: str) -> None:
-    """Raise ValueError if an output overlaps another array, unless it is the input `in_place`."""
-    for other, memory in others.items():
-        allowed = other == in_place and same_memory(array, memory)
-        if not allowed and may_overlap(array, memory):
-            remedy = f". It may be {in_place} itself" if in_place else ""
-            raise ValueError(f"{name} must not overlap {other}{remedy}")
 
 
 def aligned_like(like: Array) -> Array:

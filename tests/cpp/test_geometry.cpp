@@ -36,20 +36,27 @@ bool has_adjacent_channels(const Layout& layout) {
 // Views with strides of their own: the layout, the span and the overlap of their elements.
 void test_strided_views() {
   Random random(8);
+  struct Strided {
+    Layout layout;
+    std::vector<std::ptrdiff_t> bytes;  // the strides, as NumPy's
+    std::vector<std::int64_t> offsets;
+    View view;
+  };
+  std::vector<Strided> all;
   int separate = 0;
-  int alternating = 0;
+  int apart = 0;
   for (int i = 0; i < 4000; ++i) {
-    Layout layout = random_layout(random, 2000);
+    auto& [layout, bytes, offsets, view] = all.emplace_back();
+    layout = random_layout(random, 2000);
     layout.channel_axes = 0;
     layout.strides = random_strides(random, layout.shape, random.chance(2));
     const auto rank = static_cast<std::ptrdiff_t>(layout.shape.size());
-    // The strides are bytes, as NumPy's.
-    std::vector<std::ptrdiff_t> bytes = layout.strides;
+    bytes = layout.strides;
     for (std::ptrdiff_t& stride : bytes) stride *= 4;
     constexpr std::int64_t address = std::int64_t{1} << 40;
-    const View view{DataType::f32, reinterpret_cast<char*>(address),
-                    rank,          layout.shape.data(),
-                    bytes.data(),  4};
+    view = {DataType::f32, reinterpret_cast<char*>(address),
+            rank,          layout.shape.data(),
+            bytes.data(),  4};
     const std::optional<MemoryOrder> order = memory_order(view, 0);
     check(order.has_value(), layout, " has no order");
     for (std::ptrdiff_t k = 1; k < order->count; ++k) {
@@ -70,7 +77,6 @@ void test_strided_views() {
     onedsl::Layout axes;
     for (const std::size_t axis : *order)
       axes.push_back({layout.shape[axis], layout.strides[axis]});
-    std::vector<std::int64_t> offsets;
     for (std::int64_t element = 0; element < layout.elements(); ++element) {
       offsets.push_back(offset_in(element, axes));
       const std::int64_t found = merged.empty() ? element : offset_in(element, merged);
@@ -84,17 +90,26 @@ void test_strided_views() {
     const std::vector<std::ptrdiff_t> dense_copy = dense_strides(view);
     const View copy{DataType::f32, nullptr, rank, layout.shape.data(), dense_copy.data()};
     check(is_dense_in(copy, *order), layout, " has another order than its dense copy");
-    // The same view further on in memory, with other elements.
-    const std::int64_t apart = random.between(1, 64);
-    View there = view;
-    there.data = reinterpret_cast<char*>(address + 4 * apart);
+    // This view or another one further on in memory.
+    const Strided& other =
+        random.chance(2) ? all.back() : all[static_cast<std::size_t>(random.between(0, i))];
+    const std::int64_t distance = random.between(1, 256);  // in bytes
+    View there = other.view;
+    there.data += distance;
+    if (random.chance(2)) there.type = DataType::bf16;
+    const auto size = static_cast<std::int64_t>(size_of(there.type));
     std::vector<std::int64_t> common;
-    std::vector<std::int64_t> shifted = offsets;
-    for (std::int64_t& offset : shifted) offset += apart;
+    std::vector<std::int64_t> shifted;  // the elements of `view` that it meets
+    for (const std::int64_t offset : other.offsets) {
+      for (const std::int64_t at : {distance, distance + size - 1})
+        shifted.push_back(offset + at / 4);
+    }
+    std::sort(shifted.begin(), shifted.end());
     std::set_intersection(offsets.begin(), offsets.end(), shifted.begin(), shifted.end(),
                           std::back_inserter(common));
-    check(common.empty() || !view.alternates_with(there), layout, " shares elements");
-    alternating += view.alternates_with(there) ? 1 : 0;
+    check(view.overlaps(there) != common.empty(), layout, " overlaps ", other.layout, ": ",
+          common.size(), " elements");
+    apart += common.empty() && view.memory()->meets(*there.memory()) ? 1 : 0;
     const bool distinct = std::adjacent_find(offsets.begin(), offsets.end()) == offsets.end();
     check(distinct || !has_separate_elements(view), layout, " overlaps itself");
     separate += has_separate_elements(view) ? 1 : 0;
@@ -103,7 +118,7 @@ void test_strided_views() {
     check(layout_of(cut, *order).has_value() == (order->count == 0), layout, " of cut elements");
   }
   check(separate > 1000 && separate < 3900, separate, " views have separate elements");
-  check(alternating > 100, alternating, " pairs of views alternate");
+  check(apart > 100, apart, " pairs of views are interleaved");
 }
 
 }  // namespace
