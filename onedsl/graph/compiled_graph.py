@@ -36,18 +36,12 @@ def compile_graph(
     num_threads: int,
     *,
     try_anyway: bool = False,
-) -> _core.CompiledGraph:
-    """Compile a graph for calls that pass these tensors, or raise UnsupportedError."""
-    check_graph(graph.ops)
+) -> tuple[_core.CompiledGraph, tuple[Partition, ...]]:
+    """Compile a valid graph for calls that pass these tensors, or raise UnsupportedError."""
     check_supported(graph.ops, try_anyway)
     sides = tensors_to_core(inputs), tensors_to_core(outputs)
     compiled = _compile(ops_to_core(graph.ops), *sides, graph.constants, num_threads)
-    _check_written(outputs, _partitions(graph.ops, compiled.partitions()))
-    return compiled
-
-
-def _check_written(outputs: Sequence[LogicalTensor], partitions: Sequence[Partition]) -> None:
-    """Raise UnsupportedError for outputs of a graph that its compiled partitions do not write."""
+    partitions = _partitions(graph.ops, compiled.partitions())
     written = {tensor.id for partition in partitions for tensor in partition.outputs}
     if inner := [tensor.id for tensor in outputs if tensor.id not in written]:
         raise UnsupportedError(
@@ -55,6 +49,7 @@ def _check_written(outputs: Sequence[LogicalTensor], partitions: Sequence[Partit
             "read them together. Remove them from the outputs",
             "unimplemented",
         )
+    return compiled, partitions
 
 
 def divide_graph(ops: Sequence[GraphOp]) -> tuple[Partition, ...]:
@@ -202,13 +197,14 @@ class CompiledGraph:
     """
 
     def __init__(self, graph: Graph, *, try_anyway: bool = False) -> None:
-        for each in (graph, graph.requested or graph):
+        for each in filter(None, (graph, graph.requested)):
             check_graph(each.ops)  # its ports follow from valid ops only
         self.graph, self._try_anyway = graph, try_anyway
         self._inputs, self._outputs = graph.inputs, graph.outputs
         sides = list(self._inputs.values()), list(self._outputs.values())
-        self._core = compile_graph(graph, *sides, _core.max_threads(), try_anyway=try_anyway)
-        self.partitions = _partitions(graph.ops, self._core.partitions())
+        self._core, self.partitions = compile_graph(
+            graph, *sides, _core.max_threads(), try_anyway=try_anyway
+        )
         self.defects = wrong_results(graph.ops)
         self._in_place = _in_place_inputs(graph)
         self._record = run_record(

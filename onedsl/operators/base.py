@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from .. import _core
 from .._core import Rejection
 from ..graph import Graph
+from ..graph.check import check_graph
 from ..graph.compiled_graph import compile_graph, keep_results, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
@@ -333,7 +334,8 @@ def _compile_call(
     try:
         requested, tensors = graph_of(operator, spec, stats_dtype, given, in_graph)
         graph = requested.repaired()
-        compiled = compile_graph(
+        check_graph(graph.ops)
+        compiled, _ = compile_graph(
             graph,
             [tensors[port.name] for port, _ in inputs],
             [tensors[port.name] for port, _ in outputs],
