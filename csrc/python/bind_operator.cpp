@@ -49,23 +49,21 @@ View view_of(const DataType type, const Sizes& shape, const Sizes& strides) {
   return result;
 }
 
-// Returns whether memory has neither gaps nor elements that overlap.
-bool is_dense(const Sizes& shape, const Sizes& strides, const py::ssize_t item_stride) {
+// Returns nullopt for a tensor that is not dense: its memory has gaps, or elements that overlap.
+// Without a channel axis, all axes are summed.
+std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
+    const Sizes& shape, const Sizes& strides, const std::optional<py::ssize_t> channel_axis,
+    const py::ssize_t item_stride) {
+  if (strides.size() != shape.size()) return std::nullopt;
   View tensor = view_of(DataType::f16, shape, strides);
   tensor.item_stride = item_stride;
-  return dense_geometry(tensor, {}).has_value();
-}
-
-// Returns nullopt for a tensor that is not dense.
-std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
-    const Sizes& shape, const Sizes& strides, const py::ssize_t channel_axis) {
-  const View tensor = view_of(DataType::f32, shape, strides);
-  const py::ssize_t axis = channel_axis + (channel_axis < 0 ? tensor.rank : 0);
-  if (axis < 0 || axis >= std::min<py::ssize_t>(tensor.rank, max_rank) ||
-      strides.size() != shape.size()) {
-    return std::nullopt;
+  ChannelAxes channels = 0;
+  if (channel_axis) {
+    const py::ssize_t axis = *channel_axis + (*channel_axis < 0 ? tensor.rank : 0);
+    if (axis < 0 || axis >= std::min<py::ssize_t>(tensor.rank, max_rank)) return std::nullopt;
+    channels = ChannelAxes{1} << axis;
   }
-  const std::optional<Geometry> found = dense_geometry(tensor, ChannelAxes{1} << axis);
+  const std::optional<Geometry> found = dense_geometry(tensor, channels);
   if (!found) return std::nullopt;
   return std::tuple(found->outer, found->channels, found->inner);
 }
@@ -117,15 +115,13 @@ void bind_operator(py::module_& module) {
       all[signature.id] = signature_info(signature);
     return all;
   });
-  module.def("is_dense", &is_dense, py::arg("shape"), py::arg("strides"), py::arg("item_stride"),
-             py::pos_only());
   py::class_<NamedRejection>(module, "Rejection", py::is_final())
       .def_readonly("reason", &NamedRejection::reason)
       .def_readonly("port", &NamedRejection::port)
       .def_readonly("other", &NamedRejection::other);
 
-  module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"), py::arg("channel_axis"),
-             py::pos_only());
+  module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"),
+             py::arg("channel_axis") = py::none(), py::arg("item_stride") = 1, py::pos_only());
 
   py::class_<Operator>(module, "Operator", py::is_final())
       .def(py::init([](const std::string& id, const double epsilon, const bool frozen,

@@ -113,7 +113,7 @@ class TensorSpec:
             raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")
         if any(abs(number) > sys.maxsize for number in (*sizes, *steps)):
             raise ValueError(f"shape and strides must be 64-bit integers, got {sizes} and {steps}")
-        if not _core.is_dense(sizes, steps, 1):
+        if _core.geometry(sizes, steps) is None:
             raise ValueError(
                 f"strides must describe dense memory of shape {sizes}, got {steps} (in elements), "
                 "which skip or share elements"
@@ -135,7 +135,7 @@ class TensorSpec:
         name = dtype_name(array.dtype, "array")
         if array.size == 0:
             return cls(array.shape, name)
-        if not _core.is_dense(array.shape, array.strides, array.itemsize):
+        if _core.geometry(array.shape, array.strides, None, array.itemsize) is None:
             raise ValueError(
                 f"array must be dense, got strides {array.strides} (in bytes) of shape "
                 f"{array.shape}. Pass a contiguous copy, such as np.ascontiguousarray(array)"
