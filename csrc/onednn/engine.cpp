@@ -90,7 +90,9 @@ const dnnl::engine& cpu_engine() {
 }
 
 void raise(const std::string& doing, const char* const what, const std::string& status) {
-  throw OneDNNError(name() + ", " + doing + ": " + what, status);
+  const std::string message = name() + ", " + doing + ": " + what;
+  if (status == "unimplemented") throw UnsupportedError(message, status);
+  throw OneDNNError(message, status);
 }
 
 std::string status_name(const dnnl::error& error) { return dnnl_status2str(error.status); }

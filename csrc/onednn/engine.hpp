@@ -21,6 +21,11 @@ struct OneDNNError : std::runtime_error {
   std::string status;
 };
 
+// oneDNN does not support the graph on this CPU.
+struct UnsupportedError : OneDNNError {
+  using OneDNNError::OneDNNError;
+};
+
 std::tuple<int, int, int> version();
 std::string name();         // "oneDNN 3.2.0"
 std::string cpu_runtime();  // "OpenMP", "TBB", ...
@@ -37,6 +42,7 @@ std::string build_hash();  // the commit that oneDNN was built from
 // create one.
 const dnnl::engine& cpu_engine();
 
+// Throws UnsupportedError if the status is "unimplemented", OneDNNError otherwise.
 [[noreturn]] void raise(const std::string& doing, const char* what, const std::string& status);
 
 std::string status_name(const dnnl::error& error);

@@ -59,7 +59,8 @@ void bind_errors(py::module_& module) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const onednn::OneDNNError& error) {
-      const py::handle type = error.status == "unimplemented" ? unsupported_error : onednn_error;
+      const bool unsupported = dynamic_cast<const onednn::UnsupportedError*>(&error) != nullptr;
+      const py::handle type = unsupported ? unsupported_error : onednn_error;
       PyErr_SetObject(type.ptr(), type(error.what(), error.status).ptr());
     }
   });
