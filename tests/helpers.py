@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import pytest
 import onedsl
 from onedsl import _core, testing
 from onedsl.graph import Graph, GraphOp
+from onedsl.runtime import run_log
 
 TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
@@ -252,23 +252,19 @@ def run_script(
 
 
 @contextlib.contextmanager
-def operations_of_runs(part: str) -> Iterator[list[str]]:
-    """Collect the operations of the runs whose names contain a text."""
-    seen = []
+def run_records(operation: str = "") -> Iterator[list[Any]]:
+    """Collect the records of the run log, or those of operations whose names contain a text."""
+    records: list[Any] = []
 
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            operation = getattr(record.args[0], "operation", "")  # a fallback has none
-            if part in operation:
-                seen.append(operation)
+    def collect(record: run_log.Record) -> None:
+        if operation in getattr(record, "operation", ""):  # calls of PyTorch have none
+            records.append(record)
 
-    handler = Handler()
-    logging.getLogger("onedsl").addHandler(handler)
+    run_log.subscribe(collect)
     try:
-        with onedsl.verbose():
-            yield seen
+        yield records
     finally:
-        logging.getLogger("onedsl").removeHandler(handler)
+        run_log.unsubscribe(collect)
 
 
 def drawn(draw: Callable[[Path], object], folder: Path, **settings: Any) -> str:

@@ -32,7 +32,7 @@ def enabled():
 @pytest.fixture
 def forward_runs(enabled):
     """The forward passes that onedsl ran."""
-    with helpers.operations_of_runs("BatchNormForwardTraining") as runs:
+    with helpers.run_records("BatchNormForwardTraining") as runs:
         yield runs
 
 
