@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -212,6 +213,17 @@ def run_python(
     options = {"timeout": 120, "cwd": os.path.dirname(sys.executable)} | options
     environment = os.environ | (environment or {})
     return run_program(sys.executable, *arguments, env=environment, **options)
+
+
+COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in C: no compiler")
+
+
+def preloaded(source: str, folder: Path) -> dict[str, str]:
+    """Return the environment of a process that loads a C file of programs/ before oneDNN."""
+    fake = folder / "libengine.so"
+    run_program(COMPILER, "-shared", "-fPIC", "-o", fake, PROGRAMS / source)
+    return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import helpers
 import pytest
-from test_load import needs_compiler, preloaded
+from helpers import needs_compiler, preloaded
 from torch_helpers import (
     DTYPES,
     LIMITS,
     SmallModel,
     dtypes,
     dynamo,
+    in_double,
     inputs,
     modes,
     nn,
@@ -427,12 +428,6 @@ OPS = (
 def floating_tensors(values):
     values = values if isinstance(values, (tuple, list)) else [values]
     return [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
-
-
-def in_double(t):
-    if not isinstance(t, torch.Tensor):
-        return t
-    return t.detach().double().requires_grad_(t.requires_grad)
 
 
 def outputs_and_gradients(op, sample):

@@ -19,12 +19,14 @@ from torch_helpers import (
     DTYPES,
     LIMITS,
     dtypes,
+    in_double,
     inputs,
     memories,
     modes,
     nn,
     onedsl_torch,
     relative_error,
+    state,
     torch,
 )
 
@@ -66,12 +68,6 @@ def disabled_afterwards():
     onedsl_torch.disable()
 
 
-def state(channels):
-    """Weight, bias, running mean and running variance."""
-    generator = torch.Generator().manual_seed(3)
-    return [torch.rand(channels, generator=generator) + 0.5 for _ in range(4)]
-
-
 def assert_close(ours, exact):
     if ours.numel():
         assert relative_error(ours, exact) < LIMITS[ours.dtype]
@@ -85,13 +81,9 @@ def assert_same(ours, theirs):
             assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
 
 
-def in_double(values):
-    return [v.double() if isinstance(v, torch.Tensor) else copy.deepcopy(v) for v in values]
-
-
 def check(op, *arguments):
     """Compare an op's outputs, and what it writes to its arguments, with those in float64."""
-    exact = in_double(arguments)
+    exact = [in_double(argument) for argument in arguments]
     got = op(*arguments)
     for a, b in zip((*got, *arguments), (*op(*exact), *exact), strict=True):
         assert (a is None) == (b is None)
