@@ -32,3 +32,20 @@ def pytest_report_header() -> list[str]:
         f"instruction sets: oneDNN {_core.onednn_cpu_isa()}, onedsl {_core.native_isa()}"
         f"{f', capped by {caps}' if caps else ''}; {_core.max_threads()} threads",
     ]
+
+
+@pytest.fixture
+def without_code(monkeypatch):
+    """Let inductor run its graphs operator by operator, so that nothing has to be generated."""
+    from functorch.compile import make_boxed_func
+
+    import onedsl.torch._backend as module
+
+    original = module.compile_fx
+    monkeypatch.setattr(
+        module,
+        "compile_fx",
+        lambda *args, **kwargs: original(
+            *args, inner_compile=lambda graph, *_, **__: make_boxed_func(graph.forward), **kwargs
+        ),
+    )

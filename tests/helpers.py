@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ import pytest
 import onedsl
 from onedsl import _core, testing
 from onedsl.graph import Graph, GraphOp
+from onedsl.runtime import run_log
 
 TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
@@ -214,6 +215,17 @@ def run_python(
     return run_program(sys.executable, *arguments, env=environment, **options)
 
 
+COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in C: no compiler")
+
+
+def preloaded(source: str, folder: Path) -> dict[str, str]:
+    """Return the environment of a process that loads a C file of programs/ before oneDNN."""
+    fake = folder / "libengine.so"
+    run_program(COMPILER, "-shared", "-fPIC", "-o", fake, PROGRAMS / source)
+    return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
+
+
 @contextlib.contextmanager
 def closed_pipe() -> Iterator[dict[str, Any]]:
     """Yield options of `run_program` for a child whose stdout is a pipe that nothing reads."""
@@ -252,23 +264,19 @@ def run_script(
 
 
 @contextlib.contextmanager
-def operations_of_runs(part: str) -> Iterator[list[str]]:
-    """Collect the operations of the runs whose names contain a text."""
-    seen = []
+def run_records(operation: str = "") -> Iterator[list[Any]]:
+    """Collect the records of the run log, or those of operations whose names contain a text."""
+    records: list[Any] = []
 
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            operation = getattr(record.args[0], "operation", "")  # a fallback has none
-            if part in operation:
-                seen.append(operation)
+    def collect(record: run_log.Record) -> None:
+        if operation in getattr(record, "operation", ""):  # calls of PyTorch have none
+            records.append(record)
 
-    handler = Handler()
-    logging.getLogger("onedsl").addHandler(handler)
+    run_log.subscribe(collect)
     try:
-        with onedsl.verbose():
-            yield seen
+        yield records
     finally:
-        logging.getLogger("onedsl").removeHandler(handler)
+        run_log.unsubscribe(collect)
 
 
 def drawn(draw: Callable[[Path], object], folder: Path, **settings: Any) -> str:

@@ -10,37 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from fuzz.targets import TARGETS
-from helpers import EPSILON
+from helpers import EPSILON, formats
 
 import onedsl
 from onedsl import _core
-
-LAST, SECOND, BROADCAST = -1, 1, None
+from onedsl.operators.base import ChannelOperator
+from onedsl.operators.schema import OpSchema
 
 X = np.ones((4, 3), np.float32)
 S = np.ones(3, np.float32)
 STRIDED = np.ones((4, 6), np.float32)[:, ::2]
 
-TABLE = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 
-OPERATOR_OPTIONS = {
-    "epsilon": EPSILON,
-    "frozen": False,
-    "channel_axis": LAST,
-    "types": TABLE,
-    "ranks": (2, 64),
-    "name": "Name",
-    "input_names": ["src", "diff_dst", "mean", "variance", "gamma"],
-    "output_names": ["diff_src", "diff_gamma", "diff_beta"],
-    "optional": ["gamma"],
-    "all_or_none": [],
-    "ignored": "gamma",
-    "result": onedsl.BatchNormGradients,
-}
-
-
-def operator(**options):
-    return _core.Operator("training_backward", **{**OPERATOR_OPTIONS, **options})
+def operator(operation="training_backward", statistics="batch", data_format="NXC", **limits):
+    schema = OpSchema.of(operation, onedsl.BatchNormGradients, **limits)
+    return ChannelOperator(schema, statistics, epsilon=EPSILON, data_format=data_format)._core
 
 
 OPERATOR = operator()
@@ -63,27 +47,20 @@ def is_rejected(op, shape, strides):
         return True
 
 
-def test_only_the_gradient_without_relu_has_frozen_statistics():
+@pytest.mark.parametrize("operation", sorted({*_core.signatures()} - {"training_backward"}))
+def test_only_the_gradient_without_relu_has_frozen_statistics(operation):
     """Regression: ReLU's gradient computed (inf - mean) * 0, which is NaN."""
-    names = [f"port {i}" for i in range(9)]
-    options = {
-        **OPERATOR_OPTIONS,
-        "frozen": True,
-        "input_names": names,
-        "output_names": names,
-    }
-    for operation in {*_core.signatures()} - {"training_backward"}:
-        with pytest.raises(ValueError, match="statistics must be batch"):
-            _core.Operator(operation, **options)
+    with pytest.raises(ValueError, match="statistics must be batch"):
+        operator(operation, "frozen")
 
 
-@pytest.mark.parametrize("port", range(2, 5))
-def test_broadcast_statistics_must_be_contiguous(port):
-    op = operator(frozen=True, channel_axis=BROADCAST)
+@pytest.mark.parametrize(("port", "name"), [(2, "mean"), (3, "variance"), (4, "scale")])
+def test_broadcast_statistics_must_be_contiguous(port, name):
+    op = onedsl.BatchNormalizationGrad(EPSILON)._core
     inputs = [X, X, *[np.ones((1, 3), np.float32)] * 3]
     assert isinstance(run(inputs, op), tuple)
     inputs[port] = np.ones((1, 6), np.float32)[:, ::2]
-    assert reason(inputs, op) == ("layout", OPERATOR_OPTIONS["input_names"][port])
+    assert reason(inputs, op) == ("layout", name)
     inputs[2:] = [inputs[port]] * 3
     assert reason(inputs, op) == ("layout", "mean")
 
@@ -123,9 +100,9 @@ def test_rank_must_be_within_the_operators_limits():
 BIG = 2**62
 
 
-@pytest.mark.parametrize("layout", [LAST, SECOND])
-def test_kernel_info_rejects_invalid_shapes(layout):
-    op = operator(channel_axis=layout)
+@formats
+def test_kernel_info_rejects_invalid_shapes(data_format):
+    op = operator(data_format=data_format)
     for strides in [(3, 1), (4, 1), (3, -1), (0, 0), (6, 2), (2, 1)]:
         assert not is_rejected(op, (4, 3), strides)
     for shape, strides in [

@@ -114,25 +114,37 @@ def test_mask_of_any_dst(clip, data_format, dtype, stats):
             assert np.array_equal(a, b)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+# The types of 16 bits round some of these to 0 or to infinity.
+CLIPS = [None, 6, 0.1, 1, 1e-3, 65504, 65519, 65520, 1e6, 3e38, 1e-7, 2.9e-8, 1e-9, 1e-40, 1e-45]
+
+
+@helpers.dtypes
 @formats
-@pytest.mark.parametrize("clip", [None, 1.0, 0.1])
-def test_mask_from_src_next_to_the_thresholds(clip, dtype, data_format):
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_relu_next_to_its_thresholds(clip, dtype, data_format):
     """With gamma = 0, dst is beta: f32 numbers next to those where its rounding changes."""
     narrow = helpers.NUMPY[dtype].type
-    bound = narrow(clip or 6.0)
+    bound = narrow(np.float32(clip or np.inf))
     least, below = np.nextafter(narrow(0), narrow(1)), np.nextafter(bound, narrow(0))
     below, bound, least = (np.float32(value) for value in (below, bound, least))
-    middles = np.float32([0, least / 2, least, (bound + below) / 2, bound])
-    beta = np.concatenate([np.nextafter(middles, np.float32(end)) for end in (-9, 9)] + [middles])
+    to_infinity = 65520, 2.0**128 - 2.0**119  # the least numbers that f16 and bf16 round so
+    middles = [0, least / 2, least, below, below + (bound - below) / 2, bound, *to_infinity]
+    middles = np.float32(middles)
+    beta = np.concatenate([middles, *np.nextafter(middles, np.float32([[-np.inf], [np.inf]]))])
     shape = helpers.shape_of(data_format, 3, beta.size, (5,))
     src, diff_dst, mean, variance, gamma = testing.random_problem(
         shape, dtype, data_format=data_format
     )
     dst = beta.astype(narrow).astype(np.float32)
-    is_open = (dst > 0) & (dst < (bound if clip else np.inf))
+    attributes = {"data_format": data_format, "clip": clip}
+    forward = onedsl.BatchNormReLUForwardTraining(EPSILON, **attributes)
+    got = forward(src, mean, variance, 0 * gamma, beta).dst.astype(np.float32)
+    kept = onedsl.DataFormat(data_format).broadcast_shape(shape)
+    assert (got == dst.clip(0, bound).reshape(kept)).all()
+    is_open = (dst > 0) & ~(dst >= (bound if clip else np.nan))
     sums = diff_dst.astype(np.float64).sum((0, 1) if data_format == "NXC" else (0, 2))
-    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, data_format, clip=clip)
+    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
     got = gradient(src, diff_dst, mean, variance, 0 * gamma, beta)
     assert np.array_equal(got.diff_beta != 0, is_open)
     assert testing.relative_l2(got.diff_beta, np.where(is_open, sums, 0)) < 1e-6

@@ -9,7 +9,6 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import _core, testing
-from onedsl.runtime import run_log
 
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
@@ -135,13 +134,10 @@ def test_many_items_without_channels():
 
 
 def test_successive_calls_use_all_threads():
-    problem, runs = testing.random_problem((256, 64, 32)), []
-    run_log.subscribe(runs.append)
-    try:
+    problem = testing.random_problem((256, 64, 32))
+    with helpers.run_records() as runs:
         for _ in range(3):
             call(inputs=problem)
-    finally:
-        run_log.unsubscribe(runs.append)
     assert [run.num_threads for run in runs] == [_core.max_threads()] * 3
 
 

@@ -9,6 +9,7 @@ import helpers
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers import needs_compiler, preloaded
 
 import onedsl
 from onedsl import _core
@@ -146,19 +147,6 @@ def test_source_tree_without_an_extension_for_this_python(copied, other):
     assert "pip install -e ." in message
 
 
-COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
-
-
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in C: no compiler")
-
-
-def preloaded(source, tmp_path):
-    """Return the environment of a process that loads a C file of programs/ before oneDNN."""
-    fake = tmp_path / "libengine.so"
-    helpers.run_program(COMPILER, "-shared", "-fPIC", "-o", fake, helpers.PROGRAMS / source)
-    return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
-
-
 @needs_compiler
 @pytest.mark.parametrize(
     ("needed", "package"),
@@ -176,7 +164,7 @@ def test_libraries_that_onednn_needs(copied, needed, package):
     needs versions that the oneDNN of this environment does not have beside it.
     """
     folder = library(copied).parent
-    build = (COMPILER, "-shared", "-fPIC", "-x", "c", os.devnull, "-Wl,--no-as-needed")
+    build = (helpers.COMPILER, "-shared", "-fPIC", "-x", "c", os.devnull, "-Wl,--no-as-needed")
     helpers.run_program(*build, f"-Wl,-soname,{needed}", "-o", folder / needed)
     helpers.run_program(
         *(*build, "-x", "none", folder / needed),

@@ -10,27 +10,12 @@ from pathlib import Path
 
 import helpers
 import pytest
-from torch_helpers import WITHOUT_BIAS, dynamo, nn, onedsl_torch, torch
+from torch_helpers import WITHOUT_BIAS, Plain, dynamo, nn, onedsl_torch, torch
 
 F = nn.functional
 aten = torch.ops.aten
 # compiled autograd and PyTorch 2.15 read .grad of tensors that are not leaves.
 pytestmark = [dynamo, pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")]
-
-
-class Plain(nn.Module):
-    """A batch norm, and what a test does with its result."""
-
-    def __init__(self, use, norm=None):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = nn.BatchNorm2d(8) if norm is None else norm
-        self.use = use
-
-    def forward(self, x):
-        y = self.conv(x)
-        return self.use(self.norm(y), y)
-
 
 RELU = "with ReLU, forward and backward"
 ADD_RELU = "with addition and ReLU, forward and backward"
@@ -122,23 +107,6 @@ def x():
 
 
 # What is computed together with a batch norm
-
-
-@pytest.fixture
-def without_code(monkeypatch):
-    """Let inductor run its graphs operator by operator, so that nothing has to be generated."""
-    from functorch.compile import make_boxed_func
-
-    import onedsl.torch._backend as module
-
-    original = module.compile_fx
-    monkeypatch.setattr(
-        module,
-        "compile_fx",
-        lambda *args, **kwargs: original(
-            *args, inner_compile=lambda graph, *_, **__: make_boxed_func(graph.forward), **kwargs
-        ),
-    )
 
 
 class WithActivation(nn.BatchNorm2d):

@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import helpers
 import pytest
-from test_load import needs_compiler, preloaded
+from helpers import needs_compiler, preloaded
 from torch_helpers import (
     DTYPES,
     LIMITS,
     SmallModel,
     dtypes,
     dynamo,
+    in_double,
     inputs,
     modes,
     nn,
@@ -32,7 +33,7 @@ def enabled():
 @pytest.fixture
 def forward_runs(enabled):
     """The forward passes that onedsl ran."""
-    with helpers.operations_of_runs("BatchNormForwardTraining") as runs:
+    with helpers.run_records("BatchNormForwardTraining") as runs:
         yield runs
 
 
@@ -427,12 +428,6 @@ OPS = (
 def floating_tensors(values):
     values = values if isinstance(values, (tuple, list)) else [values]
     return [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
-
-
-def in_double(t):
-    if not isinstance(t, torch.Tensor):
-        return t
-    return t.detach().double().requires_grad_(t.requires_grad)
 
 
 def outputs_and_gradients(op, sample):

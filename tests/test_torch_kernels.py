@@ -19,12 +19,14 @@ from torch_helpers import (
     DTYPES,
     LIMITS,
     dtypes,
+    in_double,
     inputs,
     memories,
     modes,
     nn,
     onedsl_torch,
     relative_error,
+    state,
     torch,
 )
 
@@ -36,26 +38,19 @@ FORWARD, BACKWARD = "BatchNormForwardTraining", "BatchNormTrainingBackward"
 ALL = (True, True, True)
 
 
-FALLBACK = re.compile(r"PyTorch's own batch norm of (.*): onedsl does not support ")
-
-
 @pytest.fixture
-def runs(caplog):
+def runs():
     """A function that returns the ops that onedsl ran since its last call.
 
-    Or, with ``reasons=True``, the reasons why it left ops to PyTorch's own kernels.
+    Or, with "reason", the reasons why it left ops to PyTorch's own kernels.
     """
 
-    def since_last_call(reasons=False):
-        lines = [line for line in caplog.messages if bool(FALLBACK.match(line)) == reasons]
-        caplog.clear()
-        return [FALLBACK.sub("", line) if reasons else line.split()[0] for line in lines]
+    def since_last_call(what="operation"):
+        values = [getattr(record, what, None) for record in records]
+        records.clear()
+        return [value for value in values if value]
 
-    with (
-        caplog.at_level(logging.INFO, logger="onedsl"),
-        onedsl.verbose(),
-        onedsl_torch.enable(),
-    ):
+    with helpers.run_records() as records, onedsl_torch.enable():
         yield since_last_call
 
 
@@ -73,12 +68,6 @@ def disabled_afterwards():
     onedsl_torch.disable()
 
 
-def state(channels):
-    """Weight, bias, running mean and running variance."""
-    generator = torch.Generator().manual_seed(3)
-    return [torch.rand(channels, generator=generator) + 0.5 for _ in range(4)]
-
-
 def assert_close(ours, exact):
     if ours.numel():
         assert relative_error(ours, exact) < LIMITS[ours.dtype]
@@ -92,13 +81,9 @@ def assert_same(ours, theirs):
             assert torch.equal(a.nan_to_num(7), b.nan_to_num(7))
 
 
-def in_double(values):
-    return [v.double() if isinstance(v, torch.Tensor) else copy.deepcopy(v) for v in values]
-
-
 def check(op, *arguments):
     """Compare an op's outputs, and what it writes to its arguments, with those in float64."""
-    exact = in_double(arguments)
+    exact = [in_double(argument) for argument in arguments]
     got = op(*arguments)
     for a, b in zip((*got, *arguments), (*op(*exact), *exact), strict=True):
         assert (a is None) == (b is None)
@@ -327,7 +312,7 @@ def test_unsupported_forward_is_pytorchs(runs, what):
             return str(error)
 
     ours, theirs = call(), by_pytorch(call)
-    assert runs(reasons=True) == [reason]
+    assert runs("reason") == [reason]
     if isinstance(theirs, str):
         assert ours == theirs
     else:
@@ -357,7 +342,7 @@ def test_running_statistics_that_share_memory_are_pytorchs(runs, shared):
         ours, theirs = call(), by_pytorch(call)
     finally:
         torch.set_num_threads(threads)
-    assert runs(reasons=True) == ["running statistics that share memory with another argument"]
+    assert runs("reason") == ["running statistics that share memory with another argument"]
     assert_same(ours, theirs)
 
 
@@ -365,7 +350,7 @@ def test_running_statistics_that_share_memory_are_pytorchs(runs, shared):
 def test_unsupported_backward_is_pytorchs(runs, what):
     reason, *arguments = UNSUPPORTED_BACKWARD[what]
     ours = backward(*arguments)
-    assert runs(reasons=True) == [reason]
+    assert runs("reason") == [reason]
     assert_same(ours, by_pytorch(lambda: backward(*arguments)))
 
 
@@ -376,7 +361,7 @@ def test_every_op_reaches_pytorchs_own_kernel(runs, op):
         return *op(SRC.double(), *FORWARD_OPS[op](*vectors)), *vectors
 
     ours = call()
-    assert runs(reasons=True) == [TYPES]
+    assert runs("reason") == [TYPES]
     assert_same(ours, by_pytorch(call))
 
 
@@ -576,7 +561,7 @@ def test_each_call_is_logged_once_and_a_fallback_with_its_shape(caplog):
         aten.native_batch_norm(src, None, None, None, None, True, MOMENTUM, EPS)
     run, fallback = caplog.messages
     assert run.startswith("BatchNormForwardTraining f32")
-    assert FALLBACK.match(fallback).group(1) == "4x5x6x3"
+    assert fallback == f"PyTorch's own batch norm of 4x5x6x3: onedsl does not support {TYPES}"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), TimeoutError("late")])

@@ -5,7 +5,7 @@ import itertools
 import helpers
 import pytest
 from helpers import EPSILON
-from torch_helpers import DTYPES, SHAPES, dynamo, modes, nn, onedsl_torch, tensor, tensors, torch
+from torch_helpers import DTYPES, SHAPES, dynamo, modes, onedsl_torch, state, tensor, tensors, torch
 
 import onedsl
 from onedsl import testing
@@ -14,11 +14,6 @@ from onedsl.torch import _gradient
 forward = torch.ops.onedsl.batch_norm_training.default
 backward = torch.ops.onedsl.batch_norm_training_backward.default
 SHAPES_BY_RANK = {2: (6, 5), 3: (4, 5, 7), 4: (4, 5, 3, 2), 5: (3, 5, 2, 3, 2)}
-
-
-def vectors(channels=5):
-    generator = torch.Generator().manual_seed(3)
-    return [torch.rand(channels, generator=generator) + 0.5 for _ in range(4)]
 
 
 def layouts(shape):
@@ -38,7 +33,7 @@ def calls(src, other=None):
 
     The tensor `other` is the residual and the gradient of the output.
     """
-    weight, bias, mean, variance = vectors(src.shape[1])
+    weight, bias, mean, variance = state(src.shape[1])
     other = src.flip(0) if other is None else other
     for residual, relu in (None, False), (None, True), (other, True):
         yield forward, (src, weight, bias, residual, mean, variance, 0.1, 1e-5, relu, 1.5)
@@ -89,7 +84,7 @@ def test_operators_are_registered_correctly(dtype):
     src = torch.randn(2, 4, 3, 5).to(DTYPES[dtype])
     for op, arguments in calls(src):
         torch.library.opcheck(op, arguments)
-    weight, bias, mean, variance = (t.requires_grad_() for t in vectors(4))
+    weight, bias, mean, variance = (t.requires_grad_() for t in state(4))
     src, residual = src.requires_grad_(), torch.randn_like(src).requires_grad_()
     running = mean.detach(), variance.detach()
     torch.library.opcheck(forward, (src, weight, bias, residual, *running, 0.1, 1e-5, True, None))
@@ -98,7 +93,7 @@ def test_operators_are_registered_correctly(dtype):
 def test_the_mask_from_src_is_that_of_dst():
     """Bitwise: the gradient computes dst from the saved values exactly as the forward pass."""
     src = torch.randn(64, 5, 30, 30)
-    weight, _, mean, variance = vectors()
+    weight, _, mean, variance = state()
     bias = torch.zeros(5)  # dst near 0 is common
     for clip in None, 0.5:
         outputs = forward(src, weight, bias, None, mean, variance, 0.1, 1e-5, True, clip)
@@ -331,7 +326,7 @@ def test_second_derivatives(train, with_gamma, data_format):
 
     scale = gamma if with_gamma else torch.ones_like(gamma).requires_grad_()
     running = (None, None) if train else (mean, variance)
-    y = nn.functional.batch_norm(
+    y = torch.nn.functional.batch_norm(
         src.movedim(axis, 1), *running, scale, beta, train, eps=EPSILON
     ).movedim(1, axis)
     first = torch.autograd.grad(y, (src, scale, beta), diff_dst, create_graph=True)

@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-from test_torch_backend import without_code  # noqa: F401 - a fixture
 from torch_helpers import dynamo, onedsl_torch, torch
 
 tf = pytest.importorskip("transformers", reason="the extra `dev` is not installed")

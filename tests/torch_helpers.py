@@ -49,6 +49,19 @@ def tensors(shape, dtype, stats="f32", memory="contiguous"):
     return made
 
 
+def state(channels=5):
+    """Return weight, bias, running mean and running variance."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.rand(channels, generator=generator) + 0.5 for _ in range(4)]
+
+
+def in_double(value):
+    """Return a tensor in float64, and any other value as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
+
+
 def relative_error(ours, exact):
     ours, exact = ours.detach().double(), exact.detach().double()
     return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)
@@ -82,3 +95,17 @@ class SmallModel(nn.Module):
     def forward(self, x):
         x = self.stem(x)
         return self.head((x + self.branch["a"](x)).mean((2, 3)))
+
+
+class Plain(nn.Module):
+    """A batch norm, and what a test does with its result."""
+
+    def __init__(self, use, norm=None):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8) if norm is None else norm
+        self.use = use
+
+    def forward(self, x):
+        y = self.conv(x)
+        return self.use(self.norm(y), y)

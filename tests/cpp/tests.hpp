@@ -7,6 +7,5 @@ void test_geometry();
 void test_schedule();
 void test_reproducibility();
 void test_strides();
-void test_relu();
 
 }  // namespace onedsl::test
