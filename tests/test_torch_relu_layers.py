@@ -203,7 +203,7 @@ def test_inputs_modified_in_place_raise(with_residual):
 
 @residuals
 @pytest.mark.parametrize("dual", ["src", "weight"])
-@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # in make_dual
+@dynamo  # make_dual uses torch.jit.script
 def test_forward_mode_derivatives(with_residual, dual):
     """They need no grad mode."""
     layer, (src, _) = make(2, with_residual), inputs(2, "f32")

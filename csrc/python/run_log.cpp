@@ -66,7 +66,7 @@ void log_run(const Problem& problem, const int num_threads, const Ports& ports,
     record_run(names.op.empty() ? signature.name : names.op, name_of(problem.data),
                py::make_tuple(g.outer, g.channels, g.inner),
                names_of(signature.inputs, ports.in, names.inputs),
-               names_of(signature.outputs, ports.out, names.outputs), "native",
+               names_of(signature.outputs, ports.out, names.outputs),
                native::implementation(problem.pass), num_threads, seconds);
   });
 }

@@ -174,7 +174,6 @@ def run_record(
         norm.geometry or by_shape,
         tuple(given),
         tuple(computed),
-        "onednn",
         f"oneDNN {onednn_version()} {kinds}, {_core.onednn_cpu_isa()}{written}",
         num_threads,
         0.0,

@@ -23,7 +23,6 @@ class RunRecord(NamedTuple):
     """Names of the inputs that the call passed."""
     computed: tuple[str, ...]
     """Names of the outputs. Empty for the pass that computes sums."""
-    backend: str
     implementation: str
     num_threads: int
     seconds: float
