@@ -86,6 +86,7 @@ class Operator:
         shape: Sequence[int],
         strides: Sequence[int],
         statistics: _DType,
+        num_threads: int | None = ...,
     ) -> dict[str, Any] | None: ...
 
 TensorTuple = tuple[int, str, Sequence[int], Sequence[int], str, str]

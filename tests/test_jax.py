@@ -384,13 +384,6 @@ def test_many_concurrent_calls():
     helpers.run_script("jax_many_calls.py", "1", timeout=300)
 
 
-def test_devices_share_the_threads():
-    """Regression: N devices on N cores ran N * N threads."""
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "OMP_NUM_THREADS": "4"}
-    child = helpers.run_script("jax_devices_share_threads.py", environment=flags)
-    assert int(child.stdout) > 1
-
-
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
 def test_sharded_arrays(program, devices):

@@ -4,12 +4,14 @@ import sys
 import threading
 
 import helpers
+import numpy as np
 import pytest
 import threadpoolctl
 from helpers import EPSILON, formats, usable
 
 import onedsl
 from onedsl import _core, testing
+from onedsl.operators.base import kernel_info
 
 
 @usable(backends=["onednn"])
@@ -52,6 +54,79 @@ def test_fewer_threads_than_openmp_was_asked_for(setting):
     child = helpers.run_script("fewer_threads.py", *arguments, environment=environment)
     fails = not value and _core.onednn_version() == (3, 2, 0)
     assert child.stdout == ("out_of_memory\n" * 2 if fails else "")
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_calls_start_and_end_no_threads(library):
+    """Regression: calls of few threads made libgomp end the others, which then started again."""
+    if library != "numpy":
+        pytest.importorskip(library)
+    environment = helpers.PASSIVE | {"OMP_NUM_THREADS": "8"}
+    child = helpers.run_script("same_threads.py", library, environment=environment)
+    started, before = map(int, child.stdout.split())
+    assert started == 0
+    assert before > 8 or library == "jax", "the calls ran on one thread"
+
+
+def layers(batch, data_format):
+    """Yield the shapes of layers of ResNet-50 and MobileNetV2 for images of 224 x 224."""
+    sizes = {
+        112: (16, 32, 64, 96), 56: (24, 64, 96, 128, 144, 256), 28: (32, 128, 144, 192, 256, 512),
+        14: (64, 96, 192, 256, 384, 512, 576, 1024), 7: (160, 320, 512, 576, 960, 1280, 2048),
+    }  # fmt: skip
+    for size, channels in sizes.items():
+        for c in channels:
+            yield helpers.shape_of(data_format, batch, c, (size, size))
+
+
+@formats
+def test_work_for_every_thread(data_format):
+    """Regression: tiles were shared in numbers that suit powers of two, at most 16 threads.
+
+    With other caches, and up to 128 threads: cpp/test_schedule.cpp.
+    """
+    op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
+    mean, least = {}, {}
+    for threads in (6, 12, 28, 48):
+        shares = [
+            kernel_info(op, onedsl.TensorSpec(shape), num_threads=threads)["busy_share"]
+            for batch in (8, 32)
+            for shape in layers(batch, data_format)
+            if np.prod(shape) >= 3_000_000
+        ]
+        mean[threads], least[threads] = np.mean(shares), min(shares)
+    assert min(mean.values()) > 0.85
+    assert min(least.values()) > 0.62
+
+
+@pytest.mark.parametrize(("kind", "threads", "least"), [("dense", 6, 0.7), ("strided", 8, 0.6)])
+def test_cpu_time_of_threads(kind, threads, least):
+    """Regression: one of eight threads copied a whole tensor with strides of its own."""
+    environment = helpers.PASSIVE | {"OMP_NUM_THREADS": str(threads)}
+    child = helpers.run_script("busy_threads.py", kind, environment=environment)
+    assert np.mean([float(line.split()[0]) for line in child.stdout.splitlines()]) > least
+
+
+NEW_THREAD = """
+import threading
+import torch
+import onedsl.torch
+
+torch.set_num_threads(1)
+onedsl.torch.enable()
+x = torch.ones(64, 64, 28, 28)
+thread = threading.Thread(target=torch.nn.BatchNorm2d(64), args=(x,))
+with onedsl.verbose():
+    thread.start()
+    thread.join()
+"""
+
+
+def test_pytorchs_number_of_threads():
+    """Regression: OpenMP's number belongs to the calling thread, PyTorch's to the process."""
+    pytest.importorskip("torch")
+    child = helpers.run_child(NEW_THREAD, environment={"OMP_NUM_THREADS": "2"})
+    assert " 1 threads," in child.stderr + child.stdout
 
 
 @pytest.fixture

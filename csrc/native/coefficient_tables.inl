@@ -15,13 +15,9 @@ namespace {
 constexpr Index minimum(const Index a, const Index b) { return a < b ? a : b; }
 constexpr Index length(const Range& range) { return range.end - range.begin; }
 
-// The whole rows of a chunk. Only the last chunk also has the rest.
-inline Range rows_of(const SummationOrder& order, const Index chunk) {
-  const Index first = chunk * order.chunk_rows;
-  return {minimum(first, order.rows), minimum(first + order.chunk_rows, order.rows)};
-}
-inline Index rest_of(const SummationOrder& order, const Index chunk) {
-  return chunk + 1 == order.chunks ? order.rest : 0;
+// Return the elements after the last whole row, if a tile of columns has that row.
+inline Index rest_of(const SummationOrder& order, const Tile& tile) {
+  return tile.rows.end == order.rows ? order.rest : 0;
 }
 
 // A row of planes: one segment of each plane of a position.

@@ -26,8 +26,12 @@ struct Cache {
 struct Machine {
   Isa isa = Isa::baseline;
   Cache cache;
-  // A thread with fewer elements costs more time than it saves.
-  std::int64_t min_elements_per_thread = 16384;
+  // From so many elements on, a call is parallel: for two threads, and in addition for each further
+  // thread, because a parallel region has all of them.
+  std::int64_t parallel_from = 32768;
+  std::int64_t parallel_from_per_thread = 2048;
+  // Of a parallel call. A worker with fewer elements saves no time.
+  std::int64_t min_elements_per_worker = 4096;
 };
 
 // Return the Machine for this CPU, which is detected once. The environment variable

@@ -23,7 +23,7 @@ PortSet<Port> statistics_of(const PerPort<Port, Pointer>& ports) {
 }
 
 // Run with 16-bit statistics converted to f32, and convert the resulting statistics back.
-void run_in_f32(const Problem& problem, const int num_threads, const Ports& ports) {
+void run_in_f32(const Problem& problem, const Threads& threads, const Ports& ports) {
   const auto count = static_cast<std::size_t>(problem.geometry.channels);
   const InputSet inputs = statistics_of(ports.in);
   const OutputSet outputs = statistics_of(ports.out);
@@ -39,7 +39,7 @@ void run_in_f32(const Problem& problem, const int num_threads, const Ports& port
     f32_ports.out[port] = next;
     next += count;
   });
-  run(problem, num_threads, f32_ports);
+  run(problem, threads, f32_ports);
   outputs.for_each([&](const Output port) {
     convert(DataType::f32, f32_ports.out[port], problem.statistics_type, ports.out[port], count);
   });
@@ -64,29 +64,29 @@ void write_empty(const Problem& problem, const Ports& ports) {
   }
 }
 
-void execute_unlogged(const Problem& problem, const int num_threads, const Ports& ports) {
+void execute_unlogged(const Problem& problem, const Threads& threads, const Ports& ports) {
   const Geometry& geometry = problem.geometry;
   const Pass pass = problem.pass;
   if (pass == Pass::reduce) *ports.sums.count = static_cast<double>(geometry.per_channel());
   // The statistics of an empty part are those of the other parts.
   const bool other_parts = pass == Pass::apply && *ports.sums.count > 0 && geometry.channels > 0;
   if (geometry.elements() == 0 && !other_parts) return write_empty(problem, ports);
-  if (problem.statistics_type == DataType::f32) return run(problem, num_threads, ports);
-  run_in_f32(problem, num_threads, ports);
+  if (problem.statistics_type == DataType::f32) return run(problem, threads, ports);
+  run_in_f32(problem, threads, ports);
 }
 
 }  // namespace
 
-void execute(const Problem& problem, const int num_threads, const Ports& ports,
+void execute(const Problem& problem, const Threads& threads, const Ports& ports,
              const LogNames& names) {
   // Without subscribers, the log costs a run one load of their number.
   if (!run_log.has_subscribers()) {
-    return execute_unlogged(problem, num_threads, ports);
+    return execute_unlogged(problem, threads, ports);
   }
   const auto begin = std::chrono::steady_clock::now();
-  execute_unlogged(problem, num_threads, ports);
+  execute_unlogged(problem, threads, ports);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  run_log.record(problem, num_threads, ports, names, elapsed.count());
+  run_log.record(problem, threads.count(), ports, names, elapsed.count());
 }
 
 std::string implementation(const Pass pass) {

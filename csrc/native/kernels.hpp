@@ -83,11 +83,13 @@ struct Task {
   bool reduce_writes_residual = false;
 };
 
-// What one call of a kernel processes: a chunk of a block. If planes have several segments, the
-// block has one channel.
+// What one call of a kernel processes: some rows of a block, which are a chunk if they are summed.
+// The last row of all is followed by the rest. If planes have several segments, the block has one
+// channel.
 struct Tile {
   Range channels;
-  Index chunk = 0;
+  Range rows;
+  Index chunk = 0;  // if it is summed
   // Planes: distance in elements to the panel that is prefetched while this one is written, or 0.
   Index to_next_panel = 0;
   // Whether a reduce begins and ends the sums of the tile: a tile of staged tensors has parts.

@@ -162,8 +162,8 @@ class ColumnSums {
 // SummationOrder and the chunk alone, and must not depend on the width of the block, which depends
 // on the number of threads.
 template <class Terms_>
-void visit_rows(const SummationOrder& order, const Index chunk, const ColumnSums<Terms_>& sums) {
-  const Range rows = rows_of(order, chunk);
+void visit_rows(const SummationOrder& order, const Tile& tile, const ColumnSums<Terms_>& sums) {
+  const Range& rows = tile.rows;
   Index row = rows.begin;
   if (order.rows_in_registers) {
     for (; row + terms_in_f32 <= rows.end; row += terms_in_f32) sums.add_rows_in_registers(row);
@@ -181,7 +181,7 @@ void visit_rows(const SummationOrder& order, const Index chunk, const ColumnSums
     sums.add_row(row);
     count_term();
   }
-  if (const Index rest = rest_of(order, chunk); rest > 0) {
+  if (const Index rest = rest_of(order, tile); rest > 0) {
     sums.add_rest(order.rows, rest);
     count_term();
   }
@@ -208,7 +208,7 @@ template <class Terms_>
 void reduce_columns(const Task& task, const Tile& tile, const TileScratch& scratch) {
   const SummationOrder& order = task.order;
   const ColumnSums<Terms_> sums(task, tile, scratch);
-  visit_rows(order, tile.chunk, sums);
+  visit_rows(order, tile, sums);
   if (!tile.ends) return;
   double* const partial =
       task.workspace.partials + 2 * tile.chunk * order.channels + tile.channels.begin;

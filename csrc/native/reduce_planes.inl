@@ -90,7 +90,7 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
   }
 
-  const Range rows = rows_of(order, tile.chunk);
+  const Range& rows = tile.rows;
   for (Index row = rows.begin; row < rows.end; row += order.rows_together) {
     const Segment segment = segment_of(order, row);
     const Index together = minimum(order.rows_together, rows.end - row);

@@ -1,17 +1,14 @@
 #include "run.hpp"
 
-#include <emmintrin.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "int_math.hpp"
 #include "kernels.hpp"
+#include "loops.hpp"
 #include "schedule.hpp"
 #include "scratch.hpp"
 #include "staging.hpp"
@@ -137,100 +134,28 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
   return task;
 }
 
-void wait_for_others(const Worker& worker) {
-  if (worker.workers > 1) {
-#pragma omp barrier
-  }
-}
-
-// The work of the threads of a run.
-struct Team {
-  const Kernels& kernels;
-  const Task& task;
-  const Schedule& schedule;
-  const Staging* staging;  // null: all tensors are dense
-  bool needs_sums;
-  bool needs_pivots;
-  std::atomic<Index>& imprecise;  // counts the channel ranges whose sums had to be recomputed
-
-  void work(const Worker& worker, const TileScratch& scratch) const {
-    const Range panels = panels_of(schedule, task.order, worker);
-    for (Index panel = panels.begin; panel < panels.end; ++panel) {
-      const Range channels = channels_of(schedule, task.order, panel);
-      const bool prefetches = schedule.prefetch_next_panel && panel + 1 < panels.end;
-      const Index to_next_panel = prefetches ? schedule.panel * task.order.inner : 0;
-      process_panel(channels, to_next_panel, schedule.own_panels ? Worker{} : worker, scratch);
-    }
-    if (task.non_temporal) _mm_sfence();
-  }
-
-  void process_panel(const Range& panel, const Index to_next_panel, const Worker& worker,
-                     const TileScratch& scratch) const {
-    const Range tiles =
-        share_of(num_tiles(schedule, task.order, panel), worker.index, worker.workers);
-    const Range share = share_of(panel.end - panel.begin, worker.index, worker.workers);
-    const Range channels{panel.begin + share.begin, panel.begin + share.end};
-    if (needs_pivots) {
-      kernels.prepare(task, channels);
-      wait_for_others(worker);
-    }
-    if (!sum(panel, tiles, channels, worker, scratch)) {
-      sum(panel, tiles, channels, worker, scratch);
-    }
-    if (task.tensors.result == nullptr) return;
-    std::optional<Staging::Worker> staged;
-    if (staging != nullptr) staged.emplace(*staging, task, scratch);
-    // In reverse, because what was read last is still in cache.
-    for (Index i = tiles.end; i-- > tiles.begin;) {
-      Tile tile = tile_of(schedule, task.order, panel, i);
-      tile.to_next_panel = to_next_panel;
-      if (staged) {
-        staged->write(tile);
-      } else {
-        kernels.write(task, tile);
-      }
-    }
-    if (staged) staged->finish();
-  }
-
-  // Returns whether all sums of the panel are precise. All workers get the same result.
-  bool sum(const Range& panel, const Range& tiles, const Range& channels, const Worker& worker,
-           const TileScratch& scratch) const {
-    const Index imprecise_before = imprecise;
-    if (needs_sums) {
-      std::optional<Staging::Worker> staged;
-      if (staging != nullptr) staged.emplace(*staging, task, scratch);
-      for (Index i = tiles.begin; i < tiles.end; ++i) {
-        const Tile tile = tile_of(schedule, task.order, panel, i);
-        if (staged) {
-          staged->reduce(tile);
-        } else {
-          kernels.reduce(task, tile, scratch);
-        }
-      }
-      if (staged) staged->finish();
-      wait_for_others(worker);
-    }
-    const bool precise = kernels.finish(task, channels);
-    if (worker.workers == 1) return precise;
-    if (!precise) ++imprecise;
-    wait_for_others(worker);
-    return imprecise == imprecise_before;
-  }
+// How a run uses its memory and the threads.
+struct Plan {
+  Task task;
+  Schedule schedule;
+  std::optional<Staging> staging;  // of tensors with strides of their own
 };
 
-template <class Work>
-void on_threads(const int threads, const Work& work) {
-  if (threads == 1) return work(Worker{});
-  const unsigned int mode = _mm_getcsr();
-#pragma omp parallel num_threads(threads)
-  {
-    // All threads round and flush subnormal numbers as the caller does.
-    const unsigned int own_mode = _mm_getcsr();
-    _mm_setcsr(mode);
-    work(Worker{omp_get_thread_num(), omp_get_num_threads()});
-    _mm_setcsr(own_mode);
+Plan plan_of(const Problem& problem, const Kernels& kernels, const Ports& ports,
+             const Machine& machine, const int num_threads) {
+  Plan plan{task_for(problem, ports, order_of(problem.geometry, kernels.lanes)), {}, {}};
+  Task& task = plan.task;
+  const SummationOrder& order = task.order;
+  if (problem.layouts) plan.staging.emplace(problem, kernels, task, ports);
+  const Index granule = plan.staging ? plan.staging->granule() : 1;
+  plan.schedule = schedule_for(order, traffic_of(problem, ports), machine, num_threads, granule);
+  if (plan.staging) {
+    plan.schedule.prefetch_next_panel = false;
+    plan.staging->choose_boxes(order, plan.schedule.block);
   }
+  task.out_of_cache = plan.schedule.out_of_cache;
+  task.non_temporal = plan.schedule.non_temporal && may_write_non_temporal(problem, ports, order);
+  return plan;
 }
 
 }  // namespace
@@ -243,11 +168,14 @@ KernelInfo kernel_info(const Problem& problem, const int num_threads, const bool
   problem.inputs.for_each([&](const Input port) { ports.in[port] = &memory; });
   problem.outputs.for_each([&](const Output port) { ports.out[port] = &memory; });
   ports.outputs_given = outputs_given;
-  const SummationOrder order = order_of(problem.geometry, kernels_for(problem, machine.isa).lanes);
-  return {order, schedule_for(order, traffic_of(problem, ports), machine, num_threads)};
+  const Plan plan =
+      plan_of(problem, kernels_for(problem, machine.isa), ports, machine, num_threads);
+  const double busy =
+      busy_share(plan.schedule, plan.task.order, traffic_of(problem, ports), num_threads);
+  return {plan.task.order, plan.schedule, busy};
 }
 
-void run(const Problem& problem, const int num_threads, const Ports& ports,
+void run(const Problem& problem, const Threads& threads, const Ports& ports,
          const Machine& machine) {
   if (problem.geometry.elements() == 0) {
     // An empty tensor still has outputs of one value per channel.
@@ -258,65 +186,50 @@ void run(const Problem& problem, const int num_threads, const Ports& ports,
     present(ports.out).for_each([&](const Output port) {
       if (is_tensor(port)) vectors.out[port] = nullptr;
     });
-    return run(without_tensors, num_threads, vectors, machine);
+    return run(without_tensors, threads, vectors, machine);
   }
   const Kernels& kernels = kernels_for(problem, machine.isa);
-  Task task = task_for(problem, ports, order_of(problem.geometry, kernels.lanes));
+  Plan plan = plan_of(problem, kernels, ports, machine, threads.count());
+  auto& [task, schedule, staging] = plan;
   const SummationOrder& order = task.order;
-  Schedule schedule = schedule_for(order, traffic_of(problem, ports), machine, num_threads);
-  task.out_of_cache = schedule.out_of_cache;
-  task.non_temporal = schedule.non_temporal && may_write_non_temporal(problem, ports, order);
-
-  std::optional<Staging> staging;
-  if (problem.layouts) staging.emplace(problem, kernels, task, ports, schedule);
-  const auto staging_bytes = staging ? staging->bytes_per_thread() : 0;
 
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
   tables.entries = order.channels;
   tables.even_first = order.columns && kernels.splits_even_odd;
-  Index doubles = scratch_per_plane(order.lanes) * schedule.block;  // of a thread
+  WorkerMemory worker;
+  worker.doubles = scratch_per_plane(order.lanes) * schedule.block;
+  worker.staging_bytes = staging ? staging->bytes_per_thread() : 0;
   Index floats = 0;
   if (order.columns) {
     const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
     tables.period = order.row * std::max<Index>(rows, 1);
     tables.entries = round_up(tables.period + pair, 2);
     const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
-    doubles = scratch_per_column * round_up(columns, pair);
-    floats = doubles;
+    worker.doubles = scratch_per_column * round_up(columns, pair);
+    floats = schedule.workers * worker.doubles;
   }
+  const Index doubles = schedule.workers * worker.doubles;
+  const Index staging_bytes = schedule.workers * worker.staging_bytes;
   const Index sums = problem.pass == Pass::apply ? 0 : 2 * order.chunks * order.channels;
 
   const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
                                  &tables.beta,  &tables.shift, &tables.slope};
   Scratch memory(Scratch::bytes_for<double>(sums) +
                  all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
-                 Scratch::bytes_for<double>(schedule.threads * doubles) +
-                 Scratch::bytes_for<float>(schedule.threads * floats) +
-                 Scratch::bytes_for<std::byte>(schedule.threads * staging_bytes));
+                 Scratch::bytes_for<double>(doubles) + Scratch::bytes_for<float>(floats) +
+                 Scratch::bytes_for<std::byte>(staging_bytes));
   task.workspace.partials = memory.allocate<double>(sums);
   for (float** const table : all_tables) *table = memory.allocate<float>(tables.entries);
-  double* const all_doubles = memory.allocate<double>(schedule.threads * doubles);
-  float* const all_floats = memory.allocate<float>(schedule.threads * floats);
-  auto* const all_buffers = memory.allocate<std::byte>(schedule.threads * staging_bytes);
+  worker.first.doubles = memory.allocate<double>(doubles);
+  worker.first.floats = memory.allocate<float>(floats);
+  worker.first.staging = memory.allocate<std::byte>(staging_bytes);
 
   if (!needs_sums(problem)) std::fill_n(task.workspace.partials, sums, 0.0);
   if (!is_forward(problem)) kernels.prepare(task, {0, order.channels});
-  std::atomic<Index> imprecise = 0;
-  const Team team{kernels,
-                  task,
-                  schedule,
-                  staging ? &*staging : nullptr,
-                  needs_sums(problem),
-                  is_forward(problem) && needs_sums(problem),
-                  imprecise};
-  on_threads(schedule.threads, [&](const Worker& worker) {
-    TileScratch scratch;
-    scratch.doubles = all_doubles + worker.index * doubles;
-    scratch.floats = all_floats + worker.index * floats;
-    scratch.staging = all_buffers + worker.index * staging_bytes;
-    team.work(worker, scratch);
-  });
+  RunLoops loops(kernels, task, schedule, staging ? &*staging : nullptr, needs_sums(problem),
+                 worker);
+  threads.run(loops, schedule.workers);
 }
 
 }  // namespace onedsl::native

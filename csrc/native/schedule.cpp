@@ -1,10 +1,6 @@
 #include "schedule.hpp"
 
 #include <algorithm>
-
-#include "int_math.hpp"
-#include "kernels.hpp"
-
 namespace onedsl::native {
 namespace {
 
@@ -14,8 +10,6 @@ constexpr double most_filled = 0.75;
 // Columns: whole rows are read fastest, since they are contiguous. In wider blocks, the sums would
 // not stay in the second-level cache.
 constexpr Index columns_in_block = 16384;
-// Blocks are whole cache lines of any type, so that no two threads write to the same line.
-constexpr Index channels_in_line = 64;
 
 // Planes: bytes of each tensor that a thread reads at a time.
 constexpr Index bytes_in_block = 131072;
@@ -35,6 +29,10 @@ constexpr Index panels_in_large_l2 = 3;
 constexpr Index panels_in_medium_l2 = 2;
 // The least number of blocks per thread, if there are enough channels.
 constexpr Index blocks_per_thread = 4;
+// Blocks of tensors with strides of their own are at least this many channels, whatever the
+// granule.
+constexpr Index least_strided_block = 8;
+constexpr Index most_strided_block = 256;
 
 // Non-temporal stores are used from this fill of the last-level cache on. They save reading the
 // output's lines, but the next operator then reads the output from memory: chains of layers gain
@@ -55,23 +53,40 @@ double cache_filled(const Traffic& traffic, const Cache& cache) {
 
 void schedule_columns(Schedule& schedule, const SummationOrder& order) {
   // A row of several positions has all channels.
-  if (order.repeat > 1) return;
-  Index block = columns_in_block / order.inner;
-  if (order.chunks < schedule.threads) {
-    const Index even = divide_up(order.channels * order.chunks, Index{2} * schedule.threads);
-    block = std::min(block, round_up(even, channels_in_line));
-  }
-  if (block < order.channels) {
+  const Index block = columns_in_block / order.inner;
+  if (order.repeat == 1 && block < order.channels) {
     schedule.block = std::max<Index>(block / order.lanes * order.lanes, 1);
   }
+}
+
+// Return the part of the workers' time that is used if each of them processes whole items.
+double evenness(const Index items, const Index workers) {
+  return static_cast<double>(items) / static_cast<double>(divide_up(items, workers) * workers);
+}
+
+// Threads may be idle for at most a ninth of the time.
+constexpr double least_evenness = 8.0 / 9;
+
+// Return the number of channels of a shared panel, of up to `most` that a cache holds. All channels
+// if the tiles of so few are no share for each worker.
+Index shared_panel_channels(const Index channels, const Index most, const Index chunks,
+                            const Index workers) {
+  if (most >= channels) return channels;
+  Index best = most;
+  for (Index few = most; few > most / 2; --few) {
+    if (evenness(few * chunks, workers) > evenness(best * chunks, workers)) best = few;
+  }
+  return evenness(best * chunks, workers) < least_evenness / 2 ? channels : best;
 }
 
 void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
                      const Cache& cache) {
   const auto element_bytes = static_cast<Index>(size_of(traffic.type));
-  const Index threads = schedule.threads;
+  const Index threads = schedule.workers;
+  const Index granule = schedule.granule;
   const Index plane_bytes = order.inner * element_bytes;
   const Index channel_bytes = order.outer * plane_bytes;
+  const Index summed_bytes = traffic.summed * channel_bytes;
   const bool large = cache.l2_bytes >= large_l2;
   const bool long_in_large = large && plane_bytes >= least_prefetched_plane;
   const bool cached = long_in_large ? fits_l2(traffic, cache, threads)
@@ -88,15 +103,11 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
     block = std::clamp<Index>(block, 1, most);
     return std::min(block, std::max<Index>(order.channels / (blocks_per_thread * threads), 1));
   };
-  // Panels of their own, unless some threads would be idle for more than a ninth of the time.
-  const auto is_balanced = [&](const Index block) {
-    const Index blocks = divide_up(order.channels, block);
-    return divide_up(blocks, threads) * threads * 8 <= blocks * 9;
-  };
+  const bool is_even = evenness(divide_up(order.channels, granule), threads) >= least_evenness;
 
   const Index block_in_l2 = block_in(cache.l2_bytes / (l2_fraction * traffic.summed));
-  const Index panel_bytes = traffic.summed * channel_bytes * block_in_l2;
-  const bool can_prefetch = !cached && is_balanced(block_in_l2);
+  const Index panel_bytes = summed_bytes * block_in_l2;
+  const bool can_prefetch = !cached && is_even && granule == 1;
   // A medium cache has no room for lines of further tensors that are read while a panel is written.
   const bool prefetches_in_medium = can_prefetch && !large && cache.l2_bytes >= medium_l2 &&
                                     traffic.tensors == traffic.summed + 1 &&
@@ -106,68 +117,138 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
       (can_prefetch && long_in_large && panels_in_large_l2 * panel_bytes <= cache.l2_bytes);
 
   const bool by_l2 = large || prefetches_in_medium;
-  const Index block =
+  schedule.block =
       by_l2 ? block_in_l2 : block_in(cache.bytes / (8 * std::min(threads, cache.cores)));
-  schedule.block = block;
 
   // Many positions of small planes: a channel's planes are short and far apart. All threads then
   // share a panel that the last-level cache can hold, and read several planes contiguously.
-  const Index held = cache.bytes / 2 / (traffic.summed * channel_bytes);
+  const Index held = cache.bytes / 2 / summed_bytes;
   const Index threads_per_chunk = divide_up(threads, order.chunks);
   const bool even = order.chunks * threads_per_chunk % threads == 0;
-  if (!cached && !by_l2 && order.segments == 1 && block * plane_bytes < short_read &&
-      held / threads_per_chunk > block && even) {
+  if (!cached && !by_l2 && granule == 1 && order.segments == 1 &&
+      schedule.block * plane_bytes < short_read && held / threads_per_chunk > schedule.block &&
+      even) {
     schedule.block = std::min(held / threads_per_chunk, most);
     schedule.panel = schedule.block * threads_per_chunk;
     return;
   }
 
-  schedule.own_panels = is_balanced(block);
-  const Index blocks_held = cache.bytes / 2 / (traffic.summed * channel_bytes * block);
-  schedule.panel = schedule.own_panels ? block : block * std::max<Index>(blocks_held, 1);
+  if (granule > 1) {
+    schedule.block =
+        std::max(schedule.block, std::min({granule, most_strided_block, order.channels}));
+  }
+  if (is_even) {
+    schedule.own = order.channels;
+    return;
+  }
+  // Each thread has as many channels of its own as another, and all share the others, if a cache
+  // holds a channel for each thread; otherwise they share all channels.
+  if (granule == 1 && order.chunks > 1 && held >= threads) {
+    schedule.own = order.channels / threads * threads;
+  }
+  const Index held_in_l2 = threads * cache.l2_bytes / (l2_fraction * summed_bytes);
+  const Index blocks_held = std::max(held, held_in_l2) / schedule.block;
+  const Index shared = order.channels - schedule.own;
+  schedule.panel = schedule.block * shared_panel_channels(divide_up(shared, schedule.block),
+                                                          std::max<Index>(blocks_held, 1),
+                                                          order.chunks, threads);
+  while (granule > 1 && schedule.block > least_strided_block &&
+         evenness(divide_up(schedule.panel, schedule.block) * order.chunks, threads) <
+             least_evenness) {
+    schedule.block /= 2;
+  }
+}
+
+int workers_for(const Index elements, const Machine& machine, const int num_threads) {
+  const Index parallel_from =
+      machine.parallel_from + machine.parallel_from_per_thread * (num_threads - 2);
+  if (num_threads < 2 || elements < parallel_from) return 1;
+  return static_cast<int>(
+      std::clamp<Index>(elements / machine.min_elements_per_worker, 2, num_threads));
 }
 
 }  // namespace
 
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
-                      const int num_threads) {
+                      const int num_threads, const Index granule) {
   const Index elements = order.outer * order.channels * order.inner;
   const Cache& cache = machine.cache;
   Schedule schedule;
-  schedule.threads = static_cast<int>(
-      std::clamp<Index>(elements / machine.min_elements_per_thread, 1, std::max(num_threads, 1)));
+  schedule.workers = workers_for(elements, machine, num_threads);
   schedule.panel = order.channels;
   schedule.block = order.channels;
+  schedule.granule = order.columns ? 1 : granule;
   if (order.columns) {
     schedule_columns(schedule, order);
   } else {
     schedule_planes(schedule, order, traffic, cache);
   }
   const bool given_out_of_l2 = traffic.outputs_given && cache.l2_bytes >= large_l2 &&
-                               !fits_l2(traffic, cache, schedule.threads);
+                               !fits_l2(traffic, cache, schedule.workers);
   schedule.non_temporal = given_out_of_l2 || cache_filled(traffic, cache) > non_temporal_from;
   schedule.out_of_cache = !fits_l2(traffic, cache, 1);
   return schedule;
 }
 
-Range panels_of(const Schedule& schedule, const SummationOrder& order, const Worker& worker) {
-  const Index panels = divide_up(order.channels, schedule.panel);
-  return schedule.own_panels ? share_of(panels, worker.index, worker.workers) : Range{0, panels};
+// ---- The shares of a worker ----
+
+Range own_channels(const Schedule& schedule, const Worker& worker) {
+  const Range granules =
+      share_of(divide_up(schedule.own, schedule.granule), worker.index, worker.workers);
+  return {granules.begin * schedule.granule,
+          std::min(granules.end * schedule.granule, schedule.own)};
 }
 
-Range channels_of(const Schedule& schedule, const SummationOrder& order, const Index panel) {
-  const Index first = panel * schedule.panel;
+Index num_shared_panels(const Schedule& schedule, const SummationOrder& order) {
+  return divide_up(order.channels - schedule.own, schedule.panel);
+}
+
+Range shared_panel(const Schedule& schedule, const SummationOrder& order, const Index panel) {
+  const Index first = schedule.own + panel * schedule.panel;
   return {first, std::min(first + schedule.panel, order.channels)};
 }
 
-Index num_tiles(const Schedule& schedule, const SummationOrder& order, const Range& panel) {
-  return divide_up(panel.end - panel.begin, schedule.block) * order.chunks;
+Range finished_channels(const Range& channels, const Worker& worker) {
+  // No two workers read the same lines of partial sums.
+  constexpr Index together = 16;
+  const Index count = channels.end - channels.begin;
+  const Range some = share_of(divide_up(count, together), worker.index, worker.workers);
+  return {channels.begin + some.begin * together,
+          std::min(channels.begin + some.end * together, channels.end)};
 }
 
-Tile tile_of(const Schedule& schedule, const SummationOrder& order, const Range& panel,
-             const Index tile) {
-  const Index first = panel.begin + tile / order.chunks * schedule.block;
-  return {{first, std::min(first + schedule.block, panel.end)}, tile % order.chunks};
+Range rows_of(const SummationOrder& order, const Index chunk) {
+  const Index first = chunk * order.chunk_rows;
+  return {std::min(first, order.rows), std::min(first + order.chunk_rows, order.rows)};
+}
+
+double busy_share(const Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
+                  const int num_threads) {
+  // The time of a loop is that of the longest share, in whole items.
+  const auto time = [&](const Index items, const Index channels, const Index tensors) {
+    const double longest = 1 / (evenness(items, schedule.workers) * schedule.workers);
+    return longest * static_cast<double>(channels) * static_cast<double>(tensors);
+  };
+  double all = 0;
+  if (schedule.own > 0) {
+    const Index items = divide_up(schedule.own, schedule.granule);
+    all += time(items, schedule.own, traffic.summed + traffic.tensors);
+  }
+  const auto add_panels = [&](const Index panels, const Index channels) {
+    if (panels == 0 || channels == 0) return;
+    const Index blocks = divide_up(channels, schedule.block);
+    const Index summed =
+        order.columns ? order.chunks * divided_parts(order, channels) : blocks * order.chunks;
+    const Index written = order.columns ? order.rows : blocks * order.rows;
+    all += static_cast<double>(panels) *
+           (time(summed, channels, traffic.summed) + time(written, channels, traffic.tensors));
+  };
+  const Index shared = order.channels - schedule.own;
+  add_panels(shared / schedule.panel, schedule.panel);
+  add_panels(1, shared % schedule.panel);
+  const auto least = static_cast<double>(order.channels * (traffic.summed + traffic.tensors)) /
+                     std::max(num_threads, 1);
+  return least / all;
 }
 
 }  // namespace onedsl::native

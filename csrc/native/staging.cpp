@@ -27,11 +27,6 @@ constexpr Index streams = 4;
 
 Index length(const Range& range) { return range.end - range.begin; }
 
-Range rows_of(const SummationOrder& order, const Index chunk) {
-  const Index first = chunk * order.chunk_rows;
-  return {std::min(first, order.rows), std::min(first + order.chunk_rows, order.rows)};
-}
-
 // Return the positions of the rows of a chunk, and of the rest, which the last chunk has.
 Range positions_of(const SummationOrder& order, const Range& rows) {
   const bool is_last = rows.end == order.rows;
@@ -42,8 +37,7 @@ Range positions_of(const SummationOrder& order, const Range& rows) {
 
 // ---- The boxes of a run ----
 
-Staging::Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports,
-                 Schedule& schedule)
+Staging::Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports)
     : kernels_(kernels),
       type_(problem.data),
       element_bytes_(static_cast<Index>(size_of(problem.data))) {
@@ -84,21 +78,17 @@ Staging::Staging(const Problem& problem, const Kernels& kernels, Task& task, con
   for (Pass* const pass : {&reduce_, &write_}) {
     choose_least(*pass,
                  {order.outer, order.channels, order.segments > 1 ? order.segment : order.inner});
-    if (order.columns) continue;
-    // Blocks of enough channels for whole lines of each tensor.
-    const Index most = std::max<Index>(schedule.block, 256);
-    const Index enough = std::max(schedule.block, pass->least[1]);
-    schedule.block = std::min({enough, most, order.channels});
-    schedule.panel = std::max(schedule.panel, schedule.block);
   }
-  schedule.prefetch_next_panel = false;
-  partials_ = round_up(2 * schedule.block * static_cast<Index>(sizeof(double)), line);
+  if (task.samples.count > 0) move_samples(task.samples, order);
+}
+
+void Staging::choose_boxes(const SummationOrder& order, const Index block) {
+  partials_ = round_up(2 * block * static_cast<Index>(sizeof(double)), line);
   for (Pass* const pass : {&reduce_, &write_}) {
-    choose_box(*pass, order, schedule.block);
+    choose_box(*pass, order, block);
     const Index buffer = round_up(pass->elements * element_bytes_, line) + 2 * line;
     bytes_ = std::max(bytes_, partials_ + static_cast<Index>(pass->tensors.size()) * buffer);
   }
-  if (task.samples.count > 0) move_samples(task.samples, order);
 }
 
 // Sets the extents for which the neighbors of each tensor are in a box: those of the group of its
@@ -286,7 +276,7 @@ void Staging::Worker::run_kernel(Task& local, const Box& box, const Extents& len
        {&tables.pivot, &tables.mean, &tables.scale, &tables.beta, &tables.shift, &tables.slope}) {
     *table += tables.even_first ? entry / 2 : entry;
   }
-  Tile tile{{0, channels}, 0};
+  Tile tile{{0, channels}, {0, own.rows}};
   tile.begins = box.begins;
   tile.ends = box.ends;
   if (!box.reduces) return staging_.kernels_.write(local, tile);
@@ -397,7 +387,7 @@ void Staging::Worker::reduce_planes(Box& box) {
 
 void Staging::Worker::write(const Tile& tile) {
   const SummationOrder& order = task_.order;
-  const Range rows = rows_of(order, tile.chunk);
+  const Range& rows = tile.rows;
   Box box;
   if (order.segments == 1)
     return write_range(box, tile, positions_of(order, rows), {0, order.inner});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -23,10 +24,13 @@ class Staging {
  public:
   class Worker;
 
-  // Changes the schedule's block, and the task's samples. The problem must have layouts.
-  Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports,
-          Schedule& schedule);
+  // Changes the task's samples. The problem must have layouts.
+  Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports);
 
+  // The channels of each tensor that share cache lines; 1: none do, because they are far apart.
+  Index granule() const noexcept { return std::max(reduce_.least[1], write_.least[1]); }
+  // Must be called before tiles are processed, whose blocks have at most so many channels.
+  void choose_boxes(const SummationOrder& order, Index block);
   Index bytes_per_thread() const noexcept { return bytes_; }
 
  private:

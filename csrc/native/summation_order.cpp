@@ -19,6 +19,10 @@ constexpr Index fewest_joined_rows = 8;
 constexpr Index rows_in_short_chunk = 128;
 constexpr Index most_short_chunks = 16;
 constexpr Index rows_in_long_chunk = 512;
+// A chunk of rows of several positions cannot be divided between threads by channels (see
+// schedule.hpp). There are more of these.
+constexpr Index rows_in_medium_chunk = 256;
+constexpr Index most_medium_chunks = 32;
 constexpr Index most_partial_sums = 32768;
 constexpr Index most_chunks = 256;
 
@@ -51,7 +55,9 @@ void order_columns(SummationOrder& order) {
   order.rows_in_registers = order.row == vectors_in_registers * order.lanes;
 
   const Index short_chunks = std::min(order.rows / rows_in_short_chunk, most_short_chunks);
-  const Index wanted = std::max(order.rows / rows_in_long_chunk, short_chunks);
+  const Index medium_chunks =
+      order.repeat > 1 ? std::min(order.rows / rows_in_medium_chunk, most_medium_chunks) : 0;
+  const Index wanted = std::max({order.rows / rows_in_long_chunk, medium_chunks, short_chunks});
   const Index most =
       std::clamp<Index>(std::min(most_partial_sums / order.row, wanted), 1, most_chunks);
   // A power of two, which most numbers of threads share evenly.

@@ -20,9 +20,9 @@ class Writer {
       : task_(task), order_(task.order), tile_(tile), result_(task) {}
 
   void write_columns() const {
-    const Range rows = rows_of(order_, tile_.chunk);
+    const Range& rows = tile_.rows;
     if (length(tile_.channels) == order_.channels) {
-      const Index rest = rest_of(order_, tile_.chunk);
+      const Index rest = rest_of(order_, tile_);
       return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
     }
     const Index column = tile_.channels.begin * order_.inner;
@@ -34,7 +34,7 @@ class Writer {
   }
 
   void write_planes() const {
-    const Range rows = rows_of(order_, tile_.chunk);
+    const Range& rows = tile_.rows;
     for (Index row = rows.end; row-- > rows.begin;) write_segments(segment_of(order_, row));
   }
 

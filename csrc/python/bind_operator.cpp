@@ -69,10 +69,11 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
 }
 
 // Returns the geometry and, if the tensors have elements, how the kernels run a call that passes
-// all inputs, computes all outputs, and is not in place. None if they cannot run it. Strides are in
-// elements.
+// all inputs, computes all outputs, and is not in place, by default on the threads of the next
+// call. None if they cannot run it. Strides are in elements.
 py::object kernel_info(const Operator& op, const DataType data, const Sizes& shape,
-                       const Sizes& strides, const DataType statistics) {
+                       const Sizes& strides, const DataType statistics,
+                       const std::optional<int> num_threads) {
   if (strides.size() != shape.size()) {
     throw std::invalid_argument("kernel_info: shape and strides must have equal lengths");
   }
@@ -82,20 +83,22 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   py::dict info;
   info["geometry"] = py::make_tuple(outer, channels, inner);
   info["implementation"] = native::implementation(problem->pass);
-  info["num_threads"] = max_threads();
+  const int threads = num_threads.value_or(max_threads());
+  info["num_threads"] = threads;
   if (problem->geometry.elements() == 0) return std::move(info);
-  const native::KernelInfo kernel = native::kernel_info(*problem, max_threads());
+  const native::KernelInfo kernel = native::kernel_info(*problem, threads);
   info["lanes"] = kernel.order.lanes;
   info["columns"] = kernel.order.columns;
   info["rows"] = kernel.order.rows;
   info["row"] = kernel.order.row;
   info["segments"] = kernel.order.segments;
   info["chunks"] = kernel.order.chunks;
-  info["threads"] = kernel.schedule.threads;
-  info["own_panels"] = kernel.schedule.own_panels;
+  info["threads"] = kernel.schedule.workers;
+  info["own"] = kernel.schedule.own;
   info["panel"] = kernel.schedule.panel;
   info["block"] = kernel.schedule.block;
   info["non_temporal"] = kernel.schedule.non_temporal;
+  info["busy_share"] = kernel.busy_share;
   return std::move(info);
 }
 
@@ -175,7 +178,7 @@ void bind_operator(py::module_& module) {
            py::arg("first") = py::none(), py::pos_only())
       .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
       .def("kernel_info", &kernel_info, py::kw_only(), py::arg("data"), py::arg("shape"),
-           py::arg("strides"), py::arg("statistics"));
+           py::arg("strides"), py::arg("statistics"), py::arg("num_threads") = py::none());
 }
 
 }  // namespace onedsl

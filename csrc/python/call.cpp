@@ -164,7 +164,7 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
 py::object Operator::execute(Call& call, const Pass pass, const Sums& sums) const {
   call.problem.pass = pass;
   return execute(call, sums, [&](const Ports& ports) {
-    native::execute(call.problem, max_threads(), ports, schema_.names);
+    native::execute(call.problem, OpenMPThreads(), ports, schema_.names);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "../core/threads.hpp"
 #include "../native/execute.hpp"
@@ -60,10 +61,18 @@ Ports inputs_of(const CheckedCall& call) {
   return ports;
 }
 
+// Returns the threads of PyTorch's number, which belongs to the process. Reading it sets OpenMP's
+// number of the calling thread, on which PyTorch may not have computed yet.
+OpenMPThreads threads() {
+  std::uint32_t count = 0;
+  check(api->num_threads(&count));
+  return OpenMPThreads(std::min(static_cast<int>(count), max_threads()));
+}
+
 void execute(CheckedCall& call, const Ports& ports) {
   call.problem.inputs = present(ports.in);
   call.problem.outputs = present(ports.out);
-  native::execute(call.problem, max_threads(), ports);
+  native::execute(call.problem, threads(), ports);
 }
 
 // Returns a new tensor for an output of a call; an undefined tensor, and no port, if not wanted.

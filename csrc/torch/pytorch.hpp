@@ -68,6 +68,8 @@ struct StableInterface {
   Error (*call)(const char* op, const char* overload, Value* values,
                 std::uint64_t version) = find("torch_call_dispatcher");
 
+  Error (*num_threads)(std::uint32_t*) = find("torch_get_num_threads");
+
   Error (*is_defined)(const Tensor*, bool*) = find("aoti_torch_is_defined");
   Error (*device)(const Tensor*, std::int32_t*) = find("aoti_torch_get_device_type");
   Error (*layout)(const Tensor*, std::int32_t*) = find("aoti_torch_get_layout");

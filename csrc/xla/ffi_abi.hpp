@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -44,12 +45,39 @@ struct ErrorArguments {
   const char* message;
   Code code;
 };
+struct DestroyArguments {
+  std::size_t size;
+  Extension* extensions;
+  Error* error;
+};
+
+// Tasks of XLA's thread pool. The context is that of a call.
+using Task = void(void* data);
+struct ScheduleArguments {
+  std::size_t size;
+  Extension* extensions;
+  void* context;
+  Task* task;
+  void* data;
+};
+struct NumThreadsArguments {
+  std::size_t size;
+  Extension* extensions;
+  void* context;
+  std::int64_t* count;
+};
+
 struct Api {
   std::size_t size;
   Extension* extensions;
   Version version;
   const void* internal;
   Error* (*create_error)(ErrorArguments*);
+  const void* get_message;
+  void (*destroy_error)(DestroyArguments*);
+  std::array<const void*, 8> unused;
+  Error* (*schedule)(ScheduleArguments*);
+  Error* (*num_threads)(NumThreadsArguments*);
 };
 
 struct Buffer {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -14,8 +13,8 @@
 #include <vector>
 
 #include "../core/check.hpp"
-#include "../core/threads.hpp"
 #include "../native/execute.hpp"
+#include "pool.hpp"
 
 // Programs may come from untrusted files, so everything is checked before use.
 namespace onedsl::xla {
@@ -145,14 +144,14 @@ class Call {
         [&](const Output port) { ports_.out[port] = arrays_.out[port]->data; });
   }
 
-  void run() {
+  void run(const Threads& threads) {
     std::int64_t items = 1;
     for (const std::int64_t size : batch_) {
       if (__builtin_mul_overflow(items, size, &items)) reject("the batch", "has too many items");
     }
     if (problem_.geometry.channels == 0) return;  // nothing to write, in perhaps very many items
     for (; items > 0; --items) {
-      native::execute(problem_, max_threads(), ports_);
+      native::execute(problem_, threads, ports_);
       problem_.inputs.for_each([&](const Input port) {
         ports_.in[port] = static_cast<const char*>(ports_.in[port]) + arrays_.in[port]->bytes();
       });
@@ -197,21 +196,6 @@ class Call {
   Ports ports_;  // of the next item
 };
 
-// Counts the calls in progress. XLA makes the calls of several devices at the same time, each on a
-// thread of its own. Without a limit each of them would start a team of all OpenMP threads.
-class CallInProgress {
- public:
-  CallInProgress() noexcept : limit_(std::max(1, max_threads() / ++count)) {}
-  ~CallInProgress() { --count; }
-  CallInProgress(const CallInProgress&) = delete;
-  CallInProgress& operator=(const CallInProgress&) = delete;
-
- private:
-  static inline std::atomic<int> count = 0;
-
-  ThreadLimit limit_;  // this call's share of the threads
-};
-
 abi::Error* error(const abi::Api& api, const abi::Code code, const Operation operation,
                   const char* const why) noexcept {
   std::array<char, 256> message;
@@ -238,8 +222,7 @@ abi::Error* handle(abi::Call* const call) noexcept {
     return error(api, abi::internal, operation, "XLA's interface has changed; update onedsl");
   }
   try {
-    const CallInProgress in_progress;
-    Call(*call, operation).run();
+    Call(*call, operation).run(Pool(api, call->context));
     return nullptr;
   } catch (const InvalidCall& invalid) {
     return error(api, abi::invalid_argument, operation, invalid.what());

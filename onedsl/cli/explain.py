@@ -77,7 +77,7 @@ def _schedule(info: dict[str, Any]) -> Lines:
     if "threads" not in info:
         yield "work", "none, the tensor is empty"
         return
-    yield "threads", f"{info['threads']} of {info['num_threads']}"
+    yield "threads", f"{info['threads']} of {info['num_threads']}, busy {info['busy_share']:.0%}"
     kind = f"rows of {info['row']} contiguous elements" if info["columns"] else "planes"
     segments = f", each in {info['segments']} segments" if info["segments"] > 1 else ""
     yield (
@@ -85,8 +85,11 @@ def _schedule(info: dict[str, Any]) -> Lines:
         f"{kind}, with vectors of {info['lanes']} lanes{segments}; rows: {info['rows']:,}, chunks: "
         f"{info['chunks']:,}",
     )
-    sharing = "each thread has its own panels" if info["own_panels"] else "threads share each panel"
-    yield "schedule", f"{sharing} of {info['panel']} channels, in blocks of {info['block']}"
+    own, channels = info["own"], info["geometry"][1]
+    parts = [f"{own} channels of single threads"] if own > 0 else []
+    if own < channels:
+        parts.append(f"{channels - own} channels of all threads, {info['panel']} at a time")
+    yield "schedule", f"{', '.join(parts)}, in blocks of {info['block']}"
     yield "stores", "non-temporal" if info["non_temporal"] else "ordinary"
 
 

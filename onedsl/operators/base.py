@@ -291,12 +291,16 @@ class ChannelOperator(Operator[Result]):
 
 
 def kernel_info(
-    operator: ChannelOperator[Any], spec: TensorSpec, stats_dtype: object = "f32"
+    operator: ChannelOperator[Any],
+    spec: TensorSpec,
+    stats_dtype: object = "f32",
+    num_threads: int | None = None,
 ) -> dict[str, Any]:
     """Return how the kernels run a call that passes all inputs and computes all outputs.
 
     The members are ``geometry`` (outer size, channels, inner size), ``implementation``,
-    ``num_threads``, and, unless the tensor is empty, the order of summation and the schedule.
+    ``num_threads`` (by default those of the next call), and, unless the tensor is empty, the order
+    of summation and the schedule.
     """
     statistics = operator._check_spec(spec, stats_dtype)
     return operator._core.kernel_info(  # type: ignore[return-value]
@@ -304,6 +308,7 @@ def kernel_info(
         shape=spec.shape,
         strides=spec.strides,
         statistics=statistics,
+        num_threads=num_threads,
     )
 
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "check.hpp"
 #include "core/ports.hpp"
 #include "core/problem.hpp"
+#include "core/threads.hpp"
 #include "isas.hpp"
 #include "layouts.hpp"
 #include "native/run.hpp"
@@ -107,6 +109,7 @@ void for_random_layouts(Random& random, const int count, const std::int64_t max_
 struct Run {
   Machine machine;
   int threads = 1;
+  bool openmp = false;  // else the shares of each loop run one after the other, in a random order
   bool in_place = false;
   bool separate_passes = false;     // reduce, then apply
   std::int64_t shift = 0;           // of the outputs, see Tensor
@@ -122,13 +125,16 @@ inline Run default_run(const Isa isa) {
 }
 
 inline Run random_run(Random& random, const Isa isa) {
-  constexpr std::array threads = {1, 2, 3, 4, 7, 16};
+  constexpr std::array threads = {1, 2, 3, 4, 7, 16, 28, 128};
   Run run;
   run.machine.isa = isa;
   run.machine.cache = {std::int64_t{1} << random.between(10, 26), random.between(1, 8),
                        std::int64_t{1} << random.between(19, 22)};
-  run.machine.min_elements_per_thread = random.of_any_size(16384);
+  run.machine.parallel_from = random.of_any_size(32768);
+  run.machine.parallel_from_per_thread = 0;
+  run.machine.min_elements_per_worker = random.of_any_size(4096);
   run.threads = random.choice(threads);
+  run.openmp = run.threads <= 7 && random.chance(2);
   run.in_place = random.chance(3);
   run.separate_passes = random.chance(3);
   run.shift = random.chance(2) ? 0 : random.between(1, 15);
@@ -137,12 +143,42 @@ inline Run random_run(Random& random, const Isa isa) {
 }
 
 inline std::ostream& operator<<(std::ostream& out, const Run& run) {
-  return out << name_of(run.machine.isa) << ", " << run.threads << " threads of "
-             << run.machine.min_elements_per_thread << " elements, cache of "
+  return out << name_of(run.machine.isa) << ", " << run.threads
+             << (run.openmp ? " threads of " : " workers of ")
+             << run.machine.min_elements_per_worker << " elements, cache of "
              << run.machine.cache.bytes << " bytes for " << run.machine.cache.cores << " cores"
              << (run.in_place ? ", in place" : "")
              << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
              << run.shift << " and " << run.residual_shift << ", strides " << run.strides;
+}
+
+// As XLA's pool may do it: no share may wait for another.
+class RandomOrder final : public Threads {
+ public:
+  explicit RandomOrder(const int count) : count_(count) {}
+  int count() const noexcept override { return count_; }
+  void run(Loops& loops, const int workers) const override {
+    check(workers <= count_, "more workers than threads");
+    Random random(workers);
+    std::vector<std::int64_t> shares(static_cast<std::size_t>(workers));
+    std::iota(shares.begin(), shares.end(), 0);
+    for (int loop = loops.first(); loop != Loops::none; loop = loops.next(loop)) {
+      for (std::size_t i = shares.size(); i-- > 1;) {
+        std::swap(shares[i], shares[static_cast<std::size_t>(random.between(0, std::int64_t(i)))]);
+      }
+      for (const auto share : shares) loops.run(loop, {share, workers});
+      if (loops.is_last(loop)) check(loops.next(loop) == Loops::none, "a loop after the last one");
+    }
+  }
+
+ private:
+  int count_;
+};
+
+inline void run_on_threads(const Problem& problem, const Run& run, const Ports& ports) {
+  if (!run.openmp) return native::run(problem, RandomOrder(run.threads), ports, run.machine);
+  const ThreadLimit limit(run.threads);
+  native::run(problem, OpenMPThreads(run.threads), ports, run.machine);
 }
 
 // Run the reduce pass, which has no outputs, and then the apply pass.
@@ -156,9 +192,9 @@ inline void run_separate_passes(Problem problem, const Run& run, Ports ports) {
   Problem reduction = problem;
   reduction.pass = Pass::reduce;
   reduction.outputs = {};
-  native::run(reduction, 1, inputs, run.machine);
+  run_on_threads(reduction, run, inputs);
   problem.pass = Pass::apply;
-  native::run(problem, run.threads, ports, run.machine);
+  run_on_threads(problem, run, ports);
 }
 
 // The tensors of a run that have random strides.
@@ -260,7 +296,7 @@ inline Results results_of(Call& call, const Run& run) {
   if (run.separate_passes) {
     run_separate_passes(problem, run, ports);
   } else {
-    native::run(problem, run.threads, ports, run.machine);
+    run_on_threads(problem, run, ports);
   }
   if (strided) {
     strided->copy_to(results);

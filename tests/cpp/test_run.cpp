@@ -29,6 +29,7 @@ void test_bits_of_threads() {
         Run run = default_run(isa);
         const Results expected = results_of(call, run);
         run.threads = shape.threads;
+        run.openmp = true;
         check_same_bits(call, expected, run);
       }
     }

@@ -28,6 +28,19 @@ static_assert(abi::resource_exhausted == int{XLA_FFI_Error_Code_RESOURCE_EXHAUST
 static_assert(abi::internal == int{XLA_FFI_Error_Code_INTERNAL});
 SAME(Api, version, XLA_FFI_Api, api_version);
 SAME(Api, create_error, XLA_FFI_Api, XLA_FFI_Error_Create);
+SAME(Api, destroy_error, XLA_FFI_Api, XLA_FFI_Error_Destroy);
+SAME(Api, schedule, XLA_FFI_Api, XLA_FFI_ThreadPool_Schedule);
+SAME(Api, num_threads, XLA_FFI_Api, XLA_FFI_ThreadPool_NumThreads);
+SAME(DestroyArguments, error, XLA_FFI_Error_Destroy_Args, error);
+static_assert(sizeof(abi::DestroyArguments) >= XLA_FFI_Error_Destroy_Args_STRUCT_SIZE);
+
+SAME(ScheduleArguments, context, XLA_FFI_ThreadPool_Schedule_Args, ctx);
+SAME(ScheduleArguments, task, XLA_FFI_ThreadPool_Schedule_Args, task);
+SAME(ScheduleArguments, data, XLA_FFI_ThreadPool_Schedule_Args, data);
+static_assert(sizeof(abi::ScheduleArguments) >= XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE);
+SAME(NumThreadsArguments, context, XLA_FFI_ThreadPool_NumThreads_Args, ctx);
+SAME(NumThreadsArguments, count, XLA_FFI_ThreadPool_NumThreads_Args, num_threads);
+static_assert(sizeof(abi::NumThreadsArguments) >= XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE);
 
 SAME(Buffer, type, XLA_FFI_Buffer, dtype);
 SAME(Buffer, data, XLA_FFI_Buffer, data);

@@ -1,0 +1,130 @@
+#include "loops.hpp"
+
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace onedsl::native {
+
+RunLoops::RunLoops(const Kernels& kernels, const Task& task, const Schedule& schedule,
+                   const Staging* const staging, const bool needs_sums, const WorkerMemory& memory)
+    : kernels_(kernels),
+      task_(task),
+      schedule_(schedule),
+      staging_(staging),
+      memory_(memory),
+      needs_sums_(needs_sums),
+      needs_pivots_(needs_sums && signature_of(task.config.operation).is_forward()),
+      writes_(task.tensors.result != nullptr),
+      panels_(static_cast<int>(num_shared_panels(schedule, task.order))) {}
+
+RunLoops::Place RunLoops::place_of(const int loop) noexcept {
+  return {loop / (write + 1), static_cast<Stage>(loop % (write + 1))};
+}
+
+int RunLoops::first() const noexcept {
+  if (needs_pivots_ && panels_ > 0) return at(0, prepare);
+  return at(0, needs_sums_ || schedule_.own > 0 ? sum : finish);
+}
+
+int RunLoops::next(const int loop) const noexcept {
+  const auto [panel, stage] = place_of(loop);
+  const bool has_next_panel = panel + 1 < panels_;
+  switch (stage) {
+    case prepare:
+      return at(0, sum);
+    case sum:
+      return panels_ > 0 ? at(panel, finish) : none;
+    case finish:
+      if (imprecise_panel_ == panel) return at(panel, sum_again);
+      break;
+    case sum_again:
+      return at(panel, finish_again);
+    case finish_again:
+      break;
+    case write:  // with the sums of the next panel
+      return has_next_panel ? at(panel + 1, finish) : none;
+  }
+  if (writes_) return at(panel, write);
+  return has_next_panel ? at(panel + 1, sum) : none;
+}
+
+bool RunLoops::is_last(const int loop) const noexcept {
+  const auto [panel, stage] = place_of(loop);
+  if (panels_ == 0) return true;
+  if (panel + 1 < panels_) return false;
+  return writes_ ? stage == write : stage == finish_again || (stage == finish && !needs_pivots_);
+}
+
+void RunLoops::run(const int loop, const Worker& worker) {
+  const auto [panel, stage] = place_of(loop);
+  const TileScratch scratch = memory_.of(worker);
+  const auto channels = [&](const int of) { return shared_panel(schedule_, task_.order, of); };
+  switch (stage) {
+    case prepare:
+      kernels_.prepare(task_, finished_channels({schedule_.own, task_.order.channels}, worker));
+      break;
+    case sum:
+      if (panel == 0) process_own_channels(worker);
+      if (panel < panels_) sum_tiles(channels(panel), worker, scratch);
+      break;
+    case sum_again:
+      sum_tiles(channels(panel), worker, scratch);
+      break;
+    case finish:
+    case finish_again:
+      if (!kernels_.finish(task_, finished_channels(channels(panel), worker))) {
+        imprecise_panel_ = panel;
+      }
+      break;
+    case write:
+      write_tiles(channels(panel), worker, scratch);
+      if (panel + 1 < panels_) sum_tiles(channels(panel + 1), worker, scratch);
+      break;
+  }
+}
+
+// In panels that stay in a cache from the sums to the results.
+void RunLoops::process_own_channels(const Worker& worker) const {
+  const Range own = own_channels(schedule_, worker);
+  const TileScratch scratch = memory_.of(worker);
+  const Worker alone;
+  for (Index c = own.begin; c < own.end; c += schedule_.block) {
+    const Range panel{c, std::min(c + schedule_.block, own.end)};
+    if (needs_pivots_) kernels_.prepare(task_, panel);
+    sum_tiles(panel, alone, scratch);
+    if (!kernels_.finish(task_, panel)) {
+      sum_tiles(panel, alone, scratch);
+      kernels_.finish(task_, panel);
+    }
+    const bool prefetches = schedule_.prefetch_next_panel && panel.end < own.end;
+    write_tiles(panel, alone, scratch, prefetches ? schedule_.block * task_.order.inner : 0);
+  }
+}
+
+void RunLoops::sum_tiles(const Range& panel, const Worker& share,
+                         const TileScratch& scratch) const {
+  if (!needs_sums_) return;
+  std::optional<Staging::Worker> staged;
+  if (staging_ != nullptr) staged.emplace(*staging_, task_, scratch);
+  for_summed_tiles(schedule_, task_.order, panel, share, [&](const Tile& tile) {
+    staged ? staged->reduce(tile) : kernels_.reduce(task_, tile, scratch);
+  });
+  if (staged) staged->finish();
+}
+
+void RunLoops::write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
+                           const Index to_next_panel) const {
+  if (!writes_) return;
+  std::optional<Staging::Worker> staged;
+  if (staging_ != nullptr) staged.emplace(*staging_, task_, scratch);
+  for_written_tiles(schedule_, task_.order, panel, share, [&](Tile tile) {
+    tile.to_next_panel = to_next_panel;
+    staged ? staged->write(tile) : kernels_.write(task_, tile);
+  });
+  if (staged) staged->finish();
+  if (task_.non_temporal) _mm_sfence();
+}
+
+}  // namespace onedsl::native
