@@ -15,11 +15,6 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// The number of rows, a quarter of the chunk apart, that are read at the same time: memory serves
-// several streams faster than one, and the sums in cache are loaded and stored once for all of
-// them.
-constexpr Index streams = 4;
-
 // Calls add(j, access) for each pair of vectors of the columns [begin, end).
 template <class Add>
 inline void for_pairs(const Index begin, const Index end, const Add& add) {
@@ -54,7 +49,7 @@ template <int pairs, class Terms_, class Access>
                                                const Index first, double* factors, double* products,
                                                const Access& access) {
   PairSums sums[pairs];
-  for (int row = 0; row < terms_in_f32; ++row, at += stride) {
+  for (Index row = 0; row < terms_in_f32; ++row, at += stride) {
 #pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) {
       const Index j = first + i * pair_lanes;

@@ -21,9 +21,6 @@ constexpr Index contiguous_bytes = 128;
 constexpr Index least_joined_bytes = 2048;
 // A box begins at a multiple of a cache line, after memory that Last<> may read.
 constexpr Index line = 64;
-// Rows whose sums are f32 (terms_in_f32 of sums.inl), and the streams of visit_rows().
-constexpr Index rows_in_f32 = 8;
-constexpr Index streams = 4;
 
 Index length(const Range& range) { return range.end - range.begin; }
 
@@ -136,7 +133,7 @@ void Staging::choose_box(Pass& pass, const SummationOrder& order, const Index bl
   const bool sums_columns = order.columns && pass.reduces;
   const Index repeat = sums_columns ? order.repeat : 1;
   const Index together = sums_columns && !order.rows_in_registers ? streams : 1;
-  const Index row_unit = sums_columns ? rows_in_f32 : order.rows_together;
+  const Index row_unit = sums_columns ? terms_in_f32 : order.rows_together;
   const Index width = together * repeat * inner;  // of a channel's row
   // A row of several positions has all channels.
   const Index unit = order.repeat > 1 ? order.channels
@@ -341,8 +338,8 @@ void Staging::Worker::reduce_columns(Box& box) {
   Index row = rows.begin;
   if (order.rows_in_registers) {
     box.num_streams = 1;
-    while (rows.end - row >= rows_in_f32) {
-      const Index end = row + std::min(most, (rows.end - row) / rows_in_f32 * rows_in_f32);
+    while (rows.end - row >= terms_in_f32) {
+      const Index end = row + std::min(most, (rows.end - row) / terms_in_f32 * terms_in_f32);
       box.streams[0] = {row * order.repeat, end * order.repeat};
       add_box();
       row = end;
@@ -351,7 +348,7 @@ void Staging::Worker::reduce_columns(Box& box) {
   const Index stream = (rows.end - row) / streams;
   // Even parts, because short ones are slow.
   const Index parts = std::max<Index>(divide_up(stream, most), 1);
-  const Index part = std::max(round_up(divide_up(stream, parts), rows_in_f32), rows_in_f32);
+  const Index part = std::max(round_up(divide_up(stream, parts), terms_in_f32), terms_in_f32);
   for (Index at = 0; !box.ends; at += part) {
     box.ends = at + part >= stream;
     // Whole streams are neighbors.

@@ -80,7 +80,7 @@ class Staging::Worker {
   struct Box {
     bool reduces = false;
     Index chunk = 0;
-    std::array<Range, 4> streams;
+    std::array<Range, native::streams> streams;
     std::size_t num_streams = 1;
     Range channels;
     Range inner;

@@ -41,6 +41,15 @@ struct Range {
   Index end = 0;
 };
 
+// The number of terms of a lane that are summed in f32 before they are added to a sum in f64. Terms
+// are rows of columns, or pairs of vectors of a plane.
+constexpr Index terms_in_f32 = 8;
+
+// Columns: the number of rows, a quarter of the chunk apart, that are read at the same time: memory
+// serves several streams faster than one, and the sums in cache are loaded and stored once for all
+// of them.
+constexpr Index streams = 4;
+
 // The order of every sum: which elements are added to which, and when.
 //
 // The geometry and the lanes of a vector decide it, and nothing else: neither the number of threads

@@ -10,10 +10,6 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// The number of terms of a lane that are summed in f32 before they are added to a sum in f64. Terms
-// are rows of columns, or pairs of vectors of a plane.
-constexpr int terms_in_f32 = 8;
-
 struct VectorSums {
   Vec factors;
   Vec products;

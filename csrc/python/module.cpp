@@ -107,7 +107,7 @@ void run_triad(const py::object& out, const py::object& a, const py::object& b,
   triad(reinterpret_cast<std::int32_t*>(to->data),
         reinterpret_cast<const std::int32_t*>(from_a->data),
         reinterpret_cast<const std::int32_t*>(from_b->data), to->size(), non_temporal,
-        max_threads());
+        max_threads() > 1);
 }
 
 void bind_capabilities(py::module_& module) {
