@@ -38,7 +38,7 @@ def one_in(rng: Rng, n: int) -> bool:
 
 def random_shape(rng: Rng, min_rank: int, max_rank: int) -> tuple[int, ...]:
     """Return a random shape, mostly of rank 2 to 5 and with at most `MAX_ELEMENTS` elements."""
-    rank = int(rng.integers(min_rank, min(max_rank, 10 if one_in(rng, 12) else 5) + 1))
+    rank = int(rng.integers(min_rank, min(max_rank, 16 if one_in(rng, 12) else 5) + 1))
     left = MAX_LARGE_ELEMENTS if one_in(rng, 50) else MAX_ELEMENTS
     sizes = []
     for _ in range(rank):
