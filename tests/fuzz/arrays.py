@@ -132,7 +132,7 @@ def strided_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
 def with_arbitrary_unit_strides(rng: Rng, array: np.ndarray) -> np.ndarray:
     """Return a view in which the axes of size 1 have arbitrary strides."""
     strides = [
-        int(choose(rng, [0, 7, -4096, 2**61, -(2**62), 2**63 - 1])) if size == 1 else step
+        int(choose(rng, [0, 7, -4096, 2**61, -(2**62), 2**63 - 1, -(2**63)])) if size == 1 else step
         for size, step in zip(array.shape, array.strides, strict=True)
     ]
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
