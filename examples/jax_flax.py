@@ -1,9 +1,11 @@
 """Flax's BatchNorm layers, linen and NNX, computed by onedsl, compared with Flax's own layers.
 
 The subclasses have the parameters, variables and arguments of Flax's layers, so that checkpoints
-fit both. The last axis has the channels. ``mask`` and ``axis_name`` are not supported.
+fit both. ``mask``, ``axis_name``, several axes and ``force_float32_reductions=False`` are not
+supported.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -11,20 +13,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from flax.linen.dtypes import canonicalize_dtype
 
 import onedsl.jax
 
 
+def check_supported(layer: Any) -> None:
+    """Raise NotImplementedError for an attribute that is not supported."""
+    is_f32 = getattr(layer, "force_float32_reductions", True)  # only linen has it
+    if layer.axis_name is not None or not isinstance(layer.axis, int) or not is_f32:
+        unsupported = "axis_name, several axes and force_float32_reductions=False"
+        raise NotImplementedError(f"{unsupported} are not supported, got {layer}")
+
+
 def normalize(layer: Any, x: Any, frozen: bool, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-    """Return the normalized x and the new running statistics."""
-    assert layer.axis == -1
-    assert layer.axis_name is None
+    """Return the normalized x, of Flax's dtype, and the new running statistics."""
+    given = [array for array in (x, scale, bias) if array is not None]
+    dtype = canonicalize_dtype(*given, dtype=layer.dtype)
+    x = jnp.moveaxis(x, layer.axis, -1).astype(jnp.promote_types(x.dtype, dtype))
     if frozen:
         dst = onedsl.jax.batch_norm_frozen(x, mean, var, scale, bias, epsilon=layer.epsilon)
-        return dst, mean, var
-    dst, *batch = onedsl.jax.batch_norm(x, scale, bias, epsilon=layer.epsilon)
-    keep = layer.momentum
-    return dst, *(keep * a + (1 - keep) * b for a, b in zip((mean, var), batch, strict=True))
+    else:
+        dst, *batch = onedsl.jax.batch_norm(x, scale, bias, epsilon=layer.epsilon)
+        keep = layer.momentum
+        mean, var = (keep * a + (1 - keep) * b for a, b in zip((mean, var), batch, strict=True))
+    return jnp.moveaxis(dst, -1, layer.axis).astype(dtype), mean, var
 
 
 class LinenBatchNorm(nn.BatchNorm):
@@ -33,10 +46,11 @@ class LinenBatchNorm(nn.BatchNorm):
     @nn.compact
     def __call__(self, x: jax.Array, use_running_average: bool | None = None) -> jax.Array:
         """Normalize by the batch statistics, or by the running ones."""
+        check_supported(self)
         frozen = nn.merge_param(
             "use_running_average", self.use_running_average, use_running_average
         )
-        shape = (x.shape[-1],)
+        shape = (x.shape[self.axis],)
         mean = self.variable("batch_stats", "mean", jnp.zeros, shape)
         var = self.variable("batch_stats", "var", jnp.ones, shape)
         scale = bias = None
@@ -55,20 +69,26 @@ class NNXBatchNorm(nnx.BatchNorm):
 
     def __call__(self, x: jax.Array, use_running_average: bool | None = None) -> jax.Array:
         """Normalize by the batch statistics, or by the running ones."""
+        check_supported(self)
         frozen = self.use_running_average if use_running_average is None else use_running_average
         scale = None if self.scale is None else self.scale[...]
         bias = None if self.bias is None else self.bias[...]
-        dst, *running = normalize(self, x, frozen, scale, bias, self.mean[...], self.var[...])
-        self.mean[...], self.var[...] = jax.lax.stop_gradient(running)
+        mean, var = self.mean[...], self.var[...]
+        # Flax also rounds mean and var to the dtype.
+        x, _, _, scale, bias = self.promote_dtype((x, mean, var, scale, bias), dtype=self.dtype)
+        dst, *running = normalize(self, x, frozen, scale, bias, mean, var)
+        if not frozen:
+            self.mean[...], self.var[...] = jax.lax.stop_gradient(running)
         return dst
 
 
-x = 3 * jax.random.normal(jax.random.key(1), (8, 6, 6, 32)) + 1
-weight = jax.random.normal(jax.random.key(2), x.shape)
+inputs = 3 * jax.random.normal(jax.random.key(1), (8, 6, 6, 32)) + 1
+weight = jax.random.normal(jax.random.key(2), inputs.shape)
 
 
-def linen_step(layer: nn.BatchNorm) -> Any:
+def linen_step(cls: type[nn.BatchNorm], options: dict[str, Any], x: jax.Array) -> Any:
     """Return gradients, results and running statistics of a step, and the results in evaluation."""
+    layer = cls(**options)
     variables = layer.init(jax.random.key(0), x, False)
 
     def loss(params: Any, x: jax.Array) -> Any:
@@ -80,8 +100,9 @@ def linen_step(layer: nn.BatchNorm) -> Any:
     return gradients, dst, new, layer.apply(variables | new, x, True)
 
 
-def nnx_step(layer: nnx.BatchNorm) -> Any:
+def nnx_step(cls: type[nnx.BatchNorm], options: dict[str, Any], x: jax.Array) -> Any:
     """Return the same for a layer of NNX."""
+    layer = cls(x.shape[options.get("axis", -1)], **options, rngs=nnx.Rngs(0))
 
     def loss(layer: nnx.BatchNorm, x: jax.Array) -> Any:
         dst = layer(x)
@@ -93,10 +114,26 @@ def nnx_step(layer: nnx.BatchNorm) -> Any:
     return *map(nnx.to_pure_dict, states), of_x, dst, layer(x, use_running_average=True)
 
 
+def check_equal(tolerance: float, got: jax.Array, expected: jax.Array) -> None:
+    """Raise AssertionError for another dtype or other values."""
+    assert got.dtype == expected.dtype
+    pair = got.astype(jnp.float32), expected.astype(jnp.float32)
+    np.testing.assert_allclose(*pair, rtol=tolerance, atol=tolerance)
+
+
 for name, step, own, flax in (
-    ("linen", linen_step, LinenBatchNorm(), nn.BatchNorm()),
-    ("nnx", nnx_step, NNXBatchNorm(32, rngs=nnx.Rngs(0)), nnx.BatchNorm(32, rngs=nnx.Rngs(0))),
+    ("linen", linen_step, LinenBatchNorm, nn.BatchNorm),
+    ("nnx", nnx_step, NNXBatchNorm, nnx.BatchNorm),
 ):
-    got, expected = step(own), step(flax)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), got, expected)
+    for options, dtype in (
+        ({}, "float32"),
+        ({}, "bfloat16"),  # the result is float32, as the parameters
+        ({"dtype": jnp.bfloat16}, "float32"),
+        ({"dtype": jnp.bfloat16, "param_dtype": jnp.bfloat16}, "bfloat16"),
+        ({"dtype": jnp.float16, "use_bias": False}, "float16"),
+        ({"axis": 1}, "float32"),
+    ):
+        got, expected = (step(cls, options, inputs.astype(dtype)) for cls in (own, flax))
+        tolerance = 1e-4 if dtype == "float32" and "dtype" not in options else 2e-2
+        jax.tree.map(functools.partial(check_equal, tolerance), got, expected)
     print(f"{name}: results, gradients and running statistics are those of Flax's layer")

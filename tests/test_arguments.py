@@ -1,5 +1,6 @@
 """Invalid arguments raise the documented exceptions before anything is written."""
 
+import contextlib
 import decimal
 import fractions
 import functools
@@ -12,6 +13,7 @@ from collections.abc import Callable
 import helpers
 import numpy as np
 import pytest
+from fuzz.arrays import WRITABLE_TYPES, to_numpy
 from helpers import BACKENDS, EPSILON, backends, formats, read_only, unaligned
 
 import onedsl
@@ -100,8 +102,11 @@ def caller(backend: str, all_outputs: bool = True) -> Callable[..., onedsl.Batch
 def check_error(call, inputs, error, fragments, out=None):
     """Check type and message of an error, and that no byte of an input or output changes."""
     guarded = helpers.outputs_like(base())
-    arrays = [*inputs, *(out if isinstance(out, tuple) else ())]
-    arrays = [a for a in arrays if isinstance(a, np.ndarray) and a.dtype != object]
+    arrays = []
+    for value in [*inputs, *(out if isinstance(out, tuple) else ())]:
+        with contextlib.suppress(AttributeError):  # no array
+            arrays.append(to_numpy(value))
+    arrays = [a for a in arrays if a.dtype != object]
     before = [a.tobytes() for a in arrays]
     with pytest.raises(error) as caught:
         call(*inputs, out=guarded.out if out is None else out)
@@ -215,6 +220,29 @@ class TestOut:
             is_valid = name == "diff_src" and "strides" in fragments
             backends = ["onednn"] if is_valid else BACKENDS
             self.check(tuple(out), error, f"out.{name}", *fragments, backends=backends)
+
+    @pytest.mark.parametrize("library", WRITABLE_TYPES)
+    @pytest.mark.parametrize(
+        ("member", "spoil", "fragment", "backends"),
+        [
+            (0, unaligned, "must be aligned to its items, got 0x", BACKENDS),
+            (1, unaligned, "must be aligned to its items, got 0x", BACKENDS),
+            (2, lambda a: np.repeat(a, 2)[::2], "must be contiguous, got strides (8,)", BACKENDS),
+            (
+                0,
+                np.asfortranarray,
+                "must have the strides (in bytes) (960, 160, 32, 4)",
+                ["onednn"],
+            ),
+        ],
+    )
+    def test_invalid_member_of_any_library(self, library, member, spoil, fragment, backends):
+        """Regression: an AttributeError, because only NumPy's arrays have ctypes and strides."""
+        problem = testing.Problem(*(library(a.copy()) for a in base()))
+        out = [library(a) for a in self.good()]
+        out[member] = library(spoil(self.good()[member]))
+        message = f"out.{onedsl.BatchNormGradients._fields[member]} {fragment}"
+        self.check(tuple(out), ValueError, message, inputs=problem, backends=backends)
 
     def test_diff_src_in_another_order(self):
         out = self.with_diff_src(np.full(SHAPE, 7, "f4", order="F"))

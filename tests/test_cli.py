@@ -388,8 +388,10 @@ def test_explain_times_the_call_that_it_shows(monkeypatch):
     assert set(used) <= {("bfloat16", "bfloat16"), ("float32", "float32")}  # f32: the warm-up
 
 
-def test_explain_onednn():
-    child = run_command("explain", "4x8x16", "--backend", "onednn", "--seconds", "0.01")
+@pytest.mark.parametrize("shape", ["4x8x16", "1x" * 10 + "4x8x16"])
+def test_explain_onednn(shape):
+    """Regression: a traceback for more than 12 axes."""
+    child = run_command("explain", shape, "--backend", "onednn", "--seconds", "0.01")
     found = lines_of(child.stdout)
     assert found["geometry"].startswith("32 x 16 x 1")
     assert found["runs"].startswith("<onedsl.graph.CompiledGraph: partition of op 0:")
@@ -420,6 +422,7 @@ LIMITED = "is not in the range"
         ("explain 32", "must be at least two sizes such as 32x56x56x64, got '32'"),
         ("explain 3x-4", "two sizes such as 32x56x56x64, got '3x-4'"),
         ("explain axb", "two sizes such as 32x56x56x64, got 'axb'"),
+        ("explain 2" + 64 * "x1", "must have at most 64 dimensions"),
         ("explain 2x3 --dtype f16 --stats-dtype bf16", "must be f32 where src"),
         ("explain 99999999999x99999999999", "must have at most"),
         ("explain 999999x999999", "Unable to allocate"),

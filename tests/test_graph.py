@@ -306,7 +306,7 @@ INVALID = [
     ((*OP, "attrs", "data_format", "value"), "NHWC", OF_OP + "attrs: data_format must be"),
     ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, "attrs.momentum is not"),
     ((*INPUT, 0, "dtype"), "s8", OF_SRC + 'have dtype f32, .* got "s8"'),
-    ((*INPUT, 0), LINE, OF_SRC + r"have 2 to 12 dimensions, got \(24,\)"),
+    ((*INPUT, 0), LINE, OF_SRC + r"have 2 to 64 dimensions, got \(24,\)"),
     ((*INPUT, 0, "shape"), "24", r'inputs\[0\].shape must be a list .*, got "24"'),
     ((*INPUT, 0, "shape", 1), -1, r"inputs\[0\].shape must be non-negative sizes, got \["),
     ((*INPUT, 0, "shape", 1), -3, r"inputs\[0\].shape must be non-negative sizes, got \["),

@@ -61,6 +61,15 @@ def test_out_may_have_any_stride_in_axes_of_one_element():
     testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("step", [2**62, -(2**62), -(2**63)])
+def test_results_are_in_memory_order_whatever_the_strides(step):
+    """Regression: the absolute value of the lowest stride was negative."""
+    src = np.lib.stride_tricks.as_strided(np.zeros((4, 6), "f4"), (1, 4, 3), (step, 24, 8))
+    zeros = np.zeros(3, "f4")
+    result = onedsl.BatchNormForwardTraining(EPSILON)(src, zeros, zeros)
+    assert result.dst.strides == (48, 12, 4)
+
+
 @pytest.mark.parametrize("step", [2**61, 2**62 + 1, -(2**62)])
 def test_a_spec_of_axes_of_one_element_may_have_any_stride(step):
     """Regression: strides that overflow in bytes raised an error of pybind11."""

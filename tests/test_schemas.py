@@ -1,5 +1,6 @@
 """The three operator classes of one gradient, which differ in names and limits."""
 
+import dataclasses
 import itertools
 
 import helpers
@@ -9,6 +10,8 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import testing
+from onedsl.operators.base import ChannelOperator
+from onedsl.operators.batch_norm_training_backward import SCHEMA
 
 DIRECTML = onedsl.BatchNormalizationGrad(EPSILON)
 BACKPROP = onedsl.BatchNormTrainingBackprop(EPSILON)
@@ -20,6 +23,19 @@ def directml_problem(shape, kept):
     of_statistics = tuple(size if axis in kept else 1 for axis, size in enumerate(shape))
     x, dy = rng.standard_normal((2, *shape), np.float32)
     return x, dy, *rng.uniform(0.5, 2, (3, *of_statistics)).astype(np.float32)
+
+
+def test_operators_of_other_schemas_or_statistics_differ():
+    """Regression: only attributes were compared. Equal operators share compiled graphs."""
+
+    def new(statistics="batch", **changes):
+        schema = dataclasses.replace(SCHEMA, **changes)
+        return ChannelOperator(schema, statistics, epsilon=EPSILON, data_format="NXC")
+
+    assert new() == new()
+    assert hash(new()) == hash(new())
+    others = new(ignored=""), new("frozen"), onedsl.BatchNormTrainingBackward(EPSILON)
+    assert all(new() != other for other in others)
 
 
 class TestDirectML:

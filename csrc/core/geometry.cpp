@@ -1,7 +1,6 @@
 #include "geometry.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 
 namespace onedsl {
@@ -15,8 +14,8 @@ std::uint8_t* sort_axes(const View& tensor, std::uint8_t* const axes,
   for (std::ptrdiff_t axis = 0; axis < tensor.rank; ++axis) {
     if (tensor.shape[axis] == 1 && !with_ones) continue;
     std::uint8_t* at = end++;
-    const std::ptrdiff_t stride = std::abs(tensor.strides[axis]);
-    for (; at != axes && std::abs(tensor.strides[at[-1]]) < stride; --at) at[0] = at[-1];
+    const std::size_t stride = magnitude(tensor.strides[axis]);
+    for (; at != axes && magnitude(tensor.strides[at[-1]]) < stride; --at) at[0] = at[-1];
     *at = static_cast<std::uint8_t>(axis);
   }
   return end;
@@ -109,12 +108,12 @@ std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order) {
 bool has_separate_elements(const View& tensor) noexcept {
   std::array<std::uint8_t, max_rank> axes;
   const std::uint8_t* axis = sort_axes(tensor, axes.data());
-  std::ptrdiff_t span = tensor.item_stride;  // of the faster axes
+  auto span = static_cast<std::size_t>(tensor.item_stride);  // of the faster axes
   while (axis-- != axes.data()) {
     if (tensor.shape[*axis] == 0) return true;
-    const std::ptrdiff_t stride = std::abs(tensor.strides[*axis]);
+    const std::size_t stride = magnitude(tensor.strides[*axis]);
     if (stride < span) return false;
-    span += stride * (tensor.shape[*axis] - 1);
+    span += stride * (static_cast<std::size_t>(tensor.shape[*axis]) - 1);
   }
   return true;
 }

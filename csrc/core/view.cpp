@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 
 namespace onedsl {
 
 std::ptrdiff_t View::size() const noexcept {
-  std::ptrdiff_t n = 1;
-  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) n *= shape[axis];
-  return n;
+  std::size_t n = 1;  // the product of the others may overflow if a size is 0
+  for (std::ptrdiff_t axis = 0; axis < rank; ++axis) n *= static_cast<std::size_t>(shape[axis]);
+  return static_cast<std::ptrdiff_t>(n);
 }
 
 std::size_t View::bytes() const noexcept {
@@ -23,10 +22,10 @@ bool View::is_aligned() const noexcept {
 }
 
 bool View::is_c_contiguous() const noexcept {
-  std::ptrdiff_t expected = item_stride;
+  auto expected = static_cast<std::size_t>(item_stride);
   for (std::ptrdiff_t axis = rank; axis-- > 0;) {
-    if (shape[axis] != 1 && strides[axis] != expected) return size() == 0;
-    expected *= shape[axis];
+    if (shape[axis] != 1 && static_cast<std::size_t>(strides[axis]) != expected) return size() == 0;
+    expected *= static_cast<std::size_t>(shape[axis]);
   }
   return true;
 }
@@ -113,7 +112,7 @@ bool View::overlaps(const View& other) const noexcept {
     const auto unit = static_cast<std::ptrdiff_t>(v->item_stride == 1 ? size_of(v->type) : 1);
     for (std::ptrdiff_t axis = 0; axis < v->rank; ++axis) {
       if (v->shape[axis] == 1 || v->strides[axis] == 0) continue;
-      axes[count++] = {static_cast<std::uintptr_t>(std::abs(v->strides[axis] * unit)),
+      axes[count++] = {magnitude(v->strides[axis] * unit),
                        static_cast<std::uintptr_t>(v->shape[axis]), 0};
     }
   }

@@ -18,6 +18,12 @@ struct Memory {
   }
 };
 
+// Return the absolute value of a stride. std::abs overflows for the lowest one.
+constexpr std::size_t magnitude(const std::ptrdiff_t stride) noexcept {
+  const auto bits = static_cast<std::size_t>(stride);
+  return stride < 0 ? 0 - bits : bits;
+}
+
 constexpr std::ptrdiff_t max_rank = 64;  // NumPy's limit
 
 constexpr std::size_t unknown_bytes = std::numeric_limits<std::size_t>::max();

@@ -80,6 +80,9 @@ void check_lengths(const Sizes& dims, const Sizes& strides) {
 
 logical_tensor to_onednn(const TensorTuple& tuple) {
   const auto& [id, type, dims, strides, layout, property] = tuple;
+  if (dims.size() > DNNL_MAX_NDIMS) {
+    throw dnnl::error(dnnl_unimplemented, "tensors must have at most 12 dimensions");
+  }
   check_lengths(dims, strides);
   const Type known_type = value_in(types, type);
   const Property known_property = value_in(properties, property);

@@ -1,5 +1,5 @@
+#include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -56,7 +56,7 @@ void check_own(const Names& names, const OutputSet outputs, CheckedCall& call) {
 // Returns a copy of a running statistic, or an empty tensor if it is absent.
 OwnedTensor copy_of(const std::optional<View>& running) {
   OwnedTensor copy = empty_vector(running ? running->size() : 0);
-  if (running) std::memcpy(memory_of(*copy), running->data, running->bytes());
+  if (running) std::copy_n(running->data, running->bytes(), memory_of<char>(*copy));
   return copy;
 }
 

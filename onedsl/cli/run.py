@@ -77,8 +77,8 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
         return UNSUPPORTED
     for defect in compiled.defects:
         out.print(printable(f"known defect: {defect}"))
-    inputs: dict[str, Any] = random_inputs(graph.inputs)
     with options.user_input(graph_file):
+        inputs: dict[str, Any] = random_inputs(graph.inputs)
         expected = reference(graph, inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OneDNNDefectWarning)  # they are printed

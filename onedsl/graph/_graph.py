@@ -112,7 +112,7 @@ class Graph:
         ValueError
             If the graph has ops that onedsl does not build, or shapes that are unknown or invalid.
         UnsupportedError
-            If oneDNN does not accept an op.
+            If oneDNN does not accept an op, such as one of tensors with more than 12 dimensions.
         """
         parts = divide_graph(self.ops)  # what follows relies on valid ops
         ops = {op.id: op for op in self.ops}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import _core
 from ..runtime.text import printable
-from ..tensors.dtypes import DTYPES
+from ..tensors.dtypes import DTYPES, MAX_RANK
 from ..tensors.ports import Port
 from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, Requirement, ports_of
 
@@ -34,14 +34,14 @@ _ATTRIBUTES: dict[str, Requirement] = {
 }
 
 _PROPERTIES = ("undef", "constant", "variable")
-_MAX_RANK = 12  # DNNL_MAX_NDIMS
 _MAX_INT = 2**63 - 1
 
 
 def check_graph(ops: Sequence[GraphOp]) -> None:
     """Raise ValueError unless oneDNN can divide a graph into partitions without invalid reads.
 
-    Whether it has kernels for the types is left to oneDNN and to the operators.
+    Whether it has kernels for the types is left to oneDNN and to the operators, and whether it can
+    have so many dimensions to the core, because `repaired` reshapes.
     """
     for problem in _problems(ops):
         raise ValueError(printable(problem))  # with text of a file or a user
@@ -125,8 +125,8 @@ def _tensor_problems(op: GraphOp, port: Port, tensor: LogicalTensor) -> Iterator
         return
     if any(abs(number) > _MAX_INT for number in (*shape, *strides)):
         yield f"have 64-bit sizes and strides, got {tensor}"
-    if not 2 <= len(src) <= _MAX_RANK:
-        yield f"have 2 to {_MAX_RANK} dimensions, got {src}"
+    if not 2 <= len(src) <= MAX_RANK:
+        yield f"have 2 to {MAX_RANK} dimensions, got {src}"
     if any(size < 0 for size in src):
         yield f"have sizes of 0 or more, got {src}"
     if port.kind == "tensor" and shape != src:

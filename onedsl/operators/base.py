@@ -44,7 +44,7 @@ class Operator(Generic[Result]):
     A subclass defines its schema, the signatures of its methods and its formulas.
     """
 
-    __slots__ = ("_attributes", "_core", "_schema")
+    __slots__ = ("_attributes", "_core", "_schema", "_statistics")
 
     _totals: ClassVar[type[BatchNormTotals]] = BatchNormSums
     """Class of the results of ``reduce``."""
@@ -54,10 +54,11 @@ class Operator(Generic[Result]):
     ) -> None:
         """Validate the attributes. The order of the others than `statistics` is that of `repr`."""
         self._schema = schema
+        self._statistics = parse_statistics(statistics)
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
         self._core = _core.Operator(
             schema.operation,
-            frozen=parse_statistics(statistics) == "frozen",
+            frozen=self._statistics == "frozen",
             channel_axis=self._channel_axis,
             types=[(data, s) for data, row in schema.types.items() for s in row],
             ranks=schema.ranks,
@@ -89,7 +90,8 @@ class Operator(Generic[Result]):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return self._attributes == other._attributes
+        own = self._schema, self._statistics, self._attributes
+        return own == (other._schema, other._statistics, other._attributes)
 
     def __hash__(self) -> int:
         return hash((type(self), *self._attributes.values()))

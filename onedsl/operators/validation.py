@@ -108,12 +108,16 @@ class RejectedCall:
         kind = TypeError if reason in self._type_errors else ValueError
         return kind(f"{argument or self._rejection.port} {text}")
 
+    def _array(self, name: str) -> Array:
+        """Return a NumPy view of an array."""
+        return as_numpy(name, self._arrays[name], is_output=name.startswith("out."))
+
     def _info(self, name: str) -> ArrayInfo:
         """Return shape and dtype of an array."""
         value = self._arrays[name]
         if isinstance(value, ArrayInfo):
             return value
-        array = as_numpy(name, value, is_output=name.startswith("out."))
+        array = self._array(name)
         return ArrayInfo(array.shape, short_name(array.dtype))
 
     def _like(self, name: str) -> tuple[str, ArrayInfo]:
@@ -163,14 +167,14 @@ class RejectedCall:
         return f"must have {like}'s shape {expected.shape}, got {self._info(name).shape}"
 
     def _not_aligned(self, name: str) -> str:
-        return f"must be aligned to its items, got {self._arrays[name].ctypes.data:#x}"
+        return f"must be aligned to its items, got {self._array(name).ctypes.data:#x}"
 
     def _layout(self, name: str) -> str:
-        src, got = self._src, self._arrays[name].strides
+        src, got = self._src, self._array(name).strides
         if self._kinds[name] == "statistic":
             return f"must be contiguous, got strides {got} in bytes"
         return (
-            f"must have the strides (in bytes) {self._arrays[src].strides} of {src}, got {got}. "
+            f"must have the strides (in bytes) {self._array(src).strides} of {src}, got {got}. "
             f"empty_like({src}) returns such an array"
         )
 

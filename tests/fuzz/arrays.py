@@ -1,15 +1,23 @@
 """Random arrays: shapes, values, memory layouts, array types, and invalid arguments.
 
-An array type is a way to pass an array to onedsl: as a NumPy array, or as an object that exports
-its memory through DLPack, with or without the C functions that PyTorch has.
+An array type is a way to pass an array to onedsl: as an array of NumPy, of PyTorch or JAX (if they
+are installed), or as an object that exports its memory through DLPack, with or without the C
+functions that PyTorch has.
 """
 
+import importlib
+import importlib.util
 from collections.abc import Callable
 from typing import Any
 
 import dlpack_producers as dlpack
 import helpers
 import numpy as np
+
+torch, jax = (
+    importlib.import_module(name) if importlib.util.find_spec(name) else None
+    for name in ("torch", "jax")
+)
 
 Rng = np.random.Generator
 
@@ -30,7 +38,7 @@ def one_in(rng: Rng, n: int) -> bool:
 
 def random_shape(rng: Rng, min_rank: int, max_rank: int) -> tuple[int, ...]:
     """Return a random shape, mostly of rank 2 to 5 and with at most `MAX_ELEMENTS` elements."""
-    rank = int(rng.integers(min_rank, min(max_rank, 10 if one_in(rng, 12) else 5) + 1))
+    rank = int(rng.integers(min_rank, min(max_rank, 16 if one_in(rng, 12) else 5) + 1))
     left = MAX_LARGE_ELEMENTS if one_in(rng, 50) else MAX_ELEMENTS
     sizes = []
     for _ in range(rank):
@@ -124,7 +132,7 @@ def strided_copy(rng: Rng, array: np.ndarray) -> np.ndarray:
 def with_arbitrary_unit_strides(rng: Rng, array: np.ndarray) -> np.ndarray:
     """Return a view in which the axes of size 1 have arbitrary strides."""
     strides = [
-        int(choose(rng, [0, 7, -4096, 2**61, -(2**62), 2**63 - 1])) if size == 1 else step
+        int(choose(rng, [0, 7, -4096, 2**61, -(2**62), 2**63 - 1, -(2**63)])) if size == 1 else step
         for size, step in zip(array.shape, array.strides, strict=True)
     ]
     return np.lib.stride_tricks.as_strided(array, array.shape, strides)
@@ -149,25 +157,45 @@ def random_layout(rng: Rng, array: np.ndarray) -> np.ndarray:
 # ---- Array types: each function converts to a type, or returns arrays that it cannot convert ----
 
 
-def _has_item_strides(array: np.ndarray) -> bool:
-    return all(step % array.itemsize == 0 for step in array.strides)
+def _is_exportable(array: np.ndarray) -> bool:
+    """Return whether DLPack can express an array's dtype and strides."""
+    has_item_strides = all(step % max(array.itemsize, 1) == 0 for step in array.strides)
+    return array.dtype in helpers.NUMPY.values() and has_item_strides
 
 
 def _to_dlpack(array: np.ndarray) -> Any:
-    if not _has_item_strides(array):
+    if not _is_exportable(array):
         return array
     return dlpack.Foreign(array, flags=0 if array.flags.writeable else dlpack.READ_ONLY)
 
 
 def _to_exchange_api(array: np.ndarray) -> Any:
-    if not _has_item_strides(array) or not array.flags.writeable:
+    if not _is_exportable(array) or not array.flags.writeable:
         return array
     return _ExchangeApiArray(array)
 
 
 _ExchangeApiArray = dlpack.with_exchange_api(dlpack.ExchangeApi.of(borrow_object=dlpack.borrow))
 
-ARRAY_TYPES: list[Callable[[np.ndarray], Any]] = [_to_dlpack, _to_exchange_api]
+
+def _to_torch(array: np.ndarray) -> Any:
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
+        return array
+    is_bf16 = array.dtype == helpers.NUMPY["bf16"]
+    try:
+        tensor = torch.from_numpy(array.view(np.int16) if is_bf16 else array)
+    except (TypeError, ValueError):  # other dtypes, byte orders and strides
+        return array
+    return tensor.view(torch.bfloat16) if is_bf16 else tensor
+
+
+def _to_jax(array: np.ndarray) -> Any:
+    """Return a copy, which may not be written to."""
+    return jax.numpy.array(array) if array.dtype in helpers.NUMPY.values() else array
+
+
+WRITABLE_TYPES = [_to_dlpack, _to_exchange_api, *[_to_torch] * (torch is not None)]
+ARRAY_TYPES: list[Callable[[np.ndarray], Any]] = [*WRITABLE_TYPES, *[_to_jax] * (jax is not None)]
 
 
 def to_numpy(value: Any) -> np.ndarray:
@@ -176,7 +204,23 @@ def to_numpy(value: Any) -> np.ndarray:
         return np.asarray(value)
     if isinstance(value, dlpack.Foreign | dlpack.Taken):
         return value.array
+    if torch is not None and isinstance(value, torch.Tensor):
+        is_bf16 = value.dtype == torch.bfloat16
+        return (
+            value.view(torch.int16).numpy().view(helpers.NUMPY["bf16"])
+            if is_bf16
+            else value.numpy()
+        )
+    if jax is not None and isinstance(value, jax.Array):
+        return np.asarray(value)
     raise AttributeError(f"not an array: {value!r}")
+
+
+def of_any_type(rng: Rng, value: Any) -> Any:
+    """Return an array in a random array type, and other objects as they are."""
+    if type(value) is not np.ndarray or one_in(rng, 2):
+        return value
+    return choose(rng, ARRAY_TYPES)(value)
 
 
 # ---- Invalid arguments ----

@@ -1,5 +1,6 @@
 """Random calls of operators: valid calls, and calls with mutated (probably invalid) arguments."""
 
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
@@ -203,7 +204,7 @@ def _add_out(rng: Rng, case: Case) -> None:
             if array.flags.writeable and array.strides == src.strides and array.flags.aligned:
                 out[i], case.in_place = value, True
         elif one_in(rng, 12):
-            out[i] = choose(rng, arrays.ARRAY_TYPES)(out[i])
+            out[i] = choose(rng, arrays.WRITABLE_TYPES)(out[i])
     case.out = tuple(out) if one_in(rng, 2) else schema.result(*out)
 
 
@@ -253,7 +254,7 @@ def _mutate(rng: Rng, case: Case) -> None:
             case _:
                 name = case.target.schema.inputs[i].name
                 if isinstance(value, np.ndarray):
-                    case.inputs[i] = arrays.mutated(rng, value)
+                    case.inputs[i] = arrays.of_any_type(rng, arrays.mutated(rng, value))
                 else:
                     case.inputs[i] = choose(rng, [None, value, case.inputs[0]])
         case.mutations.append(name)
@@ -263,22 +264,30 @@ def _mutated_out(rng: Rng, case: Case) -> Any:
     """Return a variant of `out` that is probably invalid."""
     members = list(case.out) if isinstance(case.out, tuple) and case.out else [case.out]
     i = int(rng.integers(len(members)))
-    member = members[i]
-    match int(rng.integers(6)):
-        case 0:
-            return choose(rng, [3, "out", tuple(members[:-1]), (), members[0], {}])
-        case 1:
-            members[i] = None
-        case 2 if isinstance(member, np.ndarray):
-            members[i] = arrays.mutated(rng, member)
-        case 3:
-            members[i] = members[0]
-        case 4 if isinstance(member, np.ndarray):
-            members[i] = _overlapping(rng, case, member)
-        case _ if isinstance(member, np.ndarray):
-            members[i] = member.view()
-            members[i].flags.writeable = False
+    variant = int(rng.integers(8))
+    if variant == 0:
+        return choose(rng, [3, "out", tuple(members[:-1]), (), members[0], {}])
+    if variant == 1:
+        members[i] = None
+    elif variant == 2:
+        members[i] = members[0]
+    else:
+        with contextlib.suppress(AttributeError):  # mutated before
+            member = arrays.to_numpy(members[i])
+            members[i] = arrays.of_any_type(rng, _mutated_member(rng, case, member))
     return tuple(members)
+
+
+def _mutated_member(rng: Rng, case: Case, member: np.ndarray) -> Any:
+    """Return a variant of a member of `out` that is probably invalid."""
+    match int(rng.integers(4)):
+        case 0:
+            return arrays.mutated(rng, member)
+        case 1:
+            return _overlapping(rng, case, member)
+        case 2:
+            return arrays.strided_copy(rng, member)
+    return helpers.read_only(member)
 
 
 def _overlapping(rng: Rng, case: Case, member: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ class Generator:
         self.rng = random.Random(seed)
         self.hostility = self.rng.choice([0, 0.05, 0.3, 1])
         self.ids = iter(self.random_ids())
-        rank = self.pick([2, 3, 4, 4, 4, 5, 5], range(1, 13), 0.3)
+        rank = self.pick([2, 3, 4, 4, 4, 5, 5], range(1, 17), 0.3)
         self.data_format = self.rng.choice(["NXC", "NCX"])
         self.channels = self.pick([1, 3, 5, 8, 16, 17, 32], range(41))
         most = 6 if rank < 5 else 3 if rank < 8 else 2
