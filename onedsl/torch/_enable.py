@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 import os
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch import nn
 from torch._guards import detect_fake_mode
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -122,19 +125,23 @@ def _register() -> None:
 
 
 def _warn_without_effect() -> None:
-    """Warn after the first step of an optimizer if a compiled model does not use onedsl."""
+    """Warn after the first step that trains batch norm if a compiled model does not use onedsl."""
     done = False  # a hook cannot remove itself: PyTorch iterates over the hooks
+    seen = weakref.WeakSet[torch.optim.Optimizer]()
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         nonlocal done
-        if torch.compiler.is_compiling() or done or not enabled():
+        if torch.compiler.is_compiling() or done or optimizer in seen or not enabled():
             return
         trained = [p for group in optimizer.param_groups for p in group["params"]]
         if detect_fake_mode(trained) or not any(p.is_cpu for p in trained):
             return  # no step on this CPU
-        done = True
+        seen.add(optimizer)
+        if _core.torch_kernels_used():
+            done = True
         # PyTorch imports this module when it compiles with inductor.
-        if "torch._inductor.compile_fx" in sys.modules and not _core.torch_kernels_used():
+        elif "torch._inductor.compile_fx" in sys.modules and _are_of_batch_norm(trained):
+            done = True
             warnings.warn(
                 "onedsl.torch.enable() had no effect on a training step: no batch norm ran in "
                 "eager mode in a supported dtype. A compiled model needs "
@@ -144,6 +151,16 @@ def _warn_without_effect() -> None:
             )
 
     register_optimizer_step_post_hook(after_step)
+
+
+def _are_of_batch_norm(parameters: list[torch.Tensor]) -> bool:
+    """Return whether one of these is a parameter of a batch-norm layer."""
+    given = set(map(id, parameters))
+    # A proxy may have any __class__.
+    kinds = ((each, type(each)) for each in gc.get_objects())
+    layers = (each for each, kind in kinds if issubclass(kind, nn.modules.batchnorm._BatchNorm))
+    owned = (vars(layer).get("_parameters", {}).values() for layer in layers)
+    return any(id(parameter) in given for parameters in owned for parameter in parameters)
 
 
 class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
@@ -177,8 +194,8 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     inductor, torch.compile's default compiler, decomposes batch norm before kernels are selected,
     so `enable` has no effect on models that it compiles: use ``torch.compile(model,
     backend="onedsl")`` for them. PyTorch has no public function that reports what it compiles, so
-    the RuntimeWarning about this comes after the first step of an optimizer, if inductor is loaded
-    and onedsl has not computed any batch norm.
+    the RuntimeWarning about this comes after the first step of an optimizer that trains parameters
+    of a batch-norm layer, if inductor is loaded and onedsl has not computed any batch norm.
 
     `report` lists what computes each layer of a model. `onedsl.verbose` logs the calls that
     PyTorch's own kernels compute, with the reason.

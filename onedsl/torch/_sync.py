@@ -134,6 +134,15 @@ def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
     checked.add(layer)
 
 
+def _can_become(cls: type, value: object) -> bool:
+    """Return whether Python can change the class of a value: not if only one has slots."""
+    try:
+        object.__setattr__(object.__new__(type(value)), "__class__", cls)
+    except TypeError:
+        return False
+    return True
+
+
 class SyncBatchNorm(Layer):
     """torch.nn.SyncBatchNorm for CPUs: batch norm with statistics of all processes' batches.
 
@@ -246,36 +255,36 @@ class SyncBatchNorm(Layer):
     def convert_sync_batchnorm(
         cls, module: nn.Module, process_group: Group | None = None
     ) -> nn.Module:
-        """Replace the batch-norm layers of a model by `SyncBatchNorm` layers.
+        """Convert the batch-norm layers of a model to `SyncBatchNorm` layers.
 
-        Like torch.nn.SyncBatchNorm.convert_sync_batchnorm. The new layers have all attributes of
-        the old ones: parameters, buffers, hooks, pruning, ``qconfig``, and those that the program
-        has added. Only the effect of `torch.nn.Module.compile` on a layer ends.
+        Like torch.nn.SyncBatchNorm.convert_sync_batchnorm, but the layers remain the same objects
+        and change their class. They keep all attributes: parameters, buffers, hooks, pruning,
+        ``qconfig``, and those that the program has added. Whatever refers to a layer, such as a
+        hook, a list or another model, refers to the converted layer then.
 
         Parameters
         ----------
         module : torch.nn.Module
-            A model, which is changed, or a layer.
+            A model or a layer, which is changed.
         process_group : torch.distributed.ProcessGroup, optional
             The processes that share their statistics. Default: all processes.
 
         Returns
         -------
         torch.nn.Module
-            The model, or the new layer if `module` is a layer of batch norm.
+            `module` itself.
 
         Raises
         ------
         TypeError
             If a layer of batch norm has a forward method of its own, for example with an
-            activation, if it is parametrized, or if it is lazy and has not been called. Nothing is
-            changed then.
+            activation, if it is parametrized, if it is lazy and has not been called, or if its
+            class has ``__slots__``. Nothing is changed then.
         """
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}")
         norm = nn.modules.batchnorm._BatchNorm
-        modules = module.named_modules(remove_duplicate=False)
-        layers = {name: layer for name, layer in modules if isinstance(layer, norm)}
+        layers = {name: m for name, m in module.named_modules() if isinstance(m, norm)}
         for name, layer in layers.items():
             kind = f"got {type(layer).__qualname__} at {name!r}"
             own = type(layer).forward not in (norm.forward, nn.SyncBatchNorm.forward, cls.forward)
@@ -293,14 +302,12 @@ class SyncBatchNorm(Layer):
                 raise TypeError(
                     f"batch-norm layers must be initialized, {kind}. Call the model once first"
                 )
-        new: dict[nn.Module, SyncBatchNorm] = {}
+            if not _can_become(cls, layer):
+                raise TypeError(f"batch-norm layers must not have __slots__, {kind}")
         for layer in layers.values():
-            new[layer] = cls.__new__(cls)
-            new[layer].__dict__.update(layer.__getstate__(), process_group=process_group)
-        for name, layer in layers.items():
-            if layer is not module:
-                module.set_submodule(name, new[layer])
-        return new.get(module, module)
+            vars(layer)["process_group"] = process_group
+            object.__setattr__(layer, "__class__", cls)
+        return module
 
 
 SyncBatchNorm.__module__ = "onedsl.torch"  # the name in saved models
