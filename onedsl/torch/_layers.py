@@ -87,7 +87,7 @@ class _ReLULayer(Layer):
             # statistics.
             averaged = self.momentum is None and self.num_batches_tracked is not None
             momentum = 1.0 if averaged else self._count_step()
-            dst, _, _, *new = batch_norm_training(
+            dst, _, _, *new, _, _ = batch_norm_training(
                 src, weight, bias, residual, mean, variance, momentum, eps, True, clip
             )
             if mean is not None and variance is not None:
@@ -131,9 +131,10 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     -----
     Parameters, buffers and their names are those of the layer without the ReLU. In training, one
     kernel computes both, in eager mode and in compiled models, and autograd saves only the input,
-    so the ReLU needs no memory even if it is not in place. PyTorch's own functions run in
-    evaluation, in exported programs, for forward-mode derivatives, and for arguments that onedsl's
-    kernels do not support.
+    so the ReLU needs no memory even if it is not in place. The gradient computes the mask of the
+    ReLU from the weight and the bias of the forward pass, which may have changed since. PyTorch's
+    own functions run in evaluation, in exported programs, for forward-mode derivatives, and for
+    arguments that onedsl's kernels do not support.
 
     In training, the result has the input's order of axes in memory, also where PyTorch's would be
     contiguous, and running statistics are updated by operators that autograd notices: a result of
