@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import io
 import itertools
 
 import helpers
@@ -314,6 +315,30 @@ def test_compile(train, with_residual):
 def test_exported_programs_contain_no_operators_of_onedsl():
     program = torch.export.export(make(2, False), inputs(2, "f32")[:1])
     assert "onedsl" not in str(program.graph)
+
+
+@dynamo
+@residuals
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # PyTorch's own layers warn
+def test_traced_layers_contain_no_operators_of_onedsl(with_residual):
+    """Regression: in training they could not be saved."""
+    layer, (src, _) = make(2, with_residual), inputs(2, "f32")
+    given = (src, src.flip(0))[: 1 + with_residual]
+    memory = io.BytesIO()
+    torch.jit.save(torch.jit.trace(layer, given, check_trace=False), memory)
+    memory.seek(0)
+    loaded = torch.jit.load(memory)
+    assert "onedsl::" not in str(loaded.graph)
+    assert torch.allclose(loaded(*given), layer(*given), atol=1e-6)
+    for ours, theirs in zip(loaded.buffers(), layer.buffers(), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+@dynamo
+def test_scripted_layers_are_not_supported():
+    """As the docstring says."""
+    with pytest.raises((ValueError, RuntimeError)):
+        torch.jit.script(make(2, False))
 
 
 def test_parameters_are_those_of_the_layer_without_relu():
