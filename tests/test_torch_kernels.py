@@ -375,6 +375,15 @@ INVALID = {
     "no_stats": lambda: aten._native_batch_norm_legit.no_stats(
         SRC.int(), None, None, True, MOMENTUM, EPS
     ),
+    "backward with running statistics of float64": lambda: backward(
+        SRC, SRC, None, SAVED, running=[v.double() for v in SAVED]
+    ),
+    "backward with one running statistic of another rank": lambda: backward(
+        SRC, SRC, None, SAVED, running=(None, torch.ones(1, 5))
+    ),
+    "backward of evaluation with saved statistics of bfloat16": lambda: backward(
+        SRC, SRC, None, [v.bfloat16() for v in SAVED], train=False, running=SAVED
+    ),
     "backward of integers": lambda: backward(SRC.int(), SRC.int(), None, SAVED),
     "backward of mixed types": lambda: backward(SRC, SRC.double(), None, SAVED),
 }

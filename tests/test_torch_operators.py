@@ -37,10 +37,10 @@ def calls(src, other=None):
     other = src.flip(0) if other is None else other
     for residual, relu in (None, False), (None, True), (other, True):
         yield forward, (src, weight, bias, residual, mean, variance, 0.1, 1e-5, relu, 1.5)
-        inputs = (other, src, mean, variance.rsqrt(), weight, bias, residual, relu, 1.5)
-        yield backward, inputs
+        mask = (weight, bias, None) if relu and residual is None else (None, None, residual)
+        yield backward, (other, src, mean, variance.rsqrt(), weight, *mask, 1e-5, 1.5)
     yield forward, (src, None, None, None, None, None, 0.1, 1e-5, False, None)
-    yield backward, (other, src, mean, variance.rsqrt(), None, None, None, False, None)
+    yield backward, (other, src, mean, variance.rsqrt(), *[None] * 4, 1e-5, None)
 
 
 def kind(tensor):
@@ -97,10 +97,12 @@ def test_the_mask_from_src_is_that_of_dst():
     bias = torch.zeros(5)  # dst near 0 is common
     for clip in None, 0.5:
         outputs = forward(src, weight, bias, None, mean, variance, 0.1, 1e-5, True, clip)
-        dst, *saved = outputs[:3]
-        common = torch.ones_like(src), src, *saved, weight, bias
-        from_src = backward(*common, None, True, clip)
-        from_dst = backward(*common, dst, True, clip)
+        dst, *saved, _, _, forward_weight, forward_bias = outputs
+        common = torch.ones_like(src), src, *saved, weight
+        with helpers.run_records("Forward") as forward_runs:
+            from_src = backward(*common, forward_weight, forward_bias, None, 1e-5, clip)
+        assert not forward_runs
+        from_dst = backward(*common, None, None, dst, 1e-5, clip)
         for a, b in zip(from_src[:3], from_dst[:3], strict=True):
             assert torch.equal(a, b)
         inside = dst > 0 if clip is None else (dst > 0) & (dst < clip)
@@ -118,8 +120,9 @@ def test_unsupported_arguments():
         message = f"onedsl's operators do not support .*{reason}"
         with pytest.raises((ValueError, RuntimeError), match=message):
             forward(src, None, None, residual, None, None, 0.1, 1e-5, relu, clip)
-        with pytest.raises((ValueError, RuntimeError), match=message):
-            backward(src, src, *torch.ones(2, 5), None, None, residual, relu, clip)
+        if relu:
+            with pytest.raises((ValueError, RuntimeError), match=message):
+                backward(src, src, *torch.ones(2, 5), None, None, None, residual, 1e-5, clip)
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 10_000])
@@ -130,7 +133,7 @@ def test_tensors_without_memory(missing_bytes):
             if isinstance(argument, torch.Tensor):
                 cut = argument.clone()
                 cut.untyped_storage().resize_(max(argument.nbytes - missing_bytes, 0))
-                name = op._schema.arguments[i].name
+                name = op._schema.arguments[i].name.removeprefix("forward_")
                 with pytest.raises((ValueError, RuntimeError), match=rf"storage .*\({name}\)"):
                     op(*arguments[:i], cut, *arguments[i + 1 :])
 
@@ -304,6 +307,17 @@ def test_output_mask_is_that_of_pytorch(mask):
         every = call(src, diff_dst, mean, variance, gamma, epsilon=EPSILON)
         kept = [t.sum() for t, keep in zip(every, mask, strict=True) if keep]
         assert torch.equal(second, torch.autograd.grad(kept, src)[0])
+
+
+@pytest.mark.parametrize("changed", range(5))
+def test_arguments_modified_before_the_second_derivative_raise(changed):
+    arguments = tensors(SHAPES[2], "f32")
+    arguments[0].requires_grad_()
+    diff_src = onedsl_torch.batch_norm_backward(*arguments, epsilon=EPSILON).diff_src
+    with torch.no_grad():
+        arguments[changed].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        diff_src.sum().backward()
 
 
 @modes

@@ -1,8 +1,11 @@
 """Layers that include a ReLU, against PyTorch's separate layers in float64."""
 
+import contextlib
 import copy
 import functools
 import inspect
+import io
+import itertools
 
 import helpers
 import pytest
@@ -47,8 +50,8 @@ class Exact(nn.Module):
         self.norm, self.clip = copy.deepcopy(layer).double(), layer.clip
         self.norm.__class__ = LAYERS[rank]
 
-    def before_relu(self, src, residual=0):
-        return self.norm(src) + residual
+    def before_relu(self, src, *residual):
+        return sum(residual, start=self.norm(src))
 
     def forward(self, *inputs):
         y = self.before_relu(*inputs)
@@ -201,6 +204,63 @@ def test_inputs_modified_in_place_raise(with_residual):
         output.backward(diff_dst)
 
 
+# How a program computes batch norm, addition and ReLU: a function, and the layer in it.
+DOORS = {
+    "layer": lambda layer: (layer, layer),
+    "compiled layer": lambda layer: (compiled(layer), layer),
+    "compiled modules": lambda layer: (compiled(exact := Exact(layer).float()), exact.norm),
+    "enable": lambda layer: ((exact := Exact(layer).float()), exact.norm),
+}
+
+
+def compiled(module):
+    torch._dynamo.reset()
+    return torch.compile(module, fullgraph=True, backend="onedsl")
+
+
+@dynamo
+@residuals
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "data"])
+@pytest.mark.parametrize("present", [["weight", "bias"], ["weight"], ["bias"]], ids="-".join)
+@pytest.mark.parametrize("door", DOORS)
+def test_parameters_that_change_before_the_gradient(calls, door, present, noticed, with_residual):
+    """Regression: the ReLU's mask followed from the new parameters, and a new bias raised.
+
+    Autograd does not notice changes by `.data`. The gradients are those of PyTorch's layers.
+    """
+    src, diff_dst = inputs(2, "f32")
+
+    def gradients(run, norm, changed, create_graph):
+        given = [t.clone().requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
+        output = run(*given)
+        with torch.no_grad():
+            t = getattr(norm, changed)
+            (t if noticed else t.data).copy_(t.flip(0) * -2)
+        try:
+            needed = [*given, *norm.parameters()]
+            return torch.autograd.grad(output, needed, diff_dst, create_graph=create_graph)
+        except RuntimeError as error:
+            return str(error).partition(" modified by an inplace operation")[1]
+
+    for changed, create_graph in itertools.product(present, (False, True)):
+        if create_graph and "compiled" in door:
+            continue  # PyTorch does not support it
+        layer = make(2, with_residual, 1.5)
+        for name in {"weight", "bias"} - {*present}:
+            setattr(layer, name, None)
+        theirs = gradients(*DOORS["enable"](layer), changed, create_graph)
+        with onedsl_torch.enable() if door == "enable" else contextlib.nullcontext():
+            ours = gradients(*DOORS[door](layer), changed, create_graph)
+        assert isinstance(theirs, str) == (noticed and changed == "weight")
+        if isinstance(theirs, str):
+            assert ours == theirs
+            continue
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert calls or (noticed and present == ["weight"])
+
+
 @residuals
 @pytest.mark.parametrize("dual", ["src", "weight"])
 @dynamo  # make_dual uses torch.jit.script
@@ -255,6 +315,30 @@ def test_compile(train, with_residual):
 def test_exported_programs_contain_no_operators_of_onedsl():
     program = torch.export.export(make(2, False), inputs(2, "f32")[:1])
     assert "onedsl" not in str(program.graph)
+
+
+@dynamo
+@residuals
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # PyTorch's own layers warn
+def test_traced_layers_contain_no_operators_of_onedsl(with_residual):
+    """Regression: in training they could not be saved."""
+    layer, (src, _) = make(2, with_residual), inputs(2, "f32")
+    given = (src, src.flip(0))[: 1 + with_residual]
+    memory = io.BytesIO()
+    torch.jit.save(torch.jit.trace(layer, given, check_trace=False), memory)
+    memory.seek(0)
+    loaded = torch.jit.load(memory)
+    assert "onedsl::" not in str(loaded.graph)
+    assert torch.allclose(loaded(*given), layer(*given), atol=1e-6)
+    for ours, theirs in zip(loaded.buffers(), layer.buffers(), strict=True):
+        assert torch.allclose(ours, theirs)
+
+
+@dynamo
+def test_scripted_layers_are_not_supported():
+    """As the docstring says."""
+    with pytest.raises((ValueError, RuntimeError)):
+        torch.jit.script(make(2, False))
 
 
 def test_parameters_are_those_of_the_layer_without_relu():

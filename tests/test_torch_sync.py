@@ -314,6 +314,25 @@ def test_invalid_inputs(rank):
     assert "trying to differentiate twice" in message
 
 
+@on_ranks(2)
+def test_parameters_that_change_before_the_gradient(rank):
+    """Regression: a new bias raised, which the gradient does not depend on."""
+    layer, found = new_layer(), []
+    src, diff_dst = part(rank, (1, 3), *problem())
+    for change in (0, 3):
+        x = src.clone().requires_grad_()
+        dst = layer(x)
+        with torch.no_grad():
+            layer.bias.sub_(change)
+        found.append(torch.autograd.grad(dst, (x, layer.weight, layer.bias), diff_dst))
+    assert all(map(torch.equal, *found))
+    dst = layer(x)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    _, message = caught(dst.backward, diff_dst)
+    assert "modified by an inplace operation" in message
+
+
 def small_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(5, 4, 1, bias=False), new_layer(4))

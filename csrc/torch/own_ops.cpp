@@ -53,10 +53,15 @@ void check_own(const Names& names, const OutputSet outputs, CheckedCall& call) {
   }
 }
 
-// Returns a copy of a running statistic, or an empty tensor if it is absent.
-OwnedTensor copy_of(const std::optional<View>& running) {
-  OwnedTensor copy = empty_vector(running ? running->size() : 0);
-  if (running) std::copy_n(running->data, running->bytes(), memory_of<char>(*copy));
+// Returns a copy of a vector, `absent` for each of `length` channels if there is none.
+OwnedTensor copy_of(const std::optional<View>& vector, const std::int64_t length,
+                    const float absent = 0) {
+  OwnedTensor copy = empty_vector(length);
+  if (vector) {
+    std::copy_n(reinterpret_cast<const float*>(vector->data), length, memory_of(*copy));
+  } else {
+    std::fill_n(memory_of(*copy), length, absent);
+  }
   return copy;
 }
 
@@ -65,11 +70,10 @@ const char* description(const bool relu, const bool addition) {
   return addition ? "onedsl with addition and ReLU" : "onedsl with ReLU";
 }
 
-// Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics.
-Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                       const OptionalTensor& residual, const OptionalTensor& running_mean,
-                       const OptionalTensor& running_var, const double momentum,
-                       const double epsilon, const bool relu, const std::optional<double> clip) {
+CheckedCall forward_call(const Tensor& src, const OptionalTensor& weight,
+                         const OptionalTensor& bias, const OptionalTensor& residual,
+                         const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                         const double epsilon, const bool relu, const std::optional<double> clip) {
   CheckedCall call =
       own_call(Operation::forward_training, Operation::relu_forward_training, relu, clip, residual);
   call.problem.attributes.epsilon = epsilon;
@@ -80,14 +84,34 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   call.in[Input::beta] = pointer_to(bias);
   call.in[Input::residual] = pointer_to(residual);
   check_own(forward_names, OutputSet(Output::dst), call);
-  Results<5> results;
-  auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
-  new_mean = copy_of(call.arrays.in[Input::mean]);
-  new_variance = copy_of(call.arrays.in[Input::variance]);
-  Running running;
-  if (call.in[Input::mean] != nullptr) {
-    running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
+  return call;
+}
+
+// Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics; then
+// the weight and the bias from which the gradient recomputes the mask of the ReLU, if it does not
+// need dst for the gradient of the residual.
+Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                       const OptionalTensor& residual, const OptionalTensor& running_mean,
+                       const OptionalTensor& running_var, const double momentum,
+                       const double epsilon, const bool relu, const std::optional<double> clip) {
+  CheckedCall call =
+      forward_call(src, weight, bias, residual, running_mean, running_var, epsilon, relu, clip);
+  Results<7> results;
+  auto& [dst, mean, inverse_stddev, new_mean, new_variance, kept_weight, kept_bias] = results;
+  auto& in = call.arrays.in;
+  const bool updates = in[Input::mean].has_value();
+  new_mean = copy_of(in[Input::mean], updates ? call.channels() : 0);
+  new_variance = copy_of(in[Input::variance], updates ? call.channels() : 0);
+  const bool keeps = relu && !residual;
+  kept_weight = copy_of(in[Input::gamma], keeps ? call.channels() : 0, 1);
+  kept_bias = copy_of(in[Input::beta], keeps ? call.channels() : 0, 0);
+  if (keeps) {
+    // Another thread may change the parameters meanwhile.
+    if (in[Input::gamma]) in[Input::gamma]->data = memory_of<char>(*kept_weight);
+    if (in[Input::beta]) in[Input::beta]->data = memory_of<char>(*kept_bias);
   }
+  Running running;
+  if (updates) running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
   Results<3> computed = compute_forward(call, running);
   std::move(computed.begin(), computed.end(), results.begin());
   log_call({true, description(relu, residual.has_value()), nullptr}, src, weight, bias,
@@ -95,26 +119,51 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   return results;
 }
 
-// Returns diff_src, diff_weight, diff_bias, and with `dst` the gradient of the residual.
+// Returns diff_src, diff_weight, diff_bias, and with `dst` the gradient of the residual. The mask
+// of a ReLU is computed from dst, or from src, forward_weight and forward_bias.
 Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor& mean,
                         const Tensor& inverse_stddev, const OptionalTensor& weight,
-                        const OptionalTensor& bias, const OptionalTensor& dst, const bool relu,
+                        const OptionalTensor& forward_weight, const OptionalTensor& forward_bias,
+                        const OptionalTensor& dst, const double epsilon,
                         const std::optional<double> clip) {
-  CheckedCall call =
-      own_call(Operation::training_backward, Operation::relu_training_backward, relu, clip, dst);
-  call.in[Input::src] = &src;
-  call.in[Input::diff_dst] = &diff_dst;
-  call.in[Input::mean] = &mean;
-  call.in[Input::variance] = &inverse_stddev;
-  call.in[Input::gamma] = pointer_to(weight);
-  call.in[Input::beta] = pointer_to(bias);
-  call.in[Input::dst] = pointer_to(dst);
-  OutputSet outputs(Output::diff_src);
-  if (dst) outputs.add(Output::diff_residual);
-  check_own(backward_names, outputs, call);
+  const bool relu = forward_weight || dst;
+  const auto checked_call = [&](const OptionalTensor& gamma, const OptionalTensor& mask) {
+    CheckedCall call =
+        own_call(Operation::training_backward, Operation::relu_training_backward, relu, clip, mask);
+    call.in[Input::src] = &src;
+    call.in[Input::diff_dst] = &diff_dst;
+    call.in[Input::mean] = &mean;
+    call.in[Input::variance] = &inverse_stddev;
+    call.in[Input::gamma] = pointer_to(gamma);
+    if (relu) call.in[Input::beta] = pointer_to(forward_bias);
+    call.in[Input::dst] = pointer_to(mask);
+    OutputSet outputs(Output::diff_src);
+    if (mask) outputs.add(Output::diff_residual);
+    check_own(backward_names, outputs, call);
+    return call;
+  };
+  CheckedCall call = checked_call(weight, dst);
+  OwnedTensor recomputed;
+  OptionalTensor mask;
+  if (forward_weight && !dst) {
+    CheckedCall of_forward = checked_call(forward_weight, dst);
+    const std::optional<View>& now = call.arrays.in[Input::gamma];
+    const std::optional<View>& before = of_forward.arrays.in[Input::gamma];
+    if (!now || std::equal(now->data, now->data + now->bytes(), before->data)) {
+      call = std::move(of_forward);
+    } else {
+      // The program changed the weight by `.data`, which autograd does not notice. In PyTorch, the
+      // gradient of batch norm then has the new weight, and the mask is the forward pass's.
+      CheckedCall forward =
+          forward_call(src, forward_weight, forward_bias, {}, {}, {}, epsilon, true, clip);
+      recomputed = std::move(compute_forward(forward, {}).front());
+      mask.emplace(*recomputed);
+      call = checked_call(weight, mask);
+    }
+  }
   Results<4> results = compute_backward(call, true);
   if (!dst) results[3] = empty_vector(0);
-  log_call({false, description(relu, dst.has_value()), nullptr}, src, weight, bias);
+  log_call({false, description(relu, dst.has_value()), nullptr}, src, weight);
   return results;
 }
 

@@ -144,7 +144,7 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
             results = batch_norm_training(
                 src, weight, bias, None, *statistics, momentum, eps, False, None
             )
-            return results if running else results[:3]
+            return results[: 5 if running else 3]
 
         return decomposition
 
@@ -153,7 +153,7 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
         inputs = src, diff_dst, mean, inverse_stddev, weight
         if train and mask[0] and not why_unsupported("training_backward", *inputs, eps=eps):
             gradients = batch_norm_training_backward(
-                diff_dst, src, mean, inverse_stddev, weight, None, None, False, None
+                diff_dst, src, mean, inverse_stddev, weight, None, None, None, eps, None
             )
             return tuple(g if wanted else None for g, wanted in zip(gradients, mask, strict=False))
         return plain_backward(*arguments)

@@ -26,6 +26,7 @@ from ._operators import batch_norm_training, batch_norm_training_backward, convo
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
 _COPIES = (_aten.alias.default, _aten.clone.default)
+_BESIDES_DST = range(1, len(batch_norm_training._schema.returns))  # results of batch norm
 
 
 def fuse(graph: Graph) -> list[str]:
@@ -63,7 +64,7 @@ def _describe(batch_norm: Node, has_gradient: bool) -> str:
     if arguments["relu"]:
         kind = "with ReLU" if arguments["residual"] is None else "with addition and ReLU"
         return f"{kind}, forward and backward" if has_gradient else kind
-    dst = set(_users_but(batch_norm, range(1, 5)))
+    dst = set(_users_but(batch_norm, _BESIDES_DST))
     copies = (*_COPIES, _convert)
     reached = _closure(dst, lambda n: n.users if n in dst or n.target in copies else ())
     users = {str(node.target) for node in reached - dst if node.target not in copies}
@@ -185,10 +186,9 @@ class _Fusion:
     """The patterns of a ReLU's result and of the gradient of the batch norm before it."""
 
     def __init__(self, has_residual: bool, has_clip: bool) -> None:
-        plain: dict[str, Any] = {"relu": False, "clip": None}
-        named = {name: _Value(name) for name in ("src", "weight", "bias")}
-        any_ = dict.fromkeys(("running_mean", "running_var", "momentum", "eps"), _ANY)
-        call = _Call(batch_norm_training, residual=None, **named, **any_, **plain)
+        named = {name: _Value(name) for name in ("src", "weight", "eps")}
+        any_ = dict.fromkeys(("bias", "running_mean", "running_var", "momentum"), _ANY)
+        call = _Call(batch_norm_training, residual=None, relu=False, clip=None, **named, **any_)
         value: Any = _Value("dst", _Call(operator.getitem, a=_Value("batch_norm", call), b=0))
         if has_residual:
             residual = _Value("residual", condition=_is_like_dst)
@@ -227,9 +227,8 @@ class _Fusion:
             src=_Same("src"),
             weight=_Same("weight"),
             diff_dst=_Value("masked", _converted(masked, _ANY), _is_like_dst),
-            bias=None,
-            dst=None,
-            **plain,
+            eps=_ANY,
+            **dict.fromkeys(("forward_weight", "forward_bias", "dst", "clip")),
         )
 
 
@@ -246,7 +245,7 @@ def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
     def is_end(node: Node) -> bool:
         return node is result or any(_match(c, node, found) for c in fusion.comparisons)
 
-    reached = _closure(_users_but(batch_norm, range(1, 5)), lambda n: () if is_end(n) else n.users)
+    reached = _closure(_users_but(batch_norm, _BESIDES_DST), lambda n: () if is_end(n) else n.users)
     if not all(is_end(node) or node.users for node in reached):
         return False
     changes = {"residual": found.get("residual"), "relu": True, "clip": found.get("clip")}
@@ -260,19 +259,27 @@ def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
 
 def _fuse_gradient(call: Node, found: _Found) -> bool:
     """Change a gradient, and let it compute the gradient of the ReLU, too, if others need it."""
-    masked, dst, names = found["masked"], found["dst"], ("diff_dst", "bias")
-    # The mask needs the values of the forward pass. Any gradient needs those of src and weight.
-    needs_dst = "residual" in found or len(masked.users) > 1 or _is_overwritten(found["bias"])
-    changes = {name: found[name] for name in names} | {"relu": True, "clip": found.get("clip")}
-    changes["dst"] = dst if needs_dst else None
+    masked = found["masked"]
+    changes = {"diff_dst": found["diff_dst"], "eps": found["eps"], "clip": found.get("clip")}
+    needs_dst = "residual" in found or len(masked.users) > 1
+    if needs_dst:
+        changes["dst"] = found["dst"]
+    else:
+        changes["forward_weight"] = _result(found["batch_norm"], 5)
+        changes["forward_bias"] = _result(found["batch_norm"], 6)
     if _users_but(call, range(3)) or not _change(call, changes):
         return False
     if needs_dst:
-        with call.graph.inserting_after(call):
-            diff_residual = call.graph.call_function(operator.getitem, (call, 3))
-        diff_residual.meta["val"] = call.meta["val"][3]
-        masked.replace_all_uses_with(diff_residual)
+        masked.replace_all_uses_with(_result(call, 3))
     return True
+
+
+def _result(call: Node, index: int) -> Node:
+    """Return a new node that is a result of a call."""
+    with call.graph.inserting_after(call):
+        result = call.graph.call_function(operator.getitem, (call, index))
+    result.meta["val"] = call.meta["val"][index]
+    return result
 
 
 def _change(call: Node, changes: dict[str, Any]) -> bool:
@@ -285,13 +292,6 @@ def _change(call: Node, changes: dict[str, Any]) -> bool:
     values = (a.meta["val"] if isinstance(a, Node) else a for a in call.args)
     call.meta["val"] = call.target(*values)
     return True
-
-
-def _is_overwritten(value: Any) -> bool:
-    """Return whether the graph overwrites the memory of a value before the backward pass."""
-    sources = _closure([value], lambda n: n.all_input_nodes) if isinstance(value, Node) else ()
-    users = ((source, user) for source in sources for user in source.users)
-    return any(u.target is _aten.copy_.default and u.args[0] is source for source, u in users)
 
 
 def _users_but(call: Node, indices: Collection[int]) -> list[Node]:

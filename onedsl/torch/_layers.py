@@ -76,6 +76,7 @@ class _ReLULayer(Layer):
             # Programs without onedsl load what is exported. In PyTorch 2.11, is_exporting() is also
             # true in what torch.compile traces.
             and not torch.compiler._is_exporting_flag
+            and not torch.jit.is_tracing()
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
             and not why_unsupported("relu_forward_training", *inputs, eps=eps)
@@ -87,7 +88,7 @@ class _ReLULayer(Layer):
             # statistics.
             averaged = self.momentum is None and self.num_batches_tracked is not None
             momentum = 1.0 if averaged else self._count_step()
-            dst, _, _, *new = batch_norm_training(
+            dst, _, _, *new, _, _ = batch_norm_training(
                 src, weight, bias, residual, mean, variance, momentum, eps, True, clip
             )
             if mean is not None and variance is not None:
@@ -131,9 +132,11 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     -----
     Parameters, buffers and their names are those of the layer without the ReLU. In training, one
     kernel computes both, in eager mode and in compiled models, and autograd saves only the input,
-    so the ReLU needs no memory even if it is not in place. PyTorch's own functions run in
-    evaluation, in exported programs, for forward-mode derivatives, and for arguments that onedsl's
-    kernels do not support.
+    so the ReLU needs no memory even if it is not in place. The gradient computes the mask of the
+    ReLU from the weight and the bias of the forward pass, which may have changed since. PyTorch's
+    own functions run in evaluation, in exported programs, in torch.jit.trace, for forward-mode
+    derivatives, and for arguments that onedsl's kernels do not support. torch.jit.script does not
+    support these layers.
 
     In training, the result has the input's order of axes in memory, also where PyTorch's would be
     contiguous, and running statistics are updated by operators that autograd notices: a result of

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import _core
 from ..operators.attributes import is_valid_epsilon
@@ -20,19 +20,22 @@ TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
 # dst = relu(batch_norm(src) + residual). The ReLU, whose upper bound is clip, is optional, and with
-# it the addition. Returns dst, the batch's mean, 1 / sqrt(variance + eps), and the new running
-# statistics.
+# it the addition. Returns dst, the batch's mean, 1 / sqrt(variance + eps), the new running
+# statistics and, with a ReLU and no addition, copies of weight and bias for the gradient.
 _LIBRARY.define(
     "batch_norm_training(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual,"
     " Tensor? running_mean, Tensor? running_var, float momentum, float eps, bool relu,"
-    " float? clip) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " float? clip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
-# Returns the gradients of src, weight, bias and, if dst is given, of the residual. dst is needed if
-# there is a residual; otherwise the mask of the ReLU follows from src.
+# Returns the gradients of src, weight, bias and, if dst is given, of the residual. The mask of a
+# ReLU is that of the forward pass, whatever happened to its parameters since: it is computed from
+# dst, which is needed if there is a residual, or from src and the copies of weight and bias. The
+# gradient of batch norm has the weight that autograd saved, as in PyTorch.
 _LIBRARY.define(
     "batch_norm_training_backward(Tensor diff_dst, Tensor src, Tensor mean, Tensor inverse_stddev,"
-    " Tensor? weight, Tensor? bias, Tensor? dst, bool relu, float? clip)"
+    " Tensor? weight, Tensor? forward_weight, Tensor? forward_bias, Tensor? dst, float eps,"
+    " float? clip)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
@@ -88,15 +91,18 @@ _why_unsupported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
 def _fake_forward(src: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    _, _, _, running_mean, *_ = arguments
-    mean = src.new_empty(src.shape[1], dtype=torch.float32)
-    new = [mean.new_empty(0) if running_mean is None else torch.empty_like(mean) for _ in range(2)]
-    return torch.empty_like(src), mean, torch.empty_like(mean), *new
+    _, _, residual, running_mean, _, _, _, relu, _ = arguments
+    has_running, has_copies = running_mean is not None, relu and residual is None
+    vectors = [
+        src.new_empty(src.shape[1] if has else 0, dtype=torch.float32)
+        for has in (True, True, has_running, has_running, has_copies, has_copies)
+    ]
+    return torch.empty_like(src), *vectors
 
 
 @torch.library.register_fake("onedsl::batch_norm_training_backward", lib=_LIBRARY)
 def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    _, src, mean, _, _, _, dst, *_ = arguments
+    _, src, mean, _, _, _, _, dst, *_ = arguments
     diff_residual = mean.new_empty(0) if dst is None else torch.empty_like(src)
     return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
 
@@ -105,43 +111,38 @@ torch.library.register_fake("onedsl::convolution_backward", _CONVOLUTION_BACKWAR
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    src, weight, bias, residual, *_, ctx.eps, ctx.relu, ctx.clip = inputs
-    dst, mean, inverse_stddev, *_ = output
+    src, weight, _, residual, *_, ctx.eps, ctx.relu, ctx.clip = inputs
+    dst, mean, inverse_stddev, _, _, *copies = output
     ctx.mark_non_differentiable(*output[1:])
-    saved = None if residual is None else dst
-    ctx.save_for_backward(src, weight, bias, saved, mean, inverse_stddev)
+    mask = (None, None, None)
+    if ctx.relu:
+        mask = (*copies, None) if residual is None else (None, None, dst)
+    ctx.save_for_backward(src, mean, inverse_stddev, weight, *mask)
 
 
 def _backward(ctx: Any, diff_dst: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    *inputs, mean, inverse_stddev = ctx.saved_tensors
-    src, *others = inputs
     if torch.is_grad_enabled():
-        gradients = _differentiable(ctx, diff_dst, *inputs)
+        gradients = _differentiable(ctx, diff_dst)
     else:
-        gradients = batch_norm_training_backward(
-            diff_dst, src, mean, inverse_stddev, *others, ctx.relu, ctx.clip
-        )
-    pairs = zip(inputs, gradients, strict=True)
-    return *(None if given is None else gradient for given, gradient in pairs), *[None] * 6
+        gradients = batch_norm_training_backward(diff_dst, *ctx.saved_tensors, ctx.eps, ctx.clip)
+    needed = zip(gradients, ctx.needs_input_grad, strict=False)
+    return *(gradient if is_needed else None for gradient, is_needed in needed), *[None] * 6
 
 
-def _differentiable(
-    ctx: Any, diff_dst: Tensor, *inputs: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Compute the gradients by PyTorch's batch norm, whose gradient can be differentiated again."""
-    # Views, because hooks of the tensors themselves run when the outer gradient is complete.
-    *parameters, dst = (None if t is None else t.view_as(t) for t in inputs)
-    y = nn.functional.batch_norm(
-        parameters[0], None, None, *parameters[1:], training=True, eps=ctx.eps
-    )
+def _differentiable(ctx: Any, diff_dst: Tensor) -> tuple[Tensor | None, ...]:
+    """Compute the gradients by PyTorch's gradient, which can be differentiated again."""
+    src, mean, inverse_stddev, weight, *parameters, dst = ctx.saved_tensors
     if ctx.relu:
-        dst = y if dst is None else dst
+        if dst is None:
+            rest = None, None, None, 0.0, ctx.eps, True, ctx.clip
+            dst, *_ = batch_norm_training(src.detach(), *parameters, *rest)
         outside = dst <= 0 if ctx.clip is None else (dst <= 0) | (dst >= ctx.clip)
         diff_dst = diff_dst.masked_fill(outside, 0)
-    needed = [t for t in parameters if t is not None and t.requires_grad]
-    found = torch.autograd.grad(y, needed, diff_dst, create_graph=True) if needed else ()
-    by_id = dict(zip(map(id, needed), found, strict=True))
-    return *(by_id.get(id(t)) for t in parameters), diff_dst
+    saved = weight, None, None, mean, inverse_stddev
+    gradients = torch.ops.aten.native_batch_norm_backward(
+        diff_dst, src, *saved, True, ctx.eps, ctx.needs_input_grad[:3]
+    )
+    return *gradients, diff_dst
 
 
 torch.library.register_autograd(
@@ -162,7 +163,7 @@ class BatchNormTraining(torch.autograd.Function):
         # This function is the gradient of the operator, which needs none of its own.
         with torch._C._AutoDispatchBelowAutograd():
             output: tuple[Tensor, ...] = batch_norm_training(*inputs)
-        for running, new in zip(inputs[4:6], output[3:], strict=True):
+        for running, new in zip(inputs[4:6], output[3:5], strict=True):
             if running is not None:
                 running.copy_(new)
         _setup_context(ctx, inputs, output)

@@ -57,7 +57,8 @@ class _SyncBatchNorm(torch.autograd.Function):
             unbiased = variance * (moments.count / (moments.count - 1))
             for old, new in (running_mean, mean), (running_var, unbiased):
                 old.copy_(old.double() * (1 - momentum) + new.double() * momentum)
-        ctx.save_for_backward(src, weight, bias, mean, variance)
+        ctx.save_for_backward(src, weight, mean, variance)
+        ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.eps, ctx.group = eps, group
         _count("forward", weight, running_mean)
         return dst
@@ -65,7 +66,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
-        src, weight, bias, mean, variance = ctx.saved_tensors
+        src, weight, mean, variance = ctx.saved_tensors
         src_needed, weight_needed, bias_needed, *_ = ctx.needs_input_grad
         if diff_dst.stride() != src.stride():
             diff_dst = torch.empty_like(src).copy_(diff_dst)
@@ -81,7 +82,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         # Not summed over the processes, as in torch.nn.SyncBatchNorm: DistributedDataParallel
         # averages the gradients of all parameters.
         diff_weight = weight.new_tensor(sums.diff_gamma) if weight_needed else None
-        diff_bias = bias.new_tensor(sums.diff_beta) if bias_needed else None
+        diff_bias = src.new_tensor(sums.diff_beta, dtype=ctx.bias_dtype) if bias_needed else None
         _count("gradient", weight)
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 

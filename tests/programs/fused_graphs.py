@@ -89,7 +89,7 @@ def build(rng):
     if rng.random() < 0.3:
         zero = call(aten.full.default, ([], 0.0), {"dtype": masked_type})
     masked = narrow(call(aten.where.self, (mask, zero, wide(diff_dst))))
-    inputs = (masked, src, *saved, weight, None, None, False, None)
+    inputs = (masked, src, *saved, weight, None, None, None, 1e-5, None)
     gradient = call(batch_norm_training_backward, inputs)
     returned = [result, *(call(operator.getitem, (gradient, i)) for i in range(3))]
     if has_residual:
@@ -168,16 +168,21 @@ def exact_forward(src, weight, bias, residual, mean, variance, momentum, eps, re
     if mean is not None:
         new = [mean.clone(), variance.clone()]
         torch.nn.functional.batch_norm(src, *new, training=True, momentum=momentum, eps=eps)
-    return dst, *saved, *new
+    copies = [src.new_empty(0)] * 2
+    if relu and residual is None:
+        ones = torch.ones_like(saved[0])
+        copies = [ones if weight is None else weight, ones * 0 if bias is None else bias]
+    return dst, *saved, *new, *copies
 
 
-def exact_backward(diff_dst, src, mean, inverse_stddev, weight, bias, dst, relu, clip):
+def exact_backward(
+    diff_dst, src, mean, inverse_stddev, weight, forward_weight, forward_bias, dst, eps, clip
+):
     has_dst = dst is not None
-    if relu:
+    if has_dst or forward_weight is not None:
         if not has_dst:
             dst = (src.movedim(1, -1) - mean) * inverse_stddev
-            dst = dst * (1 if weight is None else weight) + (0 if bias is None else bias)
-            dst = dst.movedim(-1, 1)
+            dst = (dst * forward_weight + forward_bias).movedim(-1, 1)
         mask = dst <= 0 if clip is None else (dst <= 0) | (dst >= clip)
         diff_dst = torch.where(mask, 0.0, diff_dst)
     saved = weight, None, None, mean, inverse_stddev
