@@ -90,8 +90,13 @@ Results<5> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   }
   Results<3> computed = compute_forward(call, running);
   std::move(computed.begin(), computed.end(), results.begin());
-  log_call({true, description(relu, residual.has_value()), nullptr}, src, weight, bias,
-           running_mean, running_var);
+  log_call({true, description(relu, residual.has_value()), nullptr}, [&](LoggedCall& logged) {
+    logged.shape = shape_of(src);
+    logged.addresses = {address_of(weight), address_of(bias), address_of(running_mean),
+                        address_of(running_var)};
+    logged.source = address_of(running_mean);
+    logged.results = {address_of(*mean), address_of(*new_mean)};
+  });
   return results;
 }
 
@@ -114,7 +119,11 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
   check_own(backward_names, outputs, call);
   Results<4> results = compute_backward(call, true);
   if (!dst) results[3] = empty_vector(0);
-  log_call({false, description(relu, dst.has_value()), nullptr}, src, weight, bias);
+  log_call({false, description(relu, dst.has_value()), nullptr}, [&](LoggedCall& logged) {
+    logged.shape = shape_of(src);
+    logged.addresses = {address_of(weight), address_of(bias)};
+    logged.source = address_of(mean);
+  });
   return results;
 }
 
