@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -272,11 +274,35 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
         if operation in getattr(record, "operation", ""):  # calls of PyTorch have none
             records.append(record)
 
-    run_log.subscribe(collect)
-    try:
+    with run_log.Subscription(collect):
         yield records
-    finally:
-        run_log.unsubscribe(collect)
+
+
+def interruptions(
+    function: Callable[[], object], interrupted: Callable[[FrameType], bool]
+) -> Iterator[int]:
+    """Call a function, interrupted at each step of the interpreter in some frames in turn."""
+    before = sys.gettrace()
+    for number in itertools.count():
+        steps = iter(range(number))
+
+        def trace(frame: FrameType, event: str, _: Any, steps: Iterator[int] = steps) -> Any:
+            if not interrupted(frame):
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and next(steps, None) is None:
+                raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            function()
+            return
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        yield number
 
 
 def drawn(draw: Callable[[Path], object], folder: Path, **settings: Any) -> str:

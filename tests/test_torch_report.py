@@ -5,12 +5,13 @@ import gc
 import re
 import threading
 
+import helpers
 import pytest
 from torch_helpers import Plain, SmallModel, dynamo, nn, onedsl_torch, torch
 
 from onedsl import _core
 from onedsl.runtime import run_log
-from onedsl.torch._operators import batch_norm_training_backward
+from onedsl.torch._operators import batch_norm_training, batch_norm_training_backward
 
 EAGER = "onedsl eager"
 ALONE = "onedsl compiled alone"
@@ -119,8 +120,65 @@ def test_layers_without_parameters_and_functions(x):
     assert gradient == {"0": {EAGER: 1}, "1": {EAGER: 1}, "(no layer of the model)": {}}
 
 
+class Standardized(nn.Conv2d):
+    """A convolution that normalizes its weight by batch norm, as in timm."""
+
+    def forward(self, input):
+        flat = self.weight.reshape(1, len(self.weight), -1)
+        weight = nn.functional.batch_norm(flat, None, None, training=True)
+        return self._conv_forward(input, weight.reshape_as(self.weight), self.bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_calls_without_tensors_of_the_model(batch, dtype):
+    """Regression: they belonged to no layer. Instance norm repeats its vectors for each image."""
+    instance_norms = [
+        nn.InstanceNorm2d(3, affine=affine, track_running_stats=track)
+        for affine in (False, True)
+        for track in (False, True)
+    ]
+    model = nn.Sequential(nn.BatchNorm2d(3), Standardized(3, 3, 1), *instance_norms).to(dtype)
+    x = torch.randn(batch, 3, 6, 7, dtype=dtype, requires_grad=True)
+    with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
+        for train in (True, False, True, False):
+            step(model.train(train), x)
+    for calls in by_pass(summary):
+        assert set(calls) == set("012345")
+        assert {layer: counts.total() for layer, counts in calls.items()} == dict.fromkeys(calls, 4)
+
+
+class Twice(nn.Module):
+    """A projector that is called twice, as in SimSiam and Barlow Twins."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3, affine=False)
+        self.instance = nn.InstanceNorm2d(3)
+
+    def forward(self, x):
+        y, z = (self.last(self.first(each)) for each in (x, x.sin()))
+        return self.instance(y * z)
+
+
+@dynamo
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("reported", ["model", "compiled"])
+def test_layers_without_parameters_called_twice_in_a_graph(reported, x):
+    """Regression: they were listed as PyTorch's. The second call gets no tensor of the layer."""
+    torch._dynamo.reset()
+    models = {"model": Twice()}
+    models["compiled"] = torch.compile(models["model"], backend="onedsl")
+    step(models["compiled"], x.requires_grad_())
+    with onedsl_torch.report(models[reported]) as summary:
+        for _ in range(2):
+            step(models["compiled"], x)
+    expected = {"first": {ALONE: 4}, "last": {ALONE: 4}, "(model)": {ALONE: 2}}
+    assert by_pass(summary) == (expected, expected)
+
+
 def test_layers_that_share_parameters(x):
-    """The running statistics identify them. Gradients of compiled graphs do not have these."""
+    """The running statistics identify them, or the forward pass of a gradient."""
     model = nn.ModuleDict({name: nn.BatchNorm2d(3) for name in "abc"})
     model["b"].weight, model["b"].bias = model["a"].weight, model["a"].bias
     with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
@@ -131,9 +189,14 @@ def test_layers_that_share_parameters(x):
     with onedsl_torch.report(model) as summary:
         for name in "ac":
             layer = model[name]
-            saved = torch.zeros(3), torch.ones(3), layer.weight
-            batch_norm_training_backward(x, x, *saved, None, None, None, 1e-5, None)
-    assert by_pass(summary)[1] == {"a": {}, "b": {}, "c": {ALONE: 1}, "a or b": {ALONE: 1}}
+            parameters = layer.weight, layer.bias
+            saved = torch.zeros(3), torch.ones(3), layer.weight, None, None, None, 1e-5, None
+            batch_norm_training_backward(x, x, *saved)
+            own = layer.running_mean, layer.running_var, 0.1, 1e-5, False, None
+            _, *statistics = batch_norm_training(x, *parameters, None, *own)
+            batch_norm_training_backward(x, x, *statistics[:2], *saved[2:])
+    once, twice = {ALONE: 1}, {ALONE: 2}
+    assert by_pass(summary)[1] == {"a": once, "b": {}, "c": twice, "a or b": once}
 
 
 @dynamo
@@ -193,17 +256,18 @@ def test_layers_with_relu(x):
     assert by_pass(summary) == (what, what)
 
 
-def test_nothing_is_counted_without_a_report(x, monkeypatch):
+def test_nothing_is_counted_without_a_report():
     """Neither after a report was deleted, nor while another one still counts."""
-    calls = []
-    monkeypatch.setattr(_core, "count_subscribers", calls.append)
     layer = nn.BatchNorm2d(3)
     outer, inner = onedsl_torch.report(layer), onedsl_torch.report(layer)
+    assert len(_core.subscribers()) == 2
     with inner:
         pass
-    del outer, inner
+    assert len(_core.subscribers()) == 1
+    layer.summary = outer  # the collector must find this cycle
+    del outer, layer, inner
     gc.collect()
-    assert calls == [1, 1, -1, -1]
+    assert _core.subscribers() == []
 
 
 def test_a_report_that_is_deleted_during_a_call(x):
@@ -212,17 +276,27 @@ def test_a_report_that_is_deleted_during_a_call(x):
     cycle = [onedsl_torch.report(layer)]
     cycle.append(cycle)
     del cycle
-
-    def collect(_):
-        gc.collect()
-
-    run_log.subscribe(collect)
-    try:
-        with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
-            layer(x)
-    finally:
-        run_log.unsubscribe(collect)
+    collecting = run_log.Subscription(lambda _: gc.collect())
+    with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
+        layer(x)
+    collecting.close()
     assert by_pass(summary)[0] == {"(model)": {EAGER: 1}}
+
+
+def test_an_interrupt_ends_counting():
+    """Regression: the log went on for the rest of the process."""
+    layer = nn.BatchNorm2d(3)
+
+    def run():
+        with onedsl_torch.report(layer):
+            pass
+
+    def is_own(frame):
+        return frame.f_code is run.__code__ or "onedsl" in frame.f_code.co_filename
+
+    left = [_core.subscribers() for _ in helpers.interruptions(run, is_own)]
+    assert len(left) > 100
+    assert not any(left)
 
 
 def test_threads_at_once(x):

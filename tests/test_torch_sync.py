@@ -333,6 +333,17 @@ def test_parameters_that_change_before_the_gradient(rank):
     assert "modified by an inplace operation" in message
 
 
+@on_ranks(2)
+def test_reports_count_layers_without_parameters(rank):
+    """Regression: their gradients belonged to no layer."""
+    model = nn.Sequential(*(new_layer(affine=False, track_running_stats=t) for t in (True, False)))
+    with onedsl_torch.report(model) as summary:
+        step(model, *part(rank, (2, 2), *problem()))
+    once = {"onedsl with all processes": 1}
+    keys = [(name, pass_) for name in "01" for pass_ in ("forward", "gradient")]
+    assert summary.calls() == dict.fromkeys(keys, once)
+
+
 def small_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(5, 4, 1, bias=False), new_layer(4))

@@ -1,5 +1,6 @@
 """`onedsl.verbose`: runs are logged within its scope only, and stdout is left alone."""
 
+import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +10,7 @@ import pytest
 
 import onedsl
 from onedsl import _core
+from onedsl.runtime import run_log
 
 
 @pytest.fixture
@@ -112,6 +114,60 @@ def test_an_error_ends_the_scope(log):
         call("none")
     call()
     assert log.records == []
+
+
+def test_an_interrupt_leaves_logging_off():
+    """Regression: the number of subscribers and their list were changed one after the other."""
+    code, lines = onedsl.verbose.__code__, inspect.getsourcelines(onedsl.verbose)
+    last = lines[1] + len(lines[0]) - 1  # the return statement
+
+    def in_verbose(frame):
+        return frame.f_code is code and frame.f_lineno != last
+
+    def subscribe():
+        with run_log.Subscription(print) as subscription:
+            assert _core.subscribers() == [print]
+        subscription.close()
+
+    for function, interrupted in (
+        (lambda: onedsl.verbose().close(), in_verbose),
+        (subscribe, lambda frame: frame.f_code is subscribe.__code__),
+    ):
+        left = [_core.subscribers() for _ in helpers.interruptions(function, interrupted)]
+        assert len(left) > 5
+        assert not any(left)
+
+
+def test_runs_are_recorded_while_there_are_subscriptions():
+    """The C++ core counts them: closed ones once, and those that were deleted."""
+    records = []
+    _core.set_run_log(lambda *members: records.append(members), print)
+
+    def recorded():
+        records.clear()
+        call()
+        return bool(records)
+
+    try:
+        first, second = (run_log.Subscription(print) for _ in range(2))
+        first.close()
+        first.close()
+        assert recorded()
+        del first
+        assert recorded()
+        del second
+        assert not recorded()
+        with run_log.Subscription(print):
+            assert recorded()
+        assert not recorded()
+    finally:
+        _core.set_run_log(run_log.record_run, run_log.record_call)
+
+
+def test_a_scope_that_is_not_kept():
+    """Logging is on until the scope is closed."""
+    child = helpers.run_child("import onedsl; onedsl.verbose(); print(onedsl._core.subscribers())")
+    assert "_log" in child.stdout
 
 
 def test_many_threads(log):

@@ -3,6 +3,10 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
 #include "../native/execute.hpp"
 #include "../torch/call_log.hpp"
 #include "bindings.hpp"
@@ -13,9 +17,40 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-// Functions of Python. Never destroyed, because static objects are destroyed after the interpreter.
+// Objects of Python. Never destroyed, because static objects are destroyed after the interpreter.
 py::handle record_run;
 py::handle record_call;
+py::handle subscribers;  // a dict: the functions that get all records, by number
+
+// Passes all records to a function until it is closed or destroyed. To the interpreter, each of
+// these is a single step, which an interrupt cannot divide. There is no lock: a forked child or a
+// signal handler would wait for it forever. The function must not refer to this object: the garbage
+// collector does not find such a cycle.
+class Subscription {
+ public:
+  explicit Subscription(const py::object& subscriber) : number_(numbers++) {
+    subscribers[number_] = subscriber;
+    ++run_log.subscribers;
+  }
+  ~Subscription() {
+    if (!until_closed) close();
+  }
+  Subscription(const Subscription&) = delete;
+  Subscription& operator=(const Subscription&) = delete;
+
+  void close() noexcept {
+    if (!open_.exchange(false)) return;
+    --run_log.subscribers;
+    PyDict_DelItem(subscribers.ptr(), number_.ptr());  // it is there, so this cannot fail
+  }
+
+  bool until_closed = false;  // even if it is destroyed before
+
+ private:
+  inline static std::atomic<std::uint64_t> numbers = 0;
+  py::int_ number_;
+  std::atomic<bool> open_ = true;
+};
 
 // Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
 template <class Port, class Pointers>
@@ -71,14 +106,19 @@ void log_run(const Problem& problem, const int num_threads, const Ports& ports,
   });
 }
 
+std::vector<std::uintptr_t> integers(const std::vector<const void*>& addresses) {
+  std::vector<std::uintptr_t> found;
+  for (const void* const address : addresses) {
+    found.push_back(reinterpret_cast<std::uintptr_t>(address));
+  }
+  return found;
+}
+
 void log_call(const torch::LoggedCall& call) {
   call_python([&] {
-    std::vector<std::uintptr_t> addresses;
-    for (const void* const address : call.addresses) {
-      addresses.push_back(reinterpret_cast<std::uintptr_t>(address));
-    }
     record_call(call.is_forward ? "forward" : "gradient", call.computed, call.reason,
-                py::tuple(py::cast(call.shape)), addresses);
+                py::tuple(py::cast(call.shape)), integers(call.addresses),
+                reinterpret_cast<std::uintptr_t>(call.source), integers(call.results));
   });
 }
 
@@ -94,9 +134,15 @@ void bind_run_log(py::module_& module) {
         torch::call_log.record = &log_call;
       },
       py::arg("record_run"), py::arg("record_call"), py::pos_only());
-  module.def(
-      "count_subscribers", [](const int change) { run_log.subscribers += change; },
-      py::arg("change"), py::pos_only());
+  subscribers = py::dict().release();
+  module.def("subscribers",
+             [] { return py::reinterpret_steal<py::list>(PyDict_Values(subscribers.ptr())); });
+  py::class_<Subscription>(module, "Subscription", py::is_final())
+      .def(py::init<py::object>(), py::arg("subscriber"), py::pos_only())
+      .def_readwrite("until_closed", &Subscription::until_closed)
+      .def("close", &Subscription::close)
+      .def("__enter__", [](const py::object& self) { return self; })
+      .def("__exit__", [](Subscription& self, const py::args&) { self.close(); });
   module.def("torch_kernels_used", [] { return torch::call_log.used.load(); });
 }
 

@@ -16,6 +16,10 @@ struct LoggedCall {
   const char* reason;    // why PyTorch's own kernel computes the call instead, or null
   std::vector<std::int64_t> shape = {};     // of src
   std::vector<const void*> addresses = {};  // of the tensors: they identify the layer
+  // A gradient gets the mean of its forward pass. In a compiled graph, a forward pass may get the
+  // running mean that the layer's pass before it has computed.
+  const void* source = nullptr;           // the mean of a gradient, the running mean otherwise
+  std::vector<const void*> results = {};  // of a forward pass: its mean, the new running mean
 };
 
 // The part of the run log that has PyTorch's calls.
@@ -25,34 +29,43 @@ struct CallLog {
 };
 inline CallLog call_log;
 
-inline void add(LoggedCall& call, const Tensor& tensor) {
+// No error is raised here: PyTorch's own kernel raises it.
+inline bool is_defined(const Tensor& tensor) {
   bool defined = false;
-  std::int64_t rank = 0;
-  std::int64_t* sizes = nullptr;
-  const void* data = nullptr;
-  // No error is raised here: PyTorch's own kernel raises it.
-  if (api->is_defined(&tensor, &defined) != 0 || !defined) return;
-  if (call.shape.empty() && api->rank(&tensor, &rank) == 0 && api->sizes(&tensor, &sizes) == 0) {
-    call.shape.assign(sizes, sizes + rank);
-  }
-  if (api->data(&tensor, &data) == 0) call.addresses.push_back(data);
+  return api->is_defined(&tensor, &defined) == 0 && defined;
 }
 
-inline void add(LoggedCall& call, const OptionalTensor& tensor) {
-  if (tensor) add(call, *tensor);
+// Returns the address of a tensor, null if it has no memory.
+inline const void* address_of(const Tensor& tensor) {
+  const void* data = nullptr;
+  return is_defined(tensor) && api->data(&tensor, &data) == 0 ? data : nullptr;
+}
+
+inline const void* address_of(const OptionalTensor& tensor) {
+  return tensor ? address_of(*tensor) : nullptr;
 }
 
 template <class Other>
-void add(LoggedCall&, const Other&) {}  // a flag or a number
+const void* address_of(const Other&) {  // a flag or a number
+  return nullptr;
+}
 
-// The first argument that is a tensor has src's shape.
-template <class... Arguments>
-void log_call(LoggedCall call, const Arguments&... arguments) {
+inline std::vector<std::int64_t> shape_of(const Tensor& tensor) {
+  std::int64_t rank = 0;
+  std::int64_t* sizes = nullptr;
+  const bool found =
+      is_defined(tensor) && api->rank(&tensor, &rank) == 0 && api->sizes(&tensor, &sizes) == 0;
+  return found ? std::vector(sizes, sizes + rank) : std::vector<std::int64_t>();
+}
+
+// Logs a call. describe(call) sets the members that identify it.
+template <class Describe>
+void log_call(LoggedCall call, const Describe& describe) {
   if (call.computed != nullptr && !call_log.used.load(std::memory_order_relaxed)) {
     call_log.used = true;
   }
   if (!run_log.has_subscribers()) return;
-  (add(call, arguments), ...);
+  describe(call);
   call_log.record(call);
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -22,20 +23,43 @@ constexpr std::uint64_t period = std::uint64_t{1} << 32;
 // The results of `ours`, or why it does not compute the call.
 using Outcome = std::variant<Results<3>, const char*>;
 
+// Logs a call of an op. `mean` is a result of the forward pass, or null.
+template <bool is_forward, class... Arguments>
+void log_op(const char* const reason, const Tensor* const mean, const Arguments&... arguments) {
+  const char* const computed = reason == nullptr ? "onedsl eager" : nullptr;
+  log_call({is_forward, computed, reason}, [&](LoggedCall& call) {
+    // Forward: src, weight, bias, running_mean, ... Gradient: diff_dst, src, weight, running_mean,
+    // running_var, mean, ...
+    const auto all = std::tie(arguments...);
+    const auto address = [&](const void* const found) {  // in evaluation, of the running mean
+      return found != nullptr ? found : address_of(std::get<3>(all));
+    };
+    call.shape = shape_of(std::get<is_forward ? 0 : 1>(all));
+    call.addresses = {address_of(arguments)...};
+    call.source = address(address_of(std::get<is_forward ? 3 : 5>(all)));
+    if (mean != nullptr) call.results = {address(address_of(*mean))};
+  });
+}
+
 // The kernel that is registered for an op of PyTorch: `ours`, or PyTorch's own if that does not
 // support the arguments.
 template <bool is_forward, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
-    if (in_use()) {
-      Outcome outcome = ours(arguments...);
-      if (auto* const results = std::get_if<Results<3>>(&outcome)) {
-        log_call({is_forward, "onedsl eager", nullptr}, arguments...);
-        return write_results(values, std::move(*results));
-      }
-      log_call({is_forward, nullptr, std::get<const char*>(outcome)}, arguments...);
+    const auto pytorchs = [&] { return call<3>(cpu_kernels().*pytorch, arguments...); };
+    if (!in_use()) return write_results(values, pytorchs());
+    Outcome outcome = ours(arguments...);
+    const auto* const found = std::get_if<const char*>(&outcome);
+    const char* const reason = found == nullptr ? nullptr : *found;
+    try {
+      if (reason != nullptr) outcome = pytorchs();
+    } catch (...) {
+      log_op<is_forward>(reason, nullptr, arguments...);
+      throw;
     }
-    write_results(values, call<3>(cpu_kernels().*pytorch, arguments...));
+    auto& results = std::get<Results<3>>(outcome);
+    log_op<is_forward>(reason, is_forward ? results[1].get() : nullptr, arguments...);
+    write_results(values, std::move(results));
   });
 }
 

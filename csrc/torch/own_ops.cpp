@@ -114,8 +114,13 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   if (updates) running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
   Results<3> computed = compute_forward(call, running);
   std::move(computed.begin(), computed.end(), results.begin());
-  log_call({true, description(relu, residual.has_value()), nullptr}, src, weight, bias,
-           running_mean, running_var);
+  log_call({true, description(relu, residual.has_value()), nullptr}, [&](LoggedCall& logged) {
+    logged.shape = shape_of(src);
+    logged.addresses = {address_of(weight), address_of(bias), address_of(running_mean),
+                        address_of(running_var)};
+    logged.source = address_of(running_mean);
+    logged.results = {address_of(*mean), address_of(*new_mean)};
+  });
   return results;
 }
 
@@ -163,7 +168,11 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
   }
   Results<4> results = compute_backward(call, true);
   if (!dst) results[3] = empty_vector(0);
-  log_call({false, description(relu, dst.has_value()), nullptr}, src, weight);
+  log_call({false, description(relu, dst.has_value()), nullptr}, [&](LoggedCall& logged) {
+    logged.shape = shape_of(src);
+    logged.addresses = {address_of(weight)};
+    logged.source = address_of(mean);
+  });
   return results;
 }
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .. import _core
@@ -49,6 +47,12 @@ class CallRecord(NamedTuple):
     """The shape of src."""
     addresses: list[int]
     """Addresses of the call's tensors, which identify the layer."""
+    source: int
+    """Address of the mean that a gradient gets, of the running mean that a forward pass gets. 0 if
+    there is none."""
+    results: list[int]
+    """Addresses of a forward pass's mean, which is the source of its gradient, and in compiled
+    graphs of the new running mean, which may be the source of the layer's next forward pass."""
 
     @property
     def what(self) -> str:
@@ -61,29 +65,16 @@ class CallRecord(NamedTuple):
 
 
 Record = RunRecord | CallRecord
-Subscriber = Callable[[Record], None]
 
-_subscribers: list[Subscriber] = []
-"""Changed and copied by single operations of the interpreter. There is no lock: a forked child or a
-signal handler would wait for it forever."""
+Subscription = _core.Subscription
+"""Passes all records to a function until it is closed or deleted: `with Subscription(function):`.
 
-
-def subscribe(subscriber: Subscriber) -> None:
-    """Pass all records to a function until `unsubscribe`. Each is passed once."""
-    _core.count_subscribers(1)  # before the change: an interrupt in between costs only time
-    _subscribers.append(subscriber)
-
-
-def unsubscribe(subscriber: Subscriber) -> None:
-    """Undo one call of `subscribe`."""
-    _subscribers.remove(subscriber)
-    _core.count_subscribers(-1)
+A function with several subscriptions gets each record once."""
 
 
 def publish(record: Record, **changes: Any) -> None:
     """Pass a record, with some members changed, to all subscribers."""
-    # A copy, because a subscriber or the garbage collector may end a subscription.
-    if subscribers := dict.fromkeys([*_subscribers]):
+    if subscribers := dict.fromkeys(_core.subscribers()):
         changed = record._replace(**changes)
         for subscriber in subscribers:
             subscriber(changed)
@@ -104,12 +95,12 @@ _core.set_run_log(record_run, record_call)
 
 def is_logged(logger: logging.Logger) -> bool:
     """Return whether a logger logs messages of level INFO, which `verbose` enables."""
-    return _log in _subscribers or logger.isEnabledFor(logging.INFO)
+    return _log in _core.subscribers() or logger.isEnabledFor(logging.INFO)
 
 
 def info(logger: logging.Logger, message: str, *arguments: object) -> None:
     """Log at level INFO, with `verbose` whatever the logger's level is."""
-    if _log not in _subscribers:
+    if _log not in _core.subscribers():
         logger.info(message, *arguments)
     elif logger.manager.disable < logging.INFO:
         record = logger.makeRecord(
@@ -127,7 +118,7 @@ def _log(record: Record) -> None:
         info(_LOG, "%s", record)
 
 
-def verbose() -> contextlib.ExitStack:
+def verbose() -> Subscription:
     """Log operator, ports, implementation, threads and time of every run from now on.
 
     Every run is logged once, whichever thread calls it. The logger is ``onedsl`` and the level is
@@ -139,7 +130,7 @@ def verbose() -> contextlib.ExitStack:
 
     Returns
     -------
-    contextlib.ExitStack
+    Subscription
         A context manager: logging ends with the ``with`` block, or when its method ``close`` is
         called.
 
@@ -149,7 +140,6 @@ def verbose() -> contextlib.ExitStack:
     ...     grads = op(src, diff_dst, mean, variance, gamma)  # doctest: +SKIP
     BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner), src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
     """  # noqa: E501 - a line of output
-    scope = contextlib.ExitStack()
-    scope.callback(unsubscribe, _log)
-    subscribe(_log)
+    scope = Subscription(_log)
+    scope.until_closed = True  # the last step: an interrupt before it ends the subscription
     return scope

@@ -81,11 +81,10 @@ def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
             if call.pass_ == "forward":
                 counts[call.what.removeprefix("onedsl ")] += 1
 
-        run_log.subscribe(count)
         try:
-            return compiled(*inputs)
+            with run_log.Subscription(count):
+                return compiled(*inputs)
         finally:
-            run_log.unsubscribe(count)
             _log("a compiled graph from PyTorch's cache", {"onedsl": counts})
 
     return run

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from ..runtime.run_log import CallRecord, Record, subscribe, unsubscribe
+from ..runtime.run_log import CallRecord, Record, Subscription
 from ._operators import why_unsupported
 
 _PASSES = ("forward", "gradient")
+_CALL = nn.Module.__call__.__code__
 _UNSEEN = "PyTorch: "  # and a reason: what computed the calls that onedsl does not see
 _Calls = dict[tuple[str, str], Counter[str]]
 
@@ -31,6 +34,19 @@ def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
         if reason := why_unsupported("forward_training", src, *vectors, eps=layer.eps):
             return f"onedsl does not support {reason}"
     return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
+
+
+def _running(names: Mapping[nn.Module, str]) -> str:
+    """Return the name of the innermost of these modules that runs on this thread, or ""."""
+    frame = sys._getframe().f_back
+    while frame:
+        if frame.f_code is _CALL:
+            module = frame.f_locals["self"]
+            inner = module._modules.get("_orig_mod")  # if torch.compile returned the module
+            if name := names.get(module) or (inner and names.get(inner)):
+                return name
+        frame = frame.f_back
+    return ""
 
 
 class report:  # noqa: N801 - called as a function, like `enable`
@@ -52,8 +68,9 @@ class report:  # noqa: N801 - called as a function, like `enable`
     The kernels count, so a graph that PyTorch loads from its cache counts as well. A call takes a
     few microseconds longer. How many calls onedsl does not see follows from
     ``num_batches_tracked``; their gradients, their evaluation, and layers of PyTorch's without
-    running statistics are not counted. In compiled graphs, gradients of layers without parameters
-    belong to no layer, and those of layers that share their parameters to ``a or b``.
+    running statistics are not counted. A call without parameters and statistics of the model, such
+    as those of torch.nn.InstanceNorm2d and of weight standardization, belongs to the innermost
+    module of the model that runs. In a compiled graph, this is the compiled module.
 
     Examples
     --------
@@ -78,6 +95,11 @@ class report:  # noqa: N801 - called as a function, like `enable`
             for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
                 if not nn.parameter.is_lazy(tensor) and tensor.ndim == 1:
                     owned[tensor.data_ptr()][name] = tensor.detach()
+        owned.pop(0, None)  # tensors without memory
+        # Not kept: the log has the function below, and a model may have this report.
+        names = weakref.WeakKeyDictionary({module: name for name, module in modules})
+        # The layer of a forward pass, by the passes that get its results, and their addresses.
+        computed: dict[tuple[str, int], str] = {}
         # By thread, because an increment is no single operation.
         counts: Counter[tuple[int, str, str, str]] = Counter()
 
@@ -87,13 +109,18 @@ class report:  # noqa: N801 - called as a function, like `enable`
             # Layers may share parameters. The layer of the call has all of its tensors.
             found = Counter(name for address in call.addresses for name in owned.get(address, ()))
             most = [name for name, n in found.items() if n == max(found.values())]
-            layer = " or ".join(most) or "(no layer of the model)"
+            before = computed.get((call.pass_, call.source))
+            if before and (before in most or not most):
+                most = [before]
+            layer = " or ".join(most) or _running(names) or "(no layer of the model)"
+            for pass_, address in zip(("gradient", "forward"), call.results, strict=False):
+                if address:
+                    computed[pass_, address] = layer
             counts[threading.get_ident(), layer, call.pass_, call.what] += 1
 
         self._counts, self._before = counts, self._steps()
         self._at_end: _Calls | None = None
-        subscribe(count)
-        self._end = weakref.finalize(self, unsubscribe, count)
+        self._subscription = Subscription(count)
 
     def _steps(self) -> dict[str, int]:
         """Return the number of forward passes in training that PyTorch's layers have counted."""
@@ -104,7 +131,7 @@ class report:  # noqa: N801 - called as a function, like `enable`
 
     def __exit__(self, *_: object) -> None:
         self._at_end = self.calls()
-        self._end()
+        self._subscription.close()
 
     def calls(self) -> _Calls:
         """Return the number of calls by what computed them, for each layer and pass.

@@ -60,7 +60,7 @@ class _SyncBatchNorm(torch.autograd.Function):
         ctx.save_for_backward(src, weight, mean, variance)
         ctx.bias_dtype = None if bias is None else bias.dtype
         ctx.eps, ctx.group = eps, group
-        _count("forward", weight, running_mean)
+        _record("forward", 0, [mean.data_ptr()], weight, running_mean)
         return dst
 
     @staticmethod
@@ -83,13 +83,13 @@ class _SyncBatchNorm(torch.autograd.Function):
         # averages the gradients of all parameters.
         diff_weight = weight.new_tensor(sums.diff_gamma) if weight_needed else None
         diff_bias = src.new_tensor(sums.diff_beta, dtype=ctx.bias_dtype) if bias_needed else None
-        _count("gradient", weight)
+        _record("gradient", mean.data_ptr(), [], weight)
         return diff_src, diff_weight, diff_bias, None, None, None, None, None
 
 
-def _count(pass_: str, *tensors: Tensor | None) -> None:
+def _record(pass_: str, source: int, results: list[int], *tensors: Tensor | None) -> None:
     addresses = [t.data_ptr() for t in tensors if t is not None]
-    record_call(pass_, "onedsl with all processes", None, (), addresses)
+    record_call(pass_, "onedsl with all processes", None, (), addresses, source, results)
 
 
 def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:

@@ -31,4 +31,4 @@ with onedsl.torch.enable():
     assert onedsl.torch.enabled()
     switch()
     assert not onedsl.torch.enabled()
-print(onedsl.runtime.run_log._subscribers)
+print(onedsl._core.subscribers())
