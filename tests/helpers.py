@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import os
 import shutil
@@ -276,6 +277,13 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
 
     with run_log.Subscription(collect):
         yield records
+
+
+def before(function: Any, text: str) -> Callable[[FrameType], bool]:
+    """Return whether a frame is a function's, before the line with a text."""
+    lines, begin = inspect.getsourcelines(function)
+    (end,) = (number for number, line in enumerate(lines, begin) if text in line)
+    return lambda frame: frame.f_code is function.__code__ and frame.f_lineno < end
 
 
 def interruptions(

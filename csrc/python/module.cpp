@@ -25,6 +25,7 @@
 #include "bindings.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
+#include "scope.hpp"
 
 namespace py = pybind11;
 
@@ -135,13 +136,17 @@ void bind_capabilities(py::module_& module) {
 
 // ---- Frameworks ----
 
+struct TorchUse {
+  const std::uint64_t number = torch::begin_use();
+  void end() const noexcept { torch::end_use(number); }
+};
+
 void bind_frameworks(py::module_& module) {
   module.def("register_torch_ops", &torch::register_own_ops);
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());
   module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());
-  module.def("begin_torch_use", &torch::begin_use);
-  module.def("end_torch_use", &torch::end_use, py::arg("number"), py::pos_only());
+  bind_scope<TorchUse>(module, "TorchUse");
   module.def("end_all_torch_uses", &torch::end_all_uses);
   module.def("torch_kernels_in_use", &torch::in_use);
   module.def(

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from .. import _core
 
 _lock = threading.RLock()
-_registering: list[enable] = []  # the call that registers the kernels
+_registering: list[None] = []  # not empty during the call that registers the kernels
 
 
 def _after_fork_in_child() -> None:
@@ -163,7 +163,7 @@ def _are_of_batch_norm(parameters: list[torch.Tensor]) -> bool:
     return any(id(parameter) in given for parameters in owned for parameter in parameters)
 
 
-class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
+def enable() -> _core.TorchUse:
     """Use onedsl's batch-norm kernels in every model of this process.
 
     Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
@@ -215,26 +215,16 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     >>> with onedsl.torch.enable():  # doctest: +SKIP
     ...     train(model)
     """
-
-    __slots__ = ("_use",)
-
-    def __init__(self) -> None:
-        with _lock:
-            if not _registering:  # unless a signal handler has interrupted the registration
-                _registering.append(self)
-                try:
-                    _register()
-                finally:
-                    _registering.clear()
-        self._use: int | None = _core.begin_torch_use()
-
-    def __enter__(self) -> enable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        use, self._use = self._use, None
-        if use is not None:
-            _core.end_torch_use(use)
+    with _lock:
+        if not _registering:  # unless a signal handler has interrupted the registration
+            try:
+                _registering.append(None)
+                _register()
+            finally:
+                _registering.clear()
+    use = _core.TorchUse()
+    use.until_closed = True  # the last step: an interrupt before it ends the use
+    return use
 
 
 def disable() -> None:
