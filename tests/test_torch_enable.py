@@ -179,6 +179,7 @@ def step(use=lambda model: model, dtype=torch.float32):
     optimizer.step()
 
 what = sys.argv[1]
+generator = nn.BatchNorm2d(4)  # which is not trained
 onedsl.torch.enable()
 if what != "compiled":
     import torch._inductor.compile_fx
