@@ -1,8 +1,9 @@
 """Measure the cost of synchronized batch norm in ResNet-50 on two processes.
 
-Two processes with one thread each time a step, forward and backward, of every layer of ResNet-50
-with their own statistics and with synchronized ones. A third time is that of one process with both
-batches and two threads: the efficiency is this time over that of the synchronized layer.
+Two processes with one thread each (--threads) time a step, forward and backward, of every layer of
+ResNet-50 with their own statistics and with synchronized ones. A third time is that of one process
+with both batches and the threads of both: the efficiency is this time over that of the synchronized
+layer.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ def measure_layer(
         seconds = [own.run(), synchronized.run()]
         distributed.barrier()
         if rank == 0:
-            torch.set_num_threads(2)
+            torch.set_num_threads(2 * options.threads)
             seconds.append(whole.run())
-            torch.set_num_threads(1)
-            time.sleep(0.3)  # the second thread still spins on the other process's core
+            torch.set_num_threads(options.threads)
+            time.sleep(0.3)  # the other threads still spin on the other process's cores
         samples.append(tuple(seconds))
     return tuple(statistics.median(times) for times in zip(*samples[1:], strict=True))
 
@@ -71,7 +72,7 @@ def measure_layer(
 def run_process(rank: int, store: str, options: argparse.Namespace) -> None:
     """Measure in one of the two processes; rank 0 prints the results."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     onedsl.torch.enable()  # so that all variants run the same kernels
     totals = [0.0, 0.0, 0.0]
@@ -95,6 +96,7 @@ def main() -> None:
     """Measure with two new processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=16, help="images per process")
+    parser.add_argument("--threads", type=int, default=1, help="threads per process")
     parser.add_argument("--rounds", type=int, default=7, help="repetitions of each measurement")
     parser.add_argument("--megabytes", type=float, default=128, help="of inputs to alternate")
     options = parser.parse_args()

@@ -339,7 +339,7 @@ def test_mpi(tmp_path, processes, images):
 @pytest.mark.slow
 def test_scale(tmp_path):
     pytest.importorskip("torch")
-    options = ("--batch", "1", "--rounds", "1", "--megabytes", "1")
+    options = ("--batch", "1", "--threads", "2", "--rounds", "1", "--megabytes", "1")
     rows = [row.split() for row in run(tmp_path, "scale.py", *options).stdout.splitlines()]
     assert len(rows) == 14  # a header, the layers of ResNet-50 and all of them
     assert [row[0] for row in rows[:2]] + [rows[-1][0]] == ["channels", "64", "all"]

@@ -8,7 +8,7 @@ import helpers
 import pytest
 from torch_helpers import nn, onedsl_torch, torch
 
-from onedsl.torch.__main__ import _speed_up, main
+from onedsl.torch.__main__ import _FEWER_FAULTS, _fault_advice, _speed_up, main
 
 
 def test_an_older_pytorch_is_an_import_error(monkeypatch):
@@ -70,8 +70,22 @@ def test_compare(tmp_path, steps):
     lines = child.stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["PyTorch", "onedsl"] * 2
     assert all(0 < float(line.split()[1]) < 500 for line in lines[:4])
+    assert all(0 <= int(line.split()[5]) < 100 for line in lines[:4])
     assert lines[5].startswith("speed-up: ")
     assert lines[-1].split() == ["1", *["3", "onedsl", "eager"] * 2]
+    assert "MALLOC" not in child.stdout
+
+
+def test_settings_for_fewer_page_faults(monkeypatch):
+    """They are named where page faults take much of a step, unless they are set."""
+    for name in _FEWER_FAULTS:
+        monkeypatch.delenv(name, raising=False)
+    assert _fault_advice(0.04) == ""
+    settings = dict(setting.split("=") for setting in _fault_advice(0.2).splitlines()[1].split())
+    assert settings == _FEWER_FAULTS
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert _fault_advice(0.2) == ""
 
 
 @pytest.mark.parametrize(

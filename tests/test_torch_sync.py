@@ -251,27 +251,30 @@ def test_infinity_in_the_batch_of_one_rank_gives_nan_on_all(rank):
         assert results[name][:, [0, 2, 3, 4]].isfinite().all()
 
 
+def exchanges(run):
+    """Return the kind of each exchange of a call, with the shape of what it sends."""
+    with torch.profiler.profile(record_shapes=True) as profile:
+        run()
+    events = [event for event in profile.events() if event.name.startswith("c10d::")]
+    return [(event.name, event.input_shapes[0]) for event in events]
+
+
 @on_ranks(2)
 def test_one_exchange_per_pass_and_none_in_evaluation(rank):
-    seen = []
-    for name, index in (("all_gather", 1), ("all_reduce", 0)):
-        call = getattr(distributed, name)
-
-        def count(*args, name=name, index=index, call=call, **kwargs):
-            seen.append((name, args[index].nbytes))
-            return call(*args, **kwargs)
-
-        setattr(distributed, name, count)
+    """An all-to-all, whose messages gloo sends at once. Its other exchanges go around a ring."""
     src, diff_dst = part(rank, (2, 2), *problem())
-    layer, size = new_layer(), 8 * (2 * 5 + 1)
-    step(layer, src, diff_dst)
+    layer, kind, size = new_layer(), "c10d::alltoall_base_", 2 * 5 + 1
     # The first call compares the numbers of channels.
-    assert seen == [("all_gather", 8), ("all_gather", size), ("all_reduce", size)]
-    layer(src).backward(diff_dst)  # the gradient of src is not needed
-    with torch.no_grad():
-        layer(src)
-    layer.eval()(src.requires_grad_()).backward(diff_dst)
-    assert seen[3:] == [("all_gather", size)] * 2
+    expected = [(kind, [2, 1]), (kind, [2, size]), (kind, [2, size])]
+    assert exchanges(lambda: step(layer, src, diff_dst)) == expected
+
+    def without_gradient():
+        layer(src).backward(diff_dst)  # that of src is not needed
+        with torch.no_grad():
+            layer(src)
+        layer.eval()(src.requires_grad_()).backward(diff_dst)
+
+    assert exchanges(without_gradient) == [(kind, [2, size])] * 2
 
 
 def in_two_groups(rank):

@@ -120,6 +120,11 @@ class BatchNormTotals:
         return self._of(self._added(other), *known)
 
     def _added(self, other: Self) -> Vector:
+        return self._of_parts(np.stack([self._vector, other._vector]))._vector
+
+    @classmethod
+    def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> Self:
+        """Merge many parts, one row each, in fewer NumPy calls than repeated ``+``."""
         raise NotImplementedError
 
     def __radd__(self, other: int) -> Self:
@@ -182,9 +187,10 @@ class BatchNormSums(BatchNormTotals):
         """Sum of diff_dst * xhat, for each channel: (C,), f64, read-only."""
         return self._halves()[1]
 
-    def _added(self, other: Self) -> Vector:
+    @classmethod
+    def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> Self:
         with np.errstate(invalid="ignore"):  # inf - inf is NaN
-            return self._vector + other._vector
+            return cls._of(vectors.sum(0))
 
 
 class BatchNormMoments(BatchNormTotals):
@@ -222,7 +228,6 @@ class BatchNormMoments(BatchNormTotals):
 
     @classmethod
     def _of_parts(cls, vectors: npt.NDArray[np.float64]) -> Self:
-        """Merge many parts, one row each, in fewer NumPy calls than repeated ``+``."""
         end = 1 + vectors.shape[1] // 2
         counts, means, m2s = vectors[:, :1], vectors[:, 1:end], vectors[:, end:]
         count = counts.sum()
@@ -251,4 +256,4 @@ class BatchNormMoments(BatchNormTotals):
     def _added(self, other: Self) -> Vector:
         if self.count == 0 or other.count == 0:
             return other._vector if self.count == 0 else self._vector
-        return self._of_parts(np.stack([self._vector, other._vector]))._vector
+        return super()._added(other)

@@ -23,6 +23,7 @@ import gc
 import itertools
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -45,6 +46,15 @@ from ._enable import enable
 from ._report import report
 
 _WARM_UP = 3  # steps that are not timed
+
+_FEWER_FAULTS = {
+    "THP_MEM_ALLOC_ENABLE": "1",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+}
+"""Environment variables with which a step has fewer page faults: PyTorch's and glibc's."""
+_FAULT_SECONDS, _MANY = 5e-7, 0.05
+"""About what a page fault takes, and the share of a step that makes them many."""
 
 
 def main() -> None:
@@ -154,6 +164,7 @@ def _compare(runs: int) -> None:
     """Run the script in child processes, and print the times and the speed-up."""
     replace_unencodable()
     medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
+    shares = []
     monitor, num_threads = NoiseMonitor(), 0
     # The interpreter's options, and those of this run.
     before = len(sys.orig_argv) - len(sys.argv) + 1
@@ -169,11 +180,13 @@ def _compare(runs: int) -> None:
         if not result:
             least = f"at least {_WARM_UP + 2} times"
             sys.exit(f"the script must call step() of an optimizer of torch.optim {least}")
-        seconds, threads, summary = json.loads(result)
+        seconds, faults, threads, summary = json.loads(result)
         num_threads = max(num_threads, threads)
         found.append(seconds)
-        print(f"{name:8} {seconds * 1e3:10.1f} ms per step", flush=True)
-    print(f"\n{_speed_up(medians, noisy=monitor.is_noisy(num_threads))}\n\n{summary}")
+        shares.append(faults * _FAULT_SECONDS / seconds)
+        print(f"{name:8} {seconds * 1e3:10.1f} ms per step {faults:10.0f} page faults", flush=True)
+    print(f"\n{_speed_up(medians, noisy=monitor.is_noisy(num_threads))}\n")
+    print(f"{_fault_advice(max(shares))}\n{summary}".lstrip())
 
 
 def _speed_up(medians: dict[str, list[float]], noisy: bool) -> str:
@@ -191,9 +204,21 @@ def _speed_up(medians: dict[str, list[float]], noisy: bool) -> str:
     return f"speed-up: {statistics.median(old) / statistics.median(new):.2f} ({limits})"
 
 
+def _fault_advice(share: float) -> str:
+    """Return how to avoid page faults of this share of a step, if they are many and it is unset."""
+    missing = [f"{name}={value}" for name, value in _FEWER_FAULTS.items() if name not in os.environ]
+    if share < _MANY or not missing:
+        return ""
+    return (
+        f"page faults may take {share:.0%} of a step. With these variables, PyTorch keeps its "
+        f"memory:\n{' '.join(missing)}\n"
+    )
+
+
 def _time_steps(seconds: float, file: Path) -> None:
     """End the process so long after its first step, and then write a step's time and the report."""
     ends: list[float] = []
+    faults: list[int] = []
     timed = summary = None
     ended = False
 
@@ -206,6 +231,7 @@ def _time_steps(seconds: float, file: Path) -> None:
         elif len(ends) == _WARM_UP:
             summary.__exit__()
         ends.append(time.perf_counter())
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
         if ends[-1] - ends[0] > seconds and len(ends) > _WARM_UP + 1:
             if ended:  # a bare `except:` of the script continued
                 write()
@@ -215,9 +241,12 @@ def _time_steps(seconds: float, file: Path) -> None:
 
     @atexit.register
     def write() -> None:
-        times = [end - begin for begin, end in itertools.pairwise(ends[_WARM_UP:])]
-        if times:
-            found = [statistics.median(times), torch.get_num_threads(), str(summary)]
+        if len(ends) > _WARM_UP + 1:
+            medians = [
+                statistics.median(end - begin for begin, end in itertools.pairwise(ats[_WARM_UP:]))
+                for ats in (ends, faults)
+            ]
+            found = [*medians, torch.get_num_threads(), str(summary)]
             file.write_text(json.dumps(found), encoding="utf-8")
 
     register_optimizer_step_post_hook(after_step)

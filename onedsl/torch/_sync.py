@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -11,10 +12,16 @@ from torch.autograd.function import once_differentiable
 
 from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
-from ..operators.totals import BatchNormMoments, BatchNormSums
+from ..operators.totals import BatchNormTotals
 from ..runtime.run_log import record_call
 from ._layers import Layer
 from ._operators import TYPES
+
+# To make an operator takes a tenth of a small layer's step.
+_forward = lru_cache(BatchNormForwardTraining)
+_backward = lru_cache(BatchNormTrainingBackward)
+
+Totals = TypeVar("Totals", bound=BatchNormTotals)
 
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
@@ -38,9 +45,9 @@ class _SyncBatchNorm(torch.autograd.Function):
         eps: float,
         group: Group,
     ) -> Tensor:
-        forward = BatchNormForwardTraining(eps, data_format="NCX")
+        forward = _forward(eps, data_format="NCX")
         detached = src.detach()
-        moments = _gather(forward.reduce(detached), group)
+        moments = _merge(forward.reduce(detached), group)
         if moments.count == 1:
             raise ValueError(
                 "the inputs of all processes together must have more than 1 value per channel "
@@ -70,14 +77,12 @@ class _SyncBatchNorm(torch.autograd.Function):
         src_needed, weight_needed, bias_needed, *_ = ctx.needs_input_grad
         if diff_dst.stride() != src.stride():
             diff_dst = torch.empty_like(src).copy_(diff_dst)
-        backward = BatchNormTrainingBackward(ctx.eps, "NCX")
+        backward = _backward(ctx.eps, data_format="NCX")
         inputs = (src.detach(), diff_dst.detach(), mean, variance)
         sums = backward.reduce(*inputs)
         diff_src = None
         if src_needed:
-            vector = torch.from_numpy(sums.to_vector())
-            distributed.all_reduce(vector, group=ctx.group)
-            total = BatchNormSums.from_vector(vector.numpy())
+            total = _merge(sums, ctx.group)
             diff_src = backward.apply(total, *inputs, _f32(weight)).diff_src
         # Not summed over the processes, as in torch.nn.SyncBatchNorm: DistributedDataParallel
         # averages the gradients of all parameters.
@@ -92,13 +97,21 @@ def _record(pass_: str, source: int, results: list[int], *tensors: Tensor | None
     record_call(pass_, "onedsl with all processes", None, (), addresses, source, results)
 
 
-def _gather(moments: BatchNormMoments, group: Group) -> BatchNormMoments:
-    """Merge the moments of all processes in the order of ranks, so that all get the same bits."""
-    mine = torch.from_numpy(moments.to_vector())
-    rows = mine.new_empty(distributed.get_world_size(group), len(mine))
-    distributed.all_gather(list(rows), mine, group)
-    # Adding the moments of 64 processes with + would take longer than the exchange by gloo.
-    return BatchNormMoments._of_parts(rows.numpy())
+def _merge(totals: Totals, group: Group) -> Totals:
+    """Merge the totals of all processes in the order of ranks, so that all get the same bits."""
+    return totals._of_parts(_gather(torch.from_numpy(totals.to_vector()), group).numpy())
+
+
+def _gather(mine: Tensor, group: Group) -> Tensor:
+    """Return the vectors of all processes, one row each in the order of ranks.
+
+    The exchange is an all-to-all of copies, because gloo sends these at once. In its all-gather and
+    all-reduce, the processes form a ring, and each step around it waits for the one before.
+    """
+    copies = mine.expand(distributed.get_world_size(group), -1).contiguous()
+    rows = torch.empty_like(copies)
+    distributed.all_to_all_single(rows, copies, group=group)
+    return rows
 
 
 def _f32(channels: Tensor | None) -> Tensor | None:
@@ -124,10 +137,8 @@ def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
     checked = _checked.setdefault(group, weakref.WeakSet())
     if layer in checked:
         return
-    mine = torch.tensor([channels], device="cpu")
-    rows = mine.new_empty(distributed.get_world_size(group), 1)
-    distributed.all_gather(list(rows), mine, group)
-    if (rows != mine).any():
+    rows = _gather(torch.tensor([channels], device="cpu"), group)
+    if (rows != channels).any():
         raise ValueError(
             "num_features must be the same on all processes that call a layer together, got "
             f"{rows.flatten().tolist()}"
@@ -173,20 +184,20 @@ class SyncBatchNorm(Layer):
     torch.nn.SyncBatchNorm. In evaluation, without a process group, and in a group of one process,
     it is plain batch norm.
 
-    In the forward pass of training, each process sends 2 C + 1 float64 numbers in one all-gather:
-    count, mean and sum of squared deviations. They are merged in the order of ranks, so that all
-    processes compute the same bits. In the backward pass, each process sends 2 C + 1 numbers in one
-    all-reduce. At its first call in a group, a layer also compares the number of channels. The
-    gradient of the input is that of the whole batch. The gradients of weight and bias are those of
-    the process's own batch, as in PyTorch: DistributedDataParallel averages them. Batches may
-    differ in size and may be empty.
+    In the forward pass of training, each process sends 2 C + 1 float64 numbers to each other one:
+    count, mean and sum of squared deviations. In the backward pass, it sends as many: count and
+    sums. They are merged in the order of ranks, so that all processes compute the same bits. At its
+    first call in a group, a layer also compares the number of channels. The gradient of the input
+    is that of the whole batch. The gradients of weight and bias are those of the process's own
+    batch, as in PyTorch: DistributedDataParallel averages them. Batches may differ in size and may
+    be empty.
 
     All processes must call the same layers in the same order, and either all or none of them must
     need the gradient of the input. If one process replaces a layer by a copy, all must: the numbers
     of channels are compared at the first call of each object.
 
     A layer cannot compute during an exchange, so the two exchanges make each step longer.
-    ``examples/scale.py`` measures this and models up to 1,024 processes.
+    ``examples/scale.py`` measures this.
 
     torch.compile breaks its graph at this layer. The gradient cannot be differentiated again.
 
