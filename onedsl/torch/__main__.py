@@ -48,11 +48,10 @@ from ._report import report
 _WARM_UP = 3  # steps that are not timed
 
 _FEWER_FAULTS = {
-    "THP_MEM_ALLOC_ENABLE": "1",
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_MMAP_THRESHOLD_": "33554432",
 }
-"""Environment variables with which a step has fewer page faults: PyTorch's and glibc's."""
+"""Environment variables of glibc with which a step has fewer page faults."""
 _FAULT_SECONDS, _MANY = 5e-7, 0.05
 """About what a page fault takes, and the share of a step that makes them many."""
 
@@ -210,7 +209,7 @@ def _fault_advice(share: float) -> str:
     if share < _MANY or not missing:
         return ""
     return (
-        f"page faults may take {share:.0%} of a step. With these variables, PyTorch keeps its "
+        f"page faults may take {share:.0%} of a step. With these variables, glibc keeps its "
         f"memory:\n{' '.join(missing)}\n"
     )
 
