@@ -204,8 +204,14 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). Their memory is kept when they
     are freed, and used again for results of about the same size, which saves most page faults of a
     step. Beside the most that was in use at once during the last one to two thousand such results,
-    at most an eighth of it or 32 MB are kept. `disable` returns kept memory to the system, and so
-    does a fork.
+    at most an eighth of it or 32 MB are kept. Where PyTorch's own kernels compute batch norms, as
+    in evaluation, the memory of their results is counted, and as much of the kept memory is
+    returned to the system. A fork and a lack of memory return all of it.
+
+    After the end of a ``with`` block, and after `disable`, the system may take kept memory whenever
+    it needs some. Until then it counts as memory of the process, and the next step uses it again,
+    without page faults. onedsl's layers and compiled models keep memory in the same way, also
+    without `enable`: call `disable` when they are not used for a while.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
@@ -240,8 +246,9 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before.
 
-    Memory that was kept for results is returned to the system, and that of existing results when
-    they are freed.
+    The system may then take the memory that is kept for results, also for those of onedsl's layers
+    and compiled models, and that of existing results when they are freed. See the notes of
+    `enable`.
     """
     _core.end_all_torch_uses()
 
