@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--save", type=parse_picture, default="compare_data_formats.png")
     options = parser.parse_args()
     print(bench.describe_machine())
-    print(f"{'':24}{'onedsl, µs':^27}{'oneDNN, µs':^27}")
+    print(f"{'':24}{'onedsl, us':^27}{'oneDNN, us':^27}")
     print(f"{'layer (N, X, C)':18}{'type':6}" + 2 * f"{'NXC':>9}{'NCX':>9}{'NXC/NCX':>8} ")
     pairs = []
     for shape in options.layers or map(parse_shape, RESNET50):

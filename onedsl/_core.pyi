@@ -9,6 +9,7 @@ import numpy.typing as npt
 _DType = Literal["f32", "bf16", "f16"]
 _Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], str]
 
+CACHE_LINE: Final[int]
 EPSILON_LIMITS: Final[tuple[float, float]]
 HOST_DEVICES: Final[tuple[int, ...]]
 MAX_RANK: Final[int]
@@ -25,25 +26,6 @@ class Rejection:
 
 @final
 class Operator:
-    def __init__(
-        self,
-        operation: str,
-        *,
-        epsilon: float,
-        frozen: bool,
-        channel_axis: int | None,
-        types: Sequence[tuple[str, str]],
-        ranks: tuple[int, int],
-        momentum: float = ...,
-        clip: float = ...,
-        name: str,
-        input_names: Sequence[str],
-        output_names: Sequence[str],
-        optional: Sequence[str],
-        all_or_none: Sequence[str],
-        ignored: str,
-        result: type[Any],
-    ) -> None: ...
     def run(
         self,
         inputs: tuple[object, ...],
@@ -81,12 +63,12 @@ class Operator:
     ) -> Rejection | None: ...
     def kernel_info(
         self,
-        *,
         data: _DType,
         shape: Sequence[int],
         strides: Sequence[int],
         statistics: _DType,
         num_threads: int | None = ...,
+        /,
     ) -> dict[str, Any] | None: ...
 
 TensorTuple = tuple[int, str, Sequence[int], Sequence[int], str, str]
@@ -98,15 +80,6 @@ PartitionTuple = tuple[int, list[int], bool, list[TensorTuple], list[TensorTuple
 
 @final
 class CompiledGraph:
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        inputs: Sequence[TensorTuple],
-        outputs: Sequence[TensorTuple],
-        constants: Mapping[int, float],
-        num_threads: int,
-        /,
-    ) -> None: ...
     @property
     def num_threads(self) -> int: ...
     def run(
@@ -121,7 +94,15 @@ class Subscription:
     def __init__(self, subscriber: Callable[..., None], /) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Subscription: ...
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
+
+@final
+class TorchUse:
+    until_closed: bool
+    def __init__(self) -> None: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> TorchUse: ...
+    def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
 
 @final
 class Producer:
@@ -135,10 +116,21 @@ class Producer:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
-def begin_torch_use() -> int: ...
+def at_cache_line(
+    memory: npt.NDArray[np.uint8], dtype: _DType, shape: Sequence[int], strides: Sequence[int], /
+) -> npt.NDArray[Any]:
+    """Return an array in memory with 64 bytes more than it needs. Strides are in bytes."""
+
 def best_native_isa() -> str: ...
+def compile_graph(
+    nodes: Sequence[Node],
+    inputs: Sequence[TensorTuple],
+    outputs: Sequence[TensorTuple],
+    constants: Mapping[int, float],
+    num_threads: int,
+    /,
+) -> CompiledGraph: ...
 def end_all_torch_uses() -> None: ...
-def end_torch_use(number: int, /) -> None: ...
 def export_array(array: Any, like: object, /) -> Any: ...
 def geometry(
     shape: Sequence[int],
@@ -152,6 +144,24 @@ def import_array(array: object, /) -> Any: ...
 def known_native_caps() -> str: ...
 def last_cache_bytes() -> int: ...
 def make_onednn_engine() -> None: ...
+def make_operator(
+    operation: str,
+    epsilon: float,
+    frozen: bool,
+    channel_axis: int | None,
+    types: Sequence[tuple[str, str]],
+    ranks: tuple[int, int],
+    momentum: float | None,
+    clip: float | None,
+    name: str,
+    input_names: Sequence[str],
+    output_names: Sequence[str],
+    optional: Sequence[str],
+    all_or_none: Sequence[str],
+    ignored: str,
+    result: type[Any],
+    /,
+) -> Operator: ...
 def max_threads() -> int: ...
 def mark_written(out: Sequence[object], /) -> None: ...
 def native_isa() -> str: ...
@@ -165,7 +175,10 @@ def override_torch_kernels(ops: Sequence[str], /) -> None: ...
 def register_pytorchs_kernels(library: str, /) -> None: ...
 def register_torch_ops() -> None: ...
 def set_error_types(
-    onednn_error: type[Exception], unsupported_error: type[Exception], /
+    onednn_error: type[Exception],
+    unsupported_error: type[Exception],
+    out_of_memory_error: type[Exception],
+    /,
 ) -> None: ...
 def set_run_log(record_run: Callable[..., None], record_call: Callable[..., None], /) -> None: ...
 def signatures() -> dict[str, _Signature]: ...

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import os
 import shutil
@@ -218,14 +219,22 @@ def run_python(
 
 
 COMPILER = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason="oneDNN is faked in C: no compiler")
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="compiles a C file: no compiler")
 
 
 def preloaded(source: str, folder: Path) -> dict[str, str]:
-    """Return the environment of a process that loads a C file of programs/ before oneDNN."""
+    """Return the environment of a process that loads a C file of programs/ before all others."""
     fake = folder / "libengine.so"
     run_program(COMPILER, "-shared", "-fPIC", "-o", fake, PROGRAMS / source)
     return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
+
+
+def check_failing_allocations(folder: Path, *doors: str, **options: Any) -> None:
+    """Check calls in which one allocation fails; programs/failing_allocation.py has the doors."""
+    environment = {"PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1"}
+    environment |= preloaded("failing_allocation.c", folder)
+    child = run_script("failing_allocation.py", *doors, environment=environment, **options)
+    assert child.stdout.endswith("done\n")
 
 
 @contextlib.contextmanager
@@ -276,6 +285,13 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
 
     with run_log.Subscription(collect):
         yield records
+
+
+def before(function: Any, text: str) -> Callable[[FrameType], bool]:
+    """Return whether a frame is a function's, before the line with a text."""
+    lines, begin = inspect.getsourcelines(function)
+    (end,) = (number for number, line in enumerate(lines, begin) if text in line)
+    return lambda frame: frame.f_code is function.__code__ and frame.f_lineno < end
 
 
 def interruptions(

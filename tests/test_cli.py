@@ -491,6 +491,12 @@ def test_a_closed_pipe_of_an_error_keeps_the_exit_status():
         run_command("nonsense", **pipe | {"stderr": pipe["stdout"]}, status=2)
 
 
+def test_no_space_for_the_output_is_an_error():
+    child = run_command_in_shell("info", ">/dev/full", status=2)
+    assert re.fullmatch(r"Error: .*No space left on device\n", child.stderr)
+    run_command_in_shell("nonsense", "2>/dev/full", status=2)
+
+
 def test_an_interrupt_is_the_shells_exit_status(monkeypatch):
     def interrupt(**options):
         raise KeyboardInterrupt
@@ -531,15 +537,25 @@ def test_other_streams_may_be_closed(redirection):
     assert json.loads(child.stdout)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "environment", "name"),
+    [
+        ("ascii", {"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"}, "\\u4e2d.json"),
+        ("ascii", C_LOCALE, "\\udce4\\udcb8\\udcad.json"),
+        ("utf-8", {"PYTHONIOENCODING": "utf-8", "LC_ALL": "C.UTF-8"}, "\u4e2d.json"),
+    ],
+    ids=["ascii", "C", "utf-8"],
+)
 @pytest.mark.parametrize("command", ["bench", "explain", "run"])
-def test_terminals_without_utf8(command, encoding, graph_file, tmp_path):
+def test_terminals_without_utf8(command, encoding, environment, name, graph_file, tmp_path):
     """Regression: after the measurement, UnicodeEncodeError instead of tables and files."""
     file = graph_file.rename(tmp_path / "\u4e2d.json")
     arguments = {"bench": "small --dtype f32 --json figures.json", "explain": "4x8x8x16"}
     options = [str(file)] if command == "run" else arguments[command].split()
-    environment = {"PYTHONIOENCODING": encoding, "LC_ALL": "C.UTF-8"}
-    environment |= {"OMP_NUM_THREADS": "1"}
+    environment = environment | {"OMP_NUM_THREADS": "1"}
     child = run_command(
         command, *options, "--seconds", "0.01", cwd=tmp_path, environment=environment, text=False
     )
@@ -548,7 +564,7 @@ def test_terminals_without_utf8(command, encoding, graph_file, tmp_path):
     # The tables of `bench` have "us" in a line of its own.
     assert ("us" if encoding == "ascii" else "\N{MICRO SIGN}s") in re.split(r"[\s(),]+", shown)
     if command == "run":
-        assert shown.startswith("\\u4e2d.json" if encoding == "ascii" else "\u4e2d.json")
+        assert shown.startswith(name)
     if command == "bench":
         assert json.loads((tmp_path / "figures.json").read_text())["rows"]
 

@@ -42,7 +42,7 @@ def reason(inputs, op=OPERATOR):
 
 def is_rejected(op, shape, strides):
     try:
-        return op.kernel_info(data="f32", shape=shape, strides=strides, statistics="f32") is None
+        return op.kernel_info("f32", shape, strides, "f32") is None
     except ValueError:  # shape and strides have different lengths
         return True
 

@@ -186,10 +186,15 @@ def test_jax(tmp_path, example, library, devices):
         assert abs(numbers(child.stdout.splitlines()[-1])[0] - losses[-1]) < 0.02
 
 
-def test_flax(tmp_path):
+def test_flax(capsys):
     """The example itself compares its layers with Flax's."""
     pytest.importorskip("flax")
-    assert run(tmp_path, "jax_flax.py").stdout.count("are those of Flax's layer") == 2
+    names = runpy.run_path(str(EXAMPLES / "jax_flax.py"))
+    assert capsys.readouterr().out.count("are those of Flax's layer") == 2
+    ones = np.ones((2, 3, 4), np.float32)
+    for options in {"axis": (1, 2)}, {"axis_name": "x"}, {"force_float32_reductions": False}:
+        with pytest.raises(NotImplementedError, match=next(iter(options))):
+            names["LinenBatchNorm"](**options).init({}, ones, use_running_average=True)
 
 
 def test_compare_data_formats(tmp_path):

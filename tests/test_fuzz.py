@@ -6,7 +6,7 @@ import sys
 import helpers
 import numpy as np
 import pytest
-from fuzz import case, judge, workers
+from fuzz import arrays, case, judge, workers
 
 import onedsl
 
@@ -103,6 +103,25 @@ def test_a_wrong_call_is_detected(monkeypatch, valid_call):
         monkeypatch.setattr(judge, "run", wrong)
         with pytest.raises(judge.Violation, match=message):
             judge.check(0)
+
+
+def test_every_array_type_is_an_input_and_an_output():
+    """Valid outputs are writable; invalid ones are of all types."""
+    valid_outputs, mutated_outputs, inputs = set(), set(), set()
+    for seed in range(1000):
+        drawn = case.random_case(np.random.default_rng(seed))
+        inputs.update(map(type, drawn.inputs))
+        if isinstance(drawn.out, tuple):
+            found = mutated_outputs if "out" in drawn.mutations else valid_outputs
+            found.update(map(type, drawn.out))
+    array = np.zeros(1, np.float32)
+    types, writable = (
+        {type(convert(array)) for convert in converters}
+        for converters in (arrays.ARRAY_TYPES, arrays.WRITABLE_TYPES)
+    )
+    assert types <= inputs
+    assert types <= mutated_outputs
+    assert writable <= valid_outputs
 
 
 def test_every_class_is_a_target():

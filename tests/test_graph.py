@@ -438,7 +438,7 @@ def test_constants_have_the_type_of_their_tensor(dtype, backend):
     """Regression: they were filled as f32."""
     src, constant, dst = ((i, dtype, [4, 8], [8, 1], "strided", "undef") for i in range(3))
     nodes = [(0, "add", "Add", [], [src, constant], [dst])]
-    graph = _core.CompiledGraph(nodes, [src], [dst], {1: 1.5}, 1)
+    graph = _core.compile_graph(nodes, [src], [dst], {1: 1.5}, 1)
     x = np.ones((4, 8), helpers.NUMPY[dtype])
     result = np.zeros_like(x)
     assert graph.run((x, result), (None, None)) == 1

@@ -322,7 +322,7 @@ class TestCapabilities:
         def fail(*_):
             raise onedsl.OneDNNError("no such thing on this CPU engine", "unimplemented")
 
-        monkeypatch.setattr(_core, "CompiledGraph", fail)
+        monkeypatch.setattr(_core, "compile_graph", fail)
         caches = _capabilities._support, compiled_graph._compile
         for cache in caches:
             cache.cache_clear()
@@ -345,7 +345,7 @@ class TestCapabilities:
         _capabilities._support.cache_clear()
         compiled_graph._compile.cache_clear()
         with monkeypatch.context() as patch, pytest.raises(onedsl.OneDNNError, match="no memory"):
-            patch.setattr(_core, "CompiledGraph", fail)
+            patch.setattr(_core, "compile_graph", fail)
             onedsl.capabilities()
         assert any(row.onednn for row in onedsl.capabilities().support)
 

@@ -93,6 +93,23 @@ def test_switching_in_signal_handlers():
     assert helpers.run_script("torch_signals.py", timeout=60).stdout == "[]\n"
 
 
+def test_an_interrupt_leaves_pytorchs_kernels_in_use():
+    """Regression: onedsl's remained in use, or the registration was skipped by the next calls."""
+
+    def switch():
+        with onedsl_torch.enable():
+            assert onedsl_torch.enabled()
+
+    switch()
+    registering = helpers.before(onedsl_torch.enable, "_registering.clear()")
+    for _ in helpers.interruptions(switch, registering):
+        assert onedsl_torch._enable._registering == []
+    before_return = helpers.before(onedsl_torch.enable, "return use")
+    left = [onedsl_torch.enabled() for _ in helpers.interruptions(switch, before_return)]
+    assert len(left) > 10
+    assert not any(left)
+
+
 def test_disable_restores_pytorchs_bits():
     layer, src = nn.BatchNorm2d(5), torch.randn(64, 5, 20, 20)
     before = layer(src)
@@ -162,6 +179,7 @@ def step(use=lambda model: model, dtype=torch.float32):
     optimizer.step()
 
 what = sys.argv[1]
+generator = nn.BatchNorm2d(4)  # which is not trained
 onedsl.torch.enable()
 if what != "compiled":
     import torch._inductor.compile_fx

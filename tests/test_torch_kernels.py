@@ -375,14 +375,18 @@ INVALID = {
     "no_stats": lambda: aten._native_batch_norm_legit.no_stats(
         SRC.int(), None, None, True, MOMENTUM, EPS
     ),
-    "backward with running statistics of float64": lambda: backward(
-        SRC, SRC, None, SAVED, running=[v.double() for v in SAVED]
+    # Statistics that the gradient does not read.
+    "backward with a running mean of float64": lambda: backward(
+        SRC, SRC, None, SAVED, running=(FOUR[2].double(), None)
     ),
-    "backward with one running statistic of another rank": lambda: backward(
+    "backward with a running variance of another rank": lambda: backward(
         SRC, SRC, None, SAVED, running=(None, torch.ones(1, 5))
     ),
-    "backward of evaluation with saved statistics of bfloat16": lambda: backward(
-        SRC, SRC, None, [v.bfloat16() for v in SAVED], train=False, running=SAVED
+    "backward of evaluation with a saved mean of bfloat16": lambda: backward(
+        SRC, SRC, None, (SAVED[0].bfloat16(), None), train=False, running=SAVED
+    ),
+    "backward of evaluation with a saved deviation of another rank": lambda: backward(
+        SRC, SRC, None, (None, torch.ones(1, 5)), train=False, running=SAVED
     ),
     "backward of integers": lambda: backward(SRC.int(), SRC.int(), None, SAVED),
     "backward of mixed types": lambda: backward(SRC, SRC.double(), None, SAVED),
@@ -485,8 +489,12 @@ def test_large_results_are_in_huge_pages(runs, rank, memory):
         "used_again",
         "bounded",
         "few_at_a_time",
+        "wrapped",
         "disabled",
+        "evaluation",
         "little_memory",
+        "errors",
+        "search",
         "refused",
         "threads",
         "process_exit",

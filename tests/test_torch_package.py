@@ -1,7 +1,10 @@
 """The package onedsl.torch: PyTorch's version, names in saved models."""
 
 import importlib
+import json
 import pickle
+import re
+import subprocess
 import sys
 
 import helpers
@@ -126,7 +129,7 @@ if __name__ == "__main__":
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert type(pool.map(make, [1])[0]) is Sample
     print(sys.argv, __file__, __name__, __package__, __doc__, sys.path[0])
-    print(sorted(globals().keys() - {"__annotations__"}))
+    print(sorted(globals()), __builtins__, globals().get("__annotations__"))
     from __main__ import Sample as Again
     assert Again is Sample
 """
@@ -219,9 +222,13 @@ class Uninitialized(nn.Module):
     def __init__(self):
         pass
 
+class Unusable(nn.Module):
+    def parameters(self):
+        raise RuntimeError
+
 model = nn.Sequential(nn.Conv2d(3, 8, 3))
 model.add_module("gr\u00f6sse", nn.BatchNorm2d(8))
-unused, parent = Uninitialized(), nn.Module()
+unused, parent, unusable = Uninitialized(), nn.Module(), Unusable()
 parent.model, parent.unused = model, unused
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
@@ -234,13 +241,63 @@ while True:
 
 
 def test_compare_of_unusual_scripts(tmp_path):
-    """Modules without super().__init__(), a loop that catches SystemExit, a name in Unicode."""
+    """Modules that cannot be inspected, a loop that catches SystemExit, a name in Unicode."""
     script = tmp_path / "train.py"
     script.write_text(UNUSUAL, encoding="utf-8")
     options = ("--compare", "--seconds", "0.3", "--runs", "2")
     ascii_only = {"environment": {"PYTHONIOENCODING": "ascii"}}
     child = helpers.run_python("-W", "error", "-m", "onedsl.torch", *options, script, **ascii_only)
     assert child.stdout.splitlines()[-1].split() == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
+
+
+THREADS = """
+import threading, torch
+from torch import nn
+
+def train(model, optimizer):
+    while True:
+        model(torch.randn(2, 3, 8, 8)).sum().backward()
+        optimizer.step()
+        barrier.wait()
+
+barrier = threading.Barrier(3)
+for _ in range(3):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    threading.Thread(target=train, args=(model, optimizer)).start()
+"""
+
+TWO_OPTIMIZERS = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
+for step in range(10**9):
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizers[step > 9].step()
+"""
+
+
+@pytest.mark.parametrize("content", [THREADS, TWO_OPTIMIZERS], ids=["threads", "optimizers"])
+def test_a_timed_run_ends(tmp_path, content):
+    """Regression: SystemExit ended one of several threads, or no optimizer was timed any more."""
+    script, file = tmp_path / "train.py", tmp_path / "times"
+    script.write_text(content)
+    options = ("--measure", "PyTorch", file, "--seconds", "0.3")
+    helpers.run_python("-m", "onedsl.torch", *options, script)
+    assert json.loads(file.read_text())[0] > 0
+
+
+def test_compare_without_space_for_its_output(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(LOOP)
+    options = ("--compare", "--seconds", "0.1", "--runs", "2")
+    with open("/dev/full", "w") as full:
+        streams = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
+        command = ("-m", "onedsl.torch", *options, script, "20")
+        child = helpers.run_python(*command, status=1, **streams)
+    assert re.fullmatch(r"python -m onedsl.torch: error: .*No space left on device\n", child.stderr)
 
 
 def test_compare_ends_quietly_if_its_pipe_closes(tmp_path):
@@ -271,6 +328,8 @@ def test_scripts_that_cannot_be_compared(tmp_path, steps, message):
         (["-m", "no_such_module"], "script must be a module that can be run, got no_such_module"),
         (["-m", "no_such.module"], "got no_such.module: No module named 'no_such'"),
         ([], "the following arguments are required: script"),
+        (["--seconds"], "argument --seconds: expected one argument"),
+        (["-m", "--runs"], "argument --runs: expected one argument"),
         (["--seconds", "0", __file__], "--seconds must be positive, got 0.0"),
         (["--runs", "1", __file__], "--runs must be at least 2, got 1"),
     ],

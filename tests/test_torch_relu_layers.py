@@ -204,6 +204,17 @@ def test_inputs_modified_in_place_raise(with_residual):
         output.backward(diff_dst)
 
 
+@residuals
+def test_saved_tensors(with_residual):
+    """The gradient needs dst only for a residual."""
+    src, _ = inputs(2, "f32")
+    given = (src.requires_grad_(), src.flip(0))[: 1 + with_residual]
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
+        make(2, with_residual)(*given)
+    assert sum(t.shape == src.shape for t in saved) == 1 + with_residual
+
+
 # How a program computes batch norm, addition and ReLU: a function, and the layer in it.
 DOORS = {
     "layer": lambda layer: (layer, layer),

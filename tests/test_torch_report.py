@@ -138,13 +138,16 @@ def test_calls_without_tensors_of_the_model(batch, dtype):
         for affine in (False, True)
         for track in (False, True)
     ]
-    model = nn.Sequential(nn.BatchNorm2d(3), Standardized(3, 3, 1), *instance_norms).to(dtype)
+    layer = onedsl_torch.BatchNormReLU2d(3, affine=False, track_running_stats=False)
+    model = nn.Sequential(nn.BatchNorm2d(3), Standardized(3, 3, 1), layer, *instance_norms).to(
+        dtype
+    )
     x = torch.randn(batch, 3, 6, 7, dtype=dtype, requires_grad=True)
     with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
         for train in (True, False, True, False):
             step(model.train(train), x)
     for calls in by_pass(summary):
-        assert set(calls) == set("012345")
+        assert set(calls) == set("0123456")
         assert {layer: counts.total() for layer, counts in calls.items()} == dict.fromkeys(calls, 4)
 
 
@@ -167,13 +170,13 @@ class Twice(nn.Module):
 def test_layers_without_parameters_called_twice_in_a_graph(reported, x):
     """Regression: they were listed as PyTorch's. The second call gets no tensor of the layer."""
     torch._dynamo.reset()
-    models = {"model": Twice()}
+    models = {"model": nn.Sequential(Twice())}
     models["compiled"] = torch.compile(models["model"], backend="onedsl")
     step(models["compiled"], x.requires_grad_())
     with onedsl_torch.report(models[reported]) as summary:
         for _ in range(2):
             step(models["compiled"], x)
-    expected = {"first": {ALONE: 4}, "last": {ALONE: 4}, "(model)": {ALONE: 2}}
+    expected = {"0.first": {ALONE: 4}, "0.last": {ALONE: 4}, "(model)": {ALONE: 2}}
     assert by_pass(summary) == (expected, expected)
 
 

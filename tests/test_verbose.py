@@ -1,6 +1,5 @@
 """`onedsl.verbose`: runs are logged within its scope only, and stdout is left alone."""
 
-import inspect
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
@@ -118,11 +117,6 @@ def test_an_error_ends_the_scope(log):
 
 def test_an_interrupt_leaves_logging_off():
     """Regression: the number of subscribers and their list were changed one after the other."""
-    code, lines = onedsl.verbose.__code__, inspect.getsourcelines(onedsl.verbose)
-    last = lines[1] + len(lines[0]) - 1  # the return statement
-
-    def in_verbose(frame):
-        return frame.f_code is code and frame.f_lineno != last
 
     def subscribe():
         with run_log.Subscription(print) as subscription:
@@ -130,7 +124,7 @@ def test_an_interrupt_leaves_logging_off():
         subscription.close()
 
     for function, interrupted in (
-        (lambda: onedsl.verbose().close(), in_verbose),
+        (lambda: onedsl.verbose().close(), helpers.before(onedsl.verbose, "return scope")),
         (subscribe, lambda frame: frame.f_code is subscribe.__code__),
     ):
         left = [_core.subscribers() for _ in helpers.interruptions(function, interrupted)]

@@ -234,7 +234,7 @@ def mixed_types():
 
 
 @pytest.mark.parametrize(
-    ("function", "act"), [("CompiledGraph", Graph.compile), ("graph_partitions", Graph.partitions)]
+    ("function", "act"), [("compile_graph", Graph.compile), ("graph_partitions", Graph.partitions)]
 )
 def test_a_refused_graph_reaches_onednn_once(monkeypatch, function, act):
     """oneDNN leaks memory for each attempt."""
@@ -262,7 +262,7 @@ def test_a_transient_error_is_not_kept(monkeypatch):
         raise onedsl.OneDNNError("no memory", "out_of_memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_core, "CompiledGraph", fail)
+        patched.setattr(_core, "compile_graph", fail)
         with pytest.raises(onedsl.OneDNNError, match="no memory"):
             graph.compile()
     graph.compile()

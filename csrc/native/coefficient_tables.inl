@@ -2,6 +2,7 @@
 
 // Ranges of rows and segments, and the coefficient tables as vectors.
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -37,37 +38,113 @@ inline Index table_index(const Tables& tables, const Index entry) {
   return tables.even_first ? entry / 2 + entry % 2 * (tables.entries / 2) : entry;
 }
 
-// Calls set(index, c) for each table index of each channel c.
-template <class Set>
-inline void for_table_indices(const Task& task, const Range& channels, const Set& set) {
-  const SummationOrder& order = task.order;
-  const Index inner = order.columns ? order.inner : 1;
-  const Tables& tables = task.workspace.tables;
-  for (Index c = channels.begin; c < channels.end; ++c) {
-    for (Index i = c * inner; i < (c + 1) * inner; ++i) {
-      for (Index entry = i; entry < tables.entries; entry += order.channels * inner) {
-        set(table_index(tables, entry), c);
+inline Index length(const Whole<1>&) { return lanes; }
+inline Index length(const First<1>& access) { return access.n; }
+
+// Calls process(c, access) for each vector of channels from c on.
+template <class Process>
+inline void for_vectors(const Range& channels, const Process& process) {
+  Index c = channels.begin;
+  for (; c + lanes <= channels.end; c += lanes) process(c, Whole<1>{});
+  if (c < channels.end) process(c, First<1>{static_cast<int>(channels.end - c)});
+}
+
+struct TableValues {
+  float* table;
+  Vec values;
+};
+
+// The entries of channels in the tables. Most are one vector: other entries are set and read by
+// functions that are not inlined, because the loops over channels would get slower.
+class ChannelEntries {
+ public:
+  explicit ChannelEntries(const Task& task)
+      : tables_(task.workspace.tables),
+        inner_(task.order.columns ? task.order.inner : 1),
+        row_(task.order.channels * inner_),
+        odd_(tables_.even_first ? tables_.entries / 2 : 0) {}
+
+  // Sets all entries of a vector of channels in some tables.
+  template <class Access, class... Values>
+  void set(const Index c, const Access& access, const Values&... values) const {
+    const bool repeated = inner_ > 1 || c + row_ < tables_.entries;
+    if (repeated || length(access) < lanes) {
+      (set_each(c, length(access), values), ...);
+    } else {
+      (set_vector(c, values), ...);
+    }
+  }
+
+  // Return the values of a vector of channels in a table.
+  template <class Access>
+  Vec get(const float* const table, const Index c, const Access& access) const {
+    if (inner_ > 1 || length(access) < lanes) return get_each(c, length(access), table);
+    if (odd_ == 0) return load(table + c);
+    Vec split;
+    auto* const bytes = reinterpret_cast<char*>(&split);
+    std::memcpy(bytes, table + index_of(c), half);
+    std::memcpy(bytes + half, table + index_of(c + 1), half);
+    return join_even_odd(split);
+  }
+
+ private:
+  static constexpr std::size_t half = sizeof(Vec) / 2;
+
+  void set_vector(const Index entry, const TableValues& each) const {
+    if (odd_ == 0) return store(each.table + entry, each.values);
+    const Vec split = split_even_odd(each.values);
+    const auto* const bytes = reinterpret_cast<const char*>(&split);
+    std::memcpy(each.table + index_of(entry), bytes, half);
+    std::memcpy(each.table + index_of(entry + 1), bytes + half, half);
+  }
+
+  [[gnu::noinline]] void set_each(const Index c, const Index count, const TableValues& each) const {
+    float values[lanes];
+    store(values, each.values);
+    for (Index first = c * inner_; first < tables_.entries; first += row_) {
+      const Index end = minimum(first + count * inner_, tables_.entries);
+      if (inner_ == 1 && end - first == lanes) {
+        set_vector(first, each);
+        continue;
+      }
+      for (Index i = 0, entry = first; entry < end; ++i) {
+        for (const Index next = minimum(entry + inner_, end); entry < next; ++entry) {
+          each.table[index_of(entry)] = values[i];
+        }
       }
     }
   }
+
+  [[gnu::noinline]] Vec get_each(const Index c, const Index count, const float* const table) const {
+    float values[lanes] = {};
+    for (Index i = 0; i < count; ++i) values[i] = table[index_of((c + i) * inner_)];
+    return load(values);
+  }
+
+  Index index_of(const Index entry) const {
+    return odd_ > 0 ? (entry >> 1) + ((entry & 1) != 0 ? odd_ : 0) : entry;
+  }
+
+  const Tables& tables_;
+  Index inner_;
+  Index row_;
+  Index odd_;  // the index of the first odd entry, or 0 if the entries are in order
+};
+
+// Return values with the bits outside of `kept` cleared.
+inline Vec keep_bits(const Vec v, const std::uint32_t kept) {
+  return reinterpret<Vec>(reinterpret<Words>(v) & kept);
+}
+inline Doubles keep_bits(const Doubles v, const std::uint64_t kept) {
+  return reinterpret<Doubles>(reinterpret<DoubleWords>(v) & kept);
 }
 
-// Return a value with the bits outside of `kept` cleared, and those of `set` set.
-inline float change_bits(const float value, const std::uint32_t kept, const std::uint32_t set = 0) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  bits = (bits & kept) | set;
-  float changed = 0;
-  std::memcpy(&changed, &bits, sizeof changed);
-  return changed;
+// Return coefficients. A NaN becomes quiet, and its lower 16 bits zero (see round_bf16_bits()).
+inline Vec coefficient(const Vec v) {
+  const Words quiet = (reinterpret<Words>(v) & 0xffff0000U) | 0x00400000U;
+  return v == v ? v : reinterpret<Vec>(quiet);
 }
-
-// Return a coefficient in f32. A NaN becomes quiet, and its lower 16 bits zero (see
-// round_bf16_bits()).
-inline float coefficient(const double value) {
-  const auto narrow = static_cast<float>(value);
-  return __builtin_isnan(narrow) ? change_bits(narrow, 0xffff0000U, 0x00400000U) : narrow;
-}
+inline Vec coefficient(const DoubleVec& v) { return coefficient(narrow(v)); }
 
 // The coefficients of the elements of a vector. The compiler drops the loads of unused ones.
 struct Coefficients {

@@ -6,13 +6,14 @@
 // pivot is the mean of some samples; where it turns out to be too far (outliers among the samples),
 // the channel is summed again about the mean that the first sums gave.
 
-#include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #include "coefficient_tables.inl"
 #include "finish_channels.inl"
 #include "kernels.hpp"
+#include "vector.hpp"
+#include "vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
@@ -20,107 +21,127 @@ namespace {
 // Largest squared distance of the pivot from the mean, in variances.
 constexpr double farthest_pivot = 4;
 
-// Return the value rounded to a multiple of a power of two, about an eighth of the spread. Then
-// most src - pivot are exact, and the others are not all rounded in the same direction. If the
+// Return values rounded toward zero to multiples of a power of two, about an eighth of the spread.
+// Then most src - pivot are exact, and the others are not all rounded in the same direction. If the
 // spread is zero, return the value itself, so that the variance of equal values is zero.
-inline float pivot_near(const double value, const double spread) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &spread, sizeof bits);
-  bits &= 0x7ff0000000000000U;
-  double step = 0;
-  std::memcpy(&step, &bits, sizeof step);
-  step /= 8;
-  const double steps = value / step;
-  const bool countable = __builtin_fabs(steps) < 0x1p52;
-  const double near = countable ? static_cast<double>(static_cast<Index>(steps)) * step : value;
-  const auto pivot = static_cast<float>(near);
-  return __builtin_isfinite(pivot) ? pivot : 0;
+inline Vec pivots_near(const DoubleVec& values, const DoubleVec& spreads) {
+  constexpr std::uint64_t sign = 0x8000000000000000U;
+  constexpr std::uint64_t exponent = 0x7ff0000000000000U;
+  const auto rounded = [](const Doubles value, const Doubles spread) {
+    const Doubles magnitude = keep_bits(value, ~sign);
+    const Doubles step = keep_bits(spread, exponent) * 0.125;
+    // The last place of a double of this size is the step, so a sum with it is a multiple.
+    const Doubles large = step * 0x1p52;
+    const Doubles multiple = (magnitude + large) - large;
+    const Doubles toward_zero = multiple > magnitude ? multiple - step : multiple;
+    const DoubleWords bits = reinterpret<DoubleWords>(magnitude < large ? toward_zero : magnitude);
+    return reinterpret<Doubles>(bits | (reinterpret<DoubleWords>(value) & sign));
+  };
+  const Vec pivots = narrow(for_halves(rounded, values, spreads));
+  // NaN and infinity minus themselves are not zero.
+  const Vec difference = pivots - pivots;
+  return difference == difference ? pivots : broadcast(0);
 }
 
-template <class T>
-float pivot_of_samples(const Task& task, const Index c) {
-  const Samples& samples = task.samples;
-  const T* const src = static_cast<const T*>(samples.src) + c * samples.channel_stride;
-  double sum = 0;
-  double least = 0;
-  double most = 0;
-  for (Index i = 0; i < samples.count; ++i) {
-    const auto x = static_cast<double>(load_first(1, src + samples.at[i])[0]);
-    sum += x;
-    if (i == 0 || x < least) least = x;
-    if (i == 0 || x > most) most = x;
+// Return pivots near the means of some samples of channels. sample_of(i) is a vector.
+template <class SampleOf>
+Vec pivots_of_samples(const Index count, const SampleOf& sample_of) {
+  Vec least = sample_of(0);
+  Vec most = least;
+  DoubleVec sum = widen(least);
+  for (Index i = 1; i < count; ++i) {
+    const Vec x = sample_of(i);
+    sum = sum + widen(x);
+    least = x < least ? x : least;
+    most = x > most ? x : most;
   }
-  return pivot_near(sum / static_cast<double>(samples.count), most - least);
-}
-
-inline void set_pivot(const Task& task, const Index channel, const float pivot) {
-  for_table_indices(task, {channel, channel + 1}, [&](const Index i, const Index /*c*/) {
-    task.workspace.tables.pivot[i] = pivot;
-  });
+  return pivots_near(sum / static_cast<double>(count), widen(most) - widen(least));
 }
 
 template <class T>
 void prepare_moments(const Task& task, const Range& channels) {
-  for (Index c = channels.begin; c < channels.end; ++c) {
-    set_pivot(task, c, pivot_of_samples<T>(task, c));
-  }
+  const ChannelEntries entries(task);
+  const Samples& samples = task.samples;
+  const auto pivots_of = [&](const Index c, const auto& access) {
+    const T* const src = static_cast<const T*>(samples.src) + c * samples.channel_stride;
+    if (samples.channel_stride == 1) {
+      return pivots_of_samples(samples.count,
+                               [&](const Index i) { return access.read(src + samples.at[i]); });
+    }
+    T gathered[Samples::most][lanes] = {};
+    for (Index k = 0; k < length(access); ++k) {
+      for (Index i = 0; i < samples.count; ++i) {
+        gathered[i][k] = src[samples.at[i] + k * samples.channel_stride];
+      }
+    }
+    return pivots_of_samples(samples.count, [&](const Index i) { return load(gathered[i]); });
+  };
+  for_vectors(channels, [&](const Index c, const auto& access) {
+    entries.set(c, access, TableValues{task.workspace.tables.pivot, pivots_of(c, access)});
+  });
 }
 
 // Sets near_enough to false, and better pivots, where a pivot is too far from the mean.
 inline ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSums& sums,
                                   bool& near_enough) {
   const double count = task.per_channel;
-  ChannelSums totals{};
-  for (Index i = 0; i < length(some); ++i) {
-    const Index c = some.begin + i;
-    const Index first =
-        table_index(task.workspace.tables, task.order.columns ? c * task.order.inner : c);
-    const auto pivot = static_cast<double>(task.workspace.tables.pivot[first]);
-    const double sum_deviation = sums.first[i];
-    const double off = sum_deviation / count;
-    const double mean = pivot + off;
-    const double difference = sums.second[i] - off * sum_deviation;
-    const double squares = difference < 0 ? 0 : difference;
+  float* const pivots = task.workspace.tables.pivot;
+  const ChannelEntries entries(task);
+  ChannelSums totals;
+  for_vectors(some, [&](const Index c, const auto& access) {
+    const Index i = c - some.begin;
+    const DoubleVec sum_deviation = load_doubles(sums.first + i);
+    const DoubleVec off = sum_deviation / count;
+    const DoubleVec shifted = off * sum_deviation;
+    const auto not_negative = [](const Doubles v) { return v < 0 ? Doubles{} : v; };
+    const DoubleVec squares = for_halves(not_negative, load_doubles(sums.second + i) - shifted);
+    const Vec pivot = entries.get(pivots, c, access);
+    const DoubleVec mean = widen(pivot) + off;
+    store_doubles(totals.first + i, mean);
+    store_doubles(totals.second + i, squares);
 
-    if (off * sum_deviation > farthest_pivot * squares) {
-      near_enough = false;
-      set_pivot(task, c, pivot_near(mean, std::sqrt(squares / count)));
-    }
-    totals.first[i] = mean;
-    totals.second[i] = squares;
-  }
+    const auto is_far = [](const Doubles shift, const Doubles square) {
+      return reinterpret<DoubleWords>(shift > farthest_pivot * square);
+    };
+    const DoubleWords low = is_far(shifted.low, squares.low);
+    const DoubleWords high = is_far(shifted.high, squares.high);
+    if (__builtin_expect(!any(low | high), 1)) return;
+    near_enough = false;
+    const auto stddev = [&](const Doubles square) { return square_root(square / count); };
+    const DoubleVec better = widen(pivots_near(mean, for_halves(stddev, squares)));
+    const DoubleVec before = widen(pivot);
+    const DoubleVec chosen = {low != 0 ? better.low : before.low,
+                              high != 0 ? better.high : before.high};
+    entries.set(c, access, TableValues{pivots, narrow(chosen)});
+  });
   return totals;
 }
 
 inline void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tensors& tensors = task.tensors;
   const double momentum = task.config.attributes.momentum;
+  const ChannelEntries entries(task);
   const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
-  const auto running = [&](const float* const before, const Index c, const double batch) {
-    if (before == nullptr) return static_cast<float>(batch);
-    return static_cast<float>(momentum * static_cast<double>(before[c]) + (1 - momentum) * batch);
-  };
-  float mean[channels_at_a_time];
-  float variance[channels_at_a_time];
-  float running_mean[channels_at_a_time];
-  float running_variance[channels_at_a_time];
-  for (Index i = 0; i < length(some); ++i) {
-    const Index c = some.begin + i;
-    const double value = totals.second[i] / task.per_channel;
-    mean[i] = static_cast<float>(totals.first[i]);
-    variance[i] =
-        static_cast<float>(inverse ? 1 / std::sqrt(value + task.config.attributes.epsilon) : value);
-    running_mean[i] = running(tensors.mean, c, totals.first[i]);
-    running_variance[i] = running(tensors.variance, c, value);
-  }
-  for (Index i = 0; i < length(some); ++i) {
-    const Index c = some.begin + i;
-    tensors.batch_mean[c] = mean[i];
-    tensors.batch_variance[c] = variance[i];
-    tensors.running_mean[c] = running_mean[i];
-    tensors.running_variance[c] = running_variance[i];
-  }
-  set_normalization(task, some, mean, variance);
+  for_vectors(some, [&](const Index c, const auto& access) {
+    const auto update = [&](const float* const before, const DoubleVec& batch, float* const after) {
+      const DoubleVec mixed =
+          before == nullptr ? batch
+                            : momentum * widen(access.read(before + c)) + (1 - momentum) * batch;
+      access.write(after + c, narrow(mixed), false);
+    };
+    const auto inverse_stddev = [&](const Doubles v) {
+      return 1 / square_root(v + task.config.attributes.epsilon);
+    };
+    const DoubleVec mean = load_doubles(totals.first + (c - some.begin));
+    const DoubleVec variance = load_doubles(totals.second + (c - some.begin)) / task.per_channel;
+    const Vec batch_mean = narrow(mean);
+    const Vec batch_variance = narrow(inverse ? for_halves(inverse_stddev, variance) : variance);
+    update(tensors.mean, mean, tensors.running_mean);
+    update(tensors.variance, variance, tensors.running_variance);
+    access.write(tensors.batch_mean + c, batch_mean, false);
+    access.write(tensors.batch_variance + c, batch_variance, false);
+    set_normalization(task, entries, c, access, batch_mean, batch_variance);
+  });
 }
 
 inline bool finish_moments(const Task& task, const Range& channels) {

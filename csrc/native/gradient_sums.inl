@@ -5,6 +5,8 @@
 #include "coefficient_tables.inl"
 #include "finish_channels.inl"
 #include "kernels.hpp"
+#include "vector.hpp"
+#include "vector_pair.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
@@ -15,71 +17,71 @@ namespace {
 // Few elements are summed about the mean itself, so that zeros come out exact.
 constexpr double few_elements = 8192;
 
-inline float pivot_near_mean(const Task& task, const Index c) {
-  const float mean = task.tensors.mean[c];
-  if (task.per_channel <= few_elements) return mean;
-  return change_bits(mean, 0xfffff800U);
+inline Vec pivots_near_means(const Task& task, const Vec means) {
+  return task.per_channel <= few_elements ? means : keep_bits(means, 0xfffff800U);
 }
 
 inline void prepare_gradient(const Task& task, const Range& channels) {
-  for_table_indices(task, channels, [&](const Index i, const Index c) {
-    task.workspace.tables.pivot[i] = pivot_near_mean(task, c);
+  const ChannelEntries entries(task);
+  for_vectors(channels, [&](const Index c, const auto& access) {
+    const Vec pivots = pivots_near_means(task, access.read(task.tensors.mean + c));
+    entries.set(c, access, TableValues{task.workspace.tables.pivot, pivots});
   });
 }
 
 inline void prepare_masked_gradient(const Task& task, const Range& channels) {
   prepare_gradient(task, channels);
-  const Tensors& tensors = task.tensors;
-  for_some_channels(channels, [&](const Range& some) {
-    set_normalization(task, some, tensors.mean + some.begin, tensors.variance + some.begin);
+  const ChannelEntries entries(task);
+  for_vectors(channels, [&](const Index c, const auto& access) {
+    set_normalization(task, entries, c, access, access.read(task.tensors.mean + c),
+                      access.read(task.tensors.variance + c));
   });
 }
 
 inline ChannelSums gradient_totals(const Task& task, const Range& some, const ChannelSums& sums) {
-  ChannelSums totals{};
-  for (Index i = 0; i < length(some); ++i) {
-    const Index c = some.begin + i;
-    const double sum_diff_dst = sums.first[i];
-    const auto mean = static_cast<double>(task.tensors.mean[c]);
-    const double from_pivot_to_mean = static_cast<double>(pivot_near_mean(task, c)) - mean;
+  ChannelSums totals;
+  for_vectors(some, [&](const Index c, const auto& access) {
+    const Index i = c - some.begin;
+    const Vec mean = access.read(task.tensors.mean + c);
+    const DoubleVec from_pivot_to_mean = widen(pivots_near_means(task, mean)) - widen(mean);
+    const DoubleVec sum_diff_dst = load_doubles(sums.first + i);
     // An infinite sum would turn an infinite product into NaN.
-    const double correction =
-        __builtin_isfinite(sum_diff_dst) ? from_pivot_to_mean * sum_diff_dst : 0;
-    const double sum_centered = sums.second[i] + correction;
-    totals.first[i] = sum_diff_dst;
-    totals.second[i] = sum_centered * inverse_stddev_of(task.config, task.tensors.variance[c]);
-  }
+    const auto where_finite = [](const Doubles product, const Doubles sum) {
+      const Doubles difference = sum - sum;
+      return difference == difference ? product : Doubles{};
+    };
+    const DoubleVec correction =
+        for_halves(where_finite, from_pivot_to_mean * sum_diff_dst, sum_diff_dst);
+    const DoubleVec sum_centered = load_doubles(sums.second + i) + correction;
+    const Vec variance = access.read(task.tensors.variance + c);
+    store_doubles(totals.first + i, sum_diff_dst);
+    store_doubles(totals.second + i, sum_centered * inverse_stddev_of(task.config, variance));
+  });
   return totals;
 }
 
 inline void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tensors& tensors = task.tensors;
+  const Tables& tables = task.workspace.tables;
+  const ChannelEntries entries(task);
   const double count = task.per_channel;
   const bool batch = task.config.statistics == Statistics::batch;
-  float mean[channels_at_a_time];
-  float scale[channels_at_a_time];
-  float shift[channels_at_a_time];
-  float slope[channels_at_a_time];
-  for (Index i = 0; i < length(some); ++i) {
-    const Index c = some.begin + i;
-    const double inverse_stddev = inverse_stddev_of(task.config, tensors.variance[c]);
-    mean[i] = coefficient(tensors.mean[c]);
-    scale[i] = coefficient(gamma_of(task, c) * inverse_stddev);
-    shift[i] = batch ? coefficient(totals.first[i] / count) : 0;
-    slope[i] = batch ? coefficient(totals.second[i] / count * inverse_stddev) : 0;
-  }
-  const Tables& tables = task.workspace.tables;
-  for_table_indices(task, some, [&](const Index i, const Index c) {
-    tables.mean[i] = mean[c - some.begin];
-    tables.scale[i] = scale[c - some.begin];
-    tables.shift[i] = shift[c - some.begin];
-    tables.slope[i] = slope[c - some.begin];
+  for_vectors(some, [&](const Index c, const auto& access) {
+    const DoubleVec diff_beta = load_doubles(totals.first + (c - some.begin));
+    const DoubleVec diff_gamma = load_doubles(totals.second + (c - some.begin));
+    const Vec variance = access.read(tensors.variance + c);
+    const DoubleVec inverse_stddev = inverse_stddev_of(task.config, variance);
+    const DoubleVec scale = widen(gamma_of(task, c, access)) * inverse_stddev;
+    const Vec shift = batch ? coefficient(diff_beta / count) : broadcast(0);
+    const Vec slope = batch ? coefficient(diff_gamma / count * inverse_stddev) : broadcast(0);
+    const Vec mean = coefficient(access.read(tensors.mean + c));
+    entries.set(c, access, TableValues{tables.mean, mean},
+                TableValues{tables.scale, coefficient(scale)}, TableValues{tables.shift, shift},
+                TableValues{tables.slope, slope});
+    if (tensors.diff_gamma != nullptr)
+      access.write(tensors.diff_gamma + c, narrow(diff_gamma), false);
+    if (tensors.diff_beta != nullptr) access.write(tensors.diff_beta + c, narrow(diff_beta), false);
   });
-  for (Index i = 0; i < length(some); ++i) {
-    const Index c = some.begin + i;
-    if (tensors.diff_gamma != nullptr) tensors.diff_gamma[c] = static_cast<float>(totals.second[i]);
-    if (tensors.diff_beta != nullptr) tensors.diff_beta[c] = static_cast<float>(totals.first[i]);
-  }
 }
 
 inline bool finish_gradient(const Task& task, const Range& channels) {

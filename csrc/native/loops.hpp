@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "../core/threads.hpp"
 #include "kernels.hpp"
@@ -37,7 +38,7 @@ class RunLoops final : public Loops {
 
  private:
   // The loops of a panel, in their order. Sums that lost precision are computed again, once.
-  enum Stage { prepare, sum, finish, sum_again, finish_again, write };
+  enum Stage : std::uint8_t { prepare, sum, finish, sum_again, finish_again, write };
   struct Place {
     int panel;
     Stage stage;

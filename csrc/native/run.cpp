@@ -120,7 +120,7 @@ Task task_for(const Problem& problem, const Ports& ports, const SummationOrder& 
   Task task;
   task.tensors = tensors_of(ports);
   task.config = static_cast<const OpConfig&>(problem);
-  task.per_channel = problem.pass == Pass::apply
+  task.per_channel = problem.pass == Pass::apply && ports.sums.count != nullptr
                          ? *ports.sums.count
                          : static_cast<double>(problem.geometry.per_channel());
   task.totals = ports.sums;

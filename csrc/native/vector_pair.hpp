@@ -142,6 +142,28 @@ inline VecPair select_elements(int n, const VecPair& a, const VecPair& b) {
   }
 }
 
+// Moves the even elements to the first half, and the odd ones to the second, or back.
+inline Vec permute(const Vec v, const Words indices) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_permutexvar_ps(0xffff, reinterpret<__m512i>(indices), v);
+#elif defined(__AVX2__)
+  return _mm256_permutevar8x32_ps(v, reinterpret<__m256i>(indices));
+#else
+  static_cast<void>(indices);  // 0, 2, 1, 3
+  return _mm_shuffle_ps(v, v, _MM_SHUFFLE(3, 1, 2, 0));
+#endif
+}
+inline Vec split_even_odd(const Vec v) {
+  Words indices{};
+  for (unsigned int i = 0; i < lanes; ++i) indices[i] = 2 * i % lanes + 2 * i / lanes;
+  return permute(v, indices);
+}
+inline Vec join_even_odd(const Vec v) {
+  Words indices{};
+  for (unsigned int i = 0; i < lanes; ++i) indices[i] = i / 2 + i % 2 * (lanes / 2);
+  return permute(v, indices);
+}
+
 // Accesses: how neighboring elements are read and written, one or two vectors at a time. Lanes that
 // an access leaves out are read as zero, or as the lanes of `others`.
 template <int vectors>
@@ -219,9 +241,57 @@ inline DoubleVec widen(Vec v) {
 #endif
 }
 
+inline Vec narrow(const DoubleVec& v) {
+#if defined(__AVX512F__)
+  const __m512 low = _mm512_castps256_ps512(_mm512_maskz_cvtpd_ps(0xff, v.low));
+  return _mm512_maskz_insertf32x8(0xffff, low, _mm512_maskz_cvtpd_ps(0xff, v.high), 1);
+#elif defined(__AVX2__)
+  return _mm256_set_m128(_mm256_cvtpd_ps(v.high), _mm256_cvtpd_ps(v.low));
+#else
+  return _mm_movelh_ps(_mm_cvtpd_ps(v.low), _mm_cvtpd_ps(v.high));
+#endif
+}
+
+inline Doubles square_root(const Doubles v) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_sqrt_pd(0xff, v);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_pd(v);
+#else
+  return _mm_sqrt_pd(v);
+#endif
+}
+
+// The bits of Doubles, and the result of their comparisons.
+using DoubleWords = std::uint64_t __attribute__((vector_size(sizeof(Doubles))));
+
+inline bool any(const DoubleWords condition) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask(reinterpret<__m512i>(condition)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_pd(reinterpret<__m256d>(condition)) != 0;
+#else
+  return _mm_movemask_pd(reinterpret<__m128d>(condition)) != 0;
+#endif
+}
+
+// Evaluate a formula for both halves.
+template <class Formula_, class... Values>
+inline DoubleVec for_halves(const Formula_& formula, const Values&... values) {
+  return {formula(values.low...), formula(values.high...)};
+}
+
 inline DoubleVec operator+(const DoubleVec& a, const DoubleVec& b) {
   return {a.low + b.low, a.high + b.high};
 }
+inline DoubleVec operator-(const DoubleVec& a, const DoubleVec& b) {
+  return {a.low - b.low, a.high - b.high};
+}
+inline DoubleVec operator*(const DoubleVec& a, const DoubleVec& b) {
+  return {a.low * b.low, a.high * b.high};
+}
+inline DoubleVec operator*(const double a, const DoubleVec& b) { return {a * b.low, a * b.high}; }
+inline DoubleVec operator/(const DoubleVec& a, const double b) { return {a.low / b, a.high / b}; }
 
 inline DoubleVec load_doubles(const double* p) {
   DoubleVec doubles;

@@ -92,6 +92,7 @@ const dnnl::engine& cpu_engine() {
 void raise(const std::string& doing, const char* const what, const std::string& status) {
   const std::string message = name() + ", " + doing + ": " + what;
   if (status == "unimplemented") throw UnsupportedError(message, status);
+  if (status == "out_of_memory") throw OutOfMemoryError(message, status);
   throw OneDNNError(message, status);
 }
 

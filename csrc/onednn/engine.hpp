@@ -26,6 +26,10 @@ struct UnsupportedError : OneDNNError {
   using OneDNNError::OneDNNError;
 };
 
+struct OutOfMemoryError : OneDNNError {
+  using OneDNNError::OneDNNError;
+};
+
 std::tuple<int, int, int> version();
 std::string name();         // "oneDNN 3.2.0"
 std::string cpu_runtime();  // "OpenMP", "TBB", ...
@@ -42,7 +46,8 @@ std::string build_hash();  // the commit that oneDNN was built from
 // create one.
 const dnnl::engine& cpu_engine();
 
-// Throws UnsupportedError if the status is "unimplemented", OneDNNError otherwise.
+// Throws the exception of a status: UnsupportedError if it is "unimplemented", OutOfMemoryError if
+// it is "out_of_memory", OneDNNError otherwise.
 [[noreturn]] void raise(const std::string& doing, const char* what, const std::string& status);
 
 std::string status_name(const dnnl::error& error);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -254,7 +255,7 @@ int CompiledGraph::execute(const std::vector<const void*>& inputs,
   const auto free = [](std::byte* const memory) { std::free(memory); };
   const std::unique_ptr<std::byte, decltype(free)> scratch(
       static_cast<std::byte*>(std::aligned_alloc(line, program_.scratch_bytes)), free);
-  if (!scratch) throw OneDNNError("no memory for the tensors of " + name_, "out_of_memory");
+  if (!scratch) throw std::bad_alloc();
   for (auto& [id, slot] : program_.slots) {
     slot.memory = scratch.get() + slot.offset;
     if (!slot.constant.empty()) {

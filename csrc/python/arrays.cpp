@@ -61,9 +61,9 @@ const py::dtype& dtype_of(const DataType type) {
 }
 
 // Strides that are not used, of axes of extent 1 and of empty arrays, may overflow in bytes.
-std::vector<py::ssize_t> byte_strides(const View& v) {
+Sizes byte_strides(const View& v) {
   const auto item = static_cast<py::ssize_t>(size_of(v.type));
-  std::vector<py::ssize_t> strides(static_cast<std::size_t>(v.rank), item);
+  Sizes strides(static_cast<std::size_t>(v.rank), item);
   for (std::size_t axis = 0; axis < strides.size(); ++axis) {
     const py::ssize_t steps = v.strides[axis] / v.item_stride;
     if (__builtin_mul_overflow(steps, item, &strides[axis])) strides[axis] = item;
@@ -87,21 +87,26 @@ py::array array_over(const View& v, const py::handle owner) {
   return array;
 }
 
-py::array empty_like(const View& like, const bool is_dense, const bool at_cache_line) {
+py::array at_cache_line(const py::array& memory, const DataType type, const Sizes& shape,
+                        const Sizes& strides) {
+  const auto* const begin = static_cast<const char*>(memory.data());
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  const std::size_t skipped = (cache_line - address % cache_line) % cache_line;
+  return {dtype_of(type), shape, strides, begin + skipped, memory};
+}
+
+py::array empty_like(const View& like, const bool is_dense, const bool aligned) {
   if (!is_dense) {
     const std::vector<py::ssize_t> strides = dense_strides(like);
     View dense = like;
     dense.strides = strides.data();
     dense.item_stride = 1;
-    return empty_like(dense, true, at_cache_line);
+    return empty_like(dense, true, aligned);
   }
-  std::vector<py::ssize_t> shape(like.shape, like.shape + like.rank);
-  if (!at_cache_line) return {dtype_of(like.type), std::move(shape), byte_strides(like)};
-  constexpr std::size_t line = 64;
-  py::array_t<char> memory(static_cast<py::ssize_t>(like.bytes() + line));
-  char* const begin = memory.mutable_data();
-  const std::size_t skipped = (line - reinterpret_cast<std::uintptr_t>(begin) % line) % line;
-  return {dtype_of(like.type), std::move(shape), byte_strides(like), begin + skipped, memory};
+  Sizes shape(like.shape, like.shape + like.rank);
+  if (!aligned) return {dtype_of(like.type), std::move(shape), byte_strides(like)};
+  const py::array_t<char> memory(static_cast<py::ssize_t>(like.bytes() + cache_line));
+  return at_cache_line(memory, like.type, shape, byte_strides(like));
 }
 
 }  // namespace onedsl

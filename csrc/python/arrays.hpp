@@ -4,11 +4,14 @@
 
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "../core/view.hpp"
 
 // Views of arrays. Nothing here is specific to batch normalization.
 namespace onedsl {
+
+using Sizes = std::vector<pybind11::ssize_t>;
 
 // Returns a view of a numpy.ndarray in native byte order (not of a subclass), or of a tensor that
 // can be borrowed; nullopt for anything else.
@@ -17,9 +20,15 @@ std::optional<View> view(pybind11::handle object);
 // Returns a NumPy array of the same memory, which keeps `owner` alive.
 pybind11::array array_over(const View& v, pybind11::handle owner);
 
+// Returns an array in memory of bytes, which must have `cache_line` bytes more than the array
+// needs. Strides are in bytes.
+constexpr std::size_t cache_line = 64;
+pybind11::array at_cache_line(const pybind11::array& memory, DataType type, const Sizes& shape,
+                              const Sizes& strides);
+
 // Returns an uninitialized array with the shape and strides of `like`, or of a dense copy. It may
 // begin at a cache line, as JAX requires of memory that it does not copy.
-pybind11::array empty_like(const View& like, bool is_dense, bool at_cache_line);
+pybind11::array empty_like(const View& like, bool is_dense, bool aligned);
 
 }  // namespace onedsl
 

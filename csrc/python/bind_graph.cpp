@@ -40,8 +40,8 @@ std::optional<Reason> reject(const View& v, const CallArray& port, const bool is
 
 // Runs a graph on arrays, the inputs first. in_place has the index of the input whose memory an
 // array may be. Returns the number of threads, or why the call is rejected.
-std::variant<int, Rejected> run_graph(CompiledGraph& graph, const py::tuple& arrays,
-                                      const std::vector<std::optional<std::size_t>>& in_place) {
+std::variant<int, Rejected> run(CompiledGraph& graph, const py::tuple& arrays,
+                                const std::vector<std::optional<std::size_t>>& in_place) {
   const std::size_t inputs = graph.inputs().size();
   std::vector<View> views;
   std::vector<const void*> in;
@@ -67,26 +67,47 @@ std::variant<int, Rejected> run_graph(CompiledGraph& graph, const py::tuple& arr
   return graph.execute(in, out);
 }
 
+// Functions of oneDNN are safe without the GIL: they use no Python objects.
+template <class Function>
+auto without_gil(const Function& function) {
+  const ReleasedGil released;
+  return function();
+}
+
 }  // namespace
 
 void bind_graph(py::module_& module) {
-  // Functions of oneDNN are safe without the GIL: they use no Python objects.
-  const py::call_guard<ReleasedGil> without_gil;
-  module.def("graph_partitions", &onednn::partitions_of, without_gil, py::arg("nodes"),
-             py::pos_only());
+  module.def(
+      "graph_partitions",
+      [](const Nodes& nodes) {
+        return to_python(without_gil([&] { return onednn::partitions_of(nodes); }));
+      },
+      py::arg("nodes"), py::pos_only());
 
-  py::class_<CompiledGraph>(module, "CompiledGraph", py::is_final())
-      .def(py::init([](Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
-                       CompiledGraph::Constants constants, const int num_threads) {
-             const ReleasedGil released;
-             return std::make_unique<CompiledGraph>(std::move(nodes), inputs, outputs,
-                                                    std::move(constants), num_threads);
-           }),
-           py::arg("nodes"), py::arg("inputs"), py::arg("outputs"), py::arg("constants"),
-           py::arg("num_threads"), py::pos_only())
+  py::class_<CompiledGraph>(module, "CompiledGraph", py::is_final(), created_by_functions)
       .def_property_readonly("num_threads", &CompiledGraph::num_threads)
-      .def("run", &run_graph, py::arg("arrays"), py::arg("in_place"), py::pos_only())
-      .def("partitions", &CompiledGraph::partitions, without_gil);
+      .def(
+          "run",
+          [](CompiledGraph& self, const py::tuple& arrays,
+             const std::vector<std::optional<std::size_t>>& in_place) {
+            return to_python(run(self, arrays, in_place));
+          },
+          py::arg("arrays"), py::arg("in_place"), py::pos_only())
+      .def("partitions", [](CompiledGraph& self) {
+        return to_python(without_gil([&] { return self.partitions(); }));
+      });
+  module.def(
+      "compile_graph",
+      [](Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
+         CompiledGraph::Constants constants, const int num_threads) {
+        auto graph = std::make_unique<CompiledGraph>(std::move(nodes), inputs, outputs,
+                                                     std::move(constants), num_threads);
+        // Python owns it. If there is no memory for the object, pybind11 would free a unique_ptr's
+        // twice.
+        return graph.release();
+      },
+      py::call_guard<ReleasedGil>(), py::arg("nodes"), py::arg("inputs"), py::arg("outputs"),
+      py::arg("constants"), py::arg("num_threads"), py::pos_only());
 }
 
 }  // namespace onedsl

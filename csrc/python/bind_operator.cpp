@@ -37,8 +37,6 @@ py::tuple signature_info(const Signature& signature) {
 
 // ---- How a call is executed, for inspection ----
 
-using Sizes = std::vector<py::ssize_t>;
-
 // Returns a View without memory, which borrows the sizes.
 View view_of(const DataType type, const Sizes& shape, const Sizes& strides) {
   View result;
@@ -102,6 +100,42 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   return std::move(info);
 }
 
+Operator make_operator(const std::string& id, const double epsilon, const bool frozen,
+                       const std::optional<py::ssize_t> channel_axis,
+                       const std::vector<TypePair>& types,
+                       const std::pair<py::ssize_t, py::ssize_t> ranks,
+                       const std::optional<double> momentum, const std::optional<double> clip,
+                       std::string name, std::vector<std::string> inputs,
+                       std::vector<std::string> outputs, const std::vector<std::string>& optional,
+                       const std::vector<std::string>& together, const std::string& ignored,
+                       const py::type& result) {
+  const Operation operation = operation_of(id);
+  const Signature& signature = signature_of(operation);
+  const Attributes without;
+  OpSchema schema{{operation,
+                   {epsilon, momentum.value_or(without.momentum), clip.value_or(without.clip)},
+                   frozen ? Statistics::frozen : Statistics::batch},
+                  CallRules::of(signature),
+                  {std::move(name), std::move(inputs), std::move(outputs)},
+                  result};
+  schema.rules.types = TypePairs();
+  for (const TypePair& pair : types) schema.rules.types.add(pair);
+  schema.rules.ranks = ranks;
+  schema.rules.channel_axis = channel_axis;
+  schema.rules.optional = schema.rules.together = InputSet();
+  std::size_t next = 0;
+  signature.inputs.for_each([&](const Input port) {
+    const std::string& own = schema.names.inputs.at(next++);
+    if (own == ignored) schema.rules.ignored = port;
+    const auto is_in = [&](const std::vector<std::string>& some) {
+      return std::find(some.begin(), some.end(), own) != some.end();
+    };
+    if (is_in(optional)) schema.rules.optional.add(port);
+    if (is_in(together)) schema.rules.together.add(port);
+  });
+  return Operator(std::move(schema));
+}
+
 }  // namespace
 
 Operation operation_of(const std::string& id) {
@@ -118,7 +152,7 @@ void bind_operator(py::module_& module) {
       all[signature.id] = signature_info(signature);
     return all;
   });
-  py::class_<NamedRejection>(module, "Rejection", py::is_final())
+  py::class_<NamedRejection>(module, "Rejection", py::is_final(), created_by_functions)
       .def_readonly("reason", &NamedRejection::reason)
       .def_readonly("port", &NamedRejection::port)
       .def_readonly("other", &NamedRejection::other);
@@ -126,45 +160,14 @@ void bind_operator(py::module_& module) {
   module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"),
              py::arg("channel_axis") = py::none(), py::arg("item_stride") = 1, py::pos_only());
 
-  py::class_<Operator>(module, "Operator", py::is_final())
-      .def(py::init([](const std::string& id, const double epsilon, const bool frozen,
-                       const std::optional<py::ssize_t> channel_axis,
-                       const std::vector<TypePair>& types,
-                       const std::pair<py::ssize_t, py::ssize_t> ranks, const double momentum,
-                       const double clip, std::string name, std::vector<std::string> inputs,
-                       std::vector<std::string> outputs, const std::vector<std::string>& optional,
-                       const std::vector<std::string>& together, const std::string& ignored,
-                       const py::type& result) {
-             const Operation operation = operation_of(id);
-             const Signature& signature = signature_of(operation);
-             OpSchema schema{{operation,
-                              {epsilon, momentum, clip},
-                              frozen ? Statistics::frozen : Statistics::batch},
-                             CallRules::of(signature),
-                             {std::move(name), std::move(inputs), std::move(outputs)},
-                             result};
-             schema.rules.types = TypePairs();
-             for (const TypePair& pair : types) schema.rules.types.add(pair);
-             schema.rules.ranks = ranks;
-             schema.rules.channel_axis = channel_axis;
-             schema.rules.optional = schema.rules.together = InputSet();
-             std::size_t next = 0;
-             signature.inputs.for_each([&](const Input port) {
-               const std::string& own = schema.names.inputs.at(next++);
-               if (own == ignored) schema.rules.ignored = port;
-               const auto is_in = [&](const std::vector<std::string>& some) {
-                 return std::find(some.begin(), some.end(), own) != some.end();
-               };
-               if (is_in(optional)) schema.rules.optional.add(port);
-               if (is_in(together)) schema.rules.together.add(port);
-             });
-             return Operator(std::move(schema));
-           }),
-           py::arg("operation"), py::kw_only(), py::arg("epsilon"), py::arg("frozen"),
-           py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
-           py::arg("momentum") = Attributes{}.momentum, py::arg("clip") = Attributes{}.clip,
-           py::arg("name"), py::arg("input_names"), py::arg("output_names"), py::arg("optional"),
-           py::arg("all_or_none"), py::arg("ignored"), py::arg("result"))
+  // Without arguments by keyword: pybind11 compares their names with strings that it allocates,
+  // without checking that there was memory for them.
+  module.def("make_operator", &make_operator, py::arg("operation"), py::arg("epsilon"),
+             py::arg("frozen"), py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
+             py::arg("momentum"), py::arg("clip"), py::arg("name"), py::arg("input_names"),
+             py::arg("output_names"), py::arg("optional"), py::arg("all_or_none"),
+             py::arg("ignored"), py::arg("result"), py::pos_only());
+  py::class_<Operator>(module, "Operator", py::is_final(), created_by_functions)
       .def("run", &Operator::run, py::arg("inputs"), py::arg("outputs"), py::arg("out").none(true),
            py::arg("backend"), py::arg("first") = py::none(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
@@ -177,8 +180,8 @@ void bind_operator(py::module_& module) {
            py::arg("inputs"), py::arg("all_outputs").noconvert(), py::arg("out").none(true),
            py::arg("first") = py::none(), py::pos_only())
       .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
-      .def("kernel_info", &kernel_info, py::kw_only(), py::arg("data"), py::arg("shape"),
-           py::arg("strides"), py::arg("statistics"), py::arg("num_threads") = py::none());
+      .def("kernel_info", &kernel_info, py::arg("data"), py::arg("shape"), py::arg("strides"),
+           py::arg("statistics"), py::arg("num_threads") = py::none(), py::pos_only());
 }
 
 }  // namespace onedsl

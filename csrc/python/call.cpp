@@ -217,8 +217,8 @@ py::tuple Operator::description_of(const Call& call) const {
   for (py::ssize_t axis = 0; axis < src.rank; ++axis) {
     const auto index = static_cast<std::size_t>(axis);
     // Strides of axes of size 1 are arbitrary. Equal ones make the graphs of equal calls equal.
-    shape[index] = src.shape[axis];
-    strides[index] = src.shape[axis] > 1 ? src.strides[axis] / src.item_stride : 1;
+    shape[index] = py::int_(src.shape[axis]);
+    strides[index] = py::int_(src.shape[axis] > 1 ? src.strides[axis] / src.item_stride : 1);
   }
   py::list given;
   signature().inputs.for_each(

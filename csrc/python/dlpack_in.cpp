@@ -81,14 +81,14 @@ std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   return v.memory() ? std::make_optional(v) : std::nullopt;
 }
 
-// Calls code of another library. Returns nullopt if it raises; KeyboardInterrupt and the like
-// propagate.
+// Calls code of another library. Returns nullopt if it raises; MemoryError, KeyboardInterrupt and
+// the like propagate.
 template <class Function>
 auto try_call(const Function& function) -> decltype(function()) {
   try {
     return function();
   } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_Exception)) throw;
+    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
   } catch (const py::cast_error&) {
   }
   return std::nullopt;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "../core/memory_reserve.hpp"
 #include "dlpack.hpp"
 #include "dlpack_abi.hpp"
 #include "gil.hpp"
@@ -122,6 +123,8 @@ py::object export_array(py::array array, const py::handle like) {
   if (py::isinstance<py::array>(like)) return std::move(array);
   const auto [owner, api] = exchange_functions(py::type::handle_of(like));
   if (api != nullptr && api->to_object != nullptr) {
+    // PyTorch ends the process if it has no memory for the deleter.
+    const MemoryReserve reserve;
     void* object = nullptr;
     const int failed = api->to_object(make_managed<abi::Versioned>(std::move(array)), &object);
     if (failed != 0 && PyErr_Occurred() != nullptr) throw py::error_already_set();

@@ -25,6 +25,7 @@
 #include "bindings.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
+#include "scope.hpp"
 
 namespace py = pybind11;
 
@@ -36,6 +37,7 @@ namespace {
 void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
   module.attr("MAX_RANK") = max_rank;
+  module.attr("CACHE_LINE") = cache_line;
   module.attr("EPSILON_LIMITS") = epsilon_limits;
   module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   module.def("supported_types",
@@ -46,22 +48,33 @@ void bind_types(py::module_& module) {
 // Never destroyed, because static objects are destroyed after the interpreter.
 py::handle onednn_error;
 py::handle unsupported_error;
+py::handle out_of_memory_error;
+
+py::handle type_of(const onednn::OneDNNError& error) {
+  if (dynamic_cast<const onednn::UnsupportedError*>(&error) != nullptr) return unsupported_error;
+  if (dynamic_cast<const onednn::OutOfMemoryError*>(&error) != nullptr) return out_of_memory_error;
+  return onednn_error;
+}
 
 void bind_errors(py::module_& module) {
   module.def(
       "set_error_types",
-      [](const py::type& onednn, const py::type& unsupported) {
+      [](const py::type& onednn, const py::type& unsupported, const py::type& out_of_memory) {
         onednn_error = onednn.inc_ref();
         unsupported_error = unsupported.inc_ref();
+        out_of_memory_error = out_of_memory.inc_ref();
       },
-      py::arg("onednn_error"), py::arg("unsupported_error"), py::pos_only());
+      py::arg("onednn_error"), py::arg("unsupported_error"), py::arg("out_of_memory_error"),
+      py::pos_only());
   py::register_local_exception_translator([](const std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const onednn::OneDNNError& error) {
-      const bool unsupported = dynamic_cast<const onednn::UnsupportedError*>(&error) != nullptr;
-      const py::handle type = unsupported ? unsupported_error : onednn_error;
+      const py::handle type = type_of(error);
       PyErr_SetObject(type.ptr(), type(error.what(), error.status).ptr());
+    } catch (const std::runtime_error&) {
+      // pybind11 throws one if Python has no memory for an object, and leaves Python's error set.
+      if (PyErr_ExceptionMatches(PyExc_MemoryError) == 0) throw;
     }
   });
 }
@@ -69,7 +82,7 @@ void bind_errors(py::module_& module) {
 // ---- Arrays ----
 
 void bind_dlpack(py::module_& module) {
-  py::class_<Producer>(module, "Producer", py::is_final())
+  py::class_<Producer>(module, "Producer", py::is_final(), created_by_functions)
       .def(
           "__dlpack__",
           [](const Producer& self, const py::object&, const py::object& max_version,
@@ -80,6 +93,8 @@ void bind_dlpack(py::module_& module) {
           py::kw_only(), py::arg("stream") = py::none(), py::arg("max_version") = py::none(),
           py::arg("dl_device") = py::none(), py::arg("copy") = py::none())
       .def("__dlpack_device__", [](const Producer&) { return py::make_tuple(1, 0); });
+  module.def("at_cache_line", &at_cache_line, py::arg("memory").noconvert(), py::arg("dtype"),
+             py::arg("shape"), py::arg("strides"), py::pos_only());
   module.def("import_array", &import_array, py::arg("array"), py::pos_only());
   module.def("mark_written", &mark_written, py::arg("out"), py::pos_only());
   module.def("export_array", &export_array, py::arg("array"), py::arg("like"), py::pos_only());
@@ -135,13 +150,17 @@ void bind_capabilities(py::module_& module) {
 
 // ---- Frameworks ----
 
+struct TorchUse {
+  const std::uint64_t number = torch::begin_use();
+  void end() const noexcept { torch::end_use(number); }
+};
+
 void bind_frameworks(py::module_& module) {
   module.def("register_torch_ops", &torch::register_own_ops);
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());
   module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());
-  module.def("begin_torch_use", &torch::begin_use);
-  module.def("end_torch_use", &torch::end_use, py::arg("number"), py::pos_only());
+  bind_scope<TorchUse>(module, "TorchUse");
   module.def("end_all_torch_uses", &torch::end_all_uses);
   module.def("torch_kernels_in_use", &torch::in_use);
   module.def(

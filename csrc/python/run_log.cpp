@@ -11,6 +11,7 @@
 #include "../torch/call_log.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "scope.hpp"
 
 namespace py = pybind11;
 
@@ -22,34 +23,23 @@ py::handle record_run;
 py::handle record_call;
 py::handle subscribers;  // a dict: the functions that get all records, by number
 
-// Passes all records to a function until it is closed or destroyed. To the interpreter, each of
-// these is a single step, which an interrupt cannot divide. There is no lock: a forked child or a
-// signal handler would wait for it forever. The function must not refer to this object: the garbage
-// collector does not find such a cycle.
+// Passes all records to a function. There is no lock: a forked child or a signal handler would wait
+// for it forever. The function must not refer to its Scope: the garbage collector does not find
+// such a cycle.
 class Subscription {
  public:
   explicit Subscription(const py::object& subscriber) : number_(numbers++) {
     subscribers[number_] = subscriber;
     ++run_log.subscribers;
   }
-  ~Subscription() {
-    if (!until_closed) close();
-  }
-  Subscription(const Subscription&) = delete;
-  Subscription& operator=(const Subscription&) = delete;
-
-  void close() noexcept {
-    if (!open_.exchange(false)) return;
+  void end() noexcept {
     --run_log.subscribers;
     PyDict_DelItem(subscribers.ptr(), number_.ptr());  // it is there, so this cannot fail
   }
 
-  bool until_closed = false;  // even if it is destroyed before
-
  private:
   inline static std::atomic<std::uint64_t> numbers = 0;
   py::int_ number_;
-  std::atomic<bool> open_ = true;
 };
 
 // Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
@@ -137,12 +127,7 @@ void bind_run_log(py::module_& module) {
   subscribers = py::dict().release();
   module.def("subscribers",
              [] { return py::reinterpret_steal<py::list>(PyDict_Values(subscribers.ptr())); });
-  py::class_<Subscription>(module, "Subscription", py::is_final())
-      .def(py::init<py::object>(), py::arg("subscriber"), py::pos_only())
-      .def_readwrite("until_closed", &Subscription::until_closed)
-      .def("close", &Subscription::close)
-      .def("__enter__", [](const py::object& self) { return self; })
-      .def("__exit__", [](Subscription& self, const py::args&) { self.close(); });
+  bind_scope<Subscription, py::object>(module, "Subscription");
   module.def("torch_kernels_used", [] { return torch::call_log.used.load(); });
 }
 

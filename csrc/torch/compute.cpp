@@ -95,8 +95,9 @@ void update(const Running& running, const float* const mean, const float* const 
     return static_cast<float>(running.momentum * batch +
                               (1 - running.momentum) * static_cast<double>(before));
   };
+#pragma omp simd
   for (std::int64_t c = 0; c < geometry.channels; ++c) {
-    running.mean[c] = mix(running.mean[c], mean[c]);
+    running.mean[c] = mix(running.mean[c], static_cast<double>(mean[c]));
     running.variance[c] = mix(running.variance[c], static_cast<double>(variance[c]) * unbiased);
   }
 }
@@ -199,15 +200,14 @@ Results<3> compute_forward(CheckedCall& call, const Running& running) {
   Ports ports = inputs_of(call);
   // Without running statistics to update, the outputs are the batch's own.
   ports.in[Input::mean] = ports.in[Input::variance] = nullptr;
-  std::vector<float> batch(2 * static_cast<std::size_t>(call.channels()));
-  float* const mean = batch.data();
-  float* const variance = mean + call.channels();
-  ports.out[Output::running_mean] = mean;
-  ports.out[Output::running_variance] = variance;
+  const OwnedTensor mean = output(ports, Output::running_mean, call);
+  const OwnedTensor variance = output(ports, Output::running_variance, call);
   Results<3> results = {output(ports, Output::dst, call), output(ports, Output::batch_mean, call),
                         output(ports, Output::batch_variance, call)};
   execute(call, ports);
-  if (running.mean != nullptr) update(running, mean, variance, call.problem.geometry);
+  if (running.mean != nullptr) {
+    update(running, memory_of(*mean), memory_of(*variance), call.problem.geometry);
+  }
   return results;
 }
 

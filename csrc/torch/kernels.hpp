@@ -25,7 +25,7 @@ void override_pytorch(const std::vector<std::string>& ops);
 
 // The kernels are in use until each begin_use() has been ended, by end_use() with its result or by
 // end_all_uses(). Thread-safe at any time. A kernel that is already running is not affected.
-// Without the kernels, memory that was kept for their results is returned to the system.
+// Without the kernels, the system may take the memory that is kept for their results.
 std::uint64_t begin_use() noexcept;
 void end_use(std::uint64_t number) noexcept;
 void end_all_uses() noexcept;

@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
-#include <new>
 #include <type_traits>
 
 namespace onedsl::torch {
@@ -35,53 +34,61 @@ std::byte* map(const std::size_t bytes) noexcept {
   return begin;
 }
 
-// All functions but the fork handlers need `mutex` locked.
+void unmap(const Block& block) noexcept { munmap(block.begin, block.bytes); }
+
+// Versions before Linux 4.5 return an error.
+void offer(const Block& block) noexcept {
+  static_cast<void>(madvise(block.begin, block.bytes, MADV_FREE));
+}
+
+constexpr Block none = {nullptr, 0};
+
+// The kept blocks, and how many bytes are used. All functions need `mutex` locked; none of them
+// calls the system, which may take long.
 struct Pool {
-  Block take(std::size_t bytes);
-  void keep(Block block) noexcept;
-  void unmap_oldest(std::size_t limit) noexcept;
+  // Removes and returns the kept block that fits best, or `none`.
+  Block take(std::size_t bytes) noexcept;
+  // Removes and returns the oldest kept block, or `none`.
+  Block take_oldest() noexcept { return num_kept == 0 ? none : remove(kept.begin()); }
+  Block take_excess() noexcept;
+  void use(std::size_t bytes) noexcept;
+  // Returns false if there are too many blocks.
+  bool keep(Block block) noexcept;
   // Returns the limit of used and kept bytes. Each size may need blocks more than at the time of
   // the most used bytes: a gradient has its layer's size. With an eighth alone, 8 to 13 blocks were
   // mapped again in each step of three of five networks, in which few results are used at a time.
   std::size_t limit() const noexcept {
     const std::size_t used = std::max(most, most_before);
-    return used == 0 ? 0 : used + std::max(used / 8, spare);
+    return used + std::max(used / 8, spare);
   }
 
   std::mutex mutex;
   std::array<Block, 1024> kept{};  // the oldest first
   std::size_t num_kept = 0;
   std::size_t kept_bytes = 0, used_bytes = 0;
+  std::size_t allocated_by_pytorch = 0;
   // The most used bytes at once in this window and in the one before.
   std::size_t most = 0, most_before = 0;
   int calls = 0;
+  bool is_offered = false;
+
+ private:
+  Block remove(Block* block) noexcept;
 };
 
 Pool pool;
 // PyTorch frees tensors during process exit, after static destruction.
 static_assert(std::is_trivially_destructible_v<Pool>);
 
-// A child must not wait for a thread that it does not have. Without kept blocks, a fork does not
-// make the parent copy them when it writes to them again.
-[[maybe_unused]] const int fork_handler = pthread_atfork(
-    [] {
-      pool.mutex.lock();
-      pool.unmap_oldest(0);
-    },
-    [] { pool.mutex.unlock(); }, [] { pool.mutex.unlock(); });
-
-// Unmaps the oldest kept blocks until at most `limit` bytes are kept.
-void Pool::unmap_oldest(const std::size_t limit) noexcept {
-  std::size_t count = 0;
-  for (; kept_bytes > limit; ++count) {
-    munmap(kept[count].begin, kept[count].bytes);
-    kept_bytes -= kept[count].bytes;
-  }
-  std::copy(kept.begin() + count, kept.begin() + num_kept, kept.begin());
-  num_kept -= count;
+Block Pool::remove(Block* const block) noexcept {
+  const Block removed = *block;
+  std::copy(block + 1, kept.begin() + num_kept, block);
+  num_kept -= 1;
+  kept_bytes -= removed.bytes;
+  return removed;
 }
 
-Block Pool::take(const std::size_t bytes) {
+Block Pool::take(const std::size_t bytes) noexcept {
   auto* const end = kept.begin() + num_kept;
   auto* best = end;
   for (auto* block = kept.begin(); block != end; ++block) {
@@ -89,56 +96,98 @@ Block Pool::take(const std::size_t bytes) {
     // Of equal blocks the newest, which may still be in cache.
     if (fits && (best == end || block->bytes <= best->bytes)) best = block;
   }
+  return best == end ? none : remove(best);
+}
+
+Block Pool::take_excess() noexcept {
+  const std::size_t used = used_bytes + allocated_by_pytorch;
+  return used + kept_bytes > limit() || num_kept == kept.size() ? take_oldest() : none;
+}
+
+void Pool::use(const std::size_t bytes) noexcept {
   if (++calls == window) {
     calls = 0;
     most_before = most;
     most = used_bytes;
   }
-  Block block{nullptr, bytes};
-  if (best != end) {
-    block = *best;
-    std::copy(best + 1, end, best);
-    num_kept -= 1;
-    kept_bytes -= block.bytes;
-  }
-  const std::size_t most_before_this = most;
-  most = std::max(most, used_bytes + block.bytes);
-  unmap_oldest(limit() - std::min(limit(), used_bytes + block.bytes));
-  if (best == end && (block.begin = map(bytes)) == nullptr) {
-    unmap_oldest(0);
-    if ((block.begin = map(bytes)) == nullptr) {
-      most = most_before_this;
-      throw std::bad_alloc();
-    }
-  }
-  used_bytes += block.bytes;
-  return block;
+  used_bytes += bytes;
+  most = std::max(most, used_bytes);
+  allocated_by_pytorch = 0;
+  is_offered = false;
 }
 
-void Pool::keep(const Block block) noexcept {
-  used_bytes -= block.bytes;
-  if (num_kept == kept.size()) unmap_oldest(kept_bytes - 1);
+bool Pool::keep(const Block block) noexcept {
+  if (num_kept == kept.size()) return false;
   kept[num_kept++] = block;
   kept_bytes += block.bytes;
-  unmap_oldest(limit() - std::min(limit(), used_bytes));
+  return true;
 }
+
+template <class Function>
+auto locked(const Function& function) noexcept {
+  const std::lock_guard lock(pool.mutex);
+  return function();
+}
+
+// Calls a function for the blocks that another one removes from the pool.
+template <class Take, class Use>
+void for_each(const Take& take, const Use& use) noexcept {
+  for (Block block = locked(take); block.begin != nullptr; block = locked(take)) use(block);
+}
+
+void unmap_excess() noexcept {
+  for_each([] { return pool.take_excess(); }, unmap);
+}
+
+// A child must not wait for a thread that it does not have. Without kept blocks, a fork does not
+// make the parent copy them when it writes to them again.
+[[maybe_unused]] const int fork_handler = pthread_atfork(
+    [] {
+      pool.mutex.lock();
+      while (pool.num_kept > 0) unmap(pool.take_oldest());
+    },
+    [] { pool.mutex.unlock(); }, [] { pool.mutex.unlock(); });
 
 }  // namespace
 
-Block acquire_block(const std::size_t bytes) {
-  const std::lock_guard lock(pool.mutex);
-  return pool.take((bytes + page - 1) / page * page);
+Block acquire_block(const std::size_t bytes) noexcept {
+  const std::size_t pages = (bytes + page - 1) / page * page;
+  Block block = locked([&] { return pool.take(pages); });
+  if (block.begin == nullptr) block = {map(pages), pages};
+  if (block.begin == nullptr) {
+    for_each([] { return pool.take_oldest(); }, unmap);
+    block.begin = map(pages);
+  }
+  if (block.begin == nullptr) return none;
+  locked([&] { pool.use(block.bytes); });
+  unmap_excess();
+  return block;
 }
 
 void release_block(const Block block) noexcept {
-  const std::lock_guard lock(pool.mutex);
-  pool.keep(block);
+  if (locked([] { return pool.is_offered; })) offer(block);
+  const bool is_kept = locked([&] {
+    pool.used_bytes -= block.bytes;
+    return pool.keep(block);
+  });
+  is_kept ? unmap_excess() : unmap(block);
 }
 
-void stop_keeping_blocks() noexcept {
-  const std::lock_guard lock(pool.mutex);
-  pool.most = pool.most_before = 0;
-  pool.unmap_oldest(0);
+void count_allocation(const std::size_t bytes) noexcept {
+  locked([&] { pool.allocated_by_pytorch += bytes; });
+  unmap_excess();
+}
+
+void offer_kept_blocks() noexcept {
+  std::size_t left = locked([] {
+    pool.is_offered = true;
+    return pool.num_kept;
+  });
+  const auto oldest = [&] { return left-- > 0 ? pool.take_oldest() : none; };
+  for_each(oldest, [](const Block block) {
+    offer(block);
+    if (!locked([&] { return pool.keep(block); })) unmap(block);
+  });
 }
 
 }  // namespace onedsl::torch

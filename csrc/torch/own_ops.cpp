@@ -16,8 +16,9 @@ namespace {
 
 template <auto op>
 void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
-  with_arguments(values, op,
-                 [&](const auto&... arguments) { write_results(values, op(arguments...)); });
+  with_arguments(values, op, [&](const auto&... arguments) {
+    write_results(values, with_pytorchs_errors([&] { return op(arguments...); }));
+  });
 }
 
 [[noreturn]] void reject(const std::string& reason) {

@@ -75,6 +75,7 @@ struct StableInterface {
   Error (*layout)(const Tensor*, std::int32_t*) = find("aoti_torch_get_layout");
   Error (*type)(const Tensor*, std::int32_t*) = find("aoti_torch_get_dtype");
   Error (*rank)(const Tensor*, std::int64_t*) = find("aoti_torch_get_dim");
+  Error (*num_items)(const Tensor*, std::int64_t*) = find("aoti_torch_get_numel");
   Error (*sizes)(const Tensor*, std::int64_t**) = find("aoti_torch_get_sizes");
   Error (*strides)(const Tensor*, std::int64_t**) = find("aoti_torch_get_strides");
   Error (*storage_bytes)(const Tensor*, std::int64_t*) = find("aoti_torch_get_storage_size");
@@ -96,6 +97,8 @@ struct StableInterface {
 
   Error (*list_item)(List*, std::size_t index, Value*) = find("torch_list_get_item");
   Error (*delete_list)(List*) = find("torch_delete_list");
+
+  std::size_t (*item_size)(std::int32_t type) = find("aoti_torch_dtype_element_size");
 
   std::int32_t cpu = constant("aoti_torch_device_type_cpu");
   std::int32_t strided = constant("aoti_torch_layout_strided");

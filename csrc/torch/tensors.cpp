@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
 #include "../core/geometry.hpp"
+#include "../core/memory_reserve.hpp"
 #include "memory.hpp"
 
 namespace onedsl::torch {
@@ -24,15 +26,24 @@ std::int32_t pytorch_type(const DataType type) {
 
 OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
                   const std::int64_t* const strides, const std::int32_t type) {
-  return make(api->empty, rank, sizes, strides, type, api->cpu, no_index);
+  Tensor* made = nullptr;
+  const Error error = api->empty(rank, sizes, strides, type, api->cpu, no_index, &made);
+  // PyTorch 2.11 does not say why. Nothing but memory can be missing.
+  if (error != 0 && api->exception_text == nullptr) throw std::bad_alloc();
+  check(error);
+  return OwnedTensor(made);
 }
 
 // Whether PyTorch has released the block of the last result of this thread.
 thread_local bool released;
 
-// A tensor of PyTorch's own would be in memory of malloc; see memory.hpp.
+// Returns null if the system has no memory. A tensor of PyTorch's own would be in memory of malloc;
+// see memory.hpp.
 OwnedTensor empty_in_block(const View& like, const std::size_t bytes) {
+  // from_blob ends the process if it has no memory for the deleter.
+  const MemoryReserve reserve;
   const Block block = acquire_block(bytes);
+  if (block.begin == nullptr) return nullptr;
   Tensor* made = nullptr;
   released = false;
   const Error error = api->from_blob(
@@ -56,6 +67,14 @@ void check(const Error error) {
   const char* const what = api->exception_text != nullptr ? api->exception_text() : nullptr;
   throw std::runtime_error(what != nullptr && *what != '\0' ? what
                                                             : "a function of PyTorch failed");
+}
+
+std::size_t dense_bytes(const Tensor& tensor) {
+  bool is_defined = false;
+  if (api->is_defined(&tensor, &is_defined) != 0 || !is_defined) return 0;
+  if (get(api->device, &tensor) != api->cpu || get(api->layout, &tensor) != api->strided) return 0;
+  return static_cast<std::size_t>(get(api->num_items, &tensor)) *
+         api->item_size(get(api->type, &tensor));
 }
 
 std::optional<View> view_of(const Tensor& tensor) {
@@ -158,7 +177,10 @@ OwnedTensor empty_vector(const std::int64_t length) {
 
 OwnedTensor empty_like(const View& dense) {
   const std::size_t bytes = dense.bytes();
-  if (bytes >= large_memory) return empty_in_block(dense, bytes);
+  if (bytes >= large_memory) {
+    if (OwnedTensor made = empty_in_block(dense, bytes)) return made;
+  }
+  // The errors of large results, too, are PyTorch's.
   return empty(dense.rank, dense.shape, dense.strides, pytorch_type(dense.type));
 }
 

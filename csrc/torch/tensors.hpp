@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "../core/view.hpp"
@@ -14,6 +16,17 @@ namespace onedsl::torch {
 
 // Throws std::runtime_error with PyTorch's message, if there is one, for an error.
 void check(Error error);
+
+// Calls a function. Throws an error for std::bad_alloc that contains PyTorch's text: programs that
+// search for a batch size which fits in memory go on if they find it.
+template <class Function>
+auto with_pytorchs_errors(const Function& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    throw std::runtime_error("onedsl: DefaultCPUAllocator: can't allocate memory");
+  }
+}
 
 template <class T, class Argument>
 T get(Error (*const function)(Argument*, T*), Argument* const of) {
@@ -39,6 +52,9 @@ template <class T = float>
 T* memory_of(const Tensor& tensor) {
   return static_cast<T*>(get(api->mutable_data, &tensor));
 }
+
+// Returns the bytes of a dense tensor like a strided one on the CPU, and 0 for any other tensor.
+std::size_t dense_bytes(const Tensor& tensor);
 
 // Returns a description of a tensor, nullopt unless it is a strided one on the CPU.
 std::optional<View> view_of(const Tensor& tensor);

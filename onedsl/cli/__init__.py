@@ -80,6 +80,6 @@ def _fail(message: str, status: int = 2) -> int:
     try:
         for line in message.splitlines():
             click.echo(printable(line), err=True)
-    except BrokenPipeError:
+    except OSError:  # a closed pipe, or a file on a full disk
         discard(sys.stderr)
     return status

@@ -134,7 +134,7 @@ def _compile(
 ) -> _core.CompiledGraph:
     _core.make_onednn_engine()  # without an engine, raise instead of refusing the graph
     with _refusals():
-        return _core.CompiledGraph(nodes, inputs, outputs, dict(constants), num_threads)
+        return _core.compile_graph(nodes, inputs, outputs, dict(constants), num_threads)
 
 
 @keep_results

@@ -56,20 +56,22 @@ class Operator(Generic[Result]):
         self._schema = schema
         self._statistics = parse_statistics(statistics)
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
-        self._core = _core.Operator(
+        self._core = _core.make_operator(
             schema.operation,
-            frozen=self._statistics == "frozen",
-            channel_axis=self._channel_axis,
-            types=[(data, s) for data, row in schema.types.items() for s in row],
-            ranks=schema.ranks,
-            name="" if type(self) is ChannelOperator else type(self).__name__,
-            input_names=[port.name for port in schema.inputs],
-            output_names=[port.name for port in schema.outputs],
-            optional=[port.name for port in schema.inputs if port.optional],
-            all_or_none=schema.all_or_none,
-            ignored=schema.ignored,
-            result=schema.result,
-            **{n: v for n, v in self._attributes.items() if isinstance(v, float)},
+            self.epsilon,
+            self._statistics == "frozen",
+            self._channel_axis,
+            [(data, s) for data, row in schema.types.items() for s in row],
+            schema.ranks,
+            self._attributes.get("momentum"),
+            self._attributes.get("clip"),
+            "" if type(self) is ChannelOperator else type(self).__name__,
+            [port.name for port in schema.inputs],
+            [port.name for port in schema.outputs],
+            [port.name for port in schema.inputs if port.optional],
+            schema.all_or_none,
+            schema.ignored,
+            schema.result,
         )
 
     @property
@@ -306,11 +308,7 @@ def kernel_info(
     """
     statistics = operator._check_spec(spec, stats_dtype)
     return operator._core.kernel_info(  # type: ignore[return-value]
-        data=spec.dtype,
-        shape=spec.shape,
-        strides=spec.strides,
-        statistics=statistics,
-        num_threads=num_threads,
+        spec.dtype, spec.shape, spec.strides, statistics, num_threads
     )
 
 

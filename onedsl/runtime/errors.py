@@ -30,6 +30,10 @@ class UnsupportedError(OneDNNError, NotImplementedError):
     """
 
 
+class OutOfMemoryError(OneDNNError, MemoryError):
+    """oneDNN has no memory. Private: both base classes are documented."""
+
+
 class GammaIgnoredWarning(UserWarning):
     """gamma is ignored because only diff_src is requested.
 
@@ -49,4 +53,4 @@ class OneDNNDefectWarning(UserWarning):
 for _class in (OneDNNError, UnsupportedError, GammaIgnoredWarning, OneDNNDefectWarning):
     _class.__module__ = "onedsl"
 
-_core.set_error_types(OneDNNError, UnsupportedError)
+_core.set_error_types(OneDNNError, UnsupportedError, OutOfMemoryError)

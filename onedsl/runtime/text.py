@@ -24,12 +24,13 @@ codecs.register_error("onedsl.replace", _replace)
 
 def replace_unencodable() -> None:
     """Make stdout replace characters that a terminal without UTF-8 does not have."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    defaults = ("strict", "surrogateescape")  # the second one is that of the C locale
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in defaults:
         sys.stdout.reconfigure(errors="onedsl.replace")
 
 
 def discard(stream: TextIO) -> None:
-    """Discard what is still written to stdout or stderr, a pipe that its reader has closed."""
+    """Discard what is still written to stdout or stderr, which is a closed pipe or full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

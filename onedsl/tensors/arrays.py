@@ -13,8 +13,6 @@ from .dtypes import DTYPES, MAX_RANK, short_name
 
 Array = npt.NDArray[Any]
 
-_LINE = 64  # bytes of a cache line
-
 
 class AnyArray(Protocol):
     """An array of any library, for type checkers. It must also have ``__dlpack__``.
@@ -85,16 +83,15 @@ def new_array(spec: Any) -> Array:
     steps = zip(spec.shape, spec.byte_strides, strict=True)
     extent = sum((size - 1) * step for size, step in steps if size > 1)
     dtype = DTYPES[spec.dtype]
-    memory = np.zeros(extent + dtype.itemsize + _LINE, np.uint8)
-    start = -memory.ctypes.data % _LINE
-    return np.ndarray(spec.shape, dtype, memory, start, spec.byte_strides)
+    memory = np.zeros(extent + dtype.itemsize + _core.CACHE_LINE, np.uint8)
+    return _core.at_cache_line(memory, spec.dtype, spec.shape, spec.byte_strides)
 
 
 def aligned_like(like: Array) -> Array:
     """Return an uninitialized array with another's shape, dtype and strides, at a cache line."""
-    memory = np.empty(like.nbytes + _LINE, np.uint8)
-    start = -memory.ctypes.data % _LINE
-    return np.ndarray(like.shape, like.dtype, memory, start, like.strides)
+    memory = np.empty(like.nbytes + _core.CACHE_LINE, np.uint8)
+    dtype: Any = short_name(like.dtype)
+    return _core.at_cache_line(memory, dtype, like.shape, like.strides)
 
 
 def _reject(name: str, value: Any, is_output: bool) -> NoReturn:

@@ -11,7 +11,8 @@ the time between two calls of ``step`` of the first optimizer of torch.optim tha
 the median of a run. If the times of the two overlap, or other programs used CPUs that the threads
 needed, the difference may be noise, and no speed-up is printed. In the first steps, which are not
 timed, onedsl counts what ran (`report`). A run ends with SystemExit at the next step after
-``--seconds``, and if the script continues, at the step after that without its exit handlers.
+``--seconds``. If the script continues, or trains in other threads than the main one, it ends
+without its exit handlers.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
@@ -74,8 +76,9 @@ def main() -> None:
     # argparse removes "--" from the script's arguments, too.
     number, values = 1, {"--seconds": 1, "--runs": 1, "--measure": 2}
     while number < len(sys.argv) and sys.argv[number].startswith("-"):
-        number += 1 + values.get(sys.argv[number], 0)
-        if sys.argv[number - 1] == "--":
+        option = sys.argv[number]
+        number += 1 + values.get(option, 0)
+        if option == "--":
             break
     options = parser.parse_args(sys.argv[1 : number + 1])
     if not options.seconds > 0:
@@ -96,6 +99,9 @@ def main() -> None:
             _compare(options.runs)
         except BrokenPipeError:  # the reader, such as `head`, has closed it
             discard(sys.stdout)
+        except OSError as error:  # such as a full disk
+            discard(sys.stdout)
+            sys.exit(f"{parser.prog}: error: {error}")
         return
     if measured != "PyTorch":
         enable()
@@ -143,6 +149,9 @@ def _run(spec: ModuleSpec | None, script: str) -> None:
                 code = loader.source_to_code(loader.get_data(path), path)
             else:
                 code = loader.get_code("__main__")
+        python = vars(sys.modules["__main__"])  # what Python itself puts there
+        names = python.keys() & {"__builtins__", "__annotations__"}
+        vars(main).update({name: python[name] for name in names})
         # multiprocessing, which PyTorch imports, has the second name for spawned processes.
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main
         exec(code, vars(main))
@@ -218,28 +227,35 @@ def _time_steps(seconds: float, file: Path) -> None:
     """End the process so long after its first step, and then write a step's time and the report."""
     ends: list[float] = []
     faults: list[int] = []
+    threads: set[int] = set()
+    writer = threading.Lock()
     timed = summary = None
-    ended = False
+    is_ending = False
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        nonlocal timed, summary, ended
-        if torch.compiler.is_compiling() or timed not in (None, optimizer):
+        nonlocal timed, summary, is_ending
+        if torch.compiler.is_compiling():
             return
-        if summary is None:
-            timed, summary = optimizer, report(_trained_by(optimizer))
-        elif len(ends) == _WARM_UP:
-            summary.__exit__()
-        ends.append(time.perf_counter())
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-        if ends[-1] - ends[0] > seconds and len(ends) > _WARM_UP + 1:
-            if ended:  # a bare `except:` of the script continued
+        threads.add(threading.get_ident())
+        if timed is None:
+            timed = optimizer  # first, because other threads step during the next line
+            summary = report(_trained_by(optimizer))
+        if optimizer is timed:
+            if len(ends) == _WARM_UP and summary is not None:
+                summary.__exit__()
+            ends.append(time.perf_counter())
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        if len(ends) > _WARM_UP + 1 and time.perf_counter() - ends[0] > seconds:
+            # A bare `except:` of the script may continue, and SystemExit ends the main thread only.
+            if is_ending or threads != {threading.main_thread().ident}:
                 write()
                 os._exit(0)
-            ended = True
+            is_ending = True
             sys.exit()
 
     @atexit.register
     def write() -> None:
+        writer.acquire()  # for ever: another thread must neither write nor end the process
         if len(ends) > _WARM_UP + 1:
             medians = [
                 statistics.median(end - begin for begin, end in itertools.pairwise(ats[_WARM_UP:]))
@@ -257,12 +273,12 @@ def _trained_by(optimizer: torch.optim.Optimizer) -> nn.Module:
     found = []
     for module in gc.get_objects():
         if issubclass(type(module), nn.Module):
-            with contextlib.suppress(AttributeError):  # a module without super().__init__()
-                found.append((module, list(module.parameters())))
-    inner = {id(child) for module, _ in found for child in module.children()}
+            with contextlib.suppress(Exception):  # for example, one without super().__init__()
+                found.append((module, list(module.parameters()), list(module.children())))
+    inner = {id(child) for _, _, children in found for child in children}
     models = [
         module
-        for module, owned in found
+        for module, owned, _ in found
         if id(module) not in inner and any(id(p) in trained for p in owned)
     ]
     return models[0] if len(models) == 1 else nn.ModuleList(models)

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from .. import _core
 
 _lock = threading.RLock()
-_registering: list[enable] = []  # the call that registers the kernels
+_registering: list[None] = []  # not empty during the call that registers the kernels
 
 
 def _after_fork_in_child() -> None:
@@ -163,7 +163,7 @@ def _are_of_batch_norm(parameters: list[torch.Tensor]) -> bool:
     return any(id(parameter) in given for parameters in owned for parameter in parameters)
 
 
-class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
+def enable() -> _core.TorchUse:
     """Use onedsl's batch-norm kernels in every model of this process.
 
     Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
@@ -204,8 +204,14 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). Their memory is kept when they
     are freed, and used again for results of about the same size, which saves most page faults of a
     step. Beside the most that was in use at once during the last one to two thousand such results,
-    at most an eighth of it or 32 MB are kept. `disable` returns kept memory to the system, and so
-    does a fork.
+    at most an eighth of it or 32 MB are kept. Where PyTorch's own kernels compute batch norms, as
+    in evaluation, the memory of their results is counted, and as much of the kept memory is
+    returned to the system. A fork and a lack of memory return all of it.
+
+    After the end of a ``with`` block, and after `disable`, the system may take kept memory whenever
+    it needs some. Until then it counts as memory of the process, and the next step uses it again,
+    without page faults. onedsl's layers and compiled models keep memory in the same way, also
+    without `enable`: call `disable` when they are not used for a while.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
@@ -215,33 +221,24 @@ class enable:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     >>> with onedsl.torch.enable():  # doctest: +SKIP
     ...     train(model)
     """
-
-    __slots__ = ("_use",)
-
-    def __init__(self) -> None:
-        with _lock:
-            if not _registering:  # unless a signal handler has interrupted the registration
-                _registering.append(self)
-                try:
-                    _register()
-                finally:
-                    _registering.clear()
-        self._use: int | None = _core.begin_torch_use()
-
-    def __enter__(self) -> enable:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        use, self._use = self._use, None
-        if use is not None:
-            _core.end_torch_use(use)
+    with _lock:
+        if not _registering:  # unless a signal handler has interrupted the registration
+            try:
+                _registering.append(None)
+                _register()
+            finally:
+                _registering.clear()
+    use = _core.TorchUse()
+    use.until_closed = True  # the last step: an interrupt before it ends the use
+    return use
 
 
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before.
 
-    Memory that was kept for results is returned to the system, and that of existing results when
-    they are freed.
+    The system may then take the memory that is kept for results, also for those of onedsl's layers
+    and compiled models, and that of existing results when they are freed. See the notes of
+    `enable`.
     """
     _core.end_all_torch_uses()
 

@@ -142,6 +142,9 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     contiguous, and running statistics are updated by operators that autograd notices: a result of
     evaluation cannot be differentiated after the layer was trained. PyTorch's functions that
     replace layers of batch norm, such as its convert_sync_batchnorm, lose the ReLU.
+
+    The memory of large results is kept when they are freed, until the system needs it after
+    `disable`: see the notes of `enable`.
     """
 
 

@@ -49,7 +49,7 @@ def _running(names: Mapping[nn.Module, str]) -> str:
     return ""
 
 
-class report:  # noqa: N801 - called as a function, like `enable`
+class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     """Count from now on what computes the batch norms of a model.
 
     Call it before the steps to count, and print the object after them. It shows how often the

@@ -148,7 +148,7 @@ class Target:
     option: tuple[str, Any, Any] | None = None
     """The option that requests outputs: its name, its value for all outputs, and for fewer."""
 
-    @property
+    @functools.cached_property
     def schema(self) -> OpSchema:
         """The schema of the class."""
         schema: OpSchema = self.cls(1.0)._schema

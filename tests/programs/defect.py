@@ -88,7 +88,7 @@ def run(op):
     graph = Graph((op,))
     sides = tensors_to_core(op.inputs), tensors_to_core(op.outputs)
     try:
-        compiled = _core.CompiledGraph(ops_to_core((op,)), *sides, {}, _core.max_threads())
+        compiled = _core.compile_graph(ops_to_core((op,)), *sides, {}, _core.max_threads())
     except onedsl.OneDNNError as error:
         own = error.status in ("out_of_memory", "runtime_error")
         return "exception" if own else "refused"

@@ -3,7 +3,9 @@
 Command line: the name of a check.
 """
 
+import contextlib
 import os
+import re
 import resource
 import sys
 import threading
@@ -24,6 +26,20 @@ def source(megabytes, value=1):
 
 def result(src):
     return torch.native_batch_norm(src, None, ones, None, None, True, 0.1, 1e-5)[0]
+
+
+def offered():
+    """Return the bytes that the system may take."""
+    lines = Path("/proc/self/smaps_rollup").read_text()
+    return int(re.search(r"LazyFree:\s+(\d+) kB", lines)[1]) * 1024
+
+
+def fork():
+    """Fork, which returns all kept memory."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert wait(child, 60) == 0
 
 
 def page_faults():
@@ -76,21 +92,62 @@ def few_at_a_time():
     assert page_faults() - before < 200  # 15,000 if an eighth is kept beside what is in use
 
 
+def wrapped():
+    """Programs that enable onedsl for each step take no memory from the system again."""
+    sources = [source(7) for _ in range(8)]
+
+    def step():
+        assert onedsl.torch.enabled()
+        return [result(src) for src in sources]
+
+    onedsl.torch.disable()
+    for steps in (2, 10):
+        before = page_faults()
+        for _ in range(steps):
+            with onedsl.torch.enable():
+                step()
+            onedsl.torch.enable()
+            step()
+            onedsl.torch.disable()
+    assert page_faults() - before < 200  # 36,000 if the memory is returned
+
+
 def disabled():
+    """The system may take kept memory, which is returned where PyTorch allocates instead."""
     src = source(20)
     before = resident()
     [result(src) for _ in range(5)]
     assert resident() - before > 90 * MB
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    assert wait(child, 60) == 0
-    assert resident() - before < 10 * MB, "a fork returns the memory, too"
+    fork()
+    assert resident() - before < 10 * MB, "a fork returns the memory"
     [result(src) for _ in range(5)]
     freed_after = result(src)
+    assert offered() == 0
     onedsl.torch.disable()
+    assert offered() >= 80 * MB
     del freed_after
-    assert resident() - before < 10 * MB
+    assert offered() >= 100 * MB
+    assert resident() - before > 90 * MB
+    held = [result(src) for _ in range(6)]
+    assert resident() - before < 130 * MB, "PyTorch's results replace the kept memory"
+    del held
+    onedsl.torch.enable()
+    result(src)
+    assert offered() < 40 * MB, "results are kept again"
+
+
+def evaluation():
+    """PyTorch's evaluation needs no memory beside that of a training step."""
+    src, running = source(8), (torch.zeros(16), torch.ones(16))
+    before = resident()
+    [result(src) for _ in range(20)]
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    held = [torch.native_batch_norm(src, None, ones, *running, False, 0.1, 1e-5)]
+    assert resident() - before > 130 * MB, "not more than PyTorch takes"
+    for _ in range(19):
+        held += [torch.native_batch_norm(src, None, ones, *running, False, 0.1, 1e-5)]
+    assert peak() - before < 210 * MB  # 320 with all kept memory
+    del held
 
 
 def little_memory():
@@ -102,18 +159,71 @@ def little_memory():
     result(large)
 
 
+@contextlib.contextmanager
+def no_memory(spare=MB):
+    """Limit the memory of the process to a little more than it has."""
+    resource.setrlimit(resource.RLIMIT_AS, (address_space() + spare, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def fails(function, *arguments):
+    """Return whether a call raises the error that functions look for to reduce the batch size."""
+    try:
+        function(*arguments)
+    except RuntimeError as error:
+        if "DefaultCPUAllocator: can't allocate memory" in str(error):
+            return True
+        raise
+    return False
+
+
+def errors():
+    """The errors of all passes are PyTorch's, and the next call works."""
+    pair = torch.nn.Sequential(torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+    compiled = torch.compile(pair, backend="onedsl")
+    for layer in torch.nn.BatchNorm2d(16), onedsl.torch.BatchNormReLU2d(16), compiled:
+        src = source(256).reshape(-1, 16, 64, 64).requires_grad_()
+        diff = torch.ones_like(src)
+        for _ in range(2):
+            torch.autograd.grad(layer(src), src, diff)
+        fork()
+        with no_memory():
+            assert fails(layer, src)
+        dst = layer(src)
+        with no_memory():
+            assert fails(torch.autograd.grad, dst, src, diff)
+        del dst
+        torch.autograd.grad(layer(src), src, diff)
+
+
+def search():
+    """A search for a batch size that fits ends with one that trains."""
+    model = torch.nn.Sequential(
+        *(torch.nn.Conv2d(16, 16, 1), torch.nn.BatchNorm2d(16), torch.nn.ReLU()) * 4
+    )
+
+    def train(batch):
+        model(torch.ones(batch, 16, 64, 64)).sum().backward()
+
+    train(2)
+    batch = 256
+    with no_memory(250 * MB):
+        while fails(train, batch):
+            batch = batch * 3 // 4
+        for _ in range(3):
+            train(batch)
+    assert 20 < batch < 256
+
+
 def refused():
     """A result for which the system has no memory does not raise the bound."""
     huge, sources = source(300), [source(megabytes) for megabytes in (4, 7, 12)]
     before = resident()
-    resource.setrlimit(resource.RLIMIT_AS, (address_space() + 200 * MB, resource.RLIM_INFINITY))
-    try:
-        result(huge)
-    except RuntimeError:
-        pass
-    else:
-        raise AssertionError
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with no_memory(200 * MB):
+        assert fails(result, huge)
     for src, count in zip(sources, (12, 7, 4), strict=True):  # 48 MB each
         [result(src) for _ in range(count)]
     assert resident() - before < 100 * MB  # 48 in use at once, and 32
