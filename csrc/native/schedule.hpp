@@ -46,14 +46,14 @@ double busy_share(const Schedule& schedule, const SummationOrder& order, const T
 
 // ---- The shares of a worker ----
 
-// Channels of which only he computes the results.
+// Return the channels whose results this worker alone computes.
 Range own_channels(const Schedule& schedule, const Worker& worker);
 
 // The panels that all workers share.
 Index num_shared_panels(const Schedule& schedule, const SummationOrder& order);
 Range shared_panel(const Schedule& schedule, const SummationOrder& order, Index panel);
 
-// Channels whose sums of all chunks he adds.
+// Return the channels for which this worker adds the sums of all chunks.
 Range finished_channels(const Range& channels, const Worker& worker);
 
 Range rows_of(const SummationOrder& order, Index chunk);
@@ -126,8 +126,8 @@ void for_summed_tiles(const Schedule& schedule, const SummationOrder& order, con
 // Columns: a tile that is written has about this many elements.
 constexpr Index elements_written = 131072;
 
-// Calls visit(tile) for the tiles of a panel that a worker writes, which need not be those that he
-// sums. In reverse, because what was read last is still in cache.
+// Calls visit(tile) for the tiles of a panel that a worker writes, which need not be those that
+// it sums. In reverse, because what was read last is still in cache.
 template <class Visit>
 void for_written_tiles(const Schedule& schedule, const SummationOrder& order, const Range& panel,
                        const Worker& worker, const Visit& visit) {
