@@ -11,7 +11,7 @@ from helpers import CAPS, capped
 EXCLUDED = [
     "isa", "cli", "cpp", "examples", "bench*", "load", "process",
     "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
-    "layers", "written_graphs", "random", "conversions",
+    "layers", "written_graphs", "random", "conversions", "threads", "allocations",
 ]  # fmt: skip
 
 
