@@ -46,11 +46,11 @@ Found differs(const AnyPort port, const View& v, const View& like) {
 // The steps of `check`. Each returns the first rejection, and uses what those before it found.
 class CallCheck {
  public:
-  CallCheck(const CallRules& rules, const OutputSet outputs, const Arrays& arrays)
-      : rules_(rules), outputs_(outputs), arrays_(arrays), given_(present(arrays.in)) {}
+  CallCheck(const CallRules& rules, Call& call)
+      : rules_(rules), call_(call), given_(present(call.in)) {}
 
-  Found check_presence(const InputSet expected) const {
-    return first_of(expected, [&](const Input port) -> Found {
+  Found check_presence() const {
+    return first_of(call_.inputs, [&](const Input port) -> Found {
       if (given_.has(port)) return std::nullopt;
       if (!rules_.optional.has(port)) return Rejection{Reason::absent, port};
       const bool is_alone = rules_.together.has(port) && !(given_ & rules_.together).empty();
@@ -60,13 +60,13 @@ class CallCheck {
 
   // Also finds the statistics and the channel axes.
   Found check_types_and_shapes() {
-    const View& src = arrays_.src();
+    const View& src = call_.src();
     if (src.rank < rules_.ranks.first || src.rank > rules_.ranks.second) {
       return Rejection{Reason::rank, Input::src};
     }
     if (!rules_.types.has(src.type)) return Rejection{Reason::type, Input::src};
     const Found found = first_of(given_, [&](const Input port) -> Found {
-      const View& v = *arrays_.in[port];
+      const View& v = *call_.in[port];
       if (is_tensor(port)) return differs(port, v, src);
       if (statistic_ != nullptr) return differs(port, v, *statistic_);
       statistic_ = &v;
@@ -83,12 +83,12 @@ class CallCheck {
   }
 
   // Also finds the memory order of src.
-  Found check_limits(const Operation operation) {
-    const bool computes_all = outputs_ == signature_of(operation).outputs;
+  Found check_limits() {
+    const bool computes_all = call_.outputs == signature_of(call_.operation).outputs;
     if (!computes_all && rules_.ignored && given_.has(*rules_.ignored)) {
       return Rejection{Reason::ignored, *rules_.ignored};
     }
-    const View& src = arrays_.src();
+    const View& src = call_.src();
     order_ = memory_order(src, channel_axes_);
     if (!order_) return std::nullopt;
     const Geometry& g = order_->geometry;
@@ -104,7 +104,7 @@ class CallCheck {
   // Also finds the input that must be copied, and the memory and layouts of the others.
   Found check_memory_of_inputs() {
     return first_of(given_, [&](const Input port) -> Found {
-      const View& v = *arrays_.in[port];
+      const View& v = *call_.in[port];
       const bool dense = is_dense(port, v);
       const bool is_usable = v.is_aligned() && (dense || keep_layout(port, v));
       if (!to_copy_ && !is_usable) to_copy_ = port;
@@ -116,11 +116,11 @@ class CallCheck {
   }
 
   Found check_outputs() {
-    if (!arrays_.outputs_given) return std::nullopt;
-    if (!arrays_.outputs_match) return Rejection{Reason::outputs};
-    return first_of(outputs_, [&](const Output port) -> Found {
-      const View& v = *arrays_.out[port];
-      const View* const like = is_tensor(port) ? &arrays_.src() : statistic_;
+    if (!call_.outputs_given) return std::nullopt;
+    if (!call_.outputs_match) return Rejection{Reason::outputs};
+    return first_of(call_.outputs, [&](const Output port) -> Found {
+      const View& v = *call_.out[port];
+      const View* const like = is_tensor(port) ? &call_.src() : statistic_;
       if (like == nullptr) return Rejection{Reason::absent, Input::mean};
       if (const Found found = differs(port, v, *like)) return found;
       if (!v.is_aligned()) return Rejection{Reason::not_aligned, port};
@@ -141,22 +141,21 @@ class CallCheck {
     });
   }
 
-  // Completes the problem, or returns that an input must be copied. This comes last.
-  Found complete(Problem& problem) {
+  // Completes the call, or returns that an input must be copied. This comes last.
+  Found complete() {
     if (to_copy_) return Rejection{Reason::layout, *to_copy_};
     if (!order_) return std::nullopt;
-    const View& src = arrays_.src();
-    if (!arrays_.outputs_given && !src_is_dense_) {
+    const View& src = call_.src();
+    if (!call_.outputs_given && !src_is_dense_) {
       const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
       const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
-      outputs_.for_each([&](const Output port) { keep_layout(port, result); });
+      call_.outputs.for_each([&](const Output port) { keep_layout(port, result); });
     }
-    problem.geometry = order_->geometry;
-    problem.layouts = std::move(layouts_);
-    problem.data = src.type;
-    problem.statistics_type = statistic_ != nullptr ? statistic_->type : DataType::f32;
-    problem.inputs = given_;
-    problem.outputs = outputs_;
+    call_.geometry = order_->geometry;
+    call_.layouts = std::move(layouts_);
+    call_.data = src.type;
+    call_.statistics_type = statistic_ != nullptr ? statistic_->type : DataType::f32;
+    call_.inputs = given_;
     return std::nullopt;
   }
 
@@ -164,7 +163,7 @@ class CallCheck {
   // Returns whether an array is dense, and a tensor like src.
   template <class Port>
   bool is_dense(const Port port, const View& v) const {
-    return is_tensor(port) ? src_is_dense_ && v.same_strides(arrays_.src()) : v.is_c_contiguous();
+    return is_tensor(port) ? src_is_dense_ && v.same_strides(call_.src()) : v.is_c_contiguous();
   }
 
   // Returns whether a tensor that is not dense can be used as it is, and keeps its layout.
@@ -188,14 +187,14 @@ class CallCheck {
 
   Found check_overlap(const Output port, const View& v, const Memory& memory) const {
     const Found found = first_of(given_, [&](const Input other) -> Found {
-      const View& input = *arrays_.in[other];
+      const View& input = *call_.in[other];
       const bool overlaps =
           memory.meets(read_[other]) && !may_share(port, v, other, input) && v.overlaps(input);
       return overlaps ? Found(Rejection{Reason::overlap, port, other}) : std::nullopt;
     });
     if (found) return found;
-    return first_of(outputs_, [&](const Output other) -> Found {
-      const bool overlaps = memory.meets(written_[other]) && v.overlaps(*arrays_.out[other]);
+    return first_of(call_.outputs, [&](const Output other) -> Found {
+      const bool overlaps = memory.meets(written_[other]) && v.overlaps(*call_.out[other]);
       return overlaps ? Found(Rejection{Reason::overlap, port, other}) : std::nullopt;
     });
   }
@@ -207,8 +206,7 @@ class CallCheck {
   }
 
   const CallRules& rules_;
-  const OutputSet outputs_;
-  const Arrays& arrays_;
+  Call& call_;
   const InputSet given_;
   const View* statistic_ = nullptr;  // the first one
   ChannelAxes channel_axes_ = 0;
@@ -224,37 +222,33 @@ class CallCheck {
 
 }  // namespace
 
-std::optional<Rejection> check(const CallRules& rules, const InputSet expected,
-                               const OutputSet outputs, const Arrays& arrays, Problem& problem) {
-  CallCheck call(rules, outputs, arrays);
-  if (const Found found = call.check_presence(expected)) return found;
-  const OpConfig& config = problem;
-  if (config.reads_epsilon() && !is_valid_epsilon(config.attributes.epsilon)) {
+std::optional<Rejection> check(const CallRules& rules, Call& call) {
+  CallCheck steps(rules, call);
+  if (const Found found = steps.check_presence()) return found;
+  if (call.reads_epsilon() && !is_valid_epsilon(call.attributes.epsilon)) {
     return Rejection{Reason::epsilon};
   }
-  if (const Found found = call.check_types_and_shapes()) return found;
-  if (const Found found = call.check_limits(problem.operation)) return found;
-  if (const Found found = call.check_memory_of_inputs()) return found;
-  if (const Found found = call.check_outputs()) return found;
-  return call.complete(problem);
+  if (const Found found = steps.check_types_and_shapes()) return found;
+  if (const Found found = steps.check_limits()) return found;
+  if (const Found found = steps.check_memory_of_inputs()) return found;
+  if (const Found found = steps.check_outputs()) return found;
+  return steps.complete();
 }
 
 std::optional<Rejection> check_shapes(const CallRules& rules, const OpConfig& config,
                                       const std::vector<std::optional<ArrayInfo>>& inputs) {
-  const Signature& signature = signature_of(config.operation);
-  Arrays arrays;
+  Call call(config);
   PerPort<Input, std::vector<std::ptrdiff_t>> strides;
   std::size_t next = 0;
-  signature.inputs.for_each([&](const Input port) {
+  call.inputs.for_each([&](const Input port) {
     const std::optional<ArrayInfo>& info = inputs.at(next++);
     if (!info) return;
     const auto& [type, shape] = *info;
     const auto rank = static_cast<std::ptrdiff_t>(shape.size());
     strides[port] = c_strides(rank, shape.data());
-    arrays.in[port] = View{type, nullptr, rank, shape.data(), strides[port].data()};
+    call.in[port] = View{type, nullptr, rank, shape.data(), strides[port].data()};
   });
-  Problem problem{config, {}, {}, {}, {}, {}};
-  return check(rules, signature.inputs, signature.outputs, arrays, problem);
+  return check(rules, call);
 }
 
 }  // namespace onedsl

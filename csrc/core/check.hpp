@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "geometry.hpp"
-#include "problem.hpp"
-#include "view.hpp"
+#include "call.hpp"
+#include "types.hpp"
 
 // The check of a call, whoever makes it: types, shapes, memory layouts and overlaps. It is what
 // memory safety rests on. Callers convert their arrays to Views and word a Rejection for their
@@ -100,26 +99,9 @@ struct CallRules {
   }
 };
 
-// The arrays of a call; nullopt for absent inputs and for outputs that are not computed. Outputs
-// without memory are allocated after the check, as are all of them if none are given.
-struct Arrays {
-  PerPort<Input, std::optional<View>> in;
-  PerPort<Output, std::optional<View>> out;
-  bool outputs_given = false;
-  bool outputs_match = true;  // they are one array for each that is computed
-
-  // Of calls that have them; without, std::bad_optional_access.
-  // NOLINTBEGIN(bugprone-unchecked-optional-access)
-  const View& src() const { return in[Input::src].value(); }
-  const View& mean() const { return in[Input::mean].value(); }
-  // NOLINTEND(bugprone-unchecked-optional-access)
-};
-
-// Checks a call with inputs of `expected` that computes `outputs`. Completes `problem`, whose
-// configuration is the caller's, or returns why the call is rejected. A rejection that a copy of an
+// Checks a call, and completes it or returns why it is rejected. A rejection that a copy of an
 // input repairs (`layout`) comes last.
-std::optional<Rejection> check(const CallRules& rules, InputSet expected, OutputSet outputs,
-                               const Arrays& arrays, Problem& problem);
+std::optional<Rejection> check(const CallRules& rules, Call& call);
 
 // Type and shape of an array.
 using ArrayInfo = std::pair<DataType, std::vector<std::ptrdiff_t>>;

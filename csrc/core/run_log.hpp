@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ports.hpp"
-#include "problem.hpp"
+#include "call.hpp"
 
 namespace onedsl {
 
@@ -20,8 +19,7 @@ struct LogNames {
 struct RunLog {
   std::atomic<int> subscribers = 0;
   bool has_subscribers() const noexcept { return subscribers.load(std::memory_order_relaxed) > 0; }
-  void (*record)(const Problem& problem, int num_threads, const Ports& ports, const LogNames& names,
-                 double seconds) = {};
+  void (*record)(const Call& call, int num_threads, const LogNames& names, double seconds) = {};
 };
 inline RunLog run_log;
 

@@ -4,6 +4,7 @@
 
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
+#include "memory.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 
@@ -22,7 +23,8 @@ inline DoubleVec inverse_stddev_of(const OpConfig& config, const Vec variance) {
 
 template <class Access>
 Vec gamma_of(const Task& task, const Index c, const Access& access) {
-  return task.tensors.gamma != nullptr ? access.read(task.tensors.gamma + c) : broadcast(1);
+  return input(task, Input::gamma) != nullptr ? access.read(input(task, Input::gamma) + c)
+                                              : broadcast(1);
 }
 
 // The values are the caller's in f32, which the forward pass returns and the gradient reads. So
@@ -34,7 +36,8 @@ void set_normalization(const Task& task, const ChannelEntries& entries, const In
   const Tables& tables = task.workspace.tables;
   const DoubleVec inverse_stddev = inverse_stddev_of(task.config, variance);
   const DoubleVec scale = widen(gamma_of(task, c, access)) * inverse_stddev;
-  const Vec beta = task.tensors.beta != nullptr ? access.read(task.tensors.beta + c) : broadcast(0);
+  const Vec beta = input(task, Input::beta) != nullptr ? access.read(input(task, Input::beta) + c)
+                                                       : broadcast(0);
   entries.set(c, access, TableValues{tables.mean, coefficient(mean)},
               TableValues{tables.scale, coefficient(scale)},
               TableValues{tables.beta, coefficient(beta)});
@@ -74,8 +77,8 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
   const auto load_totals = [&](const Range& some) {
     ChannelSums totals{};
     for (Index i = 0; i < length(some); ++i) {
-      totals.first[i] = task.totals.first[some.begin + i];
-      totals.second[i] = task.totals.second[some.begin + i];
+      totals.first[i] = task.memory.sums.first[some.begin + i];
+      totals.second[i] = task.memory.sums.second[some.begin + i];
     }
     return totals;
   };
@@ -89,8 +92,8 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
       continue;
     }
     for (Index i = 0; i < length(some); ++i) {
-      task.totals.first[some.begin + i] = totals.first[i];
-      task.totals.second[some.begin + i] = totals.second[i];
+      task.memory.sums.first[some.begin + i] = totals.first[i];
+      task.memory.sums.second[some.begin + i] = totals.second[i];
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
+#include "memory.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 
@@ -78,8 +79,8 @@ template <class T, bool by_dst>
 class MaskedDiff {
  public:
   explicit MaskedDiff(const Task& task)
-      : diff_dst_(static_cast<const T*>(task.tensors.diff_dst)),
-        dst_(static_cast<const T*>(task.tensors.dst)),
+      : diff_dst_(input<T>(task, Input::diff_dst)),
+        dst_(input<T>(task, Input::dst)),
         zero_threshold_(broadcast(task.relu.zero_threshold)),
         clip_threshold_(broadcast(task.relu.clip_threshold)) {}
 
@@ -122,8 +123,7 @@ class GradientTerms {
   static constexpr bool prefetches = sizeof(T) < sizeof(float);
 
   explicit GradientTerms(const Task& task)
-      : src_(static_cast<const T*>(task.tensors.src)),
-        diff_dst_(static_cast<const T*>(task.tensors.diff_dst)) {}
+      : src_(input<T>(task, Input::src)), diff_dst_(input<T>(task, Input::diff_dst)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -148,9 +148,9 @@ class MaskedGradientTerms {
   static constexpr bool prefetches = true;
 
   explicit MaskedGradientTerms(const Task& task)
-      : src_(static_cast<const T*>(task.tensors.src)),
+      : src_(input<T>(task, Input::src)),
         diff_(task),
-        diff_residual_(static_cast<T*>(task.tensors.diff_residual)),
+        diff_residual_(output<T>(task, Output::diff_residual)),
         non_temporal_(task.non_temporal && rows_are_aligned(task)) {}
 
   template <class K, class Access>
@@ -187,7 +187,7 @@ class MomentTerms {
   using Element = T;
   static constexpr bool prefetches = sizeof(T) < sizeof(float);
 
-  explicit MomentTerms(const Task& task) : src_(static_cast<const T*>(task.tensors.src)) {}
+  explicit MomentTerms(const Task& task) : src_(input<T>(task, Input::src)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -211,10 +211,10 @@ class GradientResult {
   using Element = T;
 
   explicit GradientResult(const Task& task)
-      : src_(static_cast<const T*>(task.tensors.src)),
-        diff_dst_(static_cast<const T*>(task.reduce_writes_residual ? task.tensors.diff_residual
-                                                                    : task.tensors.diff_dst)),
-        diff_src_(static_cast<T*>(task.tensors.result)),
+      : src_(input<T>(task, Input::src)),
+        diff_dst_(task.reduce_writes_residual ? output<T>(task, Output::diff_residual)
+                                              : input<T>(task, Input::diff_dst)),
+        diff_src_(output<T>(task, Output::diff_src)),
         batch_(task.config.statistics == Statistics::batch),
         non_temporal_(task.non_temporal) {}
 
@@ -248,10 +248,10 @@ class MaskedGradientResult {
   using Element = T;
 
   explicit MaskedGradientResult(const Task& task)
-      : src_(static_cast<const T*>(task.tensors.src)),
+      : src_(input<T>(task, Input::src)),
         diff_(task),
-        diff_src_(static_cast<T*>(task.tensors.result)),
-        diff_residual_(static_cast<T*>(task.tensors.diff_residual)),
+        diff_src_(output<T>(task, Output::diff_src)),
+        diff_residual_(output<T>(task, Output::diff_residual)),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
@@ -284,8 +284,8 @@ class NormalizedResult {
   using Element = T;
 
   explicit NormalizedResult(const Task& task)
-      : src_(static_cast<const T*>(task.tensors.src)),
-        dst_(static_cast<T*>(task.tensors.result)),
+      : src_(input<T>(task, Input::src)),
+        dst_(output<T>(task, Output::dst)),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return dst_; }
@@ -312,9 +312,9 @@ class ReluResult {
   using Element = T;
 
   explicit ReluResult(const Task& task)
-      : src_(static_cast<const T*>(task.tensors.src)),
-        residual_(static_cast<const T*>(task.tensors.residual)),
-        dst_(static_cast<T*>(task.tensors.result)),
+      : src_(input<T>(task, Input::src)),
+        residual_(input<T>(task, Input::residual)),
+        dst_(output<T>(task, Output::dst)),
         clip_(broadcast(task.relu.clip)),
         non_temporal_(task.non_temporal) {}
 

@@ -12,6 +12,7 @@
 #include "coefficient_tables.inl"
 #include "finish_channels.inl"
 #include "kernels.hpp"
+#include "memory.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 
@@ -118,7 +119,6 @@ inline ChannelSums moments_totals(const Task& task, const Range& some, const Cha
 }
 
 inline void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
-  const Tensors& tensors = task.tensors;
   const double momentum = task.config.attributes.momentum;
   const ChannelEntries entries(task);
   const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
@@ -136,10 +136,10 @@ inline void apply_moments(const Task& task, const Range& some, const ChannelSums
     const DoubleVec variance = load_doubles(totals.second + (c - some.begin)) / task.per_channel;
     const Vec batch_mean = narrow(mean);
     const Vec batch_variance = narrow(inverse ? for_halves(inverse_stddev, variance) : variance);
-    update(tensors.mean, mean, tensors.running_mean);
-    update(tensors.variance, variance, tensors.running_variance);
-    access.write(tensors.batch_mean + c, batch_mean, false);
-    access.write(tensors.batch_variance + c, batch_variance, false);
+    update(input(task, Input::mean), mean, output(task, Output::running_mean));
+    update(input(task, Input::variance), variance, output(task, Output::running_variance));
+    access.write(output(task, Output::batch_mean) + c, batch_mean, false);
+    access.write(output(task, Output::batch_variance) + c, batch_variance, false);
     set_normalization(task, entries, c, access, batch_mean, batch_variance);
   });
 }

@@ -5,6 +5,7 @@
 #include "coefficient_tables.inl"
 #include "finish_channels.inl"
 #include "kernels.hpp"
+#include "memory.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 
@@ -24,7 +25,7 @@ inline Vec pivots_near_means(const Task& task, const Vec means) {
 inline void prepare_gradient(const Task& task, const Range& channels) {
   const ChannelEntries entries(task);
   for_vectors(channels, [&](const Index c, const auto& access) {
-    const Vec pivots = pivots_near_means(task, access.read(task.tensors.mean + c));
+    const Vec pivots = pivots_near_means(task, access.read(input(task, Input::mean) + c));
     entries.set(c, access, TableValues{task.workspace.tables.pivot, pivots});
   });
 }
@@ -33,8 +34,8 @@ inline void prepare_masked_gradient(const Task& task, const Range& channels) {
   prepare_gradient(task, channels);
   const ChannelEntries entries(task);
   for_vectors(channels, [&](const Index c, const auto& access) {
-    set_normalization(task, entries, c, access, access.read(task.tensors.mean + c),
-                      access.read(task.tensors.variance + c));
+    set_normalization(task, entries, c, access, access.read(input(task, Input::mean) + c),
+                      access.read(input(task, Input::variance) + c));
   });
 }
 
@@ -42,7 +43,7 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
   ChannelSums totals;
   for_vectors(some, [&](const Index c, const auto& access) {
     const Index i = c - some.begin;
-    const Vec mean = access.read(task.tensors.mean + c);
+    const Vec mean = access.read(input(task, Input::mean) + c);
     const DoubleVec from_pivot_to_mean = widen(pivots_near_means(task, mean)) - widen(mean);
     const DoubleVec sum_diff_dst = load_doubles(sums.first + i);
     // An infinite sum would turn an infinite product into NaN.
@@ -53,7 +54,7 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
     const DoubleVec correction =
         for_halves(where_finite, from_pivot_to_mean * sum_diff_dst, sum_diff_dst);
     const DoubleVec sum_centered = load_doubles(sums.second + i) + correction;
-    const Vec variance = access.read(task.tensors.variance + c);
+    const Vec variance = access.read(input(task, Input::variance) + c);
     store_doubles(totals.first + i, sum_diff_dst);
     store_doubles(totals.second + i, sum_centered * inverse_stddev_of(task.config, variance));
   });
@@ -61,7 +62,6 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
 }
 
 inline void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
-  const Tensors& tensors = task.tensors;
   const Tables& tables = task.workspace.tables;
   const ChannelEntries entries(task);
   const double count = task.per_channel;
@@ -69,18 +69,21 @@ inline void apply_gradient(const Task& task, const Range& some, const ChannelSum
   for_vectors(some, [&](const Index c, const auto& access) {
     const DoubleVec diff_beta = load_doubles(totals.first + (c - some.begin));
     const DoubleVec diff_gamma = load_doubles(totals.second + (c - some.begin));
-    const Vec variance = access.read(tensors.variance + c);
+    const Vec variance = access.read(input(task, Input::variance) + c);
     const DoubleVec inverse_stddev = inverse_stddev_of(task.config, variance);
     const DoubleVec scale = widen(gamma_of(task, c, access)) * inverse_stddev;
     const Vec shift = batch ? coefficient(diff_beta / count) : broadcast(0);
     const Vec slope = batch ? coefficient(diff_gamma / count * inverse_stddev) : broadcast(0);
-    const Vec mean = coefficient(access.read(tensors.mean + c));
+    const Vec mean = coefficient(access.read(input(task, Input::mean) + c));
     entries.set(c, access, TableValues{tables.mean, mean},
                 TableValues{tables.scale, coefficient(scale)}, TableValues{tables.shift, shift},
                 TableValues{tables.slope, slope});
-    if (tensors.diff_gamma != nullptr)
-      access.write(tensors.diff_gamma + c, narrow(diff_gamma), false);
-    if (tensors.diff_beta != nullptr) access.write(tensors.diff_beta + c, narrow(diff_beta), false);
+    const auto write = [&](const Output port, const DoubleVec& value) {
+      float* const to = output(task, port);
+      if (to != nullptr) access.write(to + c, narrow(value), false);
+    };
+    write(Output::diff_gamma, diff_gamma);
+    write(Output::diff_beta, diff_beta);
   });
 }
 

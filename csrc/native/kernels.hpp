@@ -2,8 +2,7 @@
 
 #include <cstddef>
 
-#include "../core/ports.hpp"
-#include "../core/problem.hpp"
+#include "../core/call.hpp"
 #include "relu.hpp"
 #include "summation_order.hpp"
 
@@ -11,26 +10,6 @@
 // share: plain data and pointers to functions. There is no function that both would compile,
 // because the linker could then keep the copy of an instruction set that the CPU lacks.
 namespace onedsl::native {
-
-// The caller's memory. A null pointer is an absent input or an output that is not wanted.
-struct Tensors {
-  const void* src = nullptr;
-  const void* diff_dst = nullptr;
-  const void* residual = nullptr;
-  const void* dst = nullptr;  // of the forward pass; null: the mask is recomputed from src
-  const float* mean = nullptr;
-  const float* variance = nullptr;
-  const float* gamma = nullptr;
-  const float* beta = nullptr;
-  void* result = nullptr;  // diff_src, or the forward pass's dst
-  void* diff_residual = nullptr;
-  float* diff_gamma = nullptr;
-  float* diff_beta = nullptr;
-  float* running_mean = nullptr;
-  float* running_variance = nullptr;
-  float* batch_mean = nullptr;
-  float* batch_variance = nullptr;
-};
 
 // Some elements of channel 0, evenly spaced. Those of channel c are c * channel_stride further.
 struct Samples {
@@ -68,14 +47,13 @@ struct Workspace {
 
 // A whole run.
 struct Task {
-  Tensors tensors;
+  Pointers memory;
   OpConfig config;
   double per_channel = 0;  // elements
   Relu relu;
   SummationOrder order;
   Samples samples;
   Workspace workspace;
-  Sums totals;                // in a run of one pass
   bool out_of_cache = false;  // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
   // The reduce pass writes diff_residual (diff_dst under the ReLU's mask), and the apply pass reads

@@ -9,6 +9,7 @@
 #include "forward_moments.inl"
 #include "gradient_sums.inl"
 #include "kernels.hpp"
+#include "memory.inl"
 #include "reduce_columns.inl"
 #include "reduce_planes.inl"
 #include "vector.hpp"
@@ -30,7 +31,7 @@ template <class T>
 void reduce_masked(const Task& task, const Tile& tile, const TileScratch& scratch) {
   if (task.reduce_writes_residual) {
     reduce_columns<MaskedGradientTerms<T, true, true>>(task, tile, scratch);
-  } else if (task.tensors.dst != nullptr) {
+  } else if (input(task, Input::dst) != nullptr) {
     reduce<MaskedGradientTerms<T, true>>(task, tile, scratch);
   } else {
     reduce<MaskedGradientTerms<T, false>>(task, tile, scratch);
@@ -41,7 +42,7 @@ template <class T>
 void write_masked(const Task& task, const Tile& tile) {
   if (task.reduce_writes_residual) {
     write<GradientResult<T>>(task, tile);
-  } else if (task.tensors.dst != nullptr) {
+  } else if (input(task, Input::dst) != nullptr) {
     write<MaskedGradientResult<T, true>>(task, tile);
   } else {
     write<MaskedGradientResult<T, false>>(task, tile);

@@ -1,7 +1,6 @@
 #pragma once
 
-#include "../core/ports.hpp"
-#include "../core/problem.hpp"
+#include "../core/call.hpp"
 #include "../core/threads.hpp"
 #include "cpu.hpp"
 #include "schedule.hpp"
@@ -17,14 +16,15 @@ struct KernelInfo {
   double busy_share = 1;  // see schedule.hpp
 };
 
-// Return the info of a run (see Ports for outputs_given). The problem must have elements.
-KernelInfo kernel_info(const Problem& problem, int num_threads, bool outputs_given = false,
+// Return the info of a run (see Pointers for outputs_given). The tensors must have elements.
+KernelInfo kernel_info(const Call& call, int num_threads, bool outputs_given = false,
                        const Machine& machine = this_machine());
 
-// The results have the same bits for any threads. The problem must have elements, or be
-// the apply pass of one that has, and statistics. Thread-safe. A machine other than this one is for
-// tests, and must not have more instructions.
-void run(const Problem& problem, const Threads& threads, const Ports& ports,
+// Run a checked call with f32 statistics on this memory. The results have the same bits for any
+// threads. The tensors must have elements, or the call be the apply pass of a batch that has, and
+// statistics. Thread-safe. A machine other than this one is for tests, and must not have more
+// instructions.
+void run(const Call& call, const Pointers& memory, const Threads& threads,
          const Machine& machine = this_machine());
 
 }  // namespace onedsl::native

@@ -5,7 +5,7 @@ set(ONEDSL_NATIVE_ISAS baseline avx2 avx512 avx512_bf16)
 set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/box_copy.cpp
     ${ONEDSL_NATIVE_DIR}/cpu.cpp
-    ${ONEDSL_NATIVE_DIR}/execute.cpp
+    ${ONEDSL_NATIVE_DIR}/run_logged.cpp
     ${ONEDSL_NATIVE_DIR}/loops.cpp
     ${ONEDSL_NATIVE_DIR}/summation_order.cpp
     ${ONEDSL_NATIVE_DIR}/relu.cpp

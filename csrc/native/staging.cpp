@@ -34,42 +34,40 @@ Range positions_of(const SummationOrder& order, const Range& rows) {
 
 // ---- The boxes of a run ----
 
-Staging::Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports)
-    : kernels_(kernels),
-      type_(problem.data),
-      element_bytes_(static_cast<Index>(size_of(problem.data))) {
+Staging::Staging(const Call& call, const Kernels& kernels, Task& task)
+    : kernels_(kernels), type_(call.data), element_bytes_(static_cast<Index>(size_of(call.data))) {
   const SummationOrder& order = task.order;
-  const auto input = [&](Pass& pass, const Input port, const void* Tensors::* const member) {
-    if (ports.in[port] == nullptr) return;
+  const auto input = [&](Pass& pass, const Input port) {
+    const void* const memory = task.memory.in[port];
+    if (memory == nullptr) return;
     // Inputs are only read. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
-    auto* const data = static_cast<std::byte*>(const_cast<void*>(ports.in[port]));
-    pass.tensors.push_back(
-        {member, nullptr, true, false, data, split_axes(problem.layouts->in[port], order)});
+    auto* const data = static_cast<std::byte*>(const_cast<void*>(memory));
+    pass.tensors.push_back({port, true, false, data, split_axes(call.layouts->in[port], order)});
   };
-  const auto output = [&](Pass& pass, const Output port, void* Tensors::* const member) {
-    if (ports.out[port] == nullptr) return;
-    auto* const data = static_cast<std::byte*>(ports.out[port]);
-    const Layout& layout = problem.layouts->out[port];
-    pass.tensors.push_back({nullptr, member, false, true, data, split_axes(layout, order)});
+  const auto output = [&](Pass& pass, const Output port) {
+    auto* const data = static_cast<std::byte*>(task.memory.out[port]);
+    if (data == nullptr) return;
+    const Layout& layout = call.layouts->out[port];
+    pass.tensors.push_back({port, false, true, data, split_axes(layout, order)});
     pass.outputs_are_dense &= layout.empty();
   };
   reduce_.reduces = true;
-  input(reduce_, Input::src, &Tensors::src);
-  input(reduce_, Input::diff_dst, &Tensors::diff_dst);
-  input(reduce_, Input::dst, &Tensors::dst);
-  if (problem.statistics == Statistics::batch) input(write_, Input::src, &Tensors::src);
-  input(write_, Input::residual, &Tensors::residual);
-  output(write_, Output::dst, &Tensors::result);
-  output(write_, Output::diff_src, &Tensors::result);
+  input(reduce_, Input::src);
+  input(reduce_, Input::diff_dst);
+  input(reduce_, Input::dst);
+  if (call.statistics == Statistics::batch) input(write_, Input::src);
+  input(write_, Input::residual);
+  output(write_, Output::dst);
+  output(write_, Output::diff_src);
   if (task.reduce_writes_residual) {
-    output(reduce_, Output::diff_residual, &Tensors::diff_residual);
+    output(reduce_, Output::diff_residual);
     write_.tensors.push_back(reduce_.tensors.back());
     write_.tensors.back().is_read = true;
     write_.tensors.back().is_written = false;
   } else {
-    input(write_, Input::diff_dst, &Tensors::diff_dst);
-    input(write_, Input::dst, &Tensors::dst);
-    output(write_, Output::diff_residual, &Tensors::diff_residual);
+    input(write_, Input::diff_dst);
+    input(write_, Input::dst);
+    output(write_, Output::diff_residual);
   }
 
   for (Pass* const pass : {&reduce_, &write_}) {
@@ -239,10 +237,10 @@ void Staging::Worker::process(const Box& box, const Box* const next) const {
       local.non_temporal = local.non_temporal && !tensor.is_written;
       if (tensor.is_read) copy(tensor, at, false);
     }
-    if (tensor.input != nullptr) {
-      local.tensors.*tensor.input = at;
+    if (const auto* const input = std::get_if<Input>(&tensor.port)) {
+      local.memory.in[*input] = at;
     } else {
-      local.tensors.*tensor.output = at;
+      local.memory.out[std::get<Output>(tensor.port)] = at;
     }
   }
   run_kernel(local, box, lengths);

@@ -4,9 +4,10 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <variant>
 #include <vector>
 
-#include "../core/problem.hpp"
+#include "../core/call.hpp"
 #include "box_copy.hpp"
 #include "kernels.hpp"
 #include "schedule.hpp"
@@ -24,8 +25,8 @@ class Staging {
  public:
   class Worker;
 
-  // Changes the task's samples. The problem must have layouts.
-  Staging(const Problem& problem, const Kernels& kernels, Task& task, const Ports& ports);
+  // Changes the task's samples. The call must have layouts.
+  Staging(const Call& call, const Kernels& kernels, Task& task);
 
   // The channels of each tensor that share cache lines; 1: none do, because they are far apart.
   Index granule() const noexcept { return std::max(reduce_.least[1], write_.least[1]); }
@@ -35,8 +36,7 @@ class Staging {
 
  private:
   struct Tensor {
-    const void* Tensors::* input = nullptr;
-    void* Tensors::* output = nullptr;
+    std::variant<Input, Output> port;
     bool is_read = false;
     bool is_written = false;
     std::byte* data = nullptr;

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "../core/threads.hpp"
-#include "../native/execute.hpp"
 #include "../native/run.hpp"
+#include "../native/run_logged.hpp"
 #include "bindings.hpp"
 #include "call.hpp"
 
@@ -75,16 +75,16 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   if (strides.size() != shape.size()) {
     throw std::invalid_argument("kernel_info: shape and strides must have equal lengths");
   }
-  const std::optional<Problem> problem = op.problem(view_of(data, shape, strides), statistics);
-  if (!problem) return py::none();
-  const auto [outer, channels, inner] = problem->geometry;
+  const std::optional<Call> call = op.call_with(view_of(data, shape, strides), statistics);
+  if (!call) return py::none();
+  const auto [outer, channels, inner] = call->geometry;
   py::dict info;
   info["geometry"] = py::make_tuple(outer, channels, inner);
-  info["implementation"] = native::implementation(problem->pass);
+  info["implementation"] = native::implementation(call->pass);
   const int threads = num_threads.value_or(max_threads());
   info["num_threads"] = threads;
-  if (problem->geometry.elements() == 0) return std::move(info);
-  const native::KernelInfo kernel = native::kernel_info(*problem, threads);
+  if (call->geometry.elements() == 0) return std::move(info);
+  const native::KernelInfo kernel = native::kernel_info(*call, threads);
   info["lanes"] = kernel.order.lanes;
   info["columns"] = kernel.order.columns;
   info["rows"] = kernel.order.rows;

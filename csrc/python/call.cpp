@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "../core/threads.hpp"
-#include "../native/execute.hpp"
+#include "../native/run_logged.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
 
@@ -26,6 +26,11 @@ std::size_t position(const PortSet<Port> ports, const Port port) {
     return other != port;
   });
   return before;
+}
+
+// Returns the caller's first input: `first`, unless it is None, or that of the inputs.
+py::handle first_of(const py::tuple& inputs, const py::handle first = py::none()) {
+  return first.is_none() ? py::handle(PyTuple_GET_ITEM(inputs.ptr(), 0)) : first;
 }
 
 }  // namespace
@@ -72,19 +77,17 @@ py::object Operator::rejected(const Rejection& rejection) const {
       NamedRejection{name_of(rejection.reason), name(rejection.port), name(rejection.other)});
 }
 
-std::optional<Rejection> Operator::check(const CallRules& rules, Call& call,
-                                         const py::tuple& inputs, const InputSet expected,
-                                         const std::optional<OutputSet> outputs,
-                                         const py::object& out) const {
-  if (inputs.size() != expected.count()) {
+std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, const py::tuple& inputs,
+                                        const std::optional<OutputSet> outputs,
+                                        const py::object& out) const {
+  if (inputs.size() != call.inputs.count()) {
     throw std::invalid_argument("onedsl._core.Operator: wrong number of inputs");
   }
   if (!outputs) return Rejection{Reason::option};
-  call.first = PyTuple_GET_ITEM(inputs.ptr(), 0);
-  call.results = out;
+  call.outputs = *outputs;
   std::optional<Rejection> rejection;
   py::ssize_t next = 0;
-  const bool usable = expected.all_of([&](const Input port) {
+  const bool usable = call.inputs.all_of([&](const Input port) {
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
     if (object.is_none() && rules.optional.has(port)) return true;
     call.in[port] = view(object);
@@ -106,52 +109,46 @@ std::optional<Rejection> Operator::check(const CallRules& rules, Call& call,
           return call.out[port] && (call.out[port]->writeable || call.out[port]->is_numpy);
         });
   }
-  static_cast<OpConfig&>(call.problem) = schema_.config;
-  return onedsl::check(rules, expected, *outputs, call, call.problem);
+  return check(rules, call);
 }
 
 template <class Run>
-py::object Operator::execute(const Call& call, const Sums& sums, const Run& run) const {
-  Ports ports;
-  ports.sums = sums;
-  call.problem.inputs.for_each([&](const Input port) { ports.in[port] = call.in[port]->data; });
-  const bool allocates = call.results.is_none();
-  const bool is_exported = !call.src().is_numpy || call.is_converted;
-  ports.outputs_given = !allocates;
-  py::tuple results(allocates ? signature().outputs.count() : 0);
-  std::size_t next = 0;
-  signature().outputs.for_each([&](const Output port) {
-    const bool is_computed = call.problem.outputs.has(port);
-    if (!allocates) {
-      if (is_computed) ports.out[port] = call.out[port]->data;
-      return;
-    }
-    py::object result = py::none();
-    if (is_computed) {
-      const View& like = is_tensor(port) ? call.src() : call.mean();
-      const bool is_dense = !is_tensor(port) || call.src_is_dense();
-      py::array array = empty_like(like, is_dense, call.is_converted);
-      ports.out[port] = array.mutable_data();
-      result = std::move(array);
-    }
-    results[next++] = std::move(result);
-  });
+py::object Operator::execute(const Call& call, const py::handle first, const py::object& out,
+                             const Sums& sums, const Run& run) const {
+  Pointers memory = pointers_of(call);
+  memory.sums = sums;
+  memory.outputs_given = call.outputs_given;
+  const bool is_converted = call.src().is_numpy && !py::isinstance<py::array>(first);
+  py::tuple results(call.outputs_given ? 0 : signature().outputs.count());
+  if (!call.outputs_given) {
+    std::size_t next = 0;
+    signature().outputs.for_each([&](const Output port) {
+      py::object result = py::none();
+      if (call.outputs.has(port)) {
+        const View& like = is_tensor(port) ? call.src() : call.mean();
+        const bool is_dense = !is_tensor(port) || call.src_is_dense();
+        py::array array = empty_like(like, is_dense, is_converted);
+        memory.out[port] = array.mutable_data();
+        result = std::move(array);
+      }
+      results[next++] = std::move(result);
+    });
+  }
   {
     // Safe: neither backend uses Python objects, and the caller's frame and this one keep the
     // arrays alive.
     const ReleasedGil released;
-    run(ports);
+    run(memory);
   }
-  if (allocates && is_exported) {
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].is_none()) results[i] = export_array(results[i], call.first);
-    }
-  }
-  if (!allocates) {
+  if (call.outputs_given) {
     const bool all_numpy =
-        call.problem.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
-    if (!all_numpy) mark_written(py::reinterpret_borrow<py::sequence>(call.results));
-    results = py::reinterpret_borrow<py::tuple>(call.results);
+        call.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
+    if (!all_numpy) mark_written(py::reinterpret_borrow<py::sequence>(out));
+    results = py::reinterpret_borrow<py::tuple>(out);
+  } else if (!call.src().is_numpy || is_converted) {
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!results[i].is_none()) results[i] = export_array(results[i], first);
+    }
   }
   auto* const type = reinterpret_cast<PyTypeObject*>(schema_.result.ptr());
   if (Py_TYPE(results.ptr()) == type) return std::move(results);
@@ -161,52 +158,51 @@ py::object Operator::execute(const Call& call, const Sums& sums, const Run& run)
   return py::reinterpret_steal<py::object>(made);
 }
 
-py::object Operator::execute(Call& call, const Pass pass, const Sums& sums) const {
-  call.problem.pass = pass;
-  return execute(call, sums, [&](const Ports& ports) {
-    native::execute(call.problem, OpenMPThreads(), ports, schema_.names);
+py::object Operator::execute(const Call& call, const py::handle first, const py::object& out,
+                             const Sums& sums) const {
+  return execute(call, first, out, sums, [&](const Pointers& memory) {
+    native::run_logged(call, memory, OpenMPThreads(), schema_.names);
   });
 }
 
 py::object Operator::run(const py::tuple& inputs, const py::object& outputs, const py::object& out,
                          const py::object& backend, const py::handle first) const {
   if (!equals(backend, "auto") && !equals(backend, "native")) return rejected({Reason::option});
-  Call call;
-  if (const auto found =
-          check(schema_.rules, call, inputs, signature().inputs, parse_outputs(outputs), out)) {
+  Call call(schema_.config);
+  if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
   }
-  call.use_first(first);
-  return execute(call, Pass::both, {});
+  return execute(call, first_of(inputs, first), out);
 }
 
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
                            const py::object& outputs, const py::object& out,
                            const py::handle first) const {
-  Call call;
-  if (const auto found =
-          check(schema_.rules, call, inputs, signature().inputs, parse_outputs(outputs), out)) {
+  Call call(schema_.config);
+  call.pass = Pass::apply;
+  if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
   }
-  const auto part = static_cast<double>(call.problem.geometry.per_channel());
-  const std::ptrdiff_t channels = call.problem.geometry.channels;
+  const auto part = static_cast<double>(call.geometry.per_channel());
+  const std::ptrdiff_t channels = call.geometry.channels;
   if (sums.ndim() != 1 || sums.size() != 1 + 2 * channels) {
     return rejected({Reason::sums_channels, Input::src});
   }
   if (!(sums.data()[0] >= part)) return rejected({Reason::sums_count, Input::src});
-  call.use_first(first);
-  return execute(call, Pass::apply, sums_in(const_cast<double*>(sums.data()), channels));
+  return execute(call, first_of(inputs, first), out,
+                 sums_in(const_cast<double*>(sums.data()), channels));
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
-  Call call;
-  if (const auto found =
-          check(schema_.rules, call, inputs, signature().reduce_inputs, OutputSet(), py::none())) {
+  Call call(schema_.config);
+  call.pass = Pass::reduce;
+  call.inputs = signature().reduce_inputs;
+  if (const auto found = fill(call, schema_.rules, inputs, OutputSet(), py::none())) {
     return rejected(*found);
   }
-  const std::ptrdiff_t channels = call.problem.geometry.channels;
+  const std::ptrdiff_t channels = call.geometry.channels;
   DoubleVector vector(1 + 2 * channels);
-  execute(call, Pass::reduce, sums_in(vector.mutable_data(), channels));
+  execute(call, first_of(inputs), py::none(), sums_in(vector.mutable_data(), channels));
   return std::move(vector);
 }
 
@@ -221,17 +217,15 @@ py::tuple Operator::description_of(const Call& call) const {
     strides[index] = py::int_(src.shape[axis] > 1 ? src.strides[axis] / src.item_stride : 1);
   }
   py::list given;
-  signature().inputs.for_each(
-      [&](const Input port) { given.append(call.problem.inputs.has(port)); });
+  signature().inputs.for_each([&](const Input port) { given.append(call.inputs.has(port)); });
   return py::make_tuple(name_of(src.type), shape, strides, name_of(call.mean().type),
                         py::tuple(given));
 }
 
 py::object Operator::describe(const py::tuple& inputs, const bool all_outputs,
                               const py::object& out) const {
-  Call call;
-  if (const auto found =
-          check(graph_rules_, call, inputs, signature().inputs, outputs(all_outputs), out)) {
+  Call call(schema_.config);
+  if (const auto found = fill(call, graph_rules_, inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
   return description_of(call);
@@ -240,19 +234,17 @@ py::object Operator::describe(const py::tuple& inputs, const bool all_outputs,
 py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& description,
                                const py::tuple& inputs, const bool all_outputs,
                                const py::object& out, const py::handle first) const {
-  Call call;
-  if (const auto found =
-          check(graph_rules_, call, inputs, signature().inputs, outputs(all_outputs), out)) {
+  Call call(schema_.config);
+  if (const auto found = fill(call, graph_rules_, inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
   // Another thread may have changed an array since the graph was compiled for it.
   if (!description_of(call).equal(description)) return rejected({Reason::graph, Input::src});
-  call.use_first(first);
-  return execute(call, {}, [&](const Ports& ports) {
+  return execute(call, first_of(inputs, first), out, {}, [&](const Pointers& memory) {
     std::vector<const void*> in;
     std::vector<void*> results;
-    call.problem.inputs.for_each([&](const Input port) { in.push_back(ports.in[port]); });
-    call.problem.outputs.for_each([&](const Output port) { results.push_back(ports.out[port]); });
+    call.inputs.for_each([&](const Input port) { in.push_back(memory.in[port]); });
+    call.outputs.for_each([&](const Output port) { results.push_back(memory.out[port]); });
     graph.execute(in, results);
   });
 }
@@ -262,15 +254,14 @@ py::object Operator::check_shapes(const std::vector<std::optional<ArrayInfo>>& i
   return found ? rejected(*found) : py::none();
 }
 
-std::optional<Problem> Operator::problem(const View& src, const DataType statistics) const {
-  Arrays arrays;
-  arrays.in[Input::src] = src;
-  Problem problem{schema_.config, {}, {}, {}, {}, {}};
-  if (onedsl::check(schema_.rules, InputSet(Input::src), {}, arrays, problem)) return std::nullopt;
-  problem.statistics_type = statistics;
-  problem.inputs = signature().inputs;
-  problem.outputs = signature().outputs;
-  return problem;
+std::optional<Call> Operator::call_with(const View& src, const DataType statistics) const {
+  Call call(schema_.config);
+  call.inputs = InputSet(Input::src);
+  call.in[Input::src] = src;
+  if (check(schema_.rules, call)) return std::nullopt;
+  call.statistics_type = statistics;
+  call.inputs = signature().inputs;
+  return call;
 }
 
 }  // namespace onedsl

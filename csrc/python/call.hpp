@@ -31,22 +31,6 @@ struct NamedRejection {
   std::string port, other;
 };
 
-// A call that was checked.
-struct Call : Arrays {
-  pybind11::handle first;    // the first input, whose library is that of the results
-  pybind11::handle results;  // a tuple of outputs, as the caller passed it, or None
-  Problem problem;
-  bool is_converted = false;  // src is a NumPy array over the memory of `first`
-
-  // Once the call was checked.
-  bool src_is_dense() const { return !problem.layouts || problem.layouts->in[Input::src].empty(); }
-  void use_first(const pybind11::handle caller_first) {
-    if (caller_first.is_none()) return;
-    first = caller_first;
-    is_converted = !pybind11::isinstance<pybind11::array>(first);
-  }
-};
-
 // Sums as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
 
@@ -83,23 +67,26 @@ class Operator {
   // arrays of these types and shapes. Inputs without a description are absent.
   pybind11::object check_shapes(const std::vector<std::optional<ArrayInfo>>& inputs) const;
 
-  // Returns the problem of calls that pass all inputs and compute all outputs, nullopt if the
+  // Returns a call, without arrays, that passes all inputs and computes all outputs; nullopt if the
   // kernels cannot run it.
-  std::optional<Problem> problem(const View& src, DataType statistics) const;
+  std::optional<Call> call_with(const View& src, DataType statistics) const;
   const Signature& signature() const noexcept { return signature_of(schema_.config.operation); }
 
  private:
   OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
   std::optional<OutputSet> parse_outputs(pybind11::handle option) const;
   pybind11::object rejected(const Rejection& rejection) const;
-  // Fills an empty call.
-  std::optional<Rejection> check(const CallRules& rules, Call& call, const pybind11::tuple& inputs,
-                                 InputSet expected, std::optional<OutputSet> outputs,
-                                 const pybind11::object& out) const;
-  // Calls run(ports) without the GIL, and returns the outputs.
+  // Fills in the arrays of a call, and checks it.
+  std::optional<Rejection> fill(Call& call, const CallRules& rules, const pybind11::tuple& inputs,
+                                std::optional<OutputSet> outputs,
+                                const pybind11::object& out) const;
+  // Calls run(pointers) without the GIL, and returns the outputs. Allocated ones are arrays of the
+  // library of `first`.
   template <class Run>
-  pybind11::object execute(const Call& call, const Sums& sums, const Run& run) const;
-  pybind11::object execute(Call& call, Pass pass, const Sums& sums) const;
+  pybind11::object execute(const Call& call, pybind11::handle first, const pybind11::object& out,
+                           const Sums& sums, const Run& run) const;
+  pybind11::object execute(const Call& call, pybind11::handle first, const pybind11::object& out,
+                           const Sums& sums = {}) const;
   pybind11::tuple description_of(const Call& call) const;
 
   OpSchema schema_;

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "../core/call.hpp"
 #include "../core/geometry.hpp"
 #include "../core/operation.hpp"
-#include "../core/problem.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../native/execute.hpp"
+#include "../native/run_logged.hpp"
 #include "../torch/call_log.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
@@ -42,15 +42,15 @@ class Subscription {
   py::int_ number_;
 };
 
-// Returns the names of the ports that have memory. `own` has the names of all ports, or is empty.
-template <class Port, class Pointers>
-py::tuple names_of(const PortSet<Port> all, const Pointers& pointers,
+// Returns the names of some ports. `own` has the names of all ports, or is empty.
+template <class Port>
+py::tuple names_of(const PortSet<Port> all, const PortSet<Port> some,
                    const std::vector<std::string>& own) {
   py::list list;
   std::size_t i = 0;
   all.for_each([&](const Port port) {
     const std::string name = i < own.size() ? own[i] : name_of(port);
-    if (pointers[port] != nullptr) list.append(name);
+    if (some.has(port)) list.append(name);
     ++i;
   });
   return py::tuple(list);
@@ -83,16 +83,15 @@ void call_python(const Log& log) {
   }
 }
 
-void log_run(const Problem& problem, const int num_threads, const Ports& ports,
-             const LogNames& names, const double seconds) {
-  const Geometry& g = problem.geometry;
-  const Signature& signature = signature_of(problem.operation);
+void log_run(const Call& call, const int num_threads, const LogNames& names, const double seconds) {
+  const Geometry& g = call.geometry;
+  const Signature& signature = signature_of(call.operation);
   call_python([&] {
-    record_run(names.op.empty() ? signature.name : names.op, name_of(problem.data),
+    record_run(names.op.empty() ? signature.name : names.op, name_of(call.data),
                py::make_tuple(g.outer, g.channels, g.inner),
-               names_of(signature.inputs, ports.in, names.inputs),
-               names_of(signature.outputs, ports.out, names.outputs),
-               native::implementation(problem.pass), num_threads, seconds);
+               names_of(signature.inputs, call.inputs, names.inputs),
+               names_of(signature.outputs, call.outputs, names.outputs),
+               native::implementation(call.pass), num_threads, seconds);
   });
 }
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "../core/threads.hpp"
-#include "../native/execute.hpp"
+#include "../native/run_logged.hpp"
 
 namespace onedsl::torch {
 namespace {
@@ -54,13 +54,6 @@ constexpr Input input_of(const Output running) noexcept {
 
 // ---- Runs ----
 
-Ports inputs_of(const CheckedCall& call) {
-  Ports ports;
-  call.problem.inputs.for_each(
-      [&](const Input port) { ports.in[port] = call.arrays.in[port]->data; });
-  return ports;
-}
-
 // Returns the threads of PyTorch's number, which belongs to the process. Reading it sets OpenMP's
 // number of the calling thread, on which PyTorch may not have computed yet.
 OpenMPThreads threads() {
@@ -69,19 +62,19 @@ OpenMPThreads threads() {
   return OpenMPThreads(std::min(static_cast<int>(count), max_threads()));
 }
 
-void execute(CheckedCall& call, const Ports& ports) {
-  call.problem.inputs = present(ports.in);
-  call.problem.outputs = present(ports.out);
-  native::execute(call.problem, threads(), ports);
+void run(TensorCall& call, const Pointers& memory) {
+  call.inputs = present(memory.in);
+  call.outputs = present(memory.out);
+  native::run_logged(call, memory, threads());
 }
 
-// Returns a new tensor for an output of a call; an undefined tensor, and no port, if not wanted.
-OwnedTensor output(Ports& ports, const Output port, const CheckedCall& call,
+// Returns a new tensor for an output of a call; an undefined tensor, and no memory, if not wanted.
+OwnedTensor output(Pointers& memory, const Output port, const TensorCall& call,
                    const bool wanted = true) {
   if (!wanted) return make(api->undefined);
   OwnedTensor made =
-      is_tensor(port) ? empty_like(*call.arrays.out[port]) : empty_vector(call.channels());
-  ports.out[port] = memory_of<void>(*made);
+      is_tensor(port) ? empty_like(*call.out[port]) : empty_vector(call.geometry.channels);
+  memory.out[port] = memory_of<void>(*made);
   return made;
 }
 
@@ -126,11 +119,11 @@ CallRules rules_of(const Operation operation) noexcept {
   return rules;
 }
 
-const char* reason_of(const Rejection& rejection, const Arrays& arrays) noexcept {
+const char* reason_of(const Rejection& rejection, const Call& call) noexcept {
   Reason reason = rejection.reason;
   const bool of_vectors = is_vector(rejection.port);
   if (reason == Reason::layout && rejection.port.kind == AnyPort::input) {
-    const View& v = *arrays.in[static_cast<Input>(rejection.port.index)];
+    const View& v = *call.in[static_cast<Input>(rejection.port.index)];
     if (!v.is_aligned()) reason = Reason::not_aligned;
   }
   const auto* const found = std::find_if(texts.begin(), texts.end(),
@@ -142,19 +135,19 @@ const char* reason_of(const Rejection& rejection, const Arrays& arrays) noexcept
 const char* why_unsupported(const Operation operation,
                             const std::vector<std::optional<TensorInfo>>& inputs,
                             const double epsilon) {
+  OpConfig config;
+  config.operation = operation;
+  config.attributes.epsilon = epsilon;
   std::vector<std::optional<ArrayInfo>> infos;
   for (const std::optional<TensorInfo>& input : inputs) {
     infos.emplace_back();
     if (!input) continue;
     const auto& [is_usable, type, shape] = *input;
-    if (!is_usable) return reason_of({Reason::not_an_array, Input::src}, {});
+    if (!is_usable) return reason_of({Reason::not_an_array, Input::src}, Call(config));
     infos.back().emplace(type, shape);
   }
-  OpConfig config;
-  config.operation = operation;
-  config.attributes.epsilon = epsilon;
   const auto found = check_shapes(rules_of(operation), config, infos);
-  return found ? reason_of(*found, {}) : "";
+  return found ? reason_of(*found, Call(config)) : "";
 }
 
 const Tensor* pointer_to(const OptionalTensor& tensor) {
@@ -162,62 +155,59 @@ const Tensor* pointer_to(const OptionalTensor& tensor) {
 }
 
 std::optional<Rejection> check_call(const CallRules& rules, const InputSet copied,
-                                    StridesOf* const strides_of, const OutputSet outputs,
-                                    CheckedCall& call) {
-  Arrays& arrays = call.arrays;
+                                    StridesOf* const strides_of, TensorCall& call) {
   std::optional<Rejection> found;
-  present(call.in).all_of([&](const Input port) {
-    arrays.in[port] = view_of(*call.in[port]);
-    if (!arrays.in[port]) found = Rejection{Reason::not_an_array, port};
+  present(call.tensors).all_of([&](const Input port) {
+    call.in[port] = view_of(*call.tensors[port]);
+    if (!call.in[port]) found = Rejection{Reason::not_an_array, port};
     return !found;
   });
   if (found) return found;
-  arrays.outputs_given = true;
-  const std::optional<View>& diff_dst = arrays.in[Input::diff_dst];
-  call.strides = strides_of(arrays.src(), diff_dst ? &*diff_dst : nullptr);
-  outputs.for_each([&](const Output port) {
-    arrays.out[port] = arrays.in[is_tensor(port) ? Input::src : input_of(port)];
+  call.outputs_given = true;
+  const std::optional<View>& diff_dst = call.in[Input::diff_dst];
+  call.strides = strides_of(call.src(), diff_dst ? &*diff_dst : nullptr);
+  call.outputs.for_each([&](const Output port) {
+    call.out[port] = call.in[is_tensor(port) ? Input::src : input_of(port)];
     if (!is_tensor(port)) return;
-    arrays.out[port]->data = nullptr;
-    arrays.out[port]->strides = call.strides.data();
+    call.out[port]->data = nullptr;
+    call.out[port]->strides = call.strides.data();
   });
-  const InputSet expected = signature_of(call.problem.operation).inputs;
   InputSet made;
-  while ((found = onedsl::check(rules, expected, outputs, arrays, call.problem))) {
+  while ((found = onedsl::check(rules, call))) {
     const auto port = static_cast<Input>(found->port.index);
     const bool is_input = found->port.kind == AnyPort::input;
     if (found->reason != Reason::layout || !is_input || !copied.has(port) || made.has(port)) {
       return found;
     }
     made.add(port);
-    call.copies.push_back(make(api->clone, call.in[port]));
-    arrays.in[port] = view_of(*call.copies.back());
+    call.copies.push_back(make(api->clone, call.tensors[port]));
+    call.in[port] = view_of(*call.copies.back());
   }
   return std::nullopt;
 }
 
-Results<3> compute_forward(CheckedCall& call, const Running& running) {
-  Ports ports = inputs_of(call);
+Results<3> compute_forward(TensorCall& call, const Running& running) {
+  Pointers memory = pointers_of(call);
   // Without running statistics to update, the outputs are the batch's own.
-  ports.in[Input::mean] = ports.in[Input::variance] = nullptr;
-  const OwnedTensor mean = output(ports, Output::running_mean, call);
-  const OwnedTensor variance = output(ports, Output::running_variance, call);
-  Results<3> results = {output(ports, Output::dst, call), output(ports, Output::batch_mean, call),
-                        output(ports, Output::batch_variance, call)};
-  execute(call, ports);
+  memory.in[Input::mean] = memory.in[Input::variance] = nullptr;
+  const OwnedTensor mean = output(memory, Output::running_mean, call);
+  const OwnedTensor variance = output(memory, Output::running_variance, call);
+  Results<3> results = {output(memory, Output::dst, call), output(memory, Output::batch_mean, call),
+                        output(memory, Output::batch_variance, call)};
+  run(call, memory);
   if (running.mean != nullptr) {
-    update(running, memory_of(*mean), memory_of(*variance), call.problem.geometry);
+    update(running, memory_of(*mean), memory_of(*variance), call.geometry);
   }
   return results;
 }
 
-Results<4> compute_backward(CheckedCall& call, const bool parameters) {
-  Ports ports = inputs_of(call);
+Results<4> compute_backward(TensorCall& call, const bool parameters) {
+  Pointers memory = pointers_of(call);
   Results<4> results = {
-      output(ports, Output::diff_src, call), output(ports, Output::diff_gamma, call, parameters),
-      output(ports, Output::diff_beta, call, parameters),
-      output(ports, Output::diff_residual, call, ports.in[Input::dst] != nullptr)};
-  execute(call, ports);
+      output(memory, Output::diff_src, call), output(memory, Output::diff_gamma, call, parameters),
+      output(memory, Output::diff_beta, call, parameters),
+      output(memory, Output::diff_residual, call, memory.in[Input::dst] != nullptr)};
+  run(call, memory);
   return results;
 }
 

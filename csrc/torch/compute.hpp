@@ -20,7 +20,7 @@ namespace onedsl::torch {
 CallRules rules_of(Operation operation) noexcept;
 
 // Returns why a call is rejected. Completes the sentence "onedsl does not support ...".
-const char* reason_of(const Rejection& rejection, const Arrays& arrays) noexcept;
+const char* reason_of(const Rejection& rejection, const Call& call) noexcept;
 
 // A tensor without memory: whether it is a strided one on the CPU, type and shape.
 using TensorInfo = std::tuple<bool, DataType, std::vector<std::ptrdiff_t>>;
@@ -33,23 +33,21 @@ const char* why_unsupported(Operation operation,
 // A tensor, or null if it is absent. Autograd passes undefined tensors for absent ones.
 const Tensor* pointer_to(const OptionalTensor& tensor);
 
-// The tensors of a call, and what the check found.
-struct CheckedCall {
-  PerPort<Input, const Tensor*> in = {};  // null if absent
-  Problem problem = {};                   // the configuration is the caller's
-  Arrays arrays = {};
-  std::vector<OwnedTensor> copies = {};      // of inputs
-  std::vector<std::ptrdiff_t> strides = {};  // of resulting tensors
+// A call of PyTorch's tensors, and what its arrays borrow.
+struct TensorCall : Call {
+  using Call::Call;
 
-  std::int64_t channels() const noexcept { return problem.geometry.channels; }
+  PerPort<Input, const Tensor*> tensors = {};  // null if absent
+  std::vector<OwnedTensor> copies = {};        // of inputs
+  std::vector<std::ptrdiff_t> strides = {};    // of resulting tensors
 };
 
 using StridesOf = std::vector<std::ptrdiff_t>(const View& src, const View* diff_dst);
 
-// Checks a call. Inputs of `copied` are copied if only their memory layout is unsupported.
-// `outputs` are the tensors that the call computes, and the running statistics that it updates.
+// Checks a call, whose outputs are those that it returns, and the running statistics that it
+// updates. Inputs of `copied` are copied if only their memory layout is unsupported.
 std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, StridesOf* strides_of,
-                                    OutputSet outputs, CheckedCall& call);
+                                    TensorCall& call);
 
 // Running statistics that a call updates by PyTorch's formula. Null if there are none.
 struct Running {
@@ -59,11 +57,11 @@ struct Running {
 };
 
 // Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon).
-Results<3> compute_forward(CheckedCall& call, const Running& running);
+Results<3> compute_forward(TensorCall& call, const Running& running);
 
 // Returns diff_src, diff_gamma, diff_beta and diff_residual; undefined tensors if not computed.
 // With dst, the mask of the ReLU, diff_residual is computed.
-Results<4> compute_backward(CheckedCall& call, bool parameters);
+Results<4> compute_backward(TensorCall& call, bool parameters);
 
 // Registers CPU kernels of ops in a namespace, for the rest of the process.
 void add_kernels(const char* ops, std::initializer_list<std::pair<const char*, Kernel*>> kernels);

@@ -101,25 +101,25 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
                 const OptionalTensor& running_mean, const OptionalTensor& running_var,
                 const bool training, const double momentum, const double epsilon) {
   if (!training) return "the forward pass of evaluation";
-  CheckedCall call;
-  call.in[Input::src] = &src;
-  call.in[Input::mean] = pointer_to(running_mean);
-  call.in[Input::variance] = pointer_to(running_var);
-  call.in[Input::gamma] = pointer_to(weight);
-  call.in[Input::beta] = pointer_to(bias);
-  call.problem.operation = Operation::forward_training;
-  call.problem.attributes.epsilon = epsilon;
-  call.problem.variance_kind = VarianceKind::inverse_stddev;
-  OutputSet outputs(Output::dst);
+  OpConfig config;
+  config.operation = Operation::forward_training;
+  config.attributes.epsilon = epsilon;
+  config.variance_kind = VarianceKind::inverse_stddev;
+  TensorCall call(config);
+  call.tensors[Input::src] = &src;
+  call.tensors[Input::mean] = pointer_to(running_mean);
+  call.tensors[Input::variance] = pointer_to(running_var);
+  call.tensors[Input::gamma] = pointer_to(weight);
+  call.tensors[Input::beta] = pointer_to(bias);
+  call.outputs = OutputSet(Output::dst);
   // PyTorch's kernel updates the running statistics before it reads the other arguments.
-  if (call.in[Input::mean] != nullptr) outputs.add(Output::running_mean);
-  if (call.in[Input::variance] != nullptr) outputs.add(Output::running_variance);
-  const CallRules rules = rules_of(call.problem.operation);
-  if (const auto rejection = check_call(rules, {}, &pytorch_strides, outputs, call)) {
-    return reason_of(*rejection, call.arrays);
+  if (call.tensors[Input::mean] != nullptr) call.outputs.add(Output::running_mean);
+  if (call.tensors[Input::variance] != nullptr) call.outputs.add(Output::running_variance);
+  if (const auto rejection = check_call(rules_of(config.operation), {}, &pytorch_strides, call)) {
+    return reason_of(*rejection, call);
   }
   Running running;
-  if (outputs.has(Output::running_mean)) {
+  if (call.outputs.has(Output::running_mean)) {
     running = {memory_of(*running_mean), memory_of(*running_var), momentum};
   }
   return compute_forward(call, running);
@@ -152,21 +152,22 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
       return "statistics that are not vectors of float32";
     }
   }
-  CheckedCall call;
-  call.in[Input::src] = &src;
-  call.in[Input::diff_dst] = &diff_dst;
-  call.in[Input::mean] = pointer_to(train ? save_mean : running_mean);
-  call.in[Input::variance] = pointer_to(train ? save_invstd : running_var);
-  call.in[Input::gamma] = pointer_to(weight);
-  call.problem.operation = Operation::training_backward;
-  call.problem.attributes.epsilon = epsilon;
-  call.problem.statistics = train ? Statistics::batch : Statistics::frozen;
-  call.problem.variance_kind = train ? VarianceKind::inverse_stddev : VarianceKind::variance;
-  const CallRules rules = rules_of(call.problem.operation);
+  OpConfig config;
+  config.operation = Operation::training_backward;
+  config.attributes.epsilon = epsilon;
+  config.statistics = train ? Statistics::batch : Statistics::frozen;
+  config.variance_kind = train ? VarianceKind::inverse_stddev : VarianceKind::variance;
+  TensorCall call(config);
+  call.tensors[Input::src] = &src;
+  call.tensors[Input::diff_dst] = &diff_dst;
+  call.tensors[Input::mean] = pointer_to(train ? save_mean : running_mean);
+  call.tensors[Input::variance] = pointer_to(train ? save_invstd : running_var);
+  call.tensors[Input::gamma] = pointer_to(weight);
+  call.outputs = OutputSet(Output::diff_src);
   const InputSet copied(Input::diff_dst);
-  const OutputSet outputs(Output::diff_src);
-  if (const auto rejection = check_call(rules, copied, &pytorch_strides, outputs, call)) {
-    return reason_of(*rejection, call.arrays);
+  const CallRules rules = rules_of(config.operation);
+  if (const auto rejection = check_call(rules, copied, &pytorch_strides, call)) {
+    return reason_of(*rejection, call);
   }
   auto [diff_src, diff_gamma, diff_beta, diff_residual] =
       compute_backward(call, diff_gamma_wanted || diff_beta_wanted);

@@ -32,24 +32,25 @@ constexpr Names forward_names = {"src",    nullptr, "running_mean", "running_var
 constexpr Names backward_names = {"src",    "diff_dst", "mean",  "inverse_stddev",
                                   "weight", "bias",     nullptr, "dst"};
 
-// Returns a call with a ReLU, or without it. `addition` is the residual, or dst in the gradient.
-CheckedCall own_call(const Operation operation, const Operation with_relu, const bool relu,
-                     const std::optional<double> clip, const OptionalTensor& addition) {
+// Returns the configuration of a call with a ReLU, or without it. `addition` is the residual, or
+// dst in the gradient.
+OpConfig own_config(const Operation operation, const Operation with_relu, const bool relu,
+                    const std::optional<double> clip, const OptionalTensor& addition) {
   if (clip && !(*clip > 0)) reject("a clip that is not positive");
   if (addition && !relu) reject("an addition without a ReLU");
-  CheckedCall call;
-  call.problem.operation = relu ? with_relu : operation;
-  call.problem.variance_kind = VarianceKind::inverse_stddev;
-  if (clip) call.problem.attributes.clip = *clip;
-  return call;
+  OpConfig config;
+  config.operation = relu ? with_relu : operation;
+  config.variance_kind = VarianceKind::inverse_stddev;
+  if (clip) config.attributes.clip = *clip;
+  return config;
 }
 
-void check_own(const Names& names, const OutputSet outputs, CheckedCall& call) {
-  CallRules rules = rules_of(call.problem.operation);
+void check_own(const Names& names, TensorCall& call) {
+  CallRules rules = rules_of(call.operation);
   rules.statistics_like_src = false;
-  if (const auto found = check_call(rules, present(call.in), &empty_like_strides, outputs, call)) {
+  if (const auto found = check_call(rules, present(call.tensors), &empty_like_strides, call)) {
     const bool is_input = found->port.kind == AnyPort::input;
-    reject(reason_of(*found, call.arrays) +
+    reject(reason_of(*found, call) +
            (is_input ? " (" + std::string(names[found->port.index]) + ")" : ""));
   }
 }
@@ -71,20 +72,22 @@ const char* description(const bool relu, const bool addition) {
   return addition ? "onedsl with addition and ReLU" : "onedsl with ReLU";
 }
 
-CheckedCall forward_call(const Tensor& src, const OptionalTensor& weight,
-                         const OptionalTensor& bias, const OptionalTensor& residual,
-                         const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                         const double epsilon, const bool relu, const std::optional<double> clip) {
-  CheckedCall call =
-      own_call(Operation::forward_training, Operation::relu_forward_training, relu, clip, residual);
-  call.problem.attributes.epsilon = epsilon;
-  call.in[Input::src] = &src;
-  call.in[Input::mean] = pointer_to(running_mean);
-  call.in[Input::variance] = pointer_to(running_var);
-  call.in[Input::gamma] = pointer_to(weight);
-  call.in[Input::beta] = pointer_to(bias);
-  call.in[Input::residual] = pointer_to(residual);
-  check_own(forward_names, OutputSet(Output::dst), call);
+TensorCall forward_call(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                        const OptionalTensor& residual, const OptionalTensor& running_mean,
+                        const OptionalTensor& running_var, const double epsilon, const bool relu,
+                        const std::optional<double> clip) {
+  OpConfig config = own_config(Operation::forward_training, Operation::relu_forward_training, relu,
+                               clip, residual);
+  config.attributes.epsilon = epsilon;
+  TensorCall call(config);
+  call.tensors[Input::src] = &src;
+  call.tensors[Input::mean] = pointer_to(running_mean);
+  call.tensors[Input::variance] = pointer_to(running_var);
+  call.tensors[Input::gamma] = pointer_to(weight);
+  call.tensors[Input::beta] = pointer_to(bias);
+  call.tensors[Input::residual] = pointer_to(residual);
+  call.outputs = OutputSet(Output::dst);
+  check_own(forward_names, call);
   return call;
 }
 
@@ -95,17 +98,17 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
                        const OptionalTensor& residual, const OptionalTensor& running_mean,
                        const OptionalTensor& running_var, const double momentum,
                        const double epsilon, const bool relu, const std::optional<double> clip) {
-  CheckedCall call =
+  TensorCall call =
       forward_call(src, weight, bias, residual, running_mean, running_var, epsilon, relu, clip);
   Results<7> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance, kept_weight, kept_bias] = results;
-  auto& in = call.arrays.in;
+  auto& in = call.in;
   const bool updates = in[Input::mean].has_value();
-  new_mean = copy_of(in[Input::mean], updates ? call.channels() : 0);
-  new_variance = copy_of(in[Input::variance], updates ? call.channels() : 0);
+  new_mean = copy_of(in[Input::mean], updates ? call.geometry.channels : 0);
+  new_variance = copy_of(in[Input::variance], updates ? call.geometry.channels : 0);
   const bool keeps = relu && !residual;
-  kept_weight = copy_of(in[Input::gamma], keeps ? call.channels() : 0, 1);
-  kept_bias = copy_of(in[Input::beta], keeps ? call.channels() : 0, 0);
+  kept_weight = copy_of(in[Input::gamma], keeps ? call.geometry.channels : 0, 1);
+  kept_bias = copy_of(in[Input::beta], keeps ? call.geometry.channels : 0, 0);
   if (keeps) {
     // Another thread may change the parameters meanwhile.
     if (in[Input::gamma]) in[Input::gamma]->data = memory_of<char>(*kept_weight);
@@ -134,33 +137,33 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
                         const std::optional<double> clip) {
   const bool relu = forward_weight || dst;
   const auto checked_call = [&](const OptionalTensor& gamma, const OptionalTensor& mask) {
-    CheckedCall call =
-        own_call(Operation::training_backward, Operation::relu_training_backward, relu, clip, mask);
-    call.in[Input::src] = &src;
-    call.in[Input::diff_dst] = &diff_dst;
-    call.in[Input::mean] = &mean;
-    call.in[Input::variance] = &inverse_stddev;
-    call.in[Input::gamma] = pointer_to(gamma);
-    if (relu) call.in[Input::beta] = pointer_to(forward_bias);
-    call.in[Input::dst] = pointer_to(mask);
-    OutputSet outputs(Output::diff_src);
-    if (mask) outputs.add(Output::diff_residual);
-    check_own(backward_names, outputs, call);
+    TensorCall call(own_config(Operation::training_backward, Operation::relu_training_backward,
+                               relu, clip, mask));
+    call.tensors[Input::src] = &src;
+    call.tensors[Input::diff_dst] = &diff_dst;
+    call.tensors[Input::mean] = &mean;
+    call.tensors[Input::variance] = &inverse_stddev;
+    call.tensors[Input::gamma] = pointer_to(gamma);
+    if (relu) call.tensors[Input::beta] = pointer_to(forward_bias);
+    call.tensors[Input::dst] = pointer_to(mask);
+    call.outputs = OutputSet(Output::diff_src);
+    if (mask) call.outputs.add(Output::diff_residual);
+    check_own(backward_names, call);
     return call;
   };
-  CheckedCall call = checked_call(weight, dst);
+  TensorCall call = checked_call(weight, dst);
   OwnedTensor recomputed;
   OptionalTensor mask;
   if (forward_weight && !dst) {
-    CheckedCall of_forward = checked_call(forward_weight, dst);
-    const std::optional<View>& now = call.arrays.in[Input::gamma];
-    const std::optional<View>& before = of_forward.arrays.in[Input::gamma];
+    TensorCall of_forward = checked_call(forward_weight, dst);
+    const std::optional<View>& now = call.in[Input::gamma];
+    const std::optional<View>& before = of_forward.in[Input::gamma];
     if (!now || std::equal(now->data, now->data + now->bytes(), before->data)) {
       call = std::move(of_forward);
     } else {
       // The program changed the weight by `.data`, which autograd does not notice. In PyTorch, the
       // gradient of batch norm then has the new weight, and the mask is the forward pass's.
-      CheckedCall forward =
+      TensorCall forward =
           forward_call(src, forward_weight, forward_bias, {}, {}, {}, epsilon, true, clip);
       recomputed = std::move(compute_forward(forward, {}).front());
       mask.emplace(*recomputed);

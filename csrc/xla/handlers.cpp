@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../core/check.hpp"
-#include "../native/execute.hpp"
+#include "../native/run_logged.hpp"
 #include "pool.hpp"
 
 // Programs may come from untrusted files, so everything is checked before use.
@@ -100,10 +100,19 @@ DataType type_of(const abi::Buffer& buffer) {
   }
 }
 
+OpConfig config_of(const abi::Attributes& attributes, const Operation operation) {
+  OpConfig config;
+  config.operation = operation;
+  config.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
+  if (integer(attributes, "frozen") != 0) config.statistics = Statistics::frozen;
+  return config;
+}
+
 // A call of XLA. Under vmap all arrays have the same leading batch axes.
-class Call {
+class Batch {
  public:
-  Call(const abi::Call& call, const Operation operation) {
+  Batch(const abi::Call& call, const Operation operation)
+      : item_(config_of(call.attributes, operation)) {
     const Signature& signature = signature_of(operation);
     const auto given = static_cast<std::size_t>(call.arguments.count);
     const bool all = given == signature.inputs.count();
@@ -114,7 +123,6 @@ class Call {
     if (static_cast<std::size_t>(call.results.count) != signature.outputs.count()) {
       throw InvalidCall("there must be one array for each output of the op");
     }
-    read_attributes(call.attributes, operation);
     CallRules rules = CallRules::of(signature);
     const abi::Buffer& src = buffer(call.arguments, 0);
     rank_ = integer(call.attributes, "rank");
@@ -125,55 +133,44 @@ class Call {
     if (*rules.channel_axis < 0 || *rules.channel_axis >= rank_) {
       reject("channel_axis", "must be an axis of src");
     }
-    batch_ = {src.sizes, src.sizes + (src.rank - rank_)};
+    sizes_ = {src.sizes, src.sizes + (src.rank - rank_)};
     strides_ = c_strides(rank_, src.sizes + (src.rank - rank_));
     std::int64_t next = 0;
-    signature.inputs.for_each([&](const Input port) {
+    item_.inputs.for_each([&](const Input port) {
       if (!all && signature.optional.has(port)) return;
-      arrays_.in[port] = view_of(port, buffer(call.arguments, next++));
+      item_.in[port] = view_of(port, buffer(call.arguments, next++));
     });
     next = 0;
-    signature.outputs.for_each([&](const Output port) {
-      arrays_.out[port] = view_of(port, buffer(call.results, next++));
-    });
-    arrays_.outputs_given = true;
-    const auto rejection = check(rules, signature.inputs, signature.outputs, arrays_, problem_);
-    if (rejection) reject(*rejection);
-    problem_.inputs.for_each([&](const Input port) { ports_.in[port] = arrays_.in[port]->data; });
-    problem_.outputs.for_each(
-        [&](const Output port) { ports_.out[port] = arrays_.out[port]->data; });
+    item_.outputs.for_each(
+        [&](const Output port) { item_.out[port] = view_of(port, buffer(call.results, next++)); });
+    item_.outputs_given = true;
+    if (const auto rejection = check(rules, item_)) reject(*rejection);
   }
 
-  void run(const Threads& threads) {
+  void run(const Threads& threads) const {
     std::int64_t items = 1;
-    for (const std::int64_t size : batch_) {
+    for (const std::int64_t size : sizes_) {
       if (__builtin_mul_overflow(items, size, &items)) reject("the batch", "has too many items");
     }
-    if (problem_.geometry.channels == 0) return;  // nothing to write, in perhaps very many items
-    for (; items > 0; --items) {
-      native::execute(problem_, threads, ports_);
-      problem_.inputs.for_each([&](const Input port) {
-        ports_.in[port] = static_cast<const char*>(ports_.in[port]) + arrays_.in[port]->bytes();
+    if (item_.geometry.channels == 0) return;  // nothing to write, in perhaps very many items
+    for (Pointers memory = pointers_of(item_); items > 0; --items) {
+      native::run_logged(item_, memory, threads);
+      item_.inputs.for_each([&](const Input port) {
+        memory.in[port] = static_cast<const char*>(memory.in[port]) + item_.in[port]->bytes();
       });
-      problem_.outputs.for_each([&](const Output port) {
-        ports_.out[port] = static_cast<char*>(ports_.out[port]) + arrays_.out[port]->bytes();
+      item_.outputs.for_each([&](const Output port) {
+        memory.out[port] = static_cast<char*>(memory.out[port]) + item_.out[port]->bytes();
       });
     }
   }
 
  private:
-  void read_attributes(const abi::Attributes& attributes, const Operation operation) {
-    problem_.operation = operation;
-    problem_.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
-    if (integer(attributes, "frozen") != 0) problem_.statistics = Statistics::frozen;
-  }
-
   // Returns a view of the first item of the batch.
   template <class Port>
   View view_of(const Port port, const abi::Buffer& array) const {
-    const auto batch_rank = static_cast<std::int64_t>(batch_.size());
+    const auto batch_rank = static_cast<std::int64_t>(sizes_.size());
     const std::int64_t rank = is_tensor(port) ? rank_ : 1;
-    if (array.rank != batch_rank + rank || !std::equal(batch_.begin(), batch_.end(), array.sizes)) {
+    if (array.rank != batch_rank + rank || !std::equal(sizes_.begin(), sizes_.end(), array.sizes)) {
       reject(Rejection{Reason::like_shape, port});
     }
     View v;
@@ -189,11 +186,9 @@ class Call {
   static constexpr std::ptrdiff_t vector_stride = 1;
 
   std::int64_t rank_ = 0;                // of an item
-  std::vector<std::int64_t> batch_;      // the sizes of the batch axes
+  std::vector<std::int64_t> sizes_;      // of the batch axes
   std::vector<std::ptrdiff_t> strides_;  // of the tensors of an item
-  Arrays arrays_;                        // the first item
-  Problem problem_;
-  Ports ports_;  // of the next item
+  Call item_;                            // the first one
 };
 
 abi::Error* error(const abi::Api& api, const abi::Code code, const Operation operation,
@@ -222,7 +217,7 @@ abi::Error* handle(abi::Call* const call) noexcept {
     return error(api, abi::internal, operation, "XLA's interface has changed; update onedsl");
   }
   try {
-    Call(*call, operation).run(Pool(api, call->context));
+    Batch(*call, operation).run(Pool(api, call->context));
     return nullptr;
   } catch (const InvalidCall& invalid) {
     return error(api, abi::invalid_argument, operation, invalid.what());

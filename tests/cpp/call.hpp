@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "check.hpp"
-#include "core/ports.hpp"
-#include "core/problem.hpp"
+#include "core/call.hpp"
 #include "core/threads.hpp"
 #include "isas.hpp"
 #include "layouts.hpp"
@@ -32,10 +31,10 @@ inline constexpr auto operations = [] {
   return all;
 }();
 
-// A problem and its inputs.
-struct Call {
+// A checked call, and its inputs.
+struct Case {
   Layout layout;
-  Problem problem;
+  Call call;
   std::map<Input, Tensor> inputs;
 };
 
@@ -47,46 +46,48 @@ inline bool same_bits(const Results& a, const Results& b) {
   });
 }
 
-inline std::ostream& operator<<(std::ostream& out, const Call& call) {
-  const Problem& problem = call.problem;
-  out << signature_of(problem.operation).name << ", " << name_of(problem.data) << " "
-      << (problem.statistics == Statistics::batch ? "batch " : "frozen ") << call.layout;
-  for (const auto& input : call.inputs) out << " " << name_of(input.first);
-  return out << ", clip " << problem.attributes.clip;
+inline std::ostream& operator<<(std::ostream& out, const Case& test) {
+  const Call& call = test.call;
+  out << signature_of(call.operation).name << ", " << name_of(call.data) << " "
+      << (call.statistics == Statistics::batch ? "batch " : "frozen ") << test.layout;
+  for (const auto& input : test.inputs) out << " " << name_of(input.first);
+  return out << ", clip " << call.attributes.clip;
 }
 
-// Return a call with small finite inputs, and with or without each optional input. The gradient's
+// Return a case with small finite inputs, and with or without each optional input. The gradient's
 // statistics are random, not those of src.
-inline Call random_call(Random& random, const Operation operation, const Layout& layout,
+inline Case random_case(Random& random, const Operation operation, const Layout& layout,
                         const Geometry& geometry) {
-  Call call{layout, Problem{}, {}};
-  Problem& problem = call.problem;
+  OpConfig config;
+  config.operation = operation;
+  Case test{layout, Call(config), {}};
+  Call& call = test.call;
   const Signature& signature = signature_of(operation);
-  problem.operation = operation;
-  problem.geometry = geometry;
-  problem.data = random.choice(types);
-  problem.attributes.epsilon = 1e-3;
-  problem.attributes.momentum = random.real();
-  if (random.chance(2)) problem.attributes.clip = 0.75;
-  problem.outputs = random.chance(8) ? signature.required : signature.outputs;
+  call.geometry = geometry;
+  call.data = random.choice(types);
+  call.attributes.epsilon = 1e-3;
+  call.attributes.momentum = random.real();
+  if (random.chance(2)) call.attributes.clip = 0.75;
+  call.outputs = random.chance(8) ? signature.required : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
     const bool frozen = operation == Operation::training_backward && random.chance(4);
-    problem.statistics = frozen ? Statistics::frozen : Statistics::batch;
-    problem.variance_kind =
-        random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
+    call.statistics = frozen ? Statistics::frozen : Statistics::batch;
+    call.variance_kind = random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
+  call.inputs = InputSet();
   signature.inputs.for_each([&](const Input port) {
     if (signature.optional.has(port) && random.chance(4)) return;
-    const DataType type = is_tensor(port) ? problem.data : DataType::f32;
+    const DataType type = is_tensor(port) ? call.data : DataType::f32;
     Tensor tensor(type, is_tensor(port) ? geometry.elements() : geometry.channels,
                   random.chance(2) ? 0 : random.between(1, 15));
     for (std::size_t i = 0; i < tensor.count(); ++i) {
       const double shift = port == Input::variance ? 1.5 : 0;
       tensor.set(i, (port == Input::src ? 3 : 1) * random.real() + shift);
     }
-    call.inputs.emplace(port, std::move(tensor));
+    call.inputs.add(port);
+    test.inputs.emplace(port, std::move(tensor));
   });
-  return call;
+  return test;
 }
 
 // Call use(layout, geometry) for `count` random layouts.
@@ -175,59 +176,59 @@ class RandomOrder final : public Threads {
   int count_;
 };
 
-inline void run_on_threads(const Problem& problem, const Run& run, const Ports& ports) {
-  if (!run.openmp) return native::run(problem, RandomOrder(run.threads), ports, run.machine);
+inline void run_on_threads(const Call& call, const Run& run, const Pointers& memory) {
+  if (!run.openmp) return native::run(call, memory, RandomOrder(run.threads), run.machine);
   const ThreadLimit limit(run.threads);
-  native::run(problem, OpenMPThreads(run.threads), ports, run.machine);
+  native::run(call, memory, OpenMPThreads(run.threads), run.machine);
 }
 
 // Run the reduce pass, which has no outputs, and then the apply pass.
-inline void run_separate_passes(Problem problem, const Run& run, Ports ports) {
-  const auto statistics = static_cast<std::size_t>(problem.geometry.channels);
-  auto count = static_cast<double>(problem.geometry.per_channel());
+inline void run_separate_passes(Call call, const Run& run, Pointers memory) {
+  const auto statistics = static_cast<std::size_t>(call.geometry.channels);
+  auto count = static_cast<double>(call.geometry.per_channel());
   std::vector<double> first(statistics), second(statistics);
-  Ports inputs;
-  inputs.in = ports.in;
-  inputs.sums = ports.sums = {&count, first.data(), second.data()};
-  Problem reduction = problem;
+  Pointers inputs;
+  inputs.in = memory.in;
+  inputs.sums = memory.sums = {&count, first.data(), second.data()};
+  Call reduction = call;
   reduction.pass = Pass::reduce;
   reduction.outputs = {};
   run_on_threads(reduction, run, inputs);
-  problem.pass = Pass::apply;
-  run_on_threads(problem, run, ports);
+  call.pass = Pass::apply;
+  run_on_threads(call, run, memory);
 }
 
 // The tensors of a run that have random strides.
 class StridedTensors {
  public:
-  // Replaces the tensors of the ports, whose memory order is that of call.layout. The inputs of the
-  // call become the dense copies: several elements may share memory.
-  StridedTensors(Call& call, const Run& run, const Results& results, Ports& ports)
+  // Replaces the tensors in memory, whose order is that of test.layout. The inputs of the case
+  // become the dense copies: several elements may share memory.
+  StridedTensors(Case& test, const Run& run, const Results& results, Pointers& memory)
       : random_(run.strides) {
-    const Layout& shape = call.layout;
+    const Layout& shape = test.layout;
     const auto rank = static_cast<std::ptrdiff_t>(shape.shape.size());
     const MemoryOrder order =
         *memory_order({DataType::f32, nullptr, rank, shape.shape.data(), shape.strides.data()},
                       shape.channel_axes);
     for (const std::uint8_t axis : order) sizes_.push_back(shape.shape[axis]);
     auto all = std::make_shared<Layouts>();
-    const Signature& signature = signature_of(call.problem.operation);
-    for (auto& [port, tensor] : call.inputs) {
+    const Signature& signature = signature_of(test.call.operation);
+    for (auto& [port, tensor] : test.inputs) {
       if (!is_tensor(port) || random_.chance(4)) continue;
       const bool same = run.in_place && port == signature.in_place_input;
-      StridedTensor& strided = add(tensor, call.problem.data, !same, all->in[port]);
-      ports.in[port] = strided.data();
+      StridedTensor& strided = add(tensor, test.call.data, !same, all->in[port]);
+      memory.in[port] = strided.data();
       strided.copy_to(tensor);
       if (!same) continue;
-      ports.out[signature.in_place_output] = strided.data();
+      memory.out[signature.in_place_output] = strided.data();
       all->out[signature.in_place_output] = all->in[port];
       outputs_.emplace(signature.in_place_output, &strided);
     }
     for (auto& [port, tensor] : results) {
       if (!is_tensor(port) || outputs_.count(port) != 0 || random_.chance(4)) continue;
       if (run.in_place && port == signature.in_place_output) continue;
-      StridedTensor& strided = add(tensor, call.problem.data, false, all->out[port]);
-      ports.out[port] = strided.data();
+      StridedTensor& strided = add(tensor, test.call.data, false, all->out[port]);
+      memory.out[port] = strided.data();
       outputs_.emplace(port, &strided);
     }
     layouts = all;
@@ -270,41 +271,41 @@ class StridedTensors {
   std::map<Output, StridedTensor*> outputs_;
 };
 
-// Run a call and return its results. Check that no byte outside of the outputs is written.
-inline Results results_of(Call& call, const Run& run) {
-  Problem problem = call.problem;
-  const Signature& signature = signature_of(problem.operation);
-  Ports ports;
-  for (const auto& [port, tensor] : call.inputs) ports.in[port] = tensor.data();
+// Run a case and return its results. Check that no byte outside of the outputs is written.
+inline Results results_of(Case& test, const Run& run) {
+  Call call = test.call;
+  const Signature& signature = signature_of(call.operation);
+  Pointers memory;
+  for (const auto& [port, tensor] : test.inputs) memory.in[port] = tensor.data();
   Results results;
-  problem.outputs.for_each([&](const Output port) {
-    const auto count = is_tensor(port) ? problem.geometry.elements() : problem.geometry.channels;
-    const DataType type = is_tensor(port) ? problem.data : DataType::f32;
+  call.outputs.for_each([&](const Output port) {
+    const auto count = is_tensor(port) ? call.geometry.elements() : call.geometry.channels;
+    const DataType type = is_tensor(port) ? call.data : DataType::f32;
     const auto shift = run.shift + (port == Output::diff_residual ? run.residual_shift : 0);
     Tensor& tensor = results.emplace(port, Tensor(type, count, shift)).first->second;
-    ports.out[port] = tensor.data();
+    memory.out[port] = tensor.data();
   });
   if (run.in_place) {
-    results.at(signature.in_place_output).copy_from(call.inputs.at(signature.in_place_input));
-    ports.in[signature.in_place_input] = results.at(signature.in_place_output).data();
+    results.at(signature.in_place_output).copy_from(test.inputs.at(signature.in_place_input));
+    memory.in[signature.in_place_input] = results.at(signature.in_place_output).data();
   }
   std::optional<StridedTensors> strided;
   if (run.strides != 0) {
-    strided.emplace(call, run, results, ports);
-    problem.layouts = strided->layouts;
+    strided.emplace(test, run, results, memory);
+    call.layouts = strided->layouts;
   }
   if (run.separate_passes) {
-    run_separate_passes(problem, run, ports);
+    run_separate_passes(call, run, memory);
   } else {
-    run_on_threads(problem, run, ports);
+    run_on_threads(call, run, memory);
   }
   if (strided) {
     strided->copy_to(results);
-    check(strided->guards_intact(), "bytes outside of a strided output were written: ", call,
+    check(strided->guards_intact(), "bytes outside of a strided output were written: ", test,
           " on ", run);
   }
   for (const auto& [port, tensor] : results) {
-    check(tensor.guards_intact(), "bytes outside of ", name_of(port), " were written: ", call,
+    check(tensor.guards_intact(), "bytes outside of ", name_of(port), " were written: ", test,
           " on ", run);
   }
   return results;

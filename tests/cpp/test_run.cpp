@@ -8,8 +8,8 @@
 namespace onedsl::test {
 namespace {
 
-void check_same_bits(Call& call, const Results& expected, const Run& run) {
-  check(same_bits(results_of(call, run), expected), "the bits differ: ", call, " on ", run);
+void check_same_bits(Case& test, const Results& expected, const Run& run) {
+  check(same_bits(results_of(test, run), expected), "the bits differ: ", test, " on ", run);
 }
 
 // With all but the last of these shapes and numbers of threads, bits once depended on the number of
@@ -25,12 +25,12 @@ void test_bits_of_threads() {
     const Layout layout = block_layout(shape.outer, shape.channels, 1);
     for (const Isa isa : isas()) {
       for (const Operation operation : operations) {
-        Call call = random_call(random, operation, layout, *layout.geometry());
+        Case test = random_case(random, operation, layout, *layout.geometry());
         Run run = default_run(isa);
-        const Results expected = results_of(call, run);
+        const Results expected = results_of(test, run);
         run.threads = shape.threads;
         run.openmp = true;
-        check_same_bits(call, expected, run);
+        check_same_bits(test, expected, run);
       }
     }
   }
@@ -42,12 +42,12 @@ void test_bits_of_threads() {
 void test_strides() {
   Random random(7);
   for_random_layouts(random, 6000, 100000, [&](const Layout& layout, const Geometry& geometry) {
-    Call call = random_call(random, random.choice(operations), layout, geometry);
+    Case test = random_case(random, random.choice(operations), layout, geometry);
     Run run = random_run(random, random.choice(isas()));
     run.strides = static_cast<std::uint64_t>(random.between(1, 1 << 30));
-    const Results strided = results_of(call, run);
+    const Results strided = results_of(test, run);
     Run dense = default_run(run.machine.isa);
-    check(same_bits(results_of(call, dense), strided), "the bits differ: ", call, " on ", run);
+    check(same_bits(results_of(test, dense), strided), "the bits differ: ", test, " on ", run);
   });
 }
 
@@ -55,10 +55,10 @@ void test_reproducibility() {
   test_bits_of_threads();
   Random random(6);
   for_random_layouts(random, 4000, 100000, [&](const Layout& layout, const Geometry& geometry) {
-    Call call = random_call(random, random.choice(operations), layout, geometry);
+    Case test = random_case(random, random.choice(operations), layout, geometry);
     const Isa isa = random.choice(isas());
-    const Results expected = results_of(call, default_run(isa));
-    for (int i = 0; i < 5; ++i) check_same_bits(call, expected, random_run(random, isa));
+    const Results expected = results_of(test, default_run(isa));
+    for (int i = 0; i < 5; ++i) check_same_bits(test, expected, random_run(random, isa));
   });
 }
 

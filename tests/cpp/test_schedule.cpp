@@ -171,12 +171,12 @@ void test_stores() {
        }) {
     Machine machine;
     machine.cache = {Index{32} << 20, 8, c.l2_kib << 10};
-    Problem problem;
-    problem.operation = Operation::forward_training;
-    problem.geometry = {c.rows, 64, 1};
-    problem.outputs = signature_of(problem.operation).outputs;
-    problem.inputs = InputSet(Input::src, Input::mean, Input::variance);
-    const Schedule schedule = native::kernel_info(problem, c.threads, c.given, machine).schedule;
+    OpConfig config;
+    config.operation = Operation::forward_training;
+    Call call(config);
+    call.geometry = {c.rows, 64, 1};
+    call.inputs = InputSet(Input::src, Input::mean, Input::variance);
+    const Schedule schedule = native::kernel_info(call, c.threads, c.given, machine).schedule;
     check(schedule.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
           " threads, second-level caches of ", c.l2_kib, " KiB", c.given ? ", given" : "");
     check(schedule.out_of_cache == (c.rows > 2 * c.l2_kib), c.rows, " rows out of cache");

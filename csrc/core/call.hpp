@@ -1,0 +1,93 @@
+#pragma once
+
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "geometry.hpp"
+#include "layout.hpp"
+#include "operation.hpp"
+#include "ports.hpp"
+#include "types.hpp"
+#include "view.hpp"
+
+namespace onedsl {
+
+// Numeric attributes of an operation.
+struct Attributes {
+  double epsilon = 0;
+  // running = momentum * running + (1 - momentum) * batch, or the batch's if there are none before
+  // it. 0.5 is oneDNN's value for an op without this attribute.
+  double momentum = 0.5;
+  // Upper bound of the ReLU: 6 for ReLU6.
+  double clip = std::numeric_limits<double>::infinity();
+};
+
+// Numbers between these limits are positive and finite in f32, oneDNN's type of epsilon. Unlike a
+// conversion, the limits do not depend on the rounding mode and on whether subnormal numbers are
+// flushed.
+inline constexpr std::pair<double, double> epsilon_limits(0x1p-150, 0x1.ffffffp127);
+
+inline bool is_valid_epsilon(const double epsilon) noexcept {
+  return epsilon_limits.first < epsilon && epsilon < epsilon_limits.second;
+}
+
+// A configured operation: everything that does not depend on the arrays.
+struct OpConfig {
+  Operation operation = Operation::training_backward;
+  Attributes attributes;
+  Statistics statistics = Statistics::batch;
+  VarianceKind variance_kind = VarianceKind::variance;
+  Pass pass = Pass::both;
+
+  bool reads_epsilon() const noexcept {
+    return signature_of(operation).is_forward() || variance_kind == VarianceKind::variance;
+  }
+};
+
+// A call of an operation, whoever makes it. An adapter fills in the configuration and the arrays,
+// check() finds the rest or rejects the call, and the kernels read it.
+struct Call : OpConfig {
+  explicit Call(const OpConfig& config)
+      : OpConfig(config),
+        inputs(signature_of(config.operation).inputs),
+        outputs(signature_of(config.operation).outputs) {}
+
+  // The ports: before the check, the inputs that the call reads, some of which may be absent, and
+  // the outputs to compute. After it, without the absent inputs.
+  InputSet inputs;
+  OutputSet outputs;
+  // The arrays; nullopt for absent inputs, and for outputs that are not computed. Outputs without
+  // memory are allocated after the check, as are all of them if none are given.
+  PerPort<Input, std::optional<View>> in;
+  PerPort<Output, std::optional<View>> out;
+  bool outputs_given = false;
+  bool outputs_match = true;  // they are one array for each that is computed
+
+  // What check() finds.
+  Geometry geometry;
+  DataType data = DataType::f32;
+  DataType statistics_type = DataType::f32;
+  // Null: every tensor is dense in the memory order of src.
+  std::shared_ptr<const Layouts> layouts = nullptr;
+
+  // Of calls that have them; without, std::bad_optional_access.
+  // NOLINTBEGIN(bugprone-unchecked-optional-access)
+  const View& src() const { return in[Input::src].value(); }
+  const View& mean() const { return in[Input::mean].value(); }
+  // NOLINTEND(bugprone-unchecked-optional-access)
+  bool src_is_dense() const { return !layouts || layouts->in[Input::src].empty(); }
+};
+
+// Return the memory of a call's arrays.
+inline Pointers pointers_of(const Call& call) {
+  Pointers pointers;
+  call.inputs.for_each([&](const Input port) { pointers.in[port] = call.in[port]->data; });
+  call.outputs.for_each([&](const Output port) {
+    if (call.out[port]) pointers.out[port] = call.out[port]->data;
+  });
+  return pointers;
+}
+
+}  // namespace onedsl

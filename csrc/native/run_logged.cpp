@@ -1,0 +1,97 @@
+#include "run_logged.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "../core/convert_16bit.hpp"
+#include "cpu.hpp"
+#include "run.hpp"
+
+namespace onedsl::native {
+namespace {
+
+template <class Port>
+PortSet<Port> statistics_of(const PortSet<Port> ports) {
+  PortSet<Port> statistics;
+  ports.for_each([&](const Port port) {
+    if (!is_tensor(port)) statistics.add(port);
+  });
+  return statistics;
+}
+
+// Run with 16-bit statistics converted to f32, and convert the resulting statistics back.
+void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads) {
+  const auto count = static_cast<std::size_t>(call.geometry.channels);
+  const InputSet inputs = statistics_of(call.inputs);
+  const OutputSet outputs = statistics_of(call.outputs);
+  std::vector<float> values((inputs.count() + outputs.count()) * count);
+  float* next = values.data();
+  Pointers in_f32 = memory;
+  inputs.for_each([&](const Input port) {
+    convert(call.statistics_type, memory.in[port], DataType::f32, next, count);
+    in_f32.in[port] = next;
+    next += count;
+  });
+  outputs.for_each([&](const Output port) {
+    in_f32.out[port] = next;
+    next += count;
+  });
+  run(call, in_f32, threads);
+  outputs.for_each([&](const Output port) {
+    convert(DataType::f32, in_f32.out[port], call.statistics_type, memory.out[port], count);
+  });
+}
+
+// Write the statistics of an empty tensor.
+void write_empty(const Call& call, const Pointers& memory) {
+  const auto statistics = static_cast<std::size_t>(call.geometry.channels);
+  const std::size_t bytes = statistics * size_of(call.statistics_type);
+  call.outputs.for_each([&](const Output port) {
+    if (is_tensor(port)) return;
+    const void* kept = nullptr;
+    if (port == Output::running_mean) kept = memory.in[Input::mean];
+    if (port == Output::running_variance) kept = memory.in[Input::variance];
+    kept != nullptr ? std::memcpy(memory.out[port], kept, bytes)
+                    : std::memset(memory.out[port], 0, bytes);
+  });
+  if (call.pass == Pass::reduce) {
+    for (double* const sums : {memory.sums.first, memory.sums.second}) {
+      std::fill_n(sums, statistics, 0.0);
+    }
+  }
+}
+
+void run_unlogged(const Call& call, const Pointers& memory, const Threads& threads) {
+  const Geometry& geometry = call.geometry;
+  const Pass pass = call.pass;
+  if (pass == Pass::reduce) *memory.sums.count = static_cast<double>(geometry.per_channel());
+  // The statistics of an empty part are those of the other parts.
+  const bool other_parts = pass == Pass::apply && *memory.sums.count > 0 && geometry.channels > 0;
+  if (geometry.elements() == 0 && !other_parts) return write_empty(call, memory);
+  if (call.statistics_type == DataType::f32) return run(call, memory, threads);
+  run_in_f32(call, memory, threads);
+}
+
+}  // namespace
+
+void run_logged(const Call& call, const Pointers& memory, const Threads& threads,
+                const LogNames& names) {
+  // Without subscribers, the log costs a run one load of their number.
+  if (!run_log.has_subscribers()) {
+    return run_unlogged(call, memory, threads);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  run_unlogged(call, memory, threads);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  run_log.record(call, threads.count(), names, elapsed.count());
+}
+
+std::string implementation(const Pass pass) {
+  constexpr std::array kernels = {"two-pass kernel", "first pass", "second pass"};  // by Pass
+  return std::string("onedsl ") + kernels[static_cast<std::size_t>(pass)] + ", " + isa_name();
+}
+
+}  // namespace onedsl::native
