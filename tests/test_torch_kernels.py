@@ -342,7 +342,7 @@ def test_running_statistics_that_share_memory_are_pytorchs(runs, shared):
         ours, theirs = call(), by_pytorch(call)
     finally:
         torch.set_num_threads(threads)
-    assert runs("reason") == ["running statistics that share memory with another argument"]
+    assert runs("reason") == ["outputs that share memory with another argument"]
     assert_same(ours, theirs)
 
 

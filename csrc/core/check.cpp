@@ -220,6 +220,38 @@ class CallCheck {
   std::optional<Input> to_copy_;
 };
 
+// ---- Words ----
+
+struct Text {
+  Reason reason;
+  const char* of_tensors;
+  const char* of_vectors = nullptr;  // parameters and statistics, unless it is the same text
+};
+
+constexpr const char* vector_types = "parameters and statistics other than float32";
+constexpr const char* vector_shapes =
+    "parameters and statistics whose length is not the number of channels";
+constexpr const char* other_tensors = "tensors whose shape or dtype is not the input's";
+
+constexpr std::array texts = {
+    Text{Reason::epsilon, "an eps that is not positive and finite in float32"},
+    Text{Reason::not_an_array, "tensors that are not strided tensors on the CPU"},
+    Text{Reason::absent, "absent statistics"},
+    Text{Reason::alone, "one running statistic without the other"},
+    Text{Reason::rank, "inputs of this rank"},
+    Text{Reason::type, "dtypes other than float32, bfloat16 and float16"},
+    Text{Reason::statistics_type, "16-bit inputs without parameters and running statistics",
+         vector_types},
+    Text{Reason::statistics_shape, nullptr, vector_shapes},
+    Text{Reason::like_type, other_tensors, vector_types},
+    Text{Reason::like_shape, other_tensors, vector_shapes},
+    Text{Reason::few_values, "fewer than two values per channel"},
+    Text{Reason::memory, "tensors whose storage was made too small"},
+    Text{Reason::layout, "strided inputs", "strided parameters and statistics"},
+    Text{Reason::not_aligned, "unaligned tensors"},
+    Text{Reason::overlap, "outputs that share memory with another argument"},
+};
+
 }  // namespace
 
 std::optional<Rejection> check(const CallRules& rules, Call& call) {
@@ -233,6 +265,20 @@ std::optional<Rejection> check(const CallRules& rules, Call& call) {
   if (const Found found = steps.check_memory_of_inputs()) return found;
   if (const Found found = steps.check_outputs()) return found;
   return steps.complete();
+}
+
+const char* unsupported(const Rejection& rejection, const Call& call) noexcept {
+  Reason reason = rejection.reason;
+  const AnyPort port = rejection.port;
+  if (reason == Reason::layout && port.kind == AnyPort::input) {
+    if (!call.in[static_cast<Input>(port.index)]->is_aligned()) reason = Reason::not_aligned;
+  }
+  const auto* const found = std::find_if(texts.begin(), texts.end(),
+                                         [&](const Text& text) { return text.reason == reason; });
+  if (found == texts.end()) return name_of(reason);
+  const bool of_vectors = found->of_vectors != nullptr && port.kind != AnyPort::none &&
+                          !port.visit([](const auto own) { return is_tensor(own); });
+  return of_vectors ? found->of_vectors : found->of_tensors;
 }
 
 std::optional<Rejection> check_shapes(const CallRules& rules, const OpConfig& config,

@@ -11,8 +11,8 @@
 #include "types.hpp"
 
 // The check of a call, whoever makes it: types, shapes, memory layouts and overlaps. It is what
-// memory safety rests on. Callers convert their arrays to Views and word a Rejection for their
-// users.
+// memory safety rests on. Callers convert their arrays to Views. onedsl/operators/validation.py
+// words a Rejection for Python, with what the arrays are; the other callers use `unsupported`.
 namespace onedsl {
 
 // Why a call is rejected. In the comments, "like" means like the first array of the same kind, of
@@ -61,6 +61,13 @@ struct AnyPort {
 
   enum Kind : std::uint8_t { none, input, output } kind = none;
   std::uint8_t index = 0;
+
+  // Calls function(port) with an Input or an Output.
+  template <class Function>
+  constexpr auto visit(const Function& function) const {
+    return kind == input ? function(static_cast<Input>(index))
+                         : function(static_cast<Output>(index));
+  }
 };
 
 struct Rejection {
@@ -102,6 +109,10 @@ struct CallRules {
 // Checks a call, and completes it or returns why it is rejected. A rejection that a copy of an
 // input repairs (`layout`) comes last.
 std::optional<Rejection> check(const CallRules& rules, Call& call);
+
+// Returns what a rejected call has that onedsl does not support, without values: reports count
+// calls by this text.
+const char* unsupported(const Rejection& rejection, const Call& call) noexcept;
 
 // Type and shape of an array.
 using ArrayInfo = std::pair<DataType, std::vector<std::ptrdiff_t>>;

@@ -12,42 +12,6 @@ namespace {
 
 // ---- Checks ----
 
-struct Text {
-  Reason reason;
-  const char* of_tensors;
-  const char* of_vectors = nullptr;  // parameters and statistics, unless it is the same text
-};
-
-constexpr const char* vector_types = "parameters and statistics other than float32";
-constexpr const char* vector_shapes =
-    "parameters and statistics whose length is not the number of channels";
-constexpr const char* other_tensors = "tensors whose shape or dtype is not the input's";
-
-constexpr std::array texts = {
-    Text{Reason::epsilon, "an eps that is not positive and finite in float32"},
-    Text{Reason::not_an_array, "tensors that are not strided tensors on the CPU"},
-    Text{Reason::absent, "absent statistics"},
-    Text{Reason::alone, "one running statistic without the other"},
-    Text{Reason::rank, "inputs of this rank"},
-    Text{Reason::type, "dtypes other than float32, bfloat16 and float16"},
-    Text{Reason::statistics_type, "16-bit inputs without parameters and running statistics",
-         vector_types},
-    Text{Reason::statistics_shape, nullptr, vector_shapes},
-    Text{Reason::like_type, other_tensors, vector_types},
-    Text{Reason::like_shape, other_tensors, vector_shapes},
-    Text{Reason::few_values, "fewer than two values per channel"},
-    Text{Reason::memory, "tensors whose storage was made too small"},
-    Text{Reason::layout, "strided inputs", "strided parameters and statistics"},
-    Text{Reason::not_aligned, "unaligned tensors"},
-    Text{Reason::overlap, "running statistics that share memory with another argument"},
-};
-
-bool is_vector(const AnyPort port) noexcept {
-  if (port.kind == AnyPort::none) return false;
-  return port.kind == AnyPort::input ? !is_tensor(static_cast<Input>(port.index))
-                                     : !is_tensor(static_cast<Output>(port.index));
-}
-
 constexpr Input input_of(const Output running) noexcept {
   return running == Output::running_mean ? Input::mean : Input::variance;
 }
@@ -119,19 +83,6 @@ CallRules rules_of(const Operation operation) noexcept {
   return rules;
 }
 
-const char* reason_of(const Rejection& rejection, const Call& call) noexcept {
-  Reason reason = rejection.reason;
-  const bool of_vectors = is_vector(rejection.port);
-  if (reason == Reason::layout && rejection.port.kind == AnyPort::input) {
-    const View& v = *call.in[static_cast<Input>(rejection.port.index)];
-    if (!v.is_aligned()) reason = Reason::not_aligned;
-  }
-  const auto* const found = std::find_if(texts.begin(), texts.end(),
-                                         [&](const Text& text) { return text.reason == reason; });
-  if (found == texts.end()) return name_of(reason);
-  return of_vectors && found->of_vectors != nullptr ? found->of_vectors : found->of_tensors;
-}
-
 const char* why_unsupported(const Operation operation,
                             const std::vector<std::optional<TensorInfo>>& inputs,
                             const double epsilon) {
@@ -143,11 +94,11 @@ const char* why_unsupported(const Operation operation,
     infos.emplace_back();
     if (!input) continue;
     const auto& [is_usable, type, shape] = *input;
-    if (!is_usable) return reason_of({Reason::not_an_array, Input::src}, Call(config));
+    if (!is_usable) return unsupported({Reason::not_an_array, Input::src}, Call(config));
     infos.back().emplace(type, shape);
   }
   const auto found = check_shapes(rules_of(operation), config, infos);
-  return found ? reason_of(*found, Call(config)) : "";
+  return found ? unsupported(*found, Call(config)) : "";
 }
 
 const Tensor* pointer_to(const OptionalTensor& tensor) {

@@ -19,9 +19,6 @@ namespace onedsl::torch {
 // What PyTorch's batch norm supports in training.
 CallRules rules_of(Operation operation) noexcept;
 
-// Returns why a call is rejected. Completes the sentence "onedsl does not support ...".
-const char* reason_of(const Rejection& rejection, const Call& call) noexcept;
-
 // A tensor without memory: whether it is a strided one on the CPU, type and shape.
 using TensorInfo = std::tuple<bool, DataType, std::vector<std::ptrdiff_t>>;
 

@@ -50,8 +50,8 @@ void check_own(const Names& names, TensorCall& call) {
   rules.statistics_like_src = false;
   if (const auto found = check_call(rules, present(call.tensors), &empty_like_strides, call)) {
     const bool is_input = found->port.kind == AnyPort::input;
-    reject(reason_of(*found, call) +
-           (is_input ? " (" + std::string(names[found->port.index]) + ")" : ""));
+    const std::string name = is_input ? " (" + std::string(names[found->port.index]) + ")" : "";
+    reject(unsupported(*found, call) + name);
   }
 }
 

@@ -74,30 +74,11 @@ DataType type_of(const abi::Buffer& buffer) {
 
 // ---- Calls ----
 
-[[noreturn]] void reject(const Rejection& rejection) {
-  const bool is_input = rejection.port.kind == AnyPort::input;
-  const auto index = rejection.port.index;
-  const char* const name = is_input ? input_names[index] : output_names[index];
-  const bool is_tensor_port =
-      is_input ? is_tensor(static_cast<Input>(index)) : is_tensor(static_cast<Output>(index));
-  switch (rejection.reason) {
-    case Reason::epsilon:
-      reject("epsilon", "must be positive and finite");
-    case Reason::type:
-      throw InvalidCall("arrays must be f32, bf16 or f16");
-    case Reason::statistics_type:
-      reject(name, "must be f32, or bf16 where src is bf16");
-    case Reason::like_type:
-      reject(name, is_tensor_port ? "must have the type of src" : "must have the type of mean");
-    case Reason::statistics_shape:
-    case Reason::like_shape:
-      reject(name,
-             is_tensor_port ? "must have the shape of src" : "must have one value per channel");
-    case Reason::overlap:
-      reject(name, "must not share memory with another array");
-    default:
-      reject(name, "has too many elements, or unaligned ones");
-  }
+[[noreturn]] void reject(const Rejection& rejection, const Call& call) {
+  const AnyPort port = rejection.port;
+  const std::string name =
+      port.kind == AnyPort::none ? "none" : port.visit([](const auto own) { return name_of(own); });
+  throw InvalidCall(std::string(unsupported(rejection, call)) + " (" + name + ")");
 }
 
 OpConfig config_of(const abi::Attributes& attributes, const Operation operation) {
@@ -144,7 +125,7 @@ class Batch {
     item_.outputs.for_each(
         [&](const Output port) { item_.out[port] = view_of(port, buffer(call.results, next++)); });
     item_.outputs_given = true;
-    if (const auto rejection = check(rules, item_)) reject(*rejection);
+    if (const auto rejection = check(rules, item_)) reject(*rejection, item_);
   }
 
   void run(const Threads& threads) const {
@@ -171,7 +152,7 @@ class Batch {
     const auto batch_rank = static_cast<std::int64_t>(sizes_.size());
     const std::int64_t rank = is_tensor(port) ? rank_ : 1;
     if (array.rank != batch_rank + rank || !std::equal(sizes_.begin(), sizes_.end(), array.sizes)) {
-      reject(Rejection{Reason::like_shape, port});
+      reject(Rejection{Reason::like_shape, port}, item_);
     }
     View v;
     v.type = type_of(array);
