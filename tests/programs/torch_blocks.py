@@ -201,9 +201,8 @@ def errors():
 
 def search():
     """A search for a batch size that fits ends with one that trains."""
-    model = torch.nn.Sequential(
-        *(torch.nn.Conv2d(16, 16, 1), torch.nn.BatchNorm2d(16), torch.nn.ReLU()) * 4
-    )
+    # No convolution: without memory, oneDNN's raises another error in PyTorch.
+    model = torch.nn.Sequential(*(torch.nn.BatchNorm2d(16), torch.nn.GELU()) * 6)
 
     def train(batch):
         for _ in range(4):
