@@ -46,12 +46,9 @@ class Operator:
         first: object = ...,
         /,
     ) -> Any: ...
-    def describe(self, inputs: tuple[object, ...], all_outputs: bool, out: Any, /) -> Any:
-        """Return dtype, shape, strides in elements, dtype of statistics, and inputs given."""
     def run_graph(
         self,
-        graph: CompiledGraph,
-        description: tuple[Any, ...],
+        compile_call: Callable[[tuple[Any, ...]], CompiledGraph],
         inputs: tuple[object, ...],
         all_outputs: bool,
         out: Any,
