@@ -1,14 +1,11 @@
 """Write results to existing arrays, and the gradient in place of the one that it consumes."""
 
-import timeit
-
 import numpy as np
 
 import onedsl
-from onedsl import testing
+from onedsl import bench, testing
 
 SHAPE = (4, 8, 8, 32)  # small, so that the overhead of a call is visible
-CALLS = 2000
 
 inputs = testing.random_problem(SHAPE, "bf16")  # src, diff_dst, mean, variance, gamma
 expected = testing.batch_norm_backward(*inputs, epsilon=1e-5)
@@ -21,8 +18,8 @@ op(*inputs, out=out)
 testing.assert_close(out, expected)
 print("out=: agrees with the float64 reference")
 
-for what, call in {"new arrays": "op(*inputs)", "with out=": "op(*inputs, out=out)"}.items():
-    seconds = timeit.timeit(call, number=CALLS, globals=globals()) / CALLS
+calls = {"new arrays": lambda: op(*inputs), "with out=": lambda: op(*inputs, out=out)}
+for what, seconds in bench.time_calls(calls).seconds.items():
     print(f"  {what}: {seconds * 1e6:.1f} us a call")
 
 # In place: diff_src may be the array diff_dst, which saves a tensor. No other overlap is allowed.

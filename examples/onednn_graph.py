@@ -5,11 +5,11 @@ python onednn_graph.py    # also writes onednn_graph_NXC.svg and .json, and the 
 
 from __future__ import annotations
 
-import time
+from functools import partial
 from pathlib import Path
 
 import onedsl
-from onedsl import testing
+from onedsl import bench, testing
 from onedsl.graph import Graph
 
 EPSILON = 1e-5
@@ -38,12 +38,8 @@ def main() -> None:
         gradients = onedsl.BatchNormGradients(**out)
         testing.assert_close(gradients, reference, backend="onednn")
 
-        seconds = []
-        for _ in range(20):
-            begin = time.perf_counter()
-            compiled(out=out, **inputs)
-            seconds.append(time.perf_counter() - begin)
-        print(f"right, {min(seconds) * 1e6:,.0f} us\n")
+        times = bench.time_calls({"graph": partial(compiled, out=out, **inputs)})
+        print(f"right, {times.seconds['graph'] * 1e6:,.0f} us\n")
 
 
 if __name__ == "__main__":

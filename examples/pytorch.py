@@ -10,9 +10,7 @@ times its steps without and with onedsl, and with ``--compile`` those of the com
 
 import argparse
 import contextlib
-import itertools
-import statistics
-import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +19,8 @@ from torch import nn
 import onedsl.torch
 from onedsl import bench
 
-BATCH, SIZE, STEPS = 16, 64, 6
-WARM_UP = 2  # steps that are not timed
+BATCH, SIZE = 16, 64
+STEPS = 6  # the first ones, whose losses are printed
 
 # The name of a configuration of transformers, and what differs from its default.
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,25 +55,23 @@ def new_model() -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def train(model: nn.Module) -> tuple[list[float], float, bool]:
-    """Return the losses of some steps, the median seconds of the last, and if they are noisy."""
+def train(model: nn.Module, context: Callable[[], Any], losses: list[float]) -> Callable[[], None]:
+    """Return a function that trains a step in a context and appends its loss."""
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(BATCH, 3, SIZE, SIZE, generator=generator)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(10, (BATCH,), generator=generator)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses, seconds = [], []
-    for step in range(STEPS):
-        if step == WARM_UP:
-            monitor = bench.NoiseMonitor()
-        begin = time.perf_counter()
-        loss = nn.functional.cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        seconds.append(time.perf_counter() - begin)
-    return losses, statistics.median(seconds[WARM_UP:]), monitor.is_noisy(torch.get_num_threads())
+
+    def step() -> None:
+        with context():
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+
+    return step
 
 
 def new_network(name: str, classes: int) -> nn.Module:
@@ -89,47 +85,43 @@ def new_network(name: str, classes: int) -> nn.Module:
 
 
 def train_network(options: argparse.Namespace) -> None:
-    """Train a network without onedsl, and print the median time of a step."""
+    """Train a network without onedsl."""
     torch.manual_seed(0)
     layout = torch.channels_last if options.format == "NXC" else torch.contiguous_format
     model = new_network(options.network, 100).train().to(memory_format=layout)
     images = torch.randn(options.batch, 3, options.size, options.size).to(memory_format=layout)
     labels = torch.randint(100, (options.batch,))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    step = torch.compile(model) if options.compile else model
-    ends = []
+    compiled = torch.compile(model) if options.compile else model
     for _ in range(options.steps):
         with torch.autocast("cpu", torch.bfloat16, enabled=options.dtype == "bf16"):
-            loss = nn.functional.cross_entropy(step(images).logits.float(), labels)
+            loss = nn.functional.cross_entropy(compiled(images).logits.float(), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        ends.append(time.perf_counter())
-    seconds = [end - begin for begin, end in itertools.pairwise(ends[WARM_UP:])]
-    print(f"{options.network}: {statistics.median(seconds) * 1e3:.1f} ms a step")
+    print(f"{options.network}: loss {loss.item():.3f} after {options.steps} steps")
 
 
 def compare_four_ways() -> None:
-    """Train in four ways and print the times and the losses."""
-    print(f"{'':<38}{'ms a step':>10}   loss of each step")
-    first: list[float] = []
-    any_noisy = False
+    """Train in four ways, with interleaved steps, and print the times and the losses."""
+    steps: dict[str, Callable[[], None]] = {}
+    losses: dict[str, list[float]] = {}
     for name, backend, context in (
-        ("PyTorch", None, contextlib.nullcontext()),
-        ("onedsl.torch.enable()", None, onedsl.torch.enable()),
-        ("torch.compile(model)", "inductor", contextlib.nullcontext()),
-        ('torch.compile(model, backend="onedsl")', "onedsl", contextlib.nullcontext()),
+        ("PyTorch", None, contextlib.nullcontext),
+        ("onedsl.torch.enable()", None, onedsl.torch.enable),
+        ("torch.compile(model)", "inductor", contextlib.nullcontext),
+        ('torch.compile(model, backend="onedsl")', "onedsl", contextlib.nullcontext),
     ):
-        model = new_model()
-        with context:
-            losses, seconds, noisy = train(
-                torch.compile(model, backend=backend) if backend else model
-            )
-        first = first or losses
-        torch.testing.assert_close(losses, first, rtol=1e-3, atol=1e-3)
-        print(f"{name:<38}{seconds * 1e3:10.1f}   {' '.join(f'{x:.5f}' for x in losses)}")
-        any_noisy |= noisy
-    if any_noisy:
+        model = torch.compile(new_model(), backend=backend) if backend else new_model()
+        losses[name] = []
+        steps[name] = train(model, context, losses[name])
+    times = bench.time_calls(steps)
+    print(f"{'':<38}{'ms a step':>10}   loss of each step")
+    for name, seconds in times.seconds.items():
+        first = losses[name][:STEPS]
+        torch.testing.assert_close(first, losses["PyTorch"][:STEPS], rtol=1e-3, atol=1e-3)
+        print(f"{name:<38}{seconds * 1e3:10.1f}   {' '.join(f'{loss:.5f}' for loss in first)}")
+    if times.noisy:
         print(bench.noise_warning())
 
 
@@ -142,7 +134,7 @@ def main() -> None:
     parser.add_argument("--format", choices=("NXC", "NCX"), default="NXC", help="memory layout")
     parser.add_argument("--batch", type=int, default=16, help="images of a step")
     parser.add_argument("--size", type=int, default=112, help="their height and width")
-    parser.add_argument("--steps", type=int, default=20, help="steps, at least 4")
+    parser.add_argument("--steps", type=int, default=20, help="steps, at least 1")
     options = parser.parse_args()
     if options.network:
         train_network(options)

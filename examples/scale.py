@@ -19,6 +19,7 @@ import torch
 from torch import distributed, multiprocessing, nn
 
 import onedsl.torch
+from onedsl import bench
 
 LAYERS = (  # channels, height = width, and how often ResNet-50 contains the layer
     *((64, 112, 1), (64, 56, 6), (256, 56, 4), (128, 56, 1), (128, 28, 7), (512, 28, 5)),
@@ -56,6 +57,7 @@ def measure_layer(
     synchronized = Steps(onedsl.torch.SyncBatchNorm(channels), images, side, megabytes)
     whole = Steps(nn.BatchNorm2d(channels), 2 * images, side, megabytes)
     samples: list[tuple[float, ...]] = []
+    # A fixed number of rounds, because both processes must make the same collective calls.
     for _ in range(options.rounds + 1):  # the first one warms up
         distributed.barrier()
         seconds = [own.run(), synchronized.run()]
@@ -101,8 +103,11 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=128, help="of inputs to alternate")
     options = parser.parse_args()
     print(*(f"{title:>15}" for title in TITLES))
+    monitor = bench.NoiseMonitor()
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.spawn(run_process, (f"file://{folder}/store", options), 2)
+    if monitor.is_noisy(2 * options.threads):
+        print(bench.noise_warning())
 
 
 if __name__ == "__main__":

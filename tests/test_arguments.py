@@ -372,8 +372,9 @@ class TestOut:
         interface = {"version": 3, "typestr": "<f4"} | address
         knapsack = np.asarray(types.SimpleNamespace(__array_interface__=interface))
         arrays = (knapsack, knapsack, *(np.ones(2, "f4") for _ in STATS))
-        found = Op(EPSILON)._core.describe(arrays, True, (knapsack, gamma, gamma.copy()))
-        del knapsack, arrays  # if the assertion failed, pytest would print it, and crash
+        out = (knapsack, gamma, gamma.copy())
+        found = Op(EPSILON)._core.run_graph(pytest.fail, arrays, True, out)
+        del knapsack, arrays, out  # if the assertion failed, pytest would print it, and crash
         assert (found.reason, found.port, found.other) == ("overlap", "out.diff_gamma", "src")
 
 

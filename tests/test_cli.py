@@ -512,7 +512,7 @@ def test_other_exceptions_keep_their_traceback(graph_file, monkeypatch):
         raise TypeError("a bug")
 
     for module, name, arguments in (
-        ("run", "samples_of", ["run", str(graph_file)]),
+        ("run", "time_calls", ["run", str(graph_file)]),
         ("explain", "measure", ["explain", "4x8"]),
         ("export", "Path", ["export", "4x8", "-o", "file"]),
         ("info", "capabilities", ["info"]),

@@ -69,7 +69,7 @@ def test_broadcast_statistics_must_be_contiguous(port, name):
 def test_number_of_inputs(inputs):
     for call in (
         lambda: run(inputs),
-        lambda: OPERATOR.describe(inputs, True, None),
+        lambda: OPERATOR.run_graph(pytest.fail, inputs, True, None),
         lambda: OPERATOR.apply(np.ones(7), inputs, "all", None),
     ):
         with pytest.raises(ValueError, match="wrong number of inputs"):

@@ -1,7 +1,6 @@
 #include "graph.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -20,9 +19,6 @@ using dnnl::graph::op;
 
 // ---- oneDNN's names ----
 
-template <class Value, std::size_t n>
-using Names = std::array<std::pair<const char*, Value>, n>;
-
 using Type = logical_tensor::data_type;
 constexpr Names<Type, 3> types = {{{"f32", Type::f32}, {"bf16", Type::bf16}, {"f16", Type::f16}}};
 
@@ -34,17 +30,6 @@ using Property = logical_tensor::property_type;
 constexpr Names<Property, 3> properties = {{{"undef", Property::undef},
                                             {"constant", Property::constant},
                                             {"variable", Property::variable}}};
-
-using Kind = op::kind;
-constexpr Names<Kind, 7> kinds = {{
-    {"BatchNormTrainingBackward", Kind::BatchNormTrainingBackward},
-    {"BatchNormForwardTraining", Kind::BatchNormForwardTraining},
-    {"Add", Kind::Add},
-    {"Clamp", Kind::Clamp},
-    {"ClampBackward", Kind::ClampBackward},
-    {"ReLU", Kind::ReLU},
-    {"ReLUBackward", Kind::ReLUBackward},
-}};
 
 using Attribute = op::attr;
 constexpr Names<Attribute, 6> attribute_names = {{
@@ -99,7 +84,7 @@ std::vector<logical_tensor> to_onednn(const TensorTuples& tuples) {
 
 op to_onednn(const Node& node) {
   const auto& [id, name, kind, attributes, inputs, outputs] = node;
-  op result(id, value_in(kinds, kind), to_onednn(inputs), to_onednn(outputs), name);
+  op result(id, value_in(op_kinds, kind).value, to_onednn(inputs), to_onednn(outputs), name);
   for (const auto& [attribute, value] : attributes) {
     const Attribute known = value_in(attribute_names, attribute);
     std::visit([&](const auto& v) { result.set_attr(known, v); }, value);

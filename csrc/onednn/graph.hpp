@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +14,44 @@
 #include <variant>
 #include <vector>
 
+#include "../core/operation.hpp"
 #include "../core/types.hpp"
 #include "fork_guard.hpp"
 
 // Graphs of oneDNN's Graph API. Nothing here works around limits of oneDNN: see onedsl/graph.
 namespace onedsl::onednn {
+
+// Values by oneDNN's names.
+template <class Value, std::size_t n>
+using Names = std::array<std::pair<const char*, Value>, n>;
+
+// A kind of op: the id of the operation that has its ports, or their names, and the names of its
+// attributes. Names are separated by spaces.
+struct OpKind {
+  dnnl::graph::op::kind value;
+  const char* operation;
+  const char* inputs;
+  const char* outputs;
+  const char* attributes;
+};
+
+// The kinds of ops that onedsl passes to oneDNN.
+constexpr Names<OpKind, 7> op_kinds = [] {
+  using Kind = dnnl::graph::op::kind;
+  const Signature& gradient = signature_of(Operation::training_backward);
+  const Signature& forward = signature_of(Operation::forward_training);
+  return Names<OpKind, 7>{{
+      {gradient.name,
+       {Kind::BatchNormTrainingBackward, gradient.id, "", "", "epsilon data_format"}},
+      {forward.name,
+       {Kind::BatchNormForwardTraining, forward.id, "", "", "epsilon data_format momentum"}},
+      {"Add", {Kind::Add, "", "src_0 src_1", "dst", ""}},
+      {"Clamp", {Kind::Clamp, "", "src", "dst", "min max"}},
+      {"ClampBackward", {Kind::ClampBackward, "", "dst diff_dst", "diff_src", "min max use_dst"}},
+      {"ReLU", {Kind::ReLU, "", "src", "dst", ""}},
+      {"ReLUBackward", {Kind::ReLUBackward, "", "dst diff_dst", "diff_src", "use_dst"}},
+  }};
+}();
 
 // Graphs as data, which Python passes as tuples. Strings are oneDNN's names.
 

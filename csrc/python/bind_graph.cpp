@@ -77,6 +77,13 @@ auto without_gil(const Function& function) {
 }  // namespace
 
 void bind_graph(py::module_& module) {
+  module.def("graph_op_kinds", [] {
+    py::dict all;
+    for (const auto& [name, kind] : onednn::op_kinds) {
+      all[name] = py::make_tuple(kind.operation, kind.inputs, kind.outputs, kind.attributes);
+    }
+    return all;
+  });
   module.def(
       "graph_partitions",
       [](const Nodes& nodes) {

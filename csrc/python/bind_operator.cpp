@@ -174,10 +174,8 @@ void bind_operator(py::module_& module) {
       .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
            py::arg("outputs"), py::arg("out").none(true), py::arg("first") = py::none(),
            py::pos_only())
-      .def("describe", &Operator::describe, py::arg("inputs"), py::arg("all_outputs").noconvert(),
-           py::arg("out").none(true), py::pos_only())
-      .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("description"),
-           py::arg("inputs"), py::arg("all_outputs").noconvert(), py::arg("out").none(true),
+      .def("run_graph", &Operator::run_graph, py::arg("compile_call"), py::arg("inputs"),
+           py::arg("all_outputs").noconvert(), py::arg("out").none(true),
            py::arg("first") = py::none(), py::pos_only())
       .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
       .def("kernel_info", &kernel_info, py::arg("data"), py::arg("shape"), py::arg("strides"),

@@ -222,23 +222,22 @@ py::tuple Operator::description_of(const Call& call) const {
                         py::tuple(given));
 }
 
-py::object Operator::describe(const py::tuple& inputs, const bool all_outputs,
-                              const py::object& out) const {
+py::object Operator::run_graph(const py::object& compile_call, const py::tuple& inputs,
+                               const bool all_outputs, const py::object& out,
+                               const py::handle first) const {
+  const auto checked = [&](Call& call) {
+    return fill(call, graph_rules_, inputs, outputs(all_outputs), out);
+  };
+  Call described(schema_.config);
+  if (const auto found = checked(described)) return rejected(*found);
+  // oneDNN does not write all outputs of empty tensors.
+  if (described.geometry.elements() == 0) return execute(described, first_of(inputs, first), out);
+  const py::tuple description = description_of(described);
+  const py::object compiled = compile_call(description);
+  auto& graph = compiled.cast<onednn::CompiledGraph&>();
+  // Meanwhile another thread may have changed an array.
   Call call(schema_.config);
-  if (const auto found = fill(call, graph_rules_, inputs, outputs(all_outputs), out)) {
-    return rejected(*found);
-  }
-  return description_of(call);
-}
-
-py::object Operator::run_graph(onednn::CompiledGraph& graph, const py::tuple& description,
-                               const py::tuple& inputs, const bool all_outputs,
-                               const py::object& out, const py::handle first) const {
-  Call call(schema_.config);
-  if (const auto found = fill(call, graph_rules_, inputs, outputs(all_outputs), out)) {
-    return rejected(*found);
-  }
-  // Another thread may have changed an array since the graph was compiled for it.
+  if (const auto found = checked(call)) return rejected(*found);
   if (!description_of(call).equal(description)) return rejected({Reason::graph, Input::src});
   return execute(call, first_of(inputs, first), out, {}, [&](const Pointers& memory) {
     std::vector<const void*> in;

@@ -54,15 +54,11 @@ class Operator {
                          const pybind11::object& outputs, const pybind11::object& out,
                          pybind11::handle first) const;
 
-  // Returns what the graph of a call depends on: dtype, shape, strides in elements, dtype of the
-  // statistics, and which inputs are given.
-  pybind11::object describe(const pybind11::tuple& inputs, bool all_outputs,
-                            const pybind11::object& out) const;
-  // Runs a graph that was compiled for a call with this description, whose ports are those of the
-  // call in order.
-  pybind11::object run_graph(onednn::CompiledGraph& graph, const pybind11::tuple& description,
-                             const pybind11::tuple& inputs, bool all_outputs,
-                             const pybind11::object& out, pybind11::handle first) const;
+  // Runs the graph that compile_call(description) returns, whose ports are those of the call in
+  // order, or onedsl's kernels if the tensors are empty.
+  pybind11::object run_graph(const pybind11::object& compile_call, const pybind11::tuple& inputs,
+                             bool all_outputs, const pybind11::object& out,
+                             pybind11::handle first) const;
   // Returns None or the rejection of a call that passes all inputs and computes all outputs, with
   // arrays of these types and shapes. Inputs without a description are absent.
   pybind11::object check_shapes(const std::vector<std::optional<ArrayInfo>>& inputs) const;
@@ -87,6 +83,8 @@ class Operator {
                            const Sums& sums, const Run& run) const;
   pybind11::object execute(const Call& call, pybind11::handle first, const pybind11::object& out,
                            const Sums& sums = {}) const;
+  // Returns what the graph of a call depends on: dtype, shape, strides in elements, dtype of the
+  // statistics, and which inputs are given.
   pybind11::tuple description_of(const Call& call) const;
 
   OpSchema schema_;

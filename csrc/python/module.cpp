@@ -157,6 +157,7 @@ struct TorchUse {
 
 void bind_frameworks(py::module_& module) {
   module.def("register_torch_ops", &torch::register_own_ops);
+  module.def("torch_ops", [] { return to_python(torch::overridden_ops()); });
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());
   module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());

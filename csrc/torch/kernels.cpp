@@ -195,6 +195,12 @@ constexpr std::array ops = {
 
 }  // namespace
 
+std::vector<std::string> overridden_ops() {
+  std::vector<std::string> names;
+  for (const Op& op : ops) names.emplace_back(op.name);
+  return names;
+}
+
 void register_pytorchs_kernels(const char* const library) {
   load();
   cpu_kernels();  // looked up now: a child that is forked meanwhile would wait for it

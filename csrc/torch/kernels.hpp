@@ -14,13 +14,16 @@ namespace onedsl::torch {
 // once, before the others. Throws std::runtime_error if this PyTorch is unsupported.
 void register_own_ops();
 
+// Returns the names of the ops of PyTorch whose kernels override_pytorch() can override.
+std::vector<std::string> overridden_ops();
+
 // Registers PyTorch's own kernels, as onedsl calls them, for ops of a library that has the names
-// and signatures of PyTorch's ops. They throw std::runtime_error if this PyTorch lacks the kernel.
+// and signatures of these ops. They throw std::runtime_error if this PyTorch lacks the kernel.
 // Must be called once.
 void register_pytorchs_kernels(const char* library);
 
-// Overrides PyTorch's kernels of these ops for the rest of the process. Until begin_use(), the
-// new kernels call PyTorch's own. Must be called once.
+// Overrides PyTorch's kernels of some of the ops for the rest of the process. Until begin_use(),
+// the new kernels call PyTorch's own. Must be called once.
 void override_pytorch(const std::vector<std::string>& ops);
 
 // The kernels are in use until each begin_use() has been ended, by end_use() with its result or by

@@ -2,7 +2,7 @@
 
 A `Case` is an operation on one layer in one dtype and data format. `implementations` returns the
 calls to time for a case, and `measure` times the calls of several cases and returns a `Row` for
-each case.
+each case. `time_calls` times any calls in the same way.
 
 Single calls are timed, as a program makes them between other work: all calls of a layer, of every
 implementation and in both formats, in random order. Each uses the next of several copies of the
@@ -22,7 +22,7 @@ from __future__ import annotations
 from .cases import FORMATS, MIN_BYTES, OPERATIONS, WORKLOADS, Case, layers
 from .implementations import ALLOCATING, BACKENDS, COLORS, EPSILON, TRIADS, implementations
 from .measure import Row, describe_machine, measure
-from .timing import NoiseMonitor, noise_warning
+from .timing import NoiseMonitor, Times, noise_warning, time_calls
 
 __all__ = [
     "ALLOCATING",
@@ -37,9 +37,11 @@ __all__ = [
     "Case",
     "NoiseMonitor",
     "Row",
+    "Times",
     "describe_machine",
     "implementations",
     "layers",
     "measure",
     "noise_warning",
+    "time_calls",
 ]

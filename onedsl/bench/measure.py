@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .. import _core, capabilities
+from .. import capabilities
 from .cases import Case
 from .implementations import ALLOCATING, TRIADS, implementations
-from .timing import NoiseMonitor, samples_of
+from .timing import time_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,15 +52,13 @@ def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row
     """
     named = {(case, name): call for case in calls for name, call in calls[case].items()}
     small = implementations(Case("", (16, 64), "f32", "NXC"))
-    monitor = NoiseMonitor()
     warm_ups = {(case, name): small[name] for case, name in named}
-    samples = samples_of(named, seconds=seconds, warm_ups=warm_ups)
-    noisy = monitor.is_noisy(_core.max_threads())
+    times = time_calls(named, seconds=seconds, warm_ups=warm_ups)
     return [
         Row(
             **asdict(case),
-            seconds={name: statistics.median(samples[case, name]) for name in by_name},
-            noisy=noisy,
+            seconds={name: times.seconds[case, name] for name in by_name},
+            noisy=times.noisy,
         )
         for case, by_name in calls.items()
     ]

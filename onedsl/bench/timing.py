@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import random
 import re
+import statistics
 import time
 import timeit
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+from .. import _core
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -23,26 +27,32 @@ WARM_UP_SECONDS = 2e-4
 # threads of one spin on the cores that the other needs. After a pause they sleep.
 PAUSE_SECONDS = 0.004
 
-# CPU time of other programs below which a measurement is not noisy: CPUs, and seconds, because the
-# kernel counts in hundredths.
 TOLERATED_CPUS = 0.25
-NOISE_SECONDS = 0.05
+"""A measurement is noisy if other programs use more CPUs than this of those that it needs."""
+TICKS_SECONDS = 0.05  # less CPU time is not counted, because the kernel counts in hundredths
 
-CGROUP_FILE = "/proc/self/cgroup"
+
+@dataclass(frozen=True)
+class Times(Generic[Name]):
+    """Times of calls that were measured together."""
+
+    seconds: dict[Name, float]
+    """Median seconds of a call over all rounds, by name of the call."""
+    noisy: bool
+    """Whether other programs used CPUs that the calls needed."""
 
 
-def samples_of(
+def time_calls(
     calls: Mapping[Name, Callable[[], object]],
     *,
     seconds: float = 0.0,
     warm_ups: Mapping[Name, Callable[[], object]] | None = None,
-) -> dict[Name, list[float]]:
+) -> Times[Name]:
     """Time single calls in random order, as a program makes them between other work.
 
     In each round every call is timed once; a short one in a batch of `SAMPLE_SECONDS`. Before it,
-    its warm-up runs repeatedly, by default the call itself. Return the seconds per call for each
-    name, one value for each round. The rounds take `seconds` in total, but there are at least
-    `MIN_ROUNDS`.
+    its warm-up runs repeatedly, by default the call itself. The rounds take `seconds` in total, but
+    there are at least `MIN_ROUNDS`.
     """
     timers = {name: timeit.Timer(call) for name, call in calls.items()}
     wakers = timers | {name: timeit.Timer(call) for name, call in (warm_ups or {}).items()}
@@ -51,6 +61,7 @@ def samples_of(
     pause = PAUSE_SECONDS if _openmp_runtimes() > 1 else 0.0
     order = list(calls)
     rng = random.Random(0)
+    monitor = NoiseMonitor()
     deadline = time.perf_counter() + seconds
     rounds = 0
     while rounds < MIN_ROUNDS or time.perf_counter() < deadline:
@@ -61,7 +72,8 @@ def samples_of(
             number = batches[name]
             samples[name].append(timers[name].timeit(number) / number)
         rounds += 1
-    return samples
+    medians = {name: statistics.median(found) for name, found in samples.items()}
+    return Times(medians, monitor.is_noisy(_core.max_threads()))
 
 
 def _calls_in(seconds: float, timer: timeit.Timer) -> int:
@@ -82,21 +94,41 @@ def _openmp_runtimes() -> int:
 
 
 class NoiseMonitor:
-    """Detects whether other programs use CPUs of this process, from its construction on."""
+    """Detects whether threads have fewer CPUs than they need, from its construction on."""
 
     def __init__(self) -> None:
-        self._begin, self._before = time.perf_counter(), _cpu_seconds_of_others()
+        self._begin = _counters()
 
     def is_noisy(self, num_threads: int) -> bool:
-        """Return whether other programs left fewer CPUs than the number of threads."""
-        elapsed = time.perf_counter() - self._begin
-        now = _cpu_seconds_of_others()
-        for (cpus, before), (_, after) in zip(self._before, now, strict=False):
-            others = after - before
-            if others >= NOISE_SECONDS and num_threads + others / elapsed > cpus + TOLERATED_CPUS:
-                return True
-        # Threads beyond the control group's quota wait for each other, too.
-        return any(num_threads > cpus + TOLERATED_CPUS for cpus, _ in now[1:])
+        """Return whether other programs, or a container's limit, left fewer CPUs than threads."""
+        changes = zip(_counters(), self._begin, strict=True)
+        elapsed, others, withheld = (now - before for now, before in changes)
+        spare = len(os.sched_getaffinity(0)) - num_threads + TOLERATED_CPUS
+        used = others > max(TICKS_SECONDS, spare * elapsed)
+        return used or withheld > TOLERATED_CPUS * elapsed
+
+
+def _counters() -> tuple[float, float, float]:
+    """Return the time, and CPU time that others used and that a container's limit withheld."""
+    cpus = os.sched_getaffinity(0)
+    own = sum(os.times()[:4])  # with children that have ended
+    # cpu<number> user nice system idle iowait irq softirq stolen
+    pattern = r"^cpu(\d+) (\d+) (\d+) (\d+) (?:\d+ ){4}(\d+)"
+    found = re.findall(pattern, _read("/proc/stat"), re.MULTILINE)
+    ticks = sum(sum(map(int, used)) for cpu, *used in found if int(cpu) in cpus)
+    # Of the control group of a container, in version 2 and in version 1.
+    v2 = re.findall(r"^throttled_usec (\d+)", _read("/sys/fs/cgroup/cpu.stat"), re.MULTILINE)
+    v1 = re.findall(r"^throttled_time (\d+)", _read("/sys/fs/cgroup/cpu/cpu.stat"), re.MULTILINE)
+    withheld = sum(map(int, v2)) / 1e6 + sum(map(int, v1)) / 1e9
+    return time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK") - own, withheld
+
+
+def _read(path: str) -> str:
+    """Return a file's text, or nothing if it cannot be read."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def noise_warning() -> str:
@@ -108,46 +140,3 @@ def noise_warning() -> str:
         f"{warning} A call can take ten times as long, because OpenMP's threads wait for each "
         "other actively. Set OMP_WAIT_POLICY=passive or a lower OMP_NUM_THREADS."
     )
-
-
-def _cpu_seconds_of_others() -> list[tuple[float, float]]:
-    """Return numbers of CPUs, and the CPU time that other processes and machines used on them.
-
-    The first pair is of the CPUs that the process may use. The others are of control groups, which
-    limit the CPU time of their processes: a container's, for example.
-    """
-    cpus = os.sched_getaffinity(0)
-    own = sum(os.times()[:4])  # with children that have ended
-    used = 0
-    for number, times in re.findall(r"^cpu(\d+) (.*)", _read("/proc/stat"), re.MULTILINE):
-        if int(number) in cpus:
-            user, nice, system, _, _, _, _, stolen = map(int, times.split()[:8])
-            used += user + nice + system + stolen
-    found = [(float(len(cpus)), used / os.sysconf("SC_CLK_TCK") - own)]
-    return found + [(quota, seconds - own) for quota, seconds in _quotas(_read(CGROUP_FILE))]
-
-
-def _quotas(cgroups: str, root: str = "/sys/fs/cgroup") -> Iterator[tuple[float, float]]:
-    """Yield the quotas of the process's control groups in CPUs, and the seconds that they used."""
-    for path in re.findall(r"^0::/(.*)$", cgroups, re.MULTILINE):  # version 2
-        folder = Path(root, path)
-        for parent in (folder, *list(folder.parents)[: len(Path(path).parts)]):
-            quota, _, period = _read(parent / "cpu.max").partition(" ")  # or "max"
-            used = _read(parent / "cpu.stat").split()  # "usage_usec" and a number come first
-            if quota.isdecimal() and used:
-                yield int(quota) / int(period), int(used[1]) / 1e6
-    for path in re.findall(r"^\d+:(?:\w+,)*cpu(?:,\w+)*:/(.*)$", cgroups, re.MULTILINE):
-        for folder in dict.fromkeys((Path(root, "cpu", path), Path(root, "cpu"))):
-            quota = _read(folder / "cpu.cfs_quota_us").strip()  # -1: no limit
-            period = _read(folder / "cpu.cfs_period_us")
-            usage = _read(Path(root, "cpuacct", folder.relative_to(f"{root}/cpu"), "cpuacct.usage"))
-            if quota.isdecimal() and usage:
-                yield int(quota) / int(period), int(usage) / 1e9
-
-
-def _read(path: str | Path) -> str:
-    """Return a file's text, or nothing if it cannot be read."""
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +13,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
-from ..bench.timing import NoiseMonitor, noise_warning, samples_of
+from ..bench.timing import noise_warning, time_calls
 from ..graph import Graph, GraphOp, LogicalTensor
 from ..graph.check import check_graph
 from ..graph.compiled_graph import batch_norm_of
@@ -63,7 +61,6 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
     out = console()
     src = graph.ops[0].inputs[0]
     out.print(printable(f"{graph_file.name}: {' + '.join(op.kind for op in graph.ops)}, src {src}"))
-    monitor = NoiseMonitor()
     try:
         used = graph.repaired() if repair else graph
         for change in used.changes:
@@ -83,14 +80,13 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OneDNNDefectWarning)  # they are printed
         results = compiled(**inputs)
-        times = samples_of(
-            {"": functools.partial(compiled, **inputs, out=results)}, seconds=seconds
-        )
-    passed = _show(graph, results, expected, statistics.median(times[""]))
+        call = functools.partial(compiled, **inputs, out=results)
+        times = time_calls({"": call}, seconds=seconds)
+    passed = _show(graph, results, expected, times.seconds[""])
     if compiled.defects and not (passed or repair) and _can_be_repaired(graph):
         out.print(REPAIR_HINT)
     click.echo("PASS" if passed else "FAIL")
-    if monitor.is_noisy(_core.max_threads()):
+    if times.noisy:
         click.echo(noise_warning(), err=True)
     return 0 if passed else 1
 

@@ -17,8 +17,8 @@ from ..tensors.spec import DataFormat, byte_strides, parse_data_format
 
 UNKNOWN_SIZE = -(2**63)  # DNNL_GRAPH_UNKNOWN_DIM
 
-GRADIENT = "BatchNormTrainingBackward"
-FORWARD = "BatchNormForwardTraining"
+GRADIENT = signature("training_backward").name
+FORWARD = signature("forward_training").name
 
 
 class OpKind(NamedTuple):
@@ -33,17 +33,16 @@ class OpKind(NamedTuple):
         return any(port.kind == "statistic" for port in self.ports.inputs)
 
 
-_ACTIVATION = Signature((Port("src"),), (Port("dst"),))
-_ACTIVATION_GRADIENT = Signature((Port("dst"), Port("diff_dst")), (Port("diff_src"),))
-KINDS = {
-    GRADIENT: OpKind(signature("training_backward"), ("epsilon", "data_format")),
-    FORWARD: OpKind(signature("forward_training"), ("epsilon", "data_format", "momentum")),
-    "Add": OpKind(Signature((Port("src_0"), Port("src_1")), (Port("dst"),))),
-    "Clamp": OpKind(_ACTIVATION, ("min", "max")),
-    "ClampBackward": OpKind(_ACTIVATION_GRADIENT, ("min", "max", "use_dst")),
-    "ReLU": OpKind(_ACTIVATION),
-    "ReLUBackward": OpKind(_ACTIVATION_GRADIENT, ("use_dst",)),
-}
+def _kind(operation: str, inputs: str, outputs: str, attributes: str) -> OpKind:
+    """Return a kind of op from names that are separated by spaces."""
+    if operation:
+        ports = signature(operation)
+    else:
+        ports = Signature(tuple(map(Port, inputs.split())), tuple(map(Port, outputs.split())))
+    return OpKind(ports, tuple(attributes.split()))
+
+
+KINDS = {name: _kind(*row) for name, row in _core.graph_op_kinds().items()}
 
 Attribute = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 

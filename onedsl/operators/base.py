@@ -118,14 +118,12 @@ class Operator(Generic[Result]):
 
         def run(inputs: Arrays, out: Any, first: object) -> Any:
             if onednn:
-                return self._run_onednn(inputs, outputs, all_outputs, out, first)
+                return self._run_onednn(inputs, all_outputs, out, first)
             return self._core.run(inputs, outputs, out, "native", first)
 
         return run
 
-    def _run_onednn(
-        self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any, first: object
-    ) -> Any:
+    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, first: object) -> Any:
         """Run a call on oneDNN, or return the core's `_core.Rejection`."""
         raise UnsupportedError(
             'oneDNN\'s Graph API has no op for frozen statistics; use backend="native" or "auto"',
@@ -275,21 +273,18 @@ class ChannelOperator(Operator[Result]):
         )
         return statistics
 
-    def _run_onednn(
-        self, inputs: Arrays, outputs: object, all_outputs: bool, out: Any, first: object
-    ) -> Any:
+    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, first: object) -> Any:
         """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
-        call = self._core.describe(inputs, all_outputs, out)
-        if type(call) is Rejection:
-            return call
-        dtype, shape, strides, stats_dtype, given = call
-        if 0 in shape:  # oneDNN does not write all outputs of empty tensors
-            return self._core.run(inputs, outputs, out, "native", first)
-        spec = dtype, shape, strides, stats_dtype
-        graph, record = _compile_call(self, *spec, given, all_outputs, _core.max_threads())
-        begin = time.perf_counter()
-        results = self._core.run_graph(graph, call, inputs, all_outputs, out, first)
-        if type(results) is not Rejection:
+        record, begin = None, 0.0
+
+        def compile_call(description: tuple[Any, ...]) -> _core.CompiledGraph:
+            nonlocal record, begin
+            graph, record = _compile_call(self, description, all_outputs, _core.max_threads())
+            begin = time.perf_counter()
+            return graph
+
+        results = self._core.run_graph(compile_call, inputs, all_outputs, out, first)
+        if record is not None and type(results) is not Rejection:
             publish(record, seconds=time.perf_counter() - begin)
         return results
 
@@ -315,15 +310,12 @@ def kernel_info(
 @keep_results
 def _compile_call(
     operator: ChannelOperator[Any],
-    dtype: DTypeName,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    stats_dtype: DTypeName,
-    given: tuple[bool, ...],
+    description: tuple[Any, ...],
     all_outputs: bool,
     num_threads: int,
 ) -> tuple[_core.CompiledGraph, RunRecord]:
-    """Compile the repaired graph of calls with such arrays, for a number of threads."""
+    """Compile the repaired graph of calls of the core's description, for a number of threads."""
+    dtype, shape, strides, stats_dtype, given = description
     schema = operator._schema
     ports = signature(schema.operation)
     # oneDNN ignores gamma if diff_src is the only output of its gradient. For operators that do

@@ -224,7 +224,10 @@ def _fault_advice(share: float) -> str:
 
 
 def _time_steps(seconds: float, file: Path) -> None:
-    """End the process so long after its first step, and then write a step's time and the report."""
+    """End the process so long after its first step, and then write a step's time and the report.
+
+    The script calls the steps, so they are not timed as `onedsl.bench.time_calls` times calls.
+    """
     ends: list[float] = []
     faults: list[int] = []
     threads: set[int] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import operator
@@ -42,15 +43,15 @@ os.register_at_fork(
     after_in_child=_after_fork_in_child,
 )
 
-_aten = torch.ops.aten
-_RUNNING = "src weight bias mean variance"
-_OPS = {
-    _aten.native_batch_norm.default: _RUNNING,
-    _aten._native_batch_norm_legit.default: _RUNNING,
-    _aten._native_batch_norm_legit.no_stats: "src weight bias",
-    _aten.native_batch_norm_backward.default: "diff src weight mean variance mean variance",
-}
-"""The ops whose kernels are replaced, and their tensors in `_difference`."""
+
+def _op(name: str) -> Any:
+    """Return an op of PyTorch by its name, with the name of the overload if there are several."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+_OPS = {name: _op(name) for name in _core.torch_ops()}
+"""The ops whose kernels are replaced."""
 
 
 def _override(register: Callable[[Any], None], argument: Any) -> None:
@@ -68,8 +69,8 @@ def _override(register: Callable[[Any], None], argument: Any) -> None:
 # because PyTorch rejects a second definition after an interrupt. Kept, because inductor of PyTorch
 # 2.11 looks up all ops that ever were.
 _library = torch.library.Library("onedsl_pytorch", "DEF")
-for _op in _OPS:
-    _library.define(str(_op._schema).partition("::")[2])
+for _overload in _OPS.values():
+    _library.define(str(_overload._schema).partition("::")[2])
 _override(_core.register_pytorchs_kernels, _library.ns)
 
 
@@ -81,25 +82,25 @@ def _differences() -> dict[str, str]:
     are compared on a new thread, where none of PyTorch's modes and default devices is in effect.
     """
     with ThreadPoolExecutor(1) as pool:
-        differences = list(pool.map(_difference, _OPS, _OPS.values()))
-    return {op.name().partition("::")[2]: d for op, d in zip(_OPS, differences, strict=True)}
+        return dict(zip(_OPS, pool.map(_difference, _OPS), strict=True))
 
 
-def _difference(op: Any, names: str) -> str:
+def _difference(name: str) -> str:
+    """Return how PyTorch's own kernel of an op differs from it, an empty string if it does not."""
     options: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
-    vectors = torch.linspace(0.5, 2, 12, **options).view(4, 3)
-    tensors = dict(zip(("weight", "bias", "mean", "variance"), vectors, strict=True))
-    tensors["src"] = torch.linspace(-1, 2, 24, **options).view(2, 3, 4)
-    tensors["diff"] = tensors["src"].sin()
-    rest = (True, 1e-3, [True] * 3) if "diff" in names else (True, 0.25, 1e-3)
-    own = operator.attrgetter(op.name().partition("::")[2])(torch.ops.onedsl_pytorch)
+    weight, bias, mean, variance = torch.linspace(0.5, 2, 12, **options).view(4, 3)
+    src = torch.linspace(-1, 2, 24, **options).view(2, 3, 4)
+    values = {"input": src, "grad_out": src.sin(), "weight": weight, "bias": bias, "eps": 1e-3}
+    values |= {"running_mean": mean, "running_var": variance, "training": True, "momentum": 0.25}
+    values |= {"save_mean": mean, "save_invstd": variance, "train": True, "output_mask": [True] * 3}
     computed = []
-    for function in (op, own):
-        inputs = [tensors[name].clone() for name in names.split()]
+    for function in _OPS[name], operator.attrgetter(name)(torch.ops.onedsl_pytorch):
+        inputs = copy.deepcopy([values[a.name] for a in _OPS[name]._schema.arguments])
         try:
-            computed.append((*function(*inputs, *rest), *inputs))
+            results = function(*inputs)
         except RuntimeError as error:
             return str(error)
+        computed.append((*results, *filter(torch.is_tensor, inputs)))
     return "" if all(map(torch.equal, *computed)) else "its results differ"
 
 

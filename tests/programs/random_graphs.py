@@ -22,9 +22,10 @@ import onedsl
 from onedsl import testing
 from onedsl.cli.run import documented
 from onedsl.graph import Graph
+from onedsl.graph._parts import FORWARD, KINDS
+from onedsl.graph._parts import GRADIENT as BACKWARD
 
-BACKWARD, FORWARD = "BatchNormTrainingBackward", "BatchNormForwardTraining"
-ELEMENTWISE = ["Add", "ReLU", "Clamp", "ReLUBackward", "ClampBackward"]
+ELEMENTWISE = [kind for kind in KINDS if not KINDS[kind].is_batch_norm]
 SURROUNDINGS = 64  # elements before and after each output, which must stay as they are
 REFUSALS = (ValueError, onedsl.UnsupportedError)
 OUTCOMES = ("right", "warned", "refused", "not judged")
