@@ -6,6 +6,8 @@ from typing import Any, Final, Literal, final
 import numpy as np
 import numpy.typing as npt
 
+from .operators.schema import OpSchema
+
 _DType = Literal["f32", "bf16", "f16"]
 _Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], str]
 
@@ -23,6 +25,9 @@ class Rejection:
     def port(self) -> str: ...
     @property
     def other(self) -> str: ...
+    @property
+    def to_copy(self) -> list[str]:
+        """The inputs of which dense copies repair the call, or none."""
 
 @final
 class Operator:
@@ -32,7 +37,7 @@ class Operator:
         outputs: object,
         out: Any,
         backend: object,
-        first: object = ...,
+        results_like: object = ...,
         /,
     ) -> Any:
         """Return the result, or a Rejection, also if the backend is oneDNN."""
@@ -43,7 +48,7 @@ class Operator:
         inputs: tuple[object, ...],
         outputs: object,
         out: Any,
-        first: object = ...,
+        results_like: object = ...,
         /,
     ) -> Any: ...
     def run_graph(
@@ -52,7 +57,7 @@ class Operator:
         inputs: tuple[object, ...],
         all_outputs: bool,
         out: Any,
-        first: object = ...,
+        results_like: object = ...,
         /,
     ) -> Any: ...
     def check_shapes(
@@ -145,21 +150,13 @@ def known_native_caps() -> str: ...
 def last_cache_bytes() -> int: ...
 def make_onednn_engine() -> None: ...
 def make_operator(
-    operation: str,
+    schema: OpSchema,
+    name: str,
     epsilon: float,
     frozen: bool,
     channel_axis: int | None,
-    types: Sequence[tuple[str, str]],
-    ranks: tuple[int, int],
     momentum: float | None,
     clip: float | None,
-    name: str,
-    input_names: Sequence[str],
-    output_names: Sequence[str],
-    optional: Sequence[str],
-    all_or_none: Sequence[str],
-    ignored: str,
-    result: type[Any],
     /,
 ) -> Operator: ...
 def max_threads() -> int: ...

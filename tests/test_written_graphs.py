@@ -174,13 +174,13 @@ INVALID = {
     "missing": ({"gamma": None}, None, TypeError, r"the graph's inputs must be src.*; gamma miss"),
     "unknown": ({"beta": 1}, None, TypeError, r"the graph's inputs must be among src.*got beta"),
     "no array": ({"src": 3}, None, TypeError, "src must be a NumPy array"),
-    "rank": ({"mean": np.zeros((1, 16), "f")}, None, ValueError, r"mean must have shape \(16,\)"),
-    "short": ({"mean": np.zeros(15, "f")}, None, ValueError, r"mean .* \(16,\) as .* got \(15,\)"),
+    "rank": ({"mean": np.zeros((1, 16), "f")}, None, ValueError, r"mean must have .*shape \(16,\)"),
+    "short": ({"mean": np.zeros(15, "f")}, None, ValueError, r"mean .* \(16,\), got \(15,\)"),
     "dtype": ({"mean": np.zeros(16, "e")}, None, TypeError, "mean must be f32 .*, got f16"),
     "f64": ({"mean": np.zeros(16)}, None, TypeError, "mean must be f32 .*, got float64"),
     "unaligned": (
         {}, {"diff_beta": helpers.unaligned(np.zeros(16, "f"))}, ValueError,
-        r"out\['diff_beta'\] must be aligned to its items, got 0x.* that NumPy allocates are"
+        r"out\['diff_beta'\] must be aligned to its items, got 0x"
     ),
     "steps": ({"mean": np.zeros(32, "f")[::2]}, None, ValueError, "mean must have strides"),
     "reversed": ({"mean": np.zeros(16, "f")[::-1]}, None, ValueError, "mean must have strides"),

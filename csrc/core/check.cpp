@@ -53,8 +53,8 @@ class CallCheck {
     return first_of(call_.inputs, [&](const Input port) -> Found {
       if (given_.has(port)) return std::nullopt;
       if (!rules_.optional.has(port)) return Rejection{Reason::absent, port};
-      const bool is_alone = rules_.together.has(port) && !(given_ & rules_.together).empty();
-      return is_alone ? Found(Rejection{Reason::alone, port}) : std::nullopt;
+      const bool is_alone = rules_.all_or_none.has(port) && !(given_ & rules_.all_or_none).empty();
+      return is_alone ? Found(Rejection{Reason::all_or_none, port}) : std::nullopt;
     });
   }
 
@@ -101,13 +101,18 @@ class CallCheck {
     return std::nullopt;
   }
 
-  // Also finds the input that must be copied, and the memory and layouts of the others.
+  // Also finds the inputs that must be copied, and the memory and layouts of the others.
   Found check_memory_of_inputs() {
     return first_of(given_, [&](const Input port) -> Found {
       const View& v = *call_.in[port];
       const bool dense = is_dense(port, v);
       const bool is_usable = v.is_aligned() && (dense || keep_layout(port, v));
-      if (!to_copy_ && !is_usable) to_copy_ = port;
+      // If src must be copied, other tensors are compared with the copy.
+      const bool is_known = !repairable_ || !is_tensor(port) || !v.is_aligned();
+      if (!is_usable && is_known) {
+        if (!repairable_) repairable_ = Rejection{Reason::layout, port};
+        repairable_->to_copy.add(port);
+      }
       const std::optional<Memory> memory = memory_of(port, v, dense);
       if (!memory || !v.holds(*memory)) return Rejection{Reason::memory, port};
       read_[port] = *memory;
@@ -141,9 +146,9 @@ class CallCheck {
     });
   }
 
-  // Completes the call, or returns that an input must be copied. This comes last.
+  // Completes the call, or returns that inputs must be copied. This comes last.
   Found complete() {
-    if (to_copy_) return Rejection{Reason::layout, *to_copy_};
+    if (repairable_) return repairable_;
     if (!order_) return std::nullopt;
     const View& src = call_.src();
     if (!call_.outputs_given && !src_is_dense_) {
@@ -217,7 +222,7 @@ class CallCheck {
   std::shared_ptr<Layouts> layouts_;
   PerPort<Input, Memory> read_;
   PerPort<Output, Memory> written_;
-  std::optional<Input> to_copy_;
+  Found repairable_;  // names the inputs that must be copied
 };
 
 // ---- Words ----
@@ -237,7 +242,7 @@ constexpr std::array texts = {
     Text{Reason::epsilon, "an eps that is not positive and finite in float32"},
     Text{Reason::not_an_array, "tensors that are not strided tensors on the CPU"},
     Text{Reason::absent, "absent statistics"},
-    Text{Reason::alone, "one running statistic without the other"},
+    Text{Reason::all_or_none, "one running statistic without the other"},
     Text{Reason::rank, "inputs of this rank"},
     Text{Reason::type, "dtypes other than float32, bfloat16 and float16"},
     Text{Reason::statistics_type, "16-bit inputs without parameters and running statistics",

@@ -22,7 +22,7 @@ enum class Reason : std::uint8_t {
   epsilon,          // not positive and finite in f32
   not_an_array,     // the caller has no View of it
   absent,           // a required input
-  alone,            // an input that is passed only together with the others of a set
+  all_or_none,      // an input that is passed only together with the others of a set
   rank,             // of src
   type,             // of src
   statistics_type,  // does not go with src's; without a port: of statistics that only result
@@ -44,7 +44,7 @@ enum class Reason : std::uint8_t {
 
 constexpr const char* name_of(const Reason reason) noexcept {
   constexpr std::array names = {
-      "option",     "epsilon",         "not_an_array",     "absent",    "alone",       "rank",
+      "option",     "epsilon",         "not_an_array",     "absent",    "all_or_none", "rank",
       "type",       "statistics_type", "statistics_shape", "like_type", "like_shape",  "ignored",
       "few_values", "memory",          "layout",           "outputs",   "not_aligned", "read_only",
       "overlap",    "sums_channels",   "sums_count",       "graph"};
@@ -74,6 +74,8 @@ struct Rejection {
   Reason reason = Reason::option;
   AnyPort port = {};
   AnyPort other = {};
+  InputSet to_copy =
+      {};  // inputs of which dense copies repair a call that is rejected for `layout`
 };
 
 // What a caller supports.
@@ -84,7 +86,7 @@ struct CallRules {
   // they have src's rank, each size being src's or 1.
   std::optional<std::ptrdiff_t> channel_axis;
   InputSet optional;              // inputs that a call may omit
-  InputSet together;              // of them, passed together or not at all
+  InputSet all_or_none;           // of them, passed together or not at all
   std::optional<Input> ignored;   // unless all outputs are computed
   std::int64_t least_values = 0;  // per channel
   // Tensors may have any strides of whole elements, and a src any for which there is a memory
@@ -100,7 +102,7 @@ struct CallRules {
     CallRules rules;
     for (const TypePair& pair : supported_types) rules.types.add(pair);
     rules.optional = signature.optional;
-    rules.together = signature.all_or_none;
+    rules.all_or_none = signature.all_or_none;
     rules.in_place.fill({signature.in_place_output, signature.in_place_input});
     return rules;
   }

@@ -104,8 +104,9 @@ bool View::overlaps(const View& other) const noexcept {
   const std::optional<Memory> its = other.memory();
   if (!own || !its || rank > max_rank || other.rank > max_rank) return true;
   if (!own->meets(*its)) return false;
-  // Move each pair of elements so that the other array's one becomes the last of that array. The
-  // moved elements of this array are a strided array with the axes of both arrays.
+  // An element i of this array and an element j of the other one are at a + 12 * i and b + 8 * j,
+  // say. Their distance is that of the other's last element, L, from a + 12 * i + 8 * (L - j): the
+  // elements of an array with the axes of both, 12 and 8.
   std::array<Steps, 2 * max_rank> axes;
   std::size_t count = 0;
   for (const View* const v : {this, &other}) {

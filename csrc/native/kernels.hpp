@@ -24,9 +24,9 @@ struct Samples {
 //   dst      = (src - mean) * scale + beta
 //   diff_src = scale * ((diff_dst - shift) - (src - mean) * slope)
 // Planes: one entry per channel. Columns: one entry per column of one or more rows (`period`
-// entries), followed by a copy of the first 2 * lanes entries. They are in the order in which a
-// VecPair is loaded from any column: for pairs of even and odd elements, all even entries come
-// first.
+// entries), followed by a copy of the first 2 * lanes entries, so that a VecPair can be loaded from
+// any column. With 3 channels, a period of two rows and 2 lanes: 0 1 2 0 1 2, 0 1 2 0. Where pairs
+// are of even and odd elements, all even entries come first: 0 2 1 0 2, 1 0 2 1 0.
 struct Tables {
   bool even_first = false;
   Index period = 0;

@@ -83,6 +83,9 @@ void RunLoops::run(const int loop, const Worker& worker) {
       if (panel + 1 < panels_) sum_tiles(channels(panel + 1), worker, scratch);
       break;
   }
+  // Once a loop: after each panel of one or two channels, waiting for the stores took 3 to 6 % of a
+  // gradient.
+  if (task_.non_temporal) _mm_sfence();
 }
 
 // In panels that stay in a cache from the sums to the results.
@@ -124,7 +127,6 @@ void RunLoops::write_tiles(const Range& panel, const Worker& share, const TileSc
     staged ? staged->write(tile) : kernels_.write(task_, tile);
   });
   if (staged) staged->finish();
-  if (task_.non_temporal) _mm_sfence();
 }
 
 }  // namespace onedsl::native

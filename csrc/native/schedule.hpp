@@ -124,7 +124,7 @@ void for_summed_tiles(const Schedule& schedule, const SummationOrder& order, con
 }
 
 // Columns: a tile that is written has about this many elements.
-constexpr Index elements_written = 131072;
+constexpr Index elements_written = 524288;
 
 // Calls visit(tile) for the tiles of a panel that a worker writes, which need not be those that
 // it sums. In reverse, because what was read last is still in cache.

@@ -86,8 +86,10 @@ void Staging::choose_boxes(const SummationOrder& order, const Index block) {
   }
 }
 
-// Sets the extents for which the neighbors of each tensor are in a box: those of the group of its
-// fastest axis in memory, times the axes of this group that are faster in the memory order of src.
+// Sets the least extents of a box with which whole cache lines of each tensor are copied, for
+// example for a tensor whose inner group in the memory order of src is (4, 5). If its axis of 5 is
+// the fastest in memory, as many elements of inner as a line has are enough. If that of 4 is, they
+// are 5 elements of inner apart: 5 times as many.
 void Staging::choose_least(Pass& pass, const Extents& sizes) const {
   pass.least = {1, 1, 1};
   for (const Tensor& tensor : pass.tensors) {

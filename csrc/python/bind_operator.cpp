@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <tuple>
 
@@ -100,39 +101,47 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   return std::move(info);
 }
 
-Operator make_operator(const std::string& id, const double epsilon, const bool frozen,
-                       const std::optional<py::ssize_t> channel_axis,
-                       const std::vector<TypePair>& types,
-                       const std::pair<py::ssize_t, py::ssize_t> ranks,
-                       const std::optional<double> momentum, const std::optional<double> clip,
-                       std::string name, std::vector<std::string> inputs,
-                       std::vector<std::string> outputs, const std::vector<std::string>& optional,
-                       const std::vector<std::string>& together, const std::string& ignored,
-                       const py::type& result) {
-  const Operation operation = operation_of(id);
+// The types of the tensors, and those that their statistics may have.
+using TypeRows = std::map<DataType, std::vector<DataType>>;
+
+// Takes an OpSchema of onedsl/operators/schema.py.
+Operator make_operator(const py::object& of, std::string name, const double epsilon,
+                       const bool frozen, const std::optional<py::ssize_t> channel_axis,
+                       const std::optional<double> momentum, const std::optional<double> clip) {
+  const Operation operation = operation_of(of.attr("operation").cast<std::string>());
   const Signature& signature = signature_of(operation);
   const Attributes without;
   OpSchema schema{{operation,
                    {epsilon, momentum.value_or(without.momentum), clip.value_or(without.clip)},
                    frozen ? Statistics::frozen : Statistics::batch},
                   CallRules::of(signature),
-                  {std::move(name), std::move(inputs), std::move(outputs)},
-                  result};
-  schema.rules.types = TypePairs();
-  for (const TypePair& pair : types) schema.rules.types.add(pair);
-  schema.rules.ranks = ranks;
-  schema.rules.channel_axis = channel_axis;
-  schema.rules.optional = schema.rules.together = InputSet();
+                  {std::move(name), {}, {}},
+                  of.attr("result")};
+  CallRules& rules = schema.rules;
+  rules.types = TypePairs();
+  for (const auto& [data, statistics] : py::dict(of.attr("types")).cast<TypeRows>()) {
+    for (const DataType statistic : statistics) rules.types.add({data, statistic});
+  }
+  rules.ranks = of.attr("ranks").cast<std::pair<py::ssize_t, py::ssize_t>>();
+  rules.channel_axis = channel_axis;
+  rules.optional = rules.all_or_none = InputSet();
+  const auto ignored = of.attr("ignored").cast<std::string>();
+  const auto all_or_none = of.attr("all_or_none").cast<std::vector<std::string>>();
+  const auto ports = of.attr("inputs").cast<py::tuple>();
   std::size_t next = 0;
   signature.inputs.for_each([&](const Input port) {
-    const std::string& own = schema.names.inputs.at(next++);
-    if (own == ignored) schema.rules.ignored = port;
-    const auto is_in = [&](const std::vector<std::string>& some) {
-      return std::find(some.begin(), some.end(), own) != some.end();
-    };
-    if (is_in(optional)) schema.rules.optional.add(port);
-    if (is_in(together)) schema.rules.together.add(port);
+    const py::object own = ports[next++];
+    schema.names.inputs.push_back(own.attr("name").cast<std::string>());
+    const std::string& input = schema.names.inputs.back();
+    if (own.attr("optional").cast<bool>()) rules.optional.add(port);
+    if (std::find(all_or_none.begin(), all_or_none.end(), input) != all_or_none.end()) {
+      rules.all_or_none.add(port);
+    }
+    if (input == ignored) rules.ignored = port;
   });
+  for (const py::handle output : of.attr("outputs")) {
+    schema.names.outputs.push_back(output.attr("name").cast<std::string>());
+  }
   return Operator(std::move(schema));
 }
 
@@ -155,28 +164,27 @@ void bind_operator(py::module_& module) {
   py::class_<NamedRejection>(module, "Rejection", py::is_final(), created_by_functions)
       .def_readonly("reason", &NamedRejection::reason)
       .def_readonly("port", &NamedRejection::port)
-      .def_readonly("other", &NamedRejection::other);
+      .def_readonly("other", &NamedRejection::other)
+      .def_readonly("to_copy", &NamedRejection::to_copy);
 
   module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"),
              py::arg("channel_axis") = py::none(), py::arg("item_stride") = 1, py::pos_only());
 
   // Without arguments by keyword: pybind11 compares their names with strings that it allocates,
   // without checking that there was memory for them.
-  module.def("make_operator", &make_operator, py::arg("operation"), py::arg("epsilon"),
-             py::arg("frozen"), py::arg("channel_axis"), py::arg("types"), py::arg("ranks"),
-             py::arg("momentum"), py::arg("clip"), py::arg("name"), py::arg("input_names"),
-             py::arg("output_names"), py::arg("optional"), py::arg("all_or_none"),
-             py::arg("ignored"), py::arg("result"), py::pos_only());
+  module.def("make_operator", &make_operator, py::arg("schema"), py::arg("name"),
+             py::arg("epsilon"), py::arg("frozen"), py::arg("channel_axis"), py::arg("momentum"),
+             py::arg("clip"), py::pos_only());
   py::class_<Operator>(module, "Operator", py::is_final(), created_by_functions)
       .def("run", &Operator::run, py::arg("inputs"), py::arg("outputs"), py::arg("out").none(true),
-           py::arg("backend"), py::arg("first") = py::none(), py::pos_only())
+           py::arg("backend"), py::arg("results_like") = py::none(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
       .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
-           py::arg("outputs"), py::arg("out").none(true), py::arg("first") = py::none(),
+           py::arg("outputs"), py::arg("out").none(true), py::arg("results_like") = py::none(),
            py::pos_only())
       .def("run_graph", &Operator::run_graph, py::arg("compile_call"), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true),
-           py::arg("first") = py::none(), py::pos_only())
+           py::arg("results_like") = py::none(), py::pos_only())
       .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
       .def("kernel_info", &kernel_info, py::arg("data"), py::arg("shape"), py::arg("strides"),
            py::arg("statistics"), py::arg("num_threads") = py::none(), py::pos_only());

@@ -28,9 +28,9 @@ std::size_t position(const PortSet<Port> ports, const Port port) {
   return before;
 }
 
-// Returns the caller's first input: `first`, unless it is None, or that of the inputs.
-py::handle first_of(const py::tuple& inputs, const py::handle first = py::none()) {
-  return first.is_none() ? py::handle(PyTuple_GET_ITEM(inputs.ptr(), 0)) : first;
+// Returns the array whose library is that of the results: the first input, unless another is given.
+py::handle like_of(const py::tuple& inputs, const py::handle results_like = py::none()) {
+  return results_like.is_none() ? py::handle(PyTuple_GET_ITEM(inputs.ptr(), 0)) : results_like;
 }
 
 }  // namespace
@@ -73,8 +73,9 @@ py::object Operator::rejected(const Rejection& rejection) const {
     }
     return "out." + outputs.at(position(signature().outputs, static_cast<Output>(port.index)));
   };
-  return py::cast(
-      NamedRejection{name_of(rejection.reason), name(rejection.port), name(rejection.other)});
+  NamedRejection named{name_of(rejection.reason), name(rejection.port), name(rejection.other), {}};
+  rejection.to_copy.for_each([&](const Input port) { named.to_copy.push_back(name(port)); });
+  return py::cast(std::move(named));
 }
 
 std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, const py::tuple& inputs,
@@ -113,12 +114,12 @@ std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, cons
 }
 
 template <class Run>
-py::object Operator::execute(const Call& call, const py::handle first, const py::object& out,
+py::object Operator::execute(const Call& call, const py::handle results_like, const py::object& out,
                              const Sums& sums, const Run& run) const {
   Pointers memory = pointers_of(call);
   memory.sums = sums;
   memory.outputs_given = call.outputs_given;
-  const bool is_converted = call.src().is_numpy && !py::isinstance<py::array>(first);
+  const bool is_converted = call.src().is_numpy && !py::isinstance<py::array>(results_like);
   py::tuple results(call.outputs_given ? 0 : signature().outputs.count());
   if (!call.outputs_given) {
     std::size_t next = 0;
@@ -147,7 +148,7 @@ py::object Operator::execute(const Call& call, const py::handle first, const py:
     results = py::reinterpret_borrow<py::tuple>(out);
   } else if (!call.src().is_numpy || is_converted) {
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].is_none()) results[i] = export_array(results[i], first);
+      if (!results[i].is_none()) results[i] = export_array(results[i], results_like);
     }
   }
   auto* const type = reinterpret_cast<PyTypeObject*>(schema_.result.ptr());
@@ -158,26 +159,26 @@ py::object Operator::execute(const Call& call, const py::handle first, const py:
   return py::reinterpret_steal<py::object>(made);
 }
 
-py::object Operator::execute(const Call& call, const py::handle first, const py::object& out,
+py::object Operator::execute(const Call& call, const py::handle results_like, const py::object& out,
                              const Sums& sums) const {
-  return execute(call, first, out, sums, [&](const Pointers& memory) {
+  return execute(call, results_like, out, sums, [&](const Pointers& memory) {
     native::run_logged(call, memory, OpenMPThreads(), schema_.names);
   });
 }
 
 py::object Operator::run(const py::tuple& inputs, const py::object& outputs, const py::object& out,
-                         const py::object& backend, const py::handle first) const {
+                         const py::object& backend, const py::handle results_like) const {
   if (!equals(backend, "auto") && !equals(backend, "native")) return rejected({Reason::option});
   Call call(schema_.config);
   if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
   }
-  return execute(call, first_of(inputs, first), out);
+  return execute(call, like_of(inputs, results_like), out);
 }
 
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
                            const py::object& outputs, const py::object& out,
-                           const py::handle first) const {
+                           const py::handle results_like) const {
   Call call(schema_.config);
   call.pass = Pass::apply;
   if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
@@ -189,7 +190,7 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
     return rejected({Reason::sums_channels, Input::src});
   }
   if (!(sums.data()[0] >= part)) return rejected({Reason::sums_count, Input::src});
-  return execute(call, first_of(inputs, first), out,
+  return execute(call, like_of(inputs, results_like), out,
                  sums_in(const_cast<double*>(sums.data()), channels));
 }
 
@@ -202,7 +203,7 @@ py::object Operator::reduce(const py::tuple& inputs) const {
   }
   const std::ptrdiff_t channels = call.geometry.channels;
   DoubleVector vector(1 + 2 * channels);
-  execute(call, first_of(inputs), py::none(), sums_in(vector.mutable_data(), channels));
+  execute(call, like_of(inputs), py::none(), sums_in(vector.mutable_data(), channels));
   return std::move(vector);
 }
 
@@ -224,14 +225,15 @@ py::tuple Operator::description_of(const Call& call) const {
 
 py::object Operator::run_graph(const py::object& compile_call, const py::tuple& inputs,
                                const bool all_outputs, const py::object& out,
-                               const py::handle first) const {
+                               const py::handle results_like) const {
   const auto checked = [&](Call& call) {
     return fill(call, graph_rules_, inputs, outputs(all_outputs), out);
   };
   Call described(schema_.config);
   if (const auto found = checked(described)) return rejected(*found);
   // oneDNN does not write all outputs of empty tensors.
-  if (described.geometry.elements() == 0) return execute(described, first_of(inputs, first), out);
+  if (described.geometry.elements() == 0)
+    return execute(described, like_of(inputs, results_like), out);
   const py::tuple description = description_of(described);
   const py::object compiled = compile_call(description);
   auto& graph = compiled.cast<onednn::CompiledGraph&>();
@@ -239,7 +241,7 @@ py::object Operator::run_graph(const py::object& compile_call, const py::tuple& 
   Call call(schema_.config);
   if (const auto found = checked(call)) return rejected(*found);
   if (!description_of(call).equal(description)) return rejected({Reason::graph, Input::src});
-  return execute(call, first_of(inputs, first), out, {}, [&](const Pointers& memory) {
+  return execute(call, like_of(inputs, results_like), out, {}, [&](const Pointers& memory) {
     std::vector<const void*> in;
     std::vector<void*> results;
     call.inputs.for_each([&](const Input port) { in.push_back(memory.in[port]); });

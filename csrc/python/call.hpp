@@ -29,6 +29,7 @@ struct OpSchema {
 struct NamedRejection {
   const char* reason;
   std::string port, other;
+  std::vector<std::string> to_copy;
 };
 
 // Sums as one vector: the count, the first number of every statistic, the second ones.
@@ -41,24 +42,24 @@ class Operator {
   // Runs onedsl's kernels. Takes a tuple of inputs, the value of the option `outputs` (of an
   // operator without this option: whether to compute all outputs), a tuple of outputs or None, and
   // the value of the option `backend`. Returns the outputs, as the following functions too, or a
-  // NamedRejection. `first` is None or the caller's first input, if that of `inputs` is a NumPy
-  // view of it.
+  // NamedRejection. `results_like` is None or the caller's first input, if that of `inputs` is a
+  // NumPy view of it.
   pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& outputs,
                        const pybind11::object& out, const pybind11::object& backend,
-                       pybind11::handle first) const;
+                       pybind11::handle results_like) const;
 
   // The two passes of a run. reduce() takes the reduce_inputs of the signature and returns a
   // DoubleVector; apply() takes the sum of the vectors of all parts.
   pybind11::object reduce(const pybind11::tuple& inputs) const;
   pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs,
                          const pybind11::object& outputs, const pybind11::object& out,
-                         pybind11::handle first) const;
+                         pybind11::handle results_like) const;
 
   // Runs the graph that compile_call(description) returns, whose ports are those of the call in
   // order, or onedsl's kernels if the tensors are empty.
   pybind11::object run_graph(const pybind11::object& compile_call, const pybind11::tuple& inputs,
                              bool all_outputs, const pybind11::object& out,
-                             pybind11::handle first) const;
+                             pybind11::handle results_like) const;
   // Returns None or the rejection of a call that passes all inputs and computes all outputs, with
   // arrays of these types and shapes. Inputs without a description are absent.
   pybind11::object check_shapes(const std::vector<std::optional<ArrayInfo>>& inputs) const;
@@ -77,12 +78,12 @@ class Operator {
                                 std::optional<OutputSet> outputs,
                                 const pybind11::object& out) const;
   // Calls run(pointers) without the GIL, and returns the outputs. Allocated ones are arrays of the
-  // library of `first`.
+  // library of `results_like`.
   template <class Run>
-  pybind11::object execute(const Call& call, pybind11::handle first, const pybind11::object& out,
-                           const Sums& sums, const Run& run) const;
-  pybind11::object execute(const Call& call, pybind11::handle first, const pybind11::object& out,
-                           const Sums& sums = {}) const;
+  pybind11::object execute(const Call& call, pybind11::handle results_like,
+                           const pybind11::object& out, const Sums& sums, const Run& run) const;
+  pybind11::object execute(const Call& call, pybind11::handle results_like,
+                           const pybind11::object& out, const Sums& sums = {}) const;
   // Returns what the graph of a call depends on: dtype, shape, strides in elements, dtype of the
   // statistics, and which inputs are given.
   pybind11::tuple description_of(const Call& call) const;

@@ -77,7 +77,7 @@ class Argument<std::array<bool, 3>> {
     std::array<bool, 3> flags = {};
     for (std::size_t i = 0; i < flags.size(); ++i) {
       Value item = 0;
-      check(api->list_item(handle_.get(), i, &item));
+      throw_if(api->list_item(handle_.get(), i, &item));
       flags[i] = Argument<bool>(item).get();
     }
     return flags;

@@ -22,7 +22,7 @@ constexpr Input input_of(const Output running) noexcept {
 // number of the calling thread, on which PyTorch may not have computed yet.
 OpenMPThreads threads() {
   std::uint32_t count = 0;
-  check(api->num_threads(&count));
+  throw_if(api->num_threads(&count));
   return OpenMPThreads(std::min(static_cast<int>(count), max_threads()));
 }
 
@@ -73,9 +73,9 @@ CallRules rules_of(const Operation operation) noexcept {
   rules.least_values = 2;
   rules.statistics_like_src = true;
   rules.strided_tensors = true;
-  rules.together = InputSet();
+  rules.all_or_none = InputSet();
   if (signature.is_forward()) {
-    rules.together = InputSet(Input::mean, Input::variance);
+    rules.all_or_none = InputSet(Input::mean, Input::variance);
     rules.optional = rules.optional.with(Input::mean).with(Input::variance);
     rules.in_place = {
         {{Output::running_mean, Input::mean}, {Output::running_variance, Input::variance}}};
@@ -123,18 +123,15 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
     call.out[port]->data = nullptr;
     call.out[port]->strides = call.strides.data();
   });
-  InputSet made;
-  while ((found = onedsl::check(rules, call))) {
-    const auto port = static_cast<Input>(found->port.index);
-    const bool is_input = found->port.kind == AnyPort::input;
-    if (found->reason != Reason::layout || !is_input || !copied.has(port) || made.has(port)) {
-      return found;
-    }
-    made.add(port);
+  found = check(rules, call);
+  if (!found || found->to_copy.empty() || !((found->to_copy & copied) == found->to_copy)) {
+    return found;
+  }
+  found->to_copy.for_each([&](const Input port) {
     call.copies.push_back(make(api->clone, call.tensors[port]));
     call.in[port] = view_of(*call.copies.back());
-  }
-  return std::nullopt;
+  });
+  return check(rules, call);
 }
 
 Results<3> compute_forward(TensorCall& call, const Running& running) {
@@ -167,9 +164,9 @@ Results<4> compute_backward(TensorCall& call, const bool parameters) {
 void add_kernels(const char* const ops,
                  const std::initializer_list<std::pair<const char*, Kernel*>> kernels) {
   Library* library = nullptr;
-  check(api->make_library(ops, "CPU", "onedsl/csrc/torch/kernels.cpp", 0, &library));
+  throw_if(api->make_library(ops, "CPU", "onedsl/csrc/torch/kernels.cpp", 0, &library));
   for (const auto& [op, kernel] : kernels) {
-    check(api->add_kernel(library, op, kernel, oldest_version));
+    throw_if(api->add_kernel(library, op, kernel, oldest_version));
   }
 }
 

@@ -54,9 +54,11 @@ struct Pool {
   void use(std::size_t bytes) noexcept;
   // Returns false if there are too many blocks.
   bool keep(Block block) noexcept;
-  // Returns the limit of used and kept bytes. Each size may need blocks more than at the time of
-  // the most used bytes: a gradient has its layer's size. With an eighth alone, 8 to 13 blocks were
-  // mapped again in each step of three of five networks, in which few results are used at a time.
+  // Returns the limit of used and kept bytes: the most that were used at once, and some more,
+  // because a block is used again for results of its own size only. For example two results of 8 MB
+  // and one of 2 MB are used at once, 18 MB, and a later gradient needs another 2 MB. With an
+  // eighth alone, 8 to 13 blocks were mapped again in each step of three of five networks, in which
+  // few results are used at a time.
   std::size_t limit() const noexcept {
     const std::size_t used = std::max(most, most_before);
     return used + std::max(used / 8, spare);

@@ -182,7 +182,7 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
 
 // PyTorch's operator by another name. _operators.py explains what differs.
 void own_convolution_backward(Value* const values, std::uint64_t, std::uint64_t) {
-  check(api->call("aten::convolution_backward", "", values, oldest_version));
+  throw_if(api->call("aten::convolution_backward", "", values, oldest_version));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
   const Error error = api->empty(rank, sizes, strides, type, api->cpu, no_index, &made);
   // PyTorch 2.11 does not say why. Nothing but memory can be missing.
   if (error != 0 && api->exception_text == nullptr) throw std::bad_alloc();
-  check(error);
+  throw_if(error);
   return OwnedTensor(made);
 }
 
@@ -56,13 +56,13 @@ OwnedTensor empty_in_block(const View& like, const std::size_t bytes) {
       reinterpret_cast<void*>(block.bytes));
   // PyTorch calls the deleter if it fails after the storage exists.
   if (error != 0 && !released) release_block(block);
-  check(error);
+  throw_if(error);
   return OwnedTensor(made);
 }
 
 }  // namespace
 
-void check(const Error error) {
+void throw_if(const Error error) {
   if (error == 0) return;
   const char* const what = api->exception_text != nullptr ? api->exception_text() : nullptr;
   throw std::runtime_error(what != nullptr && *what != '\0' ? what

@@ -15,7 +15,7 @@
 namespace onedsl::torch {
 
 // Throws std::runtime_error with PyTorch's message, if there is one, for an error.
-void check(Error error);
+void throw_if(Error error);
 
 // Calls a function. Throws an error for std::bad_alloc that contains PyTorch's text: programs that
 // search for a batch size which fits in memory go on if they find it.
@@ -31,7 +31,7 @@ auto with_pytorchs_errors(const Function& function) -> decltype(function()) {
 template <class T, class Argument>
 T get(Error (*const function)(Argument*, T*), Argument* const of) {
   T value{};
-  check(function(of, &value));
+  throw_if(function(of, &value));
   return value;
 }
 
@@ -44,7 +44,7 @@ using OwnedTensor = std::unique_ptr<Tensor, DeleteTensor>;
 template <class... Parameters, class... Arguments>
 OwnedTensor make(Error (*const function)(Parameters...), const Arguments... arguments) {
   Tensor* made = nullptr;
-  check(function(arguments..., &made));
+  throw_if(function(arguments..., &made));
   return OwnedTensor(made);
 }
 

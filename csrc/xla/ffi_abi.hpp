@@ -106,7 +106,7 @@ struct Scalar {
   DataType type;
   void* value;
 };
-struct Attributes {
+struct Attrs {
   std::size_t size;
   Extension* extensions;
   std::int64_t count;
@@ -115,16 +115,16 @@ struct Attributes {
   void** items;  // Scalars, if they have that type
 };
 
-struct Call {
+struct CallFrame {
   std::size_t size;
   Extension* extensions;
   const Api* api;
   void* context;
   int stage;
   Buffers arguments, results;
-  Attributes attributes;
+  Attrs attributes;
 };
 
-using Handler = Error*(Call*);
+using Handler = Error*(CallFrame*);
 
 }  // namespace onedsl::xla::abi

@@ -30,14 +30,13 @@ using InvalidCall = std::invalid_argument;
 // ---- XLA's structs ----
 
 // Returns whether XLA's structs have all members that a handler reads.
-bool is_known(const abi::Call& call) noexcept {
-  return call.size >= sizeof(abi::Call) && call.arguments.size == sizeof(abi::Buffers) &&
-         call.results.size == sizeof(abi::Buffers) &&
-         call.attributes.size == sizeof(abi::Attributes);
+bool is_known(const abi::CallFrame& call) noexcept {
+  return call.size >= sizeof(abi::CallFrame) && call.arguments.size == sizeof(abi::Buffers) &&
+         call.results.size == sizeof(abi::Buffers) && call.attributes.size == sizeof(abi::Attrs);
 }
 
 template <class T>
-T scalar(const abi::Attributes& attributes, const char* const name, const abi::DataType type,
+T scalar(const abi::Attrs& attributes, const char* const name, const abi::DataType type,
          const char* const must_be) {
   for (std::int64_t i = 0; i < attributes.count; ++i) {
     const abi::Text& own = *attributes.names[i];
@@ -49,7 +48,7 @@ T scalar(const abi::Attributes& attributes, const char* const name, const abi::D
   reject(name, must_be);
 }
 
-std::int64_t integer(const abi::Attributes& attributes, const char* const name) {
+std::int64_t integer(const abi::Attrs& attributes, const char* const name) {
   return scalar<std::int64_t>(attributes, name, abi::s64, "must be an i64");
 }
 
@@ -81,7 +80,7 @@ DataType type_of(const abi::Buffer& buffer) {
   throw InvalidCall(std::string(unsupported(rejection, call)) + " (" + name + ")");
 }
 
-OpConfig config_of(const abi::Attributes& attributes, const Operation operation) {
+OpConfig config_of(const abi::Attrs& attributes, const Operation operation) {
   OpConfig config;
   config.operation = operation;
   config.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
@@ -92,7 +91,7 @@ OpConfig config_of(const abi::Attributes& attributes, const Operation operation)
 // A call of XLA. Under vmap all arrays have the same leading batch axes.
 class Batch {
  public:
-  Batch(const abi::Call& call, const Operation operation)
+  Batch(const abi::CallFrame& call, const Operation operation)
       : item_(config_of(call.attributes, operation)) {
     const Signature& signature = signature_of(operation);
     const auto given = static_cast<std::size_t>(call.arguments.count);
@@ -183,7 +182,7 @@ abi::Error* error(const abi::Api& api, const abi::Code code, const Operation ope
 
 // The handler that XLA calls. No exception may propagate into XLA.
 template <Operation operation>
-abi::Error* handle(abi::Call* const call) noexcept {
+abi::Error* handle(abi::CallFrame* const call) noexcept {
   if (call->extensions != nullptr && call->extensions->type == abi::Extension::metadata) {
     // Reports XLA's own minor version, because all of them are compatible here, and one that XLA
     // does not accept would make JAX unusable. JAX 0.6 does not pass it.

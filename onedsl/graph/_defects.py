@@ -51,7 +51,9 @@ class Defect(NamedTuple):
     def is_in(self, version: tuple[int, int, int]) -> bool | None:
         """Return whether a version of oneDNN has this defect, or None if that is unknown.
 
-        Built by the loaded oneDNN's compiler, on which some defects depend.
+        For example seen in 3.2 and 3.11: 3.5 has it, and 3.13 may. If it was right in 3.0, that
+        does not have it, and 3.1 may. The version is one by the loaded oneDNN's compiler, on which
+        some defects depend.
         """
         if _core.onednn_is_of_intel() and not self.of_intel:
             return False

@@ -16,6 +16,7 @@ from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
+from ..tensors import requirements
 from ..tensors.arrays import AnyArray, Array, as_numpy, new_array
 from ..tensors.dtypes import short_name
 from ._defects import check_supported, wrong_results
@@ -100,7 +101,7 @@ def _partitions(
     )
 
 
-def keep_results(function: Callable[P, T]) -> Callable[P, T]:
+def keep_outcomes(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function to keep its latest results, and its refusals.
 
     oneDNN leaks memory for each refusal, an UnsupportedError. Other errors may pass (no memory).
@@ -124,7 +125,7 @@ def keep_results(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-@keep_results
+@keep_outcomes
 def _compile(
     nodes: tuple[_core.Node, ...],
     inputs: tuple[_core.TensorTuple, ...],
@@ -137,7 +138,7 @@ def _compile(
         return _core.compile_graph(nodes, inputs, outputs, dict(constants), num_threads)
 
 
-@keep_results
+@keep_outcomes
 def _divide(nodes: tuple[_core.Node, ...]) -> list[_core.PartitionTuple]:
     with _refusals():
         return _core.graph_partitions(nodes)
@@ -287,16 +288,25 @@ class CompiledGraph:
         """Return the exception for a call that the core rejects."""
         names = [*self._inputs, *(f"out[{name!r}]" for name in self._outputs)]
         tensors = [*self._inputs.values(), *self._outputs.values()]
-        array, in_place = arrays[index], self._in_place[index]
-        item = array.itemsize or 1
-        text = _REASONS[reason].format(
-            array=array,
-            dtype=short_name(array.dtype),
-            strides=tuple(step / item if step % item else step // item for step in array.strides),
-            tensor=tensors[index],
-            other=names[other],
-            remedy="" if in_place is None else f". It may be {names[in_place]} itself",
-        )
+        array, tensor, in_place = arrays[index], tensors[index], self._in_place[index]
+        match reason:
+            case "like_type":
+                text = requirements.dtype(tensor.dtype, "the graph", short_name(array.dtype))
+            case "like_shape":
+                text = requirements.shape(tensor.shape or (), "the graph", array.shape)
+            case "layout":
+                item = array.itemsize or 1
+                strides = tuple(s / item if s % item else s // item for s in array.strides)
+                required = f"must have strides {tensor.strides} (in elements) as in the graph"
+                text = f"{required}, got {strides}"
+            case "not_aligned":
+                text = requirements.aligned(array)
+            case "read_only":
+                text = requirements.READ_ONLY
+            case _:
+                text = requirements.separate(
+                    names[other], None if in_place is None else names[in_place]
+                )
         kind = TypeError if reason == "like_type" else ValueError
         return kind(f"{names[index]} {text}")
 
@@ -306,18 +316,6 @@ class CompiledGraph:
     def __repr__(self) -> str:
         parts = "; ".join(map(str, self.partitions))
         return f"<onedsl.graph.CompiledGraph: {parts}, {self.num_threads} threads>"
-
-
-_REASONS = {
-    "like_type": "must be {tensor.dtype} as in the graph, got {dtype}",
-    "like_shape": "must have shape {tensor.shape} as in the graph, got {array.shape}",
-    "layout": "must have strides {tensor.strides} (in elements) as in the graph, got {strides}",
-    "not_aligned": "must be aligned to its items, got {array.ctypes.data:#x}. Arrays that NumPy "
-    "allocates are aligned",
-    "read_only": "must be writable, got a read-only array",
-    "overlap": "must not overlap {other}{remedy}",
-}
-"""The texts of the core's reasons, after the argument's name."""
 
 
 def _in_place_inputs(graph: Graph) -> tuple[int | None, ...]:

@@ -12,7 +12,7 @@ from .. import _core
 from .._core import Rejection
 from ..graph import Graph
 from ..graph.check import check_graph
-from ..graph.compiled_graph import compile_graph, keep_results, run_record
+from ..graph.compiled_graph import compile_graph, keep_outcomes, run_record
 from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..tensors.arrays import as_numpy
@@ -32,7 +32,7 @@ Arrays = tuple[Any, ...]
 """One array per port, or None."""
 
 Run = Callable[[Arrays, Any, object], Any]
-"""A call of the core with inputs, ``out`` and the caller's first input.
+"""A call of the core with inputs, ``out`` and the array whose library is that of the results.
 
 It returns the results or a `_core.Rejection`.
 """
@@ -57,21 +57,13 @@ class Operator(Generic[Result]):
         self._statistics = parse_statistics(statistics)
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
         self._core = _core.make_operator(
-            schema.operation,
+            schema,
+            "" if type(self) is ChannelOperator else type(self).__name__,
             self.epsilon,
             self._statistics == "frozen",
             self._channel_axis,
-            [(data, s) for data, row in schema.types.items() for s in row],
-            schema.ranks,
             self._attributes.get("momentum"),
             self._attributes.get("clip"),
-            "" if type(self) is ChannelOperator else type(self).__name__,
-            [port.name for port in schema.inputs],
-            [port.name for port in schema.outputs],
-            [port.name for port in schema.inputs if port.optional],
-            schema.all_or_none,
-            schema.ignored,
-            schema.result,
         )
 
     @property
@@ -102,28 +94,28 @@ class Operator(Generic[Result]):
         return functools.partial(type(self), **self._attributes), ()
 
     def _call(self, inputs: Arrays, outputs: object, out: Any, backend: object) -> Result:
-        """Run the operator. Only public ``__call__`` methods may call this, see `_rerun`.
+        """Run the operator. Only public ``__call__`` methods may call this, see `_repair`.
 
         `outputs` is the caller's option, or whether to compute all outputs.
         """
         results = self._core.run(inputs, outputs, out, backend)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        return self._rerun(self._run(outputs, backend), inputs, outputs, out)  # type: ignore[no-any-return]
+        return self._repair(results, self._run(outputs, backend), inputs, outputs, out)  # type: ignore[no-any-return]
 
     def _run(self, outputs: object, backend: object) -> Run:
         """Return a function for a call with these options."""
         all_outputs = validation.parse_outputs(outputs, self._schema)
         onednn = parse_backend(backend)
 
-        def run(inputs: Arrays, out: Any, first: object) -> Any:
+        def run(inputs: Arrays, out: Any, results_like: object) -> Any:
             if onednn:
-                return self._run_onednn(inputs, all_outputs, out, first)
-            return self._core.run(inputs, outputs, out, "native", first)
+                return self._run_onednn(inputs, all_outputs, out, results_like)
+            return self._core.run(inputs, outputs, out, "native", results_like)
 
         return run
 
-    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, first: object) -> Any:
+    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run a call on oneDNN, or return the core's `_core.Rejection`."""
         raise UnsupportedError(
             'oneDNN\'s Graph API has no op for frozen statistics; use backend="native" or "auto"',
@@ -157,7 +149,9 @@ class Operator(Generic[Result]):
         """Run the first pass on a part of the batch."""
         vector = self._core.reduce(inputs)
         if type(vector) is Rejection:
-            vector = self._rerun(lambda inputs, *_: self._core.reduce(inputs), inputs, None)
+            vector = self._repair(
+                vector, lambda inputs, *_: self._core.reduce(inputs), inputs, None
+            )
         # Moments do not depend on epsilon.
         return self._totals._of(vector, self.epsilon if self._totals is BatchNormSums else None)
 
@@ -173,30 +167,31 @@ class Operator(Generic[Result]):
                 f"{self.epsilon}, got {totals._epsilon}"
             )
 
-        def run(inputs: Arrays, out: Any, first: object) -> Any:
-            return self._core.apply(totals._vector, inputs, outputs, out, first)
+        def run(inputs: Arrays, out: Any, results_like: object) -> Any:
+            return self._core.apply(totals._vector, inputs, outputs, out, results_like)
 
         results: Any = run(inputs, out, None)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        return self._rerun(run, inputs, outputs, out, totals)  # type: ignore[no-any-return]
+        return self._repair(results, run, inputs, outputs, out, totals)  # type: ignore[no-any-return]
 
-    def _rerun(
+    def _repair(
         self,
+        results: Any,
         run: Run,
         inputs: Arrays,
         outputs: object,
         out: Any = None,
         totals: BatchNormTotals | None = None,
     ) -> Any:
-        """Run a rejected call on converted arrays, or raise.
+        """Convert what a rejected call cannot use and run it again, or raise.
 
-        Warns of an ignored input at the caller of the public method.
+        `results` is the `_core.Rejection`. Warns of an ignored input at the caller of the public
+        method.
         """
         schema, ports = self._schema, self._schema.inputs
-        first, given, is_ndarray = inputs[0], out, False
-        while type(results := run(inputs, out, first)) is Rejection:
-            port = next((i for i, p in enumerate(ports) if p.name == results.port), None)
+        results_like, given, is_ndarray = inputs[0], out, False
+        while type(results) is Rejection:
             match results.reason:
                 case "not_an_array" if not is_ndarray:
                     is_ndarray = True
@@ -206,7 +201,7 @@ class Operator(Generic[Result]):
                     )
                 case "option":
                     validation.parse_outputs(outputs, schema)
-                case "ignored" if port is not None:
+                case "ignored":
                     warnings.warn(
                         f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN "
                         f"documents it. Pass {schema.options[0]} to use {schema.ignored}, or do "
@@ -214,17 +209,20 @@ class Operator(Generic[Result]):
                         GammaIgnoredWarning,
                         stacklevel=4,
                     )
-                    inputs = (*inputs[:port], None, *inputs[port + 1 :])
+                    inputs = tuple(
+                        None if port.name == schema.ignored else value
+                        for port, value in zip(ports, inputs, strict=True)
+                    )
                 case "outputs":
                     all_outputs = validation.parse_outputs(outputs, schema)
                     out = validation.parse_out(schema, all_outputs, out)
-                case "layout" if port is not None:
-                    copy = validation.dense_copy(ports[port], inputs[port], ports[0], inputs[0])
-                    inputs = (*inputs[:port], copy, *inputs[port + 1 :])
+                case "layout" if results.to_copy:
+                    inputs = validation.dense_copies(results.to_copy, ports, inputs)
                 case _:
                     axis = self._channel_axis
                     arrays = inputs, out or ()
                     raise validation.RejectedCall(schema, axis, results, *arrays, totals).error()
+            results = run(inputs, out, results_like)
         if out is given:
             return results
         _core.mark_written(given)  # the core wrote to NumPy views of its arrays
@@ -273,7 +271,7 @@ class ChannelOperator(Operator[Result]):
         )
         return statistics
 
-    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, first: object) -> Any:
+    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
         record, begin = None, 0.0
 
@@ -283,7 +281,7 @@ class ChannelOperator(Operator[Result]):
             begin = time.perf_counter()
             return graph
 
-        results = self._core.run_graph(compile_call, inputs, all_outputs, out, first)
+        results = self._core.run_graph(compile_call, inputs, all_outputs, out, results_like)
         if record is not None and type(results) is not Rejection:
             publish(record, seconds=time.perf_counter() - begin)
         return results
@@ -307,7 +305,7 @@ def kernel_info(
     )
 
 
-@keep_results
+@keep_outcomes
 def _compile_call(
     operator: ChannelOperator[Any],
     description: tuple[Any, ...],

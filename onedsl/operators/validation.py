@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import _core
+from ..tensors import requirements
 from ..tensors.arrays import Array, as_numpy
 from ..tensors.dtypes import short_name
 from ..tensors.ports import Port
@@ -70,10 +71,10 @@ class RejectedCall:
     _texts: ClassVar[Mapping[str, str]] = {
         "absent": "must be given",
         "memory": "must have memory for all of its elements",
-        "read_only": "must be writable, got a read-only array",
+        "read_only": requirements.READ_ONLY,
         "graph": "must not change during the call",
     }
-    _type_errors = frozenset({"alone", "absent", "type", "statistics_type", "like_type"})
+    _type_errors = frozenset({"all_or_none", "absent", "type", "statistics_type", "like_type"})
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class RejectedCall:
     def error(self, argument: str = "") -> Exception:
         """Return the exception. `argument` replaces the name of the port."""
         reason = self._rejection.reason
-        if reason == "alone":
+        if reason == "all_or_none":
             argument = _listed(self._schema.all_or_none)
         if reason.startswith("sums") and self._totals is not None:
             argument = self._totals._argument
@@ -125,7 +126,7 @@ class RejectedCall:
         first = next(n for n in self._inputs if self._kinds[n] == self._kinds[name])
         return first, self._info(first)
 
-    def _alone(self, name: str) -> str:
+    def _all_or_none(self, name: str) -> str:
         return f"must be given together, {name} is missing"
 
     def _rank(self, name: str) -> str:
@@ -160,14 +161,14 @@ class RejectedCall:
 
     def _like_type(self, name: str) -> str:
         like, expected = self._like(name)
-        return f"must be {expected.dtype} like {like}, got {self._info(name).dtype}"
+        return requirements.dtype(expected.dtype, like, self._info(name).dtype)
 
     def _like_shape(self, name: str) -> str:
         like, expected = self._like(name)
-        return f"must have {like}'s shape {expected.shape}, got {self._info(name).shape}"
+        return requirements.shape(expected.shape, like, self._info(name).shape)
 
     def _not_aligned(self, name: str) -> str:
-        return f"must be aligned to its items, got {self._array(name).ctypes.data:#x}"
+        return requirements.aligned(self._array(name))
 
     def _layout(self, name: str) -> str:
         src, got = self._src, self._array(name).strides
@@ -182,8 +183,7 @@ class RejectedCall:
         if self._rejection.other == name:
             return "must not overlap itself"
         in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
-        remedy = f". It may be {in_place} itself" if in_place else ""
-        return f"must not overlap {self._rejection.other}{remedy}"
+        return requirements.separate(self._rejection.other, in_place)
 
     def _sums_channels(self, name: str) -> str:
         assert self._totals is not None
@@ -232,15 +232,21 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
 # ---- Copies ----
 
 
-def dense_copy(port: Port, value: object, src_port: Port, src: object) -> Array:
-    """Return a dense copy of an input, in src's memory layout if it is a tensor."""
-    array = as_numpy(port.name, value)
-    _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
-    is_tensor = port.kind == "tensor"
-    like = as_numpy(src_port.name, src) if is_tensor else array
-    copy = np.empty_like(like, order="K" if is_tensor else "C")
-    copy[...] = array
-    return copy
+def dense_copies(
+    names: Sequence[str], ports: Sequence[Port], inputs: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return the inputs, and dense copies of those named: of tensors in src's memory layout."""
+    copied = list(inputs)
+    for index, port in enumerate(ports):
+        if port.name not in names:
+            continue
+        array = as_numpy(port.name, inputs[index])
+        _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
+        is_tensor = port.kind == "tensor"
+        like = as_numpy(ports[0].name, copied[0]) if is_tensor else array
+        copied[index] = np.empty_like(like, order="K" if is_tensor else "C")
+        copied[index][...] = array
+    return tuple(copied)
 
 
 # ---- Lists of names ----
