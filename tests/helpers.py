@@ -283,7 +283,7 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
         if operation in getattr(record, "operation", ""):  # calls of PyTorch have none
             records.append(record)
 
-    with run_log.Subscription(collect):
+    with run_log.subscribe(collect):
         yield records
 
 

@@ -8,8 +8,8 @@ pytestmark = needs_compiler
 
 def test_numpy(tmp_path):
     """Regression: rejected and copied calls ended the process."""
-    doors = "call", "out", "copied", "strided", "scratch", "rejected", "parts", "operator"
-    check_failing_allocations(tmp_path, *doors)
+    doors = "call", "out", "copied", "strided", "scratch", "rejected", "parts"
+    check_failing_allocations(tmp_path, *doors, "operator", "verbose")
 
 
 def test_graphs(tmp_path):
@@ -23,9 +23,9 @@ def test_compilation_of_graphs(tmp_path):
 
 
 def test_pytorch(tmp_path):
-    """Regression: PyTorch's from_blob ended the process."""
+    """Regression: PyTorch's from_blob, and new scopes of `enable`, ended the process."""
     pytest.importorskip("torch", reason="PyTorch is optional, and not installed here")
-    doors = "tensors", "enable_small", "enable_large", "layer_small", "layer_large"
+    doors = "tensors", "report", "enable_small", "enable_large", "layer_small", "layer_large"
     check_failing_allocations(tmp_path, *doors)
 
 

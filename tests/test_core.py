@@ -171,3 +171,12 @@ def test_no_reference_is_leaked():
     for _ in range(50):
         everything()
     assert [sys.getrefcount(o) for o in objects] == before
+
+
+def test_only_functions_create_objects():
+    """Regression: a scope's object was used without checking that there was memory for it."""
+    classes = [value for value in vars(_core).values() if isinstance(value, type)]
+    assert len(classes) > 5
+    for cls in classes:
+        with pytest.raises(TypeError, match="cannot create"):
+            cls()

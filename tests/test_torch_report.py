@@ -279,7 +279,7 @@ def test_a_report_that_is_deleted_during_a_call(x):
     cycle = [onedsl_torch.report(layer)]
     cycle.append(cycle)
     del cycle
-    collecting = run_log.Subscription(lambda _: gc.collect())
+    collecting = run_log.subscribe(lambda _: gc.collect())
     with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
         layer(x)
     collecting.close()

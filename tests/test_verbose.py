@@ -119,7 +119,7 @@ def test_an_interrupt_leaves_logging_off():
     """Regression: the number of subscribers and their list were changed one after the other."""
 
     def subscribe():
-        with run_log.Subscription(print) as subscription:
+        with run_log.subscribe(print) as subscription:
             assert _core.subscribers() == [print]
         subscription.close()
 
@@ -143,7 +143,7 @@ def test_runs_are_recorded_while_there_are_subscriptions():
         return bool(records)
 
     try:
-        first, second = (run_log.Subscription(print) for _ in range(2))
+        first, second = (run_log.subscribe(print) for _ in range(2))
         first.close()
         first.close()
         assert recorded()
@@ -151,7 +151,7 @@ def test_runs_are_recorded_while_there_are_subscriptions():
         assert recorded()
         del second
         assert not recorded()
-        with run_log.Subscription(print):
+        with run_log.subscribe(print):
             assert recorded()
         assert not recorded()
     finally:

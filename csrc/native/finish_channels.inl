@@ -45,9 +45,9 @@ void set_normalization(const Task& task, const ChannelEntries& entries, const In
 
 // ---- Sums of all chunks ----
 
-// Channels are processed several at a time, because one channel's partial sums are far apart in
-// memory.
-constexpr Index channels_at_a_time = 16;
+// Channels are processed several at a time: one channel's partial sums are far apart in memory, and
+// the formulas of one vector are a long chain, which the CPU overlaps with those of others.
+constexpr Index channels_at_a_time = 128;
 
 // Two values of some channels: their sums, or their totals, as Sums in core/ports.hpp defines them:
 // the result of the reduce pass and the input of the apply pass.
@@ -57,8 +57,13 @@ struct ChannelSums {
 };
 
 inline ChannelSums add_partials(const Task& task, const Range& some) {
-  ChannelSums sums{};
+  ChannelSums sums;
   const Index count = length(some);
+  // Whole vectors. All of the array would take longer than the sums of few channels.
+  for (Index i = 0; i < count; i += lanes) {
+    store_doubles(sums.first + i, DoubleVec{});
+    store_doubles(sums.second + i, DoubleVec{});
+  }
   const double* partial = task.workspace.partials + some.begin;
   for (Index k = 0; k < task.order.chunks; ++k, partial += 2 * task.order.channels) {
     for (Index i = 0; i < count; ++i) {

@@ -85,7 +85,7 @@ void prepare_moments(const Task& task, const Range& channels) {
 // Sets near_enough to false, and better pivots, where a pivot is too far from the mean.
 inline ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSums& sums,
                                   bool& near_enough) {
-  const double count = task.per_channel;
+  const Divisor count(task.per_channel);
   float* const pivots = task.workspace.tables.pivot;
   const ChannelEntries entries(task);
   ChannelSums totals;
@@ -108,8 +108,8 @@ inline ChannelSums moments_totals(const Task& task, const Range& some, const Cha
     const DoubleWords high = is_far(shifted.high, squares.high);
     if (__builtin_expect(!any(low | high), 1)) return;
     near_enough = false;
-    const auto stddev = [&](const Doubles square) { return square_root(square / count); };
-    const DoubleVec better = widen(pivots_near(mean, for_halves(stddev, squares)));
+    const DoubleVec stddev = for_halves(square_root, squares / count);
+    const DoubleVec better = widen(pivots_near(mean, stddev));
     const DoubleVec before = widen(pivot);
     const DoubleVec chosen = {low != 0 ? better.low : before.low,
                               high != 0 ? better.high : before.high};
@@ -120,6 +120,7 @@ inline ChannelSums moments_totals(const Task& task, const Range& some, const Cha
 
 inline void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
   const double momentum = task.config.attributes.momentum;
+  const Divisor count(task.per_channel);
   const ChannelEntries entries(task);
   const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
   for_vectors(some, [&](const Index c, const auto& access) {
@@ -133,7 +134,7 @@ inline void apply_moments(const Task& task, const Range& some, const ChannelSums
       return 1 / square_root(v + task.config.attributes.epsilon);
     };
     const DoubleVec mean = load_doubles(totals.first + (c - some.begin));
-    const DoubleVec variance = load_doubles(totals.second + (c - some.begin)) / task.per_channel;
+    const DoubleVec variance = load_doubles(totals.second + (c - some.begin)) / count;
     const Vec batch_mean = narrow(mean);
     const Vec batch_variance = narrow(inverse ? for_halves(inverse_stddev, variance) : variance);
     update(input(task, Input::mean), mean, output(task, Output::running_mean));

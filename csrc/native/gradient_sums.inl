@@ -64,7 +64,7 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
 inline void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tables& tables = task.workspace.tables;
   const ChannelEntries entries(task);
-  const double count = task.per_channel;
+  const Divisor count(task.per_channel);
   const bool batch = task.config.statistics == Statistics::batch;
   for_vectors(some, [&](const Index c, const auto& access) {
     const DoubleVec diff_beta = load_doubles(totals.first + (c - some.begin));

@@ -22,6 +22,11 @@ namespace {
 constexpr Index long_period = 512;
 // The tensor must have this many rows for each repeated one, because filling the tables takes time.
 constexpr Index rows_per_repetition = 512;
+// Columns of so few rows have about as many coefficients and sums as elements. A worker alone runs
+// panels of them as tasks of their own: these then stay in cache, and in memory that malloc does
+// not return to the system after each call.
+constexpr Index few_rows = 16;
+constexpr Index columns_in_panel = 1024;
 
 const Kernels& kernels_for(const Call& call, Isa isa) {
   const DataType type = call.data;
@@ -131,6 +136,41 @@ Plan plan_of(const Call& call, const Kernels& kernels, const Pointers& memory,
   return plan;
 }
 
+// Return how many channels are a task of their own: all of them, if the rows are not few.
+Index channels_of_task(const Plan& plan) {
+  const SummationOrder& order = plan.task.order;
+  const bool in_panels = order.columns && order.repeat == 1 && order.rows <= few_rows &&
+                         plan.schedule.workers == 1 && !plan.staging;
+  if (!in_panels) return order.channels;
+  // Whole cache lines.
+  const Index panel = columns_in_panel / order.inner / divided_channels * divided_channels;
+  return std::min(panel, order.channels);
+}
+
+// Return the task of some channels of columns. Their rows remain as far apart.
+Task task_of(const Range& channels, const Task& all, const DataType type) {
+  const auto first = static_cast<std::size_t>(channels.begin);
+  const auto inner = static_cast<std::size_t>(all.order.inner);
+  const auto offset = [&](const auto port) {
+    return first * (is_tensor(port) ? inner * size_of(type) : sizeof(float));
+  };
+  Task task = all;
+  Pointers& memory = task.memory;
+  present(memory.in).for_each([&](const Input port) {
+    memory.in[port] = static_cast<const std::byte*>(memory.in[port]) + offset(port);
+  });
+  present(memory.out).for_each([&](const Output port) {
+    memory.out[port] = static_cast<std::byte*>(memory.out[port]) + offset(port);
+  });
+  if (memory.sums.first != nullptr) {
+    memory.sums.first += first;
+    memory.sums.second += first;
+  }
+  task.samples.src = memory.in[Input::src];
+  task.order.channels = channels.end - channels.begin;
+  return task;
+}
+
 }  // namespace
 
 KernelInfo kernel_info(const Call& call, const int num_threads, const bool outputs_given,
@@ -164,25 +204,27 @@ void run(const Call& call, const Pointers& memory, const Threads& threads, const
   auto& [task, schedule, staging] = plan;
   const SummationOrder& order = task.order;
 
+  const Index channels = channels_of_task(plan);
   Tables& tables = task.workspace.tables;
   const Index pair = Index{2} * order.lanes;
-  tables.entries = order.channels;
   tables.even_first = order.columns && kernels.splits_even_odd;
+  tables.entries = channels;
   WorkerMemory worker;
   worker.doubles = scratch_per_plane(order.lanes) * schedule.block;
   worker.staging_bytes = staging ? staging->bytes_per_thread() : 0;
   Index floats = 0;
   if (order.columns) {
     const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
-    tables.period = order.row * std::max<Index>(rows, 1);
+    tables.period = order.repeat * channels * order.inner * std::max<Index>(rows, 1);
     tables.entries = round_up(tables.period + pair, 2);
-    const Index columns = order.repeat > 1 ? order.row : schedule.block * order.inner;
+    const Index columns =
+        order.repeat > 1 ? order.row : std::min(schedule.block, channels) * order.inner;
     worker.doubles = scratch_per_column * round_up(columns, pair);
     floats = schedule.workers * worker.doubles;
   }
   const Index doubles = schedule.workers * worker.doubles;
   const Index staging_bytes = schedule.workers * worker.staging_bytes;
-  const Index sums = call.pass == Pass::apply ? 0 : 2 * order.chunks * order.channels;
+  const Index sums = call.pass == Pass::apply ? 0 : 2 * order.chunks * channels;
 
   const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
                                  &tables.beta,  &tables.shift, &tables.slope};
@@ -197,9 +239,16 @@ void run(const Call& call, const Pointers& memory, const Threads& threads, const
   worker.first.staging = scratch.allocate<std::byte>(staging_bytes);
 
   if (!needs_sums(call)) std::fill_n(task.workspace.partials, sums, 0.0);
-  if (!is_forward(call)) kernels.prepare(task, {0, order.channels});
-  RunLoops loops(kernels, task, schedule, staging ? &*staging : nullptr, needs_sums(call), worker);
-  threads.run(loops, schedule.workers);
+  const auto run_task = [&](const Task& some) {
+    if (!is_forward(call)) kernels.prepare(some, {0, some.order.channels});
+    RunLoops loops(kernels, some, schedule, staging ? &*staging : nullptr, needs_sums(call),
+                   worker);
+    threads.run(loops, schedule.workers);
+  };
+  if (channels == order.channels) return run_task(task);
+  for (Index c = 0; c < order.channels; c += channels) {
+    run_task(task_of({c, std::min(c + channels, order.channels)}, task, call.data));
+  }
 }
 
 }  // namespace onedsl::native

@@ -48,13 +48,14 @@ void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads
 // Write the statistics of an empty tensor.
 void write_empty(const Call& call, const Pointers& memory) {
   const auto statistics = static_cast<std::size_t>(call.geometry.channels);
+  if (statistics == 0) return;  // the pointers may be null
   const std::size_t bytes = statistics * size_of(call.statistics_type);
   call.outputs.for_each([&](const Output port) {
     if (is_tensor(port)) return;
     const void* kept = nullptr;
     if (port == Output::running_mean) kept = memory.in[Input::mean];
     if (port == Output::running_variance) kept = memory.in[Input::variance];
-    kept != nullptr ? std::memcpy(memory.out[port], kept, bytes)
+    kept != nullptr ? std::memmove(memory.out[port], kept, bytes)
                     : std::memset(memory.out[port], 0, bytes);
   });
   if (call.pass == Pass::reduce) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../core/view.hpp"
 #include "int_math.hpp"
 
 namespace onedsl::native {
@@ -95,11 +96,11 @@ void Staging::choose_least(Pass& pass, const Extents& sizes) const {
   for (const Tensor& tensor : pass.tensors) {
     std::size_t group = 2;
     Index span = 1;
-    Index least = 0;
+    std::size_t least = 0;
     for (std::size_t g = 0; g < 3; ++g) {
       Index faster = 1;
       for (std::size_t axis = tensor.axes[g].size(); axis-- > 0;) {
-        const Index stride = std::abs(tensor.axes[g][axis].stride);
+        const std::size_t stride = magnitude(tensor.axes[g][axis].stride);
         if (stride > 0 && (least == 0 || stride < least)) {
           group = g;
           span = faster;

@@ -64,7 +64,7 @@ struct SummationOrder {
 
   bool columns = false;
   Index repeat = 1;
-  Index row = 0;   // elements
+  Index row = 0;   // elements, or those from one row to the next of some channels of columns
   Index rest = 0;  // elements
   Index segments = 1;
   Index segment = 0;  // elements; the last segment of a plane may have fewer

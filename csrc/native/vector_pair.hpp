@@ -293,6 +293,29 @@ inline DoubleVec operator*(const DoubleVec& a, const DoubleVec& b) {
 inline DoubleVec operator*(const double a, const DoubleVec& b) { return {a * b.low, a * b.high}; }
 inline DoubleVec operator/(const DoubleVec& a, const double b) { return {a.low / b, a.high / b}; }
 
+// Divides values by a number of elements. For a power of two, the product with the inverse has the
+// same bits, and takes less time.
+class Divisor {
+ public:
+  explicit Divisor(const double count)
+      : count_(count), inverse_(1 / count), is_power_of_two_(has_no_fraction(count)) {}
+
+  friend DoubleVec operator/(const DoubleVec& values, const Divisor& divisor) {
+    return divisor.is_power_of_two_ ? divisor.inverse_ * values : values / divisor.count_;
+  }
+
+ private:
+  static bool has_no_fraction(const double count) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &count, sizeof bits);
+    return (bits & 0x000fffffffffffffU) == 0;
+  }
+
+  double count_;
+  double inverse_;
+  bool is_power_of_two_;
+};
+
 inline DoubleVec load_doubles(const double* p) {
   DoubleVec doubles;
   std::memcpy(&doubles.low, p, sizeof doubles.low);

@@ -21,7 +21,9 @@ class Writer {
 
   void write_columns() const {
     const Range& rows = tile_.rows;
-    if (length(tile_.channels) == order_.channels) {
+    const bool has_whole_rows = length(tile_.channels) == order_.channels &&
+                                order_.row == order_.repeat * order_.channels * order_.inner;
+    if (has_whole_rows) {
       const Index rest = rest_of(order_, tile_);
       return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
     }

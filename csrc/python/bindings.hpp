@@ -24,8 +24,9 @@ inline const pybind11::custom_type_setup created_by_functions([](PyHeapTypeObjec
 // Returns a value as an object of Python. Where a function returns the value itself, pybind11
 // raises TypeError if there is no memory for the object.
 template <class Value>
-pybind11::object to_python(Value&& value) {
-  pybind11::object object = pybind11::cast(std::forward<Value>(value));
+pybind11::object to_python(Value&& value, const pybind11::return_value_policy policy =
+                                              pybind11::return_value_policy::automatic_reference) {
+  pybind11::object object = pybind11::cast(std::forward<Value>(value), policy);
   if (!object) throw pybind11::error_already_set();
   return object;
 }

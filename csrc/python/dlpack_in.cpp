@@ -72,7 +72,7 @@ std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   static_assert(sizeof(py::ssize_t) == sizeof(std::int64_t));
   View v;
   v.type = *type;
-  v.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  if (tensor.data != nullptr) v.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   v.rank = tensor.rank;
   v.shape = reinterpret_cast<const py::ssize_t*>(tensor.shape);
   v.strides = reinterpret_cast<const py::ssize_t*>(tensor.strides);

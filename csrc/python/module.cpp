@@ -161,7 +161,7 @@ void bind_frameworks(py::module_& module) {
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());
   module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());
-  bind_scope<TorchUse>(module, "TorchUse");
+  bind_scope<TorchUse>(module, "TorchUse", "begin_torch_use");
   module.def("end_all_torch_uses", &torch::end_all_uses);
   module.def("torch_kernels_in_use", &torch::in_use);
   module.def(

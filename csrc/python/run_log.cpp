@@ -5,6 +5,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "../native/run_logged.hpp"
@@ -63,6 +66,20 @@ int raise_pending(void* const exception) {
   return -1;
 }
 
+// Calls log(), and returns its exception. Others than Python's are those for a lack of memory.
+template <class Log>
+std::optional<py::error_already_set> exception_of(const Log& log) {
+  try {
+    log();
+    return std::nullopt;
+  } catch (const py::error_already_set& error) {
+    return error;
+  } catch (const std::exception&) {
+    PyErr_NoMemory();
+    return py::error_already_set();
+  }
+}
+
 // Calls log() with the GIL. Its exceptions must not end a run, nor reach PyTorch, which has its own
 // pybind11. On the main thread, where signal handlers run, they are raised after the call. Those of
 // other threads are reported as unraisable.
@@ -70,16 +87,14 @@ template <class Log>
 void call_python(const Log& log) {
   if (!can_acquire_gil()) return;
   const AcquiredGil acquired;
-  try {
-    log();
-  } catch (py::error_already_set& error) {
-    const bool is_main_thread = gettid() == getpid();
-    py::object exception = error.value();
-    if (is_main_thread && Py_AddPendingCall(&raise_pending, exception.ptr()) == 0) {
-      exception.release();
-    } else {
-      error.discard_as_unraisable("onedsl's run log");
-    }
+  std::optional<py::error_already_set> error = exception_of(log);
+  if (!error) return;
+  const bool is_main_thread = gettid() == getpid();
+  py::object exception = error->value();
+  if (is_main_thread && Py_AddPendingCall(&raise_pending, exception.ptr()) == 0) {
+    exception.release();
+  } else {
+    error->discard_as_unraisable("onedsl's run log");
   }
 }
 
@@ -124,9 +139,12 @@ void bind_run_log(py::module_& module) {
       },
       py::arg("record_run"), py::arg("record_call"), py::pos_only());
   subscribers = py::dict().release();
-  module.def("subscribers",
-             [] { return py::reinterpret_steal<py::list>(PyDict_Values(subscribers.ptr())); });
-  bind_scope<Subscription, py::object>(module, "Subscription");
+  module.def("subscribers", [] {
+    auto all = py::reinterpret_steal<py::list>(PyDict_Values(subscribers.ptr()));
+    if (!all) throw py::error_already_set();
+    return all;
+  });
+  bind_scope<Subscription, py::object>(module, "Subscription", "subscribe");
   module.def("torch_kernels_used", [] { return torch::call_log.used.load(); });
 }
 

@@ -3,41 +3,55 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <memory>
+#include <optional>
+
+#include "bindings.hpp"
 
 namespace onedsl {
 
-// An object of Python that begins something, and ends it when it is closed, by its `with` block or
-// by close(), or, unless until_closed is set, when it is destroyed. To the interpreter, each of
+// An object of Python, where something has begun that ends when it is closed, by its `with` block
+// or by close(), or, unless until_closed is set, when it is destroyed. To the interpreter, each of
 // these is a single step, which an interrupt cannot divide.
 template <class Begun>
 class Scope {
  public:
-  template <class... Arguments>
-  explicit Scope(const Arguments&... arguments) : begun_(arguments...) {}
+  Scope() = default;
   ~Scope() {
     if (!until_closed) close();
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
+  template <class... Arguments>
+  void begin(const Arguments&... arguments) {
+    begun_.emplace(arguments...);
+    is_open_ = true;
+  }
   void close() noexcept {
-    if (is_open_.exchange(false)) begun_.end();
+    if (is_open_.exchange(false)) begun_->end();
   }
 
   bool until_closed = false;
 
  private:
-  Begun begun_;
-  std::atomic<bool> is_open_ = true;
+  std::optional<Begun> begun_;
+  std::atomic<bool> is_open_ = false;
 };
 
-// Registers the class with a constructor of these arguments.
+// Registers the class, and a function of these arguments that begins a scope.
 template <class Begun, class... Arguments>
-void bind_scope(pybind11::module_& module, const char* const name) {
+void bind_scope(pybind11::module_& module, const char* const name, const char* const function) {
   namespace py = pybind11;
   using Class = Scope<Begun>;
-  py::class_<Class>(module, name, py::is_final())
-      .def(py::init<const Arguments&...>())
+  module.def(function, [](const Arguments&... arguments) {
+    // Begins last: without memory for the object, pybind11 would not destroy the scope.
+    py::object scope =
+        to_python(std::make_unique<Class>().release(), py::return_value_policy::take_ownership);
+    scope.cast<Class&>().begin(arguments...);
+    return scope;
+  });
+  py::class_<Class>(module, name, py::is_final(), created_by_functions)
       .def_readwrite("until_closed", &Class::until_closed)
       .def("close", &Class::close)
       .def("__enter__", [](const py::object& self) { return self; })

@@ -47,7 +47,7 @@ template <bool is_forward, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
     const auto pytorchs = [&] {
-      count_allocation(dense_bytes(std::get<0>(std::tie(arguments...))));
+      if (keeps_blocks()) count_allocation(dense_bytes(std::get<0>(std::tie(arguments...))));
       return call<3>(cpu_kernels().*pytorch, arguments...);
     };
     if (!in_use()) return write_results(values, pytorchs());

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <type_traits>
@@ -65,8 +66,8 @@ struct Pool {
   }
 
   std::mutex mutex;
-  std::array<Block, 1024> kept{};  // the oldest first
-  std::size_t num_kept = 0;
+  std::array<Block, 1024> kept{};         // the oldest first
+  std::atomic<std::size_t> num_kept = 0;  // is also read without the lock
   std::size_t kept_bytes = 0, used_bytes = 0;
   std::size_t allocated_by_pytorch = 0;
   // The most used bytes at once in this window and in the one before.
@@ -175,6 +176,8 @@ void release_block(const Block block) noexcept {
   is_kept ? unmap_excess() : unmap(block);
 }
 
+bool keeps_blocks() noexcept { return pool.num_kept.load(std::memory_order_relaxed) > 0; }
+
 void count_allocation(const std::size_t bytes) noexcept {
   locked([&] { pool.allocated_by_pytorch += bytes; });
   unmap_excess();
@@ -183,7 +186,7 @@ void count_allocation(const std::size_t bytes) noexcept {
 void offer_kept_blocks() noexcept {
   std::size_t left = locked([] {
     pool.is_offered = true;
-    return pool.num_kept;
+    return pool.num_kept.load();
   });
   const auto oldest = [&] { return left-- > 0 ? pool.take_oldest() : none; };
   for_each(oldest, [](const Block block) {

@@ -24,6 +24,9 @@ Block acquire_block(std::size_t bytes) noexcept;
 // the last one to two thousand calls of acquire_block by more than an eighth and more than 32 MB.
 void release_block(Block block) noexcept;
 
+// Returns whether blocks are kept, at little cost.
+bool keeps_blocks() noexcept;
+
 // Counts memory that PyTorch allocates for a result of its own as used, until the next
 // acquire_block: its evaluation would otherwise need memory beside what a training step has left.
 void count_allocation(std::size_t bytes) noexcept;

@@ -67,7 +67,9 @@ class CallRecord(NamedTuple):
 Record = RunRecord | CallRecord
 
 Subscription = _core.Subscription
-"""Passes all records to a function until it is closed or deleted: `with Subscription(function):`.
+
+subscribe = _core.subscribe
+"""Pass all records to a function until the scope is closed or deleted: `with subscribe(function):`.
 
 A function with several subscriptions gets each record once."""
 
@@ -140,6 +142,6 @@ def verbose() -> Subscription:
     ...     grads = op(src, diff_dst, mean, variance, gamma)  # doctest: +SKIP
     BatchNormTrainingBackward f32 100352x64x1 (outer x channels x inner), src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta: onedsl two-pass kernel, avx512, 2 threads, 1640.2 us
     """  # noqa: E501 - a line of output
-    scope = Subscription(_log)
+    scope = subscribe(_log)
     scope.until_closed = True  # the last step: an interrupt before it ends the subscription
     return scope

@@ -82,7 +82,7 @@ def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
                 counts[call.what.removeprefix("onedsl ")] += 1
 
         try:
-            with run_log.Subscription(count):
+            with run_log.subscribe(count):
                 return compiled(*inputs)
         finally:
             _log("a compiled graph from PyTorch's cache", {"onedsl": counts})

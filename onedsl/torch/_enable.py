@@ -229,7 +229,7 @@ def enable() -> _core.TorchUse:
                 _register()
             finally:
                 _registering.clear()
-    use = _core.TorchUse()
+    use = _core.begin_torch_use()
     use.until_closed = True  # the last step: an interrupt before it ends the use
     return use
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..runtime.run_log import CallRecord, Record, Subscription
+from ..runtime.run_log import CallRecord, Record, subscribe
 from ._operators import why_unsupported
 
 _PASSES = ("forward", "gradient")
@@ -120,7 +120,7 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
         self._counts, self._before = counts, self._steps()
         self._at_end: _Calls | None = None
-        self._subscription = Subscription(count)
+        self._subscription = subscribe(count)
 
     def _steps(self) -> dict[str, int]:
         """Return the number of forward passes in training that PyTorch's layers have counted."""

@@ -15,7 +15,7 @@ int main(const int argc, const char* const* const argv) {
   constexpr std::array tests = {
       Test{"cpu", test_cpu},           Test{"geometry", test_geometry},
       Test{"schedule", test_schedule}, Test{"reproducibility", test_reproducibility},
-      Test{"strides", test_strides},
+      Test{"strides", test_strides},   Test{"empty", test_empty},
   };
   const auto is_selected = [&](const char* const name) {
     bool found = argc == 1;

@@ -3,6 +3,7 @@
 #include "call.hpp"
 #include "check.hpp"
 #include "layouts.hpp"
+#include "native/run_logged.hpp"
 #include "tests.hpp"
 
 namespace onedsl::test {
@@ -49,6 +50,17 @@ void test_strides() {
     Run dense = default_run(run.machine.isa);
     check(same_bits(results_of(test, dense), strided), "the bits differ: ", test, " on ", run);
   });
+}
+
+// Arrays without elements may have null pointers.
+void test_empty() {
+  for (const Operation operation : operations) {
+    OpConfig config;
+    config.operation = operation;
+    Call call(config);
+    call.geometry = {2, 0, 1};
+    native::run_logged(call, {}, OpenMPThreads(1));
+  }
 }
 
 void test_reproducibility() {

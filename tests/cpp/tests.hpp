@@ -7,5 +7,6 @@ void test_geometry();
 void test_schedule();
 void test_reproducibility();
 void test_strides();
+void test_empty();
 
 }  // namespace onedsl::test

@@ -14,6 +14,7 @@ import collections
 import ctypes
 import functools
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -79,6 +80,11 @@ def operator():
     return [repr(onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0))]
 
 
+def verbose():
+    with onedsl.verbose():
+        return op(*problem)
+
+
 def onednn():
     return op(*problem, backend="onednn")
 
@@ -113,6 +119,16 @@ def torch_problem():
     return [torch.from_numpy(np.array(array)) for array in problem]
 
 
+def report():
+    """Calls in PyTorch that are counted while `enable` is in effect, which ends with its block."""
+    import onedsl.torch
+
+    layer, src = layer_and_src("plain", False)
+    with onedsl.torch.enable(), onedsl.torch.report(layer) as counted:
+        dst = layer(src)
+    return dst.detach(), str(counted.calls()), str(onedsl.torch.enabled())
+
+
 def step(kind, large):
     """A training step in PyTorch."""
     import torch
@@ -132,6 +148,8 @@ def layer_and_src(kind, large):
 
     torch.set_num_threads(1)
     src = torch.randn(8, 16, 40, 40 if large else 4, requires_grad=True)
+    if kind == "plain":
+        return nn.BatchNorm2d(16), src
     if kind == "enable":
         onedsl.torch.enable()
         return nn.BatchNorm2d(16), src
@@ -162,9 +180,12 @@ def jax_function():
     return jax.jit(jax.grad(loss, (0, 1, 2))), inputs
 
 
-NUMPY = (call, out, copied, strided, scratch, rejected, parts, operator, onednn, graph, graph_out)
+NUMPY = (
+    *(call, out, copied, strided, scratch, rejected, parts, operator, verbose),
+    *(onednn, graph, graph_out),
+)
 DOORS: dict[str, Callable[[], Any]] = {
-    door.__name__: door for door in (*NUMPY, graph_compiled, tensors, jax)
+    door.__name__: door for door in (*NUMPY, graph_compiled, tensors, report, jax)
 }
 DOORS |= {
     f"{kind}_{size}": functools.partial(step, kind, size == "large")
@@ -219,7 +240,7 @@ def is_right(error: BaseException | None, door: str, is_ours: bool) -> bool:
     if door == "jax":
         return "RESOURCE_EXHAUSTED" in str(error)
     texts = "DefaultCPUAllocator: can't allocate memory", "bad_alloc", "Failed to allocate"
-    is_of_torch = isinstance(DOORS[door], functools.partial) or door == "tensors"
+    is_of_torch = isinstance(DOORS[door], functools.partial) or door in ("tensors", "report")
     return is_of_torch and type(error) is RuntimeError and any(text in str(error) for text in texts)
 
 
@@ -236,6 +257,7 @@ def sweep(door: str, is_ours: bool) -> None:
             print(f"    {count} {text}")
 
 
+logging.getLogger("onedsl").addHandler(logging.NullHandler())
 for name in sys.argv[1:]:
     if name in DOORS:
         for is_ours in (True, False) if DOORS[name] in NUMPY else (True,):
