@@ -57,12 +57,6 @@ def check_picture(path):
             assert quarter.mean() > 0.003
 
 
-def test_every_example_is_tested():
-    tests = (helpers.TESTS / "test_examples.py").read_text()
-    for path in EXAMPLES.glob("*.py"):
-        assert f'"{path.name}"' in tests, path.name
-
-
 def test_quickstart(tmp_path):
     child = run(tmp_path, "quickstart.py")
     assert child.stderr == ""

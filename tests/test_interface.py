@@ -419,12 +419,6 @@ class TestPackage:
 class TestStub:
     """onedsl/_core.pyi matches the extension."""
 
-    @pytest.mark.slow
-    def test_names_and_members(self):
-        pytest.importorskip("mypy")
-        allowed = helpers.TESTS / "typing" / "stubtest_allowlist.txt"
-        helpers.check_types("mypy.stubtest", "onedsl._core", "--allowlist", allowed, "--concise")
-
     def test_arity(self):
         """Stubtest cannot check it, since pybind11 has its signatures in docstrings only."""
         nested = re.compile(r"[\[(][^\[\]()]*[\])]")
