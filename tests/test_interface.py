@@ -90,14 +90,6 @@ class TestOperator:
             "clip=6.0)"
         )
 
-    def test_a_copy_computes_and_validates(self):
-        op = Op(1e-3, "NCX")
-        problem = helpers.case((4, 3, 5), "f32", "f32", "NCX").problem
-        again = pickle.loads(pickle.dumps(op))
-        assert np.array_equal(again(*problem).diff_src, op(*problem).diff_src)
-        with pytest.raises(ValueError, match="diff_dst must have src's shape"):
-            again(problem.src, problem.diff_dst[:2], *problem[2:])
-
 
 class TestDataFormat:
     def test_equals_its_string(self):
