@@ -220,12 +220,14 @@ def test_repaired_graphs_show_what_no_call_passes_or_returns(tmp_path):
 
 
 def test_text_of_a_graph_is_escaped():
-    """Of a file: test_cli.py."""
+    """Text of files on a terminal: test_cli.py."""
     document = json.loads(changed((*OP, "kind"), "\x1b[31m\n"))
     document["engine_kind"] = "\u202e"
-    shown = str(Graph.from_json(json.dumps(document)))
-    assert shown.replace("\n", "").isprintable()
-    assert "op 0: \\x1b[31m" in shown
+    graph = Graph.from_json(json.dumps(document))
+    assert str(graph).replace("\n", "").isprintable()
+    assert "op 0: \\x1b[31m" in str(graph)
+    with pytest.raises(ValueError, match=r"\\x1b\[31m"):
+        graph.compile()
 
 
 def test_drawings_have_a_limited_size(tmp_path):
@@ -280,6 +282,7 @@ INVALID = [
     ((*OP, "kind"), "Convolution", OF_OP + 'kind must be one of .*, got "Convolution"'),
     ((*OP, "kind"), 3, OF_OP + "kind must be a string, got 3"),
     ((*OP, "id"), "zero", OF_OP + 'id must be an integer, got "zero"'),
+    ((*OP, "id"), True, OF_OP + "id must be an integer, got true"),
     ((*OP, "attrs"), None, OF_OP + "attrs is missing"),
     (EPSILON, None, OF_EPSILON + " is missing"),
     ((*EPSILON, "value"), None, OF_EPSILON + ".value is missing"),

@@ -303,10 +303,18 @@ def test_inputs_may_share_a_tensor(kept, other):
             assert testing.relative_l2(got[name], expected[name]) < 2e-6
 
 
-def test_outputs_may_not_share_a_tensor():
+@pytest.mark.parametrize(
+    ("port", "changes", "message"),
+    [
+        ("diff_beta", {"id": 6}, r"outputs must have different ids, got \[5, 6, 6\]"),
+        ("variance", {"id": 2, "dtype": "bf16"}, "same tensor wherever its id is 2"),
+        ("diff_src", {"id": 0}, "not be an output of this op or a later one, got 0"),
+    ],
+)
+def test_ids_of_other_tensors(port, changes, message):
     (op,) = gradient()[0].ops
-    with pytest.raises(ValueError, match=r"outputs must have different ids, got \[5, 6, 6\]"):
-        Graph((helpers.with_tensors(op, diff_beta={"id": 6}),)).compile()
+    with pytest.raises(ValueError, match=message):
+        Graph((helpers.with_tensors(op, **{port: changes}),)).compile()
 
 
 @pytest.mark.parametrize("strides", [None, (16, 1)])
