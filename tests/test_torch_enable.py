@@ -338,12 +338,6 @@ def test_a_fork_whose_wait_for_the_registration_is_interrupted():
     assert helpers.run_child(FORKED).stdout == "True\n0\n"
 
 
-def test_an_error_ends_the_block():
-    with pytest.raises(ZeroDivisionError), onedsl_torch.enable():
-        _ = 1 / 0
-    assert not onedsl_torch.enabled()
-
-
 # Layers and models
 
 
