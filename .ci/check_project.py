@@ -134,6 +134,21 @@ def check_programs_for_type_checkers() -> None:
         assert "# pyright: ignore[" in line, line
 
 
+def check_docstrings_of_fields() -> None:
+    """Check that each field of an operator's results has a docstring, which editors show."""
+    paths = [*(PACKAGE / "operators").glob("*.py"), PACKAGE / "testing/_problems.py"]
+    classes = [
+        c for p in paths for c in ast.parse(p.read_text()).body if isinstance(c, ast.ClassDef)
+    ]
+    results = [c for c in classes if any("NamedTuple" in ast.unparse(base) for base in c.bases)]
+    assert len(results) >= 7, results
+    for result in results:
+        for field, after in zip(result.body, [*result.body[1:], None], strict=True):
+            if isinstance(field, ast.AnnAssign):
+                is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+                assert is_text, f"{result.name}.{ast.unparse(field.target)}"
+
+
 # ---- Layers ----
 
 # The folders of csrc that files of a folder may include from.

@@ -374,17 +374,6 @@ class TestPackage:
     def test_dir_lists_public_names_only(self, module):
         assert set(dir(module)) - {"jax", "torch"} == set(module.__all__)
 
-    def test_docstrings_are_complete_in_the_source(self):
-        """A docstring for every field of a NamedTuple: editors show these."""
-        results = [v for v in vars(onedsl).values() if hasattr(v, "_fields")] + [testing.Problem]
-        assert len(results) == 7
-        for cls in results:
-            body = ast.parse(inspect.getsource(cls)).body[0].body
-            for field, after in zip(body, [*body[1:], None], strict=True):
-                if isinstance(field, ast.AnnAssign):
-                    text = isinstance(after, ast.Expr) and ast.literal_eval(after.value)
-                    assert isinstance(text, str), f"{cls.__name__}.{field.target.id}"
-
     def test_error_messages_name_public_classes(self):
         """Regression: ``ChannelOperator.__init__() missing ... 'epsilon'``."""
         for cls in {type(op) for op in OPERATORS}:
