@@ -98,16 +98,16 @@ STRIDED = {
     "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
     "other_order": lambda a: in_order(a, (0, 2, 3, 1)),  # of diff_dst than of src
 }
+# A dense src is never copied. The copy of a broadcast src has another order of axes.
+WHICH = {"other_order": ["diff_dst"], "broadcast": ["src diff_dst"]}
+CHANGED = [(k, w) for k in STRIDED for w in WHICH.get(k, ["src", "diff_dst", "src diff_dst"])]
 
 
 @usable()
 @formats
-@pytest.mark.parametrize("kind", STRIDED)
-@pytest.mark.parametrize("which", ["src", "diff_dst", "src diff_dst"])
+@pytest.mark.parametrize(("kind", "which"), CHANGED)
 def test_strided_tensors(dtype, data_format, kind, which, backend, caplog):
     """The log reports copies. onedsl's kernels need some only of items that are not aligned."""
-    # A dense src is never copied. The copy of a broadcast src has another order of axes.
-    which = {"other_order": "diff_dst", "broadcast": "src diff_dst"}.get(kind, which)
     caplog.set_level(logging.INFO, logger="onedsl")
     problem = helpers.case(BASE, dtype, "f32", data_format).problem
     changed = {name: STRIDED[kind](getattr(problem, name)) for name in which.split()}

@@ -203,15 +203,13 @@ def test_gradients_that_can_be_differentiated_again_are_the_same():
 @modes
 @pytest.mark.parametrize("outputs", ["all", "diff_src"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-@pytest.mark.parametrize("requires_grad", [True, False])
 @pytest.mark.parametrize("with_gamma", [True, False])
-@pytest.mark.parametrize("strided", [True, False])
-def test_opcheck(train, outputs, data_format, requires_grad, with_gamma, strided):
+def test_opcheck(train, outputs, data_format, with_gamma):
     src, diff_dst, mean, variance, gamma = tensors((4, 5, 6, 5), "f32")
-    if strided:
+    if data_format == "NXC":  # a strided tensor
         src = src.repeat_interleave(2, -1)[..., ::2]
     for t in src, diff_dst, gamma:
-        t.requires_grad_(requires_grad)
+        t.requires_grad_()
     torch.library.opcheck(
         torch.ops.onedsl.batch_norm_backward.default,
         (
