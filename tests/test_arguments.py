@@ -306,6 +306,7 @@ class TestOut:
             lambda memory, i: memory[..., 8 * i : 8 * i + 8],
             lambda memory, i: memory.reshape(4, 2, *SHAPE[1:])[:, i],
             lambda memory, i: memory.reshape(*SHAPE[::-1], 2)[..., i].T,
+            lambda memory, i: memory[::-1, ..., i::2][..., ::-1],
         ],
     )
     def test_slices_of_one_array(self, part):
