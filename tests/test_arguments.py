@@ -508,13 +508,3 @@ def test_arrays_that_change_during_the_call(monkeypatch):
     monkeypatch.setattr(operators_base, "_compile_call", compile_and_resize)
     with pytest.raises(ValueError, match="src must not change during the call"):
         Op(EPSILON)(src, diff_dst, *statistics, backend="onednn")
-
-
-def test_signatures():
-    op = Op(EPSILON)
-    with pytest.raises(TypeError):
-        op(*base()[:3])
-    with pytest.raises(TypeError):
-        op(*base(), "all")
-    with pytest.raises(TypeError):
-        op.graph(SPEC, "f32")

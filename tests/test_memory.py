@@ -149,21 +149,6 @@ def test_non_temporal_stores_are_aligned():
     assert child.stdout.endswith("\ndone\n")
 
 
-def test_memmap(tmp_path, no_copies):
-    problem, expected = helpers.case(BASE, "f32", "f32", "NXC")
-    files = []
-    for name in ("src", "diff_dst"):
-        getattr(problem, name).tofile(tmp_path / name)
-        files.append(np.memmap(tmp_path / name, np.float32, "r", shape=BASE))
-    out = np.memmap(tmp_path / "out", np.float32, "w+", shape=BASE)
-    op = onedsl.BatchNormTrainingBackward(EPSILON)
-    got = op(*files, *problem[2:], out=(out, np.empty(8, "f4"), np.empty(8, "f4")))
-    assert got.diff_src is out
-    out.flush()
-    written = np.fromfile(tmp_path / "out", np.float32).reshape(BASE)
-    assert testing.relative_l2(written, expected.diff_src) < testing.TOLERANCES["f32"]
-
-
 def test_ndarray_subclass_and_dtype_with_metadata():
     class Mine(np.ndarray):
         pass

@@ -270,13 +270,3 @@ class TestErrors:
         setup = make(self.problem, "NXC")
         with pytest.raises(error, match=message):
             setup.op.reduce(**(setup.part(setup.reduced, ...) | changes))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"mean": np.ones(2, "f4")}, r"mean must have shape \(3,\)"),
-            ({"beta": None}, "is missing"),
-        ],
-    )
-    def test_arguments_of_apply_alone(self, changes, message):
-        self.check(forward, (TypeError, ValueError), message, **changes)
