@@ -291,6 +291,7 @@ INVALID = [
     (EPSILON, {"type": "f32", "value": math.nan}, OF_EPSILON + IN_FLOAT32),
     (EPSILON, {"type": "f32", "value": 1e300}, OF_EPSILON + IN_FLOAT32),
     (EPSILON, {"type": "s64", "value": 10**400}, OF_EPSILON + IN_FLOAT32),
+    (EPSILON, {"type": "bool", "value": 1}, OF_EPSILON + IN_FLOAT32),
     ((*EPSILON, "type"), "f64", 'epsilon.type must be one of .*, got "f64"'),
     (EPSILON, {"type": "bool", "value": 2}, "value must be true or false, got 2"),
     ((*OP, "attrs", "data_format", "value"), "NHWC", OF_OP + "attrs: data_format must be"),

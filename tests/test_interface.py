@@ -70,7 +70,8 @@ class TestOperator:
         assert op.data_format is onedsl.DataFormat.NCX
         assert op.data_format == "NCX"
         assert (RELU.epsilon, RELU.momentum, RELU.clip) == (1.0, 0.9, 6.0)
-        assert onedsl.BatchNormForwardTraining(1e-5).momentum is None
+        for momentum in (None, 0, 1):
+            assert onedsl.BatchNormForwardTraining(1e-5, momentum).momentum == momentum
         assert not hasattr(onedsl.BatchNormalizationGrad(1e-5), "data_format")
         for cls in {type(op) for op in OPERATORS} - {onedsl.BatchNormalizationGrad}:
             assert cls(1e-3).data_format is onedsl.DataFormat.NXC
