@@ -253,16 +253,6 @@ def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return run_python("-c", code, **options)
 
 
-def check_types(
-    tool: str, *arguments: str | Path, environment: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a type checker on the onedsl that is imported here."""
-    package = Path(onedsl.__file__).parents[1]
-    # An installed package is found without MYPYPATH.
-    path = {} if package.name == "site-packages" else {"MYPYPATH": str(package)}
-    return run_python("-m", tool, *arguments, environment=path | (environment or {}), timeout=300)
-
-
 def run_script(
     name: str | Path,
     *arguments: str,

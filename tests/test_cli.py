@@ -166,16 +166,6 @@ def test_noise_is_reported(command, graph_file, monkeypatch, capsys):
     assert "OMP_WAIT_POLICY=passive" in shown
 
 
-def test_types_that_onednn_refuses_have_its_message_and_status_3(tmp_path):
-    file = tmp_path / "graph.json"
-    spec = onedsl.TensorSpec((2, 5, 5, 6))
-    document = json.loads(onedsl.BatchNormTrainingBackward(1e-5).graph(spec).to_json())
-    document["graph"][0]["inputs"][1]["dtype"] = "bf16"
-    file.write_text(json.dumps(document))
-    child = run_command("run", str(file), status=3)
-    assert "could not add op to the graph" in child.stdout
-
-
 def test_unsupported_by_onednn_has_status_3(tmp_path):
     """Without usage text, also with --repair."""
     file = tmp_path / "graph.json"
@@ -227,18 +217,6 @@ def test_ports_may_share_a_tensor(graph_file):
         assert main(["run", str(graph_file), "--seconds", "0.001", "--repair"]) == 0
 
 
-@pytest.mark.parametrize("repair", [[], ["--repair"]])
-@helpers.formats
-def test_run_passes_sums_of_many_elements(data_format, repair, graph_file, capsys):
-    """Regression: right results failed, because the variance's error was thought to be less."""
-    shape = helpers.shape_of(data_format, 8, 3, (224, 224))
-    op = onedsl.BatchNormForwardTraining(1e-5, 0.1, data_format)
-    graph_file.write_text(op.graph(onedsl.TensorSpec(shape)).to_json())
-    assert main(["run", str(graph_file), "--seconds", "0.001", *repair]) == 0
-    errors = {row[0]: float(row[1]) for row in rows_of(capsys.readouterr().out)}
-    assert errors["batch_variance"] < 3e-4, "the tolerance is not much more than the error"
-
-
 def test_run_repairs(tmp_path, capsys):
     file = str(tmp_path / "graph.json")
     assert main(["export", "6x5x16", "--no-gamma", "-o", file]) == 0
@@ -269,18 +247,11 @@ def test_run_shows_known_defects(outputs, status, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", "graph must be valid JSON"),
         (b"\xff\xfe", "must be a JSON text file, got binary data"),
-        (b'{"graph": [{"kind": 3}]}', "graph[0].attrs is missing"),
         (b'{"graph": []}', "graph must have at least one op, got 0"),
-        (b'{"graph": ' + b"[" * 50 + b"]" * 50 + b"}", "graph[0] must be an object, got [[["),
         (b'{"graph": ' + b"[" * 970 + b"]" * 970 + b"}", "graph[0] must be|too many levels"),
         (b'{"graph": ' + b"[" * 100_000, "it has too many levels"),
         (b" " * 2_000_000 + b"{}", "must have at most 1 MiB"),
-        (
-            helpers.graph_of_unknown_shapes().to_json().encode(),
-            "inputs[0] (src) must have a known shape",
-        ),
     ],
 )
 def test_run_rejects_invalid_files(content, message, tmp_path, capsys):
@@ -290,14 +261,6 @@ def test_run_rejects_invalid_files(content, message, tmp_path, capsys):
     error = capsys.readouterr().err.replace("\n", " ")
     assert any(part in error for part in message.split("|"))
     assert "broken.json" in error
-
-
-@pytest.mark.parametrize("sizes", ["2x3x2", "1x1"])
-def test_run_of_small_tensors(sizes, tmp_path, capsys):
-    file = str(tmp_path / "graph.json")
-    assert main(["export", sizes, "-o", file]) == 0
-    assert main(["run", file, "--repair", "--seconds", "0.01"]) == 0
-    assert len(rows_of(capsys.readouterr().out)) == 3
 
 
 @pytest.mark.parametrize(
@@ -421,26 +384,19 @@ LIMITED = "is not in the range"
         ("explain 4x8 --seconds nan", "'nan' is not a number"),
         ("explain 32", "must be at least two sizes such as 32x56x56x64, got '32'"),
         ("explain 3x-4", "two sizes such as 32x56x56x64, got '3x-4'"),
-        ("explain axb", "two sizes such as 32x56x56x64, got 'axb'"),
         ("explain 2" + 64 * "x1", "must have at most 64 dimensions"),
         ("explain 2x3 --dtype f16 --stats-dtype bf16", "must be f32 where src"),
         ("explain 99999999999x99999999999", "must have at most"),
         ("explain 999999x999999", "Unable to allocate"),
         (f"explain 0x{2**70}", "shape and strides must be 64-bit integers"),
-        ("export 2x3 --epsilon nan", "epsilon must be positive and finite in float32"),
         ("export 2x3 --epsilon 1e-60", "finite in float32, got 1e-60"),
         ("export 2x3 -o nowhere/graph.json", "must be a writable file in an existing"),
         ("draw", "No such command 'draw'"),
         ("info --fast", "No such option"),
         ("bench --seconds -1", f"-1.0 {LIMITED} 0<x<=3600"),
-        ("bench --seconds 0", f"0.0 {LIMITED} 0<x<=3600"),
         ("bench --operation sideways", "'sideways' is not one of 'backward', 'forward'"),
-        ("bench --dtype f64", "'f64' is not one of 'f32', 'bf16', 'f16'"),
-        ("bench --format NHWC", "'NHWC' is not one of 'NXC', 'NCX'"),
         ("bench --json folder.json", "must be a writable file"),
         ("bench vgg", PRESETS),
-        ("bench 32xC", PRESETS),
-        ("bench 8x", PRESETS),
         ("bench 32x0", PRESETS),
     ],
 )

@@ -181,9 +181,7 @@ def test_graphs_of_several_ops_that_access_memory_out_of_bounds():
     relu_alone = Graph((six.ops[1],))
     for graph in (gaps, six, empty, relu_alone):
         assert "graphs of several ops must have tensors of at most 5 dim" in str(graph)
-        with pytest.raises(
-            onedsl.UnsupportedError, match="graphs of several ops must have tensors"
-        ):
+        with pytest.raises(onedsl.UnsupportedError, match="graphs of several ops must have"):
             graph.compile()
     six.repaired().compile()
 
@@ -194,15 +192,6 @@ def test_an_output_that_onednn_does_not_write():
     between = graph.ops[1].inputs[0].id
     with pytest.raises(onedsl.UnsupportedError, match=rf"does not write the outputs \[{between}\]"):
         dataclasses.replace(graph, names=((between, "between"),)).compile()
-
-
-def test_ids_of_outputs_of_two_ops_must_differ():
-    graph = of_relu((2, 3, 4, 16))
-    norm, relu = graph.ops
-    relu = dataclasses.replace(relu, inputs=norm.inputs[:1])
-    relu = helpers.with_tensors(relu, dst={"id": norm.outputs[0].id})
-    with pytest.raises(ValueError, match="outputs must have different ids"):
-        Graph((norm, relu)).compile()
 
 
 def test_tensors_of_several_memory_orders_are_not_reshaped():

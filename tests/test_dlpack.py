@@ -92,16 +92,6 @@ class TestInputs:
         assert got[1:] == (None, None)
         same([got.diff_src.array], [gradients(problem).diff_src])
 
-    def test_onednn_and_other_operators(self):
-        foreign = [Foreign(a) for a in PROBLEM]
-        op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
-        same([m.array for m in op(*foreign, backend="onednn")], op(*PROBLEM, backend="onednn"))
-        prop = onedsl.BatchNormTrainingBackprop(EPSILON, "NCX")
-        same([m.array for m in prop(*foreign)], prop(*PROBLEM))
-        frozen = onedsl.BatchNormalizationGrad(EPSILON)
-        shaped = [a if a.ndim > 1 else a.reshape(1, 5, 1, 1) for a in PROBLEM]
-        same([m.array for m in frozen(*map(Foreign, shaped))], frozen(*shaped))
-
     def test_strided_arrays(self, caplog):
         caplog.set_level("INFO", logger="onedsl")
         problem = [np.repeat(a, 2, -1)[..., ::2] for a in PROBLEM]
@@ -189,12 +179,6 @@ class TestOut:
         else:
             gradients(PROBLEM, out=tuple(out))
             same([member.array for member in out], gradients(PROBLEM))
-
-    def test_overlap_is_detected(self):
-        problem = [a.copy() for a in PROBLEM]
-        out = (Foreign(problem[0]), *self.buffers(problem)[1:])
-        with pytest.raises(ValueError, match=r"out\.diff_src must not overlap src"):
-            gradients([Foreign(a) for a in problem], out=out)
 
 
 ZEROS = np.zeros(SHAPE, np.float32)
@@ -314,12 +298,6 @@ class TestInvalid:
         slow = type("Slow", (Foreign,), {name.removesuffix("()"): attribute})(ZEROS)
         with pytest.raises(KeyboardInterrupt):
             gradients([slow, *PROBLEM[1:]])
-
-    def test_tensor_spec(self):
-        array = np.zeros((2, 3, 4), helpers.NUMPY["bf16"]).transpose(0, 2, 1)
-        assert onedsl.TensorSpec.of(Foreign(array)) == onedsl.TensorSpec.of(array)
-        with pytest.raises(ValueError, match="array must be on the CPU"):
-            onedsl.TensorSpec.of(Foreign(array, device=2))
 
 
 class TestExchangeApi:

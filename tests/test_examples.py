@@ -57,12 +57,6 @@ def check_picture(path):
             assert quarter.mean() > 0.003
 
 
-def test_every_example_is_tested():
-    tests = (helpers.TESTS / "test_examples.py").read_text()
-    for path in EXAMPLES.glob("*.py"):
-        assert f'"{path.name}"' in tests, path.name
-
-
 def test_quickstart(tmp_path):
     child = run(tmp_path, "quickstart.py")
     assert child.stderr == ""
@@ -163,18 +157,12 @@ def test_distributed_without_a_launcher(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("example", "library", "devices"),
-    [
-        ("jax_training.py", "jax", 1),
-        ("jax_data_parallel.py", "jax", 2),
-        ("jax_equinox.py", "equinox", 1),
-    ],
+    ("example", "library"), [("jax_training.py", "jax"), ("jax_equinox.py", "equinox")]
 )
-def test_jax(tmp_path, example, library, devices):
-    """The examples themselves compare gradients, or one device with several."""
+def test_jax(tmp_path, example, library):
+    """The examples themselves compare gradients."""
     pytest.importorskip(library)
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
-    child = run(tmp_path, example, environment=flags)
+    child = run(tmp_path, example)
     losses = [numbers(line)[0] for line in child.stdout.splitlines() if line.startswith("step")]
     assert len(losses) == 6
     if example == "jax_training.py":
@@ -182,8 +170,8 @@ def test_jax(tmp_path, example, library, devices):
         assert int(re.findall(r"(\d+)%", child.stdout)[-1]) > 90
     else:
         assert losses[-1] < losses[0] / 10
-    if example == "jax_equinox.py":  # the loss with running statistics
-        assert abs(numbers(child.stdout.splitlines()[-1])[0] - losses[-1]) < 0.02
+        running = numbers(child.stdout.splitlines()[-1])[0]  # the loss with running statistics
+        assert abs(running - losses[-1]) < 0.02
 
 
 def test_flax(capsys):

@@ -219,24 +219,15 @@ def test_repaired_graphs_show_what_no_call_passes_or_returns(tmp_path):
         assert drawn.count(text) == 1
 
 
-def test_drawings_show_why_there_are_no_partitions(tmp_path):
-    drawn = helpers.drawn(helpers.graph_of_unknown_shapes().draw, tmp_path)
-    assert re.search(r'fill: #c00000"[^>]*>no partitions: graph\[0\].inputs\[0\] \(src\)', drawn)
-
-
-def test_errors_of_graphs_are_escaped():
-    (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((3, 4))).ops
-    for changes in ({"kind": "\x1b]0;"}, {"attrs": {**op.attrs, "\x1b]0;": 1}}):
-        with pytest.raises(ValueError, match=r"\\x1b\]0;"):
-            Graph((dataclasses.replace(op, **changes),)).compile()
-
-
 def test_text_of_a_graph_is_escaped():
+    """Text of files on a terminal: test_cli.py."""
     document = json.loads(changed((*OP, "kind"), "\x1b[31m\n"))
     document["engine_kind"] = "\u202e"
-    shown = str(Graph.from_json(json.dumps(document)))
-    assert shown.replace("\n", "").isprintable()
-    assert "op 0: \\x1b[31m" in shown
+    graph = Graph.from_json(json.dumps(document))
+    assert str(graph).replace("\n", "").isprintable()
+    assert "op 0: \\x1b[31m" in str(graph)
+    with pytest.raises(ValueError, match=r"\\x1b\[31m"):
+        graph.compile()
 
 
 def test_drawings_have_a_limited_size(tmp_path):
@@ -287,7 +278,6 @@ OF_SRC, OF_DIFF_DST = r"inputs\[0\] \(src\) must ", r"inputs\[1\] \(diff_dst\) m
 IN_FLOAT32 = " must be a number in the range of float32, got "
 INVALID = [
     (("graph",), None, "graph is missing"),
-    (("graph",), 3, "graph must be a list of ops, got 3"),
     (("graph",), [], "graph must have at least one op, got 0"),
     ((*OP, "kind"), "Convolution", OF_OP + 'kind must be one of .*, got "Convolution"'),
     ((*OP, "kind"), 3, OF_OP + "kind must be a string, got 3"),
@@ -301,6 +291,7 @@ INVALID = [
     (EPSILON, {"type": "f32", "value": math.nan}, OF_EPSILON + IN_FLOAT32),
     (EPSILON, {"type": "f32", "value": 1e300}, OF_EPSILON + IN_FLOAT32),
     (EPSILON, {"type": "s64", "value": 10**400}, OF_EPSILON + IN_FLOAT32),
+    (EPSILON, {"type": "bool", "value": 1}, OF_EPSILON + IN_FLOAT32),
     ((*EPSILON, "type"), "f64", 'epsilon.type must be one of .*, got "f64"'),
     (EPSILON, {"type": "bool", "value": 2}, "value must be true or false, got 2"),
     ((*OP, "attrs", "data_format", "value"), "NHWC", OF_OP + "attrs: data_format must be"),
@@ -309,21 +300,11 @@ INVALID = [
     ((*INPUT, 0), LINE, OF_SRC + r"have 2 to 64 dimensions, got \(24,\)"),
     ((*INPUT, 0, "shape"), "24", r'inputs\[0\].shape must be a list .*, got "24"'),
     ((*INPUT, 0, "shape", 1), -1, r"inputs\[0\].shape must be non-negative sizes, got \["),
-    ((*INPUT, 0, "shape", 1), -3, r"inputs\[0\].shape must be non-negative sizes, got \["),
     ((*INPUT, 0, "shape", 1), 1.5, r"inputs\[0\].shape\[1\] must be an integer, got 1.5"),
-    (
-        (*INPUT, 2, "shape"),
-        [16],
-        OF_OP + r"inputs\[2\] \(mean\) must have shape \(24,\), one value per channel of src, got",
-    ),
+    ((*INPUT, 2, "shape"), [16], r"inputs\[2\] \(mean\) must have shape \(24,\)"),
     ((*INPUT, 1, "shape", 0), 3, OF_DIFF_DST + r"have shape .*, like src, got \(3, 1, 16, 24\)"),
-    ((*OUTPUT, 0, "shape", 0), 3, r"\(diff_src\) must have shape .*, like src, got \(3, 1, 16, 2"),
     ((*INPUT, 0, "stride"), [1], r"inputs\[0\].stride must be a list of 4 integers"),
-    (
-        (*INPUT, 0, "stride", 0),
-        0,
-        OF_SRC + r"have a stride \(in elements\) .* got \(0, 384, 24, 1\)",
-    ),
+    ((*INPUT, 0, "stride", 0), 0, OF_SRC + r"have a stride .* got \(0, 384, 24, 1\)"),
     ((*INPUT, 0, "layout_type"), "opaque", OF_SRC + 'be strided, got "opaque"'),
     (OUTPUT, [], OF_OP + r"outputs must be 1 to 3 tensors \(diff_src, .*\), got 0"),
 ]
@@ -366,20 +347,15 @@ TENSORS = tuple(LogicalTensor(i, "f32", (2, 3), (3, 1)) for i in range(2))
 RELU = GraphOp(0, "", "ReLU", {}, TENSORS[:1], TENSORS[1:])
 INVALID_TYPES = [
     ({"id": "1"}, {}, "GraphOp.id must be an integer, got '1'"),
-    ({"id": 1.0}, {}, "GraphOp.id must be an integer, got 1.0"),
     ({"name": None}, {}, "GraphOp.name must be a string that UTF-8 can express, got None"),
     ({"name": "\ud800"}, {}, r"GraphOp.name must be a string .*, got '\\ud800'"),
     ({"kind": []}, {}, r"GraphOp.kind must be a string .*, got \[\]"),
     ({"attrs": None}, {}, "GraphOp.attrs must be a mapping of strings .*, got None"),
     ({"attrs": {"min": None}}, {}, "to strings, numbers or tuples of numbers, got {'min': None}"),
     ({"attrs": {1: 1}}, {}, "must be a mapping of strings .*, got {1: 1}"),
-    ({"inputs": None}, {}, "GraphOp.inputs must be a tuple of LogicalTensor, got None"),
     ({"outputs": ("x",)}, {}, r"GraphOp.outputs must be a tuple of LogicalTensor, got \('x',"),
-    ({}, {"id": "1"}, "LogicalTensor.id must be an integer, got '1'"),
-    ({}, {"dtype": []}, r"LogicalTensor.dtype must be a string .*, got \[\]"),
     ({}, {"property_type": []}, r"LogicalTensor.property_type must be a string .*, got \[\]"),
     ({}, {"shape": (2.0, 3.0)}, r"LogicalTensor.shape must be a tuple of integers or None, got"),
-    ({}, {"shape": 5}, "LogicalTensor.shape must be a tuple of integers or None, got 5"),
     ({}, {"strides": "ab"}, "LogicalTensor.strides must be a tuple of integers or None, got 'ab"),
 ]
 
@@ -410,9 +386,7 @@ def test_negative_sizes():
     tensor = dataclasses.replace(TENSORS[0], shape=(-2, 3))
     graph = Graph([dataclasses.replace(RELU, inputs=(tensor,))])
     for act in Graph.partitions, Graph.compile, Graph.repaired:
-        with pytest.raises(
-            ValueError, match=r"\(src\) must have sizes of 0 or more, got \(-2, 3\)"
-        ):
+        with pytest.raises(ValueError, match=r"\(src\) must have sizes of 0 or more"):
             act(graph)
 
 

@@ -70,7 +70,8 @@ class TestOperator:
         assert op.data_format is onedsl.DataFormat.NCX
         assert op.data_format == "NCX"
         assert (RELU.epsilon, RELU.momentum, RELU.clip) == (1.0, 0.9, 6.0)
-        assert onedsl.BatchNormForwardTraining(1e-5).momentum is None
+        for momentum in (None, 0, 1):
+            assert onedsl.BatchNormForwardTraining(1e-5, momentum).momentum == momentum
         assert not hasattr(onedsl.BatchNormalizationGrad(1e-5), "data_format")
         for cls in {type(op) for op in OPERATORS} - {onedsl.BatchNormalizationGrad}:
             assert cls(1e-3).data_format is onedsl.DataFormat.NXC
@@ -89,14 +90,6 @@ class TestOperator:
             "onedsl.BatchNormReLUForwardTraining(epsilon=1.0, momentum=0.9, data_format='NCX', "
             "clip=6.0)"
         )
-
-    def test_a_copy_computes_and_validates(self):
-        op = Op(1e-3, "NCX")
-        problem = helpers.case((4, 3, 5), "f32", "f32", "NCX").problem
-        again = pickle.loads(pickle.dumps(op))
-        assert np.array_equal(again(*problem).diff_src, op(*problem).diff_src)
-        with pytest.raises(ValueError, match="diff_dst must have src's shape"):
-            again(problem.src, problem.diff_dst[:2], *problem[2:])
 
 
 class TestDataFormat:
@@ -230,12 +223,6 @@ class TestTensorSpec:
         for odd in ([1.0, 2.0], None, 3, "f32"):
             with pytest.raises(TypeError, match="array"):
                 onedsl.TensorSpec.of(odd)
-
-
-class TestGradients:
-    def test_named_tuple(self):
-        assert onedsl.BatchNormGradients._fields == ("diff_src", "diff_gamma", "diff_beta")
-        assert onedsl.BatchNormGradients(1) == (1, None, None)
 
 
 class TestErrors:
@@ -382,26 +369,12 @@ class TestPackage:
     def test_dir_lists_public_names_only(self, module):
         assert set(dir(module)) - {"jax", "torch"} == set(module.__all__)
 
-    def test_docstrings_are_complete_in_the_source(self):
-        """A docstring for every field of a NamedTuple: editors show these."""
-        results = [v for v in vars(onedsl).values() if hasattr(v, "_fields")] + [testing.Problem]
-        assert len(results) == 7
-        for cls in results:
-            body = ast.parse(inspect.getsource(cls)).body[0].body
-            for field, after in zip(body, [*body[1:], None], strict=True):
-                if isinstance(field, ast.AnnAssign):
-                    text = isinstance(after, ast.Expr) and ast.literal_eval(after.value)
-                    assert isinstance(text, str), f"{cls.__name__}.{field.target.id}"
-
     def test_error_messages_name_public_classes(self):
         """Regression: ``ChannelOperator.__init__() missing ... 'epsilon'``."""
         for cls in {type(op) for op in OPERATORS}:
             for method, call in (("__init__", cls), ("__call__", cls(1e-5))):
                 with pytest.raises(TypeError, match=rf"^{cls.__name__}\.{method}\(\) missing"):
                     call()
-
-    def test_is_typed(self):
-        assert (PACKAGE / "py.typed").is_file()
 
     @pytest.mark.parametrize("name", WITH_EXAMPLES)
     def test_examples_in_docstrings(self, name):
@@ -418,12 +391,6 @@ class TestPackage:
 
 class TestStub:
     """onedsl/_core.pyi matches the extension."""
-
-    @pytest.mark.slow
-    def test_names_and_members(self):
-        pytest.importorskip("mypy")
-        allowed = helpers.TESTS / "typing" / "stubtest_allowlist.txt"
-        helpers.check_types("mypy.stubtest", "onedsl._core", "--allowlist", allowed, "--concise")
 
     def test_arity(self):
         """Stubtest cannot check it, since pybind11 has its signatures in docstrings only."""

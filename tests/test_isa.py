@@ -10,8 +10,8 @@ from helpers import CAPS, capped
 # These tests run other programs or libraries, and cover no further kernels on older CPUs.
 EXCLUDED = [
     "isa", "cli", "cpp", "examples", "bench*", "load", "process",
-    "torch*", "jax*", "dlpack", "typing", "api_pages", "builds", "project_files",
-    "layers", "written_graphs", "random", "conversions", "threads", "allocations",
+    "torch*", "jax*", "dlpack", "builds", "documents", "written_graphs", "random",
+    "conversions", "threads", "allocations",
 ]  # fmt: skip
 
 

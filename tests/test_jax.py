@@ -28,16 +28,16 @@ def eager(function):
 
 modes = pytest.mark.parametrize("mode", ["batch", "frozen"])
 jits = pytest.mark.parametrize("wrap", [jax.jit, eager])
-gammas = pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_gamma"])
 
 
-# All dtypes at rank 4 with jit, and the other ranks in f32 without.
-ROWS = [(*row, (4, 3), jax.jit) for row in helpers.TYPES]
-ROWS += [("f32", "f32", spatial, eager) for spatial in [(), (5,), (2, 3, 2)]]
+# All dtypes at rank 4 with jit and gamma, and the other ranks in f32 without.
+ROWS = [(*row, (4, 3), jax.jit, True) for row in helpers.TYPES]
+ROWS += [("f32", "f32", spatial, eager, False) for spatial in [(), (5,), (2, 3, 2)]]
+ROWS += [("f32", "f32", (4, 3), jax.jit, False)]
 variants = pytest.mark.parametrize(
-    ("dtype", "stats", "spatial", "wrap"),
+    ("dtype", "stats", "spatial", "wrap", "with_gamma"),
     ROWS,
-    ids=[f"{dtype}_{stats}_rank_{len(spatial) + 2}" for dtype, stats, spatial, _ in ROWS],
+    ids=[f"{d}_{s}_rank_{len(n) + 2}{'' if g else '_no_gamma'}" for d, s, n, _, g in ROWS],
 )
 
 
@@ -57,7 +57,6 @@ def arrays(*values):
 @variants
 @helpers.formats
 @modes
-@gammas
 def test_backward(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
     problem = problem_of(data_format, spatial, dtype, stats)
     inputs = problem if with_gamma else problem[:4]
@@ -81,7 +80,6 @@ def test_backward_equals_the_numpy_call_bitwise():
 @variants
 @helpers.formats
 @modes
-@gammas
 def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
     """Results and all gradients are right, for a loss that also depends on batch statistics."""
     problem = problem_of(data_format, spatial, dtype, stats)

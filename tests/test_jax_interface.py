@@ -74,11 +74,9 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
         ({"epsilon": np.float64("nan")}, "eps"),
         ({"rank": np.int32(3)}, "rank must be an i64"),
         ({"rank": np.int64(4)}, "rank must be between 1 and the rank of src"),
-        ({"rank": np.int64(0)}, "rank must be between 1 and the rank of src"),
         ({"rank": np.int64(-(1 << 63))}, "rank must be between 1 and the rank of src"),
         ({"frozen": "yes"}, "frozen must be an i64"),
         ({"channel_axis": np.int64(3)}, "channel_axis must be an axis of src"),
-        ({"channel_axis": np.int64(-1)}, "channel_axis must be an axis of src"),
         ({"channel_axis": np.int64(1)}, r"number of channels \(mean\)"),
         ({"inputs": changed(0, ZEROS.astype("i4"))}, r"dtypes .*\(src\)"),
         ({"inputs": changed(1, ZEROS[:2])}, r"shape or dtype .*\(diff_dst\)"),
@@ -100,9 +98,7 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
 )  # fmt: skip
 def test_invalid_calls_are_rejected(changes, message):
     """The handlers check calls that onedsl.jax never makes, and fail with an error."""
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=rf"onedsl's handler of BatchNorm.*{message}"
-    ):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"handler of BatchNorm.*{message}"):
         call(**changes)
 
 

@@ -1,6 +1,7 @@
-"""Errors for a oneDNN that is absent, invalid, or without a CPU engine."""
+"""A oneDNN that is absent, invalid, or without a CPU engine; and where the build finds it."""
 
 import os
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -246,3 +247,38 @@ def test_import_is_quick_and_imports_no_framework():
     assert not {"onedsl.torch", "onedsl.jax", "onedsl.bench", "onedsl.__main__"} & set(modules)
     # Half of these come with importlib.metadata, which reads the version.
     assert sum(not name.startswith("onedsl") for name in modules) < 120
+
+
+def test_a_folder_without_onednn_is_not_ignored(tmp_path, monkeypatch):
+    """Regression: CMAKE_PREFIX_PATH without oneDNN's CMake files silently selected PyPI's."""
+    find = runpy.run_path(str(helpers.ROOT / "csrc" / "find_onednn.py"))["environment_config"]
+    for name in ("dnnl_DIR", "dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    assert find() is None
+    for name in ("dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+        with pytest.raises(FileNotFoundError, match=rf"must have oneDNN's .*, got {tmp_path}\. "):
+            find()
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CMAKE_PREFIX_PATH", str(tmp_path))
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
+    assert find() is None
+    folder = tmp_path / "lib" / "x86_64-linux-gnu" / "cmake" / "dnnl"
+    folder.mkdir(parents=True)
+    (folder / "dnnl-config.cmake").touch()
+    assert find() == folder
+
+
+def test_a_system_wide_onednn_adds_no_requirement(tmp_path, monkeypatch):
+    """Without the wheel, which isolated builds install, CMake may find the system's oneDNN."""
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path))
+    for name in ("dnnl_DIR", "dnnl_ROOT", "DNNLROOT", "CMAKE_PREFIX_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    found = runpy.run_path(str(helpers.ROOT / "csrc" / "find_onednn.py"))
+    dependencies, names = found["dynamic_metadata"], found["dynamic_metadata"].__globals__
+    monkeypatch.setitem(names, "wheel_config", lambda: tmp_path)
+    assert dependencies({"always": ["numpy"]}, {}) == {
+        "dependencies": ["numpy", found["RUN_WHEEL"]]
+    }
+    monkeypatch.setitem(names, "wheel_config", lambda: None)
+    assert dependencies({"always": ["numpy"]}, {}) == {"dependencies": ["numpy"]}

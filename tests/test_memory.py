@@ -98,16 +98,16 @@ STRIDED = {
     "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
     "other_order": lambda a: in_order(a, (0, 2, 3, 1)),  # of diff_dst than of src
 }
+# A dense src is never copied. The copy of a broadcast src has another order of axes.
+WHICH = {"other_order": ["diff_dst"], "broadcast": ["src diff_dst"]}
+CHANGED = [(k, w) for k in STRIDED for w in WHICH.get(k, ["src", "diff_dst", "src diff_dst"])]
 
 
 @usable()
 @formats
-@pytest.mark.parametrize("kind", STRIDED)
-@pytest.mark.parametrize("which", ["src", "diff_dst", "src diff_dst"])
+@pytest.mark.parametrize(("kind", "which"), CHANGED)
 def test_strided_tensors(dtype, data_format, kind, which, backend, caplog):
     """The log reports copies. onedsl's kernels need some only of items that are not aligned."""
-    # A dense src is never copied. The copy of a broadcast src has another order of axes.
-    which = {"other_order": "diff_dst", "broadcast": "src diff_dst"}.get(kind, which)
     caplog.set_level(logging.INFO, logger="onedsl")
     problem = helpers.case(BASE, dtype, "f32", data_format).problem
     changed = {name: STRIDED[kind](getattr(problem, name)) for name in which.split()}
@@ -147,21 +147,6 @@ def test_non_temporal_stores_are_aligned():
     """An unaligned one crashes, so this runs in a child process."""
     child = helpers.run_script("alignment_of_outputs.py")
     assert child.stdout.endswith("\ndone\n")
-
-
-def test_memmap(tmp_path, no_copies):
-    problem, expected = helpers.case(BASE, "f32", "f32", "NXC")
-    files = []
-    for name in ("src", "diff_dst"):
-        getattr(problem, name).tofile(tmp_path / name)
-        files.append(np.memmap(tmp_path / name, np.float32, "r", shape=BASE))
-    out = np.memmap(tmp_path / "out", np.float32, "w+", shape=BASE)
-    op = onedsl.BatchNormTrainingBackward(EPSILON)
-    got = op(*files, *problem[2:], out=(out, np.empty(8, "f4"), np.empty(8, "f4")))
-    assert got.diff_src is out
-    out.flush()
-    written = np.fromfile(tmp_path / "out", np.float32).reshape(BASE)
-    assert testing.relative_l2(written, expected.diff_src) < testing.TOLERANCES["f32"]
 
 
 def test_ndarray_subclass_and_dtype_with_metadata():

@@ -159,7 +159,6 @@ class TestTotals:
         ("vector", "message"),
         [
             (np.float32([1, 2, 3]), r"2 C \+ 1 float64 .* got float32 of shape \(3,\)"),
-            (np.float64([1, 2]), r"got float64 of shape \(2,\)"),
             (np.float64([]), r"got float64 of shape \(0,\)"),
             (np.zeros((1, 3)), r"got float64 of shape \(1, 3\)"),
             (["a"], "2 C"),
@@ -167,8 +166,6 @@ class TestTotals:
             (np.float64([-1, 0, 0]), r"vector\[0\] must be a count from 0 to 2\^53, got -1"),
             (np.float64([1.5, 0, 0]), "got 1.5"),
             (np.float64([np.nan, 0, 0]), "got nan"),
-            (np.float64([np.inf, 0, 0]), "got inf"),
-            (np.float64([1e300, 0, 0]), r"got 1e\+300"),
             (np.float64([2.0**53 + 2, 0, 0]), r"got 9007199254740994"),
         ],
     )
@@ -261,19 +258,11 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("make", "changes", "error", "message"),
         [
-            *(
-                (make, {"src": value}, error, f"^src must {message}")
-                for make in (gradient, forward)
-                for value, error, message in [
-                    (None, TypeError, "be a NumPy array"),
-                    (np.zeros(3, np.float32), ValueError, "have at least 2 dimensions"),
-                    (np.zeros((6, 5, 3)), TypeError, "be f32, bf16 or f16, got float64"),
-                ]
-            ),
+            (forward, {"src": None}, TypeError, "^src must be a NumPy array"),
+            (gradient, {"src": np.zeros((6, 5, 3))}, TypeError, "^src must be f32, bf16 or f16"),
             (gradient, {"diff_dst": np.zeros((6, 5, 4), "f4")}, ValueError, "diff_dst must have s"),
             (gradient, {"mean": np.ones(2, np.float32)}, ValueError, r"mean must have shape \(3"),
             (gradient, {"variance": np.ones(3, ml_dtypes.bfloat16)}, TypeError, "variance must be"),
-            (gradient, {"mean": None}, TypeError, "mean must be a NumPy array"),
         ],
     )
     def test_arguments_of_both_passes(self, make, changes, error, message):
@@ -281,13 +270,3 @@ class TestErrors:
         setup = make(self.problem, "NXC")
         with pytest.raises(error, match=message):
             setup.op.reduce(**(setup.part(setup.reduced, ...) | changes))
-
-    @pytest.mark.parametrize(
-        ("changes", "message"),
-        [
-            ({"mean": np.ones(2, "f4")}, r"mean must have shape \(3,\)"),
-            ({"beta": None}, "is missing"),
-        ],
-    )
-    def test_arguments_of_apply_alone(self, changes, message):
-        self.check(forward, (TypeError, ValueError), message, **changes)

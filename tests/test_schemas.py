@@ -103,39 +103,25 @@ INPUTS = {
     DIRECTML: {"input": X, "input_gradient": X, "mean": ROW, "variance": ROW, "scale": ROW},
     BACKPROP: {"input_forward": X, "output_delta": X, "mean": S, "variance": S},
 }
+BF16, HALF = helpers.NUMPY["bf16"], np.float16
 ERRORS = [
     (DIRECTML, {"input": X.astype("f8")}, TypeError, "input must be f32 or f16, got float64"),
+    (DIRECTML, {"input": X.astype(BF16)}, TypeError, "input must be f32 or f16, got bf16"),
     (DIRECTML, {"input": np.ones((1,) * 9, "f4")}, ValueError, "input must have at most 8"),
     (DIRECTML, {"input": X[0, 0, ...]}, ValueError, "input must have at least 1 dim"),
-    (
-        *(DIRECTML, {"input": X.astype(helpers.NUMPY["bf16"])}),
-        *(TypeError, "must be f32 or f16, got bf16"),
-    ),
-    (DIRECTML, {"input_gradient": X.T}, ValueError, "input_gradient must have"),
-    *(
-        (
-            DIRECTML,
-            {"mean": np.ones(n, "f4")},
-            ValueError,
-            rf"2 dimensions like input, for example {e}",
-        )
-        for n, e in ((3, r"\(1, 3\)"), (2, r"\(2, 1\)"), (5, r"\(1, 3\)"))
-    ),
-    (
-        *(DIRECTML, {"mean": X[:, :2]}, ValueError),
-        r"mean must have size 1, or 3 like input, on axis 1, got 2: shape \(2, 2\)",
-    ),
-    (DIRECTML, {"mean": ROW.astype("f2")}, TypeError, "mean must be f32 where"),
+    (DIRECTML, {"input_gradient": X.T}, ValueError, "input_gradient must have input's shape"),
+    (DIRECTML, {"mean": np.ones(3, "f4")}, ValueError, r"mean must .* for example \(1, 3\)"),
+    (DIRECTML, {"mean": np.ones(2, "f4")}, ValueError, r"mean must .* for example \(2, 1\)"),
+    (DIRECTML, {"mean": np.ones(5, "f4")}, ValueError, r"mean must .* for example \(1, 3\)"),
+    (DIRECTML, {"mean": X[:1, :2]}, ValueError, "mean must have size 1, or 3 .* on axis 1, got 2"),
+    (DIRECTML, {"mean": ROW.astype(HALF)}, TypeError, "mean must be f32 where"),
     (DIRECTML, {"variance": X[:, :1]}, ValueError, "variance must have"),
-    (DIRECTML, {"scale": ROW.astype("f2")}, TypeError, "scale must be f32 like"),
+    (DIRECTML, {"scale": ROW.astype(HALF)}, TypeError, "scale must be f32 like"),
     (DIRECTML, {"scale": None}, TypeError, "scale must be a NumPy array"),
     (DIRECTML, {"out": (X, ROW.copy(), ROW.copy())}, ValueError, r"out.output_gradient must not"),
     (BACKPROP, {"output_delta": X[:1]}, ValueError, "output_delta must have input_forward's shape"),
     (BACKPROP, {"outputs": "diff_src"}, ValueError, 'outputs must be "all" or "input_delta"'),
-    (
-        *(BACKPROP, {"out": (X, S.copy(), S.copy())}, ValueError),
-        r"out\.input_delta must not overlap input_forward",
-    ),
+    (BACKPROP, {"out": (X, S.copy(), S.copy())}, ValueError, r"out.input_delta must not overlap"),
 ]
 
 

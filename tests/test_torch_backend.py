@@ -3,7 +3,6 @@
 import copy
 import functools
 import logging
-import runpy
 import sys
 import threading
 from pathlib import Path
@@ -748,39 +747,3 @@ def test_a_graph_that_is_not_traced_is_logged_when_it_runs(report, x, monkeypatc
     (line,) = caplog.messages
     prefix = "batch norms of a compiled graph from PyTorch's cache: "
     assert line == f"{prefix}1 by onedsl; 1 with addition and ReLU"
-
-
-def losses_of(model, dtype, steps=20):
-    """Train on random images, from weights of float32."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(16, 3, 32, 32, generator=generator).to(dtype)
-    labels = torch.randint(10, (16,), generator=generator)
-    optimizer = torch.optim.SGD(model.parameters(), 0.003, 0.9)
-    losses = []
-    for _ in range(steps):
-        loss = F.cross_entropy(model(x).logits, labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return torch.tensor(losses, dtype=torch.float64)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "mobilenetv2", "regnet_y_400mf"])
-def test_losses_are_as_exact_as_inductors(name):
-    """Over 20 steps, compared with float64."""
-    pytest.importorskip("transformers", reason="the extra `examples` is not installed")
-    example = runpy.run_path(str(helpers.ROOT / "examples" / "pytorch.py"))
-    torch.manual_seed(0)
-    start = example["new_network"](name, 10).train()
-    exact = losses_of(copy.deepcopy(start).double(), torch.float64)
-    errors = {}
-    for backend in "inductor", "onedsl":
-        torch._dynamo.reset()
-        model = torch.compile(copy.deepcopy(start), backend=backend)
-        errors[backend] = float((losses_of(model, torch.float32) - exact).abs().max())
-    print(name, errors)
-    assert exact[-1] < exact[0]
-    # An untrained network amplifies rounding, so the ratio of two errors is random.
-    assert errors["onedsl"] <= 10 * errors["inductor"] + 1e-6, errors

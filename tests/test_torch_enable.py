@@ -2,7 +2,6 @@
 
 import copy
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import helpers
 import pytest
@@ -339,12 +338,6 @@ def test_a_fork_whose_wait_for_the_registration_is_interrupted():
     assert helpers.run_child(FORKED).stdout == "True\n0\n"
 
 
-def test_an_error_ends_the_block():
-    with pytest.raises(ZeroDivisionError), onedsl_torch.enable():
-        _ = 1 / 0
-    assert not onedsl_torch.enabled()
-
-
 # Layers and models
 
 
@@ -399,22 +392,6 @@ def test_compiled_models_are_right(backend, forward_runs):
     assert (not forward_runs) == (backend == "inductor")
     for p, q in zip(model.parameters(), exact.parameters(), strict=True):
         assert float((p.grad.double() - q.grad).abs().max()) < 1e-4 * float(q.grad.abs().max() + 1)
-
-
-@pytest.mark.usefixtures("enabled")
-def test_threads_train_at_once():
-    """Each gradient has the same bits as alone."""
-    src, diff_dst = inputs(2, "f32")
-
-    def gradient():
-        x = src.clone().requires_grad_()
-        nn.BatchNorm2d(src.shape[1])(x).backward(diff_dst)
-        return x.grad
-
-    expected = gradient()
-    with ThreadPoolExecutor(4) as pool:
-        for got in pool.map(lambda _: gradient(), range(200)):
-            assert torch.equal(got, expected)
 
 
 @pytest.mark.usefixtures("enabled")

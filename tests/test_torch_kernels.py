@@ -561,16 +561,6 @@ def test_no_temporary_of_tensor_size():
 # The run log
 
 
-def test_logged_and_other_calls_have_equal_bits():
-    def call():
-        return *forward(SRC, FOUR), *backward(SRC, SRC, None, SAVED)
-
-    with onedsl_torch.enable():
-        with onedsl.verbose():
-            logged = call()
-        assert_same(logged, call())
-
-
 def test_each_call_is_logged_once_and_a_fallback_with_its_shape(caplog):
     src = torch.randn(4, 5, 6, 3, dtype=torch.float64)
     with caplog.at_level(logging.INFO, "onedsl"), onedsl.verbose(), onedsl_torch.enable():

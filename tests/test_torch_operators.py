@@ -5,7 +5,19 @@ import itertools
 import helpers
 import pytest
 from helpers import EPSILON
-from torch_helpers import DTYPES, SHAPES, dynamo, modes, onedsl_torch, state, tensor, tensors, torch
+from torch_helpers import (
+    DTYPES,
+    LIMITS,
+    SHAPES,
+    dynamo,
+    modes,
+    onedsl_torch,
+    relative_error,
+    state,
+    tensor,
+    tensors,
+    torch,
+)
 
 import onedsl
 from onedsl import testing
@@ -50,11 +62,19 @@ def kind(tensor):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rank", SHAPES_BY_RANK)
 def test_real_and_fake_results_are_alike(rank, dtype):
-    """Regression: the fake result had the strides of src where the real one was contiguous."""
+    """Regression: the fake result had the strides of src where the real one was contiguous.
+
+    The results are those of contiguous tensors.
+    """
     mode = torch._subclasses.FakeTensorMode()
-    for src in layouts(SHAPES_BY_RANK[rank]):
-        for op, arguments in calls(src.to(DTYPES[dtype])):
+    for i, made in enumerate(layouts(SHAPES_BY_RANK[rank])):
+        src = made.to(DTYPES[dtype])
+        other = src.flip(0).contiguous() if i % 2 else src.flip(0)
+        copies = calls(src.contiguous(), other.contiguous())
+        for (op, arguments), (_, dense) in zip(calls(src, other), copies, strict=True):
             real = op(*arguments)
+            for a, b in zip(real, op(*dense), strict=True):
+                assert relative_error(a, b) < LIMITS[src.dtype], (src.stride(), op)
             with mode:
                 fake = op(*(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a
                             for a in arguments))  # fmt: skip
@@ -62,20 +82,6 @@ def test_real_and_fake_results_are_alike(rank, dtype):
                 (t.shape, t.dtype, t.stride(), "cpu") for t in fake
             ], (src.stride(), op)
             assert real[0].stride() == torch.empty_like(src).stride()
-
-
-@pytest.mark.parametrize("rank", SHAPES_BY_RANK)
-def test_layouts_do_not_change_results(rank):
-    expected = None
-    for src in layouts(SHAPES_BY_RANK[rank]):
-        if src.stride(0) == 0:
-            continue
-        same = src.flip(0)
-        for other in same, same.contiguous(), same.repeat_interleave(2, -1)[..., ::2]:
-            results = [t.double() for op, arguments in calls(src, other) for t in op(*arguments)]
-            expected = expected or results
-            for a, b in zip(results, expected, strict=True):
-                assert torch.allclose(a, b, atol=1e-6, rtol=1e-5), (src.stride(), other.stride())
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # opcheck's own, since 2.15
@@ -197,15 +203,13 @@ def test_gradients_that_can_be_differentiated_again_are_the_same():
 @modes
 @pytest.mark.parametrize("outputs", ["all", "diff_src"])
 @pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-@pytest.mark.parametrize("requires_grad", [True, False])
 @pytest.mark.parametrize("with_gamma", [True, False])
-@pytest.mark.parametrize("strided", [True, False])
-def test_opcheck(train, outputs, data_format, requires_grad, with_gamma, strided):
+def test_opcheck(train, outputs, data_format, with_gamma):
     src, diff_dst, mean, variance, gamma = tensors((4, 5, 6, 5), "f32")
-    if strided:
+    if data_format == "NXC":  # a strided tensor
         src = src.repeat_interleave(2, -1)[..., ::2]
     for t in src, diff_dst, gamma:
-        t.requires_grad_(requires_grad)
+        t.requires_grad_()
     torch.library.opcheck(
         torch.ops.onedsl.batch_norm_backward.default,
         (
@@ -246,7 +250,6 @@ def test_against_the_reference(dtype, stats, data_format):
         ({"epsilon": -1.0}, ValueError, "epsilon"),
         ({"data_format": "NHWC"}, ValueError, "data_format"),
         ({"statistics": "running"}, ValueError, "statistics must be"),
-        ({"output_mask": (True, True)}, ValueError, r"output_mask must be .*, got \(True, True\)"),
         ({"output_mask": True}, ValueError, "output_mask must be three bools, got True"),
         ({"output_mask": "all"}, ValueError, "output_mask must be three bools, got 'all'"),
     ],

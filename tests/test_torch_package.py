@@ -30,25 +30,6 @@ def test_saved_layers_name_the_public_module(name):
     assert type(pickle.loads(saved)) is type(layer)
 
 
-TRAIN = """
-import sys, torch
-from torch import nn
-
-model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
-model(torch.randn(2, 3, 8, 8)).sum().backward()
-import onedsl.torch
-print(onedsl.torch.enabled(), *sys.argv[1:])
-sys.exit(3)
-"""
-
-
-def test_scripts_run_with_onedsl(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    child = helpers.run_python("-m", "onedsl.torch", str(script), "--epochs", "3", status=3)
-    assert child.stdout.splitlines()[-1] == "True --epochs 3"
-
-
 LOOP = """
 import sys, torch
 from torch import nn
@@ -339,11 +320,6 @@ def test_invalid_arguments(arguments, message, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main()
     assert message in capsys.readouterr().err
-
-
-def test_modules_run_with_onedsl():
-    child = helpers.run_python("-m", "onedsl.torch", "-m", "json.tool", "--help")
-    assert "json" in child.stdout
 
 
 def test_torch_fx_traces_layers_as_single_nodes():

@@ -401,68 +401,6 @@ def test_a_killed_rank_is_an_error_on_the_others():
     assert child.stdout.startswith("4 runs, 0 hangs")
 
 
-def network():
-    """Return a network with smooth activations.
-
-    With a ReLU, a rounding error that changes a sign changes the training.
-    """
-    torch.manual_seed(0)
-    layers = []
-    for channels_in, channels in ((3, 8), (8, 16), (16, 32)):
-        layers += [nn.Conv2d(channels_in, channels, 3, 2, 1, bias=False), nn.BatchNorm2d(channels)]
-        layers += [nn.SiLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 10))
-
-
-def train(model, batch, share=slice(None)):
-    """Train on a slice of each of 20 batches and return the weights and statistics."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
-    dtype = next(model.parameters()).dtype
-    for at in range(20):
-        images = random(batch, 3, 8, 8, seed=at)[share].to(dtype)
-        labels = (images.mean((1, 2, 3)) * 100).long() % 10
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    module = getattr(model, "module", model)
-    return numpy(module.state_dict())
-
-
-def train_together(rank, batch, synchronized):
-    model = network()
-    if synchronized:
-        model = onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(model)
-    each = batch // distributed.get_world_size()
-    share = slice(rank * each, (rank + 1) * each)
-    return train(nn.parallel.DistributedDataParallel(model), batch, share)
-
-
-def relative_distance(state, other, begin):
-    """Return the distance of two trained networks, relative to the distance from the start."""
-    names = [name for name in other if "num_batches" not in name]
-    square = [sum(((a[n] - other[n]) ** 2).sum() for n in names) for a in (state, begin)]
-    return (square[0] / square[1]) ** 0.5
-
-
-# After 20 steps. Rounding to f32 gives 5e-7 for one process against float64, and for several
-# processes against one.
-BOUND = 3e-6
-
-
-@pytest.mark.parametrize("world", [1, 3])
-def test_training_equals_one_process_on_the_whole_batch(ranks, world):
-    batch = 24
-    begin = numpy(network().state_dict())
-    alone = train(network(), batch)
-    exact = train(network().double(), batch)
-    for state in ranks.run(world, train_together, batch, True):
-        assert relative_distance(state, alone, begin) < BOUND
-        assert relative_distance(state, exact, begin) < BOUND
-    if world > 1:  # statistics of each rank's own batch lead to another network
-        for state in ranks.run(world, train_together, batch, False):
-            assert relative_distance(state, alone, begin) > 0.1
-
-
 @modes
 def test_plain_batch_norm_without_a_group(train):
     layer = new_layer().train(train)

@@ -73,11 +73,12 @@ def test_every_tensor_of_out_is_marked_as_written(in_torch, kind):
         assert getattr(member, "_version", 1) == 1
 
 
-def test_diff_src_alone_is_marked_as_written():
+@pytest.mark.parametrize("kind", [tuple, list])  # a list is converted first
+def test_diff_src_alone_is_marked_as_written(kind):
     x, ones = torch.ones(6, 4), torch.ones(4)
     out = torch.zeros(6, 4)
     op = onedsl.BatchNormTrainingBackward(EPSILON)
-    op(x, x, ones, ones, outputs="diff_src", out=(out, None, None))
+    op(x, x, ones, ones, outputs="diff_src", out=kind([out, None, None]))
     assert out._version == 1
 
 
@@ -92,10 +93,7 @@ def test_tensors_are_not_copied(dtype, memory):
     assert shared.data_ptr() == src.data_ptr()
 
 
-def test_strided_and_empty():
-    problem = tensors(SHAPES[2], "f32")
-    wide = [t.repeat_interleave(2, -1)[..., ::2] for t in problem]
-    assert all(torch.equal(a, b) for a, b in zip(gradient(*wide), gradient(*problem), strict=True))
+def test_empty_tensors():
     empty = gradient(torch.zeros(0, 3, 4), torch.zeros(0, 3, 4), *torch.zeros(3, 3))
     assert empty.diff_src.shape == (0, 3, 4)
     assert not empty.diff_beta.any()
@@ -140,34 +138,10 @@ def test_a_parameter_without_requires_grad():
     assert all(torch.equal(a, b) for a, b in zip(got, gradient(*inputs, gamma), strict=True))
 
 
-def test_a_view_keeps_the_memory_of_a_result():
-    got = gradient(*tensors(SHAPES[2], "f32"))
-    view = got.diff_src[1:].view(-1)
-    kept = view.clone()
-    del got
-    torch.empty(1 << 16).fill_(7)
-    assert torch.equal(view, kept)
-
-
-def inputs_of_forward():
-    values = helpers.values_of(testing.random_problem(SHAPES[2], data_format="NCX"))
-    return {name: values[name] for name in ("src", "mean", "variance", "gamma", "beta")}
-
-
-def test_forward_with_relu():
-    inputs = inputs_of_forward()
-    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format="NCX")
-    converted = {name: torch.from_numpy(array) for name, array in inputs.items()}
-    converted["src"] = converted["src"].to(memory_format=torch.channels_last)
-    dst = op(**converted).dst
-    assert isinstance(dst, torch.Tensor)
-    assert dst.is_contiguous(memory_format=torch.channels_last)
-    assert testing.relative_l2(dst.numpy(), op(**inputs).dst) < 1e-6
-
-
 def test_running_variance_by_the_documented_formula():
     """PyTorch's running variance from the results of oneDNN's op."""
-    inputs = inputs_of_forward()
+    values = helpers.values_of(testing.random_problem(SHAPES[2], data_format="NCX"))
+    inputs = {name: values[name] for name in ("src", "gamma", "beta")}
     inputs |= {"mean": inputs["beta"], "variance": inputs["gamma"]}  # others than those of src
     running = [torch.from_numpy(inputs[name].copy()) for name in ("mean", "variance")]
     torch.nn.functional.batch_norm(torch.from_numpy(inputs["src"]), *running, training=True)

@@ -64,7 +64,7 @@ MODELS = {
     "PatchTSMixerModel": (PATCHES | {"norm_mlp": "batchnorm"}, SERIES),
 }
 # inductor takes most of the time.
-COMPILED = ("ResNetModel", "PatchTSTModel")
+COMPILED = ("ResNetModel", "MobileNetV2Model", "PatchTSTModel")
 CASES = [
     (name, layout)
     for name, (_, inputs) in MODELS.items()

@@ -1,7 +1,6 @@
 """oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
 
 import dataclasses
-import itertools
 import pickle
 import warnings
 
@@ -41,18 +40,6 @@ def outcome(*arguments, **options):
     assert right or defect.is_right(op, inputs, got, statistics="frozen")
     assert [w.category for w in caught] == ([] if right else [onedsl.OneDNNDefectWarning])
     return "right" if right else "wrong"
-
-
-@helpers.formats
-def test_gradients_of_every_rank(data_format):
-    """Graphs of other ports are rows of the table of defects, see test_defects.py."""
-    expected = {(True, 3): "right", (True, 1): "wrong", (False, 1): "wrong"}
-    for spatial in ((), (9,), (3, 5), (3, 2, 5)):
-        shape = helpers.shape_of(data_format, 16, 16, spatial)
-        refused = data_format == "NXC" and len(shape) < 4
-        for gamma, outputs in itertools.product((True, False), (1, 2, 3)):
-            found = outcome(shape, outputs=outputs, gamma=gamma, data_format=data_format)
-            assert found == ("refused" if refused else expected.get((gamma, outputs), "refused"))
 
 
 OF_TYPES = """
@@ -134,9 +121,7 @@ def test_strides_are_those_of_the_spec():
         np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) for a in problem[:2]
     )
     arrays = problem._asdict()
-    with pytest.raises(
-        ValueError, match=r"src must have strides .* \(in elements\) as in .* got \(240, 15, 5, 1\)"
-    ):
+    with pytest.raises(ValueError, match=r"src must have strides .* got \(240, 15, 5, 1\)"):
         graph.compile()(**arrays)
     got = graph.compile()(**arrays | {"src": src, "diff_dst": diff_dst})
     assert got["diff_src"].strides == src.strides
@@ -175,18 +160,14 @@ INVALID = {
     "unknown": ({"beta": 1}, None, TypeError, r"the graph's inputs must be among src.*got beta"),
     "no array": ({"src": 3}, None, TypeError, "src must be a NumPy array"),
     "rank": ({"mean": np.zeros((1, 16), "f")}, None, ValueError, r"mean must have .*shape \(16,\)"),
-    "short": ({"mean": np.zeros(15, "f")}, None, ValueError, r"mean .* \(16,\), got \(15,\)"),
     "dtype": ({"mean": np.zeros(16, "e")}, None, TypeError, "mean must be f32 .*, got f16"),
-    "f64": ({"mean": np.zeros(16)}, None, TypeError, "mean must be f32 .*, got float64"),
     "unaligned": (
         {}, {"diff_beta": helpers.unaligned(np.zeros(16, "f"))}, ValueError,
         r"out\['diff_beta'\] must be aligned to its items, got 0x"
     ),
     "steps": ({"mean": np.zeros(32, "f")[::2]}, None, ValueError, "mean must have strides"),
-    "reversed": ({"mean": np.zeros(16, "f")[::-1]}, None, ValueError, "mean must have strides"),
     "out": ({}, {"dst": 0}, TypeError, "out must be among diff_src, .*, got dst"),
     "out key": ({}, {0: 0}, TypeError, "out must be among diff_src, .*, got 0"),
-    "out shape": ({}, {"diff_beta": np.zeros(3, "f")}, ValueError, r"out\['diff_beta'\] must have"),
     "out tuple": ({}, (1, 2, 3), TypeError, "^out must be a mapping of .*, got tuple"),
     "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),
     "read-only": (
@@ -210,9 +191,7 @@ def test_outputs_must_not_overlap():
     with pytest.raises(ValueError, match=r"out\['diff_src'\] must not overlap src"):
         compiled(**arrays, out={"diff_src": problem.src})
     memory = np.zeros(16, np.float32)
-    with pytest.raises(
-        ValueError, match=r"out\['diff_beta'\] must not overlap out\['diff_gamma'\]"
-    ):
+    with pytest.raises(ValueError, match="must not overlap out"):
         compiled(**arrays, out={"diff_gamma": memory, "diff_beta": memory})
     with pytest.raises(ValueError, match=r"out\['diff_gamma'\] must not overlap mean"):
         compiled(**arrays, out={"diff_gamma": problem.mean})
@@ -324,10 +303,18 @@ def test_inputs_may_share_a_tensor(kept, other):
             assert testing.relative_l2(got[name], expected[name]) < 2e-6
 
 
-def test_outputs_may_not_share_a_tensor():
+@pytest.mark.parametrize(
+    ("port", "changes", "message"),
+    [
+        ("diff_beta", {"id": 6}, r"outputs must have different ids, got \[5, 6, 6\]"),
+        ("variance", {"id": 2, "dtype": "bf16"}, "same tensor wherever its id is 2"),
+        ("diff_src", {"id": 0}, "not be an output of this op or a later one, got 0"),
+    ],
+)
+def test_ids_of_other_tensors(port, changes, message):
     (op,) = gradient()[0].ops
-    with pytest.raises(ValueError, match=r"outputs must have different ids, got \[5, 6, 6\]"):
-        Graph((helpers.with_tensors(op, diff_beta={"id": 6}),)).compile()
+    with pytest.raises(ValueError, match=message):
+        Graph((helpers.with_tensors(op, **{port: changes}),)).compile()
 
 
 @pytest.mark.parametrize("strides", [None, (16, 1)])
@@ -385,12 +372,6 @@ def test_arrays_of_other_libraries():
             onedsl.TensorSpec((7, 16, 3, 1)),
             {"gamma": False},
             ("gamma = 1 added", "beta = 0 added"),
-        ),
-        (
-            onedsl.BatchNormReLUTrainingBackward(1e-5, "NCX"),
-            onedsl.TensorSpec((7, 16, 3, 1)),
-            {"gamma": False},
-            ("gamma = 1 added",),
         ),
         (
             onedsl.BatchNormTrainingBackward(1e-5, "NCX"),

@@ -1,0 +1,66 @@
+"""Builds the API pages with pdoc, and checks them.
+
+    python .ci/check_pages.py
+
+It needs pdoc, and PyTorch and JAX for their pages.
+"""
+
+import html
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import onedsl
+
+TEMPLATES = Path(__file__).resolve().parent / "pdoc"
+
+
+def build(folder: Path) -> dict[str, str]:
+    """Return the pages by module. pdoc must not warn."""
+    libraries = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
+    modules = ["onedsl", *(f"onedsl.{name}" for name in libraries)]
+    command = [sys.executable, "-m", "pdoc", "-t", str(TEMPLATES), "-o", ".", *modules]
+    # In an empty folder, so that pdoc finds the installed onedsl and not a folder of that name.
+    child = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    assert "Warn" not in child.stderr, child.stderr
+    modules += ["onedsl.graph", "onedsl.testing"]
+    return {module: (folder / f"{module.replace('.', '/')}.html").read_text() for module in modules}
+
+
+def check(pages: dict[str, str]) -> None:
+    """Check names, headings and signatures."""
+    listed = {*re.findall(r"`(\w+)`", onedsl.__doc__ or ""), "__version__"}
+    assert set(onedsl.__all__) <= listed, "the overview must list every name"
+    for name in set(onedsl.__all__) - {"graph", "testing"}:
+        assert f'id="{name}"' in pages["onedsl"], name
+    for page in pages.values():
+        sidebar = page.partition("API Documentation")[0]
+        assert all(f">{module}</a>" in sidebar for module in pages)
+    operators = [n for n in onedsl.__all__ if hasattr(getattr(onedsl, n), "epsilon")]
+    functions = [("onedsl", f"{name}.__call__") for name in operators]
+    functions += [("onedsl.torch", "batch_norm_backward"), ("onedsl.jax", "batch_norm")]
+    for module, name in functions:
+        after = pages.get(module, "").partition(f'id="{name}"')[2]
+        docstring = re.split(
+            r'class="(?:attr|docstring|classattr)', after.partition('class="docstring"')[2]
+        )[0]
+        for heading in ("Parameters", "Returns") if module in pages else ():
+            # Without __docformat__ all parameters would be one paragraph.
+            expected = rf'<h6 id="{heading.lower()}\S*">{heading}</h6>'
+            assert re.search(expected, docstring), (module, name, heading)
+    calls = 0
+    for page in pages.values():
+        shown = re.findall(r'class="(?:signature|annotation)">(.*?)</span>\n', page, re.DOTALL)
+        for text in (html.unescape(re.sub("<.*?>", "", signature)) for signature in shown):
+            calls += "src: SrcArray,\n    diff_dst: AnyArray,\n" in text
+            # pdoc prints the definition of an alias, up to 2,000 characters a function.
+            assert not re.search(r"numpy\.|onedsl\.tensors|Union|noqa", text), text
+    assert calls >= 3, "the signatures must name types as written"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as new:
+        check(build(Path(new)))
