@@ -190,11 +190,14 @@ class Operator(Generic[Result]):
         method.
         """
         schema, ports = self._schema, self._schema.inputs
-        results_like, given, is_ndarray = inputs[0], out, False
+        results_like, given = inputs[0], out
+        repaired = set()  # no reason twice, except layouts of others after that of src
         while type(results) is Rejection:
-            match results.reason:
-                case "not_an_array" if not is_ndarray:
-                    is_ndarray = True
+            reason = results.reason
+            is_new = (reason, *results.to_copy) not in repaired
+            repaired.add((reason, *results.to_copy))
+            match reason if is_new else "":
+                case "not_an_array":
                     inputs = tuple(
                         None if value is None and port.optional else as_numpy(port.name, value)
                         for port, value in zip(ports, inputs, strict=False)
