@@ -17,7 +17,7 @@ from fuzz.arrays import WRITABLE_TYPES, to_numpy
 from helpers import BACKENDS, EPSILON, backends, read_only, unaligned
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 from onedsl.operators import base as operators_base
 
 SHAPE = (4, 6, 5, 8)
@@ -508,3 +508,13 @@ def test_arrays_that_change_during_the_call(monkeypatch):
     monkeypatch.setattr(operators_base, "_compile_call", compile_and_resize)
     with pytest.raises(ValueError, match="src must not change during the call"):
         Op(EPSILON)(src, diff_dst, *statistics, backend="onednn")
+
+
+def test_too_large_inputs():
+    """Broadcast, they need little memory. Regression: a dense copy was tried."""
+    src = np.broadcast_to(np.float32(1), (2**40, 2**18))
+    with pytest.raises(ValueError, match=r"src must have at most .* bytes, got shape"):
+        Op(EPSILON)(src, src, *np.ones((2, 2**18), "f4"))
+    why = _core.why_torch_unsupported
+    info = True, "f32", (2**40, 2**18)
+    assert "2^56 bytes" in why("training_backward", [info] * 2 + [(True, "f32", (2**18,))] * 3, 1.0)

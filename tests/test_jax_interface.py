@@ -76,6 +76,7 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
         ({"rank": np.int64(4)}, "rank must be between 1 and the rank of src"),
         ({"rank": np.int64(-(1 << 63))}, "rank must be between 1 and the rank of src"),
         ({"frozen": "yes"}, "frozen must be an i64"),
+        ({"target": FORWARD, "frozen": np.int64(1)}, "frozen must be 0"),
         ({"channel_axis": np.int64(3)}, "channel_axis must be an axis of src"),
         ({"channel_axis": np.int64(1)}, r"number of channels \(mean\)"),
         ({"inputs": changed(0, ZEROS.astype("i4"))}, r"dtypes .*\(src\)"),

@@ -89,13 +89,14 @@ class CallCheck {
       return Rejection{Reason::ignored, *rules_.ignored};
     }
     const View& src = call_.src();
-    order_ = memory_order(src, channel_axes_);
-    if (!order_) return std::nullopt;
-    const Geometry& g = order_->geometry;
-    if (g.elements() < std::max(g.channels, std::int64_t{1}) * rules_.least_values) {
+    const std::optional<MemoryOrder> order = memory_order(src, channel_axes_);
+    if (!order) return Rejection{Reason::size, Input::src};
+    order_ = *order;
+    const Geometry& g = order_.geometry;
+    if (g.elements() < std::max(g.channels, std::int64_t{1}) * rules_.min_values) {
       return Rejection{Reason::few_values, Input::src};
     }
-    src_is_dense_ = is_dense_in(src, *order_);
+    src_is_dense_ = is_dense_in(src, order_);
     if (src_is_dense_) tensor_bytes_ = src.bytes();
     if (statistic_ != nullptr) statistic_bytes_ = statistic_->bytes();
     return std::nullopt;
@@ -130,7 +131,7 @@ class CallCheck {
       if (const Found found = differs(port, v, *like)) return found;
       if (!v.is_aligned()) return Rejection{Reason::not_aligned, port};
       // If src must be copied, the layout is checked with the copy.
-      const bool is_known = src_is_dense_ || !is_tensor(port) || (rules_.strided_tensors && order_);
+      const bool is_known = src_is_dense_ || !is_tensor(port) || rules_.strided_tensors;
       const bool dense = is_dense(port, v);
       if (is_known && !dense && !keep_layout(port, v)) return Rejection{Reason::layout, port};
       if (!v.writeable) return Rejection{Reason::read_only, port};
@@ -149,14 +150,13 @@ class CallCheck {
   // Completes the call, or returns that inputs must be copied. This comes last.
   Found complete() {
     if (repairable_) return repairable_;
-    if (!order_) return std::nullopt;
     const View& src = call_.src();
     if (!call_.outputs_given && !src_is_dense_) {
       const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
       const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
       call_.outputs.for_each([&](const Output port) { keep_layout(port, result); });
     }
-    call_.geometry = order_->geometry;
+    call_.geometry = order_.geometry;
     call_.layouts = std::move(layouts_);
     call_.data = src.type;
     call_.statistics_type = statistic_ != nullptr ? statistic_->type : DataType::f32;
@@ -174,8 +174,8 @@ class CallCheck {
   // Returns whether a tensor that is not dense can be used as it is, and keeps its layout.
   template <class Port>
   bool keep_layout(const Port port, const View& v) {
-    if (!rules_.strided_tensors || !order_ || !is_tensor(port)) return false;
-    std::optional<Layout> layout = layout_of(v, *order_);
+    if (!rules_.strided_tensors || !is_tensor(port)) return false;
+    std::optional<Layout> layout = layout_of(v, order_);
     if (!layout) return false;
     if (!layouts_) layouts_ = std::make_shared<Layouts>();
     layouts_->of(port) = *std::move(layout);
@@ -215,7 +215,7 @@ class CallCheck {
   const InputSet given_;
   const View* statistic_ = nullptr;  // the first one
   ChannelAxes channel_axes_ = 0;
-  std::optional<MemoryOrder> order_;
+  MemoryOrder order_;
   bool src_is_dense_ = false;
   std::size_t tensor_bytes_ = 0;
   std::size_t statistic_bytes_ = 0;
@@ -245,6 +245,7 @@ constexpr std::array texts = {
     Text{Reason::all_or_none, "one running statistic without the other"},
     Text{Reason::rank, "inputs of this rank"},
     Text{Reason::type, "dtypes other than float32, bfloat16 and float16"},
+    Text{Reason::size, "inputs of more than 2^56 bytes"},
     Text{Reason::statistics_type, "16-bit inputs without parameters and running statistics",
          vector_types},
     Text{Reason::statistics_shape, nullptr, vector_shapes},
@@ -276,7 +277,8 @@ const char* unsupported(const Rejection& rejection, const Call& call) noexcept {
   Reason reason = rejection.reason;
   const AnyPort port = rejection.port;
   if (reason == Reason::layout && port.kind == AnyPort::input) {
-    if (!call.in[static_cast<Input>(port.index)]->is_aligned()) reason = Reason::not_aligned;
+    const std::optional<View>& v = call.in[static_cast<Input>(port.index)];
+    if (v && !v->is_aligned()) reason = Reason::not_aligned;
   }
   const auto* const found = std::find_if(texts.begin(), texts.end(),
                                          [&](const Text& text) { return text.reason == reason; });

@@ -25,6 +25,7 @@ enum class Reason : std::uint8_t {
   all_or_none,      // an input that is passed only together with the others of a set
   rank,             // of src
   type,             // of src
+  size,             // of src: more than max_tensor_bytes
   statistics_type,  // does not go with src's; without a port: of statistics that only result
   statistics_shape,
   like_type,
@@ -44,10 +45,11 @@ enum class Reason : std::uint8_t {
 
 constexpr const char* name_of(const Reason reason) noexcept {
   constexpr std::array names = {
-      "option",     "epsilon",         "not_an_array",     "absent",    "all_or_none", "rank",
-      "type",       "statistics_type", "statistics_shape", "like_type", "like_shape",  "ignored",
-      "few_values", "memory",          "layout",           "outputs",   "not_aligned", "read_only",
-      "overlap",    "sums_channels",   "sums_count",       "graph"};
+      "option",        "epsilon",    "not_an_array", "absent",          "all_or_none",
+      "rank",          "type",       "size",         "statistics_type", "statistics_shape",
+      "like_type",     "like_shape", "ignored",      "few_values",      "memory",
+      "layout",        "outputs",    "not_aligned",  "read_only",       "overlap",
+      "sums_channels", "sums_count", "graph"};
   return names[static_cast<std::size_t>(reason)];
 }
 
@@ -85,10 +87,10 @@ struct CallRules {
   // The axis of src along which the statistics are a vector, negative ones from the end. nullopt:
   // they have src's rank, each size being src's or 1.
   std::optional<std::ptrdiff_t> channel_axis;
-  InputSet optional;              // inputs that a call may omit
-  InputSet all_or_none;           // of them, passed together or not at all
-  std::optional<Input> ignored;   // unless all outputs are computed
-  std::int64_t least_values = 0;  // per channel
+  InputSet optional;             // inputs that a call may omit
+  InputSet all_or_none;          // of them, passed together or not at all
+  std::optional<Input> ignored;  // unless all outputs are computed
+  std::int64_t min_values = 0;   // per channel
   // Tensors may have any strides of whole elements, and a src any for which there is a memory
   // order. Otherwise they must be dense, and have src's strides.
   bool strided_tensors = false;

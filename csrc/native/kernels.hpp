@@ -54,7 +54,7 @@ struct Task {
   SummationOrder order;
   Samples samples;
   Workspace workspace;
-  bool out_of_cache = false;  // the tensors do not fit the second-level cache
+  bool exceeds_l2 = false;    // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
   // The reduce pass writes diff_residual (diff_dst under the ReLU's mask), and the apply pass reads
   // it instead of diff_dst and dst.

@@ -109,7 +109,7 @@ void RunLoops::process_own_channels(const Worker& worker) const {
 void RunLoops::sum_tiles(const Range& panel, const Worker& share,
                          const TileScratch& scratch) const {
   if (!needs_sums_) return;
-  std::optional<Staging::Worker> staged;
+  std::optional<Staging::Tiles> staged;
   if (staging_ != nullptr) staged.emplace(*staging_, task_, scratch);
   for_summed_tiles(schedule_, task_.order, panel, share, [&](const Tile& tile) {
     staged ? staged->reduce(tile) : kernels_.reduce(task_, tile, scratch);
@@ -120,7 +120,7 @@ void RunLoops::sum_tiles(const Range& panel, const Worker& share,
 void RunLoops::write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
                            const Index to_next_panel) const {
   if (!writes_) return;
-  std::optional<Staging::Worker> staged;
+  std::optional<Staging::Tiles> staged;
   if (staging_ != nullptr) staged.emplace(*staging_, task_, scratch);
   for_written_tiles(schedule_, task_.order, panel, share, [&](Tile tile) {
     tile.to_next_panel = to_next_panel;

@@ -98,7 +98,7 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
       add_segments(terms, segment.begin + c * order.inner, together, order.row, segment.count,
                    broadcast_coefficients(task.workspace.tables, c),
-                   task.out_of_cache && row + together < rows.end, sums, sums + lanes);
+                   task.exceeds_l2 && row + together < rows.end, sums, sums + lanes);
     }
   }
 

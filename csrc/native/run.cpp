@@ -131,7 +131,7 @@ Plan plan_of(const Call& call, const Kernels& kernels, const Pointers& memory,
     plan.schedule.prefetch_next_panel = false;
     plan.staging->choose_boxes(order, plan.schedule.block);
   }
-  task.out_of_cache = plan.schedule.out_of_cache;
+  task.exceeds_l2 = plan.schedule.exceeds_l2;
   task.non_temporal = plan.schedule.non_temporal && may_write_non_temporal(call, memory, order);
   return plan;
 }

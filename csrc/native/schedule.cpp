@@ -5,7 +5,7 @@ namespace onedsl::native {
 namespace {
 
 // Tensors that together fill less of the last-level cache stay in it between the passes.
-constexpr double most_filled = 0.75;
+constexpr double max_filled = 0.75;
 
 // Columns: whole rows are read fastest, since they are contiguous. In wider blocks, the sums would
 // not stay in the second-level cache.
@@ -13,7 +13,7 @@ constexpr Index columns_in_block = 16384;
 
 // Planes: bytes of each tensor that a thread reads at a time.
 constexpr Index bytes_in_block = 131072;
-constexpr Index least_bytes_in_block = 8192;
+constexpr Index min_bytes_in_block = 8192;
 // Contiguous reads that are shorter than this are slow.
 constexpr Index short_read = 16384;
 constexpr Index scratch_bytes = 65536;  // of a thread
@@ -24,15 +24,15 @@ constexpr Index medium_l2 = Index{1} << 20;
 constexpr Index l2_fraction = 4;
 // With large second-level caches: for shorter planes, prefetching the next panel gains nothing, and
 // the cache holds older lines besides the two panels.
-constexpr Index least_prefetched_plane = 1024;  // bytes
+constexpr Index min_prefetched_plane = 1024;  // bytes
 constexpr Index panels_in_large_l2 = 3;
 constexpr Index panels_in_medium_l2 = 2;
 // The least number of blocks per thread, if there are enough channels.
 constexpr Index blocks_per_thread = 4;
 // Blocks of tensors with strides of their own are at least this many channels, whatever the
 // granule.
-constexpr Index least_strided_block = 8;
-constexpr Index most_strided_block = 256;
+constexpr Index min_strided_block = 8;
+constexpr Index max_strided_block = 256;
 
 // Non-temporal stores are used from this fill of the last-level cache on. They save reading the
 // output's lines, but the next operator then reads the output from memory: chains of layers gain
@@ -65,7 +65,7 @@ double evenness(const Index items, const Index workers) {
 }
 
 // Threads may be idle for at most a ninth of the time.
-constexpr double least_evenness = 8.0 / 9;
+constexpr double min_evenness = 8.0 / 9;
 
 // Return the number of channels of a shared panel, of up to `most` that a cache holds. All channels
 // if the tiles of so few are no share for each worker.
@@ -76,7 +76,7 @@ Index shared_panel_channels(const Index channels, const Index most, const Index 
   for (Index few = most; few > most / 2; --few) {
     if (evenness(few * chunks, workers) > evenness(best * chunks, workers)) best = few;
   }
-  return evenness(best * chunks, workers) < least_evenness / 2 ? channels : best;
+  return evenness(best * chunks, workers) < min_evenness / 2 ? channels : best;
 }
 
 void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
@@ -88,9 +88,9 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   const Index channel_bytes = order.outer * plane_bytes;
   const Index summed_bytes = traffic.summed * channel_bytes;
   const bool large = cache.l2_bytes >= large_l2;
-  const bool long_in_large = large && plane_bytes >= least_prefetched_plane;
-  const bool cached = long_in_large ? fits_l2(traffic, cache, threads)
-                                    : cache_filled(traffic, cache) <= most_filled;
+  const bool long_in_large = large && plane_bytes >= min_prefetched_plane;
+  const bool cached =
+      long_in_large ? fits_l2(traffic, cache, threads) : cache_filled(traffic, cache) <= max_filled;
   const Index most =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
 
@@ -98,12 +98,12 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   // where that makes the contiguous reads too short.
   const auto block_in = [&](const Index share) {
     Index block = cached ? bytes_in_block / plane_bytes
-                         : std::max(least_bytes_in_block / plane_bytes, share / channel_bytes);
+                         : std::max(min_bytes_in_block / plane_bytes, share / channel_bytes);
     if (order.segments > 1) block = 1;  // segments of neighboring planes are not contiguous
     block = std::clamp<Index>(block, 1, most);
     return std::min(block, std::max<Index>(order.channels / (blocks_per_thread * threads), 1));
   };
-  const bool is_even = evenness(divide_up(order.channels, granule), threads) >= least_evenness;
+  const bool is_even = evenness(divide_up(order.channels, granule), threads) >= min_evenness;
 
   const Index block_in_l2 = block_in(cache.l2_bytes / (l2_fraction * traffic.summed));
   const Index panel_bytes = summed_bytes * block_in_l2;
@@ -135,7 +135,7 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
 
   if (granule > 1) {
     schedule.block =
-        std::max(schedule.block, std::min({granule, most_strided_block, order.channels}));
+        std::max(schedule.block, std::min({granule, max_strided_block, order.channels}));
   }
   if (is_even) {
     schedule.own = order.channels;
@@ -152,9 +152,9 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   schedule.panel = schedule.block * shared_panel_channels(divide_up(shared, schedule.block),
                                                           std::max<Index>(blocks_held, 1),
                                                           order.chunks, threads);
-  while (granule > 1 && schedule.block > least_strided_block &&
+  while (granule > 1 && schedule.block > min_strided_block &&
          evenness(divide_up(schedule.panel, schedule.block) * order.chunks, threads) <
-             least_evenness) {
+             min_evenness) {
     schedule.block /= 2;
   }
 }
@@ -186,7 +186,7 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
   const bool given_out_of_l2 = traffic.outputs_given && cache.l2_bytes >= large_l2 &&
                                !fits_l2(traffic, cache, schedule.workers);
   schedule.non_temporal = given_out_of_l2 || cache_filled(traffic, cache) > non_temporal_from;
-  schedule.out_of_cache = !fits_l2(traffic, cache, 1);
+  schedule.exceeds_l2 = !fits_l2(traffic, cache, 1);
   return schedule;
 }
 

@@ -21,7 +21,7 @@ struct Schedule {
   Index block = 0;    // channels
   Index granule = 1;  // channels: a multiple of it begins each worker's own share
   bool prefetch_next_panel = false;  // while a worker writes a panel of its own
-  bool out_of_cache = false;         // the tensors do not fit the second-level cache
+  bool exceeds_l2 = false;           // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores, if the memory of the outputs allows them
 };
 
@@ -31,7 +31,7 @@ struct Traffic {
   Index tensors = 0;           // that are read or written
   Index summed = 0;            // tensors that the reduce pass reads
   double bytes = 0;            // of all tensors
-  bool outputs_given = false;  // see Ports
+  bool outputs_given = false;  // see Pointers
 };
 
 // `granule`: fewer neighboring channels are not worth a block. With tensors of strides of their

@@ -14,12 +14,12 @@ namespace {
 constexpr Index buffers_bytes = 262144;
 constexpr Index buffer_bytes = 131072;
 // Where whole cache lines of each tensor need more.
-constexpr Index most_buffer_bytes = 2 * buffer_bytes;
+constexpr Index max_buffer_bytes = 2 * buffer_bytes;
 // Bytes that are read or written contiguously, where the order of the elements allows it: two
 // cache lines, since they begin anywhere in a line.
 constexpr Index contiguous_bytes = 128;
 // Smaller positions are copied together, because a box costs some 50 ns.
-constexpr Index least_joined_bytes = 2048;
+constexpr Index min_joined_bytes = 2048;
 // A box begins at a multiple of a cache line, after memory that Last<> may read.
 constexpr Index line = 64;
 
@@ -38,14 +38,14 @@ Range positions_of(const SummationOrder& order, const Range& rows) {
 Staging::Staging(const Call& call, const Kernels& kernels, Task& task)
     : kernels_(kernels), type_(call.data), element_bytes_(static_cast<Index>(size_of(call.data))) {
   const SummationOrder& order = task.order;
-  const auto input = [&](Pass& pass, const Input port) {
+  const auto input = [&](StagedPass& pass, const Input port) {
     const void* const memory = task.memory.in[port];
     if (memory == nullptr) return;
     // Inputs are only read. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
     auto* const data = static_cast<std::byte*>(const_cast<void*>(memory));
     pass.tensors.push_back({port, true, false, data, split_axes(call.layouts->in[port], order)});
   };
-  const auto output = [&](Pass& pass, const Output port) {
+  const auto output = [&](StagedPass& pass, const Output port) {
     auto* const data = static_cast<std::byte*>(task.memory.out[port]);
     if (data == nullptr) return;
     const Layout& layout = call.layouts->out[port];
@@ -71,7 +71,7 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task)
     output(write_, Output::diff_residual);
   }
 
-  for (Pass* const pass : {&reduce_, &write_}) {
+  for (StagedPass* const pass : {&reduce_, &write_}) {
     choose_least(*pass,
                  {order.outer, order.channels, order.segments > 1 ? order.segment : order.inner});
   }
@@ -80,7 +80,7 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task)
 
 void Staging::choose_boxes(const SummationOrder& order, const Index block) {
   partials_ = round_up(2 * block * static_cast<Index>(sizeof(double)), line);
-  for (Pass* const pass : {&reduce_, &write_}) {
+  for (StagedPass* const pass : {&reduce_, &write_}) {
     choose_box(*pass, order, block);
     const Index buffer = round_up(pass->elements * element_bytes_, line) + 2 * line;
     bytes_ = std::max(bytes_, partials_ + static_cast<Index>(pass->tensors.size()) * buffer);
@@ -91,9 +91,9 @@ void Staging::choose_boxes(const SummationOrder& order, const Index block) {
 // example for a tensor whose inner group in the memory order of src is (4, 5). If its axis of 5 is
 // the fastest in memory, as many elements of inner as a line has are enough. If that of 4 is, they
 // are 5 elements of inner apart: 5 times as many.
-void Staging::choose_least(Pass& pass, const Extents& sizes) const {
+void Staging::choose_least(StagedPass& pass, const Extents& sizes) const {
   pass.least = {1, 1, 1};
-  for (const Tensor& tensor : pass.tensors) {
+  for (const StagedTensor& tensor : pass.tensors) {
     std::size_t group = 2;
     Index span = 1;
     std::size_t least = 0;
@@ -114,17 +114,17 @@ void Staging::choose_least(Pass& pass, const Extents& sizes) const {
   }
 }
 
-void Staging::choose_box(Pass& pass, const SummationOrder& order, const Index block) const {
+void Staging::choose_box(StagedPass& pass, const SummationOrder& order, const Index block) const {
   const Index count = std::max<Index>(static_cast<Index>(pass.tensors.size()), 1);
   const Index elements = std::min(buffer_bytes, buffers_bytes / count) / element_bytes_;
-  const Index most = most_buffer_bytes / element_bytes_;
+  const Index most = max_buffer_bytes / element_bytes_;
   auto& [rows, channels, inner] = pass.box;
   inner = order.segments > 1 ? order.segment : order.inner;
-  const auto has_dense_positions = [&](const Tensor& tensor) {
+  const auto has_dense_positions = [&](const StagedTensor& tensor) {
     return is_strided_by(tensor.axes[2], 1) && is_strided_by(tensor.axes[1], order.inner);
   };
   if (!order.columns && order.rows_together == 1 && order.segments == 1 &&
-      block * inner * element_bytes_ >= least_joined_bytes &&
+      block * inner * element_bytes_ >= min_joined_bytes &&
       std::all_of(pass.tensors.begin(), pass.tensors.end(), has_dense_positions)) {
     // Nothing is copied.
     rows = 1;
@@ -167,7 +167,7 @@ void Staging::choose_box(Pass& pass, const SummationOrder& order, const Index bl
 }
 
 void Staging::move_samples(Samples& samples, const SummationOrder& order) {
-  const Tensor& src = reduce_.tensors.front();
+  const StagedTensor& src = reduce_.tensors.front();
   for (Index i = 0; i < samples.count; ++i) {
     const Index position = samples.at[i] / (order.channels * order.inner);
     samples.at[i] =
@@ -194,30 +194,30 @@ void Staging::move_samples(Samples& samples, const SummationOrder& order) {
 
 // ---- A box ----
 
-void Staging::Worker::add(const Box& box) {
+void Staging::Tiles::add(const Box& box) {
   if (last_) process(*last_, &box);
   last_ = box;
 }
 
-void Staging::Worker::finish() {
+void Staging::Tiles::finish() {
   if (last_) process(*last_, nullptr);
   last_.reset();
 }
 
-void Staging::Worker::process(const Box& box, const Box* const next) const {
-  const Pass& pass = box.reduces ? staging_.reduce_ : staging_.write_;
+void Staging::Tiles::process(const Box& box, const Box* const next) const {
+  const StagedPass& pass = box.reduces ? staging_.reduce_ : staging_.write_;
   const Index bytes = staging_.element_bytes_;
   Index positions = 0;
   for (std::size_t i = 0; i < box.num_streams; ++i) positions += length(box.streams[i]);
   const Extents lengths{positions, length(box.channels), length(box.inner)};
   const Extents strides{lengths[1] * lengths[2], lengths[2], 1};
-  const auto is_in_place = [&](const Tensor& tensor) {
+  const auto is_in_place = [&](const StagedTensor& tensor) {
     for (std::size_t g = 0; g < 3; ++g) {
       if (lengths[g] > 1 && !is_strided_by(tensor.axes[g], strides[g])) return false;
     }
     return box.num_streams == 1;
   };
-  const auto copy = [&](const Tensor& tensor, std::byte* buffer, const bool to_tensor) {
+  const auto copy = [&](const StagedTensor& tensor, std::byte* buffer, const bool to_tensor) {
     for (std::size_t i = 0; i < box.num_streams; ++i) {
       const Ranges ranges = box.ranges(i);
       const Index at = offset_of(tensor.axes, ranges);
@@ -232,7 +232,7 @@ void Staging::Worker::process(const Box& box, const Box* const next) const {
   std::array<std::byte*, 8> buffers{};
   std::byte* buffer = scratch_.staging + staging_.partials_ + line;
   for (std::size_t i = 0; i < pass.tensors.size(); ++i) {
-    const Tensor& tensor = pass.tensors[i];
+    const StagedTensor& tensor = pass.tensors[i];
     std::byte* at = tensor.data + offset_of(tensor.axes, box.ranges(0)) * bytes;
     if (!is_in_place(tensor)) {
       at = buffers[i] = buffer;
@@ -248,13 +248,13 @@ void Staging::Worker::process(const Box& box, const Box* const next) const {
   }
   run_kernel(local, box, lengths);
   for (std::size_t i = 0; i < pass.tensors.size(); ++i) {
-    const Tensor& tensor = pass.tensors[i];
+    const StagedTensor& tensor = pass.tensors[i];
     if (buffers[i] != nullptr && tensor.is_written) copy(tensor, buffers[i], true);
   }
 }
 
 // Runs a kernel on a box, as on a dense problem of its own. `local` has its tensors.
-void Staging::Worker::run_kernel(Task& local, const Box& box, const Extents& lengths) const {
+void Staging::Tiles::run_kernel(Task& local, const Box& box, const Extents& lengths) const {
   const SummationOrder& order = task_.order;
   const auto [positions, channels, inner] = lengths;
   SummationOrder& own = local.order;
@@ -267,7 +267,7 @@ void Staging::Worker::run_kernel(Task& local, const Box& box, const Extents& len
   own.row = own.repeat * channels * inner;
   own.rows = own.chunk_rows = positions / own.repeat;
   own.rest = positions % own.repeat * channels * inner;
-  local.out_of_cache = false;
+  local.exceeds_l2 = false;
   Tables& tables = local.workspace.tables;
   const Index entry = order.columns ? box.channels.begin * order.inner : box.channels.begin;
   for (float** const table :
@@ -309,7 +309,7 @@ Range inner_of(const SummationOrder& order, const Index row) {
 
 }  // namespace
 
-void Staging::Worker::reduce(const Tile& tile) {
+void Staging::Tiles::reduce(const Tile& tile) {
   Box box;
   box.reduces = true;
   box.chunk = tile.chunk;
@@ -325,7 +325,7 @@ void Staging::Worker::reduce(const Tile& tile) {
 
 // The boxes have the order of visit_rows(): some rows of each stream, a multiple of the rows whose
 // sums are f32.
-void Staging::Worker::reduce_columns(Box& box) {
+void Staging::Tiles::reduce_columns(Box& box) {
   const SummationOrder& order = task_.order;
   const Range rows = rows_of(order, box.chunk);
   const Index most = staging_.reduce_.box[0];
@@ -366,7 +366,7 @@ void Staging::Worker::reduce_columns(Box& box) {
 }
 
 // A channel's rows one after the other, and parts of long ones.
-void Staging::Worker::reduce_planes(Box& box) {
+void Staging::Tiles::reduce_planes(Box& box) {
   const SummationOrder& order = task_.order;
   const Range rows = rows_of(order, box.chunk);
   for (Index row = rows.begin; row < rows.end;) {
@@ -383,7 +383,7 @@ void Staging::Worker::reduce_planes(Box& box) {
   }
 }
 
-void Staging::Worker::write(const Tile& tile) {
+void Staging::Tiles::write(const Tile& tile) {
   const SummationOrder& order = task_.order;
   const Range& rows = tile.rows;
   Box box;
@@ -395,8 +395,8 @@ void Staging::Worker::write(const Tile& tile) {
   }
 }
 
-void Staging::Worker::write_range(Box& box, const Tile& tile, const Range& positions,
-                                  const Range& inner) {
+void Staging::Tiles::write_range(Box& box, const Tile& tile, const Range& positions,
+                                 const Range& inner) {
   const Extents& most = staging_.write_.box;
   for (Index at = positions.begin; at < positions.end; at = box.streams[0].end) {
     box.streams[0] = {at, std::min(at + most[0], positions.end)};

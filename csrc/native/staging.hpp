@@ -23,7 +23,7 @@ namespace onedsl::native {
 
 class Staging {
  public:
-  class Worker;
+  class Tiles;
 
   // Changes the task's samples. The call must have layouts.
   Staging(const Call& call, const Kernels& kernels, Task& task);
@@ -35,39 +35,39 @@ class Staging {
   Index bytes_per_thread() const noexcept { return bytes_; }
 
  private:
-  struct Tensor {
+  struct StagedTensor {
     std::variant<Input, Output> port;
     bool is_read = false;
     bool is_written = false;
     std::byte* data = nullptr;
     Axes axes;
   };
-  struct Pass {
+  struct StagedPass {
     bool reduces = false;
-    std::vector<Tensor> tensors;  // that the pass reads or writes
+    std::vector<StagedTensor> tensors;  // that the pass reads or writes
     bool outputs_are_dense = true;
     Extents least{};     // of a box, for whole cache lines of each tensor
     Extents box{};       // columns: rows of each stream, channels, inner
     Index elements = 0;  // of a buffer, at most
   };
-  void choose_least(Pass& pass, const Extents& sizes) const;
-  void choose_box(Pass& pass, const SummationOrder& order, Index block) const;
+  void choose_least(StagedPass& pass, const Extents& sizes) const;
+  void choose_box(StagedPass& pass, const SummationOrder& order, Index block) const;
   void move_samples(Samples& samples, const SummationOrder& order);
 
   const Kernels& kernels_;
   DataType type_;
   Index element_bytes_;
-  Pass reduce_;
-  Pass write_;
+  StagedPass reduce_;
+  StagedPass write_;
   Index bytes_ = 0;
   Index partials_ = 0;  // bytes of a thread's partial sums
   std::vector<std::byte> samples_;
 };
 
 // Processes the tiles of a thread.
-class Staging::Worker {
+class Staging::Tiles {
  public:
-  Worker(const Staging& staging, const Task& task, const TileScratch& scratch)
+  Tiles(const Staging& staging, const Task& task, const TileScratch& scratch)
       : staging_(staging), task_(task), scratch_(scratch) {}
 
   // The last box of a tile is processed when the next one is known.

@@ -168,7 +168,7 @@ CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const Tens
       outputs_(ports_of(outputs)),
       constants_(std::move(constants)),
       name_(kinds_of(nodes_)),
-      most_threads_(num_threads),
+      max_threads_(num_threads),
       program_(compile(num_threads)),
       num_threads_(num_threads) {
   guard_.reset();
@@ -230,7 +230,7 @@ int CompiledGraph::execute(const std::vector<const void*>& inputs,
                            const std::vector<void*>& outputs) {
   const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const ThreadLimit most(most_threads_);
+  const ThreadLimit most(max_threads_);
   const int available = max_threads();
   if (num_threads_ != available) {
     program_ = compile(available);

@@ -154,7 +154,7 @@ class CompiledGraph {
   const std::vector<CallArray> inputs_, outputs_;
   const Constants constants_;
   const std::string name_;
-  const int most_threads_;
+  const int max_threads_;
   std::mutex mutex_;  // of the members below
   Program program_;
   std::atomic<int> num_threads_;

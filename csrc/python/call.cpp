@@ -37,8 +37,8 @@ py::handle like_of(const py::tuple& inputs, const py::handle results_like = py::
 
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)), graph_rules_(schema_.rules) {
   schema_.rules.strided_tensors = true;
-  const auto [least_rank, most_rank] = schema_.rules.ranks;
-  if (least_rank < 1 || most_rank > max_rank) {
+  const auto [lowest, highest] = schema_.rules.ranks;
+  if (lowest < 1 || highest > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
   }
   if (schema_.config.statistics == Statistics::frozen &&

@@ -10,8 +10,6 @@
 namespace onedsl::torch {
 namespace {
 
-// ---- Checks ----
-
 constexpr Input input_of(const Output running) noexcept {
   return running == Output::running_mean ? Input::mean : Input::variance;
 }
@@ -70,7 +68,7 @@ CallRules rules_of(const Operation operation) noexcept {
   }
   rules.ranks.first = 2;
   rules.channel_axis = 1;
-  rules.least_values = 2;
+  rules.min_values = 2;
   rules.statistics_like_src = true;
   rules.strided_tensors = true;
   rules.all_or_none = InputSet();

@@ -61,7 +61,7 @@ struct Pool {
   // eighth alone, 8 to 13 blocks were mapped again in each step of three of five networks, in which
   // few results are used at a time.
   std::size_t limit() const noexcept {
-    const std::size_t used = std::max(most, most_before);
+    const std::size_t used = std::max(max_used, max_used_before);
     return used + std::max(used / 8, spare);
   }
 
@@ -71,7 +71,7 @@ struct Pool {
   std::size_t kept_bytes = 0, used_bytes = 0;
   std::size_t allocated_by_pytorch = 0;
   // The most used bytes at once in this window and in the one before.
-  std::size_t most = 0, most_before = 0;
+  std::size_t max_used = 0, max_used_before = 0;
   int calls = 0;
   bool is_offered = false;
 
@@ -110,11 +110,11 @@ Block Pool::take_excess() noexcept {
 void Pool::use(const std::size_t bytes) noexcept {
   if (++calls == window) {
     calls = 0;
-    most_before = most;
-    most = used_bytes;
+    max_used_before = max_used;
+    max_used = used_bytes;
   }
   used_bytes += bytes;
-  most = std::max(most, used_bytes);
+  max_used = std::max(max_used, used_bytes);
   allocated_by_pytorch = 0;
   is_offered = false;
 }

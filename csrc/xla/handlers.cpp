@@ -84,7 +84,10 @@ OpConfig config_of(const abi::Attrs& attributes, const Operation operation) {
   OpConfig config;
   config.operation = operation;
   config.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
-  if (integer(attributes, "frozen") != 0) config.statistics = Statistics::frozen;
+  if (integer(attributes, "frozen") != 0) {
+    if (operation != Operation::training_backward) reject("frozen", "must be 0");
+    config.statistics = Statistics::frozen;
+  }
   return config;
 }
 

@@ -72,7 +72,6 @@ class RejectedCall:
         "absent": "must be given",
         "memory": "must have memory for all of its elements",
         "read_only": requirements.READ_ONLY,
-        "graph": "must not change during the call",
     }
     _type_errors = frozenset({"all_or_none", "absent", "type", "statistics_type", "like_type"})
 
@@ -105,9 +104,12 @@ class RejectedCall:
             argument = _listed(self._schema.all_or_none)
         if reason.startswith("sums") and self._totals is not None:
             argument = self._totals._argument
-        text = self._texts.get(reason) or getattr(self, f"_{reason}")(self._rejection.port)
+        port = self._rejection.port
+        describe = getattr(self, f"_{reason}", None)
+        # The others are repaired, unless another thread changes an array meanwhile.
+        text = self._texts.get(reason, "must not change during the call")
         kind = TypeError if reason in self._type_errors else ValueError
-        return kind(f"{argument or self._rejection.port} {text}")
+        return kind(f"{argument or port or 'out'} {describe(port) if describe else text}")
 
     def _array(self, name: str) -> Array:
         """Return a NumPy view of an array."""
@@ -139,6 +141,10 @@ class RejectedCall:
     def _type(self, name: str) -> str:
         types = _listed(list(self._schema.types), " or ")
         return f"must be {types}, got {self._info(name).dtype}"
+
+    def _size(self, name: str) -> str:
+        limit, shape = _core.MAX_TENSOR_BYTES, self._info(name).shape
+        return f"must have at most {limit} bytes, got shape {shape}"
 
     def _statistics_type(self, name: str) -> str:
         data = self._info(self._src).dtype

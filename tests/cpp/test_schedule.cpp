@@ -179,7 +179,7 @@ void test_stores() {
     const Schedule schedule = native::kernel_info(call, c.threads, c.given, machine).schedule;
     check(schedule.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
           " threads, second-level caches of ", c.l2_kib, " KiB", c.given ? ", given" : "");
-    check(schedule.out_of_cache == (c.rows > 2 * c.l2_kib), c.rows, " rows out of cache");
+    check(schedule.exceeds_l2 == (c.rows > 2 * c.l2_kib), c.rows, " rows out of cache");
   }
 }
 
