@@ -99,9 +99,14 @@ class ChannelEntries {
   }
 
   [[gnu::noinline]] void set_each(const Index c, const Index count, const TableValues& each) const {
+    Index first = c * inner_;
+    // If these are all channels, each vector overwrites what the one before has too much.
+    if (inner_ == 1 && count == row_ && (odd_ == 0 || row_ % 2 == 0)) {
+      for (; first + lanes <= tables_.entries; first += row_) set_vector(first, each);
+    }
     float values[lanes];
     store(values, each.values);
-    for (Index first = c * inner_; first < tables_.entries; first += row_) {
+    for (; first < tables_.entries; first += row_) {
       const Index end = minimum(first + count * inner_, tables_.entries);
       if (inner_ == 1 && end - first == lanes) {
         set_vector(first, each);
