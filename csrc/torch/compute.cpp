@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "../core/threads.hpp"
 #include "../native/run_logged.hpp"
@@ -136,14 +137,15 @@ Results<3> compute_forward(TensorCall& call, const Running& running) {
   Pointers memory = pointers_of(call);
   // Without running statistics to update, the outputs are the batch's own.
   memory.in[Input::mean] = memory.in[Input::variance] = nullptr;
-  const OwnedTensor mean = output(memory, Output::running_mean, call);
-  const OwnedTensor variance = output(memory, Output::running_variance, call);
+  std::vector<float> batch(2 * static_cast<std::size_t>(call.geometry.channels));
+  float* const mean = batch.data();
+  float* const variance = mean + call.geometry.channels;
+  memory.out[Output::running_mean] = mean;
+  memory.out[Output::running_variance] = variance;
   Results<3> results = {output(memory, Output::dst, call), output(memory, Output::batch_mean, call),
                         output(memory, Output::batch_variance, call)};
   run(call, memory);
-  if (running.mean != nullptr) {
-    update(running, memory_of(*mean), memory_of(*variance), call.geometry);
-  }
+  if (running.mean != nullptr) update(running, mean, variance, call.geometry);
   return results;
 }
 
