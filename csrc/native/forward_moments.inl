@@ -39,9 +39,9 @@ inline Vec pivots_near(const DoubleVec& values, const DoubleVec& spreads) {
     return reinterpret<Doubles>(bits | (reinterpret<DoubleWords>(value) & sign));
   };
   const Vec pivots = narrow(for_halves(rounded, values, spreads));
-  // NaN and infinity minus themselves are not zero.
-  const Vec difference = pivots - pivots;
-  return difference == difference ? pivots : broadcast(0);
+  // Zero times NaN or infinity is NaN.
+  const Vec zero = broadcast(0) * pivots;
+  return zero == zero ? pivots : broadcast(0);
 }
 
 // Return pivots near the means of some samples of channels. sample_of(i) is a vector.

@@ -48,8 +48,8 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
     const DoubleVec sum_diff_dst = load_doubles(sums.first + i);
     // An infinite sum would turn an infinite product into NaN.
     const auto where_finite = [](const Doubles product, const Doubles sum) {
-      const Doubles difference = sum - sum;
-      return difference == difference ? product : Doubles{};
+      const Doubles zero = Doubles{} * sum;
+      return zero == zero ? product : Doubles{};
     };
     const DoubleVec correction =
         for_halves(where_finite, from_pivot_to_mean * sum_diff_dst, sum_diff_dst);
