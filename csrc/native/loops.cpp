@@ -83,8 +83,8 @@ void RunLoops::run(const int loop, const Worker& worker) {
       if (panel + 1 < panels_) sum_tiles(channels(panel + 1), worker, scratch);
       break;
   }
-  // Once a loop: after each panel of one or two channels, waiting for the stores took 3 to 6 % of a
-  // gradient.
+  // Other workers read the results of the stores in the next loop, or the caller after the last
+  // one.
   if (task_.non_temporal) _mm_sfence();
 }
 
