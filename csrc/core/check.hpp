@@ -76,8 +76,8 @@ struct Rejection {
   Reason reason = Reason::option;
   AnyPort port = {};
   AnyPort other = {};
-  InputSet to_copy =
-      {};  // inputs of which dense copies repair a call that is rejected for `layout`
+  // The inputs of which dense copies repair a call that is rejected for `layout`.
+  InputSet to_copy = {};
 };
 
 // What a caller supports.

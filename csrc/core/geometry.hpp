@@ -56,10 +56,9 @@ inline std::vector<std::ptrdiff_t> c_strides(const std::ptrdiff_t rank,
 }
 
 // The axes of a tensor in the order in which a dense copy has them (np.copy(tensor, order="K")):
-// by the magnitudes of their strides. For example shape (2, 3, 4) and strides (12, 1, 3): axes 0,
-// 2,
-// 1. Several channel axes are kept together, in their order in the shape. If 0 and 1 are the
-// channel axes here, the order is 0, 1, 2, in which this tensor is not dense.
+// by the magnitudes of their strides. For example, with shape (2, 3, 4) and strides (12, 1, 3) the
+// order is 0, 2, 1. Several channel axes are kept together, in their order in the shape: if 0 and 1
+// are the channel axes, the order is 0, 1, 2, in which this tensor is not dense.
 struct MemoryOrder {
   Geometry geometry;  // of the dense copy
   // Slowest first, without those of size 1. None if the tensor has no elements.

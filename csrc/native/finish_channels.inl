@@ -13,12 +13,13 @@ namespace {
 
 // ---- dst = (src - mean) * scale + beta ----
 
+inline DoubleVec inverse_stddev(const DoubleVec& variance, const double epsilon) {
+  return for_halves([&](const Doubles v) { return 1 / square_root(v + epsilon); }, variance);
+}
+
 inline DoubleVec inverse_stddev_of(const OpConfig& config, const Vec variance) {
   if (config.variance_kind == VarianceKind::inverse_stddev) return widen(variance);
-  const auto inverse_stddev = [&](const Doubles v) {
-    return 1 / square_root(v + config.attributes.epsilon);
-  };
-  return for_halves(inverse_stddev, widen(variance));
+  return inverse_stddev(widen(variance), config.attributes.epsilon);
 }
 
 template <class Access>

@@ -130,13 +130,11 @@ inline void apply_moments(const Task& task, const Range& some, const ChannelSums
                             : momentum * widen(access.read(before + c)) + (1 - momentum) * batch;
       access.write(after + c, narrow(mixed), false);
     };
-    const auto inverse_stddev = [&](const Doubles v) {
-      return 1 / square_root(v + task.config.attributes.epsilon);
-    };
     const DoubleVec mean = load_doubles(totals.first + (c - some.begin));
     const DoubleVec variance = load_doubles(totals.second + (c - some.begin)) / count;
     const Vec batch_mean = narrow(mean);
-    const Vec batch_variance = narrow(inverse ? for_halves(inverse_stddev, variance) : variance);
+    const Vec batch_variance =
+        narrow(inverse ? inverse_stddev(variance, task.config.attributes.epsilon) : variance);
     update(input(task, Input::mean), mean, output(task, Output::running_mean));
     update(input(task, Input::variance), variance, output(task, Output::running_variance));
     access.write(output(task, Output::batch_mean) + c, batch_mean, false);

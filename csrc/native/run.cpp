@@ -64,9 +64,7 @@ Traffic traffic_of(const Call& call, const Pointers& memory) {
   present(memory.in).for_each(count);
   present(memory.out).for_each(count);
   traffic.type = call.data;
-  for (const Input port : {Input::src, Input::diff_dst, Input::dst}) {
-    if (memory.in[port] != nullptr) ++traffic.summed;
-  }
+  traffic.summed = static_cast<Index>((present(memory.in) & summed_tensors).count());
   traffic.bytes = static_cast<double>(traffic.tensors * call.geometry.elements()) *
                   static_cast<double>(size_of(call.data));
   traffic.outputs_given = memory.outputs_given;

@@ -53,9 +53,7 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task)
     pass.outputs_are_dense &= layout.empty();
   };
   reduce_.reduces = true;
-  input(reduce_, Input::src);
-  input(reduce_, Input::diff_dst);
-  input(reduce_, Input::dst);
+  summed_tensors.for_each([&](const Input port) { input(reduce_, port); });
   if (call.statistics == Statistics::batch) input(write_, Input::src);
   input(write_, Input::residual);
   output(write_, Output::dst);

@@ -232,8 +232,9 @@ py::object Operator::run_graph(const py::object& compile_call, const py::tuple& 
   Call described(schema_.config);
   if (const auto found = checked(described)) return rejected(*found);
   // oneDNN does not write all outputs of empty tensors.
-  if (described.geometry.elements() == 0)
+  if (described.geometry.elements() == 0) {
     return execute(described, like_of(inputs, results_like), out);
+  }
   const py::tuple description = description_of(described);
   const py::object compiled = compile_call(description);
   auto& graph = compiled.cast<onednn::CompiledGraph&>();

@@ -104,6 +104,32 @@ const Tensor* pointer_to(const OptionalTensor& tensor) {
   return tensor && get(api->is_defined, &*tensor) ? &*tensor : nullptr;
 }
 
+TensorCall forward_call(const OpConfig& config, const Tensor& src, const OptionalTensor& weight,
+                        const OptionalTensor& bias, const OptionalTensor& running_mean,
+                        const OptionalTensor& running_var) {
+  TensorCall call(config);
+  call.tensors[Input::src] = &src;
+  call.tensors[Input::mean] = pointer_to(running_mean);
+  call.tensors[Input::variance] = pointer_to(running_var);
+  call.tensors[Input::gamma] = pointer_to(weight);
+  call.tensors[Input::beta] = pointer_to(bias);
+  call.outputs = OutputSet(Output::dst);
+  return call;
+}
+
+TensorCall backward_call(const OpConfig& config, const Tensor& diff_dst, const Tensor& src,
+                         const OptionalTensor& weight, const Tensor* const mean,
+                         const Tensor* const variance) {
+  TensorCall call(config);
+  call.tensors[Input::src] = &src;
+  call.tensors[Input::diff_dst] = &diff_dst;
+  call.tensors[Input::mean] = mean;
+  call.tensors[Input::variance] = variance;
+  call.tensors[Input::gamma] = pointer_to(weight);
+  call.outputs = OutputSet(Output::diff_src);
+  return call;
+}
+
 std::optional<Rejection> check_call(const CallRules& rules, const InputSet copied,
                                     StridesOf* const strides_of, TensorCall& call) {
   std::optional<Rejection> found;

@@ -39,6 +39,14 @@ struct TensorCall : Call {
   std::vector<std::ptrdiff_t> strides = {};    // of resulting tensors
 };
 
+// Returns a call with the arguments that each batch norm of PyTorch has, which computes dst alone,
+// or diff_src alone. Statistics that are null are absent.
+TensorCall forward_call(const OpConfig& config, const Tensor& src, const OptionalTensor& weight,
+                        const OptionalTensor& bias, const OptionalTensor& running_mean,
+                        const OptionalTensor& running_var);
+TensorCall backward_call(const OpConfig& config, const Tensor& diff_dst, const Tensor& src,
+                         const OptionalTensor& weight, const Tensor* mean, const Tensor* variance);
+
 using StridesOf = std::vector<std::ptrdiff_t>(const View& src, const View* diff_dst);
 
 // Checks a call, whose outputs are those that it returns, and the running statistics that it

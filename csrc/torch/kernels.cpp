@@ -105,13 +105,7 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   config.operation = Operation::forward_training;
   config.attributes.epsilon = epsilon;
   config.variance_kind = VarianceKind::inverse_stddev;
-  TensorCall call(config);
-  call.tensors[Input::src] = &src;
-  call.tensors[Input::mean] = pointer_to(running_mean);
-  call.tensors[Input::variance] = pointer_to(running_var);
-  call.tensors[Input::gamma] = pointer_to(weight);
-  call.tensors[Input::beta] = pointer_to(bias);
-  call.outputs = OutputSet(Output::dst);
+  TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
   // PyTorch's kernel updates the running statistics before it reads the other arguments.
   if (call.tensors[Input::mean] != nullptr) call.outputs.add(Output::running_mean);
   if (call.tensors[Input::variance] != nullptr) call.outputs.add(Output::running_variance);
@@ -157,13 +151,9 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
   config.attributes.epsilon = epsilon;
   config.statistics = train ? Statistics::batch : Statistics::frozen;
   config.variance_kind = train ? VarianceKind::inverse_stddev : VarianceKind::variance;
-  TensorCall call(config);
-  call.tensors[Input::src] = &src;
-  call.tensors[Input::diff_dst] = &diff_dst;
-  call.tensors[Input::mean] = pointer_to(train ? save_mean : running_mean);
-  call.tensors[Input::variance] = pointer_to(train ? save_invstd : running_var);
-  call.tensors[Input::gamma] = pointer_to(weight);
-  call.outputs = OutputSet(Output::diff_src);
+  TensorCall call =
+      backward_call(config, diff_dst, src, weight, pointer_to(train ? save_mean : running_mean),
+                    pointer_to(train ? save_invstd : running_var));
   const InputSet copied(Input::diff_dst);
   const CallRules rules = rules_of(config.operation);
   if (const auto rejection = check_call(rules, copied, &pytorch_strides, call)) {

@@ -72,21 +72,16 @@ const char* description(const bool relu, const bool addition) {
   return addition ? "onedsl with addition and ReLU" : "onedsl with ReLU";
 }
 
-TensorCall forward_call(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                        const OptionalTensor& residual, const OptionalTensor& running_mean,
-                        const OptionalTensor& running_var, const double epsilon, const bool relu,
-                        const std::optional<double> clip) {
+TensorCall own_forward_call(const Tensor& src, const OptionalTensor& weight,
+                            const OptionalTensor& bias, const OptionalTensor& residual,
+                            const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                            const double epsilon, const bool relu,
+                            const std::optional<double> clip) {
   OpConfig config = own_config(Operation::forward_training, Operation::relu_forward_training, relu,
                                clip, residual);
   config.attributes.epsilon = epsilon;
-  TensorCall call(config);
-  call.tensors[Input::src] = &src;
-  call.tensors[Input::mean] = pointer_to(running_mean);
-  call.tensors[Input::variance] = pointer_to(running_var);
-  call.tensors[Input::gamma] = pointer_to(weight);
-  call.tensors[Input::beta] = pointer_to(bias);
+  TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
   call.tensors[Input::residual] = pointer_to(residual);
-  call.outputs = OutputSet(Output::dst);
   check_own(forward_names, call);
   return call;
 }
@@ -99,7 +94,7 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
                        const OptionalTensor& running_var, const double momentum,
                        const double epsilon, const bool relu, const std::optional<double> clip) {
   TensorCall call =
-      forward_call(src, weight, bias, residual, running_mean, running_var, epsilon, relu, clip);
+      own_forward_call(src, weight, bias, residual, running_mean, running_var, epsilon, relu, clip);
   Results<7> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance, kept_weight, kept_bias] = results;
   auto& in = call.in;
@@ -137,16 +132,11 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
                         const std::optional<double> clip) {
   const bool relu = forward_weight || dst;
   const auto checked_call = [&](const OptionalTensor& gamma, const OptionalTensor& mask) {
-    TensorCall call(own_config(Operation::training_backward, Operation::relu_training_backward,
-                               relu, clip, mask));
-    call.tensors[Input::src] = &src;
-    call.tensors[Input::diff_dst] = &diff_dst;
-    call.tensors[Input::mean] = &mean;
-    call.tensors[Input::variance] = &inverse_stddev;
-    call.tensors[Input::gamma] = pointer_to(gamma);
+    const OpConfig config = own_config(Operation::training_backward,
+                                       Operation::relu_training_backward, relu, clip, mask);
+    TensorCall call = backward_call(config, diff_dst, src, gamma, &mean, &inverse_stddev);
     if (relu) call.tensors[Input::beta] = pointer_to(forward_bias);
     call.tensors[Input::dst] = pointer_to(mask);
-    call.outputs = OutputSet(Output::diff_src);
     if (mask) call.outputs.add(Output::diff_residual);
     check_own(backward_names, call);
     return call;
@@ -164,7 +154,7 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
       // The program changed the weight by `.data`, which autograd does not notice. In PyTorch, the
       // gradient of batch norm then has the new weight, and the mask is the forward pass's.
       TensorCall forward =
-          forward_call(src, forward_weight, forward_bias, {}, {}, {}, epsilon, true, clip);
+          own_forward_call(src, forward_weight, forward_bias, {}, {}, {}, epsilon, true, clip);
       recomputed = std::move(compute_forward(forward, {}).front());
       mask.emplace(*recomputed);
       call = checked_call(weight, mask);
