@@ -526,7 +526,8 @@ def test_terminals_without_utf8(command, encoding, environment, name, graph_file
 
 
 def run_command_in_shell(command, redirection, status=0):
-    line = f"{sys.executable} -m onedsl {command} {redirection}"
+    # With buffered streams, as users have them: some environments of tests set the variable.
+    line = f"PYTHONUNBUFFERED= {sys.executable} -m onedsl {command} {redirection}"
     return helpers.run_program("sh", "-c", line, cwd="/", status=status)
 
 

@@ -76,7 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: str, status: int = 2) -> int:
-    """Print an error message and return the exit status."""
+    """Print an error message and return the exit status.
+
+    What a stream cannot take is discarded: Python would write it again, and exit with 120.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)
     try:
         for line in message.splitlines():
             click.echo(printable(line), err=True)
