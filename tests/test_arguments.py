@@ -6,6 +6,7 @@ import fractions
 import functools
 import itertools
 import math
+import mmap
 import re
 import types
 from collections.abc import Callable
@@ -336,7 +337,7 @@ class TestOut:
         """Whether strided memory contains a byte is a knapsack problem."""
         rng = np.random.default_rng(0)
         strides = [4 * int(step) for step in rng.integers(2**30, 2**31, 30)]
-        gamma = np.zeros(2, "f4")
+        gamma = np.frombuffer(mmap.mmap(-1, 8), "f4")  # at an address that exceeds the strides
         start = gamma.ctypes.data - sum(strides) // 8 * 4
         # Nothing reads this memory, which does not exist.
         address = {"data": (start, False), "shape": (2,) * 30, "strides": tuple(strides)}
