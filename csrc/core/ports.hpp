@@ -37,15 +37,6 @@ constexpr const char* name_of(const Output port) noexcept {
   return output_names[static_cast<std::size_t>(port)];
 }
 
-// Tensors have the shape and type of src; all other ports ("statistics") those of mean.
-constexpr bool is_tensor(const Input port) noexcept {
-  return port == Input::src || port == Input::diff_dst || port == Input::residual ||
-         port == Input::dst;
-}
-constexpr bool is_tensor(const Output port) noexcept {
-  return port == Output::dst || port == Output::diff_src || port == Output::diff_residual;
-}
-
 // An array indexed by port. Always inlined, because kernels of all instruction sets compile it.
 template <class Port, class T>
 class PerPort {
@@ -105,6 +96,14 @@ class PortSet {
     a.bits_ &= b.bits_;
     return a;
   }
+  friend constexpr PortSet operator|(PortSet a, const PortSet b) noexcept {
+    a.bits_ |= b.bits_;
+    return a;
+  }
+  friend constexpr PortSet operator-(PortSet a, const PortSet b) noexcept {
+    a.bits_ &= ~b.bits_;
+    return a;
+  }
   friend constexpr bool operator==(const PortSet a, const PortSet b) noexcept {
     return a.bits_ == b.bits_;
   }
@@ -119,6 +118,12 @@ class PortSet {
 
 using InputSet = PortSet<Input>;
 using OutputSet = PortSet<Output>;
+
+// Tensors have the shape and type of src; all other ports ("statistics") those of mean.
+constexpr InputSet input_tensors(Input::src, Input::diff_dst, Input::residual, Input::dst);
+constexpr OutputSet output_tensors(Output::dst, Output::diff_src, Output::diff_residual);
+constexpr bool is_tensor(const Input port) noexcept { return input_tensors.has(port); }
+constexpr bool is_tensor(const Output port) noexcept { return output_tensors.has(port); }
 
 // Return the ports whose item is not null.
 template <class Port, class T>

@@ -216,6 +216,7 @@ class GradientResult {
                                               : input<T>(task, Input::diff_dst)),
         diff_src_(output<T>(task, Output::diff_src)),
         batch_(task.config.statistics == Statistics::batch),
+        prefetches_src_(batch_ || !task.order.columns),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
@@ -230,7 +231,7 @@ class GradientResult {
 
   template <class Visit>
   void inputs(const Visit& visit) const {
-    visit(src_);
+    if (prefetches_src_) visit(src_);
     visit(diff_dst_);
   }
 
@@ -239,6 +240,8 @@ class GradientResult {
   const T* diff_dst_;
   T* diff_src_;
   bool batch_;
+  // With frozen statistics, src is only summed: of planes after the panel before is written.
+  bool prefetches_src_;
   bool non_temporal_;
 };
 

@@ -11,9 +11,6 @@
 // because the linker could then keep the copy of an instruction set that the CPU lacks.
 namespace onedsl::native {
 
-// The tensors that the reduce pass reads, of those that a call passes.
-constexpr InputSet summed_tensors(Input::src, Input::diff_dst, Input::dst);
-
 // Some elements of channel 0, evenly spaced. Those of channel c are c * channel_stride further.
 struct Samples {
   static constexpr Index most = 8;

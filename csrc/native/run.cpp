@@ -58,19 +58,6 @@ Samples samples_of(const SummationOrder& order) {
   return samples;
 }
 
-Traffic traffic_of(const Call& call, const Pointers& memory) {
-  Traffic traffic;
-  const auto count = [&](const auto port) { traffic.tensors += is_tensor(port) ? 1 : 0; };
-  present(memory.in).for_each(count);
-  present(memory.out).for_each(count);
-  traffic.type = call.data;
-  traffic.summed = static_cast<Index>((present(memory.in) & summed_tensors).count());
-  traffic.bytes = static_cast<double>(traffic.tensors * call.geometry.elements()) *
-                  static_cast<double>(size_of(call.data));
-  traffic.outputs_given = memory.outputs_given;
-  return traffic;
-}
-
 // Whether the reduce pass writes diff_residual, and the apply pass reads it instead of diff_dst and
 // dst: one tensor less to read. Not with planes, whose inputs stay in cache from one pass to the
 // next: writing both results with non-temporal stores is the least traffic there.
@@ -78,6 +65,48 @@ bool reduce_writes_residual(const Call& call, const Pointers& memory, const Summ
   // A mask from src needs no further tensor in either pass.
   return order.columns && call.pass == Pass::both && memory.out[Output::diff_residual] != nullptr &&
          memory.in[Input::dst] != nullptr;
+}
+
+// The tensors of the two passes, also of the one that a run of one pass does not do.
+struct RunTensors {
+  PassTensors reduce;
+  PassTensors apply;
+};
+
+RunTensors tensors_of(const Call& call, const Task& task) {
+  const InputSet inputs = present(task.memory.in) & input_tensors;
+  RunTensors tensors;
+  if (call.pass != Pass::both || needs_sums(call)) {
+    tensors.reduce.read = inputs & signature_of(call.operation).reduce_inputs;
+  }
+  tensors.apply.read = inputs;
+  tensors.apply.written = present(task.memory.out) & output_tensors;
+  if (call.statistics == Statistics::frozen) {
+    tensors.apply.read = tensors.apply.read - InputSet(Input::src);
+  }
+  if (task.reduce_writes_residual) {
+    const OutputSet residual(Output::diff_residual);
+    tensors.reduce.written = tensors.apply.read_back = residual;
+    tensors.apply.written = tensors.apply.written - residual;
+    tensors.apply.read = tensors.apply.read - InputSet(Input::diff_dst, Input::dst);
+  }
+  return tensors;
+}
+
+Traffic traffic_of(const Call& call, const Pointers& memory, const RunTensors& tensors) {
+  const auto count = [](const PassTensors& pass) {
+    return static_cast<Index>(pass.read.count() + pass.read_back.count() + pass.written.count());
+  };
+  const auto& [reduce, apply] = tensors;
+  Traffic traffic;
+  traffic.type = call.data;
+  traffic.reduced = count(reduce);
+  traffic.applied = count(apply);
+  traffic.tensors = count({reduce.read | apply.read, OutputSet(), reduce.written | apply.written});
+  traffic.bytes = static_cast<double>(traffic.tensors * call.geometry.elements()) *
+                  static_cast<double>(size_of(call.data));
+  traffic.outputs_given = memory.outputs_given;
+  return traffic;
 }
 
 bool may_write_non_temporal(const Call& call, const Pointers& memory, const SummationOrder& order) {
@@ -113,18 +142,21 @@ Task task_for(const Call& call, const Pointers& memory, const SummationOrder& or
 // How a run uses its memory and the threads.
 struct Plan {
   Task task;
+  Traffic traffic;
   Schedule schedule;
   std::optional<Staging> staging;  // of tensors with strides of their own
 };
 
 Plan plan_of(const Call& call, const Kernels& kernels, const Pointers& memory,
              const Machine& machine, const int num_threads) {
-  Plan plan{task_for(call, memory, order_of(call.geometry, kernels.lanes)), {}, {}};
+  Plan plan{task_for(call, memory, order_of(call.geometry, kernels.lanes)), {}, {}, {}};
   Task& task = plan.task;
   const SummationOrder& order = task.order;
-  if (call.layouts) plan.staging.emplace(call, kernels, task);
+  const RunTensors tensors = tensors_of(call, task);
+  plan.traffic = traffic_of(call, memory, tensors);
+  if (call.layouts) plan.staging.emplace(call, kernels, task, tensors.reduce, tensors.apply);
   const Index granule = plan.staging ? plan.staging->granule() : 1;
-  plan.schedule = schedule_for(order, traffic_of(call, memory), machine, num_threads, granule);
+  plan.schedule = schedule_for(order, plan.traffic, machine, num_threads, granule);
   if (plan.staging) {
     plan.schedule.prefetch_next_panel = false;
     plan.staging->choose_boxes(order, plan.schedule.block);
@@ -180,8 +212,7 @@ KernelInfo kernel_info(const Call& call, const int num_threads, const bool outpu
   call.outputs.for_each([&](const Output port) { memory.out[port] = &byte; });
   memory.outputs_given = outputs_given;
   const Plan plan = plan_of(call, kernels_for(call, machine.isa), memory, machine, num_threads);
-  const double busy =
-      busy_share(plan.schedule, plan.task.order, traffic_of(call, memory), num_threads);
+  const double busy = busy_share(plan.schedule, plan.task.order, plan.traffic, num_threads);
   return {plan.task.order, plan.schedule, busy};
 }
 
@@ -199,7 +230,7 @@ void run(const Call& call, const Pointers& memory, const Threads& threads, const
   }
   const Kernels& kernels = kernels_for(call, machine.isa);
   Plan plan = plan_of(call, kernels, memory, machine, threads.count());
-  auto& [task, schedule, staging] = plan;
+  auto& [task, traffic, schedule, staging] = plan;
   const SummationOrder& order = task.order;
 
   const Index channels = channels_of_task(plan);

@@ -86,7 +86,9 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   const Index granule = schedule.granule;
   const Index plane_bytes = order.inner * element_bytes;
   const Index channel_bytes = order.outer * plane_bytes;
-  const Index summed_bytes = traffic.summed * channel_bytes;
+  // Nothing is summed for diff_src alone with frozen statistics.
+  const Index summed = std::max<Index>(traffic.reduced, 1);
+  const Index summed_bytes = summed * channel_bytes;
   const bool large = cache.l2_bytes >= large_l2;
   const bool long_in_large = large && plane_bytes >= min_prefetched_plane;
   const bool cached =
@@ -105,12 +107,12 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   };
   const bool is_even = evenness(divide_up(order.channels, granule), threads) >= min_evenness;
 
-  const Index block_in_l2 = block_in(cache.l2_bytes / (l2_fraction * traffic.summed));
+  const Index block_in_l2 = block_in(cache.l2_bytes / (l2_fraction * summed));
   const Index panel_bytes = summed_bytes * block_in_l2;
-  const bool can_prefetch = !cached && is_even && granule == 1;
+  const bool can_prefetch = traffic.reduced > 0 && !cached && is_even && granule == 1;
   // A medium cache has no room for lines of further tensors that are read while a panel is written.
   const bool prefetches_in_medium = can_prefetch && !large && cache.l2_bytes >= medium_l2 &&
-                                    traffic.tensors == traffic.summed + 1 &&
+                                    traffic.tensors == summed + 1 &&
                                     panels_in_medium_l2 * panel_bytes <= cache.l2_bytes;
   schedule.prefetch_next_panel =
       prefetches_in_medium ||
@@ -232,7 +234,7 @@ double busy_share(const Schedule& schedule, const SummationOrder& order, const T
   double all = 0;
   if (schedule.own > 0) {
     const Index items = divide_up(schedule.own, schedule.granule);
-    all += time(items, schedule.own, traffic.summed + traffic.tensors);
+    all += time(items, schedule.own, traffic.reduced + traffic.applied);
   }
   const auto add_panels = [&](const Index panels, const Index channels) {
     if (panels == 0 || channels == 0) return;
@@ -241,12 +243,12 @@ double busy_share(const Schedule& schedule, const SummationOrder& order, const T
         order.columns ? order.chunks * divided_parts(order, channels) : blocks * order.chunks;
     const Index written = order.columns ? order.rows : blocks * order.rows;
     all += static_cast<double>(panels) *
-           (time(summed, channels, traffic.summed) + time(written, channels, traffic.tensors));
+           (time(summed, channels, traffic.reduced) + time(written, channels, traffic.applied));
   };
   const Index shared = order.channels - schedule.own;
   add_panels(shared / schedule.panel, schedule.panel);
   add_panels(1, shared % schedule.panel);
-  const auto least = static_cast<double>(order.channels * (traffic.summed + traffic.tensors)) /
+  const auto least = static_cast<double>(order.channels * (traffic.reduced + traffic.applied)) /
                      std::max(num_threads, 1);
   return least / all;
 }

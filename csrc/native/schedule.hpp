@@ -25,12 +25,13 @@ struct Schedule {
   bool non_temporal = false;  // non-temporal stores, if the memory of the outputs allows them
 };
 
-// The memory traffic of a run.
+// The memory traffic of a run: how many tensors it reads and writes.
 struct Traffic {
   DataType type = DataType::f32;
-  Index tensors = 0;           // that are read or written
-  Index summed = 0;            // tensors that the reduce pass reads
-  double bytes = 0;            // of all tensors
+  Index tensors = 0;           // of the run
+  Index reduced = 0;           // of the reduce pass
+  Index applied = 0;           // of the apply pass
+  double bytes = 0;            // of the run's tensors
   bool outputs_given = false;  // see Pointers
 };
 

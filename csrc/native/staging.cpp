@@ -35,40 +35,27 @@ Range positions_of(const SummationOrder& order, const Range& rows) {
 
 // ---- The boxes of a run ----
 
-Staging::Staging(const Call& call, const Kernels& kernels, Task& task)
+Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
+                 const PassTensors& write)
     : kernels_(kernels), type_(call.data), element_bytes_(static_cast<Index>(size_of(call.data))) {
   const SummationOrder& order = task.order;
-  const auto input = [&](StagedPass& pass, const Input port) {
-    const void* const memory = task.memory.in[port];
-    if (memory == nullptr) return;
-    // Inputs are only read. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
-    auto* const data = static_cast<std::byte*>(const_cast<void*>(memory));
-    pass.tensors.push_back({port, true, false, data, split_axes(call.layouts->in[port], order)});
-  };
-  const auto output = [&](StagedPass& pass, const Output port) {
-    auto* const data = static_cast<std::byte*>(task.memory.out[port]);
-    if (data == nullptr) return;
-    const Layout& layout = call.layouts->out[port];
-    pass.tensors.push_back({port, false, true, data, split_axes(layout, order)});
-    pass.outputs_are_dense &= layout.empty();
+  const auto add = [&](StagedPass& pass, const PassTensors& tensors) {
+    tensors.read.for_each([&](const Input port) {
+      // Inputs are only read. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
+      auto* const data = static_cast<std::byte*>(const_cast<void*>(task.memory.in[port]));
+      pass.tensors.push_back({port, true, false, data, split_axes(call.layouts->in[port], order)});
+    });
+    (tensors.read_back | tensors.written).for_each([&](const Output port) {
+      const bool is_written = tensors.written.has(port);
+      auto* const data = static_cast<std::byte*>(task.memory.out[port]);
+      const Layout& layout = call.layouts->out[port];
+      pass.tensors.push_back({port, !is_written, is_written, data, split_axes(layout, order)});
+      pass.outputs_are_dense &= !is_written || layout.empty();
+    });
   };
   reduce_.reduces = true;
-  summed_tensors.for_each([&](const Input port) { input(reduce_, port); });
-  if (call.statistics == Statistics::batch) input(write_, Input::src);
-  input(write_, Input::residual);
-  output(write_, Output::dst);
-  output(write_, Output::diff_src);
-  if (task.reduce_writes_residual) {
-    output(reduce_, Output::diff_residual);
-    write_.tensors.push_back(reduce_.tensors.back());
-    write_.tensors.back().is_read = true;
-    write_.tensors.back().is_written = false;
-  } else {
-    input(write_, Input::diff_dst);
-    input(write_, Input::dst);
-    output(write_, Output::diff_residual);
-  }
-
+  add(reduce_, reduce);
+  add(write_, write);
   for (StagedPass* const pass : {&reduce_, &write_}) {
     choose_least(*pass,
                  {order.outer, order.channels, order.segments > 1 ? order.segment : order.inner});

@@ -21,12 +21,20 @@
 // CPU's own prefetching does not follow the strides.
 namespace onedsl::native {
 
+// The tensors that a pass of a run reads and writes.
+struct PassTensors {
+  InputSet read;
+  OutputSet read_back;  // which the reduce pass wrote
+  OutputSet written;
+};
+
 class Staging {
  public:
   class Tiles;
 
   // Changes the task's samples. The call must have layouts.
-  Staging(const Call& call, const Kernels& kernels, Task& task);
+  Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
+          const PassTensors& write);
 
   // The channels of each tensor that share cache lines; 1: none do, because they are far apart.
   Index granule() const noexcept { return std::max(reduce_.least[1], write_.least[1]); }

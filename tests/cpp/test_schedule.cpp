@@ -123,7 +123,7 @@ void check_requirements_of_kernels(const Schedule& schedule, const SummationOrde
 void check_prefetched(const Schedule& schedule, const SummationOrder& order,
                       const native::Traffic& traffic, const native::Cache& cache,
                       const Geometry& geometry) {
-  const Index panel_bytes = schedule.block * order.outer * order.inner * traffic.summed *
+  const Index panel_bytes = schedule.block * order.outer * order.inner * traffic.reduced *
                             static_cast<Index>(size_of(traffic.type));
   check(schedule.own == order.channels && 2 * panel_bytes <= cache.l2_bytes,
         "prefetched panels of ", geometry);
@@ -137,8 +137,8 @@ void test_medium_caches() {
   const SummationOrder order = native::order_of(geometry, 16);
   for (const Index further : {0, 1}) {
     native::Traffic traffic;
-    traffic.summed = 2;
-    traffic.tensors = traffic.summed + 1 + further;
+    traffic.reduced = 2;
+    traffic.tensors = traffic.applied = traffic.reduced + 1 + further;
     traffic.bytes = static_cast<double>(traffic.tensors * geometry.elements()) * 4;
     const Schedule schedule = schedule_for(order, traffic, machine, 2);
     check(schedule.prefetch_next_panel == (further == 0), "prefetching with ", further,
@@ -212,8 +212,8 @@ void test_busy_share() {
                                                  : Geometry{batch * size * size, channels, 1};
                 native::Traffic traffic;
                 traffic.type = type;
-                traffic.summed = 2;
-                traffic.tensors = 3;
+                traffic.reduced = 2;
+                traffic.tensors = traffic.applied = 3;
                 traffic.bytes =
                     static_cast<double>(3 * elements) * static_cast<double>(size_of(type));
                 const SummationOrder order = native::order_of(geometry, 16);
@@ -263,8 +263,8 @@ void test_schedule() {
     const SummationOrder order = native::order_of(geometry, 4 << random.between(0, 2));
     native::Traffic traffic;
     traffic.type = random.choice(types);
-    traffic.summed = random.between(1, 3);
-    traffic.tensors = traffic.summed + random.between(1, 2);
+    traffic.reduced = random.between(0, 3);
+    traffic.tensors = traffic.applied = traffic.reduced + random.between(1, 2);
     traffic.bytes = static_cast<double>(traffic.tensors * geometry.elements()) *
                     static_cast<double>(size_of(traffic.type));
     const Schedule schedule = schedule_for(order, traffic, machine, threads);
