@@ -17,8 +17,8 @@ namespace onedsl {
 // Numeric attributes of an operation.
 struct Attributes {
   double epsilon = 0;
-  // running = momentum * running + (1 - momentum) * batch, or the batch's if there are none before
-  // it. 0.5 is oneDNN's value for an op without this attribute.
+  // new = momentum * old + (1 - momentum) * batch; without old statistics, new = batch. 0.5 is
+  // oneDNN's value for an op without this attribute.
   double momentum = 0.5;
   // Upper bound of the ReLU: 6 for ReLU6.
   double clip = std::numeric_limits<double>::infinity();
@@ -54,18 +54,18 @@ struct Call : OpConfig {
         inputs(signature_of(config.operation).inputs),
         outputs(signature_of(config.operation).outputs) {}
 
-  // The ports: before the check, the inputs that the call reads, some of which may be absent, and
-  // the outputs to compute. After it, without the absent inputs.
+  // The ports: the inputs of the pass, some of which may be absent, and the outputs to compute.
   InputSet inputs;
   OutputSet outputs;
   // The arrays; nullopt for absent inputs, and for outputs that are not computed. Outputs without
-  // memory are allocated after the check, as are all of them if none are given.
+  // memory are allocated after the check, as are all of them if none are described.
   PerPort<Input, std::optional<View>> in;
   PerPort<Output, std::optional<View>> out;
-  bool outputs_given = false;
+  bool outputs_described = false;
   bool outputs_match = true;  // they are one array for each that is computed
 
   // What check() finds.
+  InputSet given;  // the inputs that are not absent
   Geometry geometry;
   DataType data = DataType::f32;
   DataType statistics_type = DataType::f32;
@@ -83,7 +83,7 @@ struct Call : OpConfig {
 // Return the memory of a call's arrays.
 inline Pointers pointers_of(const Call& call) {
   Pointers pointers;
-  call.inputs.for_each([&](const Input port) { pointers.in[port] = call.in[port]->data; });
+  call.given.for_each([&](const Input port) { pointers.in[port] = call.in[port]->data; });
   call.outputs.for_each([&](const Output port) {
     if (call.out[port]) pointers.out[port] = call.out[port]->data;
   });

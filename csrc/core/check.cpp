@@ -9,10 +9,11 @@ namespace {
 bool find_channels(const CallRules& rules, const View& src, const View* const statistic,
                    ChannelAxes& axes) {
   if (rules.channel_axis) {
-    const std::ptrdiff_t axis = *rules.channel_axis + (*rules.channel_axis < 0 ? src.rank : 0);
-    if (axis < 0 || axis >= src.rank) return false;
-    axes = ChannelAxes{1} << axis;
-    return statistic == nullptr || (statistic->rank == 1 && statistic->shape[0] == src.shape[axis]);
+    const std::optional<std::ptrdiff_t> axis = axis_at(*rules.channel_axis, src.rank);
+    if (!axis) return false;
+    axes = ChannelAxes{1} << *axis;
+    return statistic == nullptr ||
+           (statistic->rank == 1 && statistic->shape[0] == src.shape[*axis]);
   }
   if (statistic == nullptr || statistic->rank != src.rank) return false;
   for (std::ptrdiff_t axis = 0; axis < src.rank; ++axis) {
@@ -46,14 +47,16 @@ Found differs(const AnyPort port, const View& v, const View& like) {
 // The steps of `check`. Each returns the first rejection, and uses what those before it found.
 class CallCheck {
  public:
-  CallCheck(const CallRules& rules, Call& call)
-      : rules_(rules), call_(call), given_(present(call.in)) {}
+  CallCheck(const CallRules& rules, Call& call) : rules_(rules), call_(call) {
+    call.given = present(call.in);
+  }
 
   Found check_presence() const {
     return first_of(call_.inputs, [&](const Input port) -> Found {
-      if (given_.has(port)) return std::nullopt;
+      if (call_.given.has(port)) return std::nullopt;
       if (!rules_.optional.has(port)) return Rejection{Reason::absent, port};
-      const bool is_alone = rules_.all_or_none.has(port) && !(given_ & rules_.all_or_none).empty();
+      const bool is_alone =
+          rules_.all_or_none.has(port) && !(call_.given & rules_.all_or_none).empty();
       return is_alone ? Found(Rejection{Reason::all_or_none, port}) : std::nullopt;
     });
   }
@@ -65,7 +68,7 @@ class CallCheck {
       return Rejection{Reason::rank, Input::src};
     }
     if (!rules_.types.has(src.type)) return Rejection{Reason::type, Input::src};
-    const Found found = first_of(given_, [&](const Input port) -> Found {
+    const Found found = first_of(call_.given, [&](const Input port) -> Found {
       const View& v = *call_.in[port];
       if (is_tensor(port)) return differs(port, v, src);
       if (statistic_ != nullptr) return differs(port, v, *statistic_);
@@ -85,7 +88,7 @@ class CallCheck {
   // Also finds the memory order of src.
   Found check_limits() {
     const bool computes_all = call_.outputs == signature_of(call_.operation).outputs;
-    if (!computes_all && rules_.ignored && given_.has(*rules_.ignored)) {
+    if (!computes_all && rules_.ignored && call_.given.has(*rules_.ignored)) {
       return Rejection{Reason::ignored, *rules_.ignored};
     }
     const View& src = call_.src();
@@ -104,14 +107,15 @@ class CallCheck {
 
   // Also finds the inputs that must be copied, and the memory and layouts of the others.
   Found check_memory_of_inputs() {
-    return first_of(given_, [&](const Input port) -> Found {
+    return first_of(call_.given, [&](const Input port) -> Found {
       const View& v = *call_.in[port];
-      const bool dense = is_dense(port, v);
+      const bool dense = is_dense_like_src(port, v);
       const bool is_usable = v.is_aligned() && (dense || keep_layout(port, v));
       // If src must be copied, other tensors are compared with the copy.
       const bool is_known = !repairable_ || !is_tensor(port) || !v.is_aligned();
       if (!is_usable && is_known) {
-        if (!repairable_) repairable_ = Rejection{Reason::layout, port};
+        const Reason reason = v.is_aligned() ? Reason::layout : Reason::not_aligned;
+        if (!repairable_) repairable_ = Rejection{reason, port};
         repairable_->to_copy.add(port);
       }
       const std::optional<Memory> memory = memory_of(port, v, dense);
@@ -122,7 +126,7 @@ class CallCheck {
   }
 
   Found check_outputs() {
-    if (!call_.outputs_given) return std::nullopt;
+    if (!call_.outputs_described) return std::nullopt;
     if (!call_.outputs_match) return Rejection{Reason::outputs};
     return first_of(call_.outputs, [&](const Output port) -> Found {
       const View& v = *call_.out[port];
@@ -132,7 +136,7 @@ class CallCheck {
       if (!v.is_aligned()) return Rejection{Reason::not_aligned, port};
       // If src must be copied, the layout is checked with the copy.
       const bool is_known = src_is_dense_ || !is_tensor(port) || rules_.strided_tensors;
-      const bool dense = is_dense(port, v);
+      const bool dense = is_dense_like_src(port, v);
       if (is_known && !dense && !keep_layout(port, v)) return Rejection{Reason::layout, port};
       if (!v.writeable) return Rejection{Reason::read_only, port};
       if (v.data == nullptr) return std::nullopt;  // allocated after the check
@@ -151,7 +155,7 @@ class CallCheck {
   Found complete() {
     if (repairable_) return repairable_;
     const View& src = call_.src();
-    if (!call_.outputs_given && !src_is_dense_) {
+    if (!call_.outputs_described && !src_is_dense_) {
       const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
       const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
       call_.outputs.for_each([&](const Output port) { keep_layout(port, result); });
@@ -160,14 +164,13 @@ class CallCheck {
     call_.layouts = std::move(layouts_);
     call_.data = src.type;
     call_.statistics_type = statistic_ != nullptr ? statistic_->type : DataType::f32;
-    call_.inputs = given_;
     return std::nullopt;
   }
 
  private:
   // Returns whether an array is dense, and a tensor like src.
   template <class Port>
-  bool is_dense(const Port port, const View& v) const {
+  bool is_dense_like_src(const Port port, const View& v) const {
     return is_tensor(port) ? src_is_dense_ && v.same_strides(call_.src()) : v.is_c_contiguous();
   }
 
@@ -191,7 +194,7 @@ class CallCheck {
   }
 
   Found check_overlap(const Output port, const View& v, const Memory& memory) const {
-    const Found found = first_of(given_, [&](const Input other) -> Found {
+    const Found found = first_of(call_.given, [&](const Input other) -> Found {
       const View& input = *call_.in[other];
       const bool overlaps =
           memory.meets(read_[other]) && !may_share(port, v, other, input) && v.overlaps(input);
@@ -205,14 +208,11 @@ class CallCheck {
   }
 
   bool may_share(const Output port, const View& v, const Input other, const View& input) const {
-    const auto is_pair = [&](const auto& pair) { return pair == std::pair(port, other); };
-    return std::any_of(rules_.in_place.begin(), rules_.in_place.end(), is_pair) &&
-           v.same_memory(input);
+    return rules_.in_place[port] == other && v.same_memory(input);
   }
 
   const CallRules& rules_;
   Call& call_;
-  const InputSet given_;
   const View* statistic_ = nullptr;  // the first one
   ChannelAxes channel_axes_ = 0;
   MemoryOrder order_;
@@ -273,16 +273,12 @@ std::optional<Rejection> check(const CallRules& rules, Call& call) {
   return steps.complete();
 }
 
-const char* unsupported(const Rejection& rejection, const Call& call) noexcept {
-  Reason reason = rejection.reason;
+const char* unsupported(const Rejection& rejection) noexcept {
   const AnyPort port = rejection.port;
-  if (reason == Reason::layout && port.kind == AnyPort::input) {
-    const std::optional<View>& v = call.in[static_cast<Input>(port.index)];
-    if (v && !v->is_aligned()) reason = Reason::not_aligned;
-  }
-  const auto* const found = std::find_if(texts.begin(), texts.end(),
-                                         [&](const Text& text) { return text.reason == reason; });
-  if (found == texts.end()) return name_of(reason);
+  const auto* const found = std::find_if(texts.begin(), texts.end(), [&](const Text& text) {
+    return text.reason == rejection.reason;
+  });
+  if (found == texts.end()) return name_of(rejection.reason);
   const bool of_vectors = found->of_vectors != nullptr && port.kind != AnyPort::none &&
                           !port.visit([](const auto own) { return is_tensor(own); });
   return of_vectors ? found->of_vectors : found->of_tensors;

@@ -26,18 +26,18 @@ enum class Reason : std::uint8_t {
   rank,             // of src
   type,             // of src
   size,             // of src: more than max_tensor_bytes
-  statistics_type,  // does not go with src's; without a port: of statistics that only result
+  statistics_type,  // not supported with src's; without a port: that resulting ones would have
   statistics_shape,
   like_type,
   like_shape,
-  ignored,      // an input that the call would ignore
-  few_values,   // per channel
-  memory,       // less than the shape and the strides describe
-  layout,       // unaligned, or strides that are not supported
-  outputs,      // the caller's outputs are not one for each that is computed
-  not_aligned,  // an output
-  read_only,    // an output
-  overlap,      // an output and another array, or the output's own elements
+  ignored,     // an input that the call would ignore
+  few_values,  // per channel
+  memory,      // less than the shape and the strides describe
+  layout,      // strides that are not supported
+  outputs,     // the caller's outputs are not one for each that is computed
+  not_aligned,
+  read_only,  // an output
+  overlap,    // an output and another array, or the output's own elements
   sums_channels,
   sums_count,
   graph,  // was compiled for another call
@@ -76,7 +76,7 @@ struct Rejection {
   Reason reason = Reason::option;
   AnyPort port = {};
   AnyPort other = {};
-  // The inputs of which dense copies repair a call that is rejected for `layout`.
+  // The inputs of which dense, aligned copies repair a call.
   InputSet to_copy = {};
 };
 
@@ -97,7 +97,7 @@ struct CallRules {
   // The type of resulting statistics if no statistic is passed: src's type, or f32.
   bool statistics_like_src = false;
   // Outputs that may be the same memory as an input. No other output may overlap an input.
-  std::array<std::pair<Output, Input>, 2> in_place = {};
+  PerPort<Output, std::optional<Input>> in_place;
 
   // The rules that follow from the operation alone.
   static CallRules of(const Signature& signature) noexcept {
@@ -105,18 +105,18 @@ struct CallRules {
     for (const TypePair& pair : supported_types) rules.types.add(pair);
     rules.optional = signature.optional;
     rules.all_or_none = signature.all_or_none;
-    rules.in_place.fill({signature.in_place_output, signature.in_place_input});
+    rules.in_place[signature.result] = signature.in_place_input;
     return rules;
   }
 };
 
 // Checks a call, and completes it or returns why it is rejected. A rejection that a copy of an
-// input repairs (`layout`) comes last.
+// input repairs comes last.
 std::optional<Rejection> check(const CallRules& rules, Call& call);
 
 // Returns what a rejected call has that onedsl does not support, without values: reports count
 // calls by this text.
-const char* unsupported(const Rejection& rejection, const Call& call) noexcept;
+const char* unsupported(const Rejection& rejection) noexcept;
 
 // Type and shape of an array.
 using ArrayInfo = std::pair<DataType, std::vector<std::ptrdiff_t>>;

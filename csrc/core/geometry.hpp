@@ -32,6 +32,13 @@ constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 // The axes that are merged into the channels, one bit each.
 using ChannelAxes = std::uint64_t;
 
+// Return the index of an axis, negative ones from the end; nullopt if there is none.
+constexpr std::optional<std::ptrdiff_t> axis_at(const std::ptrdiff_t index,
+                                                const std::ptrdiff_t rank) noexcept {
+  const std::ptrdiff_t axis = index + (index < 0 ? rank : 0);
+  return axis >= 0 && axis < rank ? std::optional(axis) : std::nullopt;
+}
+
 // Return the strides in elements of a dense tensor whose i-th fastest axis is axis_of(i). Strides
 // that overflow are 0; memory_order rejects such tensors, unless they are empty.
 template <typename AxisOf>

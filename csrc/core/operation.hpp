@@ -26,7 +26,7 @@ struct Signature {
   InputSet optional;          // inputs that a call may omit
   OutputSet outputs;          // all outputs
   OutputSet required;         // a call computes either all outputs or only these
-  Output in_place_output;     // may be the same memory as ...
+  Output result;              // the main one; may be the same memory as ...
   Input in_place_input;       // ... this input; no other output may overlap an input
   InputSet reduce_inputs;     // inputs of the reduce pass
   InputSet all_or_none = {};  // optional inputs that a call passes together or not at all

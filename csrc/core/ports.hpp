@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 // The inputs and outputs ("ports") of all operations, named as in oneDNN's documentation. Every
 // layer indexes them by these enumerators.
@@ -125,6 +126,13 @@ constexpr OutputSet output_tensors(Output::dst, Output::diff_src, Output::diff_r
 constexpr bool is_tensor(const Input port) noexcept { return input_tensors.has(port); }
 constexpr bool is_tensor(const Output port) noexcept { return output_tensors.has(port); }
 
+// Return the input of which an output is the updated value.
+constexpr std::optional<Input> updated_input(const Output port) noexcept {
+  if (port == Output::running_mean) return Input::mean;
+  if (port == Output::running_variance) return Input::variance;
+  return std::nullopt;
+}
+
 // Return the ports whose item is not null.
 template <class Port, class T>
 constexpr PortSet<Port> present(const PerPort<Port, T>& items) noexcept {
@@ -144,9 +152,9 @@ struct Sums {
   double* second = nullptr;
 };
 
-// The sums in one vector of 1 + 2 * statistics elements.
-constexpr Sums sums_in(double* const vector, const std::ptrdiff_t statistics) noexcept {
-  return {vector, vector + 1, vector + 1 + statistics};
+// The sums in one vector of 1 + 2 * channels elements.
+constexpr Sums sums_in(double* const vector, const std::ptrdiff_t channels) noexcept {
+  return {vector, vector + 1, vector + 1 + channels};
 }
 
 // The memory of one run. A pointer is null if the optional input is absent or the output is not
@@ -157,7 +165,7 @@ struct Pointers {
   Sums sums;
   // The outputs are memory that the caller provides, which need not be in a cache. False if they
   // have just been allocated: allocators return recently used memory first.
-  bool outputs_given = false;
+  bool cold_outputs = false;
 };
 
 }  // namespace onedsl

@@ -2,17 +2,16 @@
 
 #include <atomic>
 #include <string>
-#include <vector>
 
 #include "call.hpp"
 
 namespace onedsl {
 
-// The names of an operator and of all its ports, in the order of the signature. If empty, those of
-// the operation.
+// The names of an operator and of its ports. If empty, those of the operation.
 struct LogNames {
   std::string op;
-  std::vector<std::string> inputs, outputs;
+  PerPort<Input, std::string> inputs;
+  PerPort<Output, std::string> outputs;
 };
 
 // The function is called only while there are subscribers.

@@ -7,6 +7,8 @@
 
 namespace onedsl {
 
+constexpr std::int64_t cache_line = 64;  // bytes
+
 // `other` is any type that no operation supports.
 enum class DataType : std::uint8_t { f32, bf16, f16, other };
 

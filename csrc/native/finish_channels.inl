@@ -75,11 +75,11 @@ inline ChannelSums add_partials(const Task& task, const Range& some) {
   return sums;
 }
 
-// Calls apply(some channels, totals_of(some channels, their sums)). A run of one pass stores the
+// Calls use(some channels, totals_of(some channels, their sums)). A run of one pass stores the
 // totals or loads them instead.
-template <class TotalsOf, class Apply>
+template <class TotalsOf, class Use>
 inline void finish_channels(const Task& task, const Range& channels, const TotalsOf& totals_of,
-                            const Apply& apply) {
+                            const Use& use) {
   const auto load_totals = [&](const Range& some) {
     ChannelSums totals{};
     for (Index i = 0; i < length(some); ++i) {
@@ -94,7 +94,7 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
                                    ? load_totals(some)
                                    : totals_of(some, add_partials(task, some));
     if (task.config.pass != Pass::reduce) {
-      apply(some, totals);
+      use(some, totals);
       continue;
     }
     for (Index i = 0; i < length(some); ++i) {

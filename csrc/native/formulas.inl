@@ -29,11 +29,11 @@ inline PairTerms pair_of(const Terms& a, const Terms& b) { return {a, b}; }
 
 // Evaluate a formula for one vector, or for each of a pair.
 template <class Formula_, class... Values>
-inline auto apply(const Formula_& formula, const Coefficients& k, const Values&... values) {
+inline auto evaluate(const Formula_& formula, const Coefficients& k, const Values&... values) {
   return formula(k, values...);
 }
 template <class Formula_, class... Values>
-inline auto apply(const Formula_& formula, const PairCoefficients& k, const Values&... values) {
+inline auto evaluate(const Formula_& formula, const PairCoefficients& k, const Values&... values) {
   // In two statements: as arguments of one call they would be evaluated in reverse, and memory
   // would be read backwards.
   const auto a = formula(k.a, values.a...);
@@ -91,12 +91,12 @@ class MaskedDiff {
       const auto mask = [this](const Coefficients&, const Vec dv, const Vec y) {
         return where_open(dv, y, zero_threshold_, clip_threshold_);
       };
-      return apply(mask, k, d, access.read(dst_ + i));
+      return evaluate(mask, k, d, access.read(dst_ + i));
     } else {
       const auto mask = [this](const Coefficients& c, const Vec dv, const Vec xv) {
         return where_open(dv, normalized(c, xv), zero_threshold_, clip_threshold_);
       };
-      return apply(mask, k, d, x);
+      return evaluate(mask, k, d, x);
     }
   }
 
@@ -127,7 +127,8 @@ class GradientTerms {
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
-    return apply(gradient_terms, k, access.read(src_ + i, pivot_of(k)), access.read(diff_dst_ + i));
+    return evaluate(gradient_terms, k, access.read(src_ + i, pivot_of(k)),
+                    access.read(diff_dst_ + i));
   }
 
   template <class Visit>
@@ -158,7 +159,7 @@ class MaskedGradientTerms {
     const auto x = access.read(src_ + i, pivot_of(k));
     const auto d = diff_.at(i, k, access, x);
     if constexpr (writes_residual) access.write(diff_residual_ + i, d, non_temporal_);
-    return apply(gradient_terms, k, x, d);
+    return evaluate(gradient_terms, k, x, d);
   }
 
   template <class Visit>
@@ -172,7 +173,7 @@ class MaskedGradientTerms {
   bool rows_are_aligned(const Task& task) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(diff_residual_);
     const Index row_bytes = task.order.row * static_cast<Index>(sizeof(T));
-    return begin % line_bytes == 0 && row_bytes % line_bytes == 0;
+    return begin % cache_line == 0 && row_bytes % cache_line == 0;
   }
 
   const T* src_;
@@ -191,7 +192,7 @@ class MomentTerms {
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
-    return apply(moment_terms, k, access.read(src_ + i, pivot_of(k)));
+    return evaluate(moment_terms, k, access.read(src_ + i, pivot_of(k)));
   }
 
   template <class Visit>
@@ -224,8 +225,8 @@ class GradientResult {
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
     const auto d = access.read(diff_dst_ + i);
-    const auto result =
-        batch_ ? apply(batch_gradient, k, access.read(src_ + i), d) : apply(frozen_gradient, k, d);
+    const auto result = batch_ ? evaluate(batch_gradient, k, access.read(src_ + i), d)
+                               : evaluate(frozen_gradient, k, d);
     access.write(diff_src_ + i, result, non_temporal_);
   }
 
@@ -264,7 +265,7 @@ class MaskedGradientResult {
     const auto x = access.read(src_ + i);
     const auto d = diff_.at(i, k, access, x);
     if (diff_residual_ != nullptr) access.write(diff_residual_ + i, d, non_temporal_);
-    access.write(diff_src_ + i, apply(batch_gradient, k, x, d), non_temporal_);
+    access.write(diff_src_ + i, evaluate(batch_gradient, k, x, d), non_temporal_);
   }
 
   template <class Visit>
@@ -295,7 +296,7 @@ class NormalizedResult {
 
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
-    access.write(dst_ + i, apply(normalized, k, access.read(src_ + i)), non_temporal_);
+    access.write(dst_ + i, evaluate(normalized, k, access.read(src_ + i)), non_temporal_);
   }
 
   template <class Visit>
@@ -333,8 +334,8 @@ class ReluResult {
       return relu(normalized(c, xv) + residual, clip_);
     };
     const auto result = residual_ != nullptr
-                            ? apply(with_residual, k, x, access.read(residual_ + i))
-                            : apply(plain, k, x);
+                            ? evaluate(with_residual, k, x, access.read(residual_ + i))
+                            : evaluate(plain, k, x);
     access.write(dst_ + i, result, non_temporal_);
   }
 

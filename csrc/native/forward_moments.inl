@@ -118,7 +118,7 @@ inline ChannelSums moments_totals(const Task& task, const Range& some, const Cha
   return totals;
 }
 
-inline void apply_moments(const Task& task, const Range& some, const ChannelSums& totals) {
+inline void use_moment_totals(const Task& task, const Range& some, const ChannelSums& totals) {
   const double momentum = task.config.attributes.momentum;
   const Divisor count(task.per_channel);
   const ChannelEntries entries(task);
@@ -150,7 +150,7 @@ inline bool finish_moments(const Task& task, const Range& channels) {
       [&](const Range& some, const ChannelSums& sums) {
         return moments_totals(task, some, sums, near_enough);
       },
-      [&](const Range& some, const ChannelSums& totals) { apply_moments(task, some, totals); });
+      [&](const Range& some, const ChannelSums& totals) { use_moment_totals(task, some, totals); });
   return near_enough;
 }
 

@@ -61,7 +61,7 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
   return totals;
 }
 
-inline void apply_gradient(const Task& task, const Range& some, const ChannelSums& totals) {
+inline void use_gradient_totals(const Task& task, const Range& some, const ChannelSums& totals) {
   const Tables& tables = task.workspace.tables;
   const ChannelEntries entries(task);
   const Divisor count(task.per_channel);
@@ -91,7 +91,9 @@ inline bool finish_gradient(const Task& task, const Range& channels) {
   finish_channels(
       task, channels,
       [&](const Range& some, const ChannelSums& sums) { return gradient_totals(task, some, sums); },
-      [&](const Range& some, const ChannelSums& totals) { apply_gradient(task, some, totals); });
+      [&](const Range& some, const ChannelSums& totals) {
+        use_gradient_totals(task, some, totals);
+      });
   return true;
 }
 

@@ -38,6 +38,8 @@ struct Tables {
   float* shift = nullptr;
   float* slope = nullptr;
 };
+constexpr float* Tables::* all_tables[] = {&Tables::pivot, &Tables::mean,  &Tables::scale,
+                                           &Tables::beta,  &Tables::shift, &Tables::slope};
 
 // All memory that a run writes except the caller's outputs.
 struct Workspace {

@@ -16,7 +16,7 @@ RunLoops::RunLoops(const Kernels& kernels, const Task& task, const Schedule& sch
       memory_(memory),
       needs_sums_(needs_sums),
       needs_pivots_(needs_sums && signature_of(task.config.operation).is_forward()),
-      writes_(task.memory.out[signature_of(task.config.operation).in_place_output] != nullptr),
+      writes_(task.memory.out[signature_of(task.config.operation).result] != nullptr),
       panels_(static_cast<int>(num_shared_panels(schedule, task.order))) {}
 
 RunLoops::Place RunLoops::place_of(const int loop) noexcept {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 #include "int_math.hpp"
 #include "kernels.hpp"
@@ -105,18 +106,18 @@ Traffic traffic_of(const Call& call, const Pointers& memory, const RunTensors& t
   traffic.tensors = count({reduce.read | apply.read, OutputSet(), reduce.written | apply.written});
   traffic.bytes = static_cast<double>(traffic.tensors * call.geometry.elements()) *
                   static_cast<double>(size_of(call.data));
-  traffic.outputs_given = memory.outputs_given;
+  traffic.cold_outputs = memory.cold_outputs;
   return traffic;
 }
 
 bool may_write_non_temporal(const Call& call, const Pointers& memory, const SummationOrder& order) {
   if (reduce_writes_residual(call, memory, order)) return true;
   const Signature& signature = signature_of(call.operation);
-  if (memory.out[signature.in_place_output] == memory.in[signature.in_place_input]) return false;
+  if (memory.out[signature.result] == memory.in[signature.in_place_input]) return false;
   // The stores are aligned for the result, and must also be aligned for the other written tensor.
   const void* const other = memory.out[Output::diff_residual];
   const auto line_offset = [](const void* const p) {
-    return reinterpret_cast<std::uintptr_t>(p) % 64;
+    return reinterpret_cast<std::uintptr_t>(p) % cache_line;
   };
   return other == nullptr || line_offset(other) == line_offset(memory.out[Output::diff_src]);
 }
@@ -201,73 +202,84 @@ Task task_of(const Range& channels, const Task& all, const DataType type) {
   return task;
 }
 
+// Sets the sizes of the tables, and those of a worker's memory. Returns the number of floats of all
+// workers.
+Index choose_sizes(Plan& plan, const Kernels& kernels, const Index channels, WorkerMemory& worker) {
+  const auto& [task, traffic, schedule, staging] = plan;
+  const SummationOrder& order = task.order;
+  Tables& tables = plan.task.workspace.tables;
+  tables.even_first = order.columns && kernels.splits_even_odd;
+  tables.entries = channels;
+  worker.doubles = scratch_per_plane(order.lanes) * schedule.block;
+  worker.staging_bytes = staging ? staging->bytes_per_thread() : 0;
+  if (!order.columns) return 0;
+  const Index pair = Index{2} * order.lanes;
+  const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
+  tables.period = order.repeat * channels * order.inner * std::max<Index>(rows, 1);
+  tables.entries = round_up(tables.period + pair, 2);
+  const Index columns =
+      order.repeat > 1 ? order.row : std::min(schedule.block, channels) * order.inner;
+  worker.doubles = scratch_per_column * round_up(columns, pair);
+  return schedule.workers * worker.doubles;
+}
+
+// Computes the outputs of one value per channel, which an empty tensor still has.
+void run_empty(const Call& call, const Pointers& memory, const Threads& threads,
+               const Machine& machine) {
+  Call without_tensors = call;
+  without_tensors.geometry = Geometry{1, call.geometry.channels, 1};
+  without_tensors.layouts = nullptr;
+  Pointers vectors = memory;
+  output_tensors.for_each([&](const Output port) { vectors.out[port] = nullptr; });
+  run(without_tensors, vectors, threads, machine);
+}
+
 }  // namespace
 
-KernelInfo kernel_info(const Call& call, const int num_threads, const bool outputs_given,
+KernelInfo kernel_info(const Call& call, const int num_threads, const bool cold_outputs,
                        const Machine& machine) {
   // The schedule depends on which ports are used, not on their memory.
   static std::byte byte;
   Pointers memory;
-  call.inputs.for_each([&](const Input port) { memory.in[port] = &byte; });
+  call.given.for_each([&](const Input port) { memory.in[port] = &byte; });
   call.outputs.for_each([&](const Output port) { memory.out[port] = &byte; });
-  memory.outputs_given = outputs_given;
+  memory.cold_outputs = cold_outputs;
   const Plan plan = plan_of(call, kernels_for(call, machine.isa), memory, machine, num_threads);
   const double busy = busy_share(plan.schedule, plan.task.order, plan.traffic, num_threads);
   return {plan.task.order, plan.schedule, busy};
 }
 
 void run(const Call& call, const Pointers& memory, const Threads& threads, const Machine& machine) {
-  if (call.geometry.elements() == 0) {
-    // An empty tensor still has outputs of one value per channel.
-    Call without_tensors = call;
-    without_tensors.geometry = Geometry{1, call.geometry.channels, 1};
-    without_tensors.layouts = nullptr;
-    Pointers vectors = memory;
-    call.outputs.for_each([&](const Output port) {
-      if (is_tensor(port)) vectors.out[port] = nullptr;
-    });
-    return run(without_tensors, vectors, threads, machine);
-  }
+  if (call.geometry.elements() == 0) return run_empty(call, memory, threads, machine);
   const Kernels& kernels = kernels_for(call, machine.isa);
   Plan plan = plan_of(call, kernels, memory, machine, threads.count());
   auto& [task, traffic, schedule, staging] = plan;
   const SummationOrder& order = task.order;
-
   const Index channels = channels_of_task(plan);
-  Tables& tables = task.workspace.tables;
-  const Index pair = Index{2} * order.lanes;
-  tables.even_first = order.columns && kernels.splits_even_odd;
-  tables.entries = channels;
   WorkerMemory worker;
-  worker.doubles = scratch_per_plane(order.lanes) * schedule.block;
-  worker.staging_bytes = staging ? staging->bytes_per_thread() : 0;
-  Index floats = 0;
-  if (order.columns) {
-    const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
-    tables.period = order.repeat * channels * order.inner * std::max<Index>(rows, 1);
-    tables.entries = round_up(tables.period + pair, 2);
-    const Index columns =
-        order.repeat > 1 ? order.row : std::min(schedule.block, channels) * order.inner;
-    worker.doubles = scratch_per_column * round_up(columns, pair);
-    floats = schedule.workers * worker.doubles;
-  }
-  const Index doubles = schedule.workers * worker.doubles;
-  const Index staging_bytes = schedule.workers * worker.staging_bytes;
+  const Index floats = choose_sizes(plan, kernels, channels, worker);
   const Index sums = call.pass == Pass::apply ? 0 : 2 * order.chunks * channels;
 
-  const std::array all_tables = {&tables.pivot, &tables.mean,  &tables.scale,
-                                 &tables.beta,  &tables.shift, &tables.slope};
-  Scratch scratch(Scratch::bytes_for<double>(sums) +
-                  all_tables.size() * Scratch::bytes_for<float>(tables.entries) +
-                  Scratch::bytes_for<double>(doubles) + Scratch::bytes_for<float>(floats) +
-                  Scratch::bytes_for<std::byte>(staging_bytes));
-  task.workspace.partials = scratch.allocate<double>(sums);
-  for (float** const table : all_tables) *table = scratch.allocate<float>(tables.entries);
-  worker.first.doubles = scratch.allocate<double>(doubles);
-  worker.first.floats = scratch.allocate<float>(floats);
-  worker.first.staging = scratch.allocate<std::byte>(staging_bytes);
+  Workspace& workspace = task.workspace;
+  const auto for_each_array = [&](const auto& visit) {
+    visit(workspace.partials, sums);
+    for (float* Tables::* const table : all_tables) {
+      visit(workspace.tables.*table, workspace.tables.entries);
+    }
+    visit(worker.first.doubles, schedule.workers * worker.doubles);
+    visit(worker.first.floats, floats);
+    visit(worker.first.staging, schedule.workers * worker.staging_bytes);
+  };
+  std::size_t bytes = 0;
+  for_each_array([&](const auto* array, const Index count) {
+    bytes += Scratch::bytes_for<std::decay_t<decltype(*array)>>(count);
+  });
+  Scratch scratch(bytes);
+  for_each_array([&](auto*& array, const Index count) {
+    array = scratch.allocate<std::decay_t<decltype(*array)>>(count);
+  });
 
-  if (!needs_sums(call)) std::fill_n(task.workspace.partials, sums, 0.0);
+  if (!needs_sums(call)) std::fill_n(workspace.partials, sums, 0.0);
   const auto run_task = [&](const Task& some) {
     if (!is_forward(call)) kernels.prepare(some, {0, some.order.channels});
     RunLoops loops(kernels, some, schedule, staging ? &*staging : nullptr, needs_sums(call),

@@ -16,8 +16,8 @@ struct KernelInfo {
   double busy_share = 1;  // see schedule.hpp
 };
 
-// Return the info of a run (see Pointers for outputs_given). The tensors must have elements.
-KernelInfo kernel_info(const Call& call, int num_threads, bool outputs_given = false,
+// Return the info of a run (see Pointers for cold_outputs). The tensors must have elements.
+KernelInfo kernel_info(const Call& call, int num_threads, bool cold_outputs = false,
                        const Machine& machine = this_machine());
 
 // Run a checked call with f32 statistics on this memory. The results have the same bits for any

@@ -25,7 +25,7 @@ PortSet<Port> statistics_of(const PortSet<Port> ports) {
 // Run with 16-bit statistics converted to f32, and convert the resulting statistics back.
 void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads) {
   const auto count = static_cast<std::size_t>(call.geometry.channels);
-  const InputSet inputs = statistics_of(call.inputs);
+  const InputSet inputs = statistics_of(call.given);
   const OutputSet outputs = statistics_of(call.outputs);
   std::vector<float> values((inputs.count() + outputs.count()) * count);
   float* next = values.data();
@@ -47,20 +47,19 @@ void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads
 
 // Write the statistics of an empty tensor.
 void write_empty(const Call& call, const Pointers& memory) {
-  const auto statistics = static_cast<std::size_t>(call.geometry.channels);
-  if (statistics == 0) return;  // the pointers may be null
-  const std::size_t bytes = statistics * size_of(call.statistics_type);
+  const auto channels = static_cast<std::size_t>(call.geometry.channels);
+  if (channels == 0) return;  // the pointers may be null
+  const std::size_t bytes = channels * size_of(call.statistics_type);
   call.outputs.for_each([&](const Output port) {
     if (is_tensor(port)) return;
-    const void* kept = nullptr;
-    if (port == Output::running_mean) kept = memory.in[Input::mean];
-    if (port == Output::running_variance) kept = memory.in[Input::variance];
+    const std::optional<Input> old = updated_input(port);
+    const void* const kept = old ? memory.in[*old] : nullptr;
     kept != nullptr ? std::memmove(memory.out[port], kept, bytes)
                     : std::memset(memory.out[port], 0, bytes);
   });
   if (call.pass == Pass::reduce) {
     for (double* const sums : {memory.sums.first, memory.sums.second}) {
-      std::fill_n(sums, statistics, 0.0);
+      std::fill_n(sums, channels, 0.0);
     }
   }
 }

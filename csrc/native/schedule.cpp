@@ -185,9 +185,9 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
   } else {
     schedule_planes(schedule, order, traffic, cache);
   }
-  const bool given_out_of_l2 = traffic.outputs_given && cache.l2_bytes >= large_l2 &&
-                               !fits_l2(traffic, cache, schedule.workers);
-  schedule.non_temporal = given_out_of_l2 || cache_filled(traffic, cache) > non_temporal_from;
+  const bool cold_out_of_l2 = traffic.cold_outputs && cache.l2_bytes >= large_l2 &&
+                              !fits_l2(traffic, cache, schedule.workers);
+  schedule.non_temporal = cold_out_of_l2 || cache_filled(traffic, cache) > non_temporal_from;
   schedule.exceeds_l2 = !fits_l2(traffic, cache, 1);
   return schedule;
 }

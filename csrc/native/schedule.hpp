@@ -28,11 +28,11 @@ struct Schedule {
 // The memory traffic of a run: how many tensors it reads and writes.
 struct Traffic {
   DataType type = DataType::f32;
-  Index tensors = 0;           // of the run
-  Index reduced = 0;           // of the reduce pass
-  Index applied = 0;           // of the apply pass
-  double bytes = 0;            // of the run's tensors
-  bool outputs_given = false;  // see Pointers
+  Index tensors = 0;          // of the run
+  Index reduced = 0;          // of the reduce pass
+  Index applied = 0;          // of the apply pass
+  double bytes = 0;           // of the run's tensors
+  bool cold_outputs = false;  // see Pointers
 };
 
 // `granule`: fewer neighboring channels are not worth a block. With tensors of strides of their

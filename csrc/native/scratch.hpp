@@ -17,7 +17,7 @@ class Scratch {
   // `bytes` must be at least the sum of bytes_for() of all arrays.
   explicit Scratch(const std::size_t bytes) {
     if (bytes <= sizeof local_) return;
-    heap_.reset(static_cast<std::byte*>(std::aligned_alloc(line, round_up_to_lines(bytes))));
+    heap_.reset(static_cast<std::byte*>(std::aligned_alloc(cache_line, round_up_to_lines(bytes))));
     if (!heap_) throw std::bad_alloc();
     next_ = heap_.get();
   }
@@ -27,7 +27,7 @@ class Scratch {
   // Return an uninitialized array.
   template <class T>
   T* allocate(const Index count) {
-    static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= line);
+    static_assert(std::is_trivially_destructible_v<T> && alignof(T) <= cache_line);
     auto* const first = reinterpret_cast<T*>(next_);
     std::uninitialized_default_construct_n(first, count);
     next_ += bytes_for<T>(count);
@@ -40,16 +40,15 @@ class Scratch {
   }
 
  private:
-  static constexpr std::size_t line = 64;
   static constexpr std::size_t round_up_to_lines(const std::size_t bytes) {
-    return (bytes + line - 1) / line * line;
+    return (bytes + cache_line - 1) / cache_line * cache_line;
   }
 
   struct Free {
     void operator()(std::byte* const memory) const noexcept { std::free(memory); }
   };
 
-  alignas(line) std::byte local_[160 * line];
+  alignas(cache_line) std::byte local_[160 * cache_line];
   std::unique_ptr<std::byte, Free> heap_;
   std::byte* next_ = local_;
 };

@@ -20,8 +20,8 @@ constexpr Index max_buffer_bytes = 2 * buffer_bytes;
 constexpr Index contiguous_bytes = 128;
 // Smaller positions are copied together, because a box costs some 50 ns.
 constexpr Index min_joined_bytes = 2048;
-// A box begins at a multiple of a cache line, after memory that Last<> may read.
-constexpr Index line = 64;
+// Columns: a box has a multiple of so many channels, or a whole block.
+constexpr Index channels_in_unit = 64;
 
 Index length(const Range& range) { return range.end - range.begin; }
 
@@ -64,10 +64,11 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const Pas
 }
 
 void Staging::choose_boxes(const SummationOrder& order, const Index block) {
-  partials_ = round_up(2 * block * static_cast<Index>(sizeof(double)), line);
+  partials_ = round_up(2 * block * static_cast<Index>(sizeof(double)), cache_line);
   for (StagedPass* const pass : {&reduce_, &write_}) {
     choose_box(*pass, order, block);
-    const Index buffer = round_up(pass->elements * element_bytes_, line) + 2 * line;
+    // Each begins a cache line, after memory that Last<> may read.
+    const Index buffer = round_up(pass->elements * element_bytes_, cache_line) + 2 * cache_line;
     bytes_ = std::max(bytes_, partials_ + static_cast<Index>(pass->tensors.size()) * buffer);
   }
 }
@@ -123,7 +124,7 @@ void Staging::choose_box(StagedPass& pass, const SummationOrder& order, const In
   const Index width = together * repeat * inner;  // of a channel's row
   // A row of several positions has all channels.
   const Index unit = order.repeat > 1 ? order.channels
-                     : order.columns  ? std::min<Index>(64, block)
+                     : order.columns  ? std::min(channels_in_unit, block)
                                       : std::min(pass.least[1], block);
   rows = round_up(divide_up(pass.least[0], repeat), row_unit);
   if (order.segments > 1) rows = 1;
@@ -215,13 +216,13 @@ void Staging::Tiles::process(const Box& box, const Box* const next) const {
   Task local = task_;
   local.non_temporal = task_.non_temporal && pass.outputs_are_dense;
   std::array<std::byte*, 8> buffers{};
-  std::byte* buffer = scratch_.staging + staging_.partials_ + line;
+  std::byte* buffer = scratch_.staging + staging_.partials_ + cache_line;
   for (std::size_t i = 0; i < pass.tensors.size(); ++i) {
     const StagedTensor& tensor = pass.tensors[i];
     std::byte* at = tensor.data + offset_of(tensor.axes, box.ranges(0)) * bytes;
     if (!is_in_place(tensor)) {
       at = buffers[i] = buffer;
-      buffer += round_up(positions * strides[0] * bytes, line) + 2 * line;
+      buffer += round_up(positions * strides[0] * bytes, cache_line) + 2 * cache_line;
       local.non_temporal = local.non_temporal && !tensor.is_written;
       if (tensor.is_read) copy(tensor, at, false);
     }
@@ -255,9 +256,8 @@ void Staging::Tiles::run_kernel(Task& local, const Box& box, const Extents& leng
   local.exceeds_l2 = false;
   Tables& tables = local.workspace.tables;
   const Index entry = order.columns ? box.channels.begin * order.inner : box.channels.begin;
-  for (float** const table :
-       {&tables.pivot, &tables.mean, &tables.scale, &tables.beta, &tables.shift, &tables.slope}) {
-    *table += tables.even_first ? entry / 2 : entry;
+  for (float* Tables::* const table : all_tables) {
+    tables.*table += tables.even_first ? entry / 2 : entry;
   }
   Tile tile{{0, channels}, {0, own.rows}};
   tile.begins = box.begins;

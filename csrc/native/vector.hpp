@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "../core/types.hpp"
+
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
@@ -34,15 +36,13 @@ constexpr std::int64_t prefetch_bytes = 1024;
 template <class T>
 constexpr std::int64_t prefetch_distance = prefetch_bytes / static_cast<std::int64_t>(sizeof(T));
 
-constexpr std::int64_t line_bytes = 64;
-
 // Into the second-level cache: the first has room for few pending requests, and the loads need it.
 // The elements may be outside of the tensor, where there is no pointer to them: a prefetch never
 // faults. Not __builtin_prefetch: to GCC, a function that does nothing else has no effect, and it
 // removes the call.
 template <class T>
 inline void prefetch(const T* const tensor, const std::int64_t begin, const std::int64_t count) {
-  constexpr auto line = line_bytes / static_cast<std::int64_t>(sizeof(T));
+  constexpr auto line = cache_line / static_cast<std::int64_t>(sizeof(T));
   const auto base = reinterpret_cast<std::uintptr_t>(tensor);
   for (std::int64_t i = begin; i < begin + count; i += line) {
     const auto address = base + static_cast<std::uintptr_t>(i) * sizeof(T);

@@ -46,7 +46,7 @@ class Writer {
   static constexpr auto element_bytes = static_cast<Index>(sizeof(Element));
   static constexpr Index vector_bytes = lanes * element_bytes;
   // At most a cache line: each vector of a pair that begins a line is aligned.
-  static constexpr Index pair_bytes = minimum(2 * vector_bytes, line_bytes);
+  static constexpr Index pair_bytes = minimum(2 * vector_bytes, cache_line);
 
   // Writes `count` pairs of vectors. The tables are those from the column of element `at` on.
   [[gnu::flatten]] void write_pairs(const Index count, const Index at, const Tables_ tables) const {

@@ -147,8 +147,6 @@ const CallArray* find(const std::vector<CallArray>& ports, const std::size_t id)
   return found == ports.end() ? nullptr : &*found;
 }
 
-constexpr std::size_t line = 64;  // bytes of a cache line
-
 }  // namespace
 
 std::vector<PartitionTuple> partitions_of(const Nodes& nodes) {
@@ -211,7 +209,7 @@ CompiledGraph::Side CompiledGraph::Program::side_of(const std::vector<logical_te
 }
 
 void CompiledGraph::assign_slots(Program& program) const {
-  program.scratch_bytes = line;
+  program.scratch_bytes = cache_line;
   for (auto& [id, slot] : program.slots) {
     slot.input = find(inputs_, id);
     slot.output = find(outputs_, id);
@@ -222,7 +220,8 @@ void CompiledGraph::assign_slots(Program& program) const {
       convert(DataType::f32, values.data(), slot.type, slot.constant.data(), values.size());
     }
     slot.offset = program.scratch_bytes;
-    program.scratch_bytes += slot.needs_scratch() ? (slot.bytes + line - 1) / line * line : 0;
+    program.scratch_bytes +=
+        slot.needs_scratch() ? (slot.bytes + cache_line - 1) / cache_line * cache_line : 0;
   }
 }
 
@@ -239,7 +238,7 @@ int CompiledGraph::execute(const std::vector<const void*>& inputs,
   const ThreadLimit limit(available, openmp_of_onednn());
   const auto free = [](std::byte* const memory) { std::free(memory); };
   const std::unique_ptr<std::byte, decltype(free)> scratch(
-      static_cast<std::byte*>(std::aligned_alloc(line, program_.scratch_bytes)), free);
+      static_cast<std::byte*>(std::aligned_alloc(cache_line, program_.scratch_bytes)), free);
   if (!scratch) throw std::bad_alloc();
   for (auto& [id, slot] : program_.slots) {
     slot.memory = scratch.get() + slot.offset;

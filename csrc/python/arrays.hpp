@@ -22,7 +22,6 @@ pybind11::array array_over(const View& v, pybind11::handle owner);
 
 // Returns an array in memory of bytes, which must have `cache_line` bytes more than the array
 // needs. Strides are in bytes.
-constexpr std::size_t cache_line = 64;
 pybind11::array at_cache_line(const pybind11::array& memory, DataType type, const Sizes& shape,
                               const Sizes& strides);
 

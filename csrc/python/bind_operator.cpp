@@ -28,7 +28,7 @@ py::tuple signature_info(const Signature& signature) {
     inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional.has(port)));
   });
   signature.outputs.for_each([&](const Output port) {
-    const bool in_place = port == signature.in_place_output;
+    const bool in_place = port == signature.result;
     outputs.append(py::make_tuple(name_of(port), kind(port), !signature.required.has(port),
                                   in_place ? name_of(signature.in_place_input) : ""));
   });
@@ -38,29 +38,20 @@ py::tuple signature_info(const Signature& signature) {
 
 // ---- How a call is executed, for inspection ----
 
-// Returns a View without memory, which borrows the sizes.
-View view_of(const DataType type, const Sizes& shape, const Sizes& strides) {
-  View result;
-  result.type = type;
-  result.rank = static_cast<py::ssize_t>(shape.size());
-  result.shape = shape.data();
-  result.strides = strides.data();
-  return result;
-}
-
 // Returns nullopt for a tensor that is not dense: its memory has gaps, or elements that overlap.
 // Without a channel axis, all axes are summed.
 std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
     const Sizes& shape, const Sizes& strides, const std::optional<py::ssize_t> channel_axis,
     const py::ssize_t item_stride) {
   if (strides.size() != shape.size()) return std::nullopt;
-  View tensor = view_of(DataType::f16, shape, strides);
+  const auto rank = static_cast<std::ptrdiff_t>(shape.size());
+  View tensor{DataType::f16, nullptr, rank, shape.data(), strides.data()};
   tensor.item_stride = item_stride;
   ChannelAxes channels = 0;
   if (channel_axis) {
-    const py::ssize_t axis = *channel_axis + (*channel_axis < 0 ? tensor.rank : 0);
-    if (axis < 0 || axis >= std::min<py::ssize_t>(tensor.rank, max_rank)) return std::nullopt;
-    channels = ChannelAxes{1} << axis;
+    const std::optional<std::ptrdiff_t> axis = axis_at(*channel_axis, rank);
+    if (!axis || rank > max_rank) return std::nullopt;
+    channels = ChannelAxes{1} << *axis;
   }
   const std::optional<Geometry> found = dense_geometry(tensor, channels);
   if (!found) return std::nullopt;
@@ -76,7 +67,9 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   if (strides.size() != shape.size()) {
     throw std::invalid_argument("kernel_info: shape and strides must have equal lengths");
   }
-  const std::optional<Call> call = op.call_with(view_of(data, shape, strides), statistics);
+  const auto rank = static_cast<std::ptrdiff_t>(shape.size());
+  const View src{data, nullptr, rank, shape.data(), strides.data()};
+  const std::optional<Call> call = op.call_with(src, statistics);
   if (!call) return py::none();
   const auto [outer, channels, inner] = call->geometry;
   py::dict info;
@@ -115,7 +108,7 @@ Operator make_operator(const py::object& of, std::string name, const double epsi
                    {epsilon, momentum.value_or(without.momentum), clip.value_or(without.clip)},
                    frozen ? Statistics::frozen : Statistics::batch},
                   CallRules::of(signature),
-                  {std::move(name), {}, {}},
+                  LogNames{std::move(name), {}, {}},
                   of.attr("result")};
   CallRules& rules = schema.rules;
   rules.types = TypePairs();
@@ -131,17 +124,18 @@ Operator make_operator(const py::object& of, std::string name, const double epsi
   std::size_t next = 0;
   signature.inputs.for_each([&](const Input port) {
     const py::object own = ports[next++];
-    schema.names.inputs.push_back(own.attr("name").cast<std::string>());
-    const std::string& input = schema.names.inputs.back();
+    const std::string& input = schema.names.inputs[port] = own.attr("name").cast<std::string>();
     if (own.attr("optional").cast<bool>()) rules.optional.add(port);
     if (std::find(all_or_none.begin(), all_or_none.end(), input) != all_or_none.end()) {
       rules.all_or_none.add(port);
     }
     if (input == ignored) rules.ignored = port;
   });
-  for (const py::handle output : of.attr("outputs")) {
-    schema.names.outputs.push_back(output.attr("name").cast<std::string>());
-  }
+  const auto results = of.attr("outputs").cast<py::tuple>();
+  next = 0;
+  signature.outputs.for_each([&](const Output port) {
+    schema.names.outputs[port] = results[next++].attr("name").cast<std::string>();
+  });
   return Operator(std::move(schema));
 }
 

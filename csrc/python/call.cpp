@@ -17,17 +17,6 @@ bool equals(const py::handle value, const char* const text) {
   return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), text) == 0;
 }
 
-// Returns the position of a port in a set.
-template <class Port>
-std::size_t position(const PortSet<Port> ports, const Port port) {
-  std::size_t before = 0;
-  ports.all_of([&](const Port other) {
-    before += other != port ? 1 : 0;
-    return other != port;
-  });
-  return before;
-}
-
 // Returns the array whose library is that of the results: the first input, unless another is given.
 py::handle like_of(const py::tuple& inputs, const py::handle results_like = py::none()) {
   return results_like.is_none() ? py::handle(PyTuple_GET_ITEM(inputs.ptr(), 0)) : results_like;
@@ -47,10 +36,8 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)), graph_rules_(s
         "onedsl._core.Operator: statistics must be batch, unless operation is training_backward");
   }
   const OutputSet required = signature().required;
-  std::size_t next = 0;
-  signature().outputs.for_each([&](const Output port) {
-    if (required == OutputSet(port)) required_ = schema_.names.outputs.at(next);
-    ++next;
+  required.for_each([&](const Output port) {
+    if (required.count() == 1) required_ = schema_.names.outputs[port];
   });
 }
 
@@ -68,10 +55,8 @@ py::object Operator::rejected(const Rejection& rejection) const {
   const auto name = [&](const AnyPort port) {
     const auto& [op, inputs, outputs] = schema_.names;
     if (port.kind == AnyPort::none) return std::string();
-    if (port.kind == AnyPort::input) {
-      return inputs.at(position(signature().inputs, static_cast<Input>(port.index)));
-    }
-    return "out." + outputs.at(position(signature().outputs, static_cast<Output>(port.index)));
+    if (port.kind == AnyPort::input) return inputs[static_cast<Input>(port.index)];
+    return "out." + outputs[static_cast<Output>(port.index)];
   };
   NamedRejection named{name_of(rejection.reason), name(rejection.port), name(rejection.other), {}};
   rejection.to_copy.for_each([&](const Input port) { named.to_copy.push_back(name(port)); });
@@ -96,8 +81,8 @@ std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, cons
     return !rejection;
   });
   if (!usable) return rejection;
-  call.outputs_given = !out.is_none();
-  if (call.outputs_given) {
+  call.outputs_described = !out.is_none();
+  if (call.outputs_described) {
     next = 0;
     call.outputs_match =
         PyTuple_Check(out.ptr()) &&
@@ -118,10 +103,10 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
                              const Sums& sums, const Run& run) const {
   Pointers memory = pointers_of(call);
   memory.sums = sums;
-  memory.outputs_given = call.outputs_given;
+  memory.cold_outputs = call.outputs_described;
   const bool is_converted = call.src().is_numpy && !py::isinstance<py::array>(results_like);
-  py::tuple results(call.outputs_given ? 0 : signature().outputs.count());
-  if (!call.outputs_given) {
+  py::tuple results(call.outputs_described ? 0 : signature().outputs.count());
+  if (!call.outputs_described) {
     std::size_t next = 0;
     signature().outputs.for_each([&](const Output port) {
       py::object result = py::none();
@@ -141,7 +126,7 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
     const ReleasedGil released;
     run(memory);
   }
-  if (call.outputs_given) {
+  if (call.outputs_described) {
     const bool all_numpy =
         call.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
     if (!all_numpy) mark_written(py::reinterpret_borrow<py::sequence>(out));
@@ -218,7 +203,7 @@ py::tuple Operator::description_of(const Call& call) const {
     strides[index] = py::int_(src.shape[axis] > 1 ? src.strides[axis] / src.item_stride : 1);
   }
   py::list given;
-  signature().inputs.for_each([&](const Input port) { given.append(call.inputs.has(port)); });
+  signature().inputs.for_each([&](const Input port) { given.append(call.given.has(port)); });
   return py::make_tuple(name_of(src.type), shape, strides, name_of(call.mean().type),
                         py::tuple(given));
 }
@@ -245,7 +230,7 @@ py::object Operator::run_graph(const py::object& compile_call, const py::tuple& 
   return execute(call, like_of(inputs, results_like), out, {}, [&](const Pointers& memory) {
     std::vector<const void*> in;
     std::vector<void*> results;
-    call.inputs.for_each([&](const Input port) { in.push_back(memory.in[port]); });
+    call.given.for_each([&](const Input port) { in.push_back(memory.in[port]); });
     call.outputs.for_each([&](const Output port) { results.push_back(memory.out[port]); });
     graph.execute(in, results);
   });
@@ -262,7 +247,7 @@ std::optional<Call> Operator::call_with(const View& src, const DataType statisti
   call.in[Input::src] = src;
   if (check(schema_.rules, call)) return std::nullopt;
   call.statistics_type = statistics;
-  call.inputs = signature().inputs;
+  call.given = signature().inputs;
   return call;
 }
 

@@ -45,17 +45,12 @@ class Subscription {
   py::int_ number_;
 };
 
-// Returns the names of some ports. `own` has the names of all ports, or is empty.
+// Returns the names of some ports.
 template <class Port>
-py::tuple names_of(const PortSet<Port> all, const PortSet<Port> some,
-                   const std::vector<std::string>& own) {
+py::tuple names_of(const PortSet<Port> ports, const PerPort<Port, std::string>& own) {
   py::list list;
-  std::size_t i = 0;
-  all.for_each([&](const Port port) {
-    const std::string name = i < own.size() ? own[i] : name_of(port);
-    if (some.has(port)) list.append(name);
-    ++i;
-  });
+  ports.for_each(
+      [&](const Port port) { list.append(own[port].empty() ? name_of(port) : own[port]); });
   return py::tuple(list);
 }
 
@@ -100,13 +95,11 @@ void call_python(const Log& log) {
 
 void log_run(const Call& call, const int num_threads, const LogNames& names, const double seconds) {
   const Geometry& g = call.geometry;
-  const Signature& signature = signature_of(call.operation);
   call_python([&] {
-    record_run(names.op.empty() ? signature.name : names.op, name_of(call.data),
-               py::make_tuple(g.outer, g.channels, g.inner),
-               names_of(signature.inputs, call.inputs, names.inputs),
-               names_of(signature.outputs, call.outputs, names.outputs),
-               native::implementation(call.pass), num_threads, seconds);
+    record_run(names.op.empty() ? signature_of(call.operation).name : names.op, name_of(call.data),
+               py::make_tuple(g.outer, g.channels, g.inner), names_of(call.given, names.inputs),
+               names_of(call.outputs, names.outputs), native::implementation(call.pass),
+               num_threads, seconds);
   });
 }
 

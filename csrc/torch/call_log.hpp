@@ -29,12 +29,6 @@ struct CallLog {
 };
 inline CallLog call_log;
 
-// No error is raised here: PyTorch's own kernel raises it.
-inline bool is_defined(const Tensor& tensor) {
-  bool defined = false;
-  return api->is_defined(&tensor, &defined) == 0 && defined;
-}
-
 // Returns the address of a tensor, null if it has no memory.
 inline const void* address_of(const Tensor& tensor) {
   const void* data = nullptr;

@@ -11,10 +11,6 @@
 namespace onedsl::torch {
 namespace {
 
-constexpr Input input_of(const Output running) noexcept {
-  return running == Output::running_mean ? Input::mean : Input::variance;
-}
-
 // ---- Runs ----
 
 // Returns the threads of PyTorch's number, which belongs to the process. Reading it sets OpenMP's
@@ -26,7 +22,7 @@ OpenMPThreads threads() {
 }
 
 void run(TensorCall& call, const Pointers& memory) {
-  call.inputs = present(memory.in);
+  call.given = present(memory.in);
   call.outputs = present(memory.out);
   native::run_logged(call, memory, threads());
 }
@@ -76,8 +72,9 @@ CallRules rules_of(const Operation operation) noexcept {
   if (signature.is_forward()) {
     rules.all_or_none = InputSet(Input::mean, Input::variance);
     rules.optional = rules.optional.with(Input::mean).with(Input::variance);
-    rules.in_place = {
-        {{Output::running_mean, Input::mean}, {Output::running_variance, Input::variance}}};
+    for (const Output running : {Output::running_mean, Output::running_variance}) {
+      rules.in_place[running] = updated_input(running);
+    }
   }
   return rules;
 }
@@ -93,15 +90,15 @@ const char* why_unsupported(const Operation operation,
     infos.emplace_back();
     if (!input) continue;
     const auto& [is_usable, type, shape] = *input;
-    if (!is_usable) return unsupported({Reason::not_an_array, Input::src}, Call(config));
+    if (!is_usable) return unsupported({Reason::not_an_array, Input::src});
     infos.back().emplace(type, shape);
   }
   const auto found = check_shapes(rules_of(operation), config, infos);
-  return found ? unsupported(*found, Call(config)) : "";
+  return found ? unsupported(*found) : "";
 }
 
 const Tensor* pointer_to(const OptionalTensor& tensor) {
-  return tensor && get(api->is_defined, &*tensor) ? &*tensor : nullptr;
+  return tensor && is_defined(*tensor) ? &*tensor : nullptr;
 }
 
 TensorCall forward_call(const OpConfig& config, const Tensor& src, const OptionalTensor& weight,
@@ -139,11 +136,11 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
     return !found;
   });
   if (found) return found;
-  call.outputs_given = true;
+  call.outputs_described = true;
   const std::optional<View>& diff_dst = call.in[Input::diff_dst];
   call.strides = strides_of(call.src(), diff_dst ? &*diff_dst : nullptr);
   call.outputs.for_each([&](const Output port) {
-    call.out[port] = call.in[is_tensor(port) ? Input::src : input_of(port)];
+    call.out[port] = call.in[updated_input(port).value_or(Input::src)];
     if (!is_tensor(port)) return;
     call.out[port]->data = nullptr;
     call.out[port]->strides = call.strides.data();

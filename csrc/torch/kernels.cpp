@@ -110,7 +110,7 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   if (call.tensors[Input::mean] != nullptr) call.outputs.add(Output::running_mean);
   if (call.tensors[Input::variance] != nullptr) call.outputs.add(Output::running_variance);
   if (const auto rejection = check_call(rules_of(config.operation), {}, &pytorch_strides, call)) {
-    return unsupported(*rejection, call);
+    return unsupported(*rejection);
   }
   Running running;
   if (call.outputs.has(Output::running_mean)) {
@@ -157,7 +157,7 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
   const InputSet copied(Input::diff_dst);
   const CallRules rules = rules_of(config.operation);
   if (const auto rejection = check_call(rules, copied, &pytorch_strides, call)) {
-    return unsupported(*rejection, call);
+    return unsupported(*rejection);
   }
   auto [diff_src, diff_gamma, diff_beta, diff_residual] =
       compute_backward(call, diff_gamma_wanted || diff_beta_wanted);

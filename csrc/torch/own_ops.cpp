@@ -51,7 +51,7 @@ void check_own(const Names& names, TensorCall& call) {
   if (const auto found = check_call(rules, present(call.tensors), &empty_like_strides, call)) {
     const bool is_input = found->port.kind == AnyPort::input;
     const std::string name = is_input ? " (" + std::string(names[found->port.index]) + ")" : "";
-    reject(unsupported(*found, call) + name);
+    reject(unsupported(*found) + name);
   }
 }
 

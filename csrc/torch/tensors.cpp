@@ -60,6 +60,10 @@ OwnedTensor empty_in_block(const View& like, const std::size_t bytes) {
   return OwnedTensor(made);
 }
 
+bool is_strided_on_cpu(const Tensor& tensor) {
+  return get(api->device, &tensor) == api->cpu && get(api->layout, &tensor) == api->strided;
+}
+
 }  // namespace
 
 void throw_if(const Error error) {
@@ -70,17 +74,13 @@ void throw_if(const Error error) {
 }
 
 std::size_t dense_bytes(const Tensor& tensor) {
-  bool is_defined = false;
-  if (api->is_defined(&tensor, &is_defined) != 0 || !is_defined) return 0;
-  if (get(api->device, &tensor) != api->cpu || get(api->layout, &tensor) != api->strided) return 0;
+  if (!is_defined(tensor) || !is_strided_on_cpu(tensor)) return 0;
   return static_cast<std::size_t>(get(api->num_items, &tensor)) *
          api->item_size(get(api->type, &tensor));
 }
 
 std::optional<View> view_of(const Tensor& tensor) {
-  if (get(api->device, &tensor) != api->cpu || get(api->layout, &tensor) != api->strided) {
-    return std::nullopt;
-  }
+  if (!is_strided_on_cpu(tensor)) return std::nullopt;
   const std::array<std::int32_t, 3> types = pytorch_types();
   const auto* const type = std::find(types.begin(), types.end(), get(api->type, &tensor));
   View view;

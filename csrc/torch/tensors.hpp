@@ -53,6 +53,12 @@ T* memory_of(const Tensor& tensor) {
   return static_cast<T*>(get(api->mutable_data, &tensor));
 }
 
+// Returns whether a tensor is defined. No error is raised here: PyTorch's own kernel raises it.
+inline bool is_defined(const Tensor& tensor) {
+  bool defined = false;
+  return api->is_defined(&tensor, &defined) == 0 && defined;
+}
+
 // Returns the bytes of a dense tensor like a strided one on the CPU, and 0 for any other tensor.
 std::size_t dense_bytes(const Tensor& tensor);
 

@@ -73,11 +73,11 @@ DataType type_of(const abi::Buffer& buffer) {
 
 // ---- Calls ----
 
-[[noreturn]] void reject(const Rejection& rejection, const Call& call) {
+[[noreturn]] void reject(const Rejection& rejection) {
   const AnyPort port = rejection.port;
   const std::string name =
       port.kind == AnyPort::none ? "none" : port.visit([](const auto own) { return name_of(own); });
-  throw InvalidCall(std::string(unsupported(rejection, call)) + " (" + name + ")");
+  throw InvalidCall(std::string(unsupported(rejection)) + " (" + name + ")");
 }
 
 OpConfig config_of(const abi::Attrs& attributes, const Operation operation) {
@@ -126,8 +126,8 @@ class Batch {
     next = 0;
     item_.outputs.for_each(
         [&](const Output port) { item_.out[port] = view_of(port, buffer(call.results, next++)); });
-    item_.outputs_given = true;
-    if (const auto rejection = check(rules, item_)) reject(*rejection, item_);
+    item_.outputs_described = true;
+    if (const auto rejection = check(rules, item_)) reject(*rejection);
   }
 
   void run(const Threads& threads) const {
@@ -138,7 +138,7 @@ class Batch {
     if (item_.geometry.channels == 0) return;  // nothing to write, in perhaps very many items
     for (Pointers memory = pointers_of(item_); items > 0; --items) {
       native::run_logged(item_, memory, threads);
-      item_.inputs.for_each([&](const Input port) {
+      item_.given.for_each([&](const Input port) {
         memory.in[port] = static_cast<const char*>(memory.in[port]) + item_.in[port]->bytes();
       });
       item_.outputs.for_each([&](const Output port) {
@@ -154,7 +154,7 @@ class Batch {
     const auto batch_rank = static_cast<std::int64_t>(sizes_.size());
     const std::int64_t rank = is_tensor(port) ? rank_ : 1;
     if (array.rank != batch_rank + rank || !std::equal(sizes_.begin(), sizes_.end(), array.sizes)) {
-      reject(Rejection{Reason::like_shape, port}, item_);
+      reject(Rejection{Reason::like_shape, port});
     }
     View v;
     v.type = type_of(array);

@@ -219,7 +219,7 @@ class Operator(Generic[Result]):
                 case "outputs":
                     all_outputs = validation.parse_outputs(outputs, schema)
                     out = validation.parse_out(schema, all_outputs, out)
-                case "layout" if results.to_copy:
+                case "layout" | "not_aligned" if results.to_copy:
                     inputs = validation.dense_copies(results.to_copy, ports, inputs)
                 case _:
                     axis = self._channel_axis

@@ -74,7 +74,7 @@ inline Case random_case(Random& random, const Operation operation, const Layout&
     call.statistics = frozen ? Statistics::frozen : Statistics::batch;
     call.variance_kind = random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
-  call.inputs = InputSet();
+  call.given = InputSet();
   signature.inputs.for_each([&](const Input port) {
     if (signature.optional.has(port) && random.chance(4)) return;
     const DataType type = is_tensor(port) ? call.data : DataType::f32;
@@ -84,7 +84,7 @@ inline Case random_case(Random& random, const Operation operation, const Layout&
       const double shift = port == Input::variance ? 1.5 : 0;
       tensor.set(i, (port == Input::src ? 3 : 1) * random.real() + shift);
     }
-    call.inputs.add(port);
+    call.given.add(port);
     test.inputs.emplace(port, std::move(tensor));
   });
   return test;
@@ -220,13 +220,13 @@ class StridedTensors {
       memory.in[port] = strided.data();
       strided.copy_to(tensor);
       if (!same) continue;
-      memory.out[signature.in_place_output] = strided.data();
-      all->out[signature.in_place_output] = all->in[port];
-      outputs_.emplace(signature.in_place_output, &strided);
+      memory.out[signature.result] = strided.data();
+      all->out[signature.result] = all->in[port];
+      outputs_.emplace(signature.result, &strided);
     }
     for (auto& [port, tensor] : results) {
       if (!is_tensor(port) || outputs_.count(port) != 0 || random_.chance(4)) continue;
-      if (run.in_place && port == signature.in_place_output) continue;
+      if (run.in_place && port == signature.result) continue;
       StridedTensor& strided = add(tensor, test.call.data, false, all->out[port]);
       memory.out[port] = strided.data();
       outputs_.emplace(port, &strided);
@@ -286,8 +286,8 @@ inline Results results_of(Case& test, const Run& run) {
     memory.out[port] = tensor.data();
   });
   if (run.in_place) {
-    results.at(signature.in_place_output).copy_from(test.inputs.at(signature.in_place_input));
-    memory.in[signature.in_place_input] = results.at(signature.in_place_output).data();
+    results.at(signature.result).copy_from(test.inputs.at(signature.in_place_input));
+    memory.in[signature.in_place_input] = results.at(signature.result).data();
   }
   std::optional<StridedTensors> strided;
   if (run.strides != 0) {

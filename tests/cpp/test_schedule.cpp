@@ -175,7 +175,7 @@ void test_stores() {
     config.operation = Operation::forward_training;
     Call call(config);
     call.geometry = {c.rows, 64, 1};
-    call.inputs = InputSet(Input::src, Input::mean, Input::variance);
+    call.given = InputSet(Input::src, Input::mean, Input::variance);
     const Schedule schedule = native::kernel_info(call, c.threads, c.given, machine).schedule;
     check(schedule.non_temporal == c.non_temporal, c.rows, " rows, ", c.threads,
           " threads, second-level caches of ", c.l2_kib, " KiB", c.given ? ", given" : "");
