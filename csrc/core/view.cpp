@@ -82,6 +82,25 @@ struct Steps {
   std::uintptr_t step, count, rest;  // rest: bytes of the faster axes
 };
 
+// Sorts axes by their steps, and merges those that continue a faster one without a gap, as the
+// axes of two slices of one array do: then few indices are tried. Returns how many are left.
+std::size_t merge(Steps* const axes, const std::size_t count, const std::size_t item) {
+  std::sort(axes, axes + count, [](const Steps& a, const Steps& b) { return a.step < b.step; });
+  std::size_t merged = 0;
+  std::uintptr_t rest = item;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto [step, size, unused] = axes[i];
+    Steps* const faster = merged == 0 ? nullptr : &axes[merged - 1];
+    if (faster != nullptr && step % faster->step == 0 && step / faster->step <= faster->count) {
+      faster->count += (size - 1) * (step / faster->step);
+    } else {
+      axes[merged++] = {step, size, rest};
+    }
+    rest += (size - 1) * step;
+  }
+  return merged;
+}
+
 // Return whether an element is in a range. `axes` have ascending steps.
 bool touches_from(const std::uintptr_t at, const Steps* const axes, const std::size_t count,
                   const std::size_t item, const Memory& range, int& work) noexcept {
@@ -117,22 +136,7 @@ bool View::overlaps(const View& other) const noexcept {
                        static_cast<std::uintptr_t>(v->shape[axis]), 0};
     }
   }
-  std::sort(axes.data(), axes.data() + count,
-            [](const Steps& a, const Steps& b) { return a.step < b.step; });
-  std::size_t merged = 0;
-  std::uintptr_t rest = size_of(type);
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto [step, size, unused] = axes[i];
-    Steps* const faster = merged == 0 ? nullptr : &axes[merged - 1];
-    // An axis that continues a faster one without a gap is merged into it, as those of two slices
-    // of one array are: then few indices are tried.
-    if (faster != nullptr && step % faster->step == 0 && step / faster->step <= faster->count) {
-      faster->count += (size - 1) * (step / faster->step);
-    } else {
-      axes[merged++] = {step, size, rest};
-    }
-    rest += (size - 1) * step;
-  }
+  const std::size_t merged = merge(axes.data(), count, size_of(type));
   int work = 100'000;
   const Memory last{its->end - size_of(other.type), its->end};
   return touches_from(own->begin, axes.data(), merged, size_of(type), last, work);

@@ -38,7 +38,8 @@ class BoxCopy {
   }
 
   // Visits a range of the elements of some axes as boxes: the end of one index of the slowest axis,
-  // whole ones, and the beginning of another.
+  // whole ones, and the beginning of another. The elements 3 to 10 of axes of (3, 4) are the last
+  // one of index 0, all of index 1, and the first two of index 2.
   void visit(const std::size_t group, const Axis* const axis, const Axis* const end,
              const Range& range, const Index tensor, const Index local) {
     if (range.begin == range.end) return;

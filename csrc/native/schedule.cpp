@@ -41,6 +41,9 @@ constexpr Index max_strided_block = 256;
 // second-level caches of the threads. Memory that has just been allocated is often still in cache.
 constexpr double non_temporal_from = 0.5;
 
+// Threads may be idle for at most a ninth of the time.
+constexpr double min_evenness = 8.0 / 9;
+
 // Return whether the tensors fit the second-level caches of some threads.
 bool fits_l2(const Traffic& traffic, const Cache& cache, const Index threads) {
   return traffic.bytes <= static_cast<double>(threads * cache.l2_bytes);
@@ -64,9 +67,6 @@ double evenness(const Index items, const Index workers) {
   return static_cast<double>(items) / static_cast<double>(divide_up(items, workers) * workers);
 }
 
-// Threads may be idle for at most a ninth of the time.
-constexpr double min_evenness = 8.0 / 9;
-
 // Return the number of channels of a shared panel, of up to `most` that a cache holds. All channels
 // if the tiles of so few are no share for each worker.
 Index shared_panel_channels(const Index channels, const Index most, const Index chunks,
@@ -79,86 +79,126 @@ Index shared_panel_channels(const Index channels, const Index most, const Index 
   return evenness(best * chunks, workers) < min_evenness / 2 ? channels : best;
 }
 
-void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
-                     const Cache& cache) {
-  const auto element_bytes = static_cast<Index>(size_of(traffic.type));
-  const Index threads = schedule.workers;
-  const Index granule = schedule.granule;
-  const Index plane_bytes = order.inner * element_bytes;
-  const Index channel_bytes = order.outer * plane_bytes;
+// What the schedule of planes depends on. Sizes are in bytes.
+struct Planes {
+  const SummationOrder& order;
+  const Cache& cache;
+  Index threads = 0;
+  Index granule = 0;
+  Index summed = 0;               // tensors
+  Index plane_bytes = 0;          // of a tensor
+  Index channel_bytes = 0;        // of a tensor
+  Index summed_bytes = 0;         // of a channel of the summed tensors
+  Index held = 0;                 // channels that half of the last-level cache holds
+  Index max_block = 0;            // channels
+  bool large_l2 = false;          // the second-level caches are large
+  bool long_in_large_l2 = false;  // and planes so long that prefetching the next panel may gain
+  bool cached = false;            // the tensors stay in cache between the passes
+  bool is_even = false;           // each thread can have as many channels of its own as another
+};
+
+Planes planes_of(const Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
+                 const Cache& cache) {
+  Planes planes{order, cache};
+  planes.threads = schedule.workers;
+  planes.granule = schedule.granule;
   // Nothing is summed for diff_src alone with frozen statistics.
-  const Index summed = std::max<Index>(traffic.reduced, 1);
-  const Index summed_bytes = summed * channel_bytes;
-  const bool large = cache.l2_bytes >= large_l2;
-  const bool long_in_large = large && plane_bytes >= min_prefetched_plane;
-  const bool cached =
-      long_in_large ? fits_l2(traffic, cache, threads) : cache_filled(traffic, cache) <= max_filled;
-  const Index most =
+  planes.summed = std::max<Index>(traffic.reduced, 1);
+  planes.plane_bytes = order.inner * static_cast<Index>(size_of(traffic.type));
+  planes.channel_bytes = order.outer * planes.plane_bytes;
+  planes.summed_bytes = planes.summed * planes.channel_bytes;
+  planes.held = cache.bytes / 2 / planes.summed_bytes;
+  planes.max_block =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
+  planes.large_l2 = cache.l2_bytes >= large_l2;
+  planes.long_in_large_l2 = planes.large_l2 && planes.plane_bytes >= min_prefetched_plane;
+  planes.cached = planes.long_in_large_l2 ? fits_l2(traffic, cache, planes.threads)
+                                          : cache_filled(traffic, cache) <= max_filled;
+  const Index granules = divide_up(order.channels, schedule.granule);
+  planes.is_even = evenness(granules, planes.threads) >= min_evenness;
+  return planes;
+}
 
-  // A thread's block of each tensor stays in `share` bytes of a cache until it is written, except
-  // where that makes the contiguous reads too short.
-  const auto block_in = [&](const Index share) {
-    Index block = cached ? bytes_in_block / plane_bytes
-                         : std::max(min_bytes_in_block / plane_bytes, share / channel_bytes);
-    if (order.segments > 1) block = 1;  // segments of neighboring planes are not contiguous
-    block = std::clamp<Index>(block, 1, most);
-    return std::min(block, std::max<Index>(order.channels / (blocks_per_thread * threads), 1));
-  };
-  const bool is_even = evenness(divide_up(order.channels, granule), threads) >= min_evenness;
+// Return the channels of a block. It stays in `share` bytes of a cache until it is written, except
+// where that makes the contiguous reads too short.
+Index block_in(const Planes& planes, const Index share) {
+  const SummationOrder& order = planes.order;
+  if (order.segments > 1) return 1;  // segments of neighboring planes are not contiguous
+  const Index block = planes.cached ? bytes_in_block / planes.plane_bytes
+                                    : std::max(min_bytes_in_block / planes.plane_bytes,
+                                               share / planes.channel_bytes);
+  return std::min(std::clamp<Index>(block, 1, planes.max_block),
+                  std::max<Index>(order.channels / (blocks_per_thread * planes.threads), 1));
+}
 
-  const Index block_in_l2 = block_in(cache.l2_bytes / (l2_fraction * summed));
-  const Index panel_bytes = summed_bytes * block_in_l2;
-  const bool can_prefetch = traffic.reduced > 0 && !cached && is_even && granule == 1;
-  // A medium cache has no room for lines of further tensors that are read while a panel is written.
-  const bool prefetches_in_medium = can_prefetch && !large && cache.l2_bytes >= medium_l2 &&
-                                    traffic.tensors == summed + 1 &&
-                                    panels_in_medium_l2 * panel_bytes <= cache.l2_bytes;
-  schedule.prefetch_next_panel =
-      prefetches_in_medium ||
-      (can_prefetch && long_in_large && panels_in_large_l2 * panel_bytes <= cache.l2_bytes);
-
-  const bool by_l2 = large || prefetches_in_medium;
-  schedule.block =
-      by_l2 ? block_in_l2 : block_in(cache.bytes / (8 * std::min(threads, cache.cores)));
-
-  // Many positions of small planes: a channel's planes are short and far apart. All threads then
-  // share a panel that the last-level cache can hold, and read several planes contiguously.
-  const Index held = cache.bytes / 2 / summed_bytes;
-  const Index threads_per_chunk = divide_up(threads, order.chunks);
-  const bool even = order.chunks * threads_per_chunk % threads == 0;
-  if (!cached && !by_l2 && granule == 1 && order.segments == 1 &&
-      schedule.block * plane_bytes < short_read && held / threads_per_chunk > schedule.block &&
-      even) {
-    schedule.block = std::min(held / threads_per_chunk, most);
-    schedule.panel = schedule.block * threads_per_chunk;
-    return;
+// Many positions of small planes: a channel's planes are short and far apart. All threads then
+// share a panel that the last-level cache can hold, and read several planes contiguously. Returns
+// whether they do.
+bool share_short_planes(Schedule& schedule, const Planes& planes) {
+  const SummationOrder& order = planes.order;
+  const Index threads_per_chunk = divide_up(planes.threads, order.chunks);
+  const Index block = planes.held / threads_per_chunk;
+  const bool are_short = schedule.block * planes.plane_bytes < short_read && order.segments == 1;
+  const bool even = order.chunks * threads_per_chunk % planes.threads == 0;
+  if (planes.cached || planes.granule > 1 || !are_short || !even || block <= schedule.block) {
+    return false;
   }
+  schedule.block = std::min(block, planes.max_block);
+  schedule.panel = schedule.block * threads_per_chunk;
+  return true;
+}
 
-  if (granule > 1) {
-    schedule.block =
-        std::max(schedule.block, std::min({granule, max_strided_block, order.channels}));
-  }
-  if (is_even) {
+// Each thread has as many channels of its own as another, and all share the others, if a cache
+// holds a channel for each thread; otherwise they share all channels.
+void share_channels(Schedule& schedule, const Planes& planes) {
+  const SummationOrder& order = planes.order;
+  const Index threads = planes.threads;
+  if (planes.is_even) {
     schedule.own = order.channels;
     return;
   }
-  // Each thread has as many channels of its own as another, and all share the others, if a cache
-  // holds a channel for each thread; otherwise they share all channels.
-  if (granule == 1 && order.chunks > 1 && held >= threads) {
+  if (planes.granule == 1 && order.chunks > 1 && planes.held >= threads) {
     schedule.own = order.channels / threads * threads;
   }
-  const Index held_in_l2 = threads * cache.l2_bytes / (l2_fraction * summed_bytes);
-  const Index blocks_held = std::max(held, held_in_l2) / schedule.block;
+  const Index held_in_l2 = threads * planes.cache.l2_bytes / (l2_fraction * planes.summed_bytes);
+  const Index blocks_held = std::max(planes.held, held_in_l2) / schedule.block;
   const Index shared = order.channels - schedule.own;
   schedule.panel = schedule.block * shared_panel_channels(divide_up(shared, schedule.block),
                                                           std::max<Index>(blocks_held, 1),
                                                           order.chunks, threads);
-  while (granule > 1 && schedule.block > min_strided_block &&
+  while (planes.granule > 1 && schedule.block > min_strided_block &&
          evenness(divide_up(schedule.panel, schedule.block) * order.chunks, threads) <
              min_evenness) {
     schedule.block /= 2;
   }
+}
+
+void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
+                     const Cache& cache) {
+  const Planes planes = planes_of(schedule, order, traffic, cache);
+  const Index block_in_l2 = block_in(planes, cache.l2_bytes / (l2_fraction * planes.summed));
+  const Index panel_bytes = planes.summed_bytes * block_in_l2;
+  const bool can_prefetch =
+      traffic.reduced > 0 && !planes.cached && planes.is_even && planes.granule == 1;
+  // A medium cache has no room for lines of further tensors that are read while a panel is written.
+  const bool prefetches_in_medium =
+      can_prefetch && !planes.large_l2 && cache.l2_bytes >= medium_l2 &&
+      traffic.tensors == traffic.reduced + 1 && panels_in_medium_l2 * panel_bytes <= cache.l2_bytes;
+  const bool prefetches_in_large =
+      can_prefetch && planes.long_in_large_l2 && panels_in_large_l2 * panel_bytes <= cache.l2_bytes;
+  schedule.prefetch_next_panel = prefetches_in_medium || prefetches_in_large;
+
+  if (planes.large_l2 || prefetches_in_medium) {
+    schedule.block = block_in_l2;
+  } else {
+    schedule.block = block_in(planes, cache.bytes / (8 * std::min(planes.threads, cache.cores)));
+    if (share_short_planes(schedule, planes)) return;
+  }
+  if (planes.granule > 1) {
+    schedule.block =
+        std::max(schedule.block, std::min({planes.granule, max_strided_block, order.channels}));
+  }
+  share_channels(schedule, planes);
 }
 
 int workers_for(const Index elements, const Machine& machine, const int num_threads) {

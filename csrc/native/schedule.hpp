@@ -19,7 +19,7 @@ struct Schedule {
   Index own = 0;      // of the first channels, each worker has a share of its own
   Index panel = 0;    // channels of a panel of the other channels, which all workers share
   Index block = 0;    // channels
-  Index granule = 1;  // channels: a multiple of it begins each worker's own share
+  Index granule = 1;  // each worker's own share begins at a multiple of this many channels
   bool prefetch_next_panel = false;  // while a worker writes a panel of its own
   bool exceeds_l2 = false;           // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores, if the memory of the outputs allows them

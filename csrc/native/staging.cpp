@@ -101,55 +101,76 @@ void Staging::choose_least(StagedPass& pass, const Extents& sizes) const {
 }
 
 void Staging::choose_box(StagedPass& pass, const SummationOrder& order, const Index block) const {
-  const Index count = std::max<Index>(static_cast<Index>(pass.tensors.size()), 1);
-  const Index elements = std::min(buffer_bytes, buffers_bytes / count) / element_bytes_;
-  const Index most = max_buffer_bytes / element_bytes_;
-  auto& [rows, channels, inner] = pass.box;
-  inner = order.segments > 1 ? order.segment : order.inner;
   const auto has_dense_positions = [&](const StagedTensor& tensor) {
     return is_strided_by(tensor.axes[2], 1) && is_strided_by(tensor.axes[1], order.inner);
   };
-  if (!order.columns && order.rows_together == 1 && order.segments == 1 &&
-      block * inner * element_bytes_ >= min_joined_bytes &&
-      std::all_of(pass.tensors.begin(), pass.tensors.end(), has_dense_positions)) {
-    // Nothing is copied.
-    rows = 1;
-    channels = block;
-    return;
+  const bool is_in_place =
+      !order.columns && order.rows_together == 1 && order.segments == 1 &&
+      block * order.inner * element_bytes_ >= min_joined_bytes &&
+      std::all_of(pass.tensors.begin(), pass.tensors.end(), has_dense_positions);
+  if (is_in_place) {
+    pass.box = {1, block, order.inner};
+  } else if (order.columns) {
+    choose_box_of_columns(pass, order, block);
+  } else {
+    choose_box_of_planes(pass, order, block);
   }
-  const bool sums_columns = order.columns && pass.reduces;
-  const Index repeat = sums_columns ? order.repeat : 1;
-  const Index together = sums_columns && !order.rows_in_registers ? streams : 1;
-  const Index row_unit = sums_columns ? terms_in_f32 : order.rows_together;
+}
+
+Index Staging::elements_of_buffer(const StagedPass& pass) const {
+  const Index count = std::max<Index>(static_cast<Index>(pass.tensors.size()), 1);
+  return std::min(buffer_bytes, buffers_bytes / count) / element_bytes_;
+}
+
+// Boxes of whole positions. Those that are summed have rows of each stream.
+void Staging::choose_box_of_columns(StagedPass& pass, const SummationOrder& order,
+                                    const Index block) const {
+  const Index elements = elements_of_buffer(pass);
+  const Index most = max_buffer_bytes / element_bytes_;
+  auto& [rows, channels, inner] = pass.box;
+  inner = order.inner;
+  const Index repeat = pass.reduces ? order.repeat : 1;
+  const Index together = pass.reduces && !order.rows_in_registers ? streams : 1;
+  const Index row_unit = pass.reduces ? terms_in_f32 : 1;
   const Index width = together * repeat * inner;  // of a channel's row
   // A row of several positions has all channels.
-  const Index unit = order.repeat > 1 ? order.channels
-                     : order.columns  ? std::min(channels_in_unit, block)
-                                      : std::min(pass.least[1], block);
+  const Index unit = order.repeat > 1 ? order.channels : std::min(channels_in_unit, block);
   rows = round_up(divide_up(pass.least[0], repeat), row_unit);
-  if (order.segments > 1) rows = 1;
+  while (rows > row_unit && rows * width * unit > most) rows -= row_unit;
+  channels = std::min(std::max(elements / (rows * width) / unit * unit, unit), block);
+  if (channels == block) rows = std::max(rows, elements / (width * block) / rows * rows);
+  pass.elements = rows * channels * inner;
+  if (!pass.reduces) return;
+  rows = std::min(rows, round_up(divide_up(order.chunk_rows, together), row_unit));
+  // The last box also has the rows that are left by the streams, and the rest.
+  pass.elements =
+      (together * (rows + row_unit) + row_unit) * repeat * inner * channels + order.rest;
+}
+
+// Boxes of whole planes or segments, or of parts of them if these are too large for a buffer.
+void Staging::choose_box_of_planes(StagedPass& pass, const SummationOrder& order,
+                                   const Index block) const {
+  const Index elements = elements_of_buffer(pass);
+  const Index most = max_buffer_bytes / element_bytes_;
+  auto& [rows, channels, inner] = pass.box;
+  inner = order.segments > 1 ? order.segment : order.inner;
+  channels = std::min(pass.least[1], block);
+  rows = order.segments > 1 ? 1 : round_up(pass.least[0], order.rows_together);
   const Index step = Index{16} * order.lanes;  // of the sums, see add_segments()
-  const Index narrow = order.columns ? width : std::min(inner, step);
-  while (rows > row_unit && rows * narrow * unit > most) rows -= row_unit;
-  if (!order.columns && rows * unit * inner > most) {
+  while (rows > order.rows_together && rows * std::min(inner, step) * channels > most) {
+    rows -= order.rows_together;
+  }
+  if (rows * channels * inner > most) {
     if (pass.reduces) rows = 1;
-    channels = unit;
     inner = std::max(elements / (rows * channels) / step * step, step);
     pass.elements = 2 * rows * channels * inner;  // see for_parts()
     return;
   }
-  channels = std::min(std::max(elements / (rows * width) / unit * unit, unit), block);
+  channels = std::min(std::max(elements / (rows * inner) / channels * channels, channels), block);
   if (channels == block && order.segments == 1) {
-    rows = std::max(rows, elements / (width * block) / rows * rows);
+    rows = std::max(rows, elements / (inner * block) / rows * rows);
   }
-  if (sums_columns) {
-    rows = std::min(rows, round_up(divide_up(order.chunk_rows, together), row_unit));
-    // The last box also has the rows that are left by the streams, and the rest.
-    pass.elements =
-        (together * (rows + row_unit) + row_unit) * repeat * inner * channels + order.rest;
-  } else {
-    pass.elements = rows * channels * inner;
-  }
+  pass.elements = rows * channels * inner;
 }
 
 void Staging::move_samples(Samples& samples, const SummationOrder& order) {

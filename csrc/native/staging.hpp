@@ -60,6 +60,9 @@ class Staging {
   };
   void choose_least(StagedPass& pass, const Extents& sizes) const;
   void choose_box(StagedPass& pass, const SummationOrder& order, Index block) const;
+  void choose_box_of_columns(StagedPass& pass, const SummationOrder& order, Index block) const;
+  void choose_box_of_planes(StagedPass& pass, const SummationOrder& order, Index block) const;
+  Index elements_of_buffer(const StagedPass& pass) const;
   void move_samples(Samples& samples, const SummationOrder& order);
 
   const Kernels& kernels_;
@@ -84,7 +87,8 @@ class Staging::Tiles {
   void finish();
 
  private:
-  // A part of a tile: positions of all streams, which have equal lengths except the last one.
+  // A part of a tile: a range of positions of each stream. They have equal lengths; the last may be
+  // longer.
   struct Box {
     bool reduces = false;
     Index chunk = 0;

@@ -89,7 +89,8 @@ class Argument<std::array<bool, 3>> {
 
 inline Value take(const Value*& values) noexcept { return *values++; }
 
-// Takes the arguments of an op from `values`, and calls use(value...) with theirs.
+// Takes ownership of an op's arguments, converts them to the parameters' types, and calls
+// use(arguments...).
 template <class Result, class... Parameters, class Use>
 void with_arguments(const Value* values, Result (*)(Parameters...), const Use& use) {
   const std::tuple<Argument<Parameters>...> arguments{Argument<Parameters>(take(values))...};

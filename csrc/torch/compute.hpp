@@ -49,8 +49,8 @@ TensorCall backward_call(const OpConfig& config, const Tensor& diff_dst, const T
 
 using StridesOf = std::vector<std::ptrdiff_t>(const View& src, const View* diff_dst);
 
-// Checks a call, whose outputs are those that it returns, and the running statistics that it
-// updates. Inputs of `copied` are copied if only their memory layout is unsupported.
+// Checks a call. Its outputs are the tensors that it will allocate, and the running statistics that
+// it updates in place. Inputs of `copied` are copied if only their memory layout is unsupported.
 std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, StridesOf* strides_of,
                                     TensorCall& call);
 
