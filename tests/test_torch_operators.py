@@ -131,14 +131,15 @@ def test_unsupported_arguments():
                 backward(src, src, *torch.ones(2, 5), None, None, None, residual, 1e-5, clip)
 
 
-@pytest.mark.parametrize("missing_bytes", [1, 10_000])
-def test_tensors_without_memory(missing_bytes):
+@pytest.mark.parametrize(("offset", "missing_bytes"), [(0, 1), (7, 1), (7, 10_000)])
+def test_tensors_without_memory(offset, missing_bytes):
     """Regression: the process ended. FSDP resizes the storage of parameters to 0."""
     for op, arguments in calls(torch.randn(4, 5, 3, 2)):
         for i, argument in enumerate(arguments):
             if isinstance(argument, torch.Tensor):
-                cut = argument.clone()
-                cut.untyped_storage().resize_(max(argument.nbytes - missing_bytes, 0))
+                memory = torch.cat([argument.new_zeros(offset), argument.flatten()])
+                cut = memory[offset:].view(argument.shape)
+                memory.untyped_storage().resize_(max(memory.nbytes - missing_bytes, 0))
                 name = op._schema.arguments[i].name.removeprefix("forward_")
                 with pytest.raises((ValueError, RuntimeError), match=rf"storage .*\({name}\)"):
                     op(*arguments[:i], cut, *arguments[i + 1 :])

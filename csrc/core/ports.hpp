@@ -70,9 +70,7 @@ class PortSet {
     return more;
   }
   constexpr std::size_t count() const noexcept {
-    std::size_t n = 0;
-    for_each([&](Port) { ++n; });
-    return n;
+    return static_cast<std::size_t>(__builtin_popcount(bits_));
   }
   // Call predicate(port) for each port, in the order of the enumerators, until one returns false.
   // Return whether all of them returned true.

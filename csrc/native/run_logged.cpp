@@ -78,7 +78,7 @@ void run_unlogged(const Call& call, const Pointers& memory, const Threads& threa
 }  // namespace
 
 void run_logged(const Call& call, const Pointers& memory, const Threads& threads,
-                const LogNames& names) {
+                const LogNames* const names) {
   // Without subscribers, the log costs a run one load of their number.
   if (!run_log.has_subscribers()) {
     return run_unlogged(call, memory, threads);
@@ -86,7 +86,8 @@ void run_logged(const Call& call, const Pointers& memory, const Threads& threads
   const auto begin = std::chrono::steady_clock::now();
   run_unlogged(call, memory, threads);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  run_log.record(call, threads.count(), names, elapsed.count());
+  const LogNames of_operation;
+  run_log.record(call, threads.count(), names != nullptr ? *names : of_operation, elapsed.count());
 }
 
 std::string implementation(const Pass pass) {

@@ -8,9 +8,10 @@
 namespace onedsl::native {
 
 // Run a checked call on this memory and log it: statistics of any supported type, and tensors that
-// may be empty. The caller does not hold the GIL. Thread-safe.
+// may be empty. Names that are null are those of the operation. The caller does not hold the GIL.
+// Thread-safe.
 void run_logged(const Call& call, const Pointers& memory, const Threads& threads,
-                const LogNames& names = {});
+                const LogNames* names = nullptr);
 
 // Return a description of the kernels that run a pass, for users.
 std::string implementation(Pass pass);

@@ -147,7 +147,7 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
 py::object Operator::execute(const Call& call, const py::handle results_like, const py::object& out,
                              const Sums& sums) const {
   return execute(call, results_like, out, sums, [&](const Pointers& memory) {
-    native::run_logged(call, memory, OpenMPThreads(), schema_.names);
+    native::run_logged(call, memory, OpenMPThreads(), &schema_.names);
   });
 }
 
