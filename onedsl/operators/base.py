@@ -222,9 +222,8 @@ class Operator(Generic[Result]):
                 case "layout" | "not_aligned" if results.to_copy:
                     inputs = validation.dense_copies(results.to_copy, ports, inputs)
                 case _:
-                    axis = self._channel_axis
-                    arrays = inputs, out or ()
-                    raise validation.RejectedCall(schema, axis, results, *arrays, totals).error()
+                    call = self._channel_axis, results, inputs, out, totals
+                    raise validation.RejectedCall(schema, *call).error()
             results = run(inputs, out, results_like)
         if out is given:
             return results

@@ -81,10 +81,13 @@ class RejectedCall:
         channel_axis: int | None,
         rejection: _core.Rejection,
         inputs: Sequence[Any],
-        out: Sequence[Any] = (),
+        out: object = None,
         totals: BatchNormTotals | None = None,
     ) -> None:
-        """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent."""
+        """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent.
+
+        An `out` that is no tuple is not validated yet, so the rejection is of an input.
+        """
         self._schema, self._channel_axis, self._totals = schema, channel_axis, totals
         self._rejection, self._src = rejection, schema.inputs[0].name
         self._inputs = {
@@ -92,7 +95,7 @@ class RejectedCall:
             for port, value in zip(schema.inputs, inputs, strict=False)
             if value is not None or not port.optional
         }
-        outputs = zip(schema.outputs, out, strict=False)
+        outputs = zip(schema.outputs, out if isinstance(out, tuple) else (), strict=False)
         self._arrays = self._inputs | {f"out.{port.name}": value for port, value in outputs}
         self._kinds = {port.name: port.kind for port in schema.inputs}
         self._kinds |= {f"out.{port.name}": port.kind for port in schema.outputs}

@@ -109,7 +109,8 @@ def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     for port, tensor in zip(SCHEMA.inputs, (src, *others), strict=True):
         if tensor is not None:
             _check_memory(port.name, tensor)
-    if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
+    # Expanded: NumPy's copy would have other strides than `_fake` promises.
+    if src is not None and 0 in src.stride():
         src = torch.empty_like(src).copy_(src.detach())
     inputs = tuple(t if t is None else t.detach() for t in (src, *others))
     operator = _operator(epsilon, data_format, statistics)
