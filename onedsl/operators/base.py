@@ -56,21 +56,21 @@ class Operator(Generic[Result]):
         self._schema = schema
         self._statistics = parse_statistics(statistics)
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
+        data_format = self._data_format
         self._core = _core.make_operator(
             schema,
             "" if type(self) is ChannelOperator else type(self).__name__,
             self.epsilon,
             self._statistics == "frozen",
-            self._channel_axis,
+            None if data_format is None else data_format.channel_axis,
             self._attributes.get("momentum"),
             self._attributes.get("clip"),
         )
 
     @property
-    def _channel_axis(self) -> int | None:
-        """Index of the channel axis, or None if the statistics broadcast."""
-        data_format = self._attributes.get("data_format")
-        return data_format and data_format.channel_axis
+    def _data_format(self) -> DataFormat | None:
+        """Position of the channel axis, or None if the statistics broadcast."""
+        return self._attributes.get("data_format")
 
     @property
     def epsilon(self) -> float:
@@ -142,8 +142,8 @@ class Operator(Generic[Result]):
         rejection = self._core.check_shapes(described)
         if rejection is not None:
             argument = statistics if rejection.reason == "statistics_type" else ""
-            axis = self._channel_axis
-            raise validation.RejectedCall(self._schema, axis, rejection, infos).error(argument)
+            call = self._data_format, rejection, infos
+            raise validation.RejectedCall(self._schema, *call).error(argument)
 
     def _reduce(self, inputs: Arrays) -> Any:
         """Run the first pass on a part of the batch."""
@@ -222,7 +222,7 @@ class Operator(Generic[Result]):
                 case "layout" | "not_aligned" if results.to_copy:
                     inputs = validation.dense_copies(results.to_copy, ports, inputs)
                 case _:
-                    call = self._channel_axis, results, inputs, out, totals
+                    call = self._data_format, results, inputs, out, totals
                     raise validation.RejectedCall(schema, *call).error()
             results = run(inputs, out, results_like)
         if out is given:
@@ -261,7 +261,7 @@ class ChannelOperator(Operator[Result]):
         """Return the short name of the dtype of statistics, or raise for an invalid description."""
         spec = validation.check_spec_type(spec)
         statistics = dtype_name(stats_dtype, "stats_dtype")
-        channels = spec.shape[self._channel_axis :][:1]
+        channels = spec.shape[self.data_format.channel_axis :][:1]
         self._check_shapes(
             [
                 ArrayInfo(spec.shape, spec.dtype)

@@ -15,7 +15,7 @@ from ..tensors import requirements
 from ..tensors.arrays import Array, as_numpy
 from ..tensors.dtypes import short_name
 from ..tensors.ports import Port
-from ..tensors.spec import TensorSpec
+from ..tensors.spec import DataFormat, TensorSpec
 from .schema import OpSchema
 from .totals import BatchNormTotals
 
@@ -78,7 +78,7 @@ class RejectedCall:
     def __init__(
         self,
         schema: OpSchema,
-        channel_axis: int | None,
+        data_format: DataFormat | None,
         rejection: _core.Rejection,
         inputs: Sequence[Any],
         out: object = None,
@@ -86,9 +86,10 @@ class RejectedCall:
     ) -> None:
         """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent.
 
-        An `out` that is no tuple is not validated yet, so the rejection is of an input.
+        Without a data format, the statistics have src's rank. An `out` that is no tuple is not
+        validated yet: the rejection is of an input.
         """
-        self._schema, self._channel_axis, self._totals = schema, channel_axis, totals
+        self._schema, self._data_format, self._totals = schema, data_format, totals
         self._rejection, self._src = rejection, schema.inputs[0].name
         self._inputs = {
             port.name: value
@@ -156,8 +157,8 @@ class RejectedCall:
 
     def _statistics_shape(self, name: str) -> str:
         src, shape, got = self._src, self._info(self._src).shape, self._info(name).shape
-        if self._channel_axis is not None:
-            expected = (shape[self._channel_axis],)
+        if self._data_format is not None:
+            expected = (shape[self._data_format.channel_axis],)
             per_channel = f"one value per channel of {src} with shape {shape}"
             return f"must have shape {expected}, {per_channel}, got {got}"
         if len(got) != len(shape):
@@ -203,11 +204,12 @@ class RejectedCall:
 
     def _sums_count(self, name: str) -> str:
         assert self._totals is not None
-        shape, channels = self._info(name).shape, self._totals.channels
+        assert self._data_format is not None
+        shape = self._info(name).shape
+        number = math.prod(shape[axis] for axis in self._data_format.summed_axes(len(shape)))
         return (
-            f"must include the {math.prod(shape) // channels} elements per channel of {name}, got "
-            f"only {self._totals.count} elements. Pass the sum of the results of reduce for all "
-            "parts"
+            f"must include the {number} elements per channel of {name}, got only "
+            f"{self._totals.count} elements. Pass the sum of the results of reduce for all parts"
         )
 
 
