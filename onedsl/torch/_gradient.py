@@ -106,9 +106,8 @@ def _operator(epsilon: float, data_format: str, statistics: str) -> ChannelOpera
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
 def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     *others, epsilon, data_format, statistics, sums = arguments
-    for port, tensor in zip(SCHEMA.inputs, (src, *others), strict=True):
-        if tensor is not None:
-            _check_memory(port.name, tensor)
+    names = (port.name for port in SCHEMA.inputs)
+    check_memory(**dict(zip(names, (src, *others), strict=True)))
     # Expanded: NumPy's copy would have other strides than `_fake` promises.
     if src is not None and 0 in src.stride():
         src = torch.empty_like(src).copy_(src.detach())
@@ -118,16 +117,17 @@ def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     return [gradient for gradient in gradients if gradient is not None]
 
 
-def _check_memory(name: str, tensor: Tensor) -> None:
+def check_memory(**tensors: Tensor | None) -> None:
     """Raise ValueError for a storage that was made too small, which DLPack does not show."""
-    if tensor.layout is not torch.strided:
-        return
-    nbytes = tensor.untyped_storage().nbytes()
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
-    needed = (last + 1) * tensor.itemsize
-    if tensor.numel() and nbytes < needed:
-        raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.layout is not torch.strided:
+            continue
+        nbytes = tensor.untyped_storage().nbytes()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+        needed = (last + 1) * tensor.itemsize
+        if tensor.numel() and nbytes < needed:
+            raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
 
 
 @torch.library.register_fake("onedsl::batch_norm_backward")
