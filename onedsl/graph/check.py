@@ -132,7 +132,7 @@ def _tensor_problems(op: GraphOp, port: Port, tensor: LogicalTensor) -> Iterator
     if port.kind == "tensor" and shape != src:
         first = KINDS[op.kind].ports.inputs[0].name
         yield f"have shape {src}, like {first}, got {shape}"
-    channels = (src[op.data_format.channel_axis],)
+    channels = op.data_format.channels_of(src)
     if port.kind == "statistic" and shape != channels:
         yield f"have shape {channels}, one value per channel of src, got {shape}"
     if len(strides) != len(shape):

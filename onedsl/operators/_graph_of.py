@@ -49,7 +49,7 @@ def graph_of(
     """
     schema = operator._schema
     statistics = operator._check_spec(spec, stats_dtype)
-    statistic = TensorSpec((spec.shape[operator.data_format.channel_axis],), statistics)
+    statistic = TensorSpec(operator.data_format.channels_of(spec.shape), statistics)
     ports = signature(schema.operation)
     passed = [port for port, passed in zip(ports.inputs, given, strict=True) if passed]
     computed = [port for port in ports.outputs if all_outputs or not port.optional]

@@ -261,7 +261,7 @@ class ChannelOperator(Operator[Result]):
         """Return the short name of the dtype of statistics, or raise for an invalid description."""
         spec = validation.check_spec_type(spec)
         statistics = dtype_name(stats_dtype, "stats_dtype")
-        channels = spec.shape[self.data_format.channel_axis :][:1]
+        channels = self.data_format.channels_of(spec.shape)
         self._check_shapes(
             [
                 ArrayInfo(spec.shape, spec.dtype)

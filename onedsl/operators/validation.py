@@ -158,7 +158,7 @@ class RejectedCall:
     def _statistics_shape(self, name: str) -> str:
         src, shape, got = self._src, self._info(self._src).shape, self._info(name).shape
         if self._data_format is not None:
-            expected = (shape[self._data_format.channel_axis],)
+            expected = self._data_format.channels_of(shape)
             per_channel = f"one value per channel of {src} with shape {shape}"
             return f"must have shape {expected}, {per_channel}, got {got}"
         if len(got) != len(shape):

@@ -133,7 +133,7 @@ def check_memory(**tensors: Tensor | None) -> None:
 @torch.library.register_fake("onedsl::batch_norm_backward")
 def _fake(src: Tensor, *arguments: Any) -> list[Tensor]:
     diff_dst, mean, *others, _, data_format, _, sums = arguments
-    channels = src.shape[parse_data_format(data_format).channel_axis :][:1]
+    channels = parse_data_format(data_format).channels_of(src.shape)
     vectors = [t for t in (mean, *others) if t is not None]
     checks = {
         "diff_dst must have src's shape": diff_dst.shape == src.shape,
