@@ -73,7 +73,6 @@ class RejectedCall:
         "memory": "must have memory for all of its elements",
         "read_only": requirements.READ_ONLY,
     }
-    _type_errors = frozenset({"all_or_none", "absent", "type", "statistics_type", "like_type"})
 
     def __init__(
         self,
@@ -112,8 +111,8 @@ class RejectedCall:
         describe = getattr(self, f"_{reason}", None)
         # The others are repaired, unless another thread changes an array meanwhile.
         text = self._texts.get(reason, "must not change during the call")
-        kind = TypeError if reason in self._type_errors else ValueError
-        return kind(f"{argument or port or 'out'} {describe(port) if describe else text}")
+        name = argument or port or "out"
+        return requirements.error(reason, f"{name} {describe(port) if describe else text}")
 
     def _array(self, name: str) -> Array:
         """Return a NumPy view of an array."""
