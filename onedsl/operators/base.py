@@ -320,8 +320,7 @@ def _compile_call(
     ports = signature(schema.operation)
     # oneDNN ignores gamma if diff_src is the only output of its gradient. For operators that do
     # not, the graph has all outputs.
-    has_optional_sums = len(schema.required) == 1
-    in_graph = all_outputs or (has_optional_sums and not schema.ignored)
+    in_graph = all_outputs or (schema.single_output != "" and not schema.ignored)
     # Pairs of the core's port, which names a tensor of the graph, and the operator's.
     pairs = zip(ports.inputs, schema.inputs, strict=True)
     inputs = [pair for pair, passed in zip(pairs, given, strict=True) if passed]

@@ -36,12 +36,13 @@ class ArrayInfo:
 
 def parse_outputs(value: object, schema: OpSchema) -> bool:
     """Return whether the option ``outputs`` requests all outputs."""
-    if isinstance(value, bool) and len(schema.required) != 1:  # its option is another one
+    single = schema.single_output
+    if isinstance(value, bool) and not single:  # its option is another one
         return value
-    if isinstance(value, str) and (value == "all" or (value,) == schema.required):
+    if isinstance(value, str) and value in ("all", single):
         return value == "all"
     raise ValueError(
-        f'outputs must be "all" or "{_listed(schema.required)}", got {value!r}. '
+        f'outputs must be "all" or "{single}", got {value!r}. '
         f"{_listed([p.name for p in schema.outputs if p.optional])} are computed together"
     )
 
