@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
@@ -75,15 +76,18 @@ def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) 
         raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the distance in memory from the first element to the last, in the strides' unit."""
+    return sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size > 1)
+
+
 def new_array(spec: Any) -> Array:
     """Return zeros with shape, dtype and byte_strides of a spec, which may leave gaps.
 
     The memory begins at a cache line.
     """
-    steps = zip(spec.shape, spec.byte_strides, strict=True)
-    extent = sum((size - 1) * step for size, step in steps if size > 1)
-    dtype = DTYPES[spec.dtype]
-    memory = np.zeros(extent + dtype.itemsize + _core.CACHE_LINE, np.uint8)
+    nbytes = span(spec.shape, spec.byte_strides) + DTYPES[spec.dtype].itemsize
+    memory = np.zeros(nbytes + _core.CACHE_LINE, np.uint8)
     return _core.at_cache_line(memory, spec.dtype, spec.shape, spec.byte_strides)
 
 

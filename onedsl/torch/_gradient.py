@@ -13,6 +13,7 @@ from torch import Tensor
 from ..operators import attributes
 from ..operators.base import ChannelOperator
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..tensors.arrays import span
 from ..tensors.spec import DataFormatLike, parse_data_format
 
 
@@ -123,8 +124,7 @@ def check_memory(**tensors: Tensor | None) -> None:
         if tensor is None or tensor.layout is not torch.strided:
             continue
         nbytes = tensor.untyped_storage().nbytes()
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+        last = tensor.storage_offset() + span(tensor.shape, tensor.stride())
         needed = (last + 1) * tensor.itemsize
         if tensor.numel() and nbytes < needed:
             raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
