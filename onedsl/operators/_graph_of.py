@@ -23,12 +23,13 @@ core's ports are tensors between two ops."""
 def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -> OpRow:
     """Return an operator's batch norm, an operation. `renamed` are its ports on other tensors."""
     ports = signature(operation)
-    given = {n: v for n, v in operator._attributes.items() if v is not None and n != "clip"}
+    given = {n: v for n, v in operator._attributes.items() if v is not None}
+    given.pop("clip", None)  # which `relu` passes
     inputs, outputs = (
         [renamed.get(port.name, port.name) for port in side]
         for side in (ports.inputs, ports.outputs)
     )
-    return ports.name, given | {"data_format": str(operator.data_format)}, inputs, outputs
+    return ports.name, given, inputs, outputs
 
 
 def relu(clip: float | None) -> tuple[str, dict[str, Any]]:
