@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .dtypes import DTYPES, MAX_RANK, short_name
+from .dtypes import DTYPES, MAX_RANK, dtype_name, short_name
 
 Array = npt.NDArray[Any]
+
+DELETED = "must be an array with memory, got a JAX array that was deleted or donated"
 
 
 class AnyArray(Protocol):
@@ -108,9 +110,7 @@ def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
             "trace"
         )
     if jax is not None and isinstance(value, jax.Array) and value.is_deleted():
-        raise ValueError(
-            f"{name} must be an array with memory, got a JAX array that was deleted or donated"
-        )
+        raise ValueError(f"{name} {DELETED}")
     if not hasattr(type(value), "__dlpack__"):
         raise TypeError(
             f"{name} must be a NumPy array or another array with __dlpack__, got {kind}"
@@ -137,7 +137,6 @@ def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
     if device not in _core.HOST_DEVICES:
         where = getattr(value, "device", f"type {device} of DLPack")
         raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
-    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]  # without "torch."
-    if dtype not in ("", *(known.name for known in DTYPES.values())):
-        raise TypeError(f"{name} must be f32, bf16 or f16, got {dtype}")
+    if hasattr(value, "dtype"):
+        dtype_name(str(value.dtype).rpartition(".")[2], name)  # without "torch."
     raise TypeError(f"{name} must export usable memory through DLPack, got {kind}")
