@@ -19,7 +19,7 @@ from ..tensors.spec import DataFormat, TensorSpec
 from .schema import OpSchema
 from .totals import BatchNormTotals
 
-_log = logging.getLogger("onedsl")
+_logger = logging.getLogger("onedsl")
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def dense_copies(
         if port.name not in names:
             continue
         array = as_numpy(port.name, inputs[index])
-        _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
+        _logger.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
         is_tensor = port.kind == "tensor"
         like = as_numpy(ports[0].name, copied[0]) if is_tensor else array
         copied[index] = np.empty_like(like, order="K" if is_tensor else "C")
