@@ -101,10 +101,6 @@ class Operator(Generic[Result]):
         results = self._core.run(inputs, outputs, out, backend)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        return self._repair(results, self._run(outputs, backend), inputs, outputs, out)  # type: ignore[no-any-return]
-
-    def _run(self, outputs: object, backend: object) -> Run:
-        """Return a function for a call with these options."""
         all_outputs = validation.parse_outputs(outputs, self._schema)
         onednn = parse_backend(backend)
 
@@ -113,7 +109,9 @@ class Operator(Generic[Result]):
                 return self._run_onednn(inputs, all_outputs, out, results_like)
             return self._core.run(inputs, outputs, out, "native", results_like)
 
-        return run
+        if onednn:  # the core has rejected the option
+            results = run(inputs, out, None)
+        return self._repair(results, run, inputs, all_outputs, out)  # type: ignore[no-any-return]
 
     def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run a call on oneDNN, or return the core's `_core.Rejection`."""
@@ -150,7 +148,7 @@ class Operator(Generic[Result]):
         vector = self._core.reduce(inputs)
         if type(vector) is Rejection:
             vector = self._repair(
-                vector, lambda inputs, *_: self._core.reduce(inputs), inputs, None
+                vector, lambda inputs, *_: self._core.reduce(inputs), inputs, False
             )
         # Moments do not depend on epsilon.
         return self._totals._of(vector, self.epsilon if self._totals is BatchNormSums else None)
@@ -173,25 +171,28 @@ class Operator(Generic[Result]):
         results: Any = run(inputs, out, None)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        return self._repair(results, run, inputs, outputs, out, totals)  # type: ignore[no-any-return]
+        all_outputs = validation.parse_outputs(outputs, self._schema)
+        return self._repair(results, run, inputs, all_outputs, out, totals)  # type: ignore[no-any-return]
 
     def _repair(
         self,
         results: Any,
         run: Run,
         inputs: Arrays,
-        outputs: object,
+        all_outputs: bool,
         out: Any = None,
         totals: BatchNormTotals | None = None,
     ) -> Any:
         """Convert what a rejected call cannot use and run it again, or raise.
 
-        `results` is the `_core.Rejection`. Warns of an ignored input at the caller of the public
-        method.
+        `results` are those of the call, or the `_core.Rejection`. Warns of an ignored input at the
+        caller of the public method.
         """
         schema, ports = self._schema, self._schema.inputs
         results_like, given = inputs[0], out
-        repaired = set()  # no reason twice, except layouts of others after that of src
+        # Repairs that were made. Layout may come again: once src is copied, other tensors are
+        # compared with the copy.
+        repaired = set()
         while type(results) is Rejection:
             reason = results.reason
             is_new = (reason, *results.to_copy) not in repaired
@@ -202,8 +203,6 @@ class Operator(Generic[Result]):
                         None if value is None and port.optional else as_numpy(port.name, value)
                         for port, value in zip(ports, inputs, strict=False)
                     )
-                case "option":
-                    validation.parse_outputs(outputs, schema)
                 case "ignored":
                     warnings.warn(
                         f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN "
@@ -217,7 +216,6 @@ class Operator(Generic[Result]):
                         for port, value in zip(ports, inputs, strict=True)
                     )
                 case "outputs":
-                    all_outputs = validation.parse_outputs(outputs, schema)
                     out = validation.parse_out(schema, all_outputs, out)
                 case "layout" | "not_aligned" if results.to_copy:
                     inputs = validation.dense_copies(results.to_copy, ports, inputs)
