@@ -34,7 +34,7 @@ class Repairs:
             self.to_rank_4(norms[0])
 
     def _repair_defects(self, index: int) -> None:
-        """Repair the defects of an op, or raise. oneDNN itself refuses ops with some others."""
+        """Repair the defects of an op. Raise for one without a repair unless oneDNN refuses it."""
         for defect in defects_of(self.ops[index]):
             if defect.repair:
                 getattr(self, defect.repair)(index)
