@@ -170,8 +170,11 @@ class TestOut:
 
     def test_not_a_tuple_of_three(self):
         array = np.zeros(SHAPE, "f4")
+        other_type = base()._replace(diff_dst=base().diff_dst.astype("f2"))
         for out in (array, (array,), (), (1, 2, 3, 4), {}, "abc", 3, object()):
             self.check(out, TypeError, "out must be a tuple (diff_src, diff_gamma, diff_beta)")
+            # Regression: an array was "ambiguous", and a number "not iterable".
+            self.check(out, TypeError, "diff_dst must be f32 like src", inputs=other_type)
 
     def test_list(self):
         out = list(self.good())

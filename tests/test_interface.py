@@ -112,8 +112,10 @@ class TestDataFormat:
             assert data_format.summed_axes(len(shape)) == others
             beside = tuple(1 if i in others else size for i, size in enumerate(shape))
             assert data_format.broadcast_shape(shape) == beside
+            assert data_format.channels_of(shape) == (shape[axis],)
             with pytest.raises(ValueError, match="rank must be an integer of at least 2, got 1"):
                 data_format.summed_axes(1)
+        assert onedsl.DataFormat.NCX.channels_of((5,)) == ()
 
 
 class TestTensorSpec:

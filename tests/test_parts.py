@@ -210,8 +210,8 @@ class TestErrors:
 
     problem = testing.random_problem((6, 5, 3))
 
-    def check(self, make, error, message, totals=None, **changes):
-        setup = make(self.problem, "NXC")
+    def check(self, make, error, message, totals=None, problem=problem, **changes):
+        setup = make(problem, "NXC")
         totals = setup.reduce() if totals is None else totals
         guarded = helpers.Guarded(*setup.call())
         inputs = setup.inputs | changes
@@ -248,12 +248,14 @@ class TestErrors:
         self.check(make, ValueError, message, totals)
 
     @operators
-    def test_totals_without_this_part(self, make):
-        totals = make(self.problem, "NXC").reduce()
+    @pytest.mark.parametrize("channels", [3, 0])  # regression of 0: a ZeroDivisionError
+    def test_totals_without_this_part(self, make, channels):
+        problem = testing.random_problem((6, 5, channels))
+        totals = make(problem, "NXC").reduce()
         vector = totals.to_vector()
         vector[0] = 29
         message = "must include the 30 elements per channel of .*, got only 29 elements"
-        self.check(make, ValueError, message, type(totals).from_vector(vector))
+        self.check(make, ValueError, message, type(totals).from_vector(vector), problem)
 
     @pytest.mark.parametrize(
         ("make", "changes", "error", "message"),

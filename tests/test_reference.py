@@ -224,6 +224,7 @@ class TestHelpers:
             (narrow, good[:1], "auto", "actual and expected must have 3 members .* got 3 and 1"),
             (([1.0], None, None), good, "auto", "diff_src must be f32, bf16 or f16, got .*float64"),
             (narrow, good, "oneDNN", "backend must be .*, got 'oneDNN'"),
+            (narrow, good, np.array(["auto", "native"]), "backend must be .*, got array"),
         ):
             with pytest.raises((TypeError, ValueError), match=message):
                 testing.assert_close(actual, expected, backend=backend)

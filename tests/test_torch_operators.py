@@ -265,6 +265,8 @@ def test_invalid_attributes_of_batch_norm_backward(change, error, message):
 def test_invalid_tensors_of_batch_norm_backward():
     src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
     call = onedsl_torch.batch_norm_backward
+    with pytest.raises(TypeError, match=r"src must be .*, got NoneType"):
+        call(None, diff_dst, mean, variance, gamma, epsilon=EPSILON)
     with pytest.raises(ValueError, match="mean must have shape"):
         call(src, diff_dst, mean[:2], variance, gamma, epsilon=EPSILON)
     with pytest.raises(TypeError, match="diff_dst must be f32 like src"):

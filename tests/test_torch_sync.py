@@ -317,6 +317,32 @@ def test_invalid_inputs(rank):
     assert "trying to differentiate twice" in message
 
 
+def cut(tensor):
+    """Free the last bytes of a tensor's memory."""
+    tensor.untyped_storage().resize_(tensor.untyped_storage().nbytes() - 4)
+
+
+@on_ranks(2)
+def test_tensors_without_memory(rank):
+    """Regression: memory beyond them was read. Nothing is sent, so the group remains usable."""
+    src, diff_dst = part(rank, (1, 3), *problem())
+    for name in ("input", "weight", "bias", "running_mean", "running_var"):
+        layer = new_layer()
+        x = src.clone()
+        layer(x)
+        cut(x if name == "input" else getattr(layer, name))
+        kind, message = caught(layer, x)
+        assert (kind, message.split()[0]) == ("ValueError", name)
+    for name in ("input", "weight", "grad_output"):
+        layer, gradient = new_layer(), diff_dst.clone()
+        x = src.clone().requires_grad_()
+        dst = layer(x)
+        cut({"input": x.detach(), "weight": layer.weight.detach(), "grad_output": gradient}[name])
+        kind, message = caught(dst.backward, gradient)
+        assert (kind, message.split()[0]) == ("ValueError", name)
+    step(layer, src, diff_dst)
+
+
 @on_ranks(2)
 def test_parameters_that_change_before_the_gradient(rank):
     """Regression: a new bias raised, which the gradient does not depend on."""

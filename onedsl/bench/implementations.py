@@ -38,13 +38,9 @@ ALLOCATING = " (allocating)"
 def implementations(case: Case, problem: Problem | None = None) -> dict[str, Call]:
     """Return the calls of all implementations and the triads, by name.
 
-    onedsl, oneDNN if it supports the case, and PyTorch if it is installed have two calls each. One
-    writes to given memory, which is out of cache, where the library can. One allocates its results,
-    often in memory that is still in cache. `problem` contains inputs in the case's data format, by
-    default random ones.
-
-    Every call, of any implementation, uses the next of several copies of the tensors, which
-    together exceed the last-level cache.
+    The implementations are onedsl, oneDNN if it supports the case, and PyTorch if it is installed.
+    `problem` contains inputs in the case's data format, by default random ones. Every call uses the
+    next of several copies of them.
     """
     copies = [onedsl_calls(case, t) | pytorch_calls(case, t) for t in memory(case, problem)]
     next_copy = itertools.cycle(copies)

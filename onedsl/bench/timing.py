@@ -48,7 +48,7 @@ def time_calls(
     seconds: float = 0.0,
     warm_ups: Mapping[Name, Callable[[], object]] | None = None,
 ) -> Times[Name]:
-    """Time single calls in random order, as a program makes them between other work.
+    """Time single calls in random order.
 
     In each round every call is timed once; a short one in a batch of `SAMPLE_SECONDS`. Before it,
     its warm-up runs repeatedly, by default the call itself. The rounds take `seconds` in total, but
@@ -58,7 +58,8 @@ def time_calls(
     wakers = timers | {name: timeit.Timer(call) for name, call in (warm_ups or {}).items()}
     batches = {name: _calls_in(SAMPLE_SECONDS, timer) for name, timer in timers.items()}
     samples: dict[Name, list[float]] = {name: [] for name in calls}
-    pause = PAUSE_SECONDS if _openmp_runtimes() > 1 else 0.0
+    openmp = [path for path in threading_libraries() if not path.name.startswith("libtbb")]
+    pause = PAUSE_SECONDS if len(openmp) > 1 else 0.0
     order = list(calls)
     rng = random.Random(0)
     monitor = NoiseMonitor()
@@ -87,10 +88,11 @@ def _calls_in(seconds: float, timer: timeit.Timer) -> int:
         number = total
 
 
-def _openmp_runtimes() -> int:
-    """Return the number of OpenMP libraries in this process."""
+def threading_libraries() -> list[Path]:
+    """Return the libraries of OpenMP and TBB in this process."""
     maps = Path("/proc/self/maps").read_text()
-    return len(set(re.findall(r"/\S*/lib(?:gomp|iomp|omp)[-.\d]\S*", maps)))
+    found = re.findall(r"(/.*/lib(?:gomp|i?omp5?|tbb)\b.*)$", maps, re.MULTILINE)
+    return list(map(Path, dict.fromkeys(found)))
 
 
 class NoiseMonitor:

@@ -15,7 +15,8 @@ from .bench import bench
 from .explain import explain
 from .export import export
 from .info import info
-from .run import UNSUPPORTED, run
+from .options import UNSUPPORTED
+from .run import run
 
 __all__ = ["main"]
 

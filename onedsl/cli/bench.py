@@ -132,11 +132,9 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
             titles,
             [list(map(line, network)) for _, network in networks],
             f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
-            "Single calls in random order, on tensors out of cache. Times are of the faster of two "
-            "calls: one allocates its results, one writes to given memory. NXC/NCX: onedsl's times "
-            "in the two formats. floor: the minimum time of the algorithm at the memory bandwidth "
-            "of a triad on tensors of this size."
-            + (" *: noisy." if any(row.noisy for row in rows) else ""),
+            "NXC/NCX: onedsl's times in the two formats. floor: the minimum time of the algorithm "
+            "at the memory bandwidth of a triad on tensors of this size. onedsl bench --help says "
+            "how calls are timed." + (" *: noisy." if any(row.noisy for row in rows) else ""),
         )
 
 

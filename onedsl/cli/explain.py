@@ -16,7 +16,6 @@ from ..tensors.dtypes import Backend, DType, dtype_name
 from ..tensors.spec import DataFormatLike, TensorSpec
 from . import options
 from .output import console, grid
-from .run import UNSUPPORTED
 
 Lines = Iterator[tuple[str, str]]
 """Lines of the output: (label, text)."""
@@ -65,7 +64,7 @@ def explain(
             lines += _times(case, "oneDNN" if backend == "onednn" else "onedsl", seconds)
     except UnsupportedError as error:
         lines.append(("runs", f"nothing: {error}"))
-        status = UNSUPPORTED
+        status = options.UNSUPPORTED
     out = console()
     out.print(repr(op))
     out.print(grid(lines))

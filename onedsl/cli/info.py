@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from .. import _core
+from ..bench.timing import threading_libraries
 from ..graph import Partition
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.capabilities import Support, capabilities, graph_of
@@ -41,9 +42,7 @@ def info(as_json: bool) -> None:
 def facts() -> dict[str, Any]:
     """Return everything that the command shows, as objects that JSON can represent."""
     found = capabilities()
-    libraries = re.findall(
-        r"/(lib(?:gomp|iomp5|omp|tbb)\b[^/\n]*)$", Path("/proc/self/maps").read_text(), re.MULTILINE
-    )
+    libraries = dict.fromkeys(path.name for path in threading_libraries())
     caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
     vectors = re.findall(r"\b(?:sse4|avx|fma|f16c|amx)\w*", _cpu_field("flags"))
     return {
@@ -52,7 +51,7 @@ def facts() -> dict[str, Any]:
             "version": found.onednn_version,
             "hash": _core.onednn_build_hash(),
             "threading": found.onednn_cpu_runtime,
-            "threading_library": ", ".join(dict.fromkeys(libraries)),
+            "threading_library": ", ".join(libraries),
         },
         "cpu": {
             "name": _cpu_field("model name"),

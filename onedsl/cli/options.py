@@ -1,4 +1,4 @@
-"""Options and parameter types that several commands share."""
+"""Options, parameter types and an exit status that several commands share."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from typing import Any
 import click
 
 from ..tensors.dtypes import DTYPES
+
+UNSUPPORTED = 3
+"""Exit status of a command if oneDNN does not support the call on this CPU."""
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

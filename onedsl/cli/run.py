@@ -32,8 +32,6 @@ from . import options
 from .output import console, microseconds, table
 
 MAX_FILE_BYTES = 1 << 20  # a parsed document takes many times as much memory
-UNSUPPORTED = 3
-"""Exit status of a command if oneDNN does not support the call on this CPU."""
 REPAIR_HINT = "With --repair, the graph is changed to one that oneDNN computes"
 
 
@@ -71,7 +69,7 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
         if not repair and _can_be_repaired(graph):
             out.print(REPAIR_HINT)
         click.echo("UNSUPPORTED")
-        return UNSUPPORTED
+        return options.UNSUPPORTED
     for defect in compiled.defects:
         out.print(printable(f"known defect: {defect}"))
     with options.user_input(graph_file):

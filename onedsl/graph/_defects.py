@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from .. import _core
 from ..runtime.errors import UnsupportedError
 from ..runtime.versions import version_text
+from ..tensors.arrays import span
 from ._parts import FORWARD, GRADIENT, KINDS, GraphOp, LogicalTensor, ports_of, tensors_of
 
 Effect = Literal["crash", "wrong", "refused"]
@@ -87,8 +88,7 @@ def statistics_of(op: GraphOp) -> list[LogicalTensor]:
 
 def _span(tensor: LogicalTensor) -> int:
     """Return the number of elements from the first to the last in memory."""
-    steps = zip(tensor.shape or (), tensor.strides or (), strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in steps if size > 1)
+    return 1 + span(tensor.shape or (), tensor.strides or ())
 
 
 def _has_gaps(tensor: LogicalTensor) -> bool:

@@ -123,17 +123,11 @@ def _parse_attribute(attribute: JsonValue) -> Attribute:
 def _parse_tensor(tensor: JsonValue) -> LogicalTensor:
     shape = tensor.at("shape").integers()
     strides = tensor.at("stride").integers()
-    is_shape_known = UNKNOWN_SIZE not in shape
-    are_strides_known = UNKNOWN_SIZE not in strides
-    if is_shape_known and any(size < 0 for size in shape):
-        raise tensor.at("shape").error("non-negative sizes")
-    if is_shape_known and are_strides_known and len(strides) != len(shape):
-        raise tensor.at("stride").error(f"a list of {len(shape)} integers, as shape")
     return LogicalTensor(
         tensor.get("id", int),
         tensor.get("dtype", str),
-        shape if is_shape_known else None,
-        strides if are_strides_known else None,
+        None if UNKNOWN_SIZE in shape else shape,
+        None if UNKNOWN_SIZE in strides else strides,
         tensor.get("layout_type", str, "strided"),
         tensor.get("property_type", str, "undef"),
     )

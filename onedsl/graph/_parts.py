@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import _core
 from ..runtime.text import printable
-from ..tensors.dtypes import DTYPES
+from ..tensors.dtypes import DTYPE_NAMES, DTYPES
 from ..tensors.ports import Port, Signature, signature
 from ..tensors.spec import DataFormat, byte_strides, parse_data_format
 
@@ -152,7 +152,7 @@ class LogicalTensor:
         shape, strides = self.shape or (), self.strides or ()
         is_known = self.shape is not None and self.strides is not None
         if not is_known or len(shape) != len(strides) or self.dtype not in DTYPES:
-            requirement = "a known shape, as many strides and dtype f32, bf16 or f16"
+            requirement = f"a known shape, as many strides and dtype {DTYPE_NAMES}"
             raise ValueError(f"byte_strides needs {requirement}, got {self}")
         return byte_strides(shape, self.dtype, strides)
 

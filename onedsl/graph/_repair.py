@@ -28,15 +28,19 @@ class Repairs:
         self._new_ids = (number for number in itertools.count() if number not in used)
         norms = [i for i, op in enumerate(self.ops) if KINDS[op.kind].is_batch_norm]
         for i in norms:
-            for defect in defects_of(self.ops[i]):
-                if defect.repair:
-                    getattr(self, defect.repair)(i)
-                elif defect.effect != "refused":
-                    message = defect.message(_core.onednn_version())
-                    raise UnsupportedError(f"graph cannot be repaired: {message}", "unimplemented")
+            self._repair_defects(i)
             self.add_parameters(i)
         if norms:
             self.to_rank_4(norms[0])
+
+    def _repair_defects(self, index: int) -> None:
+        """Repair the defects of an op. Raise for one without a repair unless oneDNN refuses it."""
+        for defect in defects_of(self.ops[index]):
+            if defect.repair:
+                getattr(self, defect.repair)(index)
+            elif defect.effect != "refused":
+                message = defect.message(_core.onednn_version())
+                raise UnsupportedError(f"graph cannot be repaired: {message}", "unimplemented")
 
     def add_parameters(self, index: int) -> None:
         """Add gamma = 1 and beta = 0 where they are absent."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import _core
 from ..runtime.text import printable
-from ..tensors.dtypes import DTYPES, MAX_RANK
+from ..tensors.dtypes import DTYPE_NAMES, DTYPES, MAX_RANK
 from ..tensors.ports import Port
 from ._parts import GRADIENT, KINDS, GraphOp, LogicalTensor, Requirement, ports_of
 
@@ -114,7 +114,7 @@ def _tensor_problems(op: GraphOp, port: Port, tensor: LogicalTensor) -> Iterator
     if not 0 <= tensor.id <= _MAX_INT:
         yield f"have an id between 0 and 2^63 - 1, got {tensor.id}"
     if tensor.dtype not in DTYPES:
-        yield f'have dtype f32, bf16 or f16, got "{tensor.dtype}"'
+        yield f'have dtype {DTYPE_NAMES}, got "{tensor.dtype}"'
     if tensor.layout_type != "strided":
         yield f'be strided, got "{tensor.layout_type}"'
     if tensor.property_type not in _PROPERTIES:
@@ -132,7 +132,7 @@ def _tensor_problems(op: GraphOp, port: Port, tensor: LogicalTensor) -> Iterator
     if port.kind == "tensor" and shape != src:
         first = KINDS[op.kind].ports.inputs[0].name
         yield f"have shape {src}, like {first}, got {shape}"
-    channels = (src[op.data_format.channel_axis],)
+    channels = op.data_format.channels_of(src)
     if port.kind == "statistic" and shape != channels:
         yield f"have shape {channels}, one value per channel of src, got {shape}"
     if len(strides) != len(shape):

@@ -307,8 +307,7 @@ class CompiledGraph:
                 text = requirements.separate(
                     names[other], None if in_place is None else names[in_place]
                 )
-        kind = TypeError if reason == "like_type" else ValueError
-        return kind(f"{names[index]} {text}")
+        return requirements.error(reason, f"{names[index]} {text}")
 
     def __reduce__(self) -> Any:
         return functools.partial(type(self), try_anyway=self._try_anyway), (self.graph,)

@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..runtime.text import printable
 from ._parts import GraphOp, Partition
@@ -48,27 +48,9 @@ def draw(
             name=error.name,
         ) from error
 
-    rows = [
-        max(len(op.inputs), len(op.outputs), 2, math.ceil((len(op.attrs) + 2) / ROW_LINES))
-        for op in ops
-    ]
-    labels: dict[int, str] = {}
-    head = [
-        (line, color)
-        for text, color in ((problem, DEFECT), *((change, PARTITION) for change in changes))
-        for line in textwrap.wrap(text, 150, max_lines=4, placeholder=" …")
-    ]
-    defects: dict[int, list[str]] = {}  # above the partition's first op, by the op's id
-    for part in partitions:
-        label, *lines = str(part).split("\n")
-        labels |= dict.fromkeys(part.op_ids, label)
-        if lines:
-            first = part.op_ids[0]
-            del labels[first]
-            wrapped = [row for line in lines for row in textwrap.wrap(line.strip(), 150)]
-            defects[first] = [label, *wrapped]
-    num_lines = len(head) + sum(map(len, defects.values()))
-    height = ROW_HEIGHT * sum(rows) + GAP * (len(ops) + 1) + LINE_HEIGHT * num_lines
+    lines = _head(problem, changes)
+    drawn = _drawn_ops(ops, partitions)
+    height = GAP + LINE_HEIGHT * len(lines) + sum(each.height for each in drawn)
     if height > MAX_HEIGHT:
         raise ValueError(
             f"graph must fit in {MAX_HEIGHT} inches to be drawn, got {height:.0f} for {len(ops)} "
@@ -78,39 +60,97 @@ def draw(
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(height, 0))
     axes.axis("off")
     _text(axes, 0.2, 0.3, title, 100, size=12, weight="bold")
-
     top = GAP
-    for line, color in head:
+    for line, color in lines:
         _text(axes, 0.2, top - 0.12, line, 150, size=9, color=color)
         top += LINE_HEIGHT
-    bottoms: dict[int, float] = {}  # of the op that computes a tensor, by the tensor's id
-    left, right = COLUMNS["op"]
-    for op, num_rows in zip(ops, rows, strict=True):
-        for line in defects.get(op.id, ()):
-            white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the arrows
-            _text(axes, 0.2, top - 0.12, line, 150, size=9, color=DEFECT, bbox=white)
-            top += LINE_HEIGHT
-        bottom = top + ROW_HEIGHT * num_rows
-        attrs = (f"{name} = {value}" for name, value in op.attrs.items())
-        _box(axes, "op", top, bottom, OP, op.kind, "", *attrs)
-        _text(axes, left, top - 0.08, labels.get(op.id, ""), 100, size=9, color=PARTITION)
-        for side, tensors in (("in", op.inputs), ("out", op.outputs)):
-            names = [name for port_side, name, _ in op.ports if port_side == side]
-            step = (bottom - top) / max(len(tensors), 1)
-            for i, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
-                y = top + (i + 0.5) * step
-                note = added.get(tensor.id, "")
-                label = f"{tensor.id}: {name}{note and f', {note}'}"
-                dashes = "--" if note else "-"
-                _box(axes, side, y - 0.25, y + 0.25, TENSOR, label, str(tensor), linestyle=dashes)
-                ends = (COLUMNS["in"][1], left) if side == "in" else (right, COLUMNS["out"][0])
-                _arrow(axes, (ends[0], y), (ends[1], y))
-        for tensor in op.inputs:
-            if tensor.id in bottoms:  # an earlier op computes it
-                _arrow(axes, (right - 0.3, bottoms[tensor.id]), (right - 0.3, top - 0.25))
-        bottoms |= dict.fromkeys((tensor.id for tensor in op.outputs), bottom)
-        top = bottom + GAP
+    bottoms: dict[int, float] = {}
+    for each in drawn:
+        _paint(axes, each, top, added, bottoms)
+        top += each.height
     figure.savefig(path, dpi=110)
+
+
+# ---- Measuring ----
+
+
+def _head(problem: str, changes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the lines below the title, with their colors."""
+    texts = (problem, DEFECT), *((change, PARTITION) for change in changes)
+    return [
+        (line, color)
+        for text, color in texts
+        for line in textwrap.wrap(text, 150, max_lines=4, placeholder=" …")
+    ]
+
+
+class _DrawnOp(NamedTuple):
+    """An op, and what is written about its partition."""
+
+    op: GraphOp
+    label: str
+    """At the op's box."""
+    defects: Sequence[str]
+    """Lines above the box."""
+
+    @property
+    def box_height(self) -> float:
+        attribute_rows = math.ceil((len(self.op.attrs) + 2) / ROW_LINES)
+        return ROW_HEIGHT * max(len(self.op.inputs), len(self.op.outputs), 2, attribute_rows)
+
+    @property
+    def height(self) -> float:
+        return LINE_HEIGHT * len(self.defects) + self.box_height + GAP
+
+
+def _drawn_ops(ops: Sequence[GraphOp], partitions: Sequence[Partition]) -> list[_DrawnOp]:
+    """Return the ops with the texts about their partitions."""
+    labels: dict[int, str] = {}
+    defects: dict[int, list[str]] = {}  # with the label, at the partition's first op
+    for part in partitions:
+        label, *lines = str(part).split("\n")
+        labels |= dict.fromkeys(part.op_ids, label)
+        if lines:
+            first = part.op_ids[0]
+            del labels[first]
+            wrapped = [row for line in lines for row in textwrap.wrap(line.strip(), 150)]
+            defects[first] = [label, *wrapped]
+    return [_DrawnOp(op, labels.get(op.id, ""), defects.get(op.id, ())) for op in ops]
+
+
+# ---- Painting ----
+
+
+def _paint(
+    axes: Any, drawn: _DrawnOp, top: float, added: Mapping[int, str], bottoms: dict[int, float]
+) -> None:
+    """Paint an op with its tensors, and arrows from the ops that compute its inputs.
+
+    `bottoms` has the lower edge of the op that computes a tensor, by the tensor's id.
+    """
+    op, (left, right) = drawn.op, COLUMNS["op"]
+    for line in drawn.defects:
+        white = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the arrows
+        _text(axes, 0.2, top - 0.12, line, 150, size=9, color=DEFECT, bbox=white)
+        top += LINE_HEIGHT
+    bottom = top + drawn.box_height
+    attrs = (f"{name} = {value}" for name, value in op.attrs.items())
+    _box(axes, "op", top, bottom, OP, op.kind, "", *attrs)
+    _text(axes, left, top - 0.08, drawn.label, 100, size=9, color=PARTITION)
+    arrows = {"in": (COLUMNS["in"][1], left), "out": (right, COLUMNS["out"][0])}
+    for side, (start, end) in arrows.items():
+        ports = [(name, tensor) for port_side, name, tensor in op.ports if port_side == side]
+        for i, (name, tensor) in enumerate(ports):
+            y = top + (i + 0.5) * (bottom - top) / len(ports)
+            note = added.get(tensor.id, "")
+            label = f"{tensor.id}: {name}{note and f', {note}'}"
+            dashes = "--" if note else "-"
+            _box(axes, side, y - 0.25, y + 0.25, TENSOR, label, str(tensor), linestyle=dashes)
+            _arrow(axes, (start, y), (end, y))
+    for tensor in op.inputs:
+        if tensor.id in bottoms:  # an earlier op computes it
+            _arrow(axes, (right - 0.3, bottoms[tensor.id]), (right - 0.3, top - 0.25))
+    bottoms |= dict.fromkeys((tensor.id for tensor in op.outputs), bottom)
 
 
 def _box(

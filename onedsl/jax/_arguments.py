@@ -16,7 +16,7 @@ from ..operators.batch_norm_forward_training import SCHEMA as FORWARD_SCHEMA
 from ..operators.batch_norm_training_backward import SCHEMA
 from ..operators.schema import OpSchema
 from ..operators.validation import ArrayInfo
-from ..tensors.arrays import reject_masked
+from ..tensors.arrays import DELETED, reject_masked
 from ..tensors.dtypes import dtype_name
 from ..tensors.spec import DataFormat, parse_data_format
 
@@ -89,7 +89,7 @@ def array_info(name: str, value: object) -> ArrayInfo:
     """Return the shape and dtype of an array or a tracer, or raise if onedsl cannot use it."""
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
         if value.is_deleted():
-            raise ValueError(f"{name} must have memory, got a deleted or donated array")
+            raise ValueError(f"{name} {DELETED}")
         platforms = {device.platform for device in value.devices()}
         if platforms != {"cpu"}:
             raise ValueError(

@@ -64,7 +64,7 @@ def forward(
     attributes: Attributes, src: jax.Array, gamma: jax.Array | None, beta: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalize by the batch statistics; return dst, and mean and variance in f32."""
-    channels = src.shape[attributes.data_format.channel_axis]
+    channels = attributes.data_format.channels_of(src.shape)
     zeros, ones = jnp.zeros(channels, jnp.float32), jnp.ones(channels, jnp.float32)
     if gamma is not None or beta is not None:  # the op has both inputs or neither
         gamma = ones if gamma is None else gamma

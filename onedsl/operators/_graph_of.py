@@ -23,12 +23,13 @@ core's ports are tensors between two ops."""
 def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -> OpRow:
     """Return an operator's batch norm, an operation. `renamed` are its ports on other tensors."""
     ports = signature(operation)
-    given = {n: v for n, v in operator._attributes.items() if v is not None and n != "clip"}
+    given = {n: v for n, v in operator._attributes.items() if v is not None}
+    given.pop("clip", None)  # which `relu` passes
     inputs, outputs = (
         [renamed.get(port.name, port.name) for port in side]
         for side in (ports.inputs, ports.outputs)
     )
-    return ports.name, given | {"data_format": str(operator.data_format)}, inputs, outputs
+    return ports.name, given, inputs, outputs
 
 
 def relu(clip: float | None) -> tuple[str, dict[str, Any]]:
@@ -49,7 +50,7 @@ def graph_of(
     """
     schema = operator._schema
     statistics = operator._check_spec(spec, stats_dtype)
-    statistic = TensorSpec((spec.shape[operator.data_format.channel_axis],), statistics)
+    statistic = TensorSpec(operator.data_format.channels_of(spec.shape), statistics)
     ports = signature(schema.operation)
     passed = [port for port, passed in zip(ports.inputs, given, strict=True) if passed]
     computed = [port for port in ports.outputs if all_outputs or not port.optional]

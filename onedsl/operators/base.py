@@ -56,21 +56,21 @@ class Operator(Generic[Result]):
         self._schema = schema
         self._statistics = parse_statistics(statistics)
         self._attributes = {n: PARSERS[n](v) for n, v in attributes.items()}
+        data_format = self._data_format
         self._core = _core.make_operator(
             schema,
             "" if type(self) is ChannelOperator else type(self).__name__,
             self.epsilon,
             self._statistics == "frozen",
-            self._channel_axis,
+            None if data_format is None else data_format.channel_axis,
             self._attributes.get("momentum"),
             self._attributes.get("clip"),
         )
 
     @property
-    def _channel_axis(self) -> int | None:
-        """Index of the channel axis, or None if the statistics broadcast."""
-        data_format = self._attributes.get("data_format")
-        return data_format and data_format.channel_axis
+    def _data_format(self) -> DataFormat | None:
+        """Position of the channel axis, or None if the statistics broadcast."""
+        return self._attributes.get("data_format")
 
     @property
     def epsilon(self) -> float:
@@ -101,10 +101,6 @@ class Operator(Generic[Result]):
         results = self._core.run(inputs, outputs, out, backend)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        return self._repair(results, self._run(outputs, backend), inputs, outputs, out)  # type: ignore[no-any-return]
-
-    def _run(self, outputs: object, backend: object) -> Run:
-        """Return a function for a call with these options."""
         all_outputs = validation.parse_outputs(outputs, self._schema)
         onednn = parse_backend(backend)
 
@@ -113,7 +109,9 @@ class Operator(Generic[Result]):
                 return self._run_onednn(inputs, all_outputs, out, results_like)
             return self._core.run(inputs, outputs, out, "native", results_like)
 
-        return run
+        if onednn:  # the core has rejected the option
+            results = run(inputs, out, None)
+        return self._repair(results, run, inputs, all_outputs, out)  # type: ignore[no-any-return]
 
     def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run a call on oneDNN, or return the core's `_core.Rejection`."""
@@ -142,15 +140,15 @@ class Operator(Generic[Result]):
         rejection = self._core.check_shapes(described)
         if rejection is not None:
             argument = statistics if rejection.reason == "statistics_type" else ""
-            axis = self._channel_axis
-            raise validation.RejectedCall(self._schema, axis, rejection, infos).error(argument)
+            call = self._data_format, rejection, infos
+            raise validation.RejectedCall(self._schema, *call).error(argument)
 
     def _reduce(self, inputs: Arrays) -> Any:
         """Run the first pass on a part of the batch."""
         vector = self._core.reduce(inputs)
         if type(vector) is Rejection:
             vector = self._repair(
-                vector, lambda inputs, *_: self._core.reduce(inputs), inputs, None
+                vector, lambda inputs, *_: self._core.reduce(inputs), inputs, False
             )
         # Moments do not depend on epsilon.
         return self._totals._of(vector, self.epsilon if self._totals is BatchNormSums else None)
@@ -173,25 +171,28 @@ class Operator(Generic[Result]):
         results: Any = run(inputs, out, None)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        return self._repair(results, run, inputs, outputs, out, totals)  # type: ignore[no-any-return]
+        all_outputs = validation.parse_outputs(outputs, self._schema)
+        return self._repair(results, run, inputs, all_outputs, out, totals)  # type: ignore[no-any-return]
 
     def _repair(
         self,
         results: Any,
         run: Run,
         inputs: Arrays,
-        outputs: object,
+        all_outputs: bool,
         out: Any = None,
         totals: BatchNormTotals | None = None,
     ) -> Any:
         """Convert what a rejected call cannot use and run it again, or raise.
 
-        `results` is the `_core.Rejection`. Warns of an ignored input at the caller of the public
-        method.
+        `results` are those of the call, or the `_core.Rejection`. Warns of an ignored input at the
+        caller of the public method.
         """
         schema, ports = self._schema, self._schema.inputs
         results_like, given = inputs[0], out
-        repaired = set()  # no reason twice, except layouts of others after that of src
+        # Repairs that were made. Layout may come again: once src is copied, other tensors are
+        # compared with the copy.
+        repaired = set()
         while type(results) is Rejection:
             reason = results.reason
             is_new = (reason, *results.to_copy) not in repaired
@@ -202,8 +203,6 @@ class Operator(Generic[Result]):
                         None if value is None and port.optional else as_numpy(port.name, value)
                         for port, value in zip(ports, inputs, strict=False)
                     )
-                case "option":
-                    validation.parse_outputs(outputs, schema)
                 case "ignored":
                     warnings.warn(
                         f"{schema.ignored} is ignored with {schema.options[1]}, as oneDNN "
@@ -217,14 +216,12 @@ class Operator(Generic[Result]):
                         for port, value in zip(ports, inputs, strict=True)
                     )
                 case "outputs":
-                    all_outputs = validation.parse_outputs(outputs, schema)
                     out = validation.parse_out(schema, all_outputs, out)
                 case "layout" | "not_aligned" if results.to_copy:
                     inputs = validation.dense_copies(results.to_copy, ports, inputs)
                 case _:
-                    axis = self._channel_axis
-                    arrays = inputs, out or ()
-                    raise validation.RejectedCall(schema, axis, results, *arrays, totals).error()
+                    call = self._data_format, results, inputs, out, totals
+                    raise validation.RejectedCall(schema, *call).error()
             results = run(inputs, out, results_like)
         if out is given:
             return results
@@ -262,7 +259,7 @@ class ChannelOperator(Operator[Result]):
         """Return the short name of the dtype of statistics, or raise for an invalid description."""
         spec = validation.check_spec_type(spec)
         statistics = dtype_name(stats_dtype, "stats_dtype")
-        channels = spec.shape[self._channel_axis :][:1]
+        channels = self.data_format.channels_of(spec.shape)
         self._check_shapes(
             [
                 ArrayInfo(spec.shape, spec.dtype)
@@ -321,8 +318,7 @@ def _compile_call(
     ports = signature(schema.operation)
     # oneDNN ignores gamma if diff_src is the only output of its gradient. For operators that do
     # not, the graph has all outputs.
-    has_optional_sums = len(schema.required) == 1
-    in_graph = all_outputs or (has_optional_sums and not schema.ignored)
+    in_graph = all_outputs or (schema.single_output != "" and not schema.ignored)
     # Pairs of the core's port, which names a tensor of the graph, and the operator's.
     pairs = zip(ports.inputs, schema.inputs, strict=True)
     inputs = [pair for pair, passed in zip(pairs, given, strict=True) if passed]

@@ -19,9 +19,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
 
     Parameters
     ----------
-    epsilon : float
-        Added to the variance under the square root. Positive and finite in float32.
-    momentum, data_format
+    epsilon, momentum, data_format
         As in `BatchNormForwardTraining`.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.

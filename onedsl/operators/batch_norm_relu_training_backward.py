@@ -44,12 +44,10 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
 
     Parameters
     ----------
-    epsilon : float
-        Added to the variance under the square root. Positive and finite in float32.
-    data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
-        Position of the channel axis in the shape of src: last or second.
-    clip : float, optional
-        Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
+    epsilon, data_format
+        As in `BatchNormTrainingBackward`.
+    clip
+        As in `BatchNormReLUForwardTraining`.
 
     Notes
     -----

@@ -34,7 +34,7 @@ SCHEMA = OpSchema.of(
         "diff_gamma": "output_scale_gradient",
         "diff_beta": "output_bias_gradient",
     },
-    required=("scale",),
+    required_inputs=("scale",),
     types={"f32": ("f32",), "f16": ("f16",)},
     ranks=(1, 8),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,14 +24,14 @@ class OpSchema:
     outputs: tuple[Port, ...]
     all_or_none: tuple[str, ...]
     """Optional inputs of which all or none must be given."""
+    options: tuple[str, str]
+    """The options that request all outputs and only the required ones, for error messages."""
     types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATS_DTYPES)
     """The dtypes that statistics may have, by the dtype of the tensors."""
     ranks: tuple[int, int] = (2, MAX_RANK)
     """Minimum and maximum number of dimensions of the tensors."""
     ignored: str = ""
     """The input that is ignored unless all outputs are requested."""
-    options: tuple[str, str] = ("", "")
-    """The options that request all outputs and only the required ones, for error messages."""
 
     @classmethod
     def of(
@@ -41,20 +40,20 @@ class OpSchema:
         result: type[Any],
         *,
         names: Mapping[str, str] = {},
-        required: tuple[str, ...] = (),
+        required_inputs: tuple[str, ...] = (),
         **limits: Any,
     ) -> OpSchema:
         """Return the schema of an operation of the core.
 
-        `names` maps the core's port names to the class's where they differ. `required` are inputs
-        that are optional in the core only. The other arguments are fields.
+        `names` maps the core's port names to the class's where they differ. `required_inputs`
+        are optional in the core only. The other arguments are fields.
         """
         own = signature(operation)
 
         def renamed(port: Port) -> Port:
             name = names.get(port.name, port.name)
             in_place = names.get(port.in_place, port.in_place)
-            optional = port.optional and name not in required
+            optional = port.optional and name not in required_inputs
             return replace(port, name=name, in_place=in_place, optional=optional)
 
         outputs = tuple(map(renamed, own.outputs))
@@ -68,7 +67,8 @@ class OpSchema:
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )
 
-    @functools.cached_property
-    def required(self) -> tuple[str, ...]:
-        """Names of the outputs of every call."""
-        return tuple(port.name for port in self.outputs if not port.optional)
+    @property
+    def single_output(self) -> str:
+        """The output that a call can compute without the others, or "" if there is none."""
+        required = [port.name for port in self.outputs if not port.optional]
+        return required[0] if len(required) == 1 else ""

@@ -24,7 +24,7 @@ class BatchNormTotals:
     __slots__ = ("_epsilon", "_vector")
 
     _epsilon: float | None
-    """The operator's, if the numbers depend on it and it is known: a vector does not contain it."""
+    """The operator's. None if the numbers do not depend on it, or if unknown, as for a vector."""
     _vector: Vector
     _argument: ClassVar[str]
     """The argument name in error messages."""

@@ -15,11 +15,11 @@ from ..tensors import requirements
 from ..tensors.arrays import Array, as_numpy
 from ..tensors.dtypes import short_name
 from ..tensors.ports import Port
-from ..tensors.spec import TensorSpec
+from ..tensors.spec import DataFormat, TensorSpec
 from .schema import OpSchema
 from .totals import BatchNormTotals
 
-_log = logging.getLogger("onedsl")
+_logger = logging.getLogger("onedsl")
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class ArrayInfo:
 
 def parse_outputs(value: object, schema: OpSchema) -> bool:
     """Return whether the option ``outputs`` requests all outputs."""
-    if isinstance(value, bool) and len(schema.required) != 1:  # its option is another one
+    single = schema.single_output
+    if isinstance(value, bool) and not single:  # its option is another one
         return value
-    if isinstance(value, str) and (value == "all" or (value,) == schema.required):
+    if isinstance(value, str) and value in ("all", single):
         return value == "all"
     raise ValueError(
-        f'outputs must be "all" or "{_listed(schema.required)}", got {value!r}. '
+        f'outputs must be "all" or "{single}", got {value!r}. '
         f"{_listed([p.name for p in schema.outputs if p.optional])} are computed together"
     )
 
@@ -73,26 +74,29 @@ class RejectedCall:
         "memory": "must have memory for all of its elements",
         "read_only": requirements.READ_ONLY,
     }
-    _type_errors = frozenset({"all_or_none", "absent", "type", "statistics_type", "like_type"})
 
     def __init__(
         self,
         schema: OpSchema,
-        channel_axis: int | None,
+        data_format: DataFormat | None,
         rejection: _core.Rejection,
         inputs: Sequence[Any],
-        out: Sequence[Any] = (),
+        out: object = None,
         totals: BatchNormTotals | None = None,
     ) -> None:
-        """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent."""
-        self._schema, self._channel_axis, self._totals = schema, channel_axis, totals
+        """Collect the arrays. Inputs may be `ArrayInfo`, and None if absent.
+
+        Without a data format, the statistics have src's rank. An `out` that is no tuple is not
+        validated yet: the rejection is of an input.
+        """
+        self._schema, self._data_format, self._totals = schema, data_format, totals
         self._rejection, self._src = rejection, schema.inputs[0].name
         self._inputs = {
             port.name: value
             for port, value in zip(schema.inputs, inputs, strict=False)
             if value is not None or not port.optional
         }
-        outputs = zip(schema.outputs, out, strict=False)
+        outputs = zip(schema.outputs, out if isinstance(out, tuple) else (), strict=False)
         self._arrays = self._inputs | {f"out.{port.name}": value for port, value in outputs}
         self._kinds = {port.name: port.kind for port in schema.inputs}
         self._kinds |= {f"out.{port.name}": port.kind for port in schema.outputs}
@@ -108,8 +112,8 @@ class RejectedCall:
         describe = getattr(self, f"_{reason}", None)
         # The others are repaired, unless another thread changes an array meanwhile.
         text = self._texts.get(reason, "must not change during the call")
-        kind = TypeError if reason in self._type_errors else ValueError
-        return kind(f"{argument or port or 'out'} {describe(port) if describe else text}")
+        name = argument or port or "out"
+        return requirements.error(reason, f"{name} {describe(port) if describe else text}")
 
     def _array(self, name: str) -> Array:
         """Return a NumPy view of an array."""
@@ -153,8 +157,8 @@ class RejectedCall:
 
     def _statistics_shape(self, name: str) -> str:
         src, shape, got = self._src, self._info(self._src).shape, self._info(name).shape
-        if self._channel_axis is not None:
-            expected = (shape[self._channel_axis],)
+        if self._data_format is not None:
+            expected = self._data_format.channels_of(shape)
             per_channel = f"one value per channel of {src} with shape {shape}"
             return f"must have shape {expected}, {per_channel}, got {got}"
         if len(got) != len(shape):
@@ -200,11 +204,12 @@ class RejectedCall:
 
     def _sums_count(self, name: str) -> str:
         assert self._totals is not None
-        shape, channels = self._info(name).shape, self._totals.channels
+        assert self._data_format is not None
+        shape = self._info(name).shape
+        number = math.prod(shape[axis] for axis in self._data_format.summed_axes(len(shape)))
         return (
-            f"must include the {math.prod(shape) // channels} elements per channel of {name}, got "
-            f"only {self._totals.count} elements. Pass the sum of the results of reduce for all "
-            "parts"
+            f"must include the {number} elements per channel of {name}, got only "
+            f"{self._totals.count} elements. Pass the sum of the results of reduce for all parts"
         )
 
 
@@ -247,7 +252,7 @@ def dense_copies(
         if port.name not in names:
             continue
         array = as_numpy(port.name, inputs[index])
-        _log.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
+        _logger.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
         is_tensor = port.kind == "tensor"
         like = as_numpy(ports[0].name, copied[0]) if is_tensor else array
         copied[index] = np.empty_like(like, order="K" if is_tensor else "C")

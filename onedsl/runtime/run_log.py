@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from .. import _core
 
-_LOG = logging.getLogger("onedsl")
+_logger = logging.getLogger("onedsl")
 
 
 class RunRecord(NamedTuple):
@@ -117,7 +117,7 @@ def info(logger: logging.Logger, message: str, *arguments: object) -> None:
 def _log(record: Record) -> None:
     """Log a run, or that PyTorch's own kernel computes a call."""
     if isinstance(record, RunRecord) or record.reason is not None:
-        info(_LOG, "%s", record)
+        info(_logger, "%s", record)
 
 
 def verbose() -> Subscription:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .dtypes import DTYPES, MAX_RANK, short_name
+from .dtypes import DTYPES, MAX_RANK, dtype_name, short_name
 
 Array = npt.NDArray[Any]
+
+DELETED = "must be an array with memory, got a JAX array that was deleted or donated"
 
 
 class AnyArray(Protocol):
@@ -75,15 +78,18 @@ def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) 
         raise TypeError(f"{name} must be array_like, got {got}") from error
 
 
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return the distance in memory from the first element to the last, in the strides' unit."""
+    return sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size > 1)
+
+
 def new_array(spec: Any) -> Array:
     """Return zeros with shape, dtype and byte_strides of a spec, which may leave gaps.
 
     The memory begins at a cache line.
     """
-    steps = zip(spec.shape, spec.byte_strides, strict=True)
-    extent = sum((size - 1) * step for size, step in steps if size > 1)
-    dtype = DTYPES[spec.dtype]
-    memory = np.zeros(extent + dtype.itemsize + _core.CACHE_LINE, np.uint8)
+    nbytes = span(spec.shape, spec.byte_strides) + DTYPES[spec.dtype].itemsize
+    memory = np.zeros(nbytes + _core.CACHE_LINE, np.uint8)
     return _core.at_cache_line(memory, spec.dtype, spec.shape, spec.byte_strides)
 
 
@@ -104,9 +110,7 @@ def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
             "trace"
         )
     if jax is not None and isinstance(value, jax.Array) and value.is_deleted():
-        raise ValueError(
-            f"{name} must be an array with memory, got a JAX array that was deleted or donated"
-        )
+        raise ValueError(f"{name} {DELETED}")
     if not hasattr(type(value), "__dlpack__"):
         raise TypeError(
             f"{name} must be a NumPy array or another array with __dlpack__, got {kind}"
@@ -133,7 +137,6 @@ def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
     if device not in _core.HOST_DEVICES:
         where = getattr(value, "device", f"type {device} of DLPack")
         raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
-    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]  # without "torch."
-    if dtype not in ("", *(known.name for known in DTYPES.values())):
-        raise TypeError(f"{name} must be f32, bf16 or f16, got {dtype}")
+    if hasattr(value, "dtype"):
+        dtype_name(str(value.dtype).rpartition(".")[2], name)  # without "torch."
     raise TypeError(f"{name} must export usable memory through DLPack, got {kind}")

@@ -14,6 +14,7 @@ MAX_RANK = _core.MAX_RANK
 Backend = Literal["auto", "onednn", "native"]
 
 DTypeName = Literal["f32", "bf16", "f16"]
+DTYPE_NAMES = "f32, bf16 or f16"  # in error messages
 
 DType = DTypeName | Literal["float32", "bfloat16", "float16"] | np.dtype[Any] | type[np.generic]
 """The accepted values of an argument `dtype`: short names, NumPy's names, and dtype objects."""
@@ -49,7 +50,7 @@ def dtype_name(dtype: object, argument: str = "dtype") -> DTypeName:
         except (TypeError, ValueError):
             spelling = str(dtype).removeprefix("torch.")
     if spelling not in _SPELLINGS:
-        raise TypeError(f"{argument} must be f32, bf16 or f16, got {dtype!r}")
+        raise TypeError(f"{argument} must be {DTYPE_NAMES}, got {dtype!r}")
     return _SPELLINGS[spelling]
 
 

@@ -1,4 +1,4 @@
-"""What an array must be, and what it is: the text of an error after the array's name."""
+"""Errors about arrays: their types, and the texts after the array's name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from typing import Any
 from .arrays import Array
 
 READ_ONLY = "must be writable, got a read-only array"
+
+_TYPE_ERRORS = frozenset({"all_or_none", "absent", "type", "statistics_type", "like_type"})
+
+
+def error(reason: str, message: str) -> Exception:
+    """Return the exception for a call that the core rejects for this reason."""
+    return (TypeError if reason in _TYPE_ERRORS else ValueError)(message)
 
 
 def dtype(required: str, owner: str, got: str) -> str:

@@ -43,6 +43,13 @@ class DataFormat(str, enum.Enum):
             raise ValueError(f"rank must be an integer of at least 2, got {rank!r}")
         return tuple(axis for axis in range(rank) if axis != self.channel_axis % rank)
 
+    def channels_of(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape (C,) of the statistics of a tensor of this shape.
+
+        It is () if the tensor has no such axis: of rank 0, and of rank 1 in NCX.
+        """
+        return tuple(shape[self.channel_axis :][:1])
+
     def broadcast_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape in which an array of shape (C,) broadcasts to a tensor of this shape."""
         summed = self.summed_axes(len(shape))

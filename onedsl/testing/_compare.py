@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,7 @@ def assert_close(
     TypeError, ValueError
         If names, dtypes or shapes of actual are not those of results, or if it has no array.
     """
-    if backend not in ("auto", "onednn", "native"):
+    if not isinstance(backend, str) or backend not in get_args(Backend):
         raise ValueError(f'backend must be "auto", "onednn" or "native", got {backend!r}')
     if not (is_number(factor) and factor >= 0):
         raise ValueError(f"factor must be a number of at least 0, got {factor!r}")

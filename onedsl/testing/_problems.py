@@ -69,8 +69,8 @@ def random_problem(
     src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(tensor)
     diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(tensor)
     parsed, x = parse_data_format(data_format), src.astype(np.float64)
-    axes, channels = parsed.summed_axes(x.ndim), x.shape[parsed.channel_axis]
+    axes, channels = parsed.summed_axes(x.ndim), parsed.channels_of(shape)
     mean = x.mean(axes) if x.size else np.zeros(channels)
     variance = x.var(axes) if x.size else np.ones(channels)
-    gamma = rng.uniform(0.5, 2, size=(channels,))
+    gamma = rng.uniform(0.5, 2, channels)
     return Problem(src, diff_dst, *(np.asarray(array, stats) for array in (mean, variance, gamma)))

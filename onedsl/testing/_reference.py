@@ -34,7 +34,7 @@ def _prepare(
     x, parsed = copied("src", src, np.float64), parse_data_format(data_format)
     if x.ndim < 2:
         raise ValueError(f"src must have at least 2 dimensions, got {x.ndim}")
-    channels = (x.shape[parsed.channel_axis],)
+    channels = parsed.channels_of(x.shape)
     arrays: list[Float64 | None] = [x]
     for name, other in others.items():
         if other is None:

@@ -60,6 +60,35 @@ _FAULT_SECONDS, _MANY = 5e-7, 0.05
 
 def main() -> None:
     """Parse the command line, and run the script as ``__main__``, or compare."""
+    parser, options = _parse(sys.argv[1:])
+    try:
+        spec = _spec(options.script, options.module)
+    except (ImportError, ValueError) as error:
+        parser.error(f"script must be a module that can be run, got {options.script}: {error}")
+    if spec is None and not Path(options.script).is_file():
+        parser.error(f"script must be a file, got {options.script}")
+    measured, file = options.measure
+    if options.compare and not measured:
+        try:
+            _compare(options.runs)
+        except BrokenPipeError:  # the reader, such as `head`, has closed it
+            discard(sys.stdout)
+        except OSError as error:  # such as a full disk
+            discard(sys.stdout)
+            sys.exit(f"{parser.prog}: error: {error}")
+        return
+    if measured:
+        _time_steps(options.seconds, Path(file))
+    if measured != "PyTorch":
+        enable()
+        if hasattr(torch.compiler, "set_default_backend"):
+            torch.compiler.set_default_backend("onedsl")
+    _set_paths(spec, options)
+    _run(spec, options.script)
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """Return the parser and its options, among them the script's arguments."""
     parser = argparse.ArgumentParser(
         "python -m onedsl.torch",
         "%(prog)s [-h] [-m] [--compare] [--seconds SECONDS] [--runs RUNS] script [arguments]",
@@ -74,47 +103,30 @@ def main() -> None:
     add("--measure", nargs=2, default=(None, None), help=argparse.SUPPRESS)  # one run: what, file
     add("script", help="path of the script; its arguments follow")
     # argparse removes "--" from the script's arguments, too.
-    number, values = 1, {"--seconds": 1, "--runs": 1, "--measure": 2}
-    while number < len(sys.argv) and sys.argv[number].startswith("-"):
-        option = sys.argv[number]
+    number, values = 0, {"--seconds": 1, "--runs": 1, "--measure": 2}
+    while number < len(arguments) and arguments[number].startswith("-"):
+        option = arguments[number]
         number += 1 + values.get(option, 0)
         if option == "--":
             break
-    options = parser.parse_args(sys.argv[1 : number + 1])
+    options = parser.parse_args(arguments[: number + 1])
     if not options.seconds > 0:
         parser.error(f"--seconds must be positive, got {options.seconds}")
     if options.runs < 2:
         parser.error(f"--runs must be at least 2, got {options.runs}")
-    try:
-        spec = _spec(options.script, options.module)
-    except (ImportError, ValueError) as error:
-        parser.error(f"script must be a module that can be run, got {options.script}: {error}")
-    if spec is None and not Path(options.script).is_file():
-        parser.error(f"script must be a file, got {options.script}")
-    measured, file = options.measure
-    if measured:
-        _time_steps(options.seconds, Path(file))
-    elif options.compare:
-        try:
-            _compare(options.runs)
-        except BrokenPipeError:  # the reader, such as `head`, has closed it
-            discard(sys.stdout)
-        except OSError as error:  # such as a full disk
-            discard(sys.stdout)
-            sys.exit(f"{parser.prog}: error: {error}")
-        return
-    if measured != "PyTorch":
-        enable()
-        if hasattr(torch.compiler, "set_default_backend"):
-            torch.compiler.set_default_backend("onedsl")
+    options.arguments = arguments[number + 1 :]
+    return parser, options
 
-    sys.argv = [options.script, *sys.argv[number + 1 :]]
+
+def _set_paths(spec: ModuleSpec | None, options: argparse.Namespace) -> None:
+    """Set sys.argv and sys.path as Python does for a script."""
+    script = options.script
+    sys.argv = [script, *options.arguments]
     if options.module:
         sys.argv[0] = str(spec and spec.origin)
     elif not getattr(sys.flags, "safe_path", False):  # Python 3.11
-        folder = Path(options.script).absolute() if spec else Path(options.script).resolve().parent
+        folder = Path(script).absolute() if spec else Path(script).resolve().parent
         sys.path[0] = str(folder)
-    _run(spec, options.script)
 
 
 def _spec(script: str, is_module: bool) -> ModuleSpec | None:

@@ -27,7 +27,7 @@ from ..runtime import run_log
 from . import _fusion_pass, _operators
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
 
-_LOG = logging.getLogger("onedsl.torch")
+_logger = logging.getLogger("onedsl.torch")
 _aten = torch.ops.aten
 
 _Counts = dict[str, collections.Counter[str]]
@@ -51,7 +51,7 @@ def backend(
     compiled = compile_fx(model, inputs, config_patches=config, decompositions=_table(counts))
     if "onedsl" in counts:
         _log("a compiled graph", {name: counts[name] for name in ("onedsl", "inductor")})
-    elif run_log.is_logged(_LOG):
+    elif run_log.is_logged(_logger):
         return _log_first_run(compiled)
     return compiled
 
@@ -62,7 +62,7 @@ def _log(graph: str, counts: _Counts) -> None:
         for name, described in counts.items():
             listed = "".join(f"; {n} {what}" for what, n in described.most_common())
             parts.append(f"{described.total()} by {name}{listed}")
-        run_log.info(_LOG, "batch norms of %s: %s", graph, " | ".join(parts))
+        run_log.info(_logger, "batch norms of %s: %s", graph, " | ".join(parts))
 
 
 def _log_first_run(compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -190,7 +190,7 @@ def _add_layout_rules() -> None:
 
 @functools.cache  # once in a process
 def _log_layouts() -> None:
-    _LOG.warning(
+    _logger.warning(
         "inductor %s has other internal functions, so tensors may be copied between its kernels"
         " and onedsl's; please report this",
         torch.__version__,

@@ -58,7 +58,8 @@ def _override(register: Callable[[Any], None], argument: Any) -> None:
     """Call a function that registers kernels, without PyTorch's warning that others exist.
 
     While a function of PyTorch's Python interface runs, the warning is a Python warning, which can
-    be filtered; otherwise it goes to stderr. This function only calls another one, in any mode.
+    be filtered; otherwise it goes to stderr. _disabled_torch_function_impl is such a function; it
+    works in every mode.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")

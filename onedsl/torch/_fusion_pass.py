@@ -1,8 +1,8 @@
 """A pass over inductor's graph: batch norm, an addition and the ReLU after it become one operator.
 
 It runs on the joint graph of the forward and the backward pass. This graph is functional: a node's
-value never changes, so copies of a value can stand for each other. Only after all else, it writes
-new values to inputs, between the forward and the backward pass.
+value never changes, so copies of a value can stand for each other. Inputs are written only by the
+copy_ nodes at its end, which run after the forward pass.
 
 `_Fusion` describes by patterns what is fused. The pattern of a call contains a pattern of each of
 its arguments; if one is missing, this module cannot be imported.
@@ -295,7 +295,7 @@ def _change(call: Node, changes: dict[str, Any]) -> bool:
 
 
 def _users_but(call: Node, indices: Collection[int]) -> list[Node]:
-    """Return the users of a call that are not these of its results."""
+    """Return the users of a call except those that take one of these results."""
     return [n for n in call.users if n.target is not operator.getitem or n.args[1] not in indices]
 
 

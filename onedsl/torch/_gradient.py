@@ -13,6 +13,7 @@ from torch import Tensor
 from ..operators import attributes
 from ..operators.base import ChannelOperator
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..tensors.arrays import span
 from ..tensors.spec import DataFormatLike, parse_data_format
 
 
@@ -106,10 +107,10 @@ def _operator(epsilon: float, data_format: str, statistics: str) -> ChannelOpera
 @torch.library.impl("onedsl::batch_norm_backward", "CPU")
 def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     *others, epsilon, data_format, statistics, sums = arguments
-    for port, tensor in zip(SCHEMA.inputs, (src, *others), strict=True):
-        if tensor is not None:
-            _check_memory(port.name, tensor)
-    if 0 in src.stride():  # expanded: NumPy's copy would have other strides than `_fake` promises
+    names = (port.name for port in SCHEMA.inputs)
+    check_memory(**dict(zip(names, (src, *others), strict=True)))
+    # Expanded: NumPy's copy would have other strides than `_fake` promises.
+    if src is not None and 0 in src.stride():
         src = torch.empty_like(src).copy_(src.detach())
     inputs = tuple(t if t is None else t.detach() for t in (src, *others))
     operator = _operator(epsilon, data_format, statistics)
@@ -117,22 +118,22 @@ def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     return [gradient for gradient in gradients if gradient is not None]
 
 
-def _check_memory(name: str, tensor: Tensor) -> None:
+def check_memory(**tensors: Tensor | None) -> None:
     """Raise ValueError for a storage that was made too small, which DLPack does not show."""
-    if tensor.layout is not torch.strided:
-        return
-    nbytes = tensor.untyped_storage().nbytes()
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
-    needed = (last + 1) * tensor.itemsize
-    if tensor.numel() and nbytes < needed:
-        raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
+    for name, tensor in tensors.items():
+        if tensor is None or tensor.layout is not torch.strided:
+            continue
+        nbytes = tensor.untyped_storage().nbytes()
+        last = tensor.storage_offset() + span(tensor.shape, tensor.stride())
+        needed = (last + 1) * tensor.itemsize
+        if tensor.numel() and nbytes < needed:
+            raise ValueError(f"{name} must have a storage of {needed} bytes or more, got {nbytes}")
 
 
 @torch.library.register_fake("onedsl::batch_norm_backward")
 def _fake(src: Tensor, *arguments: Any) -> list[Tensor]:
     diff_dst, mean, *others, _, data_format, _, sums = arguments
-    channels = src.shape[parse_data_format(data_format).channel_axis :][:1]
+    channels = parse_data_format(data_format).channels_of(src.shape)
     vectors = [t for t in (mean, *others) if t is not None]
     checks = {
         "diff_dst must have src's shape": diff_dst.shape == src.shape,

@@ -14,6 +14,7 @@ from ..operators.batch_norm_forward_training import BatchNormForwardTraining
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.totals import BatchNormTotals
 from ..runtime.run_log import record_call
+from ._gradient import check_memory
 from ._layers import Layer
 from ._operators import TYPES
 
@@ -45,6 +46,9 @@ class _SyncBatchNorm(torch.autograd.Function):
         eps: float,
         group: Group,
     ) -> Tensor:
+        check_memory(
+            input=src, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
+        )
         forward = _forward(eps, data_format="NCX")
         detached = src.detach()
         moments = _merge(forward.reduce(detached), group)
@@ -74,6 +78,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
         src, weight, mean, variance = ctx.saved_tensors
+        check_memory(grad_output=diff_dst, input=src, weight=weight, mean=mean, variance=variance)
         src_needed, weight_needed, bias_needed, *_ = ctx.needs_input_grad
         if diff_dst.stride() != src.stride():
             diff_dst = torch.empty_like(src).copy_(diff_dst)

@@ -65,7 +65,7 @@ class Case:
         if self.target.option:
             name, all_outputs, _ = self.target.option
             if self.options[name] != all_outputs:
-                return [port.name for port in schema.outputs if port.name in schema.required]
+                return [port.name for port in schema.outputs if not port.optional]
         return [port.name for port in schema.outputs]
 
 

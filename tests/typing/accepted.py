@@ -126,6 +126,7 @@ def spellings() -> None:
     image = onedsl.DataFormat("NCX")
     assert_type(image.channel_axis, int)
     assert_type(image.summed_axes(4), tuple[int, ...])
+    assert_type(image.channels_of((2, 3, 4, 5)), tuple[int, ...])
     assert_type(image.broadcast_shape((2, 3, 4, 5)), tuple[int, ...])
     print(onedsl.BatchNormTrainingBackward(1e-5, image), onedsl.__version__)
 
