@@ -14,7 +14,6 @@ namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
 constexpr Index minimum(const Index a, const Index b) { return a < b ? a : b; }
-constexpr Index length(const Range& range) { return range.end - range.begin; }
 
 // Return the elements after the last whole row, if a tile of columns has that row.
 inline Index rest_of(const SummationOrder& order, const Tile& tile) {

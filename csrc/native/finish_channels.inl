@@ -59,7 +59,7 @@ struct ChannelSums {
 
 inline ChannelSums add_partials(const Task& task, const Range& some) {
   ChannelSums sums;
-  const Index count = length(some);
+  const Index count = some.length();
   // Whole vectors. All of the array would take longer than the sums of few channels.
   for (Index i = 0; i < count; i += lanes) {
     store_doubles(sums.first + i, DoubleVec{});
@@ -82,7 +82,7 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
                             const Use& use) {
   const auto load_totals = [&](const Range& some) {
     ChannelSums totals{};
-    for (Index i = 0; i < length(some); ++i) {
+    for (Index i = 0; i < some.length(); ++i) {
       totals.first[i] = task.memory.sums.first[some.begin + i];
       totals.second[i] = task.memory.sums.second[some.begin + i];
     }
@@ -97,7 +97,7 @@ inline void finish_channels(const Task& task, const Range& channels, const Total
       use(some, totals);
       continue;
     }
-    for (Index i = 0; i < length(some); ++i) {
+    for (Index i = 0; i < some.length(); ++i) {
       task.memory.sums.first[some.begin + i] = totals.first[i];
       task.memory.sums.second[some.begin + i] = totals.second[i];
     }

@@ -208,8 +208,8 @@ void reduce_columns(const Task& task, const Tile& tile, const TileScratch& scrat
   double* const partial =
       task.workspace.partials + 2 * tile.chunk * order.channels + tile.channels.begin;
   const auto store_channels = [&](double* const columns, double* const to) {
-    add_columns_of_channels(order, length(tile.channels), columns);
-    for (Index c = 0; c < length(tile.channels); ++c) to[c] = columns[c];
+    add_columns_of_channels(order, tile.channels.length(), columns);
+    for (Index c = 0; c < tile.channels.length(); ++c) to[c] = columns[c];
   };
   store_channels(sums.factors(), partial);
   store_channels(sums.products(), partial + order.channels);

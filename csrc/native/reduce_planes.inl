@@ -85,7 +85,7 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
   const Terms_ terms(task);
   // For each channel: the lanes of the sum of factors, then those of the sum of products.
   constexpr Index per_channel = scratch_per_plane(lanes);
-  const Index doubles = length(tile.channels) * per_channel;
+  const Index doubles = tile.channels.length() * per_channel;
   if (tile.begins) {
     std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
   }

@@ -198,7 +198,7 @@ Task task_of(const Range& channels, const Task& all, const DataType type) {
     memory.sums.second += first;
   }
   task.samples.src = memory.in[Input::src];
-  task.order.channels = channels.end - channels.begin;
+  task.order.channels = channels.length();
   return task;
 }
 

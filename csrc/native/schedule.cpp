@@ -253,7 +253,7 @@ Range shared_panel(const Schedule& schedule, const SummationOrder& order, const 
 Range finished_channels(const Range& channels, const Worker& worker) {
   // No two workers read the same lines of partial sums.
   constexpr Index together = 16;
-  const Index count = channels.end - channels.begin;
+  const Index count = channels.length();
   const Range some = share_of(divide_up(count, together), worker.index, worker.workers);
   return {channels.begin + some.begin * together,
           std::min(channels.begin + some.end * together, channels.end)};

@@ -100,7 +100,7 @@ inline Index divided_parts(const SummationOrder& order, const Index channels) {
 template <class Visit>
 void for_summed_tiles(const Schedule& schedule, const SummationOrder& order, const Range& panel,
                       const Worker& worker, const Visit& visit) {
-  const Index channels = panel.end - panel.begin;
+  const Index channels = panel.length();
   if (order.columns) {
     const Index unit = order.repeat > 1 ? channels : divided_channels;
     detail::for_pairs(order.chunks, divided_parts(order, channels), worker, false,
@@ -144,7 +144,7 @@ void for_written_tiles(const Schedule& schedule, const SummationOrder& order, co
     return;
   }
   const Index block = schedule.block;
-  detail::for_pairs(divide_up(panel.end - panel.begin, block), order.rows, worker, true,
+  detail::for_pairs(divide_up(panel.length(), block), order.rows, worker, true,
                     [&](const Index i, const Range& rows) {
                       const Index first = panel.begin + i * block;
                       visit(Tile{{first, std::min(first + block, panel.end)}, rows});

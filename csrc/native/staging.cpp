@@ -23,8 +23,6 @@ constexpr Index min_joined_bytes = 2048;
 // Columns: a box has a multiple of so many channels, or a whole block.
 constexpr Index channels_in_unit = 64;
 
-Index length(const Range& range) { return range.end - range.begin; }
-
 // Return the positions of the rows of a chunk, and of the rest, which the last chunk has.
 Range positions_of(const SummationOrder& order, const Range& rows) {
   const bool is_last = rows.end == order.rows;
@@ -215,8 +213,8 @@ void Staging::Tiles::process(const Box& box, const Box* const next) const {
   const StagedPass& pass = box.reduces ? staging_.reduce_ : staging_.write_;
   const Index bytes = staging_.element_bytes_;
   Index positions = 0;
-  for (std::size_t i = 0; i < box.num_streams; ++i) positions += length(box.streams[i]);
-  const Extents lengths{positions, length(box.channels), length(box.inner)};
+  for (std::size_t i = 0; i < box.num_streams; ++i) positions += box.streams[i].length();
+  const Extents lengths{positions, box.channels.length(), box.inner.length()};
   const Extents strides{lengths[1] * lengths[2], lengths[2], 1};
   const auto is_in_place = [&](const StagedTensor& tensor) {
     for (std::size_t g = 0; g < 3; ++g) {
@@ -231,7 +229,7 @@ void Staging::Tiles::process(const Box& box, const Box* const next) const {
       const Index to_next = next == nullptr ? 0 : offset_of(tensor.axes, next->ranges(i)) - at;
       copy_box(staging_.kernels_, staging_.type_, {tensor.data, tensor.axes, ranges, to_next},
                buffer, strides, to_tensor);
-      buffer += length(ranges[0]) * strides[0] * bytes;
+      buffer += ranges[0].length() * strides[0] * bytes;
     }
   };
   Task local = task_;

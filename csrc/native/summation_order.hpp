@@ -39,6 +39,9 @@ using Index = std::int64_t;
 struct Range {
   Index begin = 0;
   Index end = 0;
+
+  // Always inlined, because kernels of all instruction sets compile it.
+  [[gnu::always_inline]] constexpr Index length() const noexcept { return end - begin; }
 };
 
 // The number of terms of a lane that are summed in f32 before they are added to a sum in f64. Terms

@@ -21,14 +21,14 @@ class Writer {
 
   void write_columns() const {
     const Range& rows = tile_.rows;
-    const bool has_whole_rows = length(tile_.channels) == order_.channels &&
+    const bool has_whole_rows = tile_.channels.length() == order_.channels &&
                                 order_.row == order_.repeat * order_.channels * order_.inner;
     if (has_whole_rows) {
       const Index rest = rest_of(order_, tile_);
       return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
     }
     const Index column = tile_.channels.begin * order_.inner;
-    const Index width = length(tile_.channels) * order_.inner;
+    const Index width = tile_.channels.length() * order_.inner;
     for (Index row = rows.begin; row < rows.end; ++row) {
       const Index begin = row * order_.row + column;
       write_span(begin, begin + width, column);
