@@ -150,6 +150,13 @@ OUT = [f"out.{name}" for name in onedsl.BatchNormGradients._fields]
 OVERLAPS = [(name, other) for i, name in enumerate(OUT) for other in [*NAMES, *OUT[:i]]]
 
 
+def rows_with_a_common_element(array: np.ndarray) -> np.ndarray:
+    step = array.strides[-2] - array.itemsize
+    return np.lib.stride_tricks.as_strided(
+        array, strides=(*array.strides[:-2], step, array.itemsize)
+    )
+
+
 class TestOut:
     """Arrays of ``out`` that cannot be written to."""
 
@@ -217,6 +224,7 @@ class TestOut:
             (1, unaligned, "must be aligned to its items, got 0x", BACKENDS),
             (2, lambda a: np.repeat(a, 2)[::2], "must be contiguous, got strides (8,)", BACKENDS),
             (0, np.asfortranarray, "must have the strides (in bytes) (960, 160, 32", ["onednn"]),
+            (0, rows_with_a_common_element, "must not overlap itself", ["native"]),
         ],
     )
     def test_invalid_member_of_any_library(self, library, member, spoil, fragment, backends):
