@@ -143,6 +143,23 @@ def test_strided_tensors(dtype, data_format, kind, which, backend, caplog):
     assert before == [array.tobytes() for array in inputs]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("shape", [(4099, 3), (5, 2053), (1031, 70, 3), (3, 5, 40_009)], ids=str)
+def test_strided_tensors_of_several_boxes(shape, dtype):
+    """Rows that the streams leave, parts of planes, and channels of several boxes."""
+    src, diff_dst, *statistics = helpers.case(shape, dtype, "f32", "NCX").problem
+    backward = onedsl.BatchNormTrainingBackward(EPSILON, data_format="NCX")
+    forward = onedsl.BatchNormForwardTraining(EPSILON, data_format="NCX")
+    dense = backward(src, diff_dst, *statistics), forward(src, *statistics[:2])
+    slices = [np.repeat(tensor, 2, -1)[..., 1::2] for tensor in (src, diff_dst)]
+    for got, expected in (
+        (backward(*slices, *statistics), dense[0]),
+        (backward(src, np.asfortranarray(diff_dst), *statistics), dense[0]),
+        (forward(slices[0], *statistics[:2]), dense[1]),
+    ):
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in expected]
+
+
 def test_non_temporal_stores_are_aligned():
     """An unaligned one crashes, so this runs in a child process."""
     child = helpers.run_script("alignment_of_outputs.py")
