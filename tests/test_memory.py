@@ -148,16 +148,27 @@ def test_strided_tensors(dtype, data_format, kind, which, backend, caplog):
 def test_strided_tensors_of_several_boxes(shape, dtype):
     """Rows that the streams leave, parts of planes, and channels of several boxes."""
     src, diff_dst, *statistics = helpers.case(shape, dtype, "f32", "NCX").problem
-    backward = onedsl.BatchNormTrainingBackward(EPSILON, data_format="NCX")
-    forward = onedsl.BatchNormForwardTraining(EPSILON, data_format="NCX")
-    dense = backward(src, diff_dst, *statistics), forward(src, *statistics[:2])
-    slices = [np.repeat(tensor, 2, -1)[..., 1::2] for tensor in (src, diff_dst)]
-    for got, expected in (
-        (backward(*slices, *statistics), dense[0]),
-        (backward(src, np.asfortranarray(diff_dst), *statistics), dense[0]),
-        (forward(slices[0], *statistics[:2]), dense[1]),
-    ):
-        assert [a.tobytes() for a in got] == [a.tobytes() for a in expected]
+    options = {"epsilon": EPSILON, "data_format": "NCX"}
+    backward = onedsl.BatchNormTrainingBackward(**options)
+    forward = onedsl.BatchNormReLUForwardTraining(**options)
+    relu_backward = onedsl.BatchNormReLUTrainingBackward(**options)
+
+    def results(src, diff_dst, other, out=(None, None, None)):
+        stats, neither = statistics[:2], (None, None)
+        yield backward(src, diff_dst, *statistics, out=out[0])
+        yield forward(src, *stats, *neither, other, out=out[1])
+        yield relu_backward(src, diff_dst, *stats, *neither, other, residual=True, out=out[2])
+
+    def slices(arrays):
+        return tuple(a.copy() if a.ndim == 1 else np.repeat(a, 2, -1)[..., 1::2] for a in arrays)
+
+    tensors = src, diff_dst, diff_dst[::-1].copy()
+    expected = list(results(*tensors))
+    orders = src, *map(np.asfortranarray, tensors[1:])  # the order of src decides the bits
+    out = [*map(slices, expected)]
+    for calls in results(*slices(tensors)), results(*orders), results(*tensors, out=out):
+        for got, dense in zip(calls, expected, strict=True):
+            assert [a.tobytes() for a in got] == [a.tobytes() for a in dense]
 
 
 def test_non_temporal_stores_are_aligned():
