@@ -70,7 +70,8 @@ def test_each_row_is_reported(name, monkeypatch):
             graph.compile()
         assert any(d.message(version) in str(caught.value) for d in defects_of(op))
         assert caught.value.status == "unimplemented"
-    assert message in str(graph) or "no partitions: " in str(graph)
+    # Newer versions refuse to partition some graphs.
+    assert message in str(graph) or (LOADED > (3, 2, 0) and "no partitions: " in str(graph))
     if defect.repair:
         repaired = graph.repaired()
         assert repaired.changes

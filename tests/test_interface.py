@@ -385,6 +385,24 @@ class TestPackage:
         result = doctest.testmod(source, extraglobs=globs, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert result.failed == 0
 
+    @pytest.mark.parametrize("name", ["jax", "torch"])
+    def test_attribute_of_a_module_that_was_not_imported(self, name):
+        """The error contains the import that is missing, which works or needs the framework."""
+        child = helpers.run_child(
+            "import sys, onedsl\n"
+            f"assert {name!r} not in sys.modules\n"
+            f"try: onedsl.{name}\n"
+            "except AttributeError as error: print(error)\n"
+            f"from onedsl import {name}; {name}.batch_norm_backward",
+            status=None,
+        )
+        assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
+        assert child.returncode == 0 or "ImportError: onedsl" in child.stderr
+
+    def test_unknown_attribute(self):
+        with pytest.raises(AttributeError, match=r"'onedsl' has no attribute 'nonsense'$"):
+            _ = onedsl.nonsense
+
     def test_import_is_silent_and_logs_nowhere(self):
         child = helpers.run_python("-W", "error", "-c", "import onedsl")
         assert (child.stdout, child.stderr) == ("", "")

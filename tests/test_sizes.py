@@ -109,6 +109,8 @@ try:
     op.graph(onedsl.TensorSpec((1, 2**33, 1))).repaired().compile()
 except onedsl.UnsupportedError as error:
     assert "2^31" in str(error)
+else:
+    raise AssertionError("oneDNN compiled 2^33 elements")
 """
 
 

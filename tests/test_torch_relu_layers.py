@@ -348,7 +348,7 @@ def test_traced_layers_contain_no_operators_of_onedsl(with_residual):
 @dynamo
 def test_scripted_layers_are_not_supported():
     """As the docstring says."""
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="Unknown type annotation"):
         torch.jit.script(make(2, False))
 
 

@@ -124,11 +124,13 @@ def test_tensors_without_memory():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     src, *rest = tensors(SHAPES[2], "f32")
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(TypeError):
-        gradient(mode.from_tensor(src), *rest)
-    with pytest.raises(TypeError):
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(src)
+        with pytest.raises(TypeError, match=r"src must export .* memory .*, got FakeTensor"):
+            gradient(fake, *rest)
+    with pytest.raises(TypeError, match=r"src must export its memory .*, got Tensor"):
         torch.vmap(lambda t: gradient(t, *rest).diff_src)(torch.stack([src, src]))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="src must not require grad"):
         torch.func.grad(lambda t: gradient(t, *rest).diff_src.sum())(src)
 
 

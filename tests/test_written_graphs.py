@@ -233,18 +233,23 @@ def test_a_refused_graph_reaches_onednn_once(monkeypatch, function, act):
     assert "no partitions: oneDNN 3." in str(mixed_types())
 
 
-def test_a_transient_error_is_not_kept(monkeypatch):
-    graph, _ = gradient(data_format="NCX")
-    compiled_graph._compile.cache_clear()
+def test_a_refused_call_reaches_onednn_once(monkeypatch):
+    """Regression: each call leaked memory of oneDNN. A kept exception would keep tracebacks."""
+    attempts = []
 
-    def fail(*_):
-        raise onedsl.OneDNNError("no memory", "out_of_memory")
+    def refuse(*_):
+        attempts.append(1)
+        raise onedsl.OneDNNError("no such kernel", "unimplemented")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(_core, "compile_graph", fail)
-        with pytest.raises(onedsl.OneDNNError, match="no memory"):
-            graph.compile()
-    graph.compile()
+    monkeypatch.setattr(_core, "compile_graph", refuse)
+    op, problem = onedsl.BatchNormTrainingBackward(0.4321), testing.random_problem((8, 16))
+    errors = []
+    for _ in range(2):
+        with pytest.raises(onedsl.UnsupportedError, match="no such kernel") as caught:
+            op(*problem, backend="onednn")
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    assert len(attempts) == 1
 
 
 RELU = {
