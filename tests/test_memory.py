@@ -6,17 +6,11 @@ import logging
 import helpers
 import numpy as np
 import pytest
-from helpers import EPSILON, formats, unaligned, usable
+from helpers import EPSILON, formats, in_order, unaligned, usable
 
 import onedsl
 from onedsl import testing
 from onedsl.tensors.arrays import new_array
-
-
-def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    """Copy an array to dense memory whose axes, slowest first, are `order`."""
-    memory = np.ascontiguousarray(array.transpose(order))
-    return memory.transpose(np.argsort(order))
 
 
 @pytest.fixture
