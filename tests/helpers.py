@@ -94,7 +94,7 @@ def expect_unsupported(dtype: str, call: Any) -> None:
     assert caught.value.status == "unimplemented"
 
 
-class Case(NamedTuple):
+class SolvedProblem(NamedTuple):
     """A problem and its float64 gradients."""
 
     problem: testing.Problem
@@ -102,21 +102,13 @@ class Case(NamedTuple):
 
 
 @functools.lru_cache(maxsize=64)
-def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str) -> Case:
+def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str) -> SolvedProblem:
     """Return a cached problem with its float64 gradients. Its arrays are read-only."""
     problem = testing.random_problem(shape, dtype, stats, data_format=data_format)
     for array in problem:
         array.flags.writeable = False
     options = {"epsilon": EPSILON, "data_format": data_format}
-    return Case(problem, testing.batch_norm_backward(*problem, **options))
-
-
-# Cap, the kernels that onedsl may then use, and the instruction sets that oneDNN may report.
-CAPS = [
-    ("SSE41", ["baseline"], ["sse41"]),
-    ("AVX2", ["avx2", "baseline"], ["avx2", "sse41", "avx"]),
-    ("AVX512_CORE", ["avx512", "avx2", "baseline"], ["avx512_core", "avx2", "avx2_vnni", "sse41"]),
-]
+    return SolvedProblem(problem, testing.batch_norm_backward(*problem, **options))
 
 
 # Waiting threads sleep: for more threads than cores.
@@ -136,6 +128,11 @@ def shape_of(data_format: str, batch: int, channels: int, spatial: tuple[int, ..
     if data_format == "NXC":
         return (batch, *spatial, channels)
     return (batch, channels, *spatial)
+
+
+def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
+    """Copy an array to dense memory whose axes, slowest first, are `order`."""
+    return np.ascontiguousarray(array.transpose(order)).transpose(np.argsort(order))
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
@@ -229,14 +226,6 @@ def preloaded(source: str, folder: Path) -> dict[str, str]:
     return {"LD_PRELOAD": ":".join(filter(None, [str(fake), os.environ.get("LD_PRELOAD")]))}
 
 
-def check_failing_allocations(folder: Path, *doors: str, **options: Any) -> None:
-    """Check calls in which one allocation fails; programs/failing_allocation.py has the doors."""
-    environment = {"PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1"}
-    environment |= preloaded("failing_allocation.c", folder)
-    child = run_script("failing_allocation.py", *doors, environment=environment, **options)
-    assert child.stdout.endswith("done\n")
-
-
 @contextlib.contextmanager
 def closed_pipe() -> Iterator[dict[str, Any]]:
     """Yield options of `run_program` for a child whose stdout is a pipe that nothing reads."""
@@ -311,14 +300,6 @@ def interruptions(
         yield number
 
 
-def drawn(draw: Callable[[Path], object], folder: Path, **settings: Any) -> str:
-    """Draw a picture with matplotlib, and return it as SVG, in which texts are readable."""
-    mpl = pytest.importorskip("matplotlib")
-    with mpl.rc_context({"svg.fonttype": "none"} | settings):
-        draw(folder / "drawing.svg")
-    return (folder / "drawing.svg").read_text()
-
-
 def operator_of(text: str) -> onedsl.BatchNormTrainingBackward:
     """Return the operator of a graph of one gradient in JSON."""
     (op,) = Graph.from_json(text).ops
@@ -330,10 +311,3 @@ def with_tensors(op: GraphOp, **changes: dict[str, Any]) -> GraphOp:
     tensors = [dataclasses.replace(t, **changes.get(name, {})) for _, name, t in op.ports]
     inputs, outputs = tuple(tensors[: len(op.inputs)]), tuple(tensors[len(op.inputs) :])
     return dataclasses.replace(op, inputs=inputs, outputs=outputs)
-
-
-def graph_of_unknown_shapes() -> Graph:
-    """Return a graph whose tensors have neither shapes nor strides, as in files of benchdnn."""
-    (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 16))).ops
-    unknown = {"shape": None, "strides": None}
-    return Graph((with_tensors(op, **{name: unknown for _, name, _ in op.ports}),))

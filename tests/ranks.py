@@ -48,7 +48,14 @@ class Ranks:
 
 
 def on_ranks(world, **options):
-    """Run a test on each rank of a group. Its argument is the rank."""
+    """Run a test on each rank of a group. Its argument is the rank.
+
+        @on_ranks(2)
+        def test_of_two_processes(rank):
+            assert torch.distributed.get_rank() == rank
+
+    pytest calls the test that this makes, with the fixture `ranks`.
+    """
 
     def decorate(function):
         def test(ranks):

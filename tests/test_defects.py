@@ -10,7 +10,6 @@ import onedsl
 from onedsl import _core, testing
 from onedsl.graph import Graph
 from onedsl.graph._defects import DEFECTS, defects_of
-from onedsl.tensors.arrays import new_array
 
 LOADED = _core.onednn_version()
 BY_NAME = {defect.name: defect for defect in DEFECTS}
@@ -70,7 +69,8 @@ def test_each_row_is_reported(name, monkeypatch):
             graph.compile()
         assert any(d.message(version) in str(caught.value) for d in defects_of(op))
         assert caught.value.status == "unimplemented"
-    assert message in str(graph) or "no partitions: " in str(graph)
+    # Newer versions refuse to partition some graphs.
+    assert message in str(graph) or (LOADED > (3, 2, 0) and "no partitions: " in str(graph))
     if defect.repair:
         repaired = graph.repaired()
         assert repaired.changes
@@ -138,7 +138,7 @@ def test_versions_that_are_not_in_the_table(monkeypatch):
         Graph((gradient,)).compile(try_anyway=True)
 
 
-@pytest.mark.parametrize("rank", [*range(1, 14), 40])
+@pytest.mark.parametrize("rank", [*range(2, 14), 40])
 @pytest.mark.parametrize("data_format", ["NXC", "NCX"])
 @pytest.mark.parametrize(
     "operator", [onedsl.BatchNormTrainingBackward, onedsl.BatchNormForwardTraining]
@@ -147,10 +147,6 @@ def test_no_rank_reaches_onednn_that_it_cannot_compute(operator, data_format, ra
     """Regression: graphs of six dimensions or more corrupted the heap."""
     spec = onedsl.TensorSpec(((2,) * rank)[:13] + (1,) * (rank - 13))
     op = operator(1e-5, data_format=data_format)
-    if rank == 1:
-        with pytest.raises(ValueError, match="src must have at least 2 dimensions"):
-            op.graph(spec)
-        return
     graph = op.graph(spec)
     if rank > 5:
         with pytest.raises(onedsl.UnsupportedError, match="Reshape to 4 or 5 dimensions, or"):
@@ -195,19 +191,14 @@ def test_an_output_that_onednn_does_not_write():
 
 
 def test_tensors_of_several_memory_orders_are_not_reshaped():
-    for shape, strides in (((2, 3, 4, 16), (192, 16, 48, 1)), ((2, 12, 16), (16, 32, 1))):
-        problem = testing.random_problem(shape)
-        op = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec(shape)).ops[0]
-        graph = Graph((helpers.with_tensors(op, diff_dst={"strides": strides}),))
-        if len(shape) < 4:
-            with pytest.raises(onedsl.UnsupportedError, match="one memory order, without gaps"):
-                graph.repaired()
-            continue
-        arrays = problem._asdict() | {"diff_dst": new_array(graph.inputs["diff_dst"])}
-        arrays["diff_dst"][...] = problem.diff_dst
-        expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
-        got = graph.repaired().compile()(**arrays)
-        assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
+    """The results of such graphs of rank 4: programs/random_graphs.py."""
+    graphs = []
+    for shape, strides in (((2, 12, 16), (16, 32, 1)), ((2, 3, 4, 16), (192, 16, 48, 1))):
+        (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec(shape)).ops
+        graphs.append(Graph((helpers.with_tensors(op, diff_dst={"strides": strides}),)))
+    with pytest.raises(onedsl.UnsupportedError, match="one memory order, without gaps"):
+        graphs[0].repaired()
+    assert graphs[1].repaired().changes == ()
 
 
 def test_strides_of_0_in_empty_tensors():

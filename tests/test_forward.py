@@ -170,15 +170,9 @@ def test_relu_of_special_values(clip, data_format, dtype):
 @backends
 @helpers.formats
 def test_out_may_be_src_and_not_residual(data_format, backend):
+    """The fuzzer writes results to src."""
     inputs = inputs_of((4, 16, (5, 5)), data_format=data_format)
     op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, data_format)
-    expected = op(*forward_of(inputs), inputs.residual, backend=backend)
-    _, *vectors = forward_of(inputs)
-    src = inputs.src.copy()
-    out = onedsl.BatchNormForward(src, *np.empty((4, 16), np.float32))
-    assert op(src, *vectors, inputs.residual, out=out, backend=backend) is out
-    for name, got, want in zip(out._fields, out, expected, strict=True):
-        np.testing.assert_array_equal(got, want, name)
     out = onedsl.BatchNormForward(inputs.residual, *np.empty((4, 16), np.float32))
     with pytest.raises(ValueError, match=r"out\.dst must not overlap residual. It may be src"):
         op(*forward_of(inputs), inputs.residual, out=out, backend=backend)

@@ -1,86 +1,56 @@
 """The fuzzer runs without violations, and detects the violations it is for."""
 
 import re
-import sys
 
 import helpers
 import numpy as np
 import pytest
-from fuzz import arrays, case, judge, workers
+from fuzz import arrays, case, judge
 
 import onedsl
 
 
 def test_a_short_run():
-    """Valid and invalid calls of every class; .ci/run makes more."""
+    """Valid and invalid calls of every class; .ci/run makes more. Calls that crash do not count."""
     child = helpers.run_python(str(helpers.TESTS / "fuzz"), "--calls", "4000", timeout=300)
     assert child.stdout.startswith("4000 calls from seed 0 in ")
+    assert "wrong" not in child.stdout
     for outcome in ("direct", "in passes", "in parts", "rejected"):
         assert int(re.search(rf"(\d+) {outcome}", child.stdout)[1]) > 150
     assert child.stdout.endswith("violations: 0\n")
-
-
-def run(statement, first, count):
-    """Run children that execute a statement for each seed."""
-    program = f"""
-import os, sys, time
-sys.path.insert(0, {str(helpers.TESTS)!r})
-from fuzz import workers
-def check(seed):
-    {statement}
-    return "direct"
-workers.TIMEOUT = 1
-workers.make_calls(check, *map(int, sys.argv[1:]))
-"""
-    return workers.run_children([sys.executable, "-c", program], first, count)
-
-
-@pytest.mark.parametrize(
-    ("statement", "report"),
-    [
-        ("seed == 12 and os.abort()", "12: exit status -6\nFatal Python error: Aborted"),
-        ("seed == 12 and time.sleep(60)", "12: exit status 1\nTimeout"),
-        ("assert seed != 12", "12: AssertionError()"),
-    ],
-)
-def test_failures_are_reported_and_the_other_seeds_run(statement, report, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # python -c imports from here: not the source tree's onedsl
-    outcomes, (violation,) = run(statement, 10, 5)
-    assert outcomes["direct"] == 4
-    assert violation.startswith(report)
 
 
 @pytest.fixture(scope="module")
 def valid_call():
     """A valid call of writable NumPy arrays, and its three results that are not empty."""
     for seed in range(1000):
-        drawn = case.random_case(np.random.default_rng(seed))
-        inputs = [value for value in drawn.inputs if value is not None]
-        if drawn.mutations or drawn.backend != "native" or len(drawn.requested) != 3:
+        call = case.random_case(np.random.default_rng(seed))
+        inputs = [value for value in call.inputs if value is not None]
+        if call.mutations or call.backend != "native" or len(call.requested) != 3:
             continue
         if all(isinstance(v, np.ndarray) and v.flags.writeable for v in inputs):
-            result = judge.run(drawn)
+            result = judge.run(call)
             if all(isinstance(a, np.ndarray) and a.size for a in result):
-                return drawn, [a.copy() for a in result]
+                return call, [a.copy() for a in result]
     raise AssertionError("no such call among a thousand")
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("change", [lambda a: a + 0.01 * abs(a).max() + 1, lambda a: a * np.nan])
 def test_a_wrong_result_is_detected(valid_call, which, change):
-    drawn, result = valid_call
-    expected = judge.compute_expected(drawn)
-    judge.check_result(drawn, result, expected)
+    call, result = valid_call
+    expected = judge.compute_expected(call)
+    judge.check_result(call, result, expected)
     wrong = list(result)
     wrong[which] = change(result[which]).astype(result[which].dtype)
     with pytest.raises(judge.Violation):
-        judge.check_result(drawn, wrong, expected)
+        judge.check_result(call, wrong, expected)
 
 
 def test_a_wrong_call_is_detected(monkeypatch, valid_call):
     """A missing element, a write to an input, and an unjustified error."""
-    drawn, _ = valid_call
-    monkeypatch.setattr(judge, "random_case", lambda rng: drawn)
+    call, _ = valid_call
+    monkeypatch.setattr(judge, "random_case", lambda rng: call)
     run = judge.run
 
     def skip_an_element(case, threads=2):
@@ -109,11 +79,11 @@ def test_every_array_type_is_an_input_and_an_output():
     """Valid outputs are writable; invalid ones are of all types."""
     valid_outputs, mutated_outputs, inputs = set(), set(), set()
     for seed in range(1000):
-        drawn = case.random_case(np.random.default_rng(seed))
-        inputs.update(map(type, drawn.inputs))
-        if isinstance(drawn.out, tuple):
-            found = mutated_outputs if "out" in drawn.mutations else valid_outputs
-            found.update(map(type, drawn.out))
+        call = case.random_case(np.random.default_rng(seed))
+        inputs.update(map(type, call.inputs))
+        if isinstance(call.out, tuple):
+            found = mutated_outputs if "out" in call.mutations else valid_outputs
+            found.update(map(type, call.out))
     array = np.zeros(1, np.float32)
     types, writable = (
         {type(convert(array)) for convert in converters}

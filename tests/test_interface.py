@@ -3,6 +3,7 @@
 import ast
 import copy
 import doctest
+import fractions
 import functools
 import importlib
 import inspect
@@ -31,6 +32,8 @@ OPERATORS = [
     Op(0.1, "NCX"),
     onedsl.BatchNormalizationGrad(1e-30),
     onedsl.BatchNormForwardTraining(np.float32(1e-3)),
+    Op(np.int8(1)),
+    Op(fractions.Fraction(1, 4)),
     onedsl.BatchNormForwardTraining(1e-5, 0.25),
     RELU,
     onedsl.BatchNormReLUTrainingBackward(1e-5, clip=0.5),
@@ -244,12 +247,6 @@ class TestErrors:
         assert error.status == "unimplemented"
         assert cls("message").status == "runtime_error"
 
-    def test_errors_of_onednn_have_a_status(self):
-        with pytest.raises(onedsl.OneDNNError) as caught:
-            _core.graph_partitions([(0, "", "BatchNormTrainingBackward", [], [], [])])
-        assert re.fullmatch("[a-z_]+", caught.value.status)
-        assert "oneDNN 3." in str(caught.value)
-
 
 @pytest.fixture(params=helpers.BACKENDS)
 def call(request):
@@ -384,6 +381,24 @@ class TestPackage:
         globs = {"onedsl": onedsl, "np": np}
         result = doctest.testmod(source, extraglobs=globs, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert result.failed == 0
+
+    @pytest.mark.parametrize("name", ["jax", "torch"])
+    def test_attribute_of_a_module_that_was_not_imported(self, name):
+        """The error contains the import that is missing, which works or needs the framework."""
+        child = helpers.run_child(
+            "import sys, onedsl\n"
+            f"assert {name!r} not in sys.modules\n"
+            f"try: onedsl.{name}\n"
+            "except AttributeError as error: print(error)\n"
+            f"from onedsl import {name}; {name}.batch_norm_backward",
+            status=None,
+        )
+        assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
+        assert child.returncode == 0 or "ImportError: onedsl" in child.stderr
+
+    def test_unknown_attribute(self):
+        with pytest.raises(AttributeError, match=r"'onedsl' has no attribute 'nonsense'$"):
+            _ = onedsl.nonsense
 
     def test_import_is_silent_and_logs_nowhere(self):
         child = helpers.run_python("-W", "error", "-c", "import onedsl")

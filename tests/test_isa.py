@@ -5,7 +5,7 @@ A process reads the caps once, so each cap has its own process.
 
 import helpers
 import pytest
-from helpers import CAPS, capped
+from helpers import capped
 
 # These tests run other programs or libraries, and cover no further kernels on older CPUs.
 EXCLUDED = [
@@ -13,6 +13,13 @@ EXCLUDED = [
     "torch*", "jax*", "dlpack", "builds", "documents", "written_graphs", "random",
     "conversions", "threads", "allocations",
 ]  # fmt: skip
+
+# Cap, the kernels that onedsl may then use, and the instruction sets that oneDNN may report.
+CAPS = [
+    ("SSE41", ["baseline"], ["sse41"]),
+    ("AVX2", ["avx2", "baseline"], ["avx2", "sse41", "avx"]),
+    ("AVX512_CORE", ["avx512", "avx2", "baseline"], ["avx512_core", "avx2", "avx2_vnni", "sse41"]),
+]
 
 
 def cpu_flags() -> set[str]:
@@ -34,15 +41,22 @@ def best(names: list[str]) -> str:
     return next(name for name in names if has[name])
 
 
-REPORT = "from onedsl import _core; print(_core.native_isa(), _core.onednn_cpu_isa())"
+REPORT = """
+import onedsl
+supported = onedsl.capabilities()
+types = [d for d in ("f32", "bf16", "f16") if supported.runs_in_onednn(d)]
+print(supported.native_isa, supported.onednn_isa, *types)
+"""
 
 
 @pytest.mark.parametrize(("cap", "native", "onednn"), CAPS, ids=[c[0] for c in CAPS])
 def test_cap_applies_to_onedsl_and_onednn(cap, native, onednn):
+    """For bf16, oneDNN needs AVX512, and for f16 AVX512_FP16, which no cap has."""
     child = helpers.run_child(REPORT, environment=capped(ONEDNN_MAX_CPU_ISA=cap))
-    got_native, got_onednn = child.stdout.split()
+    got_native, got_onednn, *types = child.stdout.split()
     assert got_native == best(native)
     assert got_onednn in onednn
+    assert types == (["f32", "bf16"] if got_onednn == "avx512_core" else ["f32"])
 
 
 @pytest.mark.parametrize(
@@ -52,7 +66,7 @@ def test_cap_for_onedsl_only(cap, native):
     """ONEDSL_MAX_CPU_ISA overrides ONEDNN_MAX_CPU_ISA, and does not affect oneDNN."""
     uncapped = helpers.run_child(REPORT, environment=capped())
     child = helpers.run_child(REPORT, environment=capped(ONEDSL_MAX_CPU_ISA=cap))
-    assert child.stdout.split() == [best(native), uncapped.stdout.split()[1]]
+    assert child.stdout.split() == [best(native), *uncapped.stdout.split()[1:]]
     both = helpers.run_child(
         REPORT, environment=capped(ONEDNN_MAX_CPU_ISA="AVX512_CORE", ONEDSL_MAX_CPU_ISA=cap)
     )

@@ -408,26 +408,6 @@ def test_import_with_another_ffi_version(header, version, tmp_path, monkeypatch)
         importlib.reload(_call)
 
 
-@pytest.mark.parametrize("name", ["jax", "torch"])
-def test_attribute_of_a_module_that_was_not_imported(name):
-    """`import onedsl` imports neither framework, and the error contains the missing import."""
-    child = helpers.run_child(
-        "import sys, onedsl\n"
-        f"assert {name!r} not in sys.modules\n"
-        f"try: onedsl.{name}\n"
-        "except AttributeError as error: print(error)\n"
-        f"from onedsl import {name}; {name}.batch_norm_backward",
-        status=None,
-    )
-    assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout
-    assert child.returncode == 0 or "ImportError: onedsl" in child.stderr
-
-
-def test_unknown_attribute():
-    with pytest.raises(AttributeError, match=r"'onedsl' has no attribute 'nonsense'$"):
-        _ = onedsl.nonsense
-
-
 @helpers.types
 def test_jax_arrays_as_arguments_of_operators(dtype, stats):
     """Arguments and results are exchanged by DLPack without a copy."""

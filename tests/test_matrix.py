@@ -73,7 +73,7 @@ def calls_of(target, dtype, stats, data_format, shape, backend):
         yield Case(target, attributes | clip, inputs, options, "direct")
 
 
-def check(case, dtype):
+def check_call(case, dtype):
     """Check a call that writes to guarded buffers."""
     schema = case.target.schema
     ports = zip(schema.inputs, case.inputs, strict=True)
@@ -128,7 +128,7 @@ def test_every_call(target, dtype, stats, data_format, backend):
     for sizes, channels in SHAPES:
         shape = helpers.shape_of(data_format, sizes[0], channels, sizes[1:])
         for case in calls_of(target, dtype, stats, data_format, shape, backend):
-            check(case, dtype)
+            check_call(case, dtype)
 
 
 @pytest.mark.parametrize(("target", "dtype", "stats"), ROWS)

@@ -7,12 +7,8 @@ import helpers
 import pytest
 from helpers import needs_compiler, preloaded
 from torch_helpers import (
-    DTYPES,
-    LIMITS,
     SmallModel,
-    dtypes,
     dynamo,
-    in_double,
     inputs,
     modes,
     nn,
@@ -166,37 +162,6 @@ def test_results_that_pytorch_fails_to_create_are_freed_once(tmp_path):
     assert helpers.run_script("torch_blocks.py", "failing", environment=environment).stdout
 
 
-COMPILED = """
-import sys, warnings, torch, onedsl.torch
-from torch import nn
-
-def step(use=lambda model: model, dtype=torch.float32):
-    layers = nn.Conv2d(3, 4, 1, dtype=dtype), nn.BatchNorm2d(4, dtype=dtype)
-    model = use(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(torch.randn(2, 3, 4, 4, dtype=dtype)).sum().backward()
-    optimizer.step()
-
-what = sys.argv[1]
-generator = nn.BatchNorm2d(4)  # which is not trained
-onedsl.torch.enable()
-if what != "compiled":
-    import torch._inductor.compile_fx
-if what == "disabled":
-    onedsl.torch.disable()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always", RuntimeWarning)
-    if what in ("fake", "meta"):
-        with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
-            step()
-    step(lambda model: model[0])  # a discriminator
-    uses = {"compiled": [torch.compile], "float64": [lambda model: model, torch.float64]}
-    for _ in range(2):
-        step(*uses.get(what, []))
-print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
-"""
-
-
 @pytest.mark.parametrize(
     ("what", "warnings"),
     [
@@ -209,72 +174,14 @@ print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\\n")
     ],
 )
 def test_no_effect_on_compiled_models_is_a_warning(what, warnings):
-    child = helpers.run_python("-c", COMPILED, what)
+    child = helpers.run_script("torch_no_effect.py", what)
     assert child.stdout.count('needs torch.compile(model, backend="onedsl")') == warnings
     assert child.stdout.count("\n") == 1, "one warning for two steps, none for a discriminator"
 
 
-CONTEXTS = """
-import logging, os, sys, torch, onedsl, onedsl.torch
-import torch._dynamo, torch.fx.experimental.proxy_tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
-
-class Functions(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **kwargs or {})
-        return result.to("meta") if isinstance(result, torch.Tensor) else result
-
-class Dispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **kwargs or {})
-        return result.to("meta") if isinstance(result, torch.Tensor) else result
-
-class Model(torch.nn.Module):
-    def forward(self, x):
-        onedsl.torch.enable()
-        return (x + 1).sum()
-
-def within(context):
-    with context:
-        onedsl.torch.enable()
-
-x = torch.ones(2, 2)
-contexts = {
-    "device": lambda: within(torch.device("meta")),
-    "default device": lambda: (torch.set_default_device("meta"), onedsl.torch.enable()),
-    "default dtype": lambda: (torch.set_default_dtype(torch.float64), onedsl.torch.enable()),
-    "inference mode": lambda: within(torch.inference_mode()),
-    "autocast": lambda: within(torch.autocast("cpu", torch.bfloat16)),
-    "function mode": lambda: within(Functions()),
-    "dispatch mode": lambda: within(Dispatch()),
-    "FakeTensorMode": lambda: within(torch._subclasses.FakeTensorMode()),
-    "make_fx": lambda: torch.fx.experimental.proxy_tensor.make_fx(Model())(x),
-    "export": lambda: torch.export.export(Model(), (x,)),
-    "compile": lambda: torch.compile(Model(), backend="eager")(x),
-    "vmap": lambda: torch.vmap(Model())(x),
-    "grad": lambda: torch.func.grad(Model())(x),
-    "jvp": lambda: torch.func.jvp(Model(), (x,), (x,)),
-    "functionalize": lambda: torch.func.functionalize(Model())(x),
-    "trace": lambda: torch.jit.trace(Model(), x),
-}
-logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-options = {"dtype": torch.float32, "device": "cpu"}
-for name, call in contexts.items():
-    if os.fork() == 0:  # the first call of a process
-        call()
-        with onedsl.torch.enable(), onedsl.verbose():
-            torch.nn.functional.batch_norm(torch.ones(4, 3, **options), None, None, training=True)
-        print(name, flush=True)
-        os._exit(0)
-    os.wait()
-print(len(contexts))
-"""
-
-
 def test_the_first_call_in_any_context_of_pytorch():
     """Regression: it did nothing, or raised that it does not support PyTorch, also later."""
-    child = helpers.run_python("-W", "ignore", "-c", CONTEXTS)
+    child = helpers.run_script("torch_contexts.py", environment={"PYTHONWARNINGS": "ignore"})
     *lines, count = child.stdout.splitlines()
     assert len(lines) == 2 * int(count), child.stdout + child.stderr
     assert all("BatchNormForwardTraining" in run for run in lines[::2])
@@ -304,38 +211,9 @@ def test_the_first_call_is_interrupted():
     assert helpers.run_child(INTERRUPTED).stdout == "False\nTrue\n"
 
 
-FORKED = """
-import os, signal, threading
-import onedsl.torch
-from onedsl.torch import _enable
-
-started, ended = threading.Event(), threading.Event()
-
-def register():
-    with _enable._lock:
-        _enable._registering.append(None)
-        started.set()
-        ended.wait()
-
-threading.Thread(target=register).start()
-started.wait()
-signal.signal(signal.SIGALRM, signal.default_int_handler)
-signal.setitimer(signal.ITIMER_REAL, 0.2)
-child = os.fork()
-if child == 0:
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(60)
-    onedsl.torch.enable()
-    print(onedsl.torch.enabled(), flush=True)
-    os._exit(0)
-print(os.waitpid(child, 0)[1])
-ended.set()
-"""
-
-
 def test_a_fork_whose_wait_for_the_registration_is_interrupted():
     """Regression: the lock of a thread that the child does not have was never released."""
-    assert helpers.run_child(FORKED).stdout == "True\n0\n"
+    assert helpers.run_script("torch_forked_enable.py").stdout == "True\n0\n"
 
 
 # Layers and models
@@ -408,48 +286,3 @@ def test_a_usual_training_program():
     """DDP, DataLoader's workers and autocast, without a warning or output on stderr."""
     child = helpers.run_script("torch_enabled.py")
     assert (child.stdout, child.stderr) == ("trained\n", "")
-
-
-# PyTorch's own samples
-
-
-OPS = (
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "_batch_norm_with_update",
-    "nn.functional.batch_norm",
-)
-
-
-def floating_tensors(values):
-    values = values if isinstance(values, (tuple, list)) else [values]
-    return [v for v in values if isinstance(v, torch.Tensor) and v.is_floating_point()]
-
-
-def outputs_and_gradients(op, sample):
-    outputs = floating_tensors(op(sample.input, *sample.args, **sample.kwargs))
-    wrt = floating_tensors([sample.input, *sample.args, *sample.kwargs.values()])
-    wrt = [t for t in wrt if t.requires_grad]
-    grads = torch.autograd.grad(outputs[0].square().sum(), wrt, allow_unused=True)
-    return [*outputs, *(g for g in grads if g is not None)]
-
-
-@pytest.mark.parametrize("name", OPS)
-@dtypes
-@pytest.mark.usefixtures("enabled")
-@pytest.mark.filterwarnings("ignore:Fail to import hypothesis:ImportWarning")
-def test_samples_of_pytorchs_ops(name, dtype):
-    pytest.importorskip("expecttest", reason="torch.testing needs it: pip install '.[test]'")
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    compared = 0
-    for info in (info for info in op_db if info.name == name):
-        for sample in info.sample_inputs("cpu", DTYPES[dtype], requires_grad=True):
-            exact = outputs_and_gradients(info.op, sample.transform(in_double))
-            for a, b in zip(outputs_and_gradients(info.op, sample), exact, strict=True):
-                limit = LIMITS[a.dtype]
-                assert torch.allclose(
-                    a.double(), b, rtol=300 * limit, atol=1000 * limit, equal_nan=True
-                )
-                compared += 1
-    assert compared > 10

@@ -160,18 +160,11 @@ def test_absent_arguments(runs, absent):
     assert runs() == [FORWARD, BACKWARD]
 
 
-@pytest.mark.parametrize("kind", ["expanded", "strided", "other order", "unaligned"])
 @modes
-def test_diff_dst_of_another_layout(runs, kind, train):
+def test_unaligned_diff_dst(runs, train):
     src, diff_dst = inputs(2, "f32")
-    diff_dst = {
-        "expanded": lambda t: t[..., :1, :1].expand_as(src),
-        "strided": lambda t: t.repeat_interleave(2, -1)[..., ::2],
-        "other order": lambda t: t.to(memory_format=torch.channels_last),
-        "unaligned": lambda t: torch.frombuffer(
-            bytearray(1) + t.numpy().tobytes(), dtype=t.dtype, offset=1
-        ).view(t.shape),
-    }[kind](diff_dst)
+    memory = bytearray(1) + diff_dst.numpy().tobytes()
+    diff_dst = torch.frombuffer(memory, dtype=torch.float32, offset=1).view(diff_dst.shape)
     weight, _, mean, variance = state(5)
     got = check(
         *(aten.native_batch_norm_backward, diff_dst, src, weight, mean, variance),
@@ -219,7 +212,7 @@ def test_views(runs, train):
     random, is_other_order = Random(5), set()
     for _ in range(150):
         shape = random.choices([1, 2, 3, 5, 18], k=random.randint(1, 4))
-        shape.insert(0, random.randint(2, 4))
+        shape.insert(0, random.randint(1 if max(shape[1:], default=1) > 1 else 2, 4))
         dtype = random.choice([*DTYPES.values()])
         views = [random_view(random, shape, dtype) for _ in range(2)]
         strides = [t.stride() for t in views]
@@ -491,6 +484,7 @@ def test_large_results_are_in_huge_pages(runs, rank, memory):
         "few_at_a_time",
         "wrapped",
         "disabled",
+        "training",
         "evaluation",
         "little_memory",
         "errors",
@@ -510,23 +504,6 @@ def test_large_results_cannot_be_resized():
     with onedsl_torch.enable(), pytest.raises(RuntimeError, match="not resizable"):
         forward(torch.randn(2, 5, 128, 512), state(5))[0].resize_(1 << 22)
     dst.resize_(1 << 22)
-
-
-@needs_mallinfo
-def test_no_memory_is_kept():
-    """Neither of onedsl's results, 6 MB each, nor of PyTorch's."""
-    layer = nn.BatchNorm2d(5)
-
-    def steps(count):
-        for dtype in (torch.float32, torch.float64) * count:
-            x = torch.randn(8, 5, 192, 192, dtype=dtype, requires_grad=True)
-            layer.to(dtype)(x).square().sum().backward()
-
-    with onedsl_torch.enable():
-        steps(2)
-        before = allocated_bytes()
-        steps(10)
-        assert abs(allocated_bytes() - before) < 1 << 20
 
 
 def test_a_lazy_clone_of_running_statistics_leaves_the_original():

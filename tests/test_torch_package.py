@@ -1,9 +1,11 @@
 """The package onedsl.torch: PyTorch's version, names in saved models."""
 
+import copy
 import importlib
 import json
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 
@@ -24,33 +26,22 @@ def test_an_older_pytorch_is_an_import_error(monkeypatch):
 def test_saved_layers_name_the_public_module(name):
     """Saved models remain loadable when the package's files are renamed."""
     layer = getattr(onedsl_torch, name)(3)
+    layer.running_mean.fill_(5)
     saved = pickle.dumps(layer)
     assert b"onedsl.torch" in saved
     assert b"onedsl.torch._" not in saved
-    assert type(pickle.loads(saved)) is type(layer)
+    for other in pickle.loads(saved), copy.deepcopy(layer):
+        assert type(other) is type(layer)
+        assert all(map(torch.equal, other.state_dict().values(), layer.state_dict().values()))
 
 
-LOOP = """
-import sys, torch
-from torch import nn
-
-model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-print("not shown")
-for _ in range(int(sys.argv[1])):
-    model(torch.randn(2, 3, 8, 8)).sum().backward()
-    optimizer.step()
-if sys.argv[1] == "7":
-    raise ValueError("from the script")
-"""
+LOOP = helpers.PROGRAMS / "torch_loop.py"
 
 
 @pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
-def test_compare(tmp_path, steps):
-    script = tmp_path / "train.py"
-    script.write_text(LOOP)
+def test_compare(steps):
     options = ("--compare", "--seconds", "0.5", "--runs", "2")
-    child = helpers.run_python("-m", "onedsl.torch", *options, str(script), str(steps))
+    child = helpers.run_python("-m", "onedsl.torch", *options, LOOP, str(steps))
     lines = child.stdout.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["PyTorch", "onedsl"] * 2
     assert all(0 < float(line.split()[1]) < 500 for line in lines[:4])
@@ -90,32 +81,6 @@ def test_no_speed_up_is_made_of_noise(old, new, expected):
     assert "other programs used CPUs" in shown
 
 
-PICKLE = """
-import atexit, multiprocessing, pickle, sys
-
-class Sample:
-    pass
-
-def make(x):
-    return Sample()
-
-@atexit.register
-def at_exit():
-    assert isinstance(pickle.loads(pickle.dumps(Sample())), Sample)
-    if __name__ == "__main__":
-        print("pickled")
-
-if __name__ == "__main__":
-    for method in sys.argv[1:2] == ["pool"] and ["spawn", "forkserver"] or []:
-        with multiprocessing.get_context(method).Pool(1) as pool:
-            assert type(pool.map(make, [1])[0]) is Sample
-    print(sys.argv, __file__, __name__, __package__, __doc__, sys.path[0])
-    print(sorted(globals()), __builtins__, globals().get("__annotations__"))
-    from __main__ import Sample as Again
-    assert Again is Sample
-"""
-
-
 @pytest.mark.parametrize(
     "command", ["train.py pool", "-m train pool", "train.py -- --compare -x", "folder -- --help"]
 )
@@ -123,7 +88,7 @@ def test_a_script_runs_as_with_python(tmp_path, command):
     """Regression: workers and exit handlers did not find the script's classes in __main__."""
     (tmp_path / "folder").mkdir()
     for file in "train.py", "folder/__main__.py":
-        (tmp_path / file).write_text(PICKLE)
+        shutil.copyfile(helpers.PROGRAMS / "torch_pickled.py", tmp_path / file)
     found = []
     for launcher in [], ["-m", "onedsl.torch", "--seconds", "2"]:
         child = helpers.run_python(*launcher, *command.split(), cwd=tmp_path, status=None)
@@ -172,121 +137,45 @@ def test_a_closed_pipe_ends_a_script_as_with_python(tmp_path):
     assert errors[0].stderr == errors[1].stderr
 
 
-def test_spawned_processes_run_without_onedsl(tmp_path):
+def test_spawned_processes_run_without_onedsl():
     """Unless the script calls enable at its top level; forked ones inherit it."""
-    script = tmp_path / "train.py"
-    script.write_text("""
-import multiprocessing, sys
-
-def enabled(_):
-    import onedsl.torch
-    return onedsl.torch.enabled()
-
-if sys.argv[1:]:
-    import onedsl.torch
-    onedsl.torch.enable()
-if __name__ == "__main__":
-    for method in "fork", "spawn":
-        with multiprocessing.get_context(method).Pool(1) as pool:
-            print(*pool.map(enabled, [0]))
-""")
+    script = helpers.PROGRAMS / "torch_spawned.py"
     for arguments, expected in ([], "True False"), (["enable"], "True True"):
         child = helpers.run_python("-W", "ignore", "-m", "onedsl.torch", script, *arguments)
         assert child.stdout.split() == expected.split()
 
 
-UNUSUAL = """
-import sys, torch
-from torch import nn
-
-class Uninitialized(nn.Module):
-    def __init__(self):
-        pass
-
-class Unusable(nn.Module):
-    def parameters(self):
-        raise RuntimeError
-
-model = nn.Sequential(nn.Conv2d(3, 8, 3))
-model.add_module("gr\u00f6sse", nn.BatchNorm2d(8))
-unused, parent, unusable = Uninitialized(), nn.Module(), Unusable()
-parent.model, parent.unused = model, unused
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-while True:
-    try:
-        model(torch.randn(2, 3, 8, 8)).sum().backward()
-        optimizer.step()
-    except:
-        pass
-"""
-
-
-def test_compare_of_unusual_scripts(tmp_path):
+def test_compare_of_unusual_scripts():
     """Modules that cannot be inspected, a loop that catches SystemExit, a name in Unicode."""
-    script = tmp_path / "train.py"
-    script.write_text(UNUSUAL, encoding="utf-8")
+    script = helpers.PROGRAMS / "torch_unusual.py"
     options = ("--compare", "--seconds", "0.3", "--runs", "2")
     ascii_only = {"environment": {"PYTHONIOENCODING": "ascii"}}
     child = helpers.run_python("-W", "error", "-m", "onedsl.torch", *options, script, **ascii_only)
     assert child.stdout.splitlines()[-1].split() == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
 
 
-THREADS = """
-import threading, torch
-from torch import nn
-
-def train(model, optimizer):
-    while True:
-        model(torch.randn(2, 3, 8, 8)).sum().backward()
-        optimizer.step()
-        barrier.wait()
-
-barrier = threading.Barrier(3)
-for _ in range(3):
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    threading.Thread(target=train, args=(model, optimizer)).start()
-"""
-
-TWO_OPTIMIZERS = """
-import torch
-from torch import nn
-
-model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
-optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2)]
-for step in range(10**9):
-    model(torch.randn(2, 3, 8, 8)).sum().backward()
-    optimizers[step > 9].step()
-"""
-
-
-@pytest.mark.parametrize("content", [THREADS, TWO_OPTIMIZERS], ids=["threads", "optimizers"])
-def test_a_timed_run_ends(tmp_path, content):
+@pytest.mark.parametrize("name", ["torch_loop_on_threads.py", "torch_two_optimizers.py"])
+def test_a_timed_run_ends(tmp_path, name):
     """Regression: SystemExit ended one of several threads, or no optimizer was timed any more."""
-    script, file = tmp_path / "train.py", tmp_path / "times"
-    script.write_text(content)
+    file = tmp_path / "times"
     options = ("--measure", "PyTorch", file, "--seconds", "0.3")
-    helpers.run_python("-m", "onedsl.torch", *options, script)
+    helpers.run_python("-m", "onedsl.torch", *options, helpers.PROGRAMS / name)
     assert json.loads(file.read_text())[0] > 0
 
 
-def test_compare_without_space_for_its_output(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(LOOP)
+def test_compare_without_space_for_its_output():
     options = ("--compare", "--seconds", "0.1", "--runs", "2")
     with open("/dev/full", "w") as full:
         streams = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
-        command = ("-m", "onedsl.torch", *options, script, "20")
+        command = ("-m", "onedsl.torch", *options, LOOP, "20")
         child = helpers.run_python(*command, status=1, **streams)
     assert re.fullmatch(r"python -m onedsl.torch: error: .*No space left on device\n", child.stderr)
 
 
-def test_compare_ends_quietly_if_its_pipe_closes(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(LOOP)
+def test_compare_ends_quietly_if_its_pipe_closes():
     with helpers.closed_pipe() as pipe:
         options = ("--compare", "--seconds", "0.1", "--runs", "2")
-        child = helpers.run_python("-m", "onedsl.torch", *options, script, "20", **pipe)
+        child = helpers.run_python("-m", "onedsl.torch", *options, LOOP, "20", **pipe)
     assert child.stderr == ""
 
 
@@ -294,10 +183,8 @@ def test_compare_ends_quietly_if_its_pipe_closes(tmp_path):
     ("steps", "message"),
     [(3, "must call step() of an optimizer"), (7, "the script failed with PyTorch: exit status 1")],
 )
-def test_scripts_that_cannot_be_compared(tmp_path, steps, message):
-    script = tmp_path / "train.py"
-    script.write_text(LOOP)
-    command = ("-m", "onedsl.torch", "--compare", str(script), str(steps))
+def test_scripts_that_cannot_be_compared(steps, message):
+    command = ("-m", "onedsl.torch", "--compare", LOOP, str(steps))
     child = helpers.run_python(*command, status=1)
     assert message in child.stderr
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import functools
 import inspect
 import io
 import itertools
@@ -65,7 +64,7 @@ def calls():
         yield seen
 
 
-def check(layer, rank, src, diff_dst, *residual):
+def check_layer(layer, rank, src, diff_dst, *residual):
     """Compare outputs, gradients and buffers."""
     exact, wide = Exact(layer, rank), [t.double() for t in (src, *residual)]
     # Exclude elements so close to a bound of the ReLU that rounding may change their gradient.
@@ -91,7 +90,7 @@ def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
     layer = make(rank, with_residual, clip).train(train)
     src, diff_dst = inputs(rank, dtype, memory)
     residual = [torch.empty_like(src).copy_(diff_dst.flip(0))] if with_residual else []
-    check(layer, rank, src, diff_dst, *residual)
+    check_layer(layer, rank, src, diff_dst, *residual)
     assert len(calls) == train
 
 
@@ -110,7 +109,7 @@ def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
 def test_attributes(calls, with_residual, kwargs):
     src, diff_dst = inputs(2, "f32")
     residual = [src.flip(0)] if with_residual else []
-    check(make(2, with_residual, **kwargs), 2, src, diff_dst, *residual)
+    check_layer(make(2, with_residual, **kwargs), 2, src, diff_dst, *residual)
     assert len(calls) == 1
 
 
@@ -137,6 +136,7 @@ UNSUPPORTED = {
     "residual of another type": lambda src, r: (src, r.double()),
     "sparse residual": lambda src, r: (src, r.to_sparse()),
 }
+
 LAYOUTS = {
     "residual of another layout": lambda src, r: (src, r.to(memory_format=torch.channels_last)),
     "gaps": lambda src, r: (src.repeat_interleave(2, -1)[..., ::2], r),
@@ -160,23 +160,11 @@ def test_fallback_to_pytorch(calls, what):
     assert bool(calls) == (what in LAYOUTS)
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoints(reentrant):
-    model = nn.Sequential(nn.Conv2d(5, 5, 1), make(2, False), nn.Conv2d(5, 3, 1))
-    src, _ = inputs(2, "f32")
-    checkpoint = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=reentrant)
-    grads = []
-    for run in model, functools.partial(checkpoint, model):
-        model.zero_grad()
-        run(src.clone().requires_grad_()).square().sum().backward()
-        grads.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
-
-
 @residuals
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_checkpoints_update_statistics_as_pytorchs_layers(place, momentum, with_residual):
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints(reentrant, place, momentum, with_residual):
     """Regression: the recomputation ended between the count and the statistics."""
     layer = make(2, with_residual, momentum=momentum).train()
     exact = Exact(layer).float()
@@ -189,9 +177,13 @@ def test_checkpoints_update_statistics_as_pytorchs_layers(place, momentum, with_
     for offset in range(4):
         src = (inputs(2, "f32")[0] + offset).requires_grad_()
         for norm in layer, exact:
-            torch.utils.checkpoint.checkpoint(run, norm, src, use_reentrant=False).sum().backward()
+            dst = torch.utils.checkpoint.checkpoint(run, norm, src, use_reentrant=reentrant)
+            dst.sum().backward()
     for ours, theirs in zip(layer.buffers(), exact.buffers(), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-5)
+    grads = [[p.grad for p in norm.parameters()] for norm in (layer, exact)]
+    for ours, theirs in zip(*grads, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-3)
 
 
 @residuals
@@ -216,7 +208,7 @@ def test_saved_tensors(with_residual):
 
 
 # How a program computes batch norm, addition and ReLU: a function, and the layer in it.
-DOORS = {
+ENTRY_POINTS = {
     "layer": lambda layer: (layer, layer),
     "compiled layer": lambda layer: (compiled(layer), layer),
     "compiled modules": lambda layer: (compiled(exact := Exact(layer).float()), exact.norm),
@@ -234,8 +226,8 @@ def compiled(module):
 @pytest.mark.usefixtures("without_code")
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "data"])
 @pytest.mark.parametrize("present", [["weight", "bias"], ["weight"], ["bias"]], ids="-".join)
-@pytest.mark.parametrize("door", DOORS)
-def test_parameters_that_change_before_the_gradient(calls, door, present, noticed, with_residual):
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_parameters_that_change_before_the_gradient(calls, entry, present, noticed, with_residual):
     """Regression: the ReLU's mask followed from the new parameters, and a new bias raised.
 
     Autograd does not notice changes by `.data`. The gradients are those of PyTorch's layers.
@@ -255,14 +247,14 @@ def test_parameters_that_change_before_the_gradient(calls, door, present, notice
             return str(error).partition(" modified by an inplace operation")[1]
 
     for changed, create_graph in itertools.product(present, (False, True)):
-        if create_graph and "compiled" in door:
+        if create_graph and "compiled" in entry:
             continue  # PyTorch does not support it
         layer = make(2, with_residual, 1.5)
         for name in {"weight", "bias"} - {*present}:
             setattr(layer, name, None)
-        theirs = gradients(*DOORS["enable"](layer), changed, create_graph)
-        with onedsl_torch.enable() if door == "enable" else contextlib.nullcontext():
-            ours = gradients(*DOORS[door](layer), changed, create_graph)
+        theirs = gradients(*ENTRY_POINTS["enable"](layer), changed, create_graph)
+        with onedsl_torch.enable() if entry == "enable" else contextlib.nullcontext():
+            ours = gradients(*ENTRY_POINTS[entry](layer), changed, create_graph)
         assert isinstance(theirs, str) == (noticed and changed == "weight")
         if isinstance(theirs, str):
             assert ours == theirs
@@ -306,23 +298,6 @@ def test_torch_func():
 
 
 @dynamo
-@modes
-@residuals
-def test_compile(train, with_residual):
-    """With a backend that keeps operators whole, the layer is one graph."""
-    torch._dynamo.reset()
-    layer, (src, diff_dst) = make(2, with_residual).train(train), inputs(2, "f32")
-    run = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    exact = Exact(layer)
-    given = [src.clone().requires_grad_() for _ in range(1 + with_residual)]
-    twins = [src.double().requires_grad_() for _ in range(1 + with_residual)]
-    got = torch.autograd.grad(run(*given), given, diff_dst)
-    expected = torch.autograd.grad(exact(*twins), twins, diff_dst.double())
-    for a, b in zip(got, expected, strict=True):
-        assert relative_error(a, b) < 1e-5
-
-
-@dynamo
 def test_exported_programs_contain_no_operators_of_onedsl():
     program = torch.export.export(make(2, False), inputs(2, "f32")[:1])
     assert "onedsl" not in str(program.graph)
@@ -348,7 +323,7 @@ def test_traced_layers_contain_no_operators_of_onedsl(with_residual):
 @dynamo
 def test_scripted_layers_are_not_supported():
     """As the docstring says."""
-    with pytest.raises((ValueError, RuntimeError)):
+    with pytest.raises((ValueError, RuntimeError), match="Unknown type annotation"):
         torch.jit.script(make(2, False))
 
 

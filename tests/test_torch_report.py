@@ -29,7 +29,7 @@ def by_pass(summary):
     )
 
 
-def step(model, *inputs):
+def one_step(model, *inputs):
     model(*inputs).sum().backward()
 
 
@@ -42,7 +42,7 @@ def test_eager(x):
     model = SmallModel()
     with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
         for _ in range(3):
-            step(model, x)
+            one_step(model, x)
         with torch.no_grad():
             model.stem.eval()(x)
     names = ["stem.1", "branch.a.1", "head.1"]
@@ -59,24 +59,24 @@ def test_eager(x):
 def test_calls_outside_of_the_block_do_not_count(x):
     model = SmallModel()
     with onedsl_torch.enable():
-        step(model, x)
+        one_step(model, x)
         with onedsl_torch.report(model) as summary:
             pass
-        step(model, x)
+        one_step(model, x)
     assert by_pass(summary)[0] == {"stem.1": {}, "branch.a.1": {}, "head.1": {}}
 
 
 def test_a_report_after_the_training_names_the_remedy(x):
     """Regression: it was a table of "none"."""
     model = SmallModel()
-    step(model, x)
+    one_step(model, x)
     text = str(onedsl_torch.report(model))
     assert text.startswith("No batch norm was counted. Call report(model) before the training")
     assert repr(onedsl_torch.report(model)) == text
     text = str(onedsl_torch.report(nn.Linear(3, 3)))
     assert text == "No batch norm was counted. The model has no batch-norm layer of torch.nn"
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got function"):
-        onedsl_torch.report(step)
+        onedsl_torch.report(one_step)
 
 
 def test_uncounted_calls_are_not_called_missing(x):
@@ -113,7 +113,7 @@ def test_layers_without_parameters_and_functions(x):
     """The running statistics identify a layer; other calls are counted together."""
     model = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3))
     with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
-        step(model, x.requires_grad_())
+        one_step(model, x.requires_grad_())
         nn.functional.batch_norm(x, None, None, training=True)
     forward, gradient = by_pass(summary)
     assert forward == {"0": {EAGER: 1}, "1": {EAGER: 1}, "(no layer of the model)": {EAGER: 1}}
@@ -145,7 +145,7 @@ def test_calls_without_tensors_of_the_model(batch, dtype):
     x = torch.randn(batch, 3, 6, 7, dtype=dtype, requires_grad=True)
     with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
         for train in (True, False, True, False):
-            step(model.train(train), x)
+            one_step(model.train(train), x)
     for calls in by_pass(summary):
         assert set(calls) == set("0123456")
         assert {layer: counts.total() for layer, counts in calls.items()} == dict.fromkeys(calls, 4)
@@ -172,10 +172,10 @@ def test_layers_without_parameters_called_twice_in_a_graph(reported, x):
     torch._dynamo.reset()
     models = {"model": nn.Sequential(Twice())}
     models["compiled"] = torch.compile(models["model"], backend="onedsl")
-    step(models["compiled"], x.requires_grad_())
+    one_step(models["compiled"], x.requires_grad_())
     with onedsl_torch.report(models[reported]) as summary:
         for _ in range(2):
-            step(models["compiled"], x)
+            one_step(models["compiled"], x)
     expected = {"0.first": {ALONE: 4}, "0.last": {ALONE: 4}, "(model)": {ALONE: 2}}
     assert by_pass(summary) == (expected, expected)
 
@@ -186,7 +186,7 @@ def test_layers_that_share_parameters(x):
     model["b"].weight, model["b"].bias = model["a"].weight, model["a"].bias
     with onedsl_torch.enable(), onedsl_torch.report(model) as summary:
         for name in "aabc":
-            step(model[name], x.requires_grad_())
+            one_step(model[name], x.requires_grad_())
     expected = {"a": {EAGER: 2}, "b": {EAGER: 1}, "c": {EAGER: 1}}
     assert by_pass(summary) == (expected, expected)
     with onedsl_torch.report(model) as summary:
@@ -215,9 +215,9 @@ def test_layers_that_share_parameters(x):
 def test_compiled(use, what, x):
     torch._dynamo.reset()
     model = torch.compile(Plain(use), backend="onedsl")
-    step(model, x)
+    one_step(model, x)
     with onedsl_torch.report(model) as summary:
-        step(model, x)
+        one_step(model, x)
     forward, gradient = by_pass(summary)
     assert forward == gradient == {"norm": {what: 1}}
 
@@ -306,7 +306,7 @@ def test_threads_at_once(x):
     layer = nn.BatchNorm2d(3)
     with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
         threads = [
-            threading.Thread(target=step, args=(layer, x.requires_grad_())) for _ in range(20)
+            threading.Thread(target=one_step, args=(layer, x.requires_grad_())) for _ in range(20)
         ]
         for thread in threads:
             thread.start()

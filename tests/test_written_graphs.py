@@ -2,7 +2,6 @@
 
 import dataclasses
 import pickle
-import warnings
 
 import helpers
 import numpy as np
@@ -21,50 +20,6 @@ def gradient(**options):
     src = op.inputs[0]
     problem = testing.random_problem(src.shape, src.dtype, data_format=op.data_format)
     return Graph((op,)), problem
-
-
-def outcome(*arguments, **options):
-    """Return what oneDNN makes of a gradient as written: "right", "wrong" or "refused"."""
-    op = defect.gradient(*arguments, **options)
-    graph = Graph((op,))
-    try:
-        compiled = graph.compile()
-    except onedsl.UnsupportedError:
-        return "refused"
-    inputs = defect.arrays_of(graph)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        got = compiled(**inputs)
-    assert list(got) == ["diff_src", "diff_gamma", "diff_beta"][: len(op.outputs)]
-    right = defect.is_right(op, inputs, got)
-    assert right or defect.is_right(op, inputs, got, statistics="frozen")
-    assert [w.category for w in caught] == ([] if right else [onedsl.OneDNNDefectWarning])
-    return "right" if right else "wrong"
-
-
-OF_TYPES = """
-from test_written_graphs import outcome
-print(*(
-    f"{dtype}/{stats} {outcome(shape, dtype, stats, data_format=data_format)}"
-    for data_format in ("NXC", "NCX")
-    for shape in [(8, 16, 6, 16), (4, 16, 2, 3, 16)]
-    for dtype, stats in [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
-), sep=", ")
-"""
-
-
-@pytest.mark.parametrize("cap", ["", "AVX2", "AVX512_CORE"])
-def test_types_by_instruction_set(cap):
-    """f32 needs nothing, bf16 AVX512, f16 AVX512_FP16; bf16 statistics are never supported."""
-    child = helpers.run_child(OF_TYPES, environment=helpers.capped(ONEDNN_MAX_CPU_ISA=cap))
-    bf16 = helpers.missing_isa("bf16") is None and cap != "AVX2"
-    f16 = helpers.missing_isa("f16") is None and cap == ""
-    right = {"f32/f32"} | ({"bf16/f32"} if bf16 else set()) | ({"f16/f32"} if f16 else set())
-    found = child.stdout.strip().split(", ")
-    assert len(found) == 16
-    for each in found:
-        types, result = each.split()
-        assert result == ("right" if types in right else "refused")
 
 
 @helpers.types
@@ -111,24 +66,6 @@ def test_the_callers_memory_is_used():
     np.testing.assert_array_equal(got["diff_beta"], expected["diff_beta"])
 
 
-def test_strides_are_those_of_the_spec():
-    strides = (15 * 16, 1, 5 * 16, 16)
-    op = onedsl.BatchNormTrainingBackward(1e-5, "NCX")
-    graph = op.graph(onedsl.TensorSpec((4, 16, 3, 5), strides=strides))
-    assert graph.ops[0].inputs[0].strides == strides
-    problem = testing.random_problem((4, 16, 3, 5), data_format="NCX")
-    src, diff_dst = (
-        np.ascontiguousarray(a.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) for a in problem[:2]
-    )
-    arrays = problem._asdict()
-    with pytest.raises(ValueError, match=r"src must have strides .* got \(240, 15, 5, 1\)"):
-        graph.compile()(**arrays)
-    got = graph.compile()(**arrays | {"src": src, "diff_dst": diff_dst})
-    assert got["diff_src"].strides == src.strides
-    expected = testing.batch_norm_backward(*problem, epsilon=1e-5, data_format="NCX")
-    assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
-
-
 def test_padded_strides_from_json():
     """A graph file may describe memory with gaps."""
     graph, problem = gradient()
@@ -140,19 +77,12 @@ def test_padded_strides_from_json():
     src, between, diff_dst = wide[..., :16], wide[..., 16:], wide.copy()[..., :16]
     src[...], diff_dst[...] = problem.src, problem.diff_dst
     arrays = problem._asdict() | {"src": src, "diff_dst": diff_dst}
-    got = graph.compile()(**arrays, out={"diff_src": between})
+    compiled = graph.compile()
+    assert compiled(**arrays)["diff_src"].strides == src.strides
+    got = compiled(**arrays, out={"diff_src": between})
     np.testing.assert_array_equal(src, problem.src)
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
-    assert got["diff_src"].strides == src.strides
     assert testing.relative_l2(got["diff_src"], expected.diff_src) < 2e-6
-
-
-def test_a_callers_list_does_not_change_a_compiled_graph():
-    graph, problem = gradient()
-    strides = list(graph.inputs["src"].strides)
-    compiled = Graph((helpers.with_tensors(graph.ops[0], src={"strides": strides}),)).compile()
-    strides[0] = 1
-    compiled(**problem._asdict())
 
 
 INVALID = {
@@ -233,18 +163,23 @@ def test_a_refused_graph_reaches_onednn_once(monkeypatch, function, act):
     assert "no partitions: oneDNN 3." in str(mixed_types())
 
 
-def test_a_transient_error_is_not_kept(monkeypatch):
-    graph, _ = gradient(data_format="NCX")
-    compiled_graph._compile.cache_clear()
+def test_a_refused_call_reaches_onednn_once(monkeypatch):
+    """Regression: each call leaked memory of oneDNN. A kept exception would keep tracebacks."""
+    attempts = []
 
-    def fail(*_):
-        raise onedsl.OneDNNError("no memory", "out_of_memory")
+    def refuse(*_):
+        attempts.append(1)
+        raise onedsl.OneDNNError("no such kernel", "unimplemented")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(_core, "compile_graph", fail)
-        with pytest.raises(onedsl.OneDNNError, match="no memory"):
-            graph.compile()
-    graph.compile()
+    monkeypatch.setattr(_core, "compile_graph", refuse)
+    op, problem = onedsl.BatchNormTrainingBackward(0.4321), testing.random_problem((8, 16))
+    errors = []
+    for _ in range(2):
+        with pytest.raises(onedsl.UnsupportedError, match="no such kernel") as caught:
+            op(*problem, backend="onednn")
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]
+    assert len(attempts) == 1
 
 
 RELU = {
@@ -303,35 +238,6 @@ def test_inputs_may_share_a_tensor(kept, other):
             assert testing.relative_l2(got[name], expected[name]) < 2e-6
 
 
-@pytest.mark.parametrize(
-    ("port", "changes", "message"),
-    [
-        ("diff_beta", {"id": 6}, r"outputs must have different ids, got \[5, 6, 6\]"),
-        ("variance", {"id": 2, "dtype": "bf16"}, "same tensor wherever its id is 2"),
-        ("diff_src", {"id": 0}, "not be an output of this op or a later one, got 0"),
-    ],
-)
-def test_ids_of_other_tensors(port, changes, message):
-    (op,) = gradient()[0].ops
-    with pytest.raises(ValueError, match=message):
-        Graph((helpers.with_tensors(op, **{port: changes}),)).compile()
-
-
-@pytest.mark.parametrize("strides", [None, (16, 1)])
-@pytest.mark.parametrize("relu", [False, True])
-def test_graphs_of_unknown_shapes(strides, relu):
-    (op,) = helpers.graph_of_unknown_shapes().ops
-    op = helpers.with_tensors(op, src={"strides": strides})
-    src = op.inputs[0]
-    dst = dataclasses.replace(src, id=99)
-    ops = [op, onedsl.graph.GraphOp(9, "relu", "ReLU", {}, (src,), (dst,))]
-    unknown = Graph(tuple(ops[: 1 + relu]))
-    for act in (unknown.compile, unknown.partitions, unknown.repaired):
-        with pytest.raises(ValueError, match=r"inputs\[0\] \(src\) must have a known shape"):
-            act()
-    assert "no partitions: graph[0].inputs[0] (src) must have a known shape" in str(unknown)
-
-
 def test_arrays_must_be_passed_by_name():
     graph, problem = gradient()
     with pytest.raises(TypeError, match=r"must be passed by name \(src=..., .*got 5 without"):
@@ -388,21 +294,6 @@ def test_changes_of_repaired_graphs_are_listed(op, spec, options, changes):
     assert str(graph).splitlines()[-1] == f"changed by onedsl: {'; '.join(changes)}"
 
 
-def test_a_missing_variance_is_not_a_missing_gamma():
-    """Regression: without variance, the file's gamma was taken for it."""
-    graph, _ = gradient(outputs=1)
-    (op,) = graph.ops
-    for inputs, error in ((op.inputs[:3] + op.inputs[4:], True), (op.inputs[:4], False)):
-        text = Graph((dataclasses.replace(op, inputs=inputs),)).to_json()
-        graph = Graph.from_json(text)
-        if error:
-            for act in (graph.compile, graph.repaired):
-                with pytest.raises(ValueError, match=r"inputs\[3\] \(variance\) is missing: .* 3"):
-                    act()
-        else:
-            graph.compile()
-
-
 def test_runs_are_logged(caplog):
     graph, problem = gradient(data_format="NCX")
     compiled = graph.compile()
@@ -426,20 +317,6 @@ def test_graphs_of_several_ops_do_not_run_in_place():
         compiled(**arrays, out={"dst": src})
 
 
-def test_names_of_ports_of_two_ops():
-    graph, _ = gradient()
-    (op,) = graph.ops
-    other = helpers.with_tensors(op, **{name: {"id": t.id + 20} for _, name, t in op.ports})
-    both = Graph((op, dataclasses.replace(other, id=1)))
-    assert list(both.outputs) == [
-        f"{name}_{i}"
-        for first in (5, 25)
-        for i, name in enumerate(("diff_src", "diff_gamma", "diff_beta"), first)
-    ]
-    assert "src_0" in both.inputs
-    assert "src_20" in both.inputs
-
-
 def test_names_that_are_another_port_with_an_id():
     """Regression: src of tensor 1 and src_1 of the op Add were one name."""
     src = gradient()[0].ops[0].inputs[0]
@@ -451,6 +328,7 @@ def test_names_that_are_another_port_with_an_id():
     assert {name: tensor.id for name, tensor in graph.inputs.items()} == {
         "src_1_1": 1, "src_0": 0, "src_1": 4
     }  # fmt: skip
+    assert list(graph.outputs) == ["dst_3", "dst_5"]
 
 
 def test_a_log_handler_that_raises(caplog, monkeypatch):

@@ -184,10 +184,10 @@ NUMPY = (
     *(call, out, copied, strided, scratch, rejected, parts, operator, verbose),
     *(onednn, graph, graph_out),
 )
-DOORS: dict[str, Callable[[], Any]] = {
-    door.__name__: door for door in (*NUMPY, graph_compiled, tensors, report, jax)
+ENTRY_POINTS: dict[str, Callable[[], Any]] = {
+    entry.__name__: entry for entry in (*NUMPY, graph_compiled, tensors, report, jax)
 }
-DOORS |= {
+ENTRY_POINTS |= {
     f"{kind}_{size}": functools.partial(step, kind, size == "large")
     for kind in ("enable", "layer", "compiled")
     for size in ("small", "large")
@@ -210,48 +210,51 @@ def stop() -> int:
             continue
 
 
-def attempts(door: Callable[[], Any], *libraries: bytes | None) -> Iterator[BaseException | None]:
-    """Call a door until no allocation fails, and yield the exceptions."""
-    expected = values(door())
-    assert values(door()) == expected
+def attempts(entry: Callable[[], Any], *libraries: bytes | None) -> Iterator[BaseException | None]:
+    """Call an entry point until no allocation fails, and yield the exceptions."""
+    expected = values(entry())
+    assert values(entry()) == expected
     for n in itertools.count(1):
         os.write(1, b"%d\r" % n)
         error = results = None
         fail(n, *libraries)
         try:
-            results = door()
+            results = entry()
         except BaseException as raised:
             error = raised
         if stop() < n:
             return
         assert error is not None or values(results) == expected
         results = None
-        assert values(door()) == expected, f"the call after {error!r}"
+        assert values(entry()) == expected, f"the call after {error!r}"
         yield error
         error = None
 
 
-def is_right(error: BaseException | None, door: str, is_ours: bool) -> bool:
+def is_right(error: BaseException | None, entry: str, is_ours: bool) -> bool:
     """Return whether an exception is one for a lack of memory."""
     if error is None or isinstance(error, MemoryError):
         return True
     if not is_ours:  # CPython raises SystemError if a traceback cannot be allocated
         return isinstance(error, SystemError)
-    if door == "jax":
+    if entry == "jax":
         return "RESOURCE_EXHAUSTED" in str(error)
     texts = "DefaultCPUAllocator: can't allocate memory", "bad_alloc", "Failed to allocate"
-    is_of_torch = isinstance(DOORS[door], functools.partial) or door in ("tensors", "report")
+    is_of_torch = isinstance(ENTRY_POINTS[entry], functools.partial) or entry in (
+        "tensors",
+        "report",
+    )
     return is_of_torch and type(error) is RuntimeError and any(text in str(error) for text in texts)
 
 
-def sweep(door: str, is_ours: bool) -> None:
+def sweep(entry: str, is_ours: bool) -> None:
     # oneDNN frees memory twice if some of the allocations fail in which it compiles a graph.
-    outside = b"libdnnl" if door == "graph_compiled" else None
+    outside = b"libdnnl" if entry == "graph_compiled" else None
     outcomes = collections.Counter[str]()
-    for error in attempts(DOORS[door], b"/_core." if is_ours else None, outside):
-        assert is_right(error, door, is_ours), repr(error)
+    for error in attempts(ENTRY_POINTS[entry], b"/_core." if is_ours else None, outside):
+        assert is_right(error, entry, is_ours), repr(error)
         outcomes["right" if error is None else f"{type(error).__name__}: {error}"[:60]] += 1
-    print(door, "onedsl's" if is_ours else "all", sum(outcomes.values()), "allocations")
+    print(entry, "onedsl's" if is_ours else "all", sum(outcomes.values()), "allocations")
     if "--verbose" in sys.argv:
         for text, count in outcomes.most_common():
             print(f"    {count} {text}")
@@ -259,7 +262,7 @@ def sweep(door: str, is_ours: bool) -> None:
 
 logging.getLogger("onedsl").addHandler(logging.NullHandler())
 for name in sys.argv[1:]:
-    if name in DOORS:
-        for is_ours in (True, False) if DOORS[name] in NUMPY else (True,):
+    if name in ENTRY_POINTS:
+        for is_ours in (True, False) if ENTRY_POINTS[name] in NUMPY else (True,):
             sweep(name, is_ours)
 print("done")

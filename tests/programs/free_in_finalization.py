@@ -4,21 +4,11 @@ import ctypes
 import sys
 
 import numpy as np
+from dlpack_producers import UNVERSIONED, Unversioned, pointer_in
 
 from onedsl import _core
 
-api = ctypes.pythonapi
-api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 libc = ctypes.CDLL(None)
-
-
-class Unversioned(ctypes.Structure):
-    _fields_ = (
-        ("tensor", ctypes.c_byte * 48),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
 
 
 class Importer:
@@ -42,8 +32,9 @@ class FreesOnThread:
 
     def __init__(self, capsule):
         self.capsule = capsule
-        self.managed = api.PyCapsule_GetPointer(capsule, b"dltensor")
-        self.deleter = Unversioned.from_address(self.managed).deleter
+        self.managed = pointer_in(capsule, UNVERSIONED)
+        deleter = Unversioned.from_address(self.managed).deleter
+        self.deleter = ctypes.cast(deleter, ctypes.c_void_p).value
         self.write, self.is_finalizing = sys.stdout.write, sys.is_finalizing
         self.create, self.join = libc.pthread_create, libc.pthread_join
         self.pointer, self.thread = ctypes.c_void_p, ctypes.c_ulong()
@@ -63,4 +54,6 @@ array = np.ones(4, np.float32)
 importer = Importer(array)
 _core.export_array(array, importer)
 frees = FreesOnThread(importer.capsule)
-api.Py_IncRef(ctypes.py_object(importer.capsule))  # its own destructor must not free it again
+ctypes.pythonapi.Py_IncRef(
+    ctypes.py_object(importer.capsule)
+)  # its own destructor must not free it again

@@ -1,10 +1,9 @@
 """Makes calls, and prints by how many bytes the process grows.
 
-    python tests/programs/memory_growth.py KIND CALLS [SHAPES]
+    python tests/programs/memory_growth.py KIND CALLS
 
-Kinds of calls: "all" valid and invalid ones of every operator; "rejected" by oneDNN if
-ONEDNN_MAX_CPU_ISA is AVX2, which then fall back, with this number of shapes; of "new" shapes on
-oneDNN, on threads, and then the same in a forked child.
+Kinds of calls: "all" valid and invalid ones of every operator; of "new" shapes on oneDNN, on
+threads, and then the same in a forked child.
 """
 
 import collections
@@ -13,7 +12,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import ml_dtypes
 import numpy as np
 from processes import resident
 
@@ -69,41 +67,32 @@ def calls_of_every_kind() -> list[Callable[[], object]]:
     ]
 
 
-def main(kind: str, calls: int, shapes: int = 1) -> None:
+def of_every_kind(calls: int) -> None:
     """Print the growth, without that of the first calls."""
-    every = calls_of_every_kind() if kind == "all" else []
-    rows = 300 + 2 * calls if kind == "new" else shapes
-    memory = np.ones((rows, 16), np.float32 if kind == "new" else ml_dtypes.bfloat16)
-    ones = np.ones(16, np.float32)
+    every = calls_of_every_kind()
+    first = max(200, calls // 10)
+    growth(lambda i: every[i % len(every)](), 0, first)
+    print(growth(lambda i: every[i % len(every)](), first, calls))
 
-    def rejected(i: int) -> None:
-        src = memory[: i % shapes + 1]
-        try:
-            op(src, src, ones, ones, backend="onednn")
-        except onedsl.OneDNNError:
-            op(src, src, ones, ones, backend="native")
-        else:
-            sys.exit("this must be rejected")
+
+def of_new_shapes(calls: int) -> None:
+    """Print the growth without that of the first calls, of which more are made than are kept."""
+    memory, ones = np.ones((300 + 2 * calls, 16), np.float32), np.ones(16, np.float32)
 
     def of_new_shape(i: int) -> None:
         src = memory[: i + 1]
         got = op(src, src, ones, ones, ones, backend="onednn")
         assert got.diff_beta[0] == len(src)
 
-    if kind == "new":
-        with ThreadPoolExecutor(3) as pool:
-            growth(of_new_shape, 0, 300, pool.map)  # more than are kept
-            print(growth(of_new_shape, 300, calls, pool.map), flush=True)
-        if os.fork():
-            sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-        with ThreadPoolExecutor(3) as pool:
-            print(growth(of_new_shape, 300 + calls, calls, pool.map), flush=True)
-        os._exit(0)
-    call = rejected if kind == "rejected" else lambda i: every[i % len(every)]()
-    first = max(200, shapes, calls // 10)
-    growth(call, 0, first)
-    print(growth(call, first, calls))
+    with ThreadPoolExecutor(3) as pool:
+        growth(of_new_shape, 0, 300, pool.map)
+        print(growth(of_new_shape, 300, calls, pool.map), flush=True)
+    if os.fork():
+        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    with ThreadPoolExecutor(3) as pool:
+        print(growth(of_new_shape, 300 + calls, calls, pool.map), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    {"all": of_every_kind, "new": of_new_shapes}[sys.argv[1]](int(sys.argv[2]))

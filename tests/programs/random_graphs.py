@@ -44,7 +44,8 @@ class Generator:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.hostility = self.rng.choice([0, 0.05, 0.3, 1])
+        # A factor of the probabilities of all unusual and invalid choices.
+        self.unusual = self.rng.choice([0, 0.05, 0.3, 1])
         self.ids = iter(self.random_ids())
         rank = self.pick([2, 3, 4, 4, 4, 5, 5], range(1, 17), 0.3)
         self.data_format = self.rng.choice(["NXC", "NCX"])
@@ -67,7 +68,7 @@ class Generator:
         if self.is_rare(0.05):
             self.rng.shuffle(ops)
         if self.is_rare(0.2):
-            self.damage(self.rng.choice(ops))
+            self.make_invalid(self.rng.choice(ops))
         if self.is_rare(0.1):
             op, name = self.rng.choice(ops), self.rng.choice(["kind", "epsilon", "min", "x"])
             value = self.rng.choice([None, "", "NXC", "\0", True, [1, 2], 2**70])
@@ -77,7 +78,7 @@ class Generator:
             self.document["output_ports"] = [tensor["id"] for tensor in self.computed]
 
     def is_rare(self, chance):
-        return self.rng.random() < chance * self.hostility
+        return self.rng.random() < chance * self.unusual
 
     def pick(self, usual, rare, chance=0.1):
         return self.rng.choice(rare if self.is_rare(chance) else usual)
@@ -91,7 +92,7 @@ class Generator:
             ids[self.rng.randrange(6)] = ids[self.rng.randrange(6)]
         return ids
 
-    def damage(self, op):
+    def make_invalid(self, op):
         """Remove, repeat or change something without regard for the rest."""
         side = op[self.rng.choice(["inputs", "inputs", "outputs"])]
         if not side:

@@ -136,6 +136,21 @@ def disabled():
     assert offered() < 40 * MB, "results are kept again"
 
 
+def training():
+    """Steps keep no memory beside the blocks that a fork returns: no result of either library."""
+    layer = torch.nn.BatchNorm1d(16)
+
+    def steps(count):
+        for dtype in (torch.float32, torch.float64) * count:  # onedsl's results, and PyTorch's
+            src = source(6).to(dtype).requires_grad_()
+            layer.to(dtype)(src).square().sum().backward()
+        fork()
+        return resident()
+
+    before = steps(10)
+    assert steps(30) - before < 80 * MB  # 180 if each step keeps one result
+
+
 def evaluation():
     """PyTorch's evaluation needs no memory beside that of a training step."""
     src, running = source(8), (torch.zeros(16), torch.ones(16))

@@ -51,7 +51,6 @@ op.graph((4, 3))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType
 op.graph(spec, outputs="everything")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op.graph(spec, stats_dtype="f64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 op.graph(spec, gamma=ones)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-backprop(x, x, ones, ones, outputs="diff_src")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 only_deltas: onedsl.BatchNormDeltas = op(x, x, ones, ones)  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 
 onedsl.capabilities().runs_in_onednn("f64")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,15 @@
+"""A training loop. Command line: the number of steps. The script fails after 7 of them."""
+
+import sys
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Conv2d(3, 32, 3), nn.BatchNorm2d(32), nn.ReLU())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("not shown")
+for _ in range(int(sys.argv[1])):
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    optimizer.step()
+if sys.argv[1] == "7":
+    raise ValueError("from the script")

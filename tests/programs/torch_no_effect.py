@@ -1,0 +1,39 @@
+"""Trains for two steps where enable may have no effect, and prints onedsl's warnings.
+
+Command line: how the model is run.
+"""
+
+import sys
+import warnings
+
+import torch
+from torch import nn
+
+import onedsl.torch
+
+
+def train(use=lambda model: model, dtype=torch.float32):
+    layers = nn.Conv2d(3, 4, 1, dtype=dtype), nn.BatchNorm2d(4, dtype=dtype)
+    model = use(nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(2, 3, 4, 4, dtype=dtype)).sum().backward()
+    optimizer.step()
+
+
+what = sys.argv[1]
+generator = nn.BatchNorm2d(4)  # which is not trained
+onedsl.torch.enable()
+if what != "compiled":
+    import torch._inductor.compile_fx
+if what == "disabled":
+    onedsl.torch.disable()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always", RuntimeWarning)
+    if what in ("fake", "meta"):
+        with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
+            train()
+    train(lambda model: model[0])  # a discriminator
+    uses = {"compiled": [torch.compile], "float64": [lambda model: model, torch.float64]}
+    for _ in range(2):
+        train(*uses.get(what, []))
+print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\n")
