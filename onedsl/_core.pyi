@@ -27,7 +27,7 @@ class Rejection:
     def other(self) -> str: ...
     @property
     def to_copy(self) -> list[str]:
-        """The inputs of which dense copies repair the call, or none."""
+        """The inputs of which dense, aligned copies repair the call, or none."""
 
 @final
 class Operator:

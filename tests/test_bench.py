@@ -308,6 +308,7 @@ def test_each_round_has_a_random_order():
         (["/usr/lib/libgomp.so.1", "/torch/lib/libgomp-a34b3233.so.1"], True),
         (["/usr/lib/libgomp.so.1.0.0", "/opt/lib/libiomp5.so"], True),
         (["/usr/lib/libomp.so"], False),
+        (["/usr/lib/libgomp.so.1", "/tmp/libgomp-1/data.bin"], False),
     ],
 )
 def test_threads_of_a_second_openmp_library_fall_asleep(paths, pauses, monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 from helpers import EPSILON, formats, in_order, unaligned, usable
 
 import onedsl
-from onedsl import testing
-from onedsl.tensors.arrays import new_array
+from onedsl import _core, testing
+from onedsl.tensors.arrays import aligned_like, new_array
 
 
 @pytest.fixture
@@ -198,6 +198,19 @@ def test_new_array_of_a_spec(strides):
     assert onedsl.TensorSpec.of(array) == spec
     assert array.ctypes.data % 64 == 0
     assert (np.asarray(array, np.float32) == 0).all()
+
+
+def test_an_aligned_array_like_a_slice_is_dense():
+    """Regression: it had the slice's strides, and elements beyond its memory."""
+    array = aligned_like(np.zeros((40, 64), np.float32)[:, ::2])
+    assert array.strides == (128, 4)
+    assert array.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize(("shape", "strides"), [((1000,), (4,)), ((3,), (-4,)), ((3,), ())])
+def test_arrays_beyond_their_memory_are_rejected(shape, strides):
+    with pytest.raises(ValueError, match="must"):
+        _core.at_cache_line(np.zeros(500, np.uint8), "f32", shape, strides)
 
 
 @usable()

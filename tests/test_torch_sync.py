@@ -332,6 +332,7 @@ def test_tensors_without_memory(rank):
         cut(x if name == "input" else getattr(layer, name))
         kind, message = caught(layer, x)
         assert (kind, message.split()[0]) == ("ValueError", name)
+        assert layer.num_batches_tracked == 1
     for name in ("input", "weight", "grad_output"):
         layer, gradient = new_layer(), diff_dst.clone()
         x = src.clone().requires_grad_()

@@ -58,7 +58,7 @@ struct Call : OpConfig {
   InputSet inputs;
   OutputSet outputs;
   // The arrays; nullopt for absent inputs, and for outputs that are not computed. Outputs without
-  // memory are allocated after the check, as are all of them if none are described.
+  // memory are allocated after the check. If outputs_described is false, all outputs are.
   PerPort<Input, std::optional<View>> in;
   PerPort<Output, std::optional<View>> out;
   bool outputs_described = false;

@@ -225,7 +225,7 @@ class CallCheck {
   Found repairable_;  // names the inputs that must be copied
 };
 
-// ---- Words ----
+// ---- Messages ----
 
 struct Text {
   Reason reason;

@@ -12,7 +12,8 @@
 
 // The check of a call, whoever makes it: types, shapes, memory layouts and overlaps. It is what
 // memory safety rests on. Callers convert their arrays to Views. onedsl/operators/validation.py
-// words a Rejection for Python, with what the arrays are; the other callers use `unsupported`.
+// has the messages of a Rejection for Python, with what the arrays are; the other callers use
+// `unsupported`.
 namespace onedsl {
 
 // Why a call is rejected. In the comments, "like" means like the first array of the same kind, of
@@ -26,7 +27,7 @@ enum class Reason : std::uint8_t {
   rank,             // of src
   type,             // of src
   size,             // of src: more than max_tensor_bytes
-  statistics_type,  // not supported with src's; without a port: that resulting ones would have
+  statistics_type,  // not supported with src's type; without a port: of resulting statistics
   statistics_shape,
   like_type,
   like_shape,

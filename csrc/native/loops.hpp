@@ -14,11 +14,12 @@ namespace onedsl::native {
 // Memory of all workers for the sums of a tile, and for staged tensors.
 struct WorkerMemory {
   TileScratch first;        // of worker 0
-  Index doubles = 0;        // of a worker; as many floats, or none
+  Index doubles = 0;        // of a worker
+  Index floats = 0;         // of a worker
   Index staging_bytes = 0;  // of a worker
 
   TileScratch of(const Worker& worker) const {
-    return {first.doubles + worker.index * doubles, first.floats + worker.index * doubles,
+    return {first.doubles + worker.index * doubles, first.floats + worker.index * floats,
             first.staging + worker.index * staging_bytes};
   }
 };

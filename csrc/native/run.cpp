@@ -68,7 +68,7 @@ bool reduce_writes_residual(const Call& call, const Pointers& memory, const Summ
          memory.in[Input::dst] != nullptr;
 }
 
-// The tensors of the two passes, also of the one that a run of one pass does not do.
+// The tensors of both passes, even if the run has only one.
 struct RunTensors {
   PassTensors reduce;
   PassTensors apply;
@@ -110,9 +110,10 @@ Traffic traffic_of(const Call& call, const Pointers& memory, const RunTensors& t
   return traffic;
 }
 
-bool may_write_non_temporal(const Call& call, const Pointers& memory, const SummationOrder& order) {
-  if (reduce_writes_residual(call, memory, order)) return true;
-  const Signature& signature = signature_of(call.operation);
+bool may_write_non_temporal(const Task& task) {
+  if (task.reduce_writes_residual) return true;
+  const Pointers& memory = task.memory;
+  const Signature& signature = signature_of(task.config.operation);
   if (memory.out[signature.result] == memory.in[signature.in_place_input]) return false;
   // The stores are aligned for the result, and must also be aligned for the other written tensor.
   const void* const other = memory.out[Output::diff_residual];
@@ -163,7 +164,7 @@ Plan plan_of(const Call& call, const Kernels& kernels, const Pointers& memory,
     plan.staging->choose_boxes(order, plan.schedule.block);
   }
   task.exceeds_l2 = plan.schedule.exceeds_l2;
-  task.non_temporal = plan.schedule.non_temporal && may_write_non_temporal(call, memory, order);
+  task.non_temporal = plan.schedule.non_temporal && may_write_non_temporal(task);
   return plan;
 }
 
@@ -202,9 +203,8 @@ Task task_of(const Range& channels, const Task& all, const DataType type) {
   return task;
 }
 
-// Sets the sizes of the tables, and those of a worker's memory. Returns the number of floats of all
-// workers.
-Index choose_sizes(Plan& plan, const Kernels& kernels, const Index channels, WorkerMemory& worker) {
+// Sets the sizes of the tables, and those of a worker's memory.
+void choose_sizes(Plan& plan, const Kernels& kernels, const Index channels, WorkerMemory& worker) {
   const auto& [task, traffic, schedule, staging] = plan;
   const SummationOrder& order = task.order;
   Tables& tables = plan.task.workspace.tables;
@@ -212,15 +212,14 @@ Index choose_sizes(Plan& plan, const Kernels& kernels, const Index channels, Wor
   tables.entries = channels;
   worker.doubles = scratch_per_plane(order.lanes) * schedule.block;
   worker.staging_bytes = staging ? staging->bytes_per_thread() : 0;
-  if (!order.columns) return 0;
+  if (!order.columns) return;
   const Index pair = Index{2} * order.lanes;
   const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
   tables.period = order.repeat * channels * order.inner * std::max<Index>(rows, 1);
   tables.entries = round_up(tables.period + pair, 2);
   const Index columns =
       order.repeat > 1 ? order.row : std::min(schedule.block, channels) * order.inner;
-  worker.doubles = scratch_per_column * round_up(columns, pair);
-  return schedule.workers * worker.doubles;
+  worker.doubles = worker.floats = scratch_per_column * round_up(columns, pair);
 }
 
 // Computes the outputs of one value per channel, which an empty tensor still has.
@@ -257,7 +256,7 @@ void run(const Call& call, const Pointers& memory, const Threads& threads, const
   const SummationOrder& order = task.order;
   const Index channels = channels_of_task(plan);
   WorkerMemory worker;
-  const Index floats = choose_sizes(plan, kernels, channels, worker);
+  choose_sizes(plan, kernels, channels, worker);
   const Index sums = call.pass == Pass::apply ? 0 : 2 * order.chunks * channels;
 
   Workspace& workspace = task.workspace;
@@ -267,7 +266,7 @@ void run(const Call& call, const Pointers& memory, const Threads& threads, const
       visit(workspace.tables.*table, workspace.tables.entries);
     }
     visit(worker.first.doubles, schedule.workers * worker.doubles);
-    visit(worker.first.floats, floats);
+    visit(worker.first.floats, schedule.workers * worker.floats);
     visit(worker.first.staging, schedule.workers * worker.staging_bytes);
   };
   std::size_t bytes = 0;

@@ -13,20 +13,11 @@
 namespace onedsl::native {
 namespace {
 
-template <class Port>
-PortSet<Port> statistics_of(const PortSet<Port> ports) {
-  PortSet<Port> statistics;
-  ports.for_each([&](const Port port) {
-    if (!is_tensor(port)) statistics.add(port);
-  });
-  return statistics;
-}
-
 // Run with 16-bit statistics converted to f32, and convert the resulting statistics back.
 void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads) {
   const auto count = static_cast<std::size_t>(call.geometry.channels);
-  const InputSet inputs = statistics_of(call.given);
-  const OutputSet outputs = statistics_of(call.outputs);
+  const InputSet inputs = call.given - input_tensors;
+  const OutputSet outputs = call.outputs - output_tensors;
   std::vector<float> values((inputs.count() + outputs.count()) * count);
   float* next = values.data();
   Pointers in_f32 = memory;
@@ -50,8 +41,7 @@ void write_empty(const Call& call, const Pointers& memory) {
   const auto channels = static_cast<std::size_t>(call.geometry.channels);
   if (channels == 0) return;  // the pointers may be null
   const std::size_t bytes = channels * size_of(call.statistics_type);
-  call.outputs.for_each([&](const Output port) {
-    if (is_tensor(port)) return;
+  (call.outputs - output_tensors).for_each([&](const Output port) {
     const std::optional<Input> old = updated_input(port);
     const void* const kept = old ? memory.in[*old] : nullptr;
     kept != nullptr ? std::memmove(memory.out[port], kept, bytes)

@@ -1,6 +1,7 @@
 #include "schedule.hpp"
 
 #include <algorithm>
+
 namespace onedsl::native {
 namespace {
 
@@ -79,16 +80,16 @@ Index shared_panel_channels(const Index channels, const Index most, const Index 
   return evenness(best * chunks, workers) < min_evenness / 2 ? channels : best;
 }
 
-// What the schedule of planes depends on. Sizes are in bytes.
+// What the schedule of planes depends on.
 struct Planes {
   const SummationOrder& order;
   const Cache& cache;
   Index threads = 0;
   Index granule = 0;
-  Index summed = 0;               // tensors
+  Index reduced = 0;              // tensors of the reduce pass, at least one
   Index plane_bytes = 0;          // of a tensor
   Index channel_bytes = 0;        // of a tensor
-  Index summed_bytes = 0;         // of a channel of the summed tensors
+  Index reduced_bytes = 0;        // of a channel of the tensors of the reduce pass
   Index held = 0;                 // channels that half of the last-level cache holds
   Index max_block = 0;            // channels
   bool large_l2 = false;          // the second-level caches are large
@@ -103,11 +104,11 @@ Planes planes_of(const Schedule& schedule, const SummationOrder& order, const Tr
   planes.threads = schedule.workers;
   planes.granule = schedule.granule;
   // Nothing is summed for diff_src alone with frozen statistics.
-  planes.summed = std::max<Index>(traffic.reduced, 1);
+  planes.reduced = std::max<Index>(traffic.reduced, 1);
   planes.plane_bytes = order.inner * static_cast<Index>(size_of(traffic.type));
   planes.channel_bytes = order.outer * planes.plane_bytes;
-  planes.summed_bytes = planes.summed * planes.channel_bytes;
-  planes.held = cache.bytes / 2 / planes.summed_bytes;
+  planes.reduced_bytes = planes.reduced * planes.channel_bytes;
+  planes.held = cache.bytes / 2 / planes.reduced_bytes;
   planes.max_block =
       scratch_bytes / (scratch_per_plane(order.lanes) * static_cast<Index>(sizeof(double)));
   planes.large_l2 = cache.l2_bytes >= large_l2;
@@ -160,7 +161,7 @@ void share_channels(Schedule& schedule, const Planes& planes) {
   if (planes.granule == 1 && order.chunks > 1 && planes.held >= threads) {
     schedule.own = order.channels / threads * threads;
   }
-  const Index held_in_l2 = threads * planes.cache.l2_bytes / (l2_fraction * planes.summed_bytes);
+  const Index held_in_l2 = threads * planes.cache.l2_bytes / (l2_fraction * planes.reduced_bytes);
   const Index blocks_held = std::max(planes.held, held_in_l2) / schedule.block;
   const Index shared = order.channels - schedule.own;
   schedule.panel = schedule.block * shared_panel_channels(divide_up(shared, schedule.block),
@@ -176,8 +177,8 @@ void share_channels(Schedule& schedule, const Planes& planes) {
 void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
                      const Cache& cache) {
   const Planes planes = planes_of(schedule, order, traffic, cache);
-  const Index block_in_l2 = block_in(planes, cache.l2_bytes / (l2_fraction * planes.summed));
-  const Index panel_bytes = planes.summed_bytes * block_in_l2;
+  const Index block_in_l2 = block_in(planes, cache.l2_bytes / (l2_fraction * planes.reduced));
+  const Index panel_bytes = planes.reduced_bytes * block_in_l2;
   const bool can_prefetch =
       traffic.reduced > 0 && !planes.cached && planes.is_even && planes.granule == 1;
   // A medium cache has no room for lines of further tensors that are read while a panel is written.

@@ -6,6 +6,7 @@
 #include <new>
 #include <type_traits>
 
+#include "../core/types.hpp"
 #include "summation_order.hpp"
 
 namespace onedsl::native {

@@ -20,7 +20,7 @@ constexpr Index max_buffer_bytes = 2 * buffer_bytes;
 constexpr Index contiguous_bytes = 128;
 // Smaller positions are copied together, because a box costs some 50 ns.
 constexpr Index min_joined_bytes = 2048;
-// Columns: a box has a multiple of so many channels, or a whole block.
+// Columns: the channels of a box are a multiple of this, or a whole block.
 constexpr Index channels_in_unit = 64;
 
 // Return the positions of the rows of a chunk, and of the rest, which the last chunk has.
@@ -34,7 +34,7 @@ Range positions_of(const SummationOrder& order, const Range& rows) {
 // ---- The boxes of a run ----
 
 Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
-                 const PassTensors& write)
+                 const PassTensors& apply)
     : kernels_(kernels), type_(call.data), element_bytes_(static_cast<Index>(size_of(call.data))) {
   const SummationOrder& order = task.order;
   const auto add = [&](StagedPass& pass, const PassTensors& tensors) {
@@ -53,7 +53,7 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const Pas
   };
   reduce_.reduces = true;
   add(reduce_, reduce);
-  add(write_, write);
+  add(write_, apply);
   for (StagedPass* const pass : {&reduce_, &write_}) {
     choose_least(*pass,
                  {order.outer, order.channels, order.segments > 1 ? order.segment : order.inner});

@@ -34,9 +34,9 @@ class Staging {
 
   // Changes the task's samples. The call must have layouts.
   Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
-          const PassTensors& write);
+          const PassTensors& apply);
 
-  // The channels of each tensor that share cache lines; 1: none do, because they are far apart.
+  // The channels of each tensor that share cache lines; 1 if no two channels do.
   Index granule() const noexcept { return std::max(reduce_.least[1], write_.least[1]); }
   // Must be called before tiles are processed, whose blocks have at most so many channels.
   void choose_boxes(const SummationOrder& order, Index block);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <stdexcept>
 #include <vector>
 
 #include "../core/geometry.hpp"
@@ -92,6 +93,16 @@ py::array at_cache_line(const py::array& memory, const DataType type, const Size
   const auto* const begin = static_cast<const char*>(memory.data());
   const auto address = reinterpret_cast<std::uintptr_t>(begin);
   const std::size_t skipped = (cache_line - address % cache_line) % cache_line;
+  if (strides.size() != shape.size()) {
+    throw std::invalid_argument("onedsl._core.at_cache_line: shape and strides must match");
+  }
+  View v{type, nullptr, static_cast<std::ptrdiff_t>(shape.size()), shape.data(), strides.data()};
+  v.item_stride = static_cast<std::ptrdiff_t>(size_of(type));
+  const std::optional<Memory> needed = v.memory();  // from address 0
+  if (!needed || needed->begin > needed->end ||
+      needed->end + skipped > static_cast<std::size_t>(memory.nbytes())) {
+    throw std::invalid_argument("onedsl._core.at_cache_line: memory must hold the array");
+  }
   return {dtype_of(type), shape, strides, begin + skipped, memory};
 }
 

@@ -13,8 +13,8 @@
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
 
-// Calls from Python. A call whose arguments are invalid returns a Rejection, which
-// onedsl/operators/validation.py words.
+// Calls from Python. A call whose arguments are invalid returns a Rejection, for which
+// onedsl/operators/validation.py has the message.
 namespace onedsl {
 
 // The operator schema of onedsl/operators/schema.py.

@@ -146,7 +146,7 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
     call.out[port]->strides = call.strides.data();
   });
   found = check(rules, call);
-  if (!found || found->to_copy.empty() || !((found->to_copy & copied) == found->to_copy)) {
+  if (!found || found->to_copy.empty() || !(found->to_copy - copied).empty()) {
     return found;
   }
   found->to_copy.for_each([&](const Input port) {

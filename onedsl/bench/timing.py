@@ -91,7 +91,7 @@ def _calls_in(seconds: float, timer: timeit.Timer) -> int:
 def threading_libraries() -> list[Path]:
     """Return the libraries of OpenMP and TBB in this process."""
     maps = Path("/proc/self/maps").read_text()
-    found = re.findall(r"(/.*/lib(?:gomp|i?omp5?|tbb)\b.*)$", maps, re.MULTILINE)
+    found = re.findall(r"(/.*/lib(?:gomp|i?omp5?|tbb)\b[^/\n]*)$", maps, re.MULTILINE)
     return list(map(Path, dict.fromkeys(found)))
 
 

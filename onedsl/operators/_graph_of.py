@@ -29,7 +29,7 @@ def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -
         [renamed.get(port.name, port.name) for port in side]
         for side in (ports.inputs, ports.outputs)
     )
-    return ports.name, given, inputs, outputs
+    return ports.name, given | {"data_format": str(operator.data_format)}, inputs, outputs
 
 
 def relu(clip: float | None) -> tuple[str, dict[str, Any]]:

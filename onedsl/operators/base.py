@@ -94,7 +94,7 @@ class Operator(Generic[Result]):
         return functools.partial(type(self), **self._attributes), ()
 
     def _call(self, inputs: Arrays, outputs: object, out: Any, backend: object) -> Result:
-        """Run the operator. Only public ``__call__`` methods may call this, see `_repair`.
+        """Run the operator. A warning names the caller of the method that calls this.
 
         `outputs` is the caller's option, or whether to compute all outputs.
         """
@@ -190,7 +190,7 @@ class Operator(Generic[Result]):
         """
         schema, ports = self._schema, self._schema.inputs
         results_like, given = inputs[0], out
-        # Repairs that were made. Layout may come again: once src is copied, other tensors are
+        # Repairs that were made. Copies may come again: once src is copied, other tensors are
         # compared with the copy.
         repaired = set()
         while type(results) is Rejection:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from .dtypes import DTYPES, MAX_RANK, dtype_name, short_name
+from .dtypes import DTYPE_NAMES, DTYPES, MAX_RANK, short_name
 
 Array = npt.NDArray[Any]
 
@@ -94,10 +94,10 @@ def new_array(spec: Any) -> Array:
 
 
 def aligned_like(like: Array) -> Array:
-    """Return an uninitialized array with another's shape, dtype and strides, at a cache line."""
+    """Return an uninitialized array as np.empty_like does, whose memory begins at a cache line."""
     memory = np.empty(like.nbytes + _core.CACHE_LINE, np.uint8)
     dtype: Any = short_name(like.dtype)
-    return _core.at_cache_line(memory, dtype, like.shape, like.strides)
+    return _core.at_cache_line(memory, dtype, like.shape, np.empty_like(like).strides)
 
 
 def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
@@ -137,6 +137,7 @@ def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
     if device not in _core.HOST_DEVICES:
         where = getattr(value, "device", f"type {device} of DLPack")
         raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
-    if hasattr(value, "dtype"):
-        dtype_name(str(value.dtype).rpartition(".")[2], name)  # without "torch."
+    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]  # without "torch."
+    if dtype not in ("", *(known.name for known in DTYPES.values())):
+        raise TypeError(f"{name} must be {DTYPE_NAMES}, got {dtype}")
     raise TypeError(f"{name} must export usable memory through DLPack, got {kind}")

@@ -83,7 +83,7 @@ def main() -> None:
         enable()
         if hasattr(torch.compiler, "set_default_backend"):
             torch.compiler.set_default_backend("onedsl")
-    _set_paths(spec, options)
+    _set_argv_and_path(spec, options)
     _run(spec, options.script)
 
 
@@ -118,7 +118,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     return parser, options
 
 
-def _set_paths(spec: ModuleSpec | None, options: argparse.Namespace) -> None:
+def _set_argv_and_path(spec: ModuleSpec | None, options: argparse.Namespace) -> None:
     """Set sys.argv and sys.path as Python does for a script."""
     script = options.script
     sys.argv = [script, *options.arguments]

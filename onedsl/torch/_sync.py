@@ -28,7 +28,7 @@ Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
 
 _checked: weakref.WeakKeyDictionary[Group, weakref.WeakSet[nn.Module]] = weakref.WeakKeyDictionary()
-"""The layers for which `_check_channels` passed, by group."""
+"""The layers that have the same number of channels on all processes, by group."""
 
 
 class _SyncBatchNorm(torch.autograd.Function):
@@ -46,9 +46,6 @@ class _SyncBatchNorm(torch.autograd.Function):
         eps: float,
         group: Group,
     ) -> Tensor:
-        check_memory(
-            input=src, weight=weight, bias=bias, running_mean=running_mean, running_var=running_var
-        )
         forward = _forward(eps, data_format="NCX")
         detached = src.detach()
         moments = _merge(forward.reduce(detached), group)
@@ -133,12 +130,15 @@ def _synchronized(*arguments: Any) -> Tensor:
 
 
 @torch._disable_dynamo
-def _check_channels(layer: nn.Module, channels: int, group: Group) -> None:
-    """Raise ValueError on every process if the numbers of channels differ.
+def _check_before_exchange(
+    layer: nn.Module, channels: int, group: Group, **tensors: Tensor | None
+) -> None:
+    """Raise ValueError for a tensor without memory, or if numbers of channels differ.
 
-    gloo aborts the process if the vectors of an exchange differ in length. The check itself is an
-    exchange, so it runs only at the first call of a layer in a group.
+    gloo aborts the process if the vectors of an exchange differ in length. The check of them itself
+    is an exchange, so it runs only at the first call of a layer in a group.
     """
+    check_memory(**tensors)
     checked = _checked.setdefault(group, weakref.WeakSet())
     if layer in checked:
         return
@@ -177,8 +177,9 @@ class SyncBatchNorm(Layer):
     TypeError
         If the input is not float32, bfloat16 or float16.
     ValueError
-        If the input is not a strided CPU tensor of shape ``(N, C, ...)``, if the processes' layers
-        differ in the number of channels, or if all inputs together have one value per channel.
+        If the input is not a strided CPU tensor of shape ``(N, C, ...)``, if a tensor's storage was
+        made too small, if the processes' layers differ in the number of channels, or if all inputs
+        together have one value per channel.
     RuntimeError
         If another process fails: from torch.distributed, at the latest after the group's timeout.
 
@@ -241,9 +242,11 @@ class SyncBatchNorm(Layer):
         if group is None:
             return super().forward(input)
         self._check(input)
-        _check_channels(self, self.num_features, group)
-        vectors = (self.weight, self.bias, *self._running_statistics())
-        return _synchronized(input, *vectors, self._count_step(), self.eps, group)
+        mean, var = self._running_statistics()
+        tensors = {"input": input, "weight": self.weight, "bias": self.bias}
+        tensors |= {"running_mean": mean, "running_var": var}
+        _check_before_exchange(self, self.num_features, group, **tensors)
+        return _synchronized(*tensors.values(), self._count_step(), self.eps, group)
 
     def _group(self) -> Group | None:
         """Return the group, or None in evaluation and if there is no other process."""

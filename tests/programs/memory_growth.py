@@ -2,8 +2,8 @@
 
     python tests/programs/memory_growth.py KIND CALLS
 
-Kinds of calls: "all" valid and invalid ones of every operator; of "new" shapes on oneDNN, on
-threads, and then the same in a forked child.
+Kinds of calls: "all" valid and invalid ones of every operator; "new": calls of new shapes on
+oneDNN, on threads, and then the same in a forked child.
 """
 
 import collections
