@@ -111,12 +111,23 @@ def test_results_are_not_the_callers_arrays():
     assert not np.shares_memory(got.running_variance, variance)
 
 
-def test_default_momentum():
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_momentum(momentum):
     inputs = helpers.case((4, 8), "f32", "f32", "NXC").problem[:1] + (np.full(8, 3, "f4"),) * 2
-    op = onedsl.BatchNormForwardTraining(1e-5)
-    expected = testing.batch_norm_forward_training(*inputs, epsilon=1e-5)
+    op = onedsl.BatchNormForwardTraining(1e-5, momentum)
+    expected = testing.batch_norm_forward_training(*inputs, epsilon=1e-5, momentum=momentum)
     for backend in helpers.BACKENDS:
         testing.assert_close(op(*inputs, backend=backend), expected, backend=backend)
+
+
+@pytest.mark.parametrize("name", ["diff_src", "diff_residual"])
+def test_tensors_have_a_tolerance_of_their_own(name):
+    """Statistics may have an error of 1e-6."""
+    expected = testing.ReLUGradients(*(np.ones(n) for n in (8, 2, 2, 8)))
+    actual = expected._replace(**{name: np.full(8, 1 + 8e-7)})
+    actual = actual._make(np.float32(a) for a in actual)
+    with pytest.raises(AssertionError, match=name):
+        testing.assert_close(actual, expected)
 
 
 def test_invalid_arguments():
