@@ -241,7 +241,8 @@ class GradientResult {
   const T* diff_dst_;
   T* diff_src_;
   bool batch_;
-  // With frozen statistics, src is only summed: of planes after the panel before is written.
+  // False if nothing reads src later: columns with frozen statistics. The sums of the next panel of
+  // planes read it.
   bool prefetches_src_;
   bool non_temporal_;
 };

@@ -39,7 +39,7 @@ def parse_outputs(value: object, schema: OpSchema) -> bool:
     single = schema.single_output
     if isinstance(value, bool) and not single:  # its option is another one
         return value
-    if isinstance(value, str) and value in ("all", single):
+    if isinstance(value, str) and value != "" and value in ("all", single):
         return value == "all"
     raise ValueError(
         f'outputs must be "all" or "{single}", got {value!r}. '

@@ -54,6 +54,5 @@ array = np.ones(4, np.float32)
 importer = Importer(array)
 _core.export_array(array, importer)
 frees = FreesOnThread(importer.capsule)
-ctypes.pythonapi.Py_IncRef(
-    ctypes.py_object(importer.capsule)
-)  # its own destructor must not free it again
+# Its own destructor must not free it again.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(importer.capsule))

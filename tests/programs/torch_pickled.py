@@ -1,4 +1,7 @@
-"""Pickles a class of __main__, also in other processes, and prints what a script sees of itself."""
+"""A script that pickles objects of its own class, and prints its arguments and global names.
+
+With the argument "pool", spawned processes pickle objects, too.
+"""
 
 import atexit
 import multiprocessing
@@ -22,7 +25,7 @@ def at_exit():
 
 
 if __name__ == "__main__":
-    for method in (sys.argv[1:2] == ["pool"] and ["spawn", "forkserver"]) or []:
+    for method in ("spawn", "forkserver") if sys.argv[1:2] == ["pool"] else ():
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert type(pool.map(make, [1])[0]) is Sample
     print(sys.argv, __file__, __name__, __package__, __doc__, sys.path[0])
