@@ -435,3 +435,10 @@ def test_constants_have_the_type_of_their_tensor(dtype, backend):
     result = np.zeros_like(x)
     assert graph.run((x, result), (None, None)) == 1
     assert (result == 2.5).all()
+
+
+def test_an_op_keeps_no_dict_of_the_caller():
+    attrs = {"epsilon": 1e-5}
+    op = dataclasses.replace(RELU, kind="Clamp", attrs=attrs)
+    attrs["epsilon"] = 1.0
+    assert op.attrs == {"epsilon": 1e-5}

@@ -6,6 +6,7 @@ import logging
 import helpers
 import numpy as np
 import pytest
+import threadpoolctl
 from helpers import EPSILON, formats, in_order, unaligned, usable
 
 import onedsl
@@ -160,6 +161,20 @@ def test_strided_tensors_of_several_boxes(shape, dtype):
     for calls in results(*slices(tensors)), results(*orders), results(*tensors, out=out):
         for got, dense in zip(calls, expected, strict=True):
             assert [a.tobytes() for a in got] == [a.tobytes() for a in dense]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_bits_of_many_channels_on_several_axes(threads):
+    """Regression: boxes of 129 channels and more ended the sums of rows that belong together."""
+    rng = np.random.default_rng(0)
+    src = rng.standard_normal((16, 32, 8, 64), np.float32)
+    diff_dst = rng.standard_normal((16, 8, 64, 32), np.float32).transpose(0, 3, 1, 2)
+    statistics = np.zeros((1, 32, 8, 1), np.float32), *np.ones((2, 1, 32, 8, 1), np.float32)
+    op = onedsl.BatchNormalizationGrad(EPSILON)
+    expected = op(src, diff_dst.copy(), *statistics)
+    with threadpoolctl.threadpool_limits(threads, user_api="openmp"):
+        got = op(src, diff_dst, *statistics)
+    assert [array.tobytes() for array in got] == [array.tobytes() for array in expected]
 
 
 def test_non_temporal_stores_are_aligned():

@@ -156,7 +156,9 @@ Plan plan_of(const Call& call, const Kernels& kernels, const Pointers& memory,
   const SummationOrder& order = task.order;
   const RunTensors tensors = tensors_of(call, task);
   plan.traffic = traffic_of(call, memory, tensors);
-  if (call.layouts) plan.staging.emplace(call, kernels, task, tensors.reduce, tensors.apply);
+  if (call.layouts) {
+    plan.staging.emplace(call, kernels, task, tensors.reduce, tensors.apply, machine);
+  }
   const Index granule = plan.staging ? plan.staging->granule() : 1;
   plan.schedule = schedule_for(order, plan.traffic, machine, num_threads, granule);
   if (plan.staging) {

@@ -1,6 +1,7 @@
 #include "staging.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 #include "../core/view.hpp"
@@ -9,12 +10,6 @@
 namespace onedsl::native {
 namespace {
 
-// Bytes of the buffers of all tensors of a pass, and at most of one: with the lines that they are
-// copied from and to, they stay in a second-level cache of 512 KB.
-constexpr Index buffers_bytes = 262144;
-constexpr Index buffer_bytes = 131072;
-// Where whole cache lines of each tensor need more.
-constexpr Index max_buffer_bytes = 2 * buffer_bytes;
 // Bytes that are read or written contiguously, where the order of the elements allows it: two
 // cache lines, since they begin anywhere in a line.
 constexpr Index contiguous_bytes = 128;
@@ -29,13 +24,22 @@ Range positions_of(const SummationOrder& order, const Range& rows) {
   return {rows.begin * order.repeat, is_last ? order.outer : rows.end * order.repeat};
 }
 
+// Return the elements of the planes that a row has.
+Range inner_of(const SummationOrder& order, const Index row) {
+  const Index begin = row % order.segments * order.segment;
+  return {begin, std::min(begin + order.segment, order.inner)};
+}
+
 }  // namespace
 
 // ---- The boxes of a run ----
 
 Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
-                 const PassTensors& apply)
-    : kernels_(kernels), type_(call.data), element_bytes_(static_cast<Index>(size_of(call.data))) {
+                 const PassTensors& apply, const Machine& machine)
+    : kernels_(kernels),
+      type_(call.data),
+      element_bytes_(static_cast<Index>(size_of(call.data))),
+      buffers_bytes_(machine.staging_bytes) {
   const SummationOrder& order = task.order;
   const auto add = [&](StagedPass& pass, const PassTensors& tensors) {
     tensors.read.for_each([&](const Input port) {
@@ -115,21 +119,27 @@ void Staging::choose_box(StagedPass& pass, const SummationOrder& order, const In
   }
 }
 
+// Return what a box has a whole number of, unless the rows or their elements end.
+SumUnit Staging::unit_of(const StagedPass& pass, const SummationOrder& order) {
+  const SumUnit unit = sum_unit(order);
+  return {pass.reduces ? unit.rows : 1, unit.inner};
+}
+
 Index Staging::elements_of_buffer(const StagedPass& pass) const {
   const Index count = std::max<Index>(static_cast<Index>(pass.tensors.size()), 1);
-  return std::min(buffer_bytes, buffers_bytes / count) / element_bytes_;
+  return buffers_bytes_ / std::max<Index>(count, 2) / element_bytes_;
 }
 
 // Boxes of whole positions. Those that are summed have rows of each stream.
 void Staging::choose_box_of_columns(StagedPass& pass, const SummationOrder& order,
                                     const Index block) const {
   const Index elements = elements_of_buffer(pass);
-  const Index most = max_buffer_bytes / element_bytes_;
+  const Index most = buffers_bytes_ / element_bytes_;
   auto& [rows, channels, inner] = pass.box;
   inner = order.inner;
   const Index repeat = pass.reduces ? order.repeat : 1;
   const Index together = pass.reduces && !order.rows_in_registers ? streams : 1;
-  const Index row_unit = pass.reduces ? terms_in_f32 : 1;
+  const Index row_unit = unit_of(pass, order).rows;
   const Index width = together * repeat * inner;  // of a channel's row
   // A row of several positions has all channels.
   const Index unit = order.repeat > 1 ? order.channels : std::min(channels_in_unit, block);
@@ -149,18 +159,19 @@ void Staging::choose_box_of_columns(StagedPass& pass, const SummationOrder& orde
 void Staging::choose_box_of_planes(StagedPass& pass, const SummationOrder& order,
                                    const Index block) const {
   const Index elements = elements_of_buffer(pass);
-  const Index most = max_buffer_bytes / element_bytes_;
+  const Index most = buffers_bytes_ / element_bytes_;
+  const SumUnit unit = unit_of(pass, order);
   auto& [rows, channels, inner] = pass.box;
   inner = order.segments > 1 ? order.segment : order.inner;
-  channels = std::min(pass.least[1], block);
-  rows = order.segments > 1 ? 1 : round_up(pass.least[0], order.rows_together);
-  const Index step = Index{16} * order.lanes;  // of the sums, see add_segments()
-  while (rows > order.rows_together && rows * std::min(inner, step) * channels > most) {
-    rows -= order.rows_together;
-  }
+  const Index part = std::min(inner, unit.inner);
+  rows = order.segments > 1 ? 1 : round_up(pass.least[0], unit.rows);
+  // Fewer rows and channels share their cache lines, rather than more than the buffers hold.
+  const Index most_channels = std::max<Index>(most / (unit.rows * part), 1);
+  channels = std::min({pass.least[1], block, most_channels});
+  while (rows > unit.rows && rows * part * channels > most) rows -= unit.rows;
   if (rows * channels * inner > most) {
-    if (pass.reduces) rows = 1;
-    inner = std::max(elements / (rows * channels) / step * step, step);
+    if (pass.reduces) rows = unit.rows;
+    inner = std::max(elements / (rows * channels) / unit.inner * unit.inner, unit.inner);
     pass.elements = 2 * rows * channels * inner;  // see for_parts()
     return;
   }
@@ -200,6 +211,7 @@ void Staging::move_samples(Samples& samples, const SummationOrder& order) {
 // ---- A box ----
 
 void Staging::Tiles::add(const Box& box) {
+  assert(!box.reduces || ends_at_unit(box));
   if (last_) process(*last_, &box);
   last_ = box;
 }
@@ -305,13 +317,18 @@ void for_parts(const Range& range, const Index step, const Visit& visit) {
   }
 }
 
-// Return the elements of the planes that a row has.
-Range inner_of(const SummationOrder& order, const Index row) {
-  const Index begin = row % order.segments * order.segment;
-  return {begin, std::min(begin + order.segment, order.inner)};
-}
-
 }  // namespace
+
+bool Staging::Tiles::ends_at_unit(const Box& box) const {
+  const SummationOrder& order = task_.order;
+  const SumUnit unit = sum_unit(order);
+  const bool whole_rows = std::all_of(
+      box.streams.begin(), box.streams.begin() + box.num_streams,
+      [&](const Range& rows) { return rows.length() % (unit.rows * order.repeat) == 0; });
+  const Index row = box.streams[0].begin * order.segments + box.inner.begin / order.segment;
+  const Index end = order.columns ? order.inner : inner_of(order, row).end;
+  return (box.ends || whole_rows) && (box.inner.end == end || box.inner.length() % unit.inner == 0);
+}
 
 void Staging::Tiles::reduce(const Tile& tile) {
   Box box;
@@ -327,12 +344,12 @@ void Staging::Tiles::reduce(const Tile& tile) {
   }
 }
 
-// The boxes have the order of visit_rows(): some rows of each stream, a multiple of the rows whose
-// sums are f32.
+// The boxes have the order of visit_rows(): some rows of each stream.
 void Staging::Tiles::reduce_columns(Box& box) {
   const SummationOrder& order = task_.order;
   const Range rows = rows_of(order, box.chunk);
   const Index most = staging_.reduce_.box[0];
+  const Index unit = sum_unit(order).rows;
   box.inner = {0, order.inner};
   box.begins = true;
   box.ends = false;
@@ -343,8 +360,8 @@ void Staging::Tiles::reduce_columns(Box& box) {
   Index row = rows.begin;
   if (order.rows_in_registers) {
     box.num_streams = 1;
-    while (rows.end - row >= terms_in_f32) {
-      const Index end = row + std::min(most, (rows.end - row) / terms_in_f32 * terms_in_f32);
+    while (rows.end - row >= unit) {
+      const Index end = row + std::min(most, (rows.end - row) / unit * unit);
       box.streams[0] = {row * order.repeat, end * order.repeat};
       add_box();
       row = end;
@@ -353,7 +370,7 @@ void Staging::Tiles::reduce_columns(Box& box) {
   const Index stream = (rows.end - row) / streams;
   // Even parts, because short ones are slow.
   const Index parts = std::max<Index>(divide_up(stream, most), 1);
-  const Index part = std::max(round_up(divide_up(stream, parts), terms_in_f32), terms_in_f32);
+  const Index part = std::max(round_up(divide_up(stream, parts), unit), unit);
   for (Index at = 0; !box.ends; at += part) {
     box.ends = at + part >= stream;
     // Whole streams are neighbors.

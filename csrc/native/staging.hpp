@@ -9,6 +9,7 @@
 
 #include "../core/call.hpp"
 #include "box_copy.hpp"
+#include "cpu.hpp"
 #include "kernels.hpp"
 #include "schedule.hpp"
 
@@ -34,7 +35,7 @@ class Staging {
 
   // Changes the task's samples. The call must have layouts.
   Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
-          const PassTensors& apply);
+          const PassTensors& apply, const Machine& machine);
 
   // The channels of each tensor that share cache lines; 1 if no two channels do.
   Index granule() const noexcept { return std::max(reduce_.least[1], write_.least[1]); }
@@ -62,12 +63,14 @@ class Staging {
   void choose_box(StagedPass& pass, const SummationOrder& order, Index block) const;
   void choose_box_of_columns(StagedPass& pass, const SummationOrder& order, Index block) const;
   void choose_box_of_planes(StagedPass& pass, const SummationOrder& order, Index block) const;
+  static SumUnit unit_of(const StagedPass& pass, const SummationOrder& order);
   Index elements_of_buffer(const StagedPass& pass) const;
   void move_samples(Samples& samples, const SummationOrder& order);
 
   const Kernels& kernels_;
   DataType type_;
   Index element_bytes_;
+  Index buffers_bytes_;  // see Machine::staging_bytes
   StagedPass reduce_;
   StagedPass write_;
   Index bytes_ = 0;
@@ -105,6 +108,7 @@ class Staging::Tiles {
   };
 
   void add(const Box& box);
+  bool ends_at_unit(const Box& box) const;
   void process(const Box& box, const Box* next) const;
   void run_kernel(Task& local, const Box& box, const Extents& lengths) const;
   void reduce_columns(Box& box);

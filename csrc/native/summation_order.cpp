@@ -104,4 +104,11 @@ SummationOrder order_of(const Geometry& geometry, const int lanes) {
   return order;
 }
 
+SumUnit sum_unit(const SummationOrder& order) {
+  if (order.columns) return {terms_in_f32, order.inner};
+  // The ends of rows that are summed together are one sum in f32.
+  if (order.rows_together > 1) return {order.rows_together, order.inner};
+  return {1, terms_in_f32 * Index{2} * order.lanes};
+}
+
 }  // namespace onedsl::native

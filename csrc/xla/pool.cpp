@@ -17,11 +17,18 @@ namespace {
 // Whether XLA's table of functions has the pool's.
 bool has_pool(const abi::Api& api) noexcept { return api.size >= sizeof(abi::Api); }
 
-// A loop whose shares several threads compute. Tasks of the pool may begin after it has ended.
+// A loop whose shares several threads compute. Tasks of the pool may begin after it has ended, so
+// that the caller and each task own it. It is the only memory of a loop, allocated before its first
+// task: nothing fails while tasks use the memory of the call.
 class SharedLoop {
  public:
   SharedLoop(Loops& loops, const int loop, const int workers) noexcept
       : loops_(loops), loop_(loop), workers_(workers), unfinished_(workers) {}
+
+  void add_owner() noexcept { ++owners_; }
+  void remove_owner() noexcept {
+    if (--owners_ == 0) delete this;
+  }
 
   // Computes shares until all have been begun.
   void work() {
@@ -50,17 +57,21 @@ class SharedLoop {
   const int loop_;
   const int workers_;
   const unsigned int mode_ = RoundingMode::of_this_thread();
+  std::atomic<std::int64_t> owners_ = 1;
   std::atomic<std::int64_t> next_ = 0;
   std::atomic<std::int64_t> unfinished_;
   std::mutex mutex_;
   std::condition_variable ended_;
 };
 
-using Handle = std::shared_ptr<SharedLoop>;
+struct RemoveOwner {
+  void operator()(SharedLoop* const loop) const noexcept { loop->remove_owner(); }
+};
+using Handle = std::unique_ptr<SharedLoop, RemoveOwner>;
 
 void run_task(void* const data) {
-  const std::unique_ptr<Handle> handle(static_cast<Handle*>(data));
-  (*handle)->work_in_pool();
+  const Handle handle(static_cast<SharedLoop*>(data));
+  handle->work_in_pool();
 }
 
 }  // namespace
@@ -83,17 +94,22 @@ bool Pool::succeeded(abi::Error* const error) const noexcept {
 
 bool Pool::schedule(abi::Task* const task, void* const data) const noexcept {
   abi::ScheduleArguments arguments = {sizeof arguments, nullptr, context_, task, data};
-  return succeeded(api_.schedule(&arguments));
+  try {
+    return succeeded(api_.schedule(&arguments));
+  } catch (...) {  // XLA's function has no memory for the task
+    return false;
+  }
 }
 
 void Pool::run(Loops& loops, const int workers) const {
   if (workers <= 1) return run_on_this_thread(loops);
   for (int loop = loops.first(); loop != Loops::none; loop = loops.next(loop)) {
-    const auto shared = std::make_shared<SharedLoop>(loops, loop, workers);
+    const Handle shared(new SharedLoop(loops, loop, workers));
     for (int i = 1; i < workers; ++i) {
-      auto handle = std::make_unique<Handle>(shared);
-      if (!schedule(&run_task, handle.get())) break;
-      static_cast<void>(handle.release());  // run_task() owns it
+      shared->add_owner();
+      if (schedule(&run_task, shared.get())) continue;
+      shared->remove_owner();
+      break;
     }
     shared->work();
     shared->wait();

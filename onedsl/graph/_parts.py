@@ -196,6 +196,7 @@ class GraphOp:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        object.__setattr__(self, "attrs", dict(self.attrs))  # the caller may change its own
 
     def __hash__(self) -> int:
         return hash((self.id, self.kind, *self.inputs, *self.outputs))

@@ -134,6 +134,7 @@ inline Run random_run(Random& random, const Isa isa) {
   run.machine.parallel_from = random.of_any_size(32768);
   run.machine.parallel_from_per_thread = 0;
   run.machine.min_elements_per_worker = random.of_any_size(4096);
+  run.machine.staging_bytes = std::int64_t{1} << random.between(10, 18);
   run.threads = random.choice(threads);
   run.openmp = run.threads <= 7 && random.chance(2);
   run.in_place = random.chance(3);
@@ -148,6 +149,7 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
              << (run.openmp ? " threads of " : " workers of ")
              << run.machine.min_elements_per_worker << " elements, cache of "
              << run.machine.cache.bytes << " bytes for " << run.machine.cache.cores << " cores"
+             << ", buffers of " << run.machine.staging_bytes << " bytes"
              << (run.in_place ? ", in place" : "")
              << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
              << run.shift << " and " << run.residual_shift << ", strides " << run.strides;

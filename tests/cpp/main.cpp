@@ -16,6 +16,7 @@ int main(const int argc, const char* const* const argv) {
       Test{"cpu", test_cpu},           Test{"geometry", test_geometry},
       Test{"schedule", test_schedule}, Test{"reproducibility", test_reproducibility},
       Test{"strides", test_strides},   Test{"empty", test_empty},
+      Test{"pool", test_pool},
   };
   const auto is_selected = [&](const char* const name) {
     bool found = argc == 1;

@@ -13,6 +13,13 @@ void check_same_bits(Case& test, const Results& expected, const Run& run) {
   check(same_bits(results_of(test, run), expected), "the bits differ: ", test, " on ", run);
 }
 
+// Compares the results of strided tensors with those of dense copies on one thread.
+void check_bits_of_strides(Case& test, const Run& run) {
+  const Results strided = results_of(test, run);
+  const Results dense = results_of(test, default_run(run.machine.isa));
+  check(same_bits(dense, strided), "the bits differ: ", test, " on ", run);
+}
+
 // With all but the last of these shapes and numbers of threads, bits once depended on the number of
 // threads. The last one has rows of several blocks even on one thread.
 void test_bits_of_threads() {
@@ -46,10 +53,19 @@ void test_strides() {
     Case test = random_case(random, random.choice(operations), layout, geometry);
     Run run = random_run(random, random.choice(isas()));
     run.strides = static_cast<std::uint64_t>(random.between(1, 1 << 30));
-    const Results strided = results_of(test, run);
-    Run dense = default_run(run.machine.isa);
-    check(same_bits(results_of(test, dense), strided), "the bits differ: ", test, " on ", run);
+    check_bits_of_strides(test, run);
   });
+  // Many channels on several axes, 1 to 64 threads, also with buffers of the usual size.
+  for (int i = 0; i < 2000; ++i) {
+    const Layout layout = random_channel_axes(random, random.chance(30) ? 500000 : 80000);
+    Case test = random_case(random, random.choice(operations), layout, *layout.geometry());
+    Run run = random_run(random, random.choice(isas()));
+    run.threads = static_cast<int>(random.between(1, 64));
+    run.openmp = false;
+    if (random.chance(2)) run.machine.staging_bytes = Machine().staging_bytes;
+    run.strides = static_cast<std::uint64_t>(random.between(1, 1 << 30));
+    check_bits_of_strides(test, run);
+  }
 }
 
 // Arrays without elements may have null pointers.

@@ -8,5 +8,6 @@ void test_schedule();
 void test_reproducibility();
 void test_strides();
 void test_empty();
+void test_pool();
 
 }  // namespace onedsl::test
