@@ -30,7 +30,7 @@ from helpers import EPSILON
 from programs.processes import resident
 
 import onedsl
-from onedsl import _core
+from onedsl import _core, testing
 
 SHAPE = (6, 5, 3, 4)
 PROBLEM = helpers.case(SHAPE, "f32", "f32", "NCX").problem
@@ -353,6 +353,43 @@ class TestExchangeApi:
         """Regression: a tuple with a null in it."""
         with pytest.raises(RuntimeError, match="could not import a result"):
             self.run(borrow_object=borrow, to_object=lambda *_: status)
+
+    @pytest.mark.parametrize("port", ["diff_dst", "gamma"])
+    @pytest.mark.parametrize("way", ["operator", "out", "reduce", "graph"])
+    def test_an_argument_that_reshapes_those_before_it(self, port, way):
+        """Regression: the sizes of src, which NumPy had freed, were read again."""
+        problem = testing.random_problem((4, 3, 2, 16))
+        op = onedsl.BatchNormTrainingBackward(EPSILON)
+        expected = op(*problem)
+        src = problem.src.copy()
+        kept = []
+
+        class Reshaping(with_exchange_api(ExchangeApi.of(borrow_object=borrow))):
+            @property
+            def requires_grad(self):
+                src.shape = (-1,)
+                kept.extend(np.empty((1, 2, 3, 4)) for _ in range(50))  # uses the freed sizes
+                src.shape = (2, 1, 3, 2, 2, 1, 16)
+                return False
+
+        arrays = problem._replace(src=src)
+        arrays = arrays._replace(**{port: Reshaping(getattr(problem, port))})
+        if way == "graph":
+            graph = op.graph(onedsl.TensorSpec(src.shape)).repaired().compile()
+            results = graph(**arrays._asdict()).values()
+        elif way == "reduce":
+            sums = op.reduce(*arrays[:4]).to_vector()
+            assert sums.tobytes() == op.reduce(*problem[:4]).to_vector().tobytes()
+            return
+        else:
+            out = tuple(map(np.empty_like, expected)) if way == "out" else None
+            results = op(*arrays, out=out)
+        for got, want in zip(results, expected, strict=True):
+            assert got.shape == want.shape
+            if way == "graph":
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+            else:
+                assert got.tobytes() == want.tobytes()
 
 
 class TestLifetime:

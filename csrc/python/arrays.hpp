@@ -2,6 +2,8 @@
 
 #include <pybind11/numpy.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <vector>
@@ -13,8 +15,32 @@ namespace onedsl {
 
 using Sizes = std::vector<pybind11::ssize_t>;
 
+// Copies of the sizes and strides of some views. Those of an array are freed when Python code sets
+// its shape: in another thread, or in the attributes of another argument.
+template <std::size_t max_views>
+class KeptSizes {
+ public:
+  KeptSizes() noexcept {}  // NOLINT: leaves the memory unwritten
+  KeptSizes(const KeptSizes&) = delete;
+  KeptSizes& operator=(const KeptSizes&) = delete;
+
+  // Makes a view use copies. Must be called before any Python code runs. Ranks are at most
+  // max_rank: of NumPy's arrays by its own limit, of tensors by the check of DLPack.
+  void keep(View& v) noexcept {
+    for (const std::ptrdiff_t** const sizes : {&v.shape, &v.strides}) {
+      std::copy_n(*sizes, v.rank, next_);
+      *sizes = next_;
+      next_ += v.rank;
+    }
+  }
+
+ private:
+  std::array<std::ptrdiff_t, 2 * max_views * max_rank> memory_;
+  std::ptrdiff_t* next_ = memory_.data();
+};
+
 // Returns a view of a numpy.ndarray in native byte order (not of a subclass), or of a tensor that
-// can be borrowed; nullopt for anything else.
+// can be borrowed; nullopt for anything else. It uses the array's own sizes, see KeptSizes.
 std::optional<View> view(pybind11::handle object);
 
 // Returns a NumPy array of the same memory, which keeps `owner` alive.

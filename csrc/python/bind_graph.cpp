@@ -44,12 +44,15 @@ std::variant<int, Rejected> run(CompiledGraph& graph, const py::tuple& arrays,
                                 const std::vector<std::optional<std::size_t>>& in_place) {
   const std::size_t inputs = graph.inputs().size();
   std::vector<View> views;
+  std::vector<std::unique_ptr<KeptSizes<1>>> sizes;
   std::vector<const void*> in;
   std::vector<void*> out;
   for (std::size_t i = 0; i < inputs + graph.outputs().size(); ++i) {
     const bool is_output = i >= inputs;
-    const std::optional<View> v = view(py::object(arrays[i]));
+    sizes.push_back(std::make_unique<KeptSizes<1>>());
+    std::optional<View> v = view(py::object(arrays[i]));
     if (!v) throw std::invalid_argument("onedsl._core.CompiledGraph: arrays must be of NumPy");
+    sizes.back()->keep(*v);
     const CallArray& port = is_output ? graph.outputs()[i - inputs] : graph.inputs()[i];
     if (const auto reason = reject(*v, port, is_output)) return Rejected{name_of(*reason), i, i};
     for (std::size_t other = 0; is_output && other < i; ++other) {

@@ -63,7 +63,8 @@ py::object Operator::rejected(const Rejection& rejection) const {
   return py::cast(std::move(named));
 }
 
-std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, const py::tuple& inputs,
+std::optional<Rejection> Operator::fill(PythonCall& call, const CallRules& rules,
+                                        const py::tuple& inputs,
                                         const std::optional<OutputSet> outputs,
                                         const py::object& out) const {
   if (inputs.size() != call.inputs.count()) {
@@ -77,7 +78,11 @@ std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, cons
     const py::handle object(PyTuple_GET_ITEM(inputs.ptr(), next++));
     if (object.is_none() && rules.optional.has(port)) return true;
     call.in[port] = view(object);
-    if (!call.in[port]) rejection = Rejection{Reason::not_an_array, port};
+    if (call.in[port]) {
+      call.sizes.keep(*call.in[port]);
+    } else {
+      rejection = Rejection{Reason::not_an_array, port};
+    }
     return !rejection;
   });
   if (!usable) return rejection;
@@ -91,6 +96,7 @@ std::optional<Rejection> Operator::fill(Call& call, const CallRules& rules, cons
           const py::handle object(PyTuple_GET_ITEM(out.ptr(), next++));
           if (!outputs->has(port)) return object.is_none();
           call.out[port] = view(object);
+          if (call.out[port]) call.sizes.keep(*call.out[port]);
           // The fast way to borrow memory does not show whether it may be written.
           return call.out[port] && (call.out[port]->writeable || call.out[port]->is_numpy);
         });
@@ -154,7 +160,7 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
 py::object Operator::run(const py::tuple& inputs, const py::object& outputs, const py::object& out,
                          const py::object& backend, const py::handle results_like) const {
   if (!equals(backend, "auto") && !equals(backend, "native")) return rejected({Reason::option});
-  Call call(schema_.config);
+  PythonCall call(schema_.config);
   if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
   }
@@ -164,7 +170,7 @@ py::object Operator::run(const py::tuple& inputs, const py::object& outputs, con
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
                            const py::object& outputs, const py::object& out,
                            const py::handle results_like) const {
-  Call call(schema_.config);
+  PythonCall call(schema_.config);
   call.pass = Pass::apply;
   if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
     return rejected(*found);
@@ -180,7 +186,7 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
-  Call call(schema_.config);
+  PythonCall call(schema_.config);
   call.pass = Pass::reduce;
   call.inputs = signature().reduce_inputs;
   if (const auto found = fill(call, schema_.rules, inputs, OutputSet(), py::none())) {
@@ -211,10 +217,10 @@ py::tuple Operator::description_of(const Call& call) const {
 py::object Operator::run_graph(const py::object& compile_call, const py::tuple& inputs,
                                const bool all_outputs, const py::object& out,
                                const py::handle results_like) const {
-  const auto checked = [&](Call& call) {
+  const auto checked = [&](PythonCall& call) {
     return fill(call, graph_rules_, inputs, outputs(all_outputs), out);
   };
-  Call described(schema_.config);
+  PythonCall described(schema_.config);
   if (const auto found = checked(described)) return rejected(*found);
   // oneDNN does not write all outputs of empty tensors.
   if (described.geometry.elements() == 0) {
@@ -224,7 +230,7 @@ py::object Operator::run_graph(const py::object& compile_call, const py::tuple& 
   const py::object compiled = compile_call(description);
   auto& graph = compiled.cast<onednn::CompiledGraph&>();
   // Meanwhile another thread may have changed an array.
-  Call call(schema_.config);
+  PythonCall call(schema_.config);
   if (const auto found = checked(call)) return rejected(*found);
   if (!description_of(call).equal(description)) return rejected({Reason::graph, Input::src});
   return execute(call, like_of(inputs, results_like), out, {}, [&](const Pointers& memory) {

@@ -35,6 +35,12 @@ struct NamedRejection {
 // Sums as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
 
+// A call with copies of its arrays' sizes.
+struct PythonCall : Call {
+  using Call::Call;
+  KeptSizes<num_ports(Input{}) + num_ports(Output{})> sizes;
+};
+
 class Operator {
  public:
   explicit Operator(OpSchema schema);
@@ -74,8 +80,8 @@ class Operator {
   std::optional<OutputSet> parse_outputs(pybind11::handle option) const;
   pybind11::object rejected(const Rejection& rejection) const;
   // Fills in the arrays of a call, and checks it.
-  std::optional<Rejection> fill(Call& call, const CallRules& rules, const pybind11::tuple& inputs,
-                                std::optional<OutputSet> outputs,
+  std::optional<Rejection> fill(PythonCall& call, const CallRules& rules,
+                                const pybind11::tuple& inputs, std::optional<OutputSet> outputs,
                                 const pybind11::object& out) const;
   // Calls run(pointers) without the GIL, and returns the outputs. Allocated ones are arrays of the
   // library of `results_like`.

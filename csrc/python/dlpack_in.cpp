@@ -162,6 +162,8 @@ std::optional<View> borrow(const py::handle object) {
     const auto [capsule, api] = exchange_functions(py::type::handle_of(object));
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
     if (is_more_than_memory(object)) return std::nullopt;
+    const bool is_writeable = is_of_pytorch(api);
+    // From here on no Python code runs, which could change the tensor.
     abi::Tensor tensor{};
     if (api->borrow_object(object.ptr(), &tensor) != 0) {
       if (PyErr_Occurred() != nullptr) throw py::error_already_set();
@@ -169,7 +171,7 @@ std::optional<View> borrow(const py::handle object) {
     }
     const bool has_strides = tensor.rank == 0 || tensor.strides != nullptr;
     if (!has_strides || !is_valid(tensor)) return std::nullopt;
-    return view_of(tensor, is_of_pytorch(api));
+    return view_of(tensor, is_writeable);
   });
 }
 
