@@ -26,6 +26,10 @@ Which gradient do I want?
 - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
 - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
 
+**Memory**
+
+- `keep_memory`: malloc keeps freed memory, which saves the page faults of a training step.
+
 **Inspection**
 
 - `capabilities`, `Capabilities`, `Support`: what this machine and oneDNN support.
@@ -92,6 +96,7 @@ from .operators.batch_normalization_grad import BatchNormalizationGrad, BatchNor
 from .operators.capabilities import Capabilities, Support, capabilities
 from .operators.totals import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .runtime.errors import GammaIgnoredWarning, OneDNNDefectWarning, OneDNNError, UnsupportedError
+from .runtime.memory import keep_memory
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec
 
@@ -120,6 +125,7 @@ __all__ = [  # noqa: RUF022
     "UnsupportedError",
     "GammaIgnoredWarning",
     "OneDNNDefectWarning",
+    "keep_memory",
     "capabilities",
     "Capabilities",
     "Support",

@@ -155,13 +155,6 @@ def test_unknown_kernels_are_left_to_pytorch(tmp_path, environment, left, runs):
     assert bool(said.strip()) == bool(left)
 
 
-@needs_compiler
-def test_results_that_pytorch_fails_to_create_are_freed_once(tmp_path):
-    """Regression: freed by PyTorch and by onedsl."""
-    environment = preloaded("torch_symbols.c", tmp_path)
-    assert helpers.run_script("torch_blocks.py", "failing", environment=environment).stdout
-
-
 @pytest.mark.parametrize(
     ("what", "warnings"),
     [

@@ -5,17 +5,14 @@ import copy
 import ctypes
 import functools
 import logging
-import re
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from random import Random
 
 import helpers
 import pytest
 from torch_helpers import (
-    CHANNELS_LAST,
     DTYPES,
     LIMITS,
     dtypes,
@@ -450,60 +447,25 @@ def test_small_results_are_aligned(runs):
     assert all(t.data_ptr() % 64 == 0 for t in (*results, *gradients))
 
 
-def page_flags(address):
-    """Return the kernel's flags of the mapping that contains an address."""
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            first, last = (int(bound, 16) for bound in bounds.groups())
-            inside = first <= address < last
-        elif inside and line.startswith("VmFlags:"):
-            return line.split()[1:]
-    raise AssertionError("no such mapping")
-
-
-@memories
-def test_large_results_are_in_huge_pages(runs, rank, memory):
-    shape = {1: (64, 5, 8192), 2: (64, 5, 90, 91), 3: (64, 5, 20, 20, 21)}[rank]
-    form = CHANNELS_LAST[rank] if memory == "channels_last" else torch.contiguous_format
-    src = torch.randn(shape).contiguous(memory_format=form)
+def test_large_results_are_pytorchs_memory(runs):
+    """They can be resized, cloned lazily and shared, as PyTorch's own."""
+    src, diff_dst = torch.randn(2, 2, 5, 128, 512)
     dst, *saved = forward(src, state(5))[:3]
-    diff_src, *_ = backward(src, src, None, saved)
+    diff_src = backward(src, diff_dst, None, saved)[0]
     assert runs() == [FORWARD, BACKWARD]
     for t in dst, diff_src:
-        assert (t.device, t.dtype, t.stride()) == (src.device, src.dtype, src.stride())
-        if Path("/sys/kernel/mm/transparent_hugepage").exists():
-            assert "hg" in page_flags(t.data_ptr() + t.nbytes // 2)
+        expected = t.clone()
+        clone = torch._lazy_clone(t)
+        t.resize_(4 * t.numel())
+        assert clone.equal(expected)
+        assert t[: expected.numel()].equal(expected.flatten())
+    assert backward(src, diff_dst, None, saved)[0].share_memory_().is_shared()
 
 
-@pytest.mark.parametrize(
-    "check",
-    [
-        "used_again",
-        "bounded",
-        "few_at_a_time",
-        "wrapped",
-        "disabled",
-        "training",
-        "evaluation",
-        "little_memory",
-        "errors",
-        "search",
-        "refused",
-        "threads",
-        "process_exit",
-    ],
-)
-def test_memory_of_large_results(check):
-    child = helpers.run_script("torch_blocks.py", check)
+@pytest.mark.parametrize("check", ["errors", "search", "process_exit"])
+def test_lack_of_memory(check):
+    child = helpers.run_script("torch_memory.py", check)
     assert (child.stdout, child.stderr) == ("done\n", "")
-
-
-def test_large_results_cannot_be_resized():
-    dst = forward(torch.randn(2, 5, 128, 512), state(5))[0]
-    with onedsl_torch.enable(), pytest.raises(RuntimeError, match="not resizable"):
-        forward(torch.randn(2, 5, 128, 512), state(5))[0].resize_(1 << 22)
-    dst.resize_(1 << 22)
 
 
 def test_a_lazy_clone_of_running_statistics_leaves_the_original():

@@ -12,6 +12,7 @@
 
 #include "../core/call.hpp"
 #include "../core/geometry.hpp"
+#include "../core/malloc_settings.hpp"
 #include "../core/operation.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
@@ -139,6 +140,8 @@ void bind_capabilities(py::module_& module) {
   module.def("last_cache_bytes", [] { return native::this_machine().cache.bytes; });
   module.def("max_threads", &max_threads);
   module.def("triad", &run_triad);
+  module.def("malloc_is_glibcs", &malloc_is_glibcs);
+  module.def("keep_memory", &keep_memory, py::arg("keep"), py::pos_only());
   module.def(
       "make_onednn_engine",
       [] {

@@ -10,7 +10,6 @@
 
 #include "call_log.hpp"
 #include "compute.hpp"
-#include "memory.hpp"
 
 namespace onedsl::torch {
 namespace {
@@ -46,10 +45,7 @@ void log_op(const char* const reason, const Tensor* const mean, const Arguments&
 template <bool is_forward, auto pytorch, auto ours>
 void kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, ours, [&](const auto&... arguments) {
-    const auto pytorchs = [&] {
-      if (keeps_blocks()) count_allocation(dense_bytes(std::get<0>(std::tie(arguments...))));
-      return call<3>(cpu_kernels().*pytorch, arguments...);
-    };
+    const auto pytorchs = [&] { return call<3>(cpu_kernels().*pytorch, arguments...); };
     if (!in_use()) return write_results(values, pytorchs());
     Outcome outcome = with_pytorchs_errors([&] { return ours(arguments...); });
     const auto* const found = std::get_if<const char*>(&outcome);
@@ -210,13 +206,11 @@ std::uint64_t begin_use() noexcept { return uses.fetch_add(1) / period; }
 void end_use(const std::uint64_t number) noexcept {
   std::uint64_t now = uses.load();
   while (now / period == number && !uses.compare_exchange_weak(now, now - 1)) continue;
-  if (!in_use()) offer_kept_blocks();
 }
 
 void end_all_uses() noexcept {
   std::uint64_t now = uses.load();
   while (!uses.compare_exchange_weak(now, (now / period + 1) * period)) continue;
-  offer_kept_blocks();
 }
 
 bool in_use() noexcept { return uses.load(std::memory_order_relaxed) % period != 0; }

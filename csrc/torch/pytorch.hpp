@@ -75,7 +75,6 @@ struct StableInterface {
   Error (*layout)(const Tensor*, std::int32_t*) = find("aoti_torch_get_layout");
   Error (*type)(const Tensor*, std::int32_t*) = find("aoti_torch_get_dtype");
   Error (*rank)(const Tensor*, std::int64_t*) = find("aoti_torch_get_dim");
-  Error (*num_items)(const Tensor*, std::int64_t*) = find("aoti_torch_get_numel");
   Error (*sizes)(const Tensor*, std::int64_t**) = find("aoti_torch_get_sizes");
   Error (*strides)(const Tensor*, std::int64_t**) = find("aoti_torch_get_strides");
   Error (*storage_bytes)(const Tensor*, std::int64_t*) = find("aoti_torch_get_storage_size");
@@ -85,20 +84,12 @@ struct StableInterface {
   Error (*empty)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                  std::int32_t type, std::int32_t device, std::int32_t device_index,
                  Tensor** made) = find("aoti_torch_empty_strided");
-  Error (*from_blob)(void* data, std::int64_t rank, const std::int64_t* sizes,
-                     const std::int64_t* strides, std::int64_t offset, std::int32_t type,
-                     std::int32_t device, std::int32_t device_index, Tensor** made,
-                     std::int32_t layout, const std::uint8_t* opaque, std::int64_t opaque_size,
-                     void (*deleter)(void* data, void* context),
-                     void* context) = find("torch_from_blob");
   Error (*undefined)(Tensor** made) = find("aoti_torch_new_uninitialized_tensor");
   Error (*clone)(const Tensor* of, Tensor** made) = find("aoti_torch_clone");
   Error (*delete_tensor)(Tensor*) = find("aoti_torch_delete_tensor_object");
 
   Error (*list_item)(List*, std::size_t index, Value*) = find("torch_list_get_item");
   Error (*delete_list)(List*) = find("torch_delete_list");
-
-  std::size_t (*item_size)(std::int32_t type) = find("aoti_torch_dtype_element_size");
 
   std::int32_t cpu = constant("aoti_torch_device_type_cpu");
   std::int32_t strided = constant("aoti_torch_layout_strided");

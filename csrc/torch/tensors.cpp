@@ -8,13 +8,10 @@
 #include <utility>
 
 #include "../core/geometry.hpp"
-#include "../core/memory_reserve.hpp"
-#include "memory.hpp"
 
 namespace onedsl::torch {
 namespace {
 
-constexpr std::size_t large_memory = std::size_t{1} << 19;
 constexpr std::int32_t no_index = -1;  // of the device: there is one CPU
 
 // By DataType.
@@ -34,32 +31,6 @@ OwnedTensor empty(const std::int64_t rank, const std::int64_t* const sizes,
   return OwnedTensor(made);
 }
 
-// Whether PyTorch has released the block of the last result of this thread.
-thread_local bool released;
-
-// Returns null if the system has no memory. A tensor of PyTorch's own would be in memory of malloc;
-// see memory.hpp.
-OwnedTensor empty_in_block(const View& like, const std::size_t bytes) {
-  // from_blob ends the process if it has no memory for the deleter.
-  const MemoryReserve reserve;
-  const Block block = acquire_block(bytes);
-  if (block.begin == nullptr) return nullptr;
-  Tensor* made = nullptr;
-  released = false;
-  const Error error = api->from_blob(
-      block.begin, like.rank, like.shape, like.strides, 0, pytorch_type(like.type), api->cpu,
-      no_index, &made, api->strided, nullptr, 0,
-      [](void* const data, void* const size) {
-        release_block({static_cast<std::byte*>(data), reinterpret_cast<std::size_t>(size)});
-        released = true;
-      },
-      reinterpret_cast<void*>(block.bytes));
-  // PyTorch calls the deleter if it fails after the storage exists.
-  if (error != 0 && !released) release_block(block);
-  throw_if(error);
-  return OwnedTensor(made);
-}
-
 bool is_strided_on_cpu(const Tensor& tensor) {
   return get(api->device, &tensor) == api->cpu && get(api->layout, &tensor) == api->strided;
 }
@@ -71,12 +42,6 @@ void throw_if(const Error error) {
   const char* const what = api->exception_text != nullptr ? api->exception_text() : nullptr;
   throw std::runtime_error(what != nullptr && *what != '\0' ? what
                                                             : "a function of PyTorch failed");
-}
-
-std::size_t dense_bytes(const Tensor& tensor) {
-  if (!is_defined(tensor) || !is_strided_on_cpu(tensor)) return 0;
-  return static_cast<std::size_t>(get(api->num_items, &tensor)) *
-         api->item_size(get(api->type, &tensor));
 }
 
 std::optional<View> view_of(const Tensor& tensor) {
@@ -176,11 +141,6 @@ OwnedTensor empty_vector(const std::int64_t length) {
 }
 
 OwnedTensor empty_like(const View& dense) {
-  const std::size_t bytes = dense.bytes();
-  if (bytes >= large_memory) {
-    if (OwnedTensor made = empty_in_block(dense, bytes)) return made;
-  }
-  // The errors of large results, too, are PyTorch's.
   return empty(dense.rank, dense.shape, dense.strides, pytorch_type(dense.type));
 }
 

@@ -59,9 +59,6 @@ inline bool is_defined(const Tensor& tensor) {
   return api->is_defined(&tensor, &defined) == 0 && defined;
 }
 
-// Returns the bytes of a dense tensor like a strided one on the CPU, and 0 for any other tensor.
-std::size_t dense_bytes(const Tensor& tensor);
-
 // Returns a description of a tensor, nullopt unless it is a strided one on the CPU.
 std::optional<View> view_of(const Tensor& tensor);
 

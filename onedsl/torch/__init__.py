@@ -21,8 +21,8 @@ For people who write models and layers:
 - `batch_norm_backward` is the gradient alone, the custom op
   ``torch.ops.onedsl.batch_norm_backward``.
 
-Both ways, and the layers, keep the memory of large results for the next step; after `disable` the
-system may take it. The notes of `enable` have the limits.
+`enable` also calls `onedsl.keep_memory`, after which a step has no page faults. Programs with the
+compiler's backend or the layers alone call it themselves, at their start.
 
 `enable` is a setting of the process: call it once at the start of the program, and in each process
 that is spawned. A forked process inherits it. It has no effect on compiled models.

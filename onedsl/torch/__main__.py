@@ -1,15 +1,17 @@
 """Runs a training script with onedsl: ``python -m onedsl.torch train.py [arguments]``.
 
-The script runs with `enable`, and with "onedsl" as the default backend of torch.compile, where
-PyTorch can change it (``torch.compiler.set_default_backend``, 2.13). A call that names a backend
-keeps it. Otherwise the script runs as with ``python train.py``, but PyTorch is imported before it.
+The script runs with `enable`, which keeps memory (`onedsl.keep_memory`), and with "onedsl" as the
+default backend of torch.compile, where PyTorch can change it
+(``torch.compiler.set_default_backend``, 2.13). A call that names a backend keeps it. Otherwise the
+script runs as with ``python train.py``, but PyTorch is imported before it.
 Processes that the script forks run with onedsl, too. Those that it spawns (also by forkserver) run
 without onedsl, unless the script calls `enable` at its top level.
 
-``--compare`` runs the script several times, alternately with PyTorch alone and like that. A step is
-the time between two calls of ``step`` of the first optimizer of torch.optim that the script uses,
-the median of a run. If the times of the two overlap, or other programs used CPUs that the threads
-needed, the difference may be noise, and no speed-up is printed. In the first steps, which are not
+``--compare`` runs the script several times, alternately with PyTorch alone, with PyTorch and kept
+memory, and like that. A step is the time between two calls of ``step`` of the first optimizer of
+torch.optim that the script uses, the median of a run. If the times of two kinds overlap, or other
+programs used CPUs that the threads needed, the difference may be noise, and no speed-up is
+printed. In the first steps, which are not
 timed, onedsl counts what ran (`report`). A run ends with SystemExit at the next step after
 ``--seconds``. If the script continues, or trains in other threads than the main one, it ends
 without its exit handlers.
@@ -43,19 +45,14 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..bench.timing import NoiseMonitor, noise_warning
+from ..runtime.memory import keep_memory
 from ..runtime.text import discard, replace_unencodable
 from ._enable import enable
 from ._report import report
 
 _WARM_UP = 3  # steps that are not timed
 
-_FEWER_FAULTS = {
-    "MALLOC_TRIM_THRESHOLD_": "4294967296",
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
-}
-"""Environment variables of glibc with which a step has fewer page faults."""
-_FAULT_SECONDS, _MANY = 5e-7, 0.05
-"""About what a page fault takes, and the share of a step that makes them many."""
+_PYTORCH, _KEPT, _ONEDSL = "PyTorch", "PyTorch, memory kept", "onedsl"  # what --compare runs
 
 
 def main() -> None:
@@ -79,7 +76,9 @@ def main() -> None:
         return
     if measured:
         _time_steps(options.seconds, Path(file))
-    if measured != "PyTorch":
+    if measured == _KEPT:
+        keep_memory()
+    elif measured != _PYTORCH:
         enable()
         if hasattr(torch.compiler, "set_default_backend"):
             torch.compiler.set_default_backend("onedsl")
@@ -183,8 +182,7 @@ def _run(spec: ModuleSpec | None, script: str) -> None:
 def _compare(runs: int) -> None:
     """Run the script in child processes, and print the times and the speed-up."""
     replace_unencodable()
-    medians: dict[str, list[float]] = {"PyTorch": [], "onedsl": []}
-    shares = []
+    medians: dict[str, list[float]] = {_PYTORCH: [], _KEPT: [], _ONEDSL: []}
     monitor, num_threads = NoiseMonitor(), 0
     # The interpreter's options, and those of this run.
     before = len(sys.orig_argv) - len(sys.argv) + 1
@@ -203,36 +201,29 @@ def _compare(runs: int) -> None:
         seconds, faults, threads, summary = json.loads(result)
         num_threads = max(num_threads, threads)
         found.append(seconds)
-        shares.append(faults * _FAULT_SECONDS / seconds)
-        print(f"{name:8} {seconds * 1e3:10.1f} ms per step {faults:10.0f} page faults", flush=True)
-    print(f"\n{_speed_up(medians, noisy=monitor.is_noisy(num_threads))}\n")
-    print(f"{_fault_advice(max(shares))}\n{summary}".lstrip())
+        print(f"{name:20} {seconds * 1e3:10.1f} ms per step {faults:10.0f} page faults", flush=True)
+    noisy = monitor.is_noisy(num_threads)
+    print()
+    for name in _PYTORCH, _KEPT:
+        speed_up = _speed_up(medians[name], medians[_ONEDSL], noisy=noisy)
+        print(f"speed-up over {name}: {speed_up}")
+    if not noisy:
+        print("Without onedsl, a program keeps memory by what help(onedsl.keep_memory) names.")
+    print(f"\n{summary}")
 
 
-def _speed_up(medians: dict[str, list[float]], noisy: bool) -> str:
+def _speed_up(old: list[float], new: list[float], noisy: bool) -> str:
     """Return the speed-up of the median, unless the times overlap or are noisy."""
-    old, new = medians.values()
     lowest, highest = min(old) / max(new), max(old) / min(new)
     limits = f"{lowest:.2f} to {highest:.2f} by single runs"
     if noisy:
-        return f"speed-up: unclear, {limits}:\n{noise_warning()}"
+        return f"unclear, {limits}:\n{noise_warning()}"
     if lowest <= 1 <= highest:
         return (
-            f"speed-up: unclear, {limits}:\nthe times overlap, so the difference may be noise. "
+            f"unclear, {limits}:\nthe times overlap, so the difference may be noise. "
             "Repeat on an idle machine, or with longer --seconds"
         )
-    return f"speed-up: {statistics.median(old) / statistics.median(new):.2f} ({limits})"
-
-
-def _fault_advice(share: float) -> str:
-    """Return how to avoid page faults of this share of a step, if they are many and it is unset."""
-    missing = [f"{name}={value}" for name, value in _FEWER_FAULTS.items() if name not in os.environ]
-    if share < _MANY or not missing:
-        return ""
-    return (
-        f"page faults may take {share:.0%} of a step. With these variables, glibc keeps its "
-        f"memory:\n{' '.join(missing)}\n"
-    )
+    return f"{statistics.median(old) / statistics.median(new):.2f} ({limits})"
 
 
 def _time_steps(seconds: float, file: Path) -> None:

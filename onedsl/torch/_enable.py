@@ -21,6 +21,7 @@ from torch._guards import detect_fake_mode
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
+from ..runtime import memory
 
 _lock = threading.RLock()
 _registering: list[None] = []  # not empty during the call that registers the kernels
@@ -165,7 +166,12 @@ def _are_of_batch_norm(parameters: list[torch.Tensor]) -> bool:
     return any(id(parameter) in given for parameters in owned for parameter in parameters)
 
 
-def enable() -> _core.TorchUse:
+@functools.cache
+def _keep_memory_once() -> None:
+    memory.keep_memory()
+
+
+def enable(*, keep_memory: bool = True) -> _core.TorchUse:
     """Use onedsl's batch-norm kernels in every model of this process.
 
     Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
@@ -179,6 +185,14 @@ def enable() -> _core.TorchUse:
     The call takes effect at once, on all threads. Its result may be used as a context manager once;
     if there are several ``with`` blocks, on any threads, the kernels stay in use until the last
     block ends. Enabling and disabling are safe while other threads train.
+
+    Parameters
+    ----------
+    keep_memory : bool, default True
+        Whether to call `onedsl.keep_memory`, at the first call of the process that does not exclude
+        it. A step then has no page faults, whatever computes it, and **the process stays as large
+        as its peak**. Neither `disable` nor the end of a ``with`` block undoes it; that takes
+        ``onedsl.keep_memory(False)``.
 
     Raises
     ------
@@ -202,19 +216,6 @@ def enable() -> _core.TorchUse:
     `report` lists what computes each layer of a model. `onedsl.verbose` logs the calls that
     PyTorch's own kernels compute, with the reason.
 
-    Results of 512 KiB and more are not memory of PyTorch's allocator: they cannot be resized
-    (``Tensor.resize_``) or cloned lazily (``torch._lazy_clone``). Their memory is kept when they
-    are freed, and used again for results of about the same size, which saves most page faults of a
-    step. Beside the most that was in use at once during the last one to two thousand such results,
-    at most an eighth of it or 32 MB are kept. Where PyTorch's own kernels compute batch norms, as
-    in evaluation, the memory of their results is counted, and as much of the kept memory is
-    returned to the system. A fork and a lack of memory return all of it.
-
-    After the end of a ``with`` block, and after `disable`, the system may take kept memory whenever
-    it needs some. Until then it counts as memory of the process, and the next step uses it again,
-    without page faults. onedsl's layers and compiled models keep memory in the same way, also
-    without `enable`: call `disable` when they are not used for a while.
-
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
     Examples
@@ -223,6 +224,8 @@ def enable() -> _core.TorchUse:
     >>> with onedsl.torch.enable():  # doctest: +SKIP
     ...     train(model)
     """
+    if keep_memory:
+        _keep_memory_once()
     with _lock:
         if not _registering:  # unless a signal handler has interrupted the registration
             try:
@@ -238,9 +241,7 @@ def enable() -> _core.TorchUse:
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before.
 
-    The system may then take the memory that is kept for results, also for those of onedsl's layers
-    and compiled models, and that of existing results when they are freed. See the notes of
-    `enable`.
+    malloc continues to keep memory: see `onedsl.keep_memory`.
     """
     _core.end_all_torch_uses()
 

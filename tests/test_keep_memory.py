@@ -1,0 +1,59 @@
+"""Memory that malloc keeps: page faults of processes, and who has set malloc before."""
+
+import os
+
+import helpers
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in os.environ:
+        if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES":
+            monkeypatch.delenv(name)
+
+
+def outputs(check, environment=None):
+    child = helpers.run_script("kept_memory.py", check, environment=environment or {})
+    return child.stdout.split(), child.stderr
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        ("as_it_is", ["True"]),
+        ("kept", ["True", "True"]),
+        ("threads", ["True", "True"]),
+        ("forked", ["True", "True"]),
+        ("returned", ["True"] * 4),
+    ],
+)
+def test_page_faults(check, expected):
+    assert outputs(check) == (expected, "")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"MALLOC_ARENA_MAX": "2"},
+        {"MALLOC_TRIM_THRESHOLD_": "100000"},
+        {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=3"},
+    ],
+    ids=str,
+)
+def test_settings_of_the_user_remain(environment):
+    (result,), log = outputs("logged", environment)
+    assert result == "False"
+    assert f"the environment sets {next(iter(environment))}" in log
+
+
+def test_other_tunables_are_no_settings_of_malloc():
+    environment = {"GLIBC_TUNABLES": "glibc.cpu.x86_ibt=off"}
+    assert outputs("kept", environment)[0] == ["True", "True"]
+
+
+@helpers.needs_compiler
+def test_another_malloc_is_left_alone(tmp_path):
+    (result,), log = outputs("logged", helpers.preloaded("another_malloc.c", tmp_path))
+    assert result == "False"
+    assert "malloc is not glibc's" in log
