@@ -166,6 +166,8 @@ def looking(src: Float32, mean: Float32, variance: Float32) -> None:
         assert_type(run, onedsl.graph.CompiledGraph)
         warnings.simplefilter("ignore", onedsl.OneDNNDefectWarning)
         run(src=src, diff_dst=src, mean=mean, variance=variance, out={"diff_src": src.copy()})
+    assert_type(onedsl.keep_memory(), bool)
+    onedsl.keep_memory(False)
     with onedsl.verbose():
         op(src, src, mean, variance)
 
