@@ -211,7 +211,7 @@ def example_rows(bench, times, dtype="f32", **changes):
 
 def test_noisy_rows_are_in_no_conclusion(tmp_path):
     """The faster of two calls counts. The picture marks noisy rows, and panels share one axis."""
-    matplotlib = pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
+    matplotlib = pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     names = runpy.run_path(str(EXAMPLES / "compare_data_formats.py"))
     quiet = example_rows(names["bench"], (2, 1))
     noisy = example_rows(names["bench"], (1, 8), "bf16", noisy=True)
@@ -240,7 +240,7 @@ def test_noisy_rows_are_in_no_conclusion(tmp_path):
     ids=lambda arguments: arguments[-1],
 )
 def test_compare_data_formats_checks_its_arguments_first(tmp_path, arguments, monkeypatch, capsys):
-    pytest.importorskip("matplotlib", reason="the extra `cli` is not installed")
+    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     (tmp_path / "folder.png").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["compare_data_formats.py", *arguments])

@@ -510,6 +510,17 @@ def test_each_call_is_logged_once_and_a_fallback_with_its_shape(caplog):
     assert fallback == f"PyTorch's own batch norm of 4x5x6x3: onedsl does not support {TYPES}"
 
 
+def test_a_gradient_of_float64_is_logged_as_such(caplog):
+    """Regression: as statistics that are not vectors of float32."""
+    src, *vectors = (t.double() for t in (SRC, *FOUR, *SAVED))
+    weight, _, *running = vectors[:4]
+    with caplog.at_level(logging.INFO, "onedsl"), onedsl.verbose(), onedsl_torch.enable():
+        aten.native_batch_norm_backward(
+            src, src, weight, *running, *vectors[4:], True, EPS, (True, True, True)
+        )
+    assert caplog.messages[0].endswith(f"onedsl does not support {TYPES}")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), TimeoutError("late")])
 def test_an_exception_of_a_signal_handler_in_the_log_is_raised_after_the_call(error):
     """Regression: all but KeyboardInterrupt were lost."""

@@ -7,6 +7,7 @@ import io
 import itertools
 
 import helpers
+import numpy as np
 import pytest
 from torch_helpers import (
     LAYERS,
@@ -351,3 +352,21 @@ def test_repr_and_errors():
     layer.running_var = None
     with pytest.raises((RuntimeError, ValueError), match="both be None"):
         layer(torch.ones(2, 4, 1, 2))
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, torch.tensor], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("assigned", [False, True], ids=["given", "assigned"])
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+def test_eps_and_momentum_are_numbers_of_any_library(kind, assigned, backend):
+    """Regression: torch.compile failed with a "fake tensor call", and np.float32 warned."""
+    values = {"eps": kind(0.25), "momentum": kind(0.5)}
+    layer = onedsl_torch.BatchNormReLU2d(3, **({} if assigned else values))
+    expected = onedsl_torch.BatchNormReLU2d(3, eps=0.25, momentum=0.5)
+    if assigned:
+        for name, value in values.items():
+            setattr(layer, name, value)
+    model = layer if backend is None else torch.compile(layer, backend=backend)
+    src = torch.randn(4, 3, 5, 6)
+    assert torch.equal(model(src), expected(src))
+    assert torch.equal(layer.running_var, expected.running_var)
+    assert repr(layer) == repr(expected)

@@ -313,3 +313,13 @@ def test_threads_at_once(x):
         for thread in threads:
             thread.join()
     assert by_pass(summary) == ({"(model)": {EAGER: 20}}, {"(model)": {EAGER: 20}})
+
+
+def test_layers_without_a_number_of_steps():
+    """Regression: RuntimeError of Tensor.item()."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.BatchNorm2d(3))
+    assert "No batch norm was counted" in str(onedsl_torch.report(model))
+    layer = nn.BatchNorm2d(3)
+    layer.num_batches_tracked = torch.zeros(2, dtype=torch.long)
+    assert "No batch norm was counted" in str(onedsl_torch.report(layer))

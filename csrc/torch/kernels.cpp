@@ -134,14 +134,6 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
                  const bool train, const double epsilon, const std::array<bool, 3> output_mask) {
   const auto [diff_src_wanted, diff_gamma_wanted, diff_beta_wanted] = output_mask;
   if (!diff_src_wanted) return "gradients of the parameters alone";
-  // PyTorch's kernel rejects these although it does not read them.
-  for (const OptionalTensor* const unread :
-       {train ? &running_mean : &save_mean, train ? &running_var : &save_invstd}) {
-    const Tensor* const tensor = pointer_to(*unread);
-    if (tensor != nullptr && (get(api->type, tensor) != api->f32 || get(api->rank, tensor) != 1)) {
-      return "statistics that are not vectors of float32";
-    }
-  }
   OpConfig config;
   config.operation = Operation::training_backward;
   config.attributes.epsilon = epsilon;
@@ -154,6 +146,14 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
   const CallRules rules = rules_of(config.operation);
   if (const auto rejection = check_call(rules, copied, &pytorch_strides, call)) {
     return unsupported(*rejection);
+  }
+  // PyTorch's kernel rejects these although it does not read them.
+  for (const OptionalTensor* const unread :
+       {train ? &running_mean : &save_mean, train ? &running_var : &save_invstd}) {
+    const Tensor* const tensor = pointer_to(*unread);
+    if (tensor != nullptr && (get(api->type, tensor) != api->f32 || get(api->rank, tensor) != 1)) {
+      return "statistics that are not vectors of float32";
+    }
   }
   auto [diff_src, diff_gamma, diff_beta, diff_residual] =
       compute_backward(call, diff_gamma_wanted || diff_beta_wanted);

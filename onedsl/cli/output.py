@@ -73,10 +73,11 @@ def ratio(value: float) -> str:
 
 def console() -> Console:
     """Return a console for results, wide enough for a table if there is no terminal."""
+    result = Console(emoji=False, highlight=False, markup=False)
     width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(
-        emoji=False, highlight=False, markup=False, width=None if width_is_known else WIDTH
-    )
+    if not width_is_known or result.width < 1:  # such as COLUMNS=0, which rich uses as it is
+        result.width = WIDTH
+    return result
 
 
 def progress(items: Sequence[Item], description: str) -> Iterable[Item]:

@@ -46,9 +46,9 @@ NCX network, pass NXC tensors to reduce these copies (15 instead of 24 with thre
     dst, mean, variance = onedsl.jax.batch_norm(jnp.moveaxis(src, 1, -1), gamma, beta, epsilon=1e-5)
     dst = jnp.moveaxis(dst, -1, 1)
 
-**Threads.** XLA runs a call on the caller's thread or on one of its own threads, and OpenMP keeps
-the number of threads separately for each calling thread. ``OMP_NUM_THREADS`` sets it for all of
-them; threadpoolctl sets it only for the thread that calls threadpoolctl.
+**Threads.** XLA runs a call on the caller's thread or on one of its own threads, and the loops of a
+call run on the threads of XLA's own pool. XLA decides how many it has, from the CPUs on which the
+process may run. Settings of OpenMP, such as ``OMP_NUM_THREADS``, have no effect.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class BatchNormForward(NamedTuple, Generic[SrcArray]):
     """The outputs of the forward operators."""
 
     dst: SrcArray
-    """Output of the layer: an array with src's type, shape, dtype and memory layout."""
+    """Output of the layer: an array with src's type, shape, dtype and order of axes."""
     running_mean: Any
     """The updated running mean: shape (C,), mean's dtype."""
     running_variance: Any

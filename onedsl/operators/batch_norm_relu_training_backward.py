@@ -23,7 +23,7 @@ class BatchNormReLUGradients(NamedTuple, Generic[SrcArray, ResidualArray]):
     """The outputs of `BatchNormReLUTrainingBackward`."""
 
     diff_src: SrcArray
-    """Gradient with respect to src: an array with its type, shape, dtype and memory layout."""
+    """Gradient with respect to src: an array with its type, shape, dtype and order of axes."""
     diff_gamma: Any
     """Gradient with respect to gamma: shape (C,), mean's dtype."""
     diff_beta: Any

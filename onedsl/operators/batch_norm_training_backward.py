@@ -21,7 +21,7 @@ class BatchNormGradients(NamedTuple, Generic[SrcArray, SumArray]):
     """The outputs of `BatchNormTrainingBackward`. Those that were not requested are None."""
 
     diff_src: SrcArray
-    """Gradient with respect to src: an array with its type, shape, dtype and memory layout."""
+    """Gradient with respect to src: an array with its type, shape, dtype and order of axes."""
     diff_gamma: SumArray = None  # type: ignore[assignment]
     """Gradient with respect to gamma: shape (C,), mean's dtype."""
     diff_beta: SumArray = None  # type: ignore[assignment]

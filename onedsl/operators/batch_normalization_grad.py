@@ -16,7 +16,7 @@ class BatchNormalizationGradients(NamedTuple, Generic[SrcArray]):
     """The outputs of `BatchNormalizationGrad`. Those that were not requested are None."""
 
     output_gradient: SrcArray
-    """Gradient with respect to input: an array with its type, shape, dtype and memory layout."""
+    """Gradient with respect to input: an array with its type, shape, dtype and order of axes."""
     output_scale_gradient: Any = None
     """Gradient with respect to scale: mean's shape and dtype."""
     output_bias_gradient: Any = None

@@ -124,7 +124,6 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
     """Return inductor's decompositions with onedsl's for batch norm in training."""
     table = dict(select_decomp_table())
     gradient = _aten.native_batch_norm_backward.default
-    plain_backward = table[gradient]
 
     def forward(op: Any) -> Callable[..., Any]:
         plain = table[op]
@@ -157,11 +156,26 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
             return tuple(g if wanted else None for g, wanted in zip(gradients, mask, strict=False))
         return plain_backward(*arguments)
 
-    forwards = (
+    ops = (
         _aten._native_batch_norm_legit_functional.default,
         _aten._native_batch_norm_legit.no_stats,
+        gradient,
     )
-    return _Table({**table, gradient: backward} | {op: forward(op) for op in forwards})
+    if not all(op in table for op in ops):
+        _log_missing(*(str(op) for op in ops if op not in table))
+        return _Table(table)
+    plain_backward = table[gradient]
+    return _Table({**table, gradient: backward} | {op: forward(op) for op in ops[:2]})
+
+
+@functools.cache  # once in a process
+def _log_missing(*ops: str) -> None:
+    _logger.warning(
+        "inductor %s has no decompositions of %s, so it computes all batch norms itself; please"
+        " report this",
+        torch.__version__,
+        ", ".join(ops),
+    )
 
 
 @functools.cache

@@ -19,6 +19,12 @@ class Layer(nn.modules.batchnorm._BatchNorm):
         # PyTorch 2.11 has no parameter `bias`.
         super().__init__(*arguments, **({} if bias else {"bias": False}))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Compilers trace NumPy's numbers and tensors as tensors, which no operator accepts as eps.
+        if name in ("eps", "momentum") and not isinstance(value, (int, str, type(None))):
+            value = float(value)
+        super().__setattr__(name, value)
+
     def _running_statistics(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the statistics that the layer updates in training."""
         return (self.running_mean, self.running_var) if self.track_running_stats else (None, None)

@@ -124,7 +124,12 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
 
     def _steps(self) -> dict[str, int]:
         """Return the number of forward passes in training that PyTorch's layers have counted."""
-        return {name: int(m.num_batches_tracked or 0) for name, m in self._layers.items()}
+        counts = {name: m.num_batches_tracked for name, m in self._layers.items()}
+        # On the device meta it has no value, and a program may keep several there.
+        return {
+            name: 0 if n is None or n.is_meta or n.numel() != 1 else int(n)
+            for name, n in counts.items()
+        }
 
     def __enter__(self) -> report:
         return self
