@@ -191,7 +191,7 @@ def imported(name: str, nodes: Callable[[ast.AST], Iterator[ast.AST]]) -> Iterat
             source = f"{base}.{node.module}" if node.module else base
             for alias in node.names:
                 full = f"{source}.{alias.name}"
-                if full != "onedsl._core":  # the extension imports nothing
+                if full not in ("onedsl._core", "onedsl._onednn"):  # extensions
                     yield full if full in known else source
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import onedsl
 from onedsl import _core
+from onedsl.runtime import onednn
 
 pytest.register_assert_rewrite("helpers", "jax_helpers", "torch_helpers")
 
@@ -19,7 +20,7 @@ def _version(package: str) -> str:
 
 
 def pytest_report_header() -> list[str]:
-    onednn = ".".join(map(str, _core.onednn_version()))
+    version = ".".join(map(str, onednn.version()))
     packages = ("numpy", "ml_dtypes", "torch", "jax")
     others = ", ".join(f"{name} {_version(name)}" for name in packages)
     caps = {
@@ -28,8 +29,8 @@ def pytest_report_header() -> list[str]:
         if name in os.environ
     }
     return [
-        f"onedsl {onedsl.__version__}, oneDNN {onednn} ({_core.onednn_cpu_runtime()}), {others}",
-        f"instruction sets: oneDNN {_core.onednn_cpu_isa()}, onedsl {_core.native_isa()}"
+        f"onedsl {onedsl.__version__}, oneDNN {version} ({onednn.cpu_runtime()}), {others}",
+        f"instruction sets: oneDNN {onednn.cpu_isa()}, onedsl {_core.native_isa()}"
         f"{f', capped by {caps}' if caps else ''}; {_core.max_threads()} threads",
     ]
 

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import testing
 from onedsl.graph import Graph, GraphOp
-from onedsl.runtime import run_log
+from onedsl.runtime import onednn, run_log
 
 TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
@@ -56,7 +56,7 @@ def missing_isa(dtype: str) -> str | None:
 
     Follows oneDNN's documentation and the ISA that oneDNN reports, independently of onedsl.
     """
-    isa = _core.onednn_cpu_isa()
+    isa = onednn.cpu_isa()
     newer = "avx10" in isa
     if dtype == "bf16" and not (isa.startswith("avx512_core") or newer):
         return "AVX512"

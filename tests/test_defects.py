@@ -7,11 +7,12 @@ import pytest
 from programs.defect import EXAMPLES
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import testing
 from onedsl.graph import Graph
 from onedsl.graph._defects import DEFECTS, defects_of
+from onedsl.runtime import onednn
 
-LOADED = _core.onednn_version()
+LOADED = onednn.version()
 BY_NAME = {defect.name: defect for defect in DEFECTS}
 
 
@@ -54,10 +55,10 @@ def test_each_row_is_reported(name, monkeypatch):
     """
     defect = BY_NAME[name]
     version = defect.seen_in[-1]
-    monkeypatch.setattr(_core, "onednn_version", lambda: version)
-    monkeypatch.setattr(_core, "onednn_is_of_intel", lambda: False)
+    monkeypatch.setattr(onednn, "version", lambda: version)
+    monkeypatch.setattr(onednn, "is_of_intel", lambda: False)
     missing = "avx512_core" if "kernel" in name else ""
-    monkeypatch.setattr(_core, "onednn_missing_isa", lambda _: missing)
+    monkeypatch.setattr(onednn, "missing_isa", lambda _: missing)
     op = EXAMPLES[name]()
     graph = Graph((op,))
     assert defect in defects_of(op)
@@ -82,7 +83,7 @@ def test_each_row_is_reported(name, monkeypatch):
 
 def test_a_defect_of_some_builds(monkeypatch):
     """oneDNN 3.2.0 of Intel's compiler computes empty tensors of several strides."""
-    monkeypatch.setattr(_core, "onednn_is_of_intel", lambda: True)
+    monkeypatch.setattr(onednn, "is_of_intel", lambda: True)
     assert BY_NAME["empty tensors of several strides"].is_in((3, 2, 0)) is False
     assert BY_NAME["six dimensions"].is_in((3, 2, 0)) is True
 
@@ -102,7 +103,7 @@ def test_an_empty_gradient_that_is_right():
 
 def test_no_repair_is_proposed_where_there_is_no_kernel(monkeypatch):
     """Regression: a repair was proposed for bf16 statistics on CPUs without a bf16 kernel."""
-    monkeypatch.setattr(_core, "onednn_missing_isa", lambda _: "avx512_core")
+    monkeypatch.setattr(onednn, "missing_isa", lambda _: "avx512_core")
     for shape, gamma in (((4, 2, 2, 16), True), ((2,) * 6, False)):
         op = onedsl.BatchNormTrainingBackward(1e-5)
         graph = op.graph(onedsl.TensorSpec(shape, "bf16"), stats_dtype="bf16", gamma=gamma)
@@ -128,12 +129,12 @@ def test_versions_that_are_not_in_the_table(monkeypatch):
     empty = BY_NAME["empty src in the gradient"]  # 3.2.0 writes the sums
     versions = ((3, 2, 0), (3, 9, 1), (3, 11, 0), (3, 12, 0), (3, 99, 0))
     assert [empty.is_in(version) for version in versions] == [False, None, True, True, None]
-    monkeypatch.setattr(_core, "onednn_version", lambda: (3, 99, 0))
+    monkeypatch.setattr(onednn, "version", lambda: (3, 99, 0))
     with pytest.raises(onedsl.UnsupportedError, match=r"compile\(try_anyway=True\) tries it"):
         Graph((gradient,)).compile()
     with pytest.raises(onedsl.UnsupportedError, match="oneDNN 3"):  # its own message
         Graph((gradient,)).compile(try_anyway=True)
-    monkeypatch.setattr(_core, "onednn_version", lambda: (3, 13, 1))
+    monkeypatch.setattr(onednn, "version", lambda: (3, 13, 1))
     with pytest.raises(onedsl.UnsupportedError, match="std::out_of_range"):
         Graph((gradient,)).compile(try_anyway=True)
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import testing
 from onedsl.graph import Graph, GraphOp, LogicalTensor
+from onedsl.runtime import onednn
 
 # Dumps by oneDNN 3.2 of graphs of these operators.
 DUMPS = {
@@ -430,7 +431,7 @@ def test_constants_have_the_type_of_their_tensor(dtype, backend):
     """Regression: they were filled as f32."""
     src, constant, dst = ((i, dtype, [4, 8], [8, 1], "strided", "undef") for i in range(3))
     nodes = [(0, "add", "Add", [], [src, constant], [dst])]
-    graph = _core.compile_graph(nodes, [src], [dst], {1: 1.5}, 1)
+    graph = onednn.compile_graph(nodes, [src], [dst], {1: 1.5}, 1)
     x = np.ones((4, 8), helpers.NUMPY[dtype])
     result = np.zeros_like(x)
     assert graph.run((x, result), (None, None)) == 1

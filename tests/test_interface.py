@@ -22,6 +22,7 @@ import onedsl
 from onedsl import _core, testing
 from onedsl.graph import compiled_graph
 from onedsl.operators import capabilities as _capabilities
+from onedsl.runtime import onednn
 
 Op = onedsl.BatchNormTrainingBackward
 
@@ -284,7 +285,7 @@ class TestCapabilities:
         got = onedsl.capabilities()
         assert isinstance(got, onedsl.Capabilities)
         assert got.onedsl_version == onedsl.__version__
-        assert tuple(map(int, got.onednn_version.split("."))) == _core.onednn_version()
+        assert tuple(map(int, got.onednn_version.split("."))) == onednn.version()
         assert got.native_isa in ("avx512", "avx2", "baseline")
         assert got.num_threads == _core.max_threads() >= 1
         assert onedsl.capabilities() == got
@@ -308,13 +309,13 @@ class TestCapabilities:
         def fail(*_):
             raise onedsl.OneDNNError("no such thing on this CPU engine", "unimplemented")
 
-        monkeypatch.setattr(_core, "compile_graph", fail)
+        monkeypatch.setattr(onednn, "compile_graph", fail)
         caches = _capabilities._support, compiled_graph._compile
         for cache in caches:
             cache.cache_clear()
         try:
             assert not any(row.onednn for row in onedsl.capabilities().support)
-            monkeypatch.setattr(_core, "make_onednn_engine", fail)
+            monkeypatch.setattr(onednn, "make_engine", fail)
             _capabilities._support.cache_clear()
             with pytest.raises(onedsl.OneDNNError, match="no such thing"):
                 onedsl.capabilities()
@@ -331,7 +332,7 @@ class TestCapabilities:
         _capabilities._support.cache_clear()
         compiled_graph._compile.cache_clear()
         with monkeypatch.context() as patch, pytest.raises(onedsl.OneDNNError, match="no memory"):
-            patch.setattr(_core, "compile_graph", fail)
+            patch.setattr(onednn, "compile_graph", fail)
             onedsl.capabilities()
         assert any(row.onednn for row in onedsl.capabilities().support)
 
@@ -407,19 +408,21 @@ class TestPackage:
 
 
 class TestStub:
-    """onedsl/_core.pyi matches the extension."""
+    """The stubs match the extensions."""
 
-    def test_arity(self):
+    @pytest.mark.parametrize("extension", ["_core", "_onednn"])
+    def test_arity(self, extension):
         """Stubtest cannot check it, since pybind11 has its signatures in docstrings only."""
+        module = importlib.import_module(f"onedsl.{extension}")
         nested = re.compile(r"[\[(][^\[\]()]*[\])]")
-        tree = ast.parse((PACKAGE / "_core.pyi").read_text())
+        tree = ast.parse((PACKAGE / f"{extension}.pyi").read_text())
         for node in ast.walk(tree):
             if not isinstance(node, ast.FunctionDef) or node.decorator_list:
                 continue
             owner = next(
                 (c for c in tree.body if isinstance(c, ast.ClassDef) and node in c.body), None
             )
-            target = getattr(_core, owner.name) if owner else _core
+            target = getattr(module, owner.name) if owner else module
             signature = getattr(target, node.name).__doc__.splitlines()[0]
             args = node.args
             wanted = [*args.posonlyargs, *args.args, *args.kwonlyargs]

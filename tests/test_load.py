@@ -17,6 +17,20 @@ from onedsl import _core
 
 PIP = "pip install 'onednn-cpu-gomp<2024'"
 CONDA = "conda install -c conda-forge onednn"
+EXTENSIONS = {
+    name: Path(_core.__file__).with_name(Path(_core.__file__).name.replace("_core", name))
+    for name in ("_core", "_onednn")
+}
+USE = "import onedsl; onedsl.capabilities()"
+# What needs no oneDNN.
+NO_ONEDNN = """
+import numpy, onedsl
+src = numpy.arange(12, dtype=numpy.float32).reshape(4, 3)
+grads = onedsl.BatchNormTrainingBackward(1e-5)(src, src, src[0], src[0] + 1)
+print(numpy.isfinite(grads.diff_src).all())
+def use():
+    return onedsl.BatchNormTrainingBackward(1e-5)(src, src, src[0], src[0] + 1, backend="onednn")
+"""
 
 
 @pytest.fixture
@@ -33,7 +47,8 @@ def copied(tmp_path):
         copy = package / file.relative_to(source)
         copy.parent.mkdir(exist_ok=True)
         shutil.copy(file, copy)
-    shutil.copy(_core.__file__, package)
+    for extension in EXTENSIONS.values():
+        shutil.copy(extension, package)
     for dependency in (np, ml_dtypes):
         (site / dependency.__name__).symlink_to(Path(dependency.__file__).parent)
         libraries = Path(dependency.__file__).parent.parent / f"{dependency.__name__}.libs"
@@ -45,7 +60,7 @@ def copied(tmp_path):
     return site
 
 
-def run_copied(site: Path, code: str = "import onedsl", status: int = 1, **environment: str):
+def run_copied(site: Path, code: str = USE, status: int = 1, **environment: str):
     """Run code with the copy only: -S leaves out the packages of this environment."""
     return helpers.run_python(
         "-S",
@@ -74,7 +89,14 @@ def check_import_error(child) -> str:
     message = "\n".join(lines[start:])
     assert "During handling" not in child.stderr
     assert "the direct cause of" in child.stderr, "the error of the loader is lost"
-    for raw in ("cannot open shared object", "undefined symbol", "invalid ELF", "_core.c", ".py)"):
+    for raw in (
+        "cannot open shared object",
+        "undefined symbol",
+        "invalid ELF",
+        "_core.c",
+        "_onednn.c",
+        ".py)",
+    ):
         assert raw not in message, "a raw line of the loader"
     return message
 
@@ -93,7 +115,7 @@ def use_library(site: Path) -> None:
 def test_the_copy_works_with_a_library(copied):
     """The tests below must fail because of oneDNN and nothing else."""
     use_library(copied)
-    child = run_copied(copied, "import onedsl; print(onedsl.__version__, onedsl.__file__)", 0)
+    child = run_copied(copied, USE + "; print(onedsl.__version__, onedsl.__file__)", 0)
     assert child.stdout.split() == ["0.0.0", str(copied / "onedsl" / "__init__.py")]
 
 
@@ -107,9 +129,11 @@ def test_no_library(copied, library, remedies):
     In small container images libgomp is missing, but neither onedsl nor oneDNN.
     """
     use_library(copied)
-    extension = copied / "onedsl" / Path(_core.__file__).name
+    module = "_onednn" if "dnnl" in library else "_core"
+    extension = copied / "onedsl" / EXTENSIONS[module].name
     binary, name = extension.read_bytes(), library.encode() + b"\0"
     assert binary.count(name) == 1
+    assert b"libdnnl" not in EXTENSIONS["_core"].read_bytes()
     extension.write_bytes(binary.replace(name, name[:-2] + b"x\0"))
     message = check_import_error(run_copied(copied))
     assert ("cannot find oneDNN" in message) == (PIP in remedies)
@@ -124,8 +148,50 @@ def test_python_in_lib64_finds_the_library_in_lib(copied):
     lib.mkdir()
     (lib64 / "libdnnl.so.3").rename(lib / "libdnnl.so.3")
     site = lib64 / "python3" / "site-packages"
-    child = run_copied(site, "import onedsl; print(onedsl.__file__)", 0)
+    child = run_copied(site, USE + "; print(onedsl.__file__)", 0)
     assert child.stdout.startswith(str(lib64))
+
+
+def test_only_calls_of_onednn_need_it(copied):
+    """Regression: the import failed, also for PyTorch's, JAX's and NumPy's users."""
+    library(copied).write_bytes(b"no library")
+    graphs = helpers.ROOT / "tests" / "graphs"
+    file = next(path for path in sorted(graphs.rglob("*.json")))
+    code = (
+        NO_ONEDNN
+        + f"""
+import pathlib
+graph = onedsl.graph.Graph.from_json(pathlib.Path({str(file)!r}).read_text())
+print("no partitions: onedsl cannot" in str(graph))
+for _ in range(2):
+    try:
+        use()
+    except ImportError as error:
+        print("cannot use the installed oneDNN" in str(error))
+pathlib.Path({str(library(copied))!r}).unlink()
+try:
+    use()
+except ImportError as error:
+    print("cannot find oneDNN" in str(error) or error)
+"""
+    )
+    assert run_copied(copied, code, 0).stdout.split() == ["True"] * 5
+
+
+def test_library_beside_a_target_folder(copied):
+    """`uv pip install --target` installs the library to lib in the folder, and pip leaves it out.
+
+    The advice is not what was done.
+    """
+    target = copied.rename(copied.with_name("target"))
+    message = check_import_error(run_copied(target))
+    assert f"libdnnl.so.3 is not in {target / 'lib'}. " in message
+    assert "uv pip install --target" in message
+    assert PIP not in message
+    use_library(target)
+    (target / "lib").mkdir()
+    library(target).rename(target / "lib" / "libdnnl.so.3")
+    run_copied(target, USE, 0)
 
 
 @pytest.mark.parametrize("content", ["empty", "text", "no functions"])
@@ -189,7 +255,7 @@ def test_no_cpu_engine(tmp_path):
 def test_the_engine_is_not_destroyed_at_exit(tmp_path):
     """Regression: daemon threads may use it while the process exits."""
     environment = preloaded("engine_destroyed.c", tmp_path)
-    program = "from onedsl import _core; _core.make_onednn_engine()"
+    program = "from onedsl.runtime import onednn; onednn.make_engine()"
     child = helpers.run_child(program, environment=environment)
     assert (child.stdout, child.stderr) == ("", "")
 

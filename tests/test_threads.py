@@ -10,8 +10,9 @@ import threadpoolctl
 from helpers import EPSILON, formats, usable
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import testing
 from onedsl.operators.base import kernel_info
+from onedsl.runtime import onednn
 
 
 @usable(backends=["onednn"])
@@ -52,7 +53,7 @@ def test_fewer_threads_than_openmp_was_asked_for(setting):
     arguments = [] if value else [name]
     environment = {"OMP_NUM_THREADS": "8"} | ({name: value} if value else {})
     child = helpers.run_script("fewer_threads.py", *arguments, environment=environment)
-    fails = not value and _core.onednn_version() == (3, 2, 0)
+    fails = not value and onednn.version() == (3, 2, 0)
     assert child.stdout == ("out_of_memory\n" * 2 if fails else "")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import onedsl
 from onedsl import _core
-from onedsl.runtime import run_log
+from onedsl.runtime import onednn, run_log
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ GRAD = (
     "variance scale -> output_gradient output_scale_gradient output_bias_gradient:"
 )
 KERNEL = f"onedsl two-pass kernel, {_core.native_isa()}, "
-ONEDNN = f"oneDNN {'.'.join(map(str, _core.onednn_version()))} "
+ONEDNN = f"oneDNN {'.'.join(map(str, onednn.version()))} "
 
 
 @pytest.mark.parametrize(

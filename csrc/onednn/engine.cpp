@@ -82,7 +82,8 @@ const dnnl::engine& cpu_engine() {
               ") cannot create its CPU engine: " + error.what() +
               ". Install a CPU build of oneDNN: `pip install 'onednn-cpu-gomp<2024'`, or "
               "`conda install -c conda-forge onednn`; the PyPI package `onednn` is a SYCL build "
-              "that needs an OpenCL CPU device.",
+              "that needs an OpenCL CPU device: install intel-opencl-rt, and set "
+              "OCL_ICD_FILENAMES to the path of its libintelocl.so in the environment's lib.",
           status_name(error));
     }
   }();

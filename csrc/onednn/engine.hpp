@@ -3,32 +3,15 @@
 #include <exception>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
-#include <stdexcept>
 #include <string>
 #include <tuple>
-#include <utility>
 
-#include "../core/threads.hpp"
+#include "../core/thread_limit.hpp"
 #include "../core/types.hpp"
+#include "errors.hpp"
 
 // oneDNN as a library: its version, its CPU engine, its errors.
 namespace onedsl::onednn {
-
-// An error of oneDNN, and oneDNN's name of its status, such as "invalid_arguments".
-struct OneDNNError : std::runtime_error {
-  OneDNNError(const std::string& message, std::string name)
-      : std::runtime_error(message), status(std::move(name)) {}
-  std::string status;
-};
-
-// oneDNN does not support the graph on this CPU.
-struct UnsupportedError : OneDNNError {
-  using OneDNNError::OneDNNError;
-};
-
-struct OutOfMemoryError : OneDNNError {
-  using OneDNNError::OneDNNError;
-};
 
 std::tuple<int, int, int> version();
 std::string name();         // "oneDNN 3.2.0"

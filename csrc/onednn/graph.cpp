@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "../core/convert_16bit.hpp"
-#include "../core/threads.hpp"
+#include "../core/thread_limit.hpp"
 #include "engine.hpp"
 
 namespace onedsl::onednn {
@@ -225,12 +225,10 @@ void CompiledGraph::assign_slots(Program& program) const {
   }
 }
 
-int CompiledGraph::execute(const std::vector<const void*>& inputs,
-                           const std::vector<void*>& outputs) {
+void CompiledGraph::execute(const std::vector<const void*>& inputs,
+                            const std::vector<void*>& outputs, const int available) {
   const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const ThreadLimit most(max_threads_);
-  const int available = max_threads();
   if (num_threads_ != available) {
     program_ = compile(available);
     num_threads_ = available;
@@ -273,7 +271,6 @@ int CompiledGraph::execute(const std::vector<const void*>& inputs,
       convert(slot.type, slot.memory, slot.output->type, own, slot.count());
     }
   }
-  return available;
 }
 
 std::vector<PartitionTuple> CompiledGraph::partitions() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "../core/operation.hpp"
+#include "../core/runnable_graph.hpp"
 #include "../core/types.hpp"
 #include "fork_guard.hpp"
 
@@ -72,18 +73,10 @@ using PartitionTuple =
 // Returns the partitions into which oneDNN divides a graph, in execution order.
 std::vector<PartitionTuple> partitions_of(const Nodes& nodes);
 
-// An array that a call passes.
-struct CallArray {
-  std::size_t id;     // of the logical tensor
-  std::size_t index;  // in the call
-  DataType type;
-  Sizes dims, strides;  // in elements
-};
-
 // A graph that oneDNN compiled for a number of OpenMP threads, without all of which its results
 // would be wrong. A run compiles it again if fewer are available than it was compiled for, as in a
 // forked child, or more again. Throws UnsupportedError if oneDNN does not support a partition.
-class CompiledGraph {
+class CompiledGraph final : public RunnableGraph {
  public:
   using Constants = std::map<std::size_t, float>;  // by id of the logical tensor
 
@@ -92,19 +85,17 @@ class CompiledGraph {
   // graph are in own memory, filled with a number if `constants` has one.
   CompiledGraph(Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
                 Constants constants, int num_threads);
-  ~CompiledGraph();
-  CompiledGraph(const CompiledGraph&) = delete;
-  CompiledGraph& operator=(const CompiledGraph&) = delete;
+  ~CompiledGraph() override;
 
-  // Runs the graph on the memory of the inputs and outputs. Returns the number of threads.
-  //
   // Thread-safe: concurrent calls run one after the other, because oneDNN does not guarantee that a
   // compiled partition may run twice at the same time (its issue 4381 reports a crash).
-  int execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs);
+  void execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
+               int num_threads) override;
 
   int num_threads() const noexcept { return num_threads_; }  // of the latest run
-  const std::vector<CallArray>& inputs() const noexcept { return inputs_; }
-  const std::vector<CallArray>& outputs() const noexcept { return outputs_; }
+  int max_threads() const noexcept override { return max_threads_; }
+  const std::vector<CallArray>& inputs() const noexcept override { return inputs_; }
+  const std::vector<CallArray>& outputs() const noexcept override { return outputs_; }
   std::vector<PartitionTuple> partitions();  // with the tensors as compiled
 
  private:

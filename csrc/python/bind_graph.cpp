@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../core/check.hpp"
+#include "../core/runnable_graph.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -19,11 +20,6 @@ namespace py = pybind11;
 
 namespace onedsl {
 namespace {
-
-using onednn::CallArray;
-using onednn::CompiledGraph;
-using onednn::Nodes;
-using onednn::TensorTuples;
 
 // Why a call is rejected: the reason, and the indices of the array and of the one it overlaps.
 using Rejected = std::tuple<const char*, std::size_t, std::size_t>;
@@ -40,8 +36,8 @@ std::optional<Reason> reject(const View& v, const CallArray& port, const bool is
 
 // Runs a graph on arrays, the inputs first. in_place has the index of the input whose memory an
 // array may be. Returns the number of threads, or why the call is rejected.
-std::variant<int, Rejected> run(CompiledGraph& graph, const py::tuple& arrays,
-                                const std::vector<std::optional<std::size_t>>& in_place) {
+std::variant<int, Rejected> run_on(RunnableGraph& graph, const py::tuple& arrays,
+                                   const std::vector<std::optional<std::size_t>>& in_place) {
   const std::size_t inputs = graph.inputs().size();
   std::vector<View> views;
   std::vector<std::unique_ptr<KeptSizes<1>>> sizes;
@@ -51,7 +47,7 @@ std::variant<int, Rejected> run(CompiledGraph& graph, const py::tuple& arrays,
     const bool is_output = i >= inputs;
     sizes.push_back(std::make_unique<KeptSizes<1>>());
     std::optional<View> v = view(py::object(arrays[i]));
-    if (!v) throw std::invalid_argument("onedsl._core.CompiledGraph: arrays must be of NumPy");
+    if (!v) throw std::invalid_argument("onedsl._core.RunnableGraph: arrays must be of NumPy");
     sizes.back()->keep(*v);
     const CallArray& port = is_output ? graph.outputs()[i - inputs] : graph.inputs()[i];
     if (const auto reason = reject(*v, port, is_output)) return Rejected{name_of(*reason), i, i};
@@ -67,14 +63,7 @@ std::variant<int, Rejected> run(CompiledGraph& graph, const py::tuple& arrays,
   // Safe without the GIL: oneDNN uses no Python objects, and the caller's tuple keeps the arrays
   // alive.
   const ReleasedGil released;
-  return graph.execute(in, out);
-}
-
-// Functions of oneDNN are safe without the GIL: they use no Python objects.
-template <class Function>
-auto without_gil(const Function& function) {
-  const ReleasedGil released;
-  return function();
+  return run(graph, in, out);
 }
 
 }  // namespace
@@ -87,37 +76,14 @@ void bind_graph(py::module_& module) {
     }
     return all;
   });
-  module.def(
-      "graph_partitions",
-      [](const Nodes& nodes) {
-        return to_python(without_gil([&] { return onednn::partitions_of(nodes); }));
-      },
-      py::arg("nodes"), py::pos_only());
-
-  py::class_<CompiledGraph>(module, "CompiledGraph", py::is_final(), created_by_functions)
-      .def_property_readonly("num_threads", &CompiledGraph::num_threads)
+  py::class_<RunnableGraph>(module, "RunnableGraph", created_by_functions)
       .def(
           "run",
-          [](CompiledGraph& self, const py::tuple& arrays,
+          [](RunnableGraph& self, const py::tuple& arrays,
              const std::vector<std::optional<std::size_t>>& in_place) {
-            return to_python(run(self, arrays, in_place));
+            return to_python(run_on(self, arrays, in_place));
           },
-          py::arg("arrays"), py::arg("in_place"), py::pos_only())
-      .def("partitions", [](CompiledGraph& self) {
-        return to_python(without_gil([&] { return self.partitions(); }));
-      });
-  module.def(
-      "compile_graph",
-      [](Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
-         CompiledGraph::Constants constants, const int num_threads) {
-        auto graph = std::make_unique<CompiledGraph>(std::move(nodes), inputs, outputs,
-                                                     std::move(constants), num_threads);
-        // Python owns it. If there is no memory for the object, pybind11 would free a unique_ptr's
-        // twice.
-        return graph.release();
-      },
-      py::call_guard<ReleasedGil>(), py::arg("nodes"), py::arg("inputs"), py::arg("outputs"),
-      py::arg("constants"), py::arg("num_threads"), py::pos_only());
+          py::arg("arrays"), py::arg("in_place"), py::pos_only());
 }
 
 }  // namespace onedsl

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "../core/runnable_graph.hpp"
 #include "../core/threads.hpp"
 #include "../native/run_logged.hpp"
 #include "dlpack.hpp"
@@ -228,7 +229,7 @@ py::object Operator::run_graph(const py::object& compile_call, const py::tuple& 
   }
   const py::tuple description = description_of(described);
   const py::object compiled = compile_call(description);
-  auto& graph = compiled.cast<onednn::CompiledGraph&>();
+  auto& graph = compiled.cast<RunnableGraph&>();
   // Meanwhile another thread may have changed an array.
   PythonCall call(schema_.config);
   if (const auto found = checked(call)) return rejected(*found);
@@ -238,7 +239,7 @@ py::object Operator::run_graph(const py::object& compile_call, const py::tuple& 
     std::vector<void*> results;
     call.given.for_each([&](const Input port) { in.push_back(memory.in[port]); });
     call.outputs.for_each([&](const Output port) { results.push_back(memory.out[port]); });
-    graph.execute(in, results);
+    onedsl::run(graph, in, results);
   });
 }
 

@@ -10,7 +10,6 @@
 
 #include "../core/check.hpp"
 #include "../core/run_log.hpp"
-#include "../onednn/graph.hpp"
 #include "arrays.hpp"
 
 // Calls from Python. A call whose arguments are invalid returns a Rejection, for which

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -17,8 +16,6 @@
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../native/triad.hpp"
-#include "../onednn/engine.hpp"
-#include "../onednn/fork_guard.hpp"
 #include "../torch/compute.hpp"
 #include "../torch/kernels.hpp"
 #include "../xla/handlers.hpp"
@@ -33,7 +30,7 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-// ---- Types and errors ----
+// ---- Types ----
 
 void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
@@ -43,41 +40,6 @@ void bind_types(py::module_& module) {
   module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   module.def("supported_types",
              [] { return std::vector(supported_types.begin(), supported_types.end()); });
-}
-
-// The exception classes are defined in Python, where one can have two base classes and a docstring.
-// Never destroyed, because static objects are destroyed after the interpreter.
-py::handle onednn_error;
-py::handle unsupported_error;
-py::handle out_of_memory_error;
-
-py::handle type_of(const onednn::OneDNNError& error) {
-  if (dynamic_cast<const onednn::UnsupportedError*>(&error) != nullptr) return unsupported_error;
-  if (dynamic_cast<const onednn::OutOfMemoryError*>(&error) != nullptr) return out_of_memory_error;
-  return onednn_error;
-}
-
-void bind_errors(py::module_& module) {
-  module.def(
-      "set_error_types",
-      [](const py::type& onednn, const py::type& unsupported, const py::type& out_of_memory) {
-        onednn_error = onednn.inc_ref();
-        unsupported_error = unsupported.inc_ref();
-        out_of_memory_error = out_of_memory.inc_ref();
-      },
-      py::arg("onednn_error"), py::arg("unsupported_error"), py::arg("out_of_memory_error"),
-      py::pos_only());
-  py::register_local_exception_translator([](const std::exception_ptr pointer) {
-    try {
-      if (pointer) std::rethrow_exception(pointer);
-    } catch (const onednn::OneDNNError& error) {
-      const py::handle type = type_of(error);
-      PyErr_SetObject(type.ptr(), type(error.what(), error.status).ptr());
-    } catch (const std::runtime_error&) {
-      // pybind11 throws one if Python has no memory for an object, and leaves Python's error set.
-      if (PyErr_ExceptionMatches(PyExc_MemoryError) == 0) throw;
-    }
-  });
 }
 
 // ---- Arrays ----
@@ -127,12 +89,6 @@ void run_triad(const py::object& out, const py::object& a, const py::object& b,
 }
 
 void bind_capabilities(py::module_& module) {
-  module.def("onednn_version", &onednn::version);
-  module.def("onednn_cpu_runtime", &onednn::cpu_runtime);
-  module.def("onednn_is_of_intel", &onednn::is_of_intel);
-  module.def("onednn_build_hash", &onednn::build_hash);
-  module.def("onednn_cpu_isa", &onednn::cpu_isa);
-  module.def("onednn_missing_isa", &onednn::missing_isa, py::arg("data"), py::pos_only());
   module.def("native_isa", &native::isa_name);
   module.def("best_native_isa", [] { return native::public_name(native::best_isa()); });
   module.def("known_native_caps", &native::known_caps);
@@ -142,13 +98,6 @@ void bind_capabilities(py::module_& module) {
   module.def("triad", &run_triad);
   module.def("malloc_is_glibcs", &malloc_is_glibcs);
   module.def("keep_memory", &keep_memory, py::arg("keep"), py::pos_only());
-  module.def(
-      "make_onednn_engine",
-      [] {
-        const onednn::ForkGuard guard;
-        onednn::cpu_engine();
-      },
-      py::call_guard<ReleasedGil>());  // safe: oneDNN uses no Python objects
 }
 
 // ---- Frameworks ----

@@ -16,6 +16,7 @@ from ..bench.timing import threading_libraries
 from ..graph import Partition
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..operators.capabilities import Support, capabilities, graph_of
+from ..runtime import onednn
 from ..runtime.errors import UnsupportedError
 from ..tensors.spec import TensorSpec
 from .output import console, grid
@@ -49,7 +50,7 @@ def facts() -> dict[str, Any]:
         "onedsl": found.onedsl_version,
         "onednn": {
             "version": found.onednn_version,
-            "hash": _core.onednn_build_hash(),
+            "hash": onednn.build_hash(),
             "threading": found.onednn_cpu_runtime,
             "threading_library": ", ".join(libraries),
         },

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from .. import _core
+from ..runtime import onednn
 from ..runtime.errors import UnsupportedError
 from ..runtime.versions import version_text
 from ..tensors.arrays import span
@@ -56,7 +56,7 @@ class Defect(NamedTuple):
         does not have it, and 3.1 may. The version is one by the loaded oneDNN's compiler, on which
         some defects depend.
         """
-        if _core.onednn_is_of_intel() and not self.of_intel:
+        if onednn.is_of_intel() and not self.of_intel:
             return False
         if self.fixed_in is not None and version >= self.fixed_in:
             return False
@@ -98,7 +98,7 @@ def _has_gaps(tensor: LogicalTensor) -> bool:
 
 
 def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
-    return op.inputs[0].dtype == dtype and _core.onednn_missing_isa(dtype) != ""
+    return op.inputs[0].dtype == dtype and onednn.missing_isa(dtype) != ""
 
 
 _V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)
@@ -238,7 +238,7 @@ def defects_of(op: GraphOp) -> list[Defect]:
     """Return the defects that the loaded oneDNN has, or may have, for a valid op."""
     if not KINDS[op.kind].is_batch_norm:
         return []
-    version = _core.onednn_version()
+    version = onednn.version()
     return [d for d in DEFECTS if d.is_in(version) is not False and d.applies(op)]
 
 
@@ -267,12 +267,12 @@ def _decisive(op: GraphOp) -> list[Defect]:
     """Return the defects of a valid op. If it has no kernel on this CPU, no repair helps."""
     found = defects_of(op)
     no_kernel = [d for d in found if d.effect == "refused" and not d.repair]
-    return [d for d in no_kernel if d.is_in(_core.onednn_version())] or found
+    return [d for d in no_kernel if d.is_in(onednn.version())] or found
 
 
 def check_supported(ops: Sequence[GraphOp], try_anyway: bool) -> None:
     """Raise UnsupportedError for valid ops that must not reach oneDNN's compiler."""
-    version = _core.onednn_version()
+    version = onednn.version()
     if limit := limit_of(ops):
         raise UnsupportedError(limit, "unimplemented")
     for defect in (defect for op in ops for defect in _decisive(op)):
@@ -286,14 +286,14 @@ def check_supported(ops: Sequence[GraphOp], try_anyway: bool) -> None:
 
 def messages(ops: Sequence[GraphOp]) -> tuple[str, ...]:
     """Return what is known to go wrong with ops of a graph."""
-    version = _core.onednn_version()
+    version = onednn.version()
     found = [f"{OUTCOMES[d.effect]}: {d.message(version)}" for op in ops for d in _decisive(op)]
     return tuple(dict.fromkeys(found))
 
 
 def wrong_results(ops: Sequence[GraphOp]) -> tuple[str, ...]:
     """Return the messages of the defects with which ops of a graph run all the same."""
-    version = _core.onednn_version()
+    version = onednn.version()
     defects = [d for op in ops for d in defects_of(op) if d.effect == "wrong"]
     return tuple(dict.fromkeys(d.message(version) for d in defects))
 

@@ -242,7 +242,7 @@ class Graph:
         """Return the partitions, or the reason why there are none."""
         try:
             return self.partitions(), ""
-        except (OneDNNError, ValueError) as error:
+        except (OneDNNError, ImportError, ValueError) as error:
             return (), printable(f"no partitions: {error}")
 
     def _changed_lines(self) -> list[str]:

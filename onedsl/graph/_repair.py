@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .. import _core
+from ..runtime import onednn
 from ..runtime.errors import UnsupportedError
 from ..tensors.spec import DataFormat, c_strides
 from ._defects import defects_of, statistics_of
@@ -39,7 +40,7 @@ class Repairs:
             if defect.repair:
                 getattr(self, defect.repair)(index)
             elif defect.effect != "refused":
-                message = defect.message(_core.onednn_version())
+                message = defect.message(onednn.version())
                 raise UnsupportedError(f"graph cannot be repaired: {message}", "unimplemented")
 
     def add_parameters(self, index: int) -> None:

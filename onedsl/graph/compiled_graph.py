@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import _core
+from ..runtime import onednn
 from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..runtime.text import printable
@@ -37,7 +38,7 @@ def compile_graph(
     num_threads: int,
     *,
     try_anyway: bool = False,
-) -> tuple[_core.CompiledGraph, tuple[Partition, ...]]:
+) -> tuple[onednn.CompiledGraph, tuple[Partition, ...]]:
     """Compile a valid graph for calls that pass these tensors, or raise UnsupportedError."""
     check_supported(graph.ops, try_anyway)
     sides = tensors_to_core(inputs), tensors_to_core(outputs)
@@ -59,7 +60,7 @@ def divide_graph(ops: Sequence[GraphOp]) -> tuple[Partition, ...]:
     return _partitions(ops, _divide(ops_to_core(ops)))
 
 
-def ops_to_core(ops: Sequence[GraphOp]) -> tuple[_core.Node, ...]:
+def ops_to_core(ops: Sequence[GraphOp]) -> tuple[onednn.Node, ...]:
     """Return valid ops as the tuples of the core."""
     return tuple(
         (
@@ -78,13 +79,13 @@ def ops_to_core(ops: Sequence[GraphOp]) -> tuple[_core.Node, ...]:
     )
 
 
-def tensors_to_core(tensors: Sequence[LogicalTensor]) -> tuple[_core.TensorTuple, ...]:
+def tensors_to_core(tensors: Sequence[LogicalTensor]) -> tuple[onednn.TensorTuple, ...]:
     """Return tensors as the tuples of the core, which are their fields."""
     return tuple(map(dataclasses.astuple, tensors))
 
 
 def _partitions(
-    ops: Sequence[GraphOp], partitions: Sequence[_core.PartitionTuple]
+    ops: Sequence[GraphOp], partitions: Sequence[onednn.PartitionTuple]
 ) -> tuple[Partition, ...]:
     """Return the core's partitions of a graph with these ops."""
     kinds = {op.id: op.kind for op in ops}
@@ -127,21 +128,21 @@ def keep_outcomes(function: Callable[P, T]) -> Callable[P, T]:
 
 @keep_outcomes
 def _compile(
-    nodes: tuple[_core.Node, ...],
-    inputs: tuple[_core.TensorTuple, ...],
-    outputs: tuple[_core.TensorTuple, ...],
+    nodes: tuple[onednn.Node, ...],
+    inputs: tuple[onednn.TensorTuple, ...],
+    outputs: tuple[onednn.TensorTuple, ...],
     constants: tuple[tuple[int, float], ...],
     num_threads: int,
-) -> _core.CompiledGraph:
-    _core.make_onednn_engine()  # without an engine, raise instead of refusing the graph
+) -> onednn.CompiledGraph:
+    onednn.make_engine()  # without an engine, raise instead of refusing the graph
     with _refusals():
-        return _core.compile_graph(nodes, inputs, outputs, dict(constants), num_threads)
+        return onednn.compile_graph(nodes, inputs, outputs, dict(constants), num_threads)
 
 
 @keep_outcomes
-def _divide(nodes: tuple[_core.Node, ...]) -> list[_core.PartitionTuple]:
+def _divide(nodes: tuple[onednn.Node, ...]) -> list[onednn.PartitionTuple]:
     with _refusals():
-        return _core.graph_partitions(nodes)
+        return onednn.graph_partitions(nodes)
 
 
 @contextlib.contextmanager
@@ -175,7 +176,7 @@ def run_record(
         norm.geometry or by_shape,
         tuple(given),
         tuple(computed),
-        f"oneDNN {onednn_version()} {kinds}, {_core.onednn_cpu_isa()}{written}",
+        f"oneDNN {onednn_version()} {kinds}, {onednn.cpu_isa()}{written}",
         num_threads,
         0.0,
     )

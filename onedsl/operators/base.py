@@ -275,7 +275,7 @@ class ChannelOperator(Operator[Result]):
         """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
         record, begin = None, 0.0
 
-        def compile_call(description: tuple[Any, ...]) -> _core.CompiledGraph:
+        def compile_call(description: tuple[Any, ...]) -> _core.RunnableGraph:
             nonlocal record, begin
             graph, record = _compile_call(self, description, all_outputs, _core.max_threads())
             begin = time.perf_counter()
@@ -311,7 +311,7 @@ def _compile_call(
     description: tuple[Any, ...],
     all_outputs: bool,
     num_threads: int,
-) -> tuple[_core.CompiledGraph, RunRecord]:
+) -> tuple[_core.RunnableGraph, RunRecord]:
     """Compile the repaired graph of calls of the core's description, for a number of threads."""
     dtype, shape, strides, stats_dtype, given = description
     schema = operator._schema

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from .. import _core
 from ..graph import Graph
+from ..runtime import onednn
 from ..runtime.errors import UnsupportedError
 from ..runtime.versions import onednn_version
 from ..tensors.dtypes import STATS_DTYPES, DType, DTypeName, dtype_name
@@ -121,14 +122,16 @@ def capabilities() -> Capabilities:
 
     Raises
     ------
+    ImportError
+        If oneDNN is absent or unusable. The message says what to install.
     OneDNNError
         If oneDNN cannot create its CPU engine. The message says what to install.
     """
     return Capabilities(
         onedsl_version=version("onedsl"),
         onednn_version=onednn_version(),
-        onednn_cpu_runtime=_core.onednn_cpu_runtime(),
-        onednn_isa=_core.onednn_cpu_isa(),
+        onednn_cpu_runtime=onednn.cpu_runtime(),
+        onednn_isa=onednn.cpu_isa(),
         native_isa=_core.native_isa(),
         num_threads=_core.max_threads(),
         support=_support(),
@@ -145,7 +148,7 @@ def graph_of(dtype: DType, stats_dtype: DType, data_format: str, rank: int, gamm
 
 @functools.lru_cache(maxsize=1)
 def _support() -> tuple[Support, ...]:
-    _core.make_onednn_engine()  # without an engine, raise instead of reporting no support
+    onednn.make_engine()  # without an engine, raise instead of reporting no support
     rows = []
     for (dtype, stats), data_format, rank, gamma in itertools.product(
         _core.supported_types(), DataFormat, (2, 3, 4, 5, 6), (True, False)

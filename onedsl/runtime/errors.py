@@ -53,4 +53,6 @@ class OneDNNDefectWarning(UserWarning):
 for _class in (OneDNNError, UnsupportedError, GammaIgnoredWarning, OneDNNDefectWarning):
     _class.__module__ = "onedsl"
 
-_core.set_error_types(OneDNNError, UnsupportedError, OutOfMemoryError)
+ERROR_TYPES = (OneDNNError, UnsupportedError, OutOfMemoryError)
+"""The exceptions that the extensions raise."""
+_core.set_error_types(*ERROR_TYPES)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from pathlib import Path
 
 _INSTALL = (
     "Install one of these:\n"
     "  pip install 'onednn-cpu-gomp<2024'\n"
     "  conda install -c conda-forge onednn\n"
     "or reinstall onedsl, which builds it against the oneDNN of this environment."
+)
+_TARGET = (
+    "`pip install --target` leaves out that library. Install with `uv pip install --target`, copy "
+    "the library there from the wheel of onednn-cpu-gomp, or set LD_LIBRARY_PATH to its folder."
 )
 # The packages of PyPI and conda-forge with libraries that some builds of oneDNN need.
 _PACKAGES = {
@@ -43,11 +48,6 @@ def subinterpreter_error() -> str:
 def import_error_message(error: ImportError) -> str:
     """Return a message with the cause and the remedy of an ImportError of ``onedsl._core``."""
     text = str(error)
-    if "libdnnl" in text and "cannot open" in text:
-        return (
-            "onedsl cannot find oneDNN: libdnnl.so.3 is not in this environment's lib folder. "
-            + _INSTALL
-        )
     if "libgomp" in text and "cannot open" in text:
         return (
             "onedsl and oneDNN need the system's OpenMP library, libgomp.so.1, which is not "
@@ -55,6 +55,25 @@ def import_error_message(error: ImportError) -> str:
             "  apt-get install libgomp1\n"
             "  dnf install libgomp\n"
             "  conda install -c conda-forge libgomp"
+        )
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            "onedsl's extension is not built. In a source tree, build it with "
+            "`pip install -e .`, or start Python in another folder to use an installed onedsl."
+        )
+    return f"onedsl's extension cannot be loaded ({text}). Reinstall onedsl to rebuild it."
+
+
+def onednn_error_message(error: ImportError) -> str:
+    """Return a message with the cause and the remedy of an ImportError of ``onedsl._onednn``."""
+    text = str(error)
+    if "libdnnl" in text and "cannot open" in text:
+        target = Path(__file__).parents[2]
+        if target.name not in ("site-packages", "dist-packages"):
+            return f"onedsl cannot find oneDNN: libdnnl.so.3 is not in {target / 'lib'}. {_TARGET}"
+        return (
+            "onedsl cannot find oneDNN: libdnnl.so.3 is not in this environment's lib folder. "
+            + _INSTALL
         )
     missing = re.match(r"((\w+)\.so[.\d]*): cannot open", text)
     if missing and missing[2] in _PACKAGES:
@@ -70,9 +89,4 @@ def import_error_message(error: ImportError) -> str:
             "onedsl cannot use the installed oneDNN: libdnnl.so.3 is older than 3.2 or was built "
             f"without the Graph API. {_INSTALL}"
         )
-    if isinstance(error, ModuleNotFoundError):
-        return (
-            "onedsl's extension is not built. In a source tree, build it with "
-            "`pip install -e .`, or start Python in another folder to use an installed onedsl."
-        )
-    return f"onedsl's extension cannot be loaded ({text}). Reinstall onedsl to rebuild it."
+    return import_error_message(error)

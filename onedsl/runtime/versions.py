@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import _core
+from . import onednn
 
 
 def version_text(version: tuple[int, ...]) -> str:
@@ -12,4 +12,4 @@ def version_text(version: tuple[int, ...]) -> str:
 
 def onednn_version() -> str:
     """Return the version of the loaded oneDNN."""
-    return version_text(_core.onednn_version())
+    return version_text(onednn.version())

@@ -16,6 +16,7 @@ import onedsl
 from onedsl import _core, testing
 from onedsl.graph import Graph
 from onedsl.graph.compiled_graph import ops_to_core, tensors_to_core
+from onedsl.runtime import onednn
 from onedsl.tensors.arrays import new_array
 
 
@@ -88,7 +89,7 @@ def run(op):
     graph = Graph((op,))
     sides = tensors_to_core(op.inputs), tensors_to_core(op.outputs)
     try:
-        compiled = _core.compile_graph(ops_to_core((op,)), *sides, {}, _core.max_threads())
+        compiled = onednn.compile_graph(ops_to_core((op,)), *sides, {}, _core.max_threads())
     except onedsl.OneDNNError as error:
         own = error.status in ("out_of_memory", "runtime_error")
         return "exception" if own else "refused"

@@ -18,6 +18,7 @@ def check_rejected(call):
         with pytest.raises(onedsl.OneDNNError, match="cannot create its CPU engine") as caught:
             call()
         assert "pip install 'onednn-cpu-gomp<2024'" in str(caught.value)
+        assert "intel-opencl-rt, and set OCL_ICD_FILENAMES" in str(caught.value)
         assert "conda install -c conda-forge onednn" in str(caught.value)
         assert not isinstance(caught.value, onedsl.UnsupportedError)
         assert caught.value.status == "unimplemented", caught.value.status

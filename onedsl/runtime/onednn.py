@@ -1,0 +1,34 @@
+"""The functions of the extension `onedsl._onednn`, which is imported at the first use of one.
+
+Only this extension needs oneDNN.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from .errors import ERROR_TYPES
+from .import_errors import onednn_error_message
+
+if TYPE_CHECKING:
+    from .._onednn import *  # noqa: F403
+else:
+    # A child that was forked during the import would wait for it forever.
+    _lock = threading.RLock()
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        with _lock:
+            try:
+                import onedsl._onednn as loaded
+            except ImportError as error:
+                message = onednn_error_message(error)
+                raise ImportError(message, name=error.name, path=error.path) from error
+            loaded.set_error_types(*ERROR_TYPES)
+        return getattr(loaded, name)
