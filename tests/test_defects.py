@@ -41,7 +41,8 @@ def test_each_row_is_what_the_loaded_onednn_does(name):
     assert child.returncode <= 0, child.stderr
     found = "crash" if child.returncode else child.stdout.strip()
     if defect.is_in(LOADED) is False:
-        assert found == "right", child.stderr
+        others = [d.effect for d in defects_of(EXAMPLES[name]())]  # of the same example
+        assert found in ("right", *others), child.stderr
     else:
         unknown = () if LOADED in defect.seen_in else ("right",)
         assert found in (*FOUND[defect.effect], *unknown), child.stderr
@@ -120,7 +121,7 @@ def test_versions_that_are_not_in_the_table(monkeypatch):
     for version, known in (((3, 2, 0), True), ((3, 9, 1), True), ((3, 99, 0), None)):
         assert defect.is_in(version) is known
         message = defect.message(version)
-        assert "seen in oneDNN 3.2.0, 3.11.0, 3.13.1" in message
+        assert "seen in oneDNN 3.2.0, 3.11.0, 3.13.1, 3.13.2" in message
         number = ".".join(map(str, version))
         assert (f"; not known for the loaded {number}" in message) == (
             version not in defect.seen_in

@@ -252,6 +252,17 @@ def test_no_cpu_engine(tmp_path):
 
 
 @needs_compiler
+def test_forks_with_sycl(tmp_path):
+    """Regression: a child hung if its parent had used oneDNN 3.13.2 of the PyPI wheel `onednn`."""
+    child = helpers.run_script("sycl_fork.py", environment=preloaded("sycl_runtime.c", tmp_path))
+    first, *refused, last = child.stdout.splitlines()
+    assert (first, last, len(refused)) == ("works", "works", 3)
+    for line in refused:
+        assert line.startswith("runtime_error oneDNN ")
+        assert "(CPU runtime SYCL) cannot run in a forked process" in line
+
+
+@needs_compiler
 def test_the_engine_is_not_destroyed_at_exit(tmp_path):
     """Regression: daemon threads may use it while the process exits."""
     environment = preloaded("engine_destroyed.c", tmp_path)

@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl_debug.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <type_traits>
 
 namespace onedsl::onednn {
@@ -17,6 +19,15 @@ void* find_symbol(const char* const symbol) {
   }();
   return dlsym(library, symbol);
 }
+
+std::atomic<bool> is_engine_used = false;
+// Written only in a newly forked child, while it has one thread.
+bool is_engine_lost = false;
+
+// The threads of SYCL do not survive a fork, and calls would wait for them forever.
+[[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, [] {
+  is_engine_lost = is_engine_used && dnnl_version()->cpu_runtime == DNNL_RUNTIME_SYCL;
+});
 
 }  // namespace
 
@@ -73,7 +84,9 @@ std::string build_hash() { return dnnl_version()->hash; }
 // create its CPU engine, such as the SYCL build without an OpenCL CPU device. Never destroyed,
 // because daemon threads may use it during process exit.
 const dnnl::engine& cpu_engine() {
+  check_engine();
   static const dnnl::engine* const engine = [] {
+    is_engine_used = true;
     try {
       return new dnnl::engine(dnnl::engine::kind::cpu, 0);
     } catch (const dnnl::error& error) {
@@ -88,6 +101,15 @@ const dnnl::engine& cpu_engine() {
     }
   }();
   return *engine;
+}
+
+void check_engine() {
+  if (!is_engine_lost) return;
+  throw OneDNNError(name() +
+                        " (CPU runtime SYCL) cannot run in a forked process whose parent has used "
+                        "it. Start processes by spawn, use backend=\"native\", or install a "
+                        "oneDNN with OpenMP.",
+                    "runtime_error");
 }
 
 void raise(const std::string& doing, const char* const what, const std::string& status) {

@@ -28,6 +28,8 @@ std::string build_hash();  // the commit that oneDNN was built from
 // Returns the CPU engine. Throws OneDNNError, with installation instructions, if this oneDNN cannot
 // create one.
 const dnnl::engine& cpu_engine();
+// Throws OneDNNError in a forked child if the engine does not work there: that of SYCL.
+void check_engine();
 
 // Throws the exception of a status: UnsupportedError if it is "unimplemented", OutOfMemoryError if
 // it is "out_of_memory", OneDNNError otherwise.

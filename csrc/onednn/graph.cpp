@@ -228,6 +228,7 @@ void CompiledGraph::assign_slots(Program& program) const {
 void CompiledGraph::execute(const std::vector<const void*>& inputs,
                             const std::vector<void*>& outputs, const int available) {
   const ForkGuard guard;
+  check_engine();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (num_threads_ != available) {
     program_ = compile(available);

@@ -101,8 +101,8 @@ def _lacks_kernel(dtype: str, op: GraphOp) -> bool:
     return op.inputs[0].dtype == dtype and onednn.missing_isa(dtype) != ""
 
 
-_V3_2, _V3_11, _V3_13 = (3, 2, 0), (3, 11, 0), (3, 13, 1)
-_ALL = (_V3_2, _V3_11, _V3_13)
+_V3_2, _V3_11, _V3_13, _SYCL = (3, 2, 0), (3, 11, 0), (3, 13, 1), (3, 13, 2)
+_ALL = (_V3_2, _V3_11, _V3_13, _SYCL)
 
 DEFECTS = (
     Defect(
@@ -111,7 +111,7 @@ DEFECTS = (
         lambda op: _rank(op) > 5,
         "tensors of 6 dimensions or more corrupt the heap or give wrong results, because oneDNN "
         "takes depth, height and width from the last three dimensions and drops those between",
-        (_V3_2, _V3_13),
+        (_V3_2, _V3_13, _SYCL),
         "Reshape to 4 or 5 dimensions",
         "to_rank_4",
     ),
@@ -150,7 +150,7 @@ DEFECTS = (
         "refused",
         lambda op: op.kind == FORWARD and len(op.inputs) == 4,
         f"{FORWARD} with gamma and without beta is in no pattern of oneDNN",
-        (_V3_2, _V3_13),
+        (_V3_2, _V3_13, _SYCL),
         "Pass beta = 0",
         "add_parameters",
     ),
@@ -188,7 +188,7 @@ DEFECTS = (
         lambda op: any(map(_has_gaps, statistics_of(op))),
         "strides of statistics are ignored, so that numbers are read and written between the "
         "elements of a caller's array",
-        (_V3_2, _V3_13),
+        (_V3_2, _V3_13, _SYCL),
         "Pass statistics without gaps",
     ),
     Defect(
@@ -208,7 +208,7 @@ DEFECTS = (
         "wrong",
         lambda op: op.kind == GRADIENT and _is_empty(op),
         "diff_gamma and diff_beta are not written if src is empty",
-        (_V3_11, _V3_13),
+        (_V3_11, _V3_13, _SYCL),
         "The operator writes zeros",
         right_in=_V3_2,
     ),
