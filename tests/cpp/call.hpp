@@ -13,6 +13,7 @@
 
 #include "check.hpp"
 #include "core/call.hpp"
+#include "core/thread_limit.hpp"
 #include "core/threads.hpp"
 #include "isas.hpp"
 #include "layouts.hpp"
