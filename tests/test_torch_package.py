@@ -203,3 +203,12 @@ def test_torch_fx_traces_layers_as_single_nodes():
     assert [node.op for node in graph.nodes] == [
         "placeholder", "call_module", "call_module", "output"
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_steps_of_separate_processes():
+    options = ("--processes", "1", "--steps", "1", "mobilenet_v2")
+    lines = helpers.run_script("training_steps.py", *options).stdout.splitlines()
+    kinds = ["PyTorch", "onedsl", "PyTorch, kept", "onedsl, kept"]
+    assert [line[33:47].rstrip() for line in lines] == kinds
+    assert ["speed-up" in line for line in lines] == [False, True, False, True]

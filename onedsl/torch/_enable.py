@@ -136,7 +136,7 @@ def _warn_without_effect() -> None:
         nonlocal done
         if torch.compiler.is_compiling() or done or optimizer in seen or not enabled():
             return
-        # A step before training has no gradients: torch.distributed.checkpoint makes the state so.
+        # A step without gradients trains nothing.
         given = [p for group in optimizer.param_groups for p in group["params"]]
         trained = [p for p in given if p.grad is not None]
         if detect_fake_mode(trained) or not any(p.is_cpu for p in trained):

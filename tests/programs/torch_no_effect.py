@@ -32,7 +32,7 @@ with warnings.catch_warnings(record=True) as caught:
     if what in ("fake", "meta"):
         with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
             train()
-    if what == "stateful":  # as torch.distributed.checkpoint initializes the state of an optimizer
+    if what == "stateful":  # a step without gradients
         torch.optim.SGD(nn.BatchNorm2d(4).parameters(), lr=0.1).step()
     train(lambda model: model[0])  # a discriminator
     uses = {"compiled": [torch.compile], "float64": [lambda model: model, torch.float64]}
