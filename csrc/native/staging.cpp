@@ -325,9 +325,13 @@ bool Staging::Tiles::ends_at_unit(const Box& box) const {
   const bool whole_rows = std::all_of(
       box.streams.begin(), box.streams.begin() + box.num_streams,
       [&](const Range& rows) { return rows.length() % (unit.rows * order.repeat) == 0; });
-  const Index row = box.streams[0].begin * order.segments + box.inner.begin / order.segment;
-  const Index end = order.columns ? order.inner : inner_of(order, row).end;
-  return (box.ends || whole_rows) && (box.inner.end == end || box.inner.length() % unit.inner == 0);
+  const auto inner_end = [&] {
+    if (order.columns) return order.inner;  // which have no segments
+    const Index row = box.streams[0].begin * order.segments + box.inner.begin / order.segment;
+    return inner_of(order, row).end;
+  };
+  return (box.ends || whole_rows) &&
+         (box.inner.end == inner_end() || box.inner.length() % unit.inner == 0);
 }
 
 void Staging::Tiles::reduce(const Tile& tile) {
