@@ -14,6 +14,7 @@ import onedsl
 from onedsl import _core, bench, cli, testing
 from onedsl.bench import timing
 from onedsl.cli import main
+from onedsl.cli.output import WIDTH
 from onedsl.graph import Graph
 from onedsl.runtime import onednn
 
@@ -70,6 +71,14 @@ def test_output_fits_a_terminal(command, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(len(line) > 70 for line in lines)
+
+
+@pytest.mark.parametrize("columns", ["0", "-1", "x", ""])
+def test_output_without_a_width(columns):
+    """Regression: nothing was printed."""
+    shown = run_command("info", environment={"COLUMNS": columns}).stdout
+    assert shown.startswith("onedsl ")
+    assert 100 < max(map(len, shown.splitlines())) <= WIDTH
 
 
 def test_info(capsys):
@@ -153,6 +162,17 @@ def test_run_reports_failures(factor, graph_file, capsys, monkeypatch):
         "diff_src": "PASS", "diff_gamma": "FAIL", "diff_beta": "PASS",
     }  # fmt: skip
     assert shown.splitlines()[-1] == "FAIL"
+
+
+@pytest.mark.parametrize("epsilon", [0, -1e-5, 1e-60])
+def test_run_without_a_reference(epsilon, graph_file, capsys):
+    """Regression: the error came after the first line of results, and named no attribute."""
+    graph_file.write_text(graph_file.read_text().replace("0.0625", str(epsilon)))
+    assert main(["run", str(graph_file)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    message = "graph.json: graph[0].attrs.epsilon must be positive and finite in float32, got "
+    assert message in captured.err
 
 
 @pytest.mark.parametrize("command", ["run", "explain"])

@@ -114,6 +114,17 @@ def test_a_script_ends_as_with_python(tmp_path, content, status):
     assert python.stderr == launched.stderr
 
 
+def test_a_script_from_a_pipe():
+    """Regression: it was no file. --compare reads a script several times."""
+    script = "import sys; print(__file__, sys.argv[1:])"
+    for launcher in [], ["-m", "onedsl.torch"]:
+        child = helpers.run_python(*launcher, "/dev/stdin", "a", input=script)
+        assert child.stdout == "/dev/stdin ['a']\n"
+    command = ("-m", "onedsl.torch", "--compare", "/dev/stdin")
+    child = helpers.run_python(*command, input=script, status=2)
+    assert "script must be a file that can be read several times, got /dev/stdin" in child.stderr
+
+
 def test_a_closed_pipe_ends_a_script_as_with_python(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("for i in range(10**5): print(i)")

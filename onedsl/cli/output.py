@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
+import shutil
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
@@ -73,11 +72,9 @@ def ratio(value: float) -> str:
 
 def console() -> Console:
     """Return a console for results, wide enough for a table if there is no terminal."""
-    result = Console(emoji=False, highlight=False, markup=False)
-    width_is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    if not width_is_known or result.width < 1:  # such as COLUMNS=0, which rich uses as it is
-        result.width = WIDTH
-    return result
+    # COLUMNS, if it is positive. A terminal may have no width.
+    width = shutil.get_terminal_size((WIDTH, 0)).columns or WIDTH
+    return Console(emoji=False, highlight=False, markup=False, width=width)
 
 
 def progress(items: Sequence[Item], description: str) -> Iterable[Item]:

@@ -17,6 +17,7 @@ from ..bench.timing import noise_warning, time_calls
 from ..graph import Graph, GraphOp, LogicalTensor
 from ..graph.check import check_graph
 from ..graph.compiled_graph import batch_norm_of
+from ..operators.attributes import PARSERS
 from ..runtime.errors import OneDNNDefectWarning, UnsupportedError
 from ..runtime.text import printable
 from ..tensors.arrays import Array, new_array
@@ -102,6 +103,12 @@ def _read(path: Path) -> Graph:
         if graph.engine_kind != "cpu":
             raise ValueError(f'engine_kind must be "cpu", got "{graph.engine_kind}"')
         check_graph(graph.ops)
+        for index, op in enumerate(graph.ops):
+            for name in op.attrs.keys() & PARSERS.keys():
+                try:  # the reference needs more than oneDNN: epsilon must be positive
+                    PARSERS[name](op.attrs[name])
+                except ValueError as error:
+                    raise ValueError(f"graph[{index}].attrs.{error}") from None
     return graph
 
 

@@ -3,9 +3,9 @@
 The script runs with `enable`, which keeps memory (`onedsl.keep_memory`), and with "onedsl" as the
 default backend of torch.compile, where PyTorch can change it
 (``torch.compiler.set_default_backend``, 2.13). A call that names a backend keeps it. Otherwise the
-script runs as with ``python train.py``, but PyTorch is imported before it.
-Processes that the script forks run with onedsl, too. Those that it spawns (also by forkserver) run
-without onedsl, unless the script calls `enable` at its top level.
+script runs as with ``python train.py``, but PyTorch is imported before it, and ``inspect.stack()``
+ends with frames of this module. Processes that the script forks run with onedsl, too. Those that it
+spawns (also by forkserver) run without onedsl, unless the script calls `enable` at its top level.
 
 ``--compare`` runs the script several times, alternately with PyTorch alone, with PyTorch and kept
 memory, and like that. A step is the time between two calls of ``step`` of the first optimizer of
@@ -62,8 +62,11 @@ def main() -> None:
         spec = _spec(options.script, options.module)
     except (ImportError, ValueError) as error:
         parser.error(f"script must be a module that can be run, got {options.script}: {error}")
-    if spec is None and not Path(options.script).is_file():
-        parser.error(f"script must be a file, got {options.script}")
+    script = Path(options.script)
+    if spec is None and (script.is_dir() or not script.exists()):
+        parser.error(f"script must be a file, got {script}")
+    if spec is None and options.compare and not script.is_file():  # a pipe
+        parser.error(f"script must be a file that can be read several times, got {script}")
     measured, file = options.measure
     if options.compare and not measured:
         try:
