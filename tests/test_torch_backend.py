@@ -407,6 +407,25 @@ def test_other_internal_functions_of_inductor(report, x, monkeypatch, caplog):
     assert len([m for m in caplog.messages if "other internal functions" in m]) == 1
 
 
+@pytest.mark.parametrize(
+    "op", ["native_batch_norm_backward", "_native_batch_norm_legit_functional"]
+)
+def test_ops_that_inductor_does_not_decompose(report, x, op, monkeypatch, caplog):
+    """Regression: a KeyError."""
+    from onedsl.torch import _backend
+
+    _backend._log_missing.cache_clear()
+    table = dict(_backend.select_decomp_table())
+    del table[getattr(aten, op).default]
+    monkeypatch.setattr(_backend, "select_decomp_table", lambda: table)
+    for _ in range(2):
+        torch._dynamo.reset()
+        check_compiled(Plain(USES["relu"][0]), x)
+    lines = [m for m in caplog.messages if "has no decompositions of" in m]
+    assert len(lines) == 1
+    assert op in lines[0]
+
+
 def test_patterns_describe_every_argument():
     from onedsl.torch import _fusion_pass
 
@@ -614,7 +633,7 @@ def test_modes_and_options_are_inductors(x):
     for wrong, message in (
         ({"options": {"nothing": True}}, "nothing"),
         ({"options": {"epilogue_fusion": "yes"}}, "epilogue_fusion"),
-        ({"mode": "nothing"}, "nothing"),
+        ({"mode": "nothing"}, "nothing, should be one of: default, .*max-autotune"),
     ):
         with pytest.raises(RuntimeError, match=message):
             torch.compile(model, backend="onedsl", **wrong)(x)

@@ -159,8 +159,9 @@ def test_unknown_kernels_are_left_to_pytorch(tmp_path, environment, left, runs):
     ("what", "warnings"),
     [
         ("eager", 0),
-        ("stateful", 0),
         ("float64", 1),
+        ("checkpoint", 1),
+        ("checkpoint of float32", 0),
         ("disabled", 0),
         ("fake", 0),
         ("meta", 0),

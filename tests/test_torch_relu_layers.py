@@ -328,6 +328,41 @@ def test_scripted_layers_are_not_supported():
         torch.jit.script(make(2, False))
 
 
+NUMBERS = {
+    "np.float64": np.float64,
+    "np.float32": np.float32,
+    "0-d array": np.array,
+    "0-d tensor": torch.tensor,
+    "float64 tensor": lambda number: torch.tensor(number, dtype=torch.float64),
+}
+
+
+@dynamo
+@pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("assigned", [False, True], ids=["given", "assigned"])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_of_numpy_and_tensors(kind, assigned):
+    """Regression: under torch.compile they were an error; np.float32 was a warning."""
+    src, diff_dst = inputs(2, "f32")
+    values = {"eps": 0.125, "momentum": 0.25}  # exact in all types
+    numbers = {name: NUMBERS[kind](value) for name, value in values.items()}
+    expected = step(make(2, False, 1.5, **values), src, diff_dst)
+    for backend in None, "aot_eager", "onedsl":
+        layer = make(2, False, 1.5, **({} if assigned else numbers))
+        if assigned:
+            for name, number in (*numbers.items(), ("clip", NUMBERS[kind](1.5))):
+                setattr(layer, name, number)
+        torch._dynamo.reset()
+        compile_it = {"fullgraph": True, "backend": backend}
+        run = layer if backend is None else torch.compile(layer, **compile_it)
+        given = src.clone().requires_grad_()
+        dst = run(given)
+        dst.backward(diff_dst)
+        found = dst, given.grad, layer.weight.grad, layer.bias.grad, *layer.buffers()
+        for ours, exact in zip(found, expected.values(), strict=True):
+            assert torch.allclose(ours, exact, rtol=1e-5, atol=1e-5)
+
+
 def test_parameters_are_those_of_the_layer_without_relu():
     ours = dict(inspect.signature(onedsl_torch.BatchNormReLU2d).parameters)
     theirs = inspect.signature(nn.BatchNorm2d).parameters
@@ -352,21 +387,3 @@ def test_repr_and_errors():
     layer.running_var = None
     with pytest.raises((RuntimeError, ValueError), match="both be None"):
         layer(torch.ones(2, 4, 1, 2))
-
-
-@pytest.mark.parametrize("kind", [np.float64, np.float32, torch.tensor], ids=lambda k: k.__name__)
-@pytest.mark.parametrize("assigned", [False, True], ids=["given", "assigned"])
-@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
-def test_eps_and_momentum_are_numbers_of_any_library(kind, assigned, backend):
-    """Regression: torch.compile failed with a "fake tensor call", and np.float32 warned."""
-    values = {"eps": kind(0.25), "momentum": kind(0.5)}
-    layer = onedsl_torch.BatchNormReLU2d(3, **({} if assigned else values))
-    expected = onedsl_torch.BatchNormReLU2d(3, eps=0.25, momentum=0.5)
-    if assigned:
-        for name, value in values.items():
-            setattr(layer, name, value)
-    model = layer if backend is None else torch.compile(layer, backend=backend)
-    src = torch.randn(4, 3, 5, 6)
-    assert torch.equal(model(src), expected(src))
-    assert torch.equal(layer.running_var, expected.running_var)
-    assert repr(layer) == repr(expected)

@@ -493,6 +493,15 @@ def test_conversion_keeps_all_attributes_of_a_layer():
     assert int((layer.weight == 0).sum()) == 1
 
 
+def test_numbers_of_converted_layers():
+    """Regression: eps as a tensor was an error, of a layer that PyTorch's own accepts."""
+    layer = nn.BatchNorm2d(3, eps=torch.tensor(0.25), momentum=np.float32(0.5))
+    onedsl_torch.SyncBatchNorm.convert_sync_batchnorm(layer)
+    new = onedsl_torch.SyncBatchNorm(3, layer.eps, torch.tensor(0.5))
+    for each in layer, new:
+        assert [(type(n), n) for n in (each.eps, each.momentum)] == [(float, 0.25), (float, 0.5)]
+
+
 class Strict(nn.Module):
     """A model that rejects assignments, and whose property hides the name of a layer."""
 

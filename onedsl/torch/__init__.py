@@ -7,7 +7,8 @@ Nothing in a model is changed. There are two switches, for any model:
   onedsl's batch norm. An addition and a ReLU that follow are computed by the same operator, forward
   and backward. Neither an import of onedsl nor `enable` is needed. The logger ``onedsl.torch``
   (level INFO) describes the batch norms of each graph; of a graph from PyTorch's cache, the forward
-  passes of its first run.
+  passes of its first run. ``mode`` and ``options`` are those of inductor. PyTorch passes them to
+  the backend in the first call of the model, so invalid ones are an error there.
 
 ``python -m onedsl.torch train.py`` runs a script with both, and with ``--compare`` it also measures
 the time of a training step without them. `report` counts what computes each layer of a model.

@@ -136,11 +136,10 @@ def _warn_without_effect() -> None:
         nonlocal done
         if torch.compiler.is_compiling() or done or optimizer in seen or not enabled():
             return
-        # A step without gradients trains nothing.
-        given = [p for group in optimizer.param_groups for p in group["params"]]
-        trained = [p for p in given if p.grad is not None]
-        if detect_fake_mode(trained) or not any(p.is_cpu for p in trained):
-            return  # no step on this CPU
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+        trained = [p for p in parameters if p.grad is not None]
+        if detect_fake_mode(trained) or not any(p.is_cpu and _has_gradient(p) for p in trained):
+            return  # no training step on this CPU
         seen.add(optimizer)
         if _core.torch_kernels_used():
             done = True
@@ -156,6 +155,17 @@ def _warn_without_effect() -> None:
             )
 
     register_optimizer_step_post_hook(after_step)
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    """Return whether a gradient has values other than 0.
+
+    torch.distributed.checkpoint makes a step with zeros to create the state of an optimizer.
+    """
+    gradient: Any = parameter.grad
+    if hasattr(gradient, "to_local"):  # a DTensor, whose other parts are in other processes
+        gradient = gradient.to_local()
+    return gradient.layout is not torch.strided or bool(gradient.any())
 
 
 def _are_of_batch_norm(parameters: list[torch.Tensor]) -> bool:
@@ -217,6 +227,8 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
 
     `report` lists what computes each layer of a model. `onedsl.verbose` logs the calls that
     PyTorch's own kernels compute, with the reason.
+
+    Keras 3 on PyTorch calls no batch norm of PyTorch, so `enable` has no effect on its layers.
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -20,10 +21,13 @@ class Layer(nn.modules.batchnorm._BatchNorm):
         super().__init__(*arguments, **({} if bias else {"bias": False}))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Compilers trace NumPy's numbers and tensors as tensors, which no operator accepts as eps.
-        if name in ("eps", "momentum") and not isinstance(value, (int, str, type(None))):
-            value = float(value)
-        super().__setattr__(name, value)
+        """Set an attribute; numbers of NumPy and 0-d tensors become floats.
+
+        torch.compile traces such numbers as tensors, which operators do not accept as numbers.
+        """
+        is_array = isinstance(value, (np.generic, np.ndarray, Tensor))
+        is_number = is_array and name in ("eps", "momentum", "clip")
+        super().__setattr__(name, float(value) if is_number else value)
 
     def _running_statistics(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the statistics that the layer updates in training."""
@@ -130,7 +134,8 @@ class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
     num_features : int
         Number of channels.
     eps, momentum, affine, track_running_stats, device, dtype, bias
-        As in the layer without the ReLU. ``bias=False`` needs a PyTorch whose layer has it.
+        As in the layer without the ReLU. ``bias=False`` needs a PyTorch whose layer has it. Numbers
+        of NumPy and 0-d tensors become floats when they are assigned.
     clip : float, optional
         Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
 

@@ -31,9 +31,17 @@ def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
     vectors = layer.running_mean, layer.running_var, layer.weight, layer.bias
     if not any(map(nn.parameter.is_lazy, vectors)):
         src = torch.empty(2, layer.num_features, dtype=torch.float32, device="cpu")
-        if reason := why_unsupported("forward_training", src, *vectors, eps=layer.eps):
+        if reason := why_unsupported("forward_training", src, *vectors, eps=float(layer.eps)):
             return f"onedsl does not support {reason}"
     return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
+
+
+def _count(layer: nn.modules.batchnorm._BatchNorm) -> int:
+    """Return the number of forward passes in training that a layer of PyTorch's has counted."""
+    counter = layer.num_batches_tracked
+    if counter is None or counter.is_meta or counter.numel() == 0:
+        return 0
+    return int(counter.max())  # of several layers that run as one, as in torch.func.vmap
 
 
 def _running(names: Mapping[nn.Module, str]) -> str:
@@ -123,13 +131,7 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
         self._subscription = subscribe(count)
 
     def _steps(self) -> dict[str, int]:
-        """Return the number of forward passes in training that PyTorch's layers have counted."""
-        counts = {name: m.num_batches_tracked for name, m in self._layers.items()}
-        # On the device meta it has no value, and a program may keep several there.
-        return {
-            name: 0 if n is None or n.is_meta or n.numel() != 1 else int(n)
-            for name, n in counts.items()
-        }
+        return {name: _count(layer) for name, layer in self._layers.items()}
 
     def __enter__(self) -> report:
         return self

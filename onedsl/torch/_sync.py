@@ -327,6 +327,7 @@ class SyncBatchNorm(Layer):
         for layer in layers.values():
             vars(layer)["process_group"] = process_group
             object.__setattr__(layer, "__class__", cls)
+            layer.eps, layer.momentum = layer.eps, layer.momentum  # as floats
         return module
 
 

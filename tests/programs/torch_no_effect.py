@@ -8,6 +8,7 @@ import warnings
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 import onedsl.torch
 
@@ -15,7 +16,13 @@ import onedsl.torch
 def train(use=lambda model: model, dtype=torch.float32):
     layers = nn.Conv2d(3, 4, 1, dtype=dtype), nn.BatchNorm2d(4, dtype=dtype)
     model = use(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if what.startswith("checkpoint"):
+        before = len(caught)
+        optimizer.step()  # without gradients
+        get_optimizer_state_dict(model, optimizer)  # a step with gradients of zeros
+        assert optimizer.state
+        assert len(caught) == before
     model(torch.randn(2, 3, 4, 4, dtype=dtype)).sum().backward()
     optimizer.step()
 
@@ -32,10 +39,9 @@ with warnings.catch_warnings(record=True) as caught:
     if what in ("fake", "meta"):
         with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
             train()
-    if what == "stateful":  # a step without gradients
-        torch.optim.SGD(nn.BatchNorm2d(4).parameters(), lr=0.1).step()
     train(lambda model: model[0])  # a discriminator
-    uses = {"compiled": [torch.compile], "float64": [lambda model: model, torch.float64]}
+    in_float64 = [lambda model: model, torch.float64]
+    uses = {"compiled": [torch.compile], **dict.fromkeys(["float64", "checkpoint"], in_float64)}
     for _ in range(2):
         train(*uses.get(what, []))
 print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\n")
