@@ -1,4 +1,9 @@
-"""An Equinox layer with onedsl's batch norm. The running statistics are Equinox state."""
+"""An Equinox layer with onedsl's batch norm. The running statistics are Equinox state.
+
+They start at 0 and 1 and are used as they are in inference, as in Flax and PyTorch. Equinox's own
+layer divides them by ``1 - momentum**steps`` in inference (mode "batch"), or starts with those of
+the first batch (mode "ema").
+"""
 
 import equinox as eqx
 import jax

@@ -1,8 +1,9 @@
 """Flax's BatchNorm layers, linen and NNX, computed by onedsl, compared with Flax's own layers.
 
-The subclasses have the parameters, variables and arguments of Flax's layers, so that checkpoints
-fit both. ``mask``, ``axis_name``, several axes and ``force_float32_reductions=False`` are not
-supported.
+The subclasses have the parameters, variables and arguments of Flax's layers. Checkpoints fit both,
+if the layer has a name. linen derives the other names from the class, such as ``BatchNorm_0``, so
+call the copy of the class in your program ``BatchNorm``. A mask, ``axis_name``, several axes and
+``force_float32_reductions=False`` are not supported.
 """
 
 import functools
@@ -18,11 +19,12 @@ from flax.linen.dtypes import canonicalize_dtype
 import onedsl.jax
 
 
-def check_supported(layer: Any) -> None:
-    """Raise NotImplementedError for an attribute that is not supported."""
+def check_supported(layer: Any, mask: jax.Array | None) -> None:
+    """Raise NotImplementedError for a mask or an attribute that is not supported."""
     is_f32 = getattr(layer, "force_float32_reductions", True)  # only linen has it
-    if layer.axis_name is not None or not isinstance(layer.axis, int) or not is_f32:
-        unsupported = "axis_name, several axes and force_float32_reductions=False"
+    is_supported = layer.axis_name is None and isinstance(layer.axis, int) and is_f32
+    if mask is not None or not is_supported:
+        unsupported = "a mask, axis_name, several axes and force_float32_reductions=False"
         raise NotImplementedError(f"{unsupported} are not supported, got {layer}")
 
 
@@ -44,9 +46,15 @@ class LinenBatchNorm(nn.BatchNorm):
     """flax.linen.BatchNorm."""
 
     @nn.compact
-    def __call__(self, x: jax.Array, use_running_average: bool | None = None) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
         """Normalize by the batch statistics, or by the running ones."""
-        check_supported(self)
+        check_supported(self, mask)
         frozen = nn.merge_param(
             "use_running_average", self.use_running_average, use_running_average
         )
@@ -67,9 +75,15 @@ class LinenBatchNorm(nn.BatchNorm):
 class NNXBatchNorm(nnx.BatchNorm):
     """flax.nnx.BatchNorm."""
 
-    def __call__(self, x: jax.Array, use_running_average: bool | None = None) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
         """Normalize by the batch statistics, or by the running ones."""
-        check_supported(self)
+        check_supported(self, mask)
         frozen = self.use_running_average if use_running_average is None else use_running_average
         scale = None if self.scale is None else self.scale[...]
         bias = None if self.bias is None else self.bias[...]
@@ -92,7 +106,8 @@ def linen_step(cls: type[nn.BatchNorm], options: dict[str, Any], x: jax.Array) -
     variables = layer.init(jax.random.key(0), x, False)
 
     def loss(params: Any, x: jax.Array) -> Any:
-        dst, new = layer.apply(variables | {"params": params}, x, False, mutable=["batch_stats"])
+        new_variables = variables | {"params": params}
+        dst, new = layer.apply(new_variables, x, False, mask=None, mutable=["batch_stats"])
         return (weight * dst).sum(), (dst, new)
 
     step = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
@@ -105,7 +120,7 @@ def nnx_step(cls: type[nnx.BatchNorm], options: dict[str, Any], x: jax.Array) ->
     layer = cls(x.shape[options.get("axis", -1)], **options, rngs=nnx.Rngs(0))
 
     def loss(layer: nnx.BatchNorm, x: jax.Array) -> Any:
-        dst = layer(x)
+        dst = layer(x, mask=None)
         return (weight * dst).sum(), dst
 
     step = nnx.jit(nnx.grad(loss, argnums=(0, 1), has_aux=True))

@@ -1,5 +1,6 @@
 """The examples, run as a user runs them."""
 
+import importlib
 import importlib.util
 import os
 import re
@@ -183,6 +184,15 @@ def test_flax(capsys):
     for options in {"axis": (1, 2)}, {"axis_name": "x"}, {"force_float32_reductions": False}:
         with pytest.raises(NotImplementedError, match=next(iter(options))):
             names["LinenBatchNorm"](**options).init({}, ones, use_running_average=True)
+    with pytest.raises(NotImplementedError, match="a mask"):
+        names["LinenBatchNorm"]().init({}, ones, use_running_average=True, mask=ones)
+    # linen's automatic names, which checkpoints contain
+    linen = importlib.import_module("flax.linen")
+    own = type("BatchNorm", (names["LinenBatchNorm"],), {})
+    for layer, name in (names["LinenBatchNorm"], "LinenBatchNorm_0"), (own, "BatchNorm_0"):
+        found = linen.Sequential([lambda x, layer=layer: layer()(x, False)])
+        key = importlib.import_module("jax").random.key(0)
+        assert list(found.init(key, ones)["params"]) == [name]
 
 
 def test_compare_data_formats(tmp_path):
