@@ -563,3 +563,17 @@ def test_without_pytorch_registration_is_an_error():
     code = "from onedsl import _core; _core.register_torch_ops()"
     child = helpers.run_child(code, status=1)
     assert "RuntimeError: PyTorch must be imported first" in child.stderr
+
+
+def test_running_statistics_are_updated_once_if_sums_are_computed_again():
+    """The first values are far from the mean of the others, so the first sums lose precision."""
+    src = torch.linspace(-1, 1, 4 * 3 * 400).view(4, 3, 400)
+    samples = (2 * torch.arange(8) + 1) * 1600 // 16
+    src[samples // 400, :, samples % 400] += 1e4
+    mean, variance = torch.ones(3), torch.full((3,), 2.0)
+    expected = [t.double().clone() for t in (mean, variance)]
+    aten.native_batch_norm(src.double(), None, None, *expected, True, MOMENTUM, EPS)
+    with onedsl_torch.enable():
+        aten.native_batch_norm(src, None, None, mean, variance, True, MOMENTUM, EPS)
+    for got, exact in zip((mean, variance), expected, strict=True):
+        assert torch.allclose(got.double(), exact, rtol=1e-5)

@@ -6,6 +6,7 @@ module to `ranks.run`.
 
 import copy
 import inspect
+import itertools
 import time
 from typing import Any, NamedTuple
 
@@ -321,26 +322,109 @@ def cut(tensor):
     tensor.untyped_storage().resize_(tensor.untyped_storage().nbytes() - 4)
 
 
+def names_tensor(found, name):
+    kind, message = found
+    return kind == "ValueError" and message == (
+        f"onedsl's operators do not support tensors whose storage was made too small ({name})"
+    )
+
+
 @on_ranks(2)
 def test_tensors_without_memory(rank):
-    """Regression: memory beyond them was read. Nothing is sent, so the group remains usable."""
-    src, diff_dst = part(rank, (1, 3), *problem())
-    for name in ("input", "weight", "bias", "running_mean", "running_var"):
-        layer = new_layer()
+    """Regression: memory beyond them was read. The group remains usable."""
+    src, diff_dst = part(rank, (1, 3), *problem(dtype="bf16"))
+    for name, dtype in itertools.product(
+        ("src", "weight", "bias", "running_mean", "running_var"), (torch.float32, torch.bfloat16)
+    ):
+        layer = new_layer().to(dtype)
         x = src.clone()
         layer(x)
-        cut(x if name == "input" else getattr(layer, name))
-        kind, message = caught(layer, x)
-        assert (kind, message.split()[0]) == ("ValueError", name)
+        cut(x if name == "src" else getattr(layer, name))
+        assert names_tensor(caught(layer, x), name)
         assert layer.num_batches_tracked == 1
-    for name in ("input", "weight", "grad_output"):
+    for name in ("src", "weight", "diff_dst"):
         layer, gradient = new_layer(), diff_dst.clone()
         x = src.clone().requires_grad_()
         dst = layer(x)
-        cut({"input": x.detach(), "weight": layer.weight.detach(), "grad_output": gradient}[name])
-        kind, message = caught(dst.backward, gradient)
-        assert (kind, message.split()[0]) == ("ValueError", name)
+        cut({"src": x.detach(), "weight": layer.weight.detach(), "diff_dst": gradient}[name])
+        assert names_tensor(caught(dst.backward, gradient), name)
     step(layer, src, diff_dst)
+
+
+@on_ranks(3, seconds=20)
+def test_an_error_of_one_rank_is_one_on_the_others(rank):
+    """Regression: the others waited until the timeout. The group remains usable."""
+    src, diff_dst = part(rank, (1, 2, 1), *problem())
+    begin, layer = time.monotonic(), new_layer()
+    before = copy.deepcopy(layer.state_dict())
+    for invalid, kind in (src.double(), "TypeError"), (src[:, :2], "ValueError"), (None, None):
+        found = caught(layer, invalid if rank == 1 else src)
+        if rank != 1:
+            message = "SyncBatchNorm failed on ranks [1] of its group. Their errors contain"
+            assert found == ("RuntimeError", f"{message} the reason")
+        else:
+            assert found[0] == (kind or "AttributeError")
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    x = src.clone().requires_grad_()
+    dst, gradient = layer(x), diff_dst.clone()
+    if rank == 1:
+        cut(gradient)
+    kind, message = caught(dst.backward, gradient)
+    assert kind == ("ValueError" if rank == 1 else "RuntimeError"), message
+    assert x.grad is None
+    step(layer, src, diff_dst)
+    assert layer.num_batches_tracked == 2
+    assert time.monotonic() - begin < 15
+
+
+@on_ranks(2)
+def test_negative_views(rank):
+    """Regression: a TypeError."""
+
+    def negative(t):
+        view = torch.complex(torch.zeros_like(t), -t).conj().imag
+        assert view.is_neg()
+        return view
+
+    src, diff_dst = part(rank, (1, 3), *problem())
+    layer = new_layer()
+    found = []
+    for change in (lambda t: t), negative:
+        twin = copy.deepcopy(layer)
+        twin.running_mean = change(twin.running_mean)
+        twin.weight = nn.Parameter(change(twin.weight.detach()))
+        x = change(src).requires_grad_()
+        dst = twin(x)
+        leaves = x, twin.weight, twin.bias
+        found.append((dst, twin.running_mean, *torch.autograd.grad(dst, leaves, change(diff_dst))))
+    assert all(map(torch.equal, *found))
+
+
+@on_ranks(2)
+def test_gradients_of_any_strides(rank):
+    layer, (src, _) = new_layer(), part(rank, (1, 3), *problem())
+    found = []
+    for change in (lambda t: t), torch.Tensor.contiguous:
+        x = src.clone().requires_grad_()
+        dst = layer(x)
+        expanded = torch.arange(3.0).expand_as(dst)
+        found.append(torch.autograd.grad(dst, (x, layer.weight), change(expanded)))
+    assert all(map(torch.equal, *found))
+
+
+@on_ranks(2)
+def test_transforms_and_export_are_errors(rank):
+    """Regression: "Cannot access storage of TensorWrapper"."""
+    layer, (src, _) = new_layer(), part(rank, (2, 2), *problem())
+    reason = "SyncBatchNorm supports neither torch.func nor torch.export in training with several"
+    for call in (
+        torch.func.grad(lambda x: layer(x).sum()),
+        torch.func.vmap(layer),
+        lambda x: torch.export.export(layer, (x,), strict=False),
+    ):
+        kind, message = caught(call, src)
+        assert (kind, message.startswith(reason)) == ("RuntimeError", True), message
+    assert layer.num_batches_tracked == 0
 
 
 @on_ranks(2)

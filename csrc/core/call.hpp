@@ -22,6 +22,8 @@ struct Attributes {
   double momentum = 0.5;
   // Upper bound of the ReLU: 6 for ReLU6.
   double clip = std::numeric_limits<double>::infinity();
+  // The running variance is updated with the batch's unbiased variance, as in PyTorch.
+  bool unbiased = false;
 };
 
 // Numbers between these limits are positive and finite in f32, oneDNN's type of epsilon. Unlike a

@@ -123,8 +123,11 @@ inline void use_moment_totals(const Task& task, const Range& some, const Channel
   const Divisor count(task.per_channel);
   const ChannelEntries entries(task);
   const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
+  const double unbiased =
+      task.config.attributes.unbiased ? task.per_channel / (task.per_channel - 1) : 1;
   for_vectors(some, [&](const Index c, const auto& access) {
     const auto update = [&](const float* const before, const DoubleVec& batch, float* const after) {
+      if (after == nullptr) return;
       const DoubleVec mixed =
           before == nullptr ? batch
                             : momentum * widen(access.read(before + c)) + (1 - momentum) * batch;
@@ -136,7 +139,8 @@ inline void use_moment_totals(const Task& task, const Range& some, const Channel
     const Vec batch_variance =
         narrow(inverse ? inverse_stddev(variance, task.config.attributes.epsilon) : variance);
     update(input(task, Input::mean), mean, output(task, Output::running_mean));
-    update(input(task, Input::variance), variance, output(task, Output::running_variance));
+    update(input(task, Input::variance), unbiased * variance,
+           output(task, Output::running_variance));
     access.write(output(task, Output::batch_mean) + c, batch_mean, false);
     access.write(output(task, Output::batch_variance) + c, batch_variance, false);
     set_normalization(task, entries, c, access, batch_mean, batch_variance);

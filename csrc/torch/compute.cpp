@@ -37,23 +37,6 @@ OwnedTensor output(Pointers& memory, const Output port, const TensorCall& call,
   return made;
 }
 
-// Updates the running statistics. In PyTorch, momentum is the weight of the new statistics (in
-// oneDNN it is the weight of the old ones), and the running variance is unbiased.
-void update(const Running& running, const float* const mean, const float* const variance,
-            const Geometry& geometry) {
-  const auto count = static_cast<double>(geometry.per_channel());
-  const double unbiased = count / (count - 1);
-  const auto mix = [&](const float before, const double batch) {
-    return static_cast<float>(running.momentum * batch +
-                              (1 - running.momentum) * static_cast<double>(before));
-  };
-#pragma omp simd
-  for (std::int64_t c = 0; c < geometry.channels; ++c) {
-    running.mean[c] = mix(running.mean[c], static_cast<double>(mean[c]));
-    running.variance[c] = mix(running.variance[c], static_cast<double>(variance[c]) * unbiased);
-  }
-}
-
 }  // namespace
 
 CallRules rules_of(const Operation operation) noexcept {
@@ -156,30 +139,48 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
   return check(rules, call);
 }
 
-Results<3> compute_forward(TensorCall& call, const Running& running) {
+Results<3> compute_forward(TensorCall& call, const Running& running, const Sums& totals) {
   Pointers memory = pointers_of(call);
-  // Without running statistics to update, the outputs are the batch's own.
-  memory.in[Input::mean] = memory.in[Input::variance] = nullptr;
-  std::vector<float> batch(2 * static_cast<std::size_t>(call.geometry.channels));
-  float* const mean = batch.data();
-  float* const variance = mean + call.geometry.channels;
-  memory.out[Output::running_mean] = mean;
-  memory.out[Output::running_variance] = variance;
+  memory.sums = totals;
+  std::vector<float> before;
+  if (running.mean != nullptr) {
+    call.attributes.momentum = 1 - running.momentum;
+    call.attributes.unbiased = true;
+    // The kernel reads copies, because it writes twice where sums lost precision.
+    before.assign(running.mean, running.mean + call.geometry.channels);
+    before.insert(before.end(), running.variance, running.variance + call.geometry.channels);
+    memory.in[Input::mean] = before.data();
+    memory.in[Input::variance] = before.data() + call.geometry.channels;
+    memory.out[Output::running_mean] = running.mean;
+    memory.out[Output::running_variance] = running.variance;
+  }
   Results<3> results = {output(memory, Output::dst, call), output(memory, Output::batch_mean, call),
                         output(memory, Output::batch_variance, call)};
   run(call, memory);
-  if (running.mean != nullptr) update(running, mean, variance, call.geometry);
   return results;
 }
 
-Results<4> compute_backward(TensorCall& call, const bool parameters) {
+Results<4> compute_backward(TensorCall& call, const bool parameters, const Sums& totals) {
   Pointers memory = pointers_of(call);
+  memory.sums = totals;
   Results<4> results = {
       output(memory, Output::diff_src, call), output(memory, Output::diff_gamma, call, parameters),
       output(memory, Output::diff_beta, call, parameters),
       output(memory, Output::diff_residual, call, memory.in[Input::dst] != nullptr)};
   run(call, memory);
   return results;
+}
+
+OwnedTensor compute_totals(TensorCall& call) {
+  call.pass = Pass::reduce;
+  Pointers memory;
+  (call.given & signature_of(call.operation).reduce_inputs).for_each([&](const Input port) {
+    memory.in[port] = call.in[port]->data;
+  });
+  OwnedTensor vector = empty_vector(1 + 2 * call.geometry.channels, api->f64);
+  memory.sums = sums_in(memory_of<double>(*vector), call.geometry.channels);
+  run(call, memory);
+  return vector;
 }
 
 // The library is never deleted: PyTorch's dispatcher cannot remove a kernel safely while other

@@ -54,19 +54,25 @@ using StridesOf = std::vector<std::ptrdiff_t>(const View& src, const View* diff_
 std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, StridesOf* strides_of,
                                     TensorCall& call);
 
-// Running statistics that a call updates by PyTorch's formula. Null if there are none.
+// Running statistics that a call updates by PyTorch's formula: momentum is the weight of the new
+// statistics (in oneDNN it is the weight of the old ones), and the variance is unbiased. Null if
+// there are none.
 struct Running {
   float* mean = nullptr;
   float* variance = nullptr;
   double momentum = 0;
 };
 
-// Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon).
-Results<3> compute_forward(TensorCall& call, const Running& running);
+// Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon). A call of the apply pass gets
+// the totals of the reduce pass, here and in compute_backward.
+Results<3> compute_forward(TensorCall& call, const Running& running, const Sums& totals = {});
 
 // Returns diff_src, diff_gamma, diff_beta and diff_residual; undefined tensors if not computed.
 // With dst, the mask of the ReLU, diff_residual is computed.
-Results<4> compute_backward(TensorCall& call, bool parameters);
+Results<4> compute_backward(TensorCall& call, bool parameters, const Sums& totals = {});
+
+// Runs the reduce pass of a call. Returns its totals in one vector.
+OwnedTensor compute_totals(TensorCall& call);
 
 // Registers CPU kernels of ops in a namespace, for the rest of the process.
 void add_kernels(const char* ops, std::initializer_list<std::pair<const char*, Kernel*>> kernels);

@@ -1,3 +1,5 @@
+#include "own_ops.hpp"
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -12,25 +14,38 @@
 // The kernels of onedsl's ops, which onedsl/torch/_operators.py defines. They have no kernels of
 // PyTorch to call instead, so unsupported arguments are errors.
 namespace onedsl::torch {
-namespace {
 
-template <auto op>
-void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
-  with_arguments(values, op, [&](const auto&... arguments) {
-    write_results(values, with_pytorchs_errors([&] { return op(arguments...); }));
-  });
-}
-
-[[noreturn]] void reject(const std::string& reason) {
+void reject(const std::string& reason) {
   throw std::invalid_argument("onedsl's operators do not support " + reason);
 }
 
-// The arguments of the ops, by Input.
-using Names = std::array<const char*, num_ports(Input{})>;
-constexpr Names forward_names = {"src",    nullptr, "running_mean", "running_var",
-                                 "weight", "bias",  "residual",     nullptr};
-constexpr Names backward_names = {"src",    "diff_dst", "mean",  "inverse_stddev",
-                                  "weight", "bias",     nullptr, "dst"};
+void reject(const Names& names, const Rejection& found) {
+  const bool is_input = found.port.kind == AnyPort::input;
+  const std::string name = is_input ? " (" + std::string(names[found.port.index]) + ")" : "";
+  reject(unsupported(found) + name);
+}
+
+void check_own(const Names& names, TensorCall& call) {
+  CallRules rules = rules_of(call.operation);
+  rules.statistics_like_src = false;
+  if (call.pass != Pass::both) rules.min_values = 0;  // other parts have more
+  if (const auto found = check_call(rules, present(call.tensors), &empty_like_strides, call)) {
+    reject(names, *found);
+  }
+}
+
+OwnedTensor copy_of(const std::optional<View>& vector, const std::int64_t length,
+                    const float absent) {
+  OwnedTensor copy = empty_vector(length);
+  if (vector) {
+    std::copy_n(reinterpret_cast<const float*>(vector->data), length, memory_of(*copy));
+  } else {
+    std::fill_n(memory_of(*copy), length, absent);
+  }
+  return copy;
+}
+
+namespace {
 
 // Returns the configuration of a call with a ReLU, or without it. `addition` is the residual, or
 // dst in the gradient.
@@ -43,28 +58,6 @@ OpConfig own_config(const Operation operation, const Operation with_relu, const 
   config.variance_kind = VarianceKind::inverse_stddev;
   if (clip) config.attributes.clip = *clip;
   return config;
-}
-
-void check_own(const Names& names, TensorCall& call) {
-  CallRules rules = rules_of(call.operation);
-  rules.statistics_like_src = false;
-  if (const auto found = check_call(rules, present(call.tensors), &empty_like_strides, call)) {
-    const bool is_input = found->port.kind == AnyPort::input;
-    const std::string name = is_input ? " (" + std::string(names[found->port.index]) + ")" : "";
-    reject(unsupported(*found) + name);
-  }
-}
-
-// Returns a copy of a vector, `absent` for each of `length` channels if there is none.
-OwnedTensor copy_of(const std::optional<View>& vector, const std::int64_t length,
-                    const float absent = 0) {
-  OwnedTensor copy = empty_vector(length);
-  if (vector) {
-    std::copy_n(reinterpret_cast<const float*>(vector->data), length, memory_of(*copy));
-  } else {
-    std::fill_n(memory_of(*copy), length, absent);
-  }
-  return copy;
 }
 
 const char* description(const bool relu, const bool addition) {
@@ -182,6 +175,7 @@ void register_own_ops() {
   add_kernels("onedsl", {{"batch_norm_training", &own_kernel<&own_forward>},
                          {"batch_norm_training_backward", &own_kernel<&own_backward>},
                          {"convolution_backward", &own_convolution_backward}});
+  register_pass_ops();
 }
 
 }  // namespace onedsl::torch

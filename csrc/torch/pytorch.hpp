@@ -93,6 +93,7 @@ struct StableInterface {
 
   std::int32_t cpu = constant("aoti_torch_device_type_cpu");
   std::int32_t strided = constant("aoti_torch_layout_strided");
+  std::int32_t f64 = constant("aoti_torch_dtype_float64");
   std::int32_t f32 = constant("aoti_torch_dtype_float32");
   std::int32_t bf16 = constant("aoti_torch_dtype_bfloat16");
   std::int32_t f16 = constant("aoti_torch_dtype_float16");

@@ -135,9 +135,11 @@ std::vector<std::ptrdiff_t> empty_like_strides(const View& src, const View*) {
   });
 }
 
-OwnedTensor empty_vector(const std::int64_t length) {
+OwnedTensor empty_vector(const std::int64_t length) { return empty_vector(length, api->f32); }
+
+OwnedTensor empty_vector(const std::int64_t length, const std::int32_t type) {
   const std::int64_t stride = 1;
-  return empty(1, &length, &stride, api->f32);
+  return empty(1, &length, &stride, type);
 }
 
 OwnedTensor empty_like(const View& dense) {

@@ -69,6 +69,7 @@ std::vector<std::ptrdiff_t> pytorch_strides(const View& src, const View* diff_ds
 std::vector<std::ptrdiff_t> empty_like_strides(const View& src, const View* diff_dst);
 
 OwnedTensor empty_vector(std::int64_t length);  // of f32
+OwnedTensor empty_vector(std::int64_t length, std::int32_t type);
 OwnedTensor empty_like(const View& dense);
 
 }  // namespace onedsl::torch

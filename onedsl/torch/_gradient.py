@@ -62,8 +62,8 @@ def batch_norm_backward(
     Returns
     -------
     BatchNormGradients
-        Tensors. diff_src has the strides of src. diff_gamma and diff_beta, (C,), have the dtype of
-        mean. Those that `output_mask` excludes are None.
+        Tensors. diff_src has the strides of ``torch.empty_like(src)``. diff_gamma and diff_beta,
+        (C,), have the dtype of mean. Those that `output_mask` excludes are None.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
     `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    Strided tensors are supported, and copied first if they are not dense with src's strides.
+    Tensors of any strides are supported. They are not copied.
     """
     epsilon = attributes.parse_epsilon(epsilon)
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
@@ -108,17 +108,22 @@ def _operator(epsilon: float, data_format: str, statistics: str) -> ChannelOpera
 def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
     *others, epsilon, data_format, statistics, sums = arguments
     names = (port.name for port in SCHEMA.inputs)
-    check_memory(**dict(zip(names, (src, *others), strict=True)))
-    # Expanded: NumPy's copy would have other strides than `_fake` promises.
-    if src is not None and 0 in src.stride():
-        src = torch.empty_like(src).copy_(src.detach())
+    _check_memory(**dict(zip(names, (src, *others), strict=True)))
     inputs = tuple(t if t is None else t.detach() for t in (src, *others))
     operator = _operator(epsilon, data_format, statistics)
-    gradients = operator._call(inputs, "all" if sums else "diff_src", None, "auto")
-    return [gradient for gradient in gradients if gradient is not None]
+    results, out = [], None
+    if src is not None and others[1] is not None:
+        results = _results(src, others[1], sums)
+        out = BatchNormGradients(*(*results, None, None)[:3])
+    operator._call(inputs, "all" if sums else "diff_src", out, "auto")
+    return results
 
 
-def check_memory(**tensors: Tensor | None) -> None:
+def _results(src: Tensor, mean: Tensor, sums: bool) -> list[Tensor]:
+    return [torch.empty_like(src)] + [mean.new_empty(mean.shape) for _ in range(2 * sums)]
+
+
+def _check_memory(**tensors: Tensor | None) -> None:
     """Raise ValueError for a storage that was made too small, which DLPack does not show."""
     for name, tensor in tensors.items():
         if tensor is None or tensor.layout is not torch.strided:
@@ -146,7 +151,7 @@ def _fake(src: Tensor, *arguments: Any) -> list[Tensor]:
     }
     for message, is_met in checks.items():
         torch._check(is_met, lambda message=message: message)
-    return [torch.empty_like(src)] + [mean.new_empty(mean.shape) for _ in range(2 * sums)]
+    return _results(src, mean, sums)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -1,8 +1,8 @@
 """onedsl's operators for PyTorch: batch norm in training with addition and ReLU, and its gradient.
 
-The kernels are C++ (csrc/torch/own_ops.cpp). The layers call the operators, and the backend of
-torch.compile puts them into graphs, where compilers keep them whole. They accept tensors
-of any strides; results have the strides of ``torch.empty_like(src)``.
+The kernels are C++ (own_ops.cpp and pass_ops.cpp in csrc/torch). The layers call the operators, and
+the backend of torch.compile puts them into graphs, where compilers keep them whole. They accept
+tensors of any strides; results have the strides of ``torch.empty_like(src)``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,19 @@ _LIBRARY.define(
     " -> (Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
+# The two passes for a part of a batch, as vectors of totals: the count, the means and the sums of
+# squared deviations; in the gradient the count and the sums that are diff_bias and diff_weight.
+# Both passes get all arguments, so that the first one rejects what the second one would.
+_PARAMETERS = "Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var"
+_LIBRARY.define(f"batch_norm_training_reduce(Tensor src, {_PARAMETERS}, float eps) -> Tensor")
+# Returns dst, the batch's mean, 1 / sqrt(variance + eps), and the new running statistics.
+_LIBRARY.define(
+    f"batch_norm_training_apply(Tensor totals, Tensor src, {_PARAMETERS}, float momentum,"
+    " float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+)
+_GRADIENT = "Tensor diff_dst, Tensor src, Tensor mean, Tensor inverse_stddev, Tensor? weight"
+_LIBRARY.define(f"batch_norm_training_backward_reduce({_GRADIENT}) -> Tensor")
+_LIBRARY.define(f"batch_norm_training_backward_apply(Tensor totals, {_GRADIENT}) -> Tensor")
 # PyTorch's own, with another layout tag. inductor copies both tensors of aten::convolution_backward
 # to the order of the weight's axes, which is ambiguous in depthwise convolutions.
 _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
@@ -50,6 +63,10 @@ _core.register_torch_ops()
 convolution_backward = torch.ops.onedsl.convolution_backward.default
 batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
+reduce = torch.ops.onedsl.batch_norm_training_reduce.default
+apply = torch.ops.onedsl.batch_norm_training_apply.default
+reduce_gradient = torch.ops.onedsl.batch_norm_training_backward_reduce.default
+apply_gradient = torch.ops.onedsl.batch_norm_training_backward_apply.default
 
 
 def why_unsupported(operation: str, *inputs: Tensor | None, eps: float) -> str:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from functools import lru_cache
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
-from ..operators.batch_norm_forward_training import BatchNormForwardTraining
-from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
-from ..operators.totals import BatchNormTotals
-from ..runtime.run_log import record_call
-from ._gradient import check_memory
+from ..operators.totals import BatchNormMoments, BatchNormSums, BatchNormTotals
+from . import _operators
 from ._layers import Layer
 from ._operators import TYPES
-
-# To make an operator takes a tenth of a small layer's step.
-_forward = lru_cache(BatchNormForwardTraining)
-_backward = lru_cache(BatchNormTrainingBackward)
-
-Totals = TypeVar("Totals", bound=BatchNormTotals)
 
 Group = Any
 """torch.distributed.ProcessGroup, which does not exist in a PyTorch without torch.distributed."""
@@ -32,76 +23,89 @@ _checked: weakref.WeakKeyDictionary[Group, weakref.WeakSet[nn.Module]] = weakref
 
 
 class _SyncBatchNorm(torch.autograd.Function):
-    """A forward and a backward pass, each with one exchange between `reduce` and `apply`."""
+    """A forward and a backward pass, each with one exchange between its reduce and apply pass."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        src: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_var: Tensor | None,
-        momentum: float,
-        eps: float,
-        group: Group,
+        ctx: Any, layer: SyncBatchNorm, src: Tensor, weight: Any, bias: Any, group: Group
     ) -> Tensor:
-        forward = _forward(eps, data_format="NCX")
-        detached = src.detach()
-        moments = _merge(forward.reduce(detached), group)
-        if moments.count == 1:
+        running = layer._running_statistics()
+
+        def reduce() -> Tensor:
+            layer._check(src)
+            return _operators.reduce(src, weight, bias, *running, layer.eps)
+
+        moments = _merge(BatchNormMoments, reduce, layer.num_features, group)
+        if moments[0] == 1:
             raise ValueError(
                 "the inputs of all processes together must have more than 1 value per channel "
                 "when training, got 1"
             )
-        gamma, beta = _f32(weight), _f32(bias)
-        if gamma is not None or beta is not None:  # the op has both inputs or neither
-            gamma = torch.ones_like(beta) if gamma is None else gamma
-            beta = torch.zeros_like(gamma) if beta is None else beta
-        zeros = src.new_zeros(src.shape[1], dtype=torch.float32)
-        dst, _, _, mean, variance = forward.apply(moments, detached, zeros, zeros, gamma, beta)
-        if running_mean is not None and running_var is not None and moments.count > 0:
-            # By PyTorch's formula, in any dtype and strides.
-            unbiased = variance * (moments.count / (moments.count - 1))
-            for old, new in (running_mean, mean), (running_var, unbiased):
-                old.copy_(old.double() * (1 - momentum) + new.double() * momentum)
-        ctx.save_for_backward(src, weight, mean, variance)
+        momentum = layer._count_step()
+        dst, mean, inverse_stddev, *new = _operators.apply(
+            moments, src, weight, bias, *running, momentum, layer.eps
+        )
+        for old, value in zip(running, new, strict=True):
+            if old is not None:
+                old.copy_(value)
+        ctx.save_for_backward(src, weight, mean, inverse_stddev)
+        ctx.channels, ctx.group = layer.num_features, group
         ctx.bias_dtype = None if bias is None else bias.dtype
-        ctx.eps, ctx.group = eps, group
-        _record("forward", 0, [mean.data_ptr()], weight, running_mean)
         return dst
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, diff_dst: Tensor) -> tuple[Any, ...]:
-        src, weight, mean, variance = ctx.saved_tensors
-        check_memory(grad_output=diff_dst, input=src, weight=weight, mean=mean, variance=variance)
-        src_needed, weight_needed, bias_needed, *_ = ctx.needs_input_grad
-        if diff_dst.stride() != src.stride():
-            diff_dst = torch.empty_like(src).copy_(diff_dst)
-        backward = _backward(ctx.eps, data_format="NCX")
-        inputs = (src.detach(), diff_dst.detach(), mean, variance)
-        sums = backward.reduce(*inputs)
-        diff_src = None
+        _, src_needed, weight_needed, bias_needed, _ = ctx.needs_input_grad
+        inputs: tuple[Any, ...] = ()
+        mine = diff_src = diff_weight = diff_bias = None
+
+        def reduce() -> Tensor:
+            nonlocal inputs, mine
+            src, weight, mean, inverse_stddev = ctx.saved_tensors
+            inputs = diff_dst, src, mean, inverse_stddev, weight
+            mine = _operators.reduce_gradient(*inputs)
+            return mine
+
         if src_needed:
-            total = _merge(sums, ctx.group)
-            diff_src = backward.apply(total, *inputs, _f32(weight)).diff_src
+            sums = _merge(BatchNormSums, reduce, ctx.channels, ctx.group)
+            diff_src = _operators.apply_gradient(sums, *inputs)
+        else:
+            reduce()
         # Not summed over the processes, as in torch.nn.SyncBatchNorm: DistributedDataParallel
         # averages the gradients of all parameters.
-        diff_weight = weight.new_tensor(sums.diff_gamma) if weight_needed else None
-        diff_bias = src.new_tensor(sums.diff_beta, dtype=ctx.bias_dtype) if bias_needed else None
-        _record("gradient", mean.data_ptr(), [], weight)
-        return diff_src, diff_weight, diff_bias, None, None, None, None, None
+        assert mine is not None
+        of_bias, of_weight = mine[1:].view(2, -1)
+        if weight_needed:
+            diff_weight = of_weight.to(inputs[-1].dtype)
+        if bias_needed:
+            diff_bias = of_bias.to(ctx.bias_dtype)
+        return None, diff_src, diff_weight, diff_bias, None
 
 
-def _record(pass_: str, source: int, results: list[int], *tensors: Tensor | None) -> None:
-    addresses = [t.data_ptr() for t in tensors if t is not None]
-    record_call(pass_, "onedsl with all processes", None, (), addresses, source, results)
+def _merge(
+    kind: type[BatchNormTotals], reduce: Callable[[], Tensor], channels: int, group: Group
+) -> Tensor:
+    """Merge the totals of all processes in the order of ranks, so that all get the same bits.
 
-
-def _merge(totals: Totals, group: Group) -> Totals:
-    """Merge the totals of all processes in the order of ranks, so that all get the same bits."""
-    return totals._of_parts(_gather(torch.from_numpy(totals.to_vector()), group).numpy())
+    A process whose `reduce` fails sends a negative count. The others then raise an error at once,
+    and the group remains usable.
+    """
+    failure = None
+    try:
+        mine = reduce()
+    except Exception as error:
+        failure = error
+        mine = torch.full((1 + 2 * channels,), -1.0, dtype=torch.float64, device="cpu")
+    rows = _gather(mine, group)
+    if failure is not None:
+        raise failure
+    failed = (rows[:, 0] < 0).nonzero().flatten().tolist()
+    if failed:
+        raise RuntimeError(
+            f"SyncBatchNorm failed on ranks {failed} of its group. Their errors contain the reason"
+        )
+    return torch.from_numpy(kind._of_parts(rows.numpy()).to_vector())
 
 
 def _gather(mine: Tensor, group: Group) -> Tensor:
@@ -116,29 +120,21 @@ def _gather(mine: Tensor, group: Group) -> Tensor:
     return rows
 
 
-def _f32(channels: Tensor | None) -> Tensor | None:
-    """Convert a parameter to f32 for the kernels. Models in bfloat16 have bfloat16 parameters."""
-    return None if channels is None else channels.detach().float().contiguous()
-
-
-# torch.compile breaks its graph at the next two functions. torch.compiler.disable does the same,
-# but it imports the compiler, which takes as long as importing PyTorch.
+# torch.compile breaks its graph at the next function. torch.compiler.disable does the same, but it
+# imports the compiler, which takes as long as importing PyTorch.
 @torch._disable_dynamo
-def _synchronized(*arguments: Any) -> Tensor:
-    output: Tensor = _SyncBatchNorm.apply(*arguments)
+def _synchronized(layer: SyncBatchNorm, src: Tensor, group: Group) -> Tensor:
+    _compare_channels(layer, layer.num_features, group)
+    output: Tensor = _SyncBatchNorm.apply(layer, src, layer.weight, layer.bias, group)
     return output
 
 
-@torch._disable_dynamo
-def _check_before_exchange(
-    layer: nn.Module, channels: int, group: Group, **tensors: Tensor | None
-) -> None:
-    """Raise ValueError for a tensor without memory, or if numbers of channels differ.
+def _compare_channels(layer: nn.Module, channels: int, group: Group) -> None:
+    """Raise ValueError if the layer's numbers of channels differ.
 
-    gloo aborts the process if the vectors of an exchange differ in length. The check of them itself
-    is an exchange, so it runs only at the first call of a layer in a group.
+    gloo aborts the process if the vectors of an exchange differ in length. The comparison itself is
+    an exchange, so it runs only at the first call of a layer in a group.
     """
-    check_memory(**tensors)
     checked = _checked.setdefault(group, weakref.WeakSet())
     if layer in checked:
         return
@@ -181,7 +177,8 @@ class SyncBatchNorm(Layer):
         made too small, if the processes' layers differ in the number of channels, or if all inputs
         together have one value per channel.
     RuntimeError
-        If another process fails: from torch.distributed, at the latest after the group's timeout.
+        If another process rejects its arguments. If it ends or does not call the layer: from
+        torch.distributed, at the latest after the group's timeout.
 
     Notes
     -----
@@ -205,7 +202,11 @@ class SyncBatchNorm(Layer):
     A layer cannot compute during an exchange, so the two exchanges make each step longer.
     ``examples/scale.py`` measures this.
 
+    A process that rejects its arguments takes part in the exchange, so that all processes raise an
+    error at once and can go on. Such a call neither counts a step nor changes running statistics.
+
     torch.compile breaks its graph at this layer. The gradient cannot be differentiated again.
+    torch.func and torch.export are not supported in training with several processes.
 
     Examples
     --------
@@ -237,16 +238,15 @@ class SyncBatchNorm(Layer):
         """Normalize the input."""
         if isinstance(input, torch.fx.Proxy):
             return self._in_fx(input)
-        self._check_input_dim(input)
         group = self._group()
         if group is None:
             return super().forward(input)
-        self._check(input)
-        mean, var = self._running_statistics()
-        tensors = {"input": input, "weight": self.weight, "bias": self.bias}
-        tensors |= {"running_mean": mean, "running_var": var}
-        _check_before_exchange(self, self.num_features, group, **tensors)
-        return _synchronized(*tensors.values(), self._count_step(), self.eps, group)
+        if torch.compiler._is_exporting_flag or torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                "SyncBatchNorm supports neither torch.func nor torch.export in training with "
+                "several processes, because these cannot trace its exchange"
+            )
+        return _synchronized(self, input, group)
 
     def _group(self) -> Group | None:
         """Return the group, or None in evaluation and if there is no other process."""
@@ -260,7 +260,8 @@ class SyncBatchNorm(Layer):
             raise ValueError(f"input must have shape (N, C, ...), got {tuple(input.shape)}")
 
     def _check(self, input: Tensor) -> None:
-        """Raise for an invalid input, before anything is sent."""
+        """Raise for an invalid input."""
+        self._check_input_dim(input)
         if not input.is_cpu or input.layout is not torch.strided:
             raise ValueError(
                 f"input must be a strided CPU tensor, got {input.layout} on {input.device}. "
