@@ -48,9 +48,9 @@ void convert_vectors(TensorCall& call, const Names& names) {
     const std::optional<Memory> memory = v->memory();
     if (!memory || !v->holds(*memory)) reject(names, {Reason::memory, port});
     OwnedTensor in_f32 = empty_vector(v->shape[0]);
+    const std::ptrdiff_t step = v->strides[0] * static_cast<std::ptrdiff_t>(size_of(v->type));
     for (std::ptrdiff_t i = 0; i < v->shape[0]; ++i) {
-      const std::ptrdiff_t offset = i * v->strides[0] * size_of(v->type);
-      convert(v->type, v->data + offset, DataType::f32, memory_of(*in_f32) + i, 1);
+      convert(v->type, v->data + i * step, DataType::f32, memory_of(*in_f32) + i, 1);
     }
     call.tensors[port] = in_f32.get();
     call.copies.push_back(std::move(in_f32));

@@ -124,12 +124,12 @@ def _gather(mine: Tensor, group: Group) -> Tensor:
 # imports the compiler, which takes as long as importing PyTorch.
 @torch._disable_dynamo
 def _synchronized(layer: SyncBatchNorm, src: Tensor, group: Group) -> Tensor:
-    _compare_channels(layer, layer.num_features, group)
+    _compare_channels(layer, group)
     output: Tensor = _SyncBatchNorm.apply(layer, src, layer.weight, layer.bias, group)
     return output
 
 
-def _compare_channels(layer: nn.Module, channels: int, group: Group) -> None:
+def _compare_channels(layer: SyncBatchNorm, group: Group) -> None:
     """Raise ValueError if the layer's numbers of channels differ.
 
     gloo aborts the process if the vectors of an exchange differ in length. The comparison itself is
@@ -138,8 +138,8 @@ def _compare_channels(layer: nn.Module, channels: int, group: Group) -> None:
     checked = _checked.setdefault(group, weakref.WeakSet())
     if layer in checked:
         return
-    rows = _gather(torch.tensor([channels], device="cpu"), group)
-    if (rows != channels).any():
+    rows = _gather(torch.tensor([layer.num_features], device="cpu"), group)
+    if (rows != layer.num_features).any():
         raise ValueError(
             "num_features must be the same on all processes that call a layer together, got "
             f"{rows.flatten().tolist()}"
