@@ -1,18 +1,24 @@
 """Calls in which one allocation fails: the right exception, and the next call works."""
 
+import re
+
 import helpers
 import pytest
 
 pytestmark = helpers.needs_compiler
 
 
-def check(folder, *entry_points, **options):
-    """Check calls of entry points of programs/failing_allocation.py."""
-    environment = {"PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1"}
+def check(folder, *entry_points, flags="", **options):
+    """Check calls of entry points of programs/failing_allocation.py.
+
+    Return the number of allocations that failed, one in each call.
+    """
+    environment = {"PYTHONMALLOC": "malloc", "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags}
     environment |= helpers.preloaded("failing_allocation.c", folder)
     options["environment"] = environment
     child = helpers.run_script("failing_allocation.py", *entry_points, **options)
     assert child.stdout.endswith("done\n")
+    return sum(map(int, re.findall(r"(\d+) allocations", child.stdout)))
 
 
 def test_numpy(tmp_path):
@@ -46,4 +52,12 @@ def test_compiled_models(tmp_path):
 
 def test_jax(tmp_path):
     pytest.importorskip("jax", reason="JAX is optional, and not installed here")
-    check(tmp_path, "jax")
+    check(tmp_path, "jax_small")
+
+
+def test_pool_of_xla(tmp_path):
+    """Regression: calls ended while tasks of XLA's pool still used their memory."""
+    pytest.importorskip("jax", reason="JAX is optional, and not installed here")
+    devices = "--xla_force_host_platform_device_count=4"
+    in_pool = check(tmp_path, "jax_large", flags=devices) - check(tmp_path, "jax_alone")
+    assert in_pool > 0  # allocations of the pool alone

@@ -112,7 +112,8 @@ class CallCheck {
       const bool dense = is_dense_like_src(port, v);
       const bool is_usable = v.is_aligned() && (dense || keep_layout(port, v));
       // If src must be copied, other tensors are compared with the copy.
-      const bool is_known = !repairable_ || !is_tensor(port) || !v.is_aligned();
+      const bool copies_src = repairable_ && repairable_->to_copy.has(Input::src);
+      const bool is_known = !copies_src || !is_tensor(port) || !v.is_aligned();
       if (!is_usable && is_known) {
         const Reason reason = v.is_aligned() ? Reason::layout : Reason::not_aligned;
         if (!repairable_) repairable_ = Rejection{reason, port};

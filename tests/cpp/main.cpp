@@ -13,9 +13,13 @@ int main(const int argc, const char* const* const argv) {
     void (*run)();
   };
   constexpr std::array tests = {
-      Test{"cpu", test_cpu},           Test{"geometry", test_geometry},
-      Test{"schedule", test_schedule}, Test{"reproducibility", test_reproducibility},
-      Test{"strides", test_strides},   Test{"empty", test_empty},
+      Test{"check", test_check},
+      Test{"cpu", test_cpu},
+      Test{"geometry", test_geometry},
+      Test{"schedule", test_schedule},
+      Test{"reproducibility", test_reproducibility},
+      Test{"strides", test_strides},
+      Test{"empty", test_empty},
       Test{"pool", test_pool},
   };
   const auto is_selected = [&](const char* const name) {

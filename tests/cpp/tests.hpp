@@ -2,6 +2,7 @@
 
 namespace onedsl::test {
 
+void test_check();
 void test_cpu();
 void test_geometry();
 void test_schedule();
