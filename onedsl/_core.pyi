@@ -34,19 +34,18 @@ class Operator:
     def run(
         self,
         inputs: tuple[object, ...],
-        outputs: object,
+        all_outputs: bool,
         out: Any,
-        backend: object,
         results_like: object = ...,
         /,
     ) -> Any:
-        """Return the result, or a Rejection, also if the backend is oneDNN."""
+        """Return the result, or a Rejection."""
     def reduce(self, inputs: tuple[object, ...], /) -> Any: ...
     def apply(
         self,
         sums: npt.NDArray[np.float64],
         inputs: tuple[object, ...],
-        outputs: object,
+        all_outputs: bool,
         out: Any,
         results_like: object = ...,
         /,

@@ -30,7 +30,7 @@ OPERATOR = operator()
 
 
 def run(inputs, op=OPERATOR):
-    return op.run(tuple(inputs), "all", None, "native")
+    return op.run(tuple(inputs), True, None)
 
 
 def reason(inputs, op=OPERATOR):
@@ -58,7 +58,7 @@ def test_number_of_inputs(inputs):
     for call in (
         lambda: run(inputs),
         lambda: OPERATOR.run_graph(pytest.fail, inputs, True, None),
-        lambda: OPERATOR.apply(np.ones(7), inputs, "all", None),
+        lambda: OPERATOR.apply(np.ones(7), inputs, True, None),
     ):
         with pytest.raises(ValueError, match="wrong number of inputs"):
             call()

@@ -19,7 +19,6 @@ namespace onedsl {
 // Why a call is rejected. In the comments, "like" means like the first array of the same kind, of
 // tensors or of statistics.
 enum class Reason : std::uint8_t {
-  option,           // of the caller, such as a backend that is not onedsl
   epsilon,          // not positive and finite in f32
   not_an_array,     // the caller has no View of it
   absent,           // a required input
@@ -46,11 +45,11 @@ enum class Reason : std::uint8_t {
 
 constexpr const char* name_of(const Reason reason) noexcept {
   constexpr std::array names = {
-      "option",        "epsilon",    "not_an_array", "absent",          "all_or_none",
-      "rank",          "type",       "size",         "statistics_type", "statistics_shape",
-      "like_type",     "like_shape", "ignored",      "few_values",      "memory",
-      "layout",        "outputs",    "not_aligned",  "read_only",       "overlap",
-      "sums_channels", "sums_count", "graph"};
+      "epsilon",    "not_an_array", "absent",          "all_or_none",      "rank",
+      "type",       "size",         "statistics_type", "statistics_shape", "like_type",
+      "like_shape", "ignored",      "few_values",      "memory",           "layout",
+      "outputs",    "not_aligned",  "read_only",       "overlap",          "sums_channels",
+      "sums_count", "graph"};
   return names[static_cast<std::size_t>(reason)];
 }
 
@@ -74,7 +73,7 @@ struct AnyPort {
 };
 
 struct Rejection {
-  Reason reason = Reason::option;
+  Reason reason;
   AnyPort port = {};
   AnyPort other = {};
   // The inputs of which dense, aligned copies repair a call.

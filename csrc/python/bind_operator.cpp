@@ -170,12 +170,12 @@ void bind_operator(py::module_& module) {
              py::arg("epsilon"), py::arg("frozen"), py::arg("channel_axis"), py::arg("momentum"),
              py::arg("clip"), py::pos_only());
   py::class_<Operator>(module, "Operator", py::is_final(), created_by_functions)
-      .def("run", &Operator::run, py::arg("inputs"), py::arg("outputs"), py::arg("out").none(true),
-           py::arg("backend"), py::arg("results_like") = py::none(), py::pos_only())
+      .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
+           py::arg("out").none(true), py::arg("results_like") = py::none(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
       .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
-           py::arg("outputs"), py::arg("out").none(true), py::arg("results_like") = py::none(),
-           py::pos_only())
+           py::arg("all_outputs").noconvert(), py::arg("out").none(true),
+           py::arg("results_like") = py::none(), py::pos_only())
       .def("run_graph", &Operator::run_graph, py::arg("compile_call"), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true),
            py::arg("results_like") = py::none(), py::pos_only())

@@ -14,10 +14,6 @@ namespace py = pybind11;
 namespace onedsl {
 namespace {
 
-bool equals(const py::handle value, const char* const text) {
-  return PyUnicode_Check(value.ptr()) && PyUnicode_CompareWithASCIIString(value.ptr(), text) == 0;
-}
-
 // Returns the array whose library is that of the results: the first input, unless another is given.
 py::handle like_of(const py::tuple& inputs, const py::handle results_like = py::none()) {
   return results_like.is_none() ? py::handle(PyTuple_GET_ITEM(inputs.ptr(), 0)) : results_like;
@@ -36,20 +32,6 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)), graph_rules_(s
     throw std::invalid_argument(
         "onedsl._core.Operator: statistics must be batch, unless operation is training_backward");
   }
-  const OutputSet required = signature().required;
-  required.for_each([&](const Output port) {
-    if (required.count() == 1) required_ = schema_.names.outputs[port];
-  });
-}
-
-std::optional<OutputSet> Operator::parse_outputs(const py::handle option) const {
-  if (required_.empty()) {
-    if (!PyBool_Check(option.ptr())) return std::nullopt;
-    return outputs(option.ptr() == Py_True);
-  }
-  if (equals(option, "all")) return outputs(true);
-  if (equals(option, required_.c_str())) return outputs(false);
-  return std::nullopt;
 }
 
 py::object Operator::rejected(const Rejection& rejection) const {
@@ -65,14 +47,12 @@ py::object Operator::rejected(const Rejection& rejection) const {
 }
 
 std::optional<Rejection> Operator::fill(PythonCall& call, const CallRules& rules,
-                                        const py::tuple& inputs,
-                                        const std::optional<OutputSet> outputs,
+                                        const py::tuple& inputs, const OutputSet outputs,
                                         const py::object& out) const {
   if (inputs.size() != call.inputs.count()) {
     throw std::invalid_argument("onedsl._core.Operator: wrong number of inputs");
   }
-  if (!outputs) return Rejection{Reason::option};
-  call.outputs = *outputs;
+  call.outputs = outputs;
   std::optional<Rejection> rejection;
   py::ssize_t next = 0;
   const bool usable = call.inputs.all_of([&](const Input port) {
@@ -95,7 +75,7 @@ std::optional<Rejection> Operator::fill(PythonCall& call, const CallRules& rules
         static_cast<std::size_t>(PyTuple_GET_SIZE(out.ptr())) == signature().outputs.count() &&
         signature().outputs.all_of([&](const Output port) {
           const py::handle object(PyTuple_GET_ITEM(out.ptr(), next++));
-          if (!outputs->has(port)) return object.is_none();
+          if (!outputs.has(port)) return object.is_none();
           call.out[port] = view(object);
           if (call.out[port]) call.sizes.keep(*call.out[port]);
           // The fast way to borrow memory does not show whether it may be written.
@@ -158,22 +138,21 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
   });
 }
 
-py::object Operator::run(const py::tuple& inputs, const py::object& outputs, const py::object& out,
-                         const py::object& backend, const py::handle results_like) const {
-  if (!equals(backend, "auto") && !equals(backend, "native")) return rejected({Reason::option});
+py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
+                         const py::handle results_like) const {
   PythonCall call(schema_.config);
-  if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
+  if (const auto found = fill(call, schema_.rules, inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
   return execute(call, like_of(inputs, results_like), out);
 }
 
 py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
-                           const py::object& outputs, const py::object& out,
+                           const bool all_outputs, const py::object& out,
                            const py::handle results_like) const {
   PythonCall call(schema_.config);
   call.pass = Pass::apply;
-  if (const auto found = fill(call, schema_.rules, inputs, parse_outputs(outputs), out)) {
+  if (const auto found = fill(call, schema_.rules, inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
   const auto part = static_cast<double>(call.geometry.per_channel());

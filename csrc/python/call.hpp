@@ -44,21 +44,17 @@ class Operator {
  public:
   explicit Operator(OpSchema schema);
 
-  // Runs onedsl's kernels. Takes a tuple of inputs, the value of the option `outputs` (of an
-  // operator without this option: whether to compute all outputs), a tuple of outputs or None, and
-  // the value of the option `backend`. Returns the outputs, as the following functions too, or a
-  // NamedRejection. `results_like` is None or the caller's first input, if that of `inputs` is a
-  // NumPy view of it.
-  pybind11::object run(const pybind11::tuple& inputs, const pybind11::object& outputs,
-                       const pybind11::object& out, const pybind11::object& backend,
+  // Runs onedsl's kernels. Takes a tuple of inputs, whether to compute all outputs, and a tuple of
+  // outputs or None. Returns the outputs, as the following functions too, or a NamedRejection.
+  // `results_like` is None or the caller's first input, if that of `inputs` is a NumPy view of it.
+  pybind11::object run(const pybind11::tuple& inputs, bool all_outputs, const pybind11::object& out,
                        pybind11::handle results_like) const;
 
   // The two passes of a run. reduce() takes the reduce_inputs of the signature and returns a
   // DoubleVector; apply() takes the sum of the vectors of all parts.
   pybind11::object reduce(const pybind11::tuple& inputs) const;
-  pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs,
-                         const pybind11::object& outputs, const pybind11::object& out,
-                         pybind11::handle results_like) const;
+  pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs, bool all_outputs,
+                         const pybind11::object& out, pybind11::handle results_like) const;
 
   // Runs the graph that compile_call(description) returns, whose ports are those of the call in
   // order, or onedsl's kernels if the tensors are empty.
@@ -76,11 +72,10 @@ class Operator {
 
  private:
   OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
-  std::optional<OutputSet> parse_outputs(pybind11::handle option) const;
   pybind11::object rejected(const Rejection& rejection) const;
   // Fills in the arrays of a call, and checks it.
   std::optional<Rejection> fill(PythonCall& call, const CallRules& rules,
-                                const pybind11::tuple& inputs, std::optional<OutputSet> outputs,
+                                const pybind11::tuple& inputs, OutputSet outputs,
                                 const pybind11::object& out) const;
   // Calls run(pointers) without the GIL, and returns the outputs. Allocated ones are arrays of the
   // library of `results_like`.
@@ -95,7 +90,6 @@ class Operator {
 
   OpSchema schema_;
   CallRules graph_rules_;  // of calls that run oneDNN's graphs
-  std::string required_;   // the value of `outputs` for the required output alone; empty without it
 };
 
 }  // namespace onedsl

@@ -57,14 +57,15 @@ PARSERS: dict[str, Callable[[object], Any]] = {
 
 # "auto" is never oneDNN: it sums in f32 one element after the other, so that its error exceeds the
 # tolerance of 1e-6 at some thousand elements per channel; and on most layouts it is slower.
-_BACKENDS = {"auto": False, "native": False, "onednn": True}
+_BACKENDS: dict[object, bool] = {"auto": False, "native": False, "onednn": True}
 
 
 def parse_backend(value: object) -> bool:
     """Return whether a backend is oneDNN."""
-    if isinstance(value, str) and value in _BACKENDS:
+    try:
         return _BACKENDS[value]
-    raise ValueError(f'backend must be "auto", "onednn" or "native", got {value!r}')
+    except (KeyError, TypeError):
+        raise ValueError(f'backend must be "auto", "onednn" or "native", got {value!r}') from None
 
 
 Statistics = Literal["batch", "frozen"]

@@ -31,10 +31,11 @@ Result = TypeVar("Result", bound=tuple[Any, ...])
 Arrays = tuple[Any, ...]
 """One array per port, or None."""
 
-Run = Callable[[Arrays, Any, object], Any]
-"""A call of the core with inputs, ``out`` and the array whose library is that of the results.
+Run = Callable[[Arrays, bool, Any, object], Any]
+"""A call of the core.
 
-It returns the results or a `_core.Rejection`.
+Its arguments are the inputs, whether to compute all outputs, ``out``, and the array whose library
+is that of the results. It returns the results or a `_core.Rejection`.
 """
 
 
@@ -98,19 +99,11 @@ class Operator(Generic[Result]):
 
         `outputs` is the caller's option, or whether to compute all outputs.
         """
-        results = self._core.run(inputs, outputs, out, backend)
+        all_outputs = validation.parse_outputs(outputs, self._schema)
+        run: Run = self._run_onednn if parse_backend(backend) else self._core.run
+        results = run(inputs, all_outputs, out, None)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        all_outputs = validation.parse_outputs(outputs, self._schema)
-        onednn = parse_backend(backend)
-
-        def run(inputs: Arrays, out: Any, results_like: object) -> Any:
-            if onednn:
-                return self._run_onednn(inputs, all_outputs, out, results_like)
-            return self._core.run(inputs, outputs, out, "native", results_like)
-
-        if onednn:  # the core has rejected the option
-            results = run(inputs, out, None)
         return self._repair(results, run, inputs, all_outputs, out)  # type: ignore[no-any-return]
 
     def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
@@ -165,13 +158,11 @@ class Operator(Generic[Result]):
                 f"{self.epsilon}, got {totals._epsilon}"
             )
 
-        def run(inputs: Arrays, out: Any, results_like: object) -> Any:
-            return self._core.apply(totals._vector, inputs, outputs, out, results_like)
-
-        results: Any = run(inputs, out, None)
+        all_outputs = validation.parse_outputs(outputs, self._schema)
+        run: Run = functools.partial(self._core.apply, totals._vector)
+        results = run(inputs, all_outputs, out, None)
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
-        all_outputs = validation.parse_outputs(outputs, self._schema)
         return self._repair(results, run, inputs, all_outputs, out, totals)  # type: ignore[no-any-return]
 
     def _repair(
@@ -222,7 +213,7 @@ class Operator(Generic[Result]):
                 case _:
                     call = self._data_format, results, inputs, out, totals
                     raise validation.RejectedCall(schema, *call).error()
-            results = run(inputs, out, results_like)
+            results = run(inputs, all_outputs, out, results_like)
         if out is given:
             return results
         _core.mark_written(given)  # the core wrote to NumPy views of its arrays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ..tensors.dtypes import MAX_RANK, STATS_DTYPES
@@ -67,8 +68,17 @@ class OpSchema:
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )
 
-    @property
+    @cached_property
     def single_output(self) -> str:
         """The output that a call can compute without the others, or "" if there is none."""
         required = [port.name for port in self.outputs if not port.optional]
         return required[0] if len(required) == 1 else ""
+
+    @cached_property
+    def choices(self) -> Mapping[object, bool]:
+        """Whether all outputs are computed, by the values of the option ``outputs``.
+
+        A class without that option passes a bool.
+        """
+        single = self.single_output
+        return {"all": True, single: False} if single else {True: True, False: False}

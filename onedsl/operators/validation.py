@@ -36,15 +36,13 @@ class ArrayInfo:
 
 def parse_outputs(value: object, schema: OpSchema) -> bool:
     """Return whether the option ``outputs`` requests all outputs."""
-    single = schema.single_output
-    if isinstance(value, bool) and not single:  # its option is another one
-        return value
-    if isinstance(value, str) and value != "" and value in ("all", single):
-        return value == "all"
-    raise ValueError(
-        f'outputs must be "all" or "{single}", got {value!r}. '
-        f"{_listed([p.name for p in schema.outputs if p.optional])} are computed together"
-    )
+    try:
+        return schema.choices[value]
+    except (KeyError, TypeError):
+        raise ValueError(
+            f'outputs must be "all" or "{schema.single_output}", got {value!r}. '
+            f"{_listed([p.name for p in schema.outputs if p.optional])} are computed together"
+        ) from None
 
 
 def check_bool(name: str, value: object) -> bool:
