@@ -20,6 +20,9 @@ TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
 SUM_TOLERANCES: dict[str, float] = {"f32": 1e-6, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Maximum relative L2 error of diff_gamma, diff_beta and statistics, by dtype."""
 
+_TENSORS = ("dst", "diff_src", "diff_residual", "output_gradient")
+"""The results that are no sums."""
+
 ONEDNN_SUM_ERROR = 5e-8
 """Error of oneDNN's f32 sums, relative to the sum of the terms' absolute values: times the square
 root of the number of elements per channel. See `onednn_sum_error`."""
@@ -114,8 +117,34 @@ def assert_close(
     """
     if not isinstance(backend, str) or backend not in get_args(Backend):
         raise ValueError(f'backend must be "auto", "onednn" or "native", got {backend!r}')
-    if not (is_number(factor) and factor >= 0):
-        raise ValueError(f"factor must be a number of at least 0, got {factor!r}")
+    for name, number in {"factor": factor, "mean_over_deviation": mean_over_deviation}.items():
+        if not (is_number(number) and number >= 0):
+            raise ValueError(f"{name} must be a number of at least 0, got {number!r}")
+    members = _members(actual, expected)
+    num_summed = np.size(expected[0]) // max(np.size(expected[1]), 1)
+    ratio = max(mean_over_deviation, _mean_over_deviation(expected))
+    sum_error = factor * onednn_sum_error(num_summed, ratio)
+    for name, (array, want) in members.items():
+        got = copied(name, array)
+        tolerances = TOLERANCES if name in _TENSORS else SUM_TOLERANCES
+        tolerance = factor * tolerances[dtype_name(got.dtype, name)]
+        limit = tolerance + sum_error if backend == "onednn" else tolerance
+        error = relative_l2(got, want)
+        if error <= limit:
+            continue
+        remark = ""
+        if backend == "onednn":
+            remark = ". oneDNN sums in f32, which this tolerance includes"
+        elif error <= tolerance + sum_error:
+            remark = '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'
+        raise AssertionError(
+            f"{name} must be within {limit:.3g} (relative L2) of the reference, got "
+            f"{error:.3g} ({got.dtype.name}, shape {got.shape}){remark}"
+        )
+
+
+def _members(actual: Any, expected: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the arrays of the results and the expected ones, by name, or raise."""
     for name, value, kinds in (
         ("actual", actual, tuple | list | Mapping),
         ("expected", expected, tuple | list),
@@ -134,33 +163,8 @@ def assert_close(
     if not given or not given.keys() <= set(names):
         found = ", ".join(map(str, given)) or "no arrays"
         raise TypeError(f"actual must have names among {', '.join(names)}, got {found}")
-    if not (is_number(mean_over_deviation) and mean_over_deviation >= 0):
-        raise ValueError(
-            f"mean_over_deviation must be a number of at least 0, got {mean_over_deviation!r}"
-        )
-    num_summed = np.size(expected[0]) // max(np.size(expected[1]), 1)
-    ratio = max(mean_over_deviation, _mean_over_deviation(expected))
-    sum_error = onednn_sum_error(num_summed, ratio)
-    for i, (name, want) in enumerate(zip(names, expected, strict=True)):
-        if name not in given:
-            continue
-        got = copied(name, given[name])
-        tolerances = TOLERANCES if i == 0 or name == "diff_residual" else SUM_TOLERANCES
-        for_native = factor * tolerances[dtype_name(got.dtype, name)]
-        for_onednn = for_native + factor * sum_error
-        limit = for_onednn if backend == "onednn" else for_native
-        error = relative_l2(got, want)
-        if error <= limit:
-            continue
-        message = (
-            f"{name} must be within {limit:.3g} (relative L2) of the reference, got "
-            f"{error:.3g} ({got.dtype.name}, shape {got.shape})"
-        )
-        if backend == "onednn":
-            message += ". oneDNN sums in f32, which this tolerance includes"
-        elif error <= for_onednn:
-            message += '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'
-        raise AssertionError(message)
+    pairs = zip(names, expected, strict=True)
+    return {name: (given[name], want) for name, want in pairs if name in given}
 
 
 def _mean_over_deviation(expected: Any) -> float:
