@@ -5,8 +5,10 @@
 - `BatchNormTrainingBackward`: the gradient, the op of that name in oneDNN's Graph API. Its
   docstring describes arrays, errors and backends, which all operators share.
 - `BatchNormForwardTraining`: the forward pass.
-- `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: both fused with a ReLU and an
-  addition.
+- `BatchNormActForwardTraining`, `BatchNormActTrainingBackward`: both fused with an addition and an
+  activation (ReLU, LeakyReLU, SiLU, Hardswish or GELU).
+- `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: the same for a ReLU, whose
+  gradient may read dst.
 - `BatchNormTrainingBackprop`, `BatchNormalizationGrad`: the gradient with the names of oneDNN's
   Graph specification and of DirectML.
 
@@ -21,8 +23,8 @@ Which gradient do I want?
 **Arguments and results**
 
 - `TensorSpec`, `DataFormat`: descriptions of tensors.
-- `BatchNormGradients`, `BatchNormForward`, `BatchNormReLUGradients`, `BatchNormDeltas` and
-  `BatchNormalizationGradients`: the results of calls.
+- `BatchNormGradients`, `BatchNormForward`, `BatchNormActGradients`, `BatchNormReLUGradients`,
+  `BatchNormDeltas` and `BatchNormalizationGradients`: the results of calls.
 - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
 - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
 
@@ -84,6 +86,11 @@ if (_cap := onedsl._core.unknown_native_cap()) is not None:
     )
 
 from . import graph, testing
+from .operators.batch_norm_act_forward_training import BatchNormActForwardTraining
+from .operators.batch_norm_act_training_backward import (
+    BatchNormActGradients,
+    BatchNormActTrainingBackward,
+)
 from .operators.batch_norm_forward_training import BatchNormForward, BatchNormForwardTraining
 from .operators.batch_norm_relu_forward_training import BatchNormReLUForwardTraining
 from .operators.batch_norm_relu_training_backward import (
@@ -107,6 +114,8 @@ __version__ = importlib.metadata.version("onedsl")
 __all__ = [  # noqa: RUF022
     "BatchNormTrainingBackward",
     "BatchNormForwardTraining",
+    "BatchNormActForwardTraining",
+    "BatchNormActTrainingBackward",
     "BatchNormReLUForwardTraining",
     "BatchNormReLUTrainingBackward",
     "BatchNormTrainingBackprop",
@@ -115,6 +124,7 @@ __all__ = [  # noqa: RUF022
     "DataFormat",
     "BatchNormGradients",
     "BatchNormForward",
+    "BatchNormActGradients",
     "BatchNormReLUGradients",
     "BatchNormDeltas",
     "BatchNormalizationGradients",

@@ -106,6 +106,7 @@ class Producer:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+def activations() -> dict[str, tuple[str, float, tuple[float, float], str]]: ...
 def at_cache_line(
     memory: npt.NDArray[np.uint8], dtype: _DType, shape: Sequence[int], strides: Sequence[int], /
 ) -> npt.NDArray[Any]:
@@ -136,7 +137,8 @@ def make_operator(
     frozen: bool,
     channel_axis: int | None,
     momentum: float | None,
-    clip: float | None,
+    activation: str,
+    parameter: float | None,
     /,
 ) -> Operator: ...
 def malloc_is_glibcs() -> bool: ...

@@ -38,7 +38,15 @@ OPERATORS = [
     onedsl.BatchNormForwardTraining(1e-5, 0.25),
     RELU,
     onedsl.BatchNormReLUTrainingBackward(1e-5, clip=0.5),
+    onedsl.BatchNormActForwardTraining(1e-5, activation="gelu"),
+    onedsl.BatchNormActForwardTraining(1e-5, activation="leaky_relu", negative_slope=0.2),
+    onedsl.BatchNormActTrainingBackward(1e-5, "NCX", activation="relu", clip=6.0),
 ]
+
+
+def required_of(cls):
+    """Return the attributes of a class that have no default, except epsilon."""
+    return {"activation": "gelu"} if hasattr(cls, "activation") else {}
 
 
 SPECS = [onedsl.TensorSpec((2, 3), "bf16", strides) for strides in (None, (1, 2))]
@@ -78,7 +86,7 @@ class TestOperator:
             assert onedsl.BatchNormForwardTraining(1e-5, momentum).momentum == momentum
         assert not hasattr(onedsl.BatchNormalizationGrad(1e-5), "data_format")
         for cls in {type(op) for op in OPERATORS} - {onedsl.BatchNormalizationGrad}:
-            assert cls(1e-3).data_format is onedsl.DataFormat.NXC
+            assert cls(1e-3, **required_of(cls)).data_format is onedsl.DataFormat.NXC
 
     def test_equality_and_hash(self):
         assert Op(1e-3) == Op(1e-3, "NXC") == Op(np.float64(1e-3))
@@ -372,7 +380,7 @@ class TestPackage:
     def test_error_messages_name_public_classes(self):
         """Regression: ``ChannelOperator.__init__() missing ... 'epsilon'``."""
         for cls in {type(op) for op in OPERATORS}:
-            for method, call in (("__init__", cls), ("__call__", cls(1e-5))):
+            for method, call in (("__init__", cls), ("__call__", cls(1e-5, **required_of(cls)))):
                 with pytest.raises(TypeError, match=rf"^{cls.__name__}\.{method}\(\) missing"):
                     call()
 

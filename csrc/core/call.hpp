@@ -1,10 +1,10 @@
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "activation.hpp"
 #include "geometry.hpp"
 #include "layout.hpp"
 #include "operation.hpp"
@@ -20,19 +20,20 @@ struct Attributes {
   // new = momentum * old + (1 - momentum) * batch; without old statistics, new = batch. 0.5 is
   // oneDNN's value for an op without this attribute.
   double momentum = 0.5;
-  // Upper bound of the ReLU: 6 for ReLU6.
-  double clip = std::numeric_limits<double>::infinity();
   // The running variance is updated with the batch's unbiased variance, as in PyTorch.
   bool unbiased = false;
+  // What follows batch norm, and its parameter, which is not read if it has none.
+  Activation activation = Activation::none;
+  double parameter = 0;
+
+  void set_activation(const Activation own, const std::optional<double> own_parameter) noexcept {
+    activation = own;
+    parameter = own_parameter.value_or(info_of(own).parameter_default);
+  }
 };
 
-// Numbers between these limits are positive and finite in f32, oneDNN's type of epsilon. Unlike a
-// conversion, the limits do not depend on the rounding mode and on whether subnormal numbers are
-// flushed.
-inline constexpr std::pair<double, double> epsilon_limits(0x1p-150, 0x1.ffffffp127);
-
 inline bool is_valid_epsilon(const double epsilon) noexcept {
-  return epsilon_limits.first < epsilon && epsilon < epsilon_limits.second;
+  return positive_limits.first < epsilon && epsilon < positive_limits.second;
 }
 
 // A configured operation: everything that does not depend on the arrays.

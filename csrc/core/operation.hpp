@@ -9,12 +9,13 @@
 
 namespace onedsl {
 
-// An op of oneDNN's Graph API, or a fusion of one with a ReLU: an enumerator, and a row of
+// An op of oneDNN's Graph API, or a fusion of one with an activation: an enumerator, and a row of
 // `signatures::all`. CONTRIBUTING.md lists what else a new operation needs.
 enum class Operation : std::uint8_t {
   training_backward,
   forward_training,
-  relu_forward_training,
+  act_forward_training,
+  act_training_backward,
   relu_training_backward,
 };
 
@@ -30,7 +31,6 @@ struct Signature {
   Input in_place_input;       // ... this input; no other output may overlap an input
   InputSet reduce_inputs;     // inputs of the reduce pass
   InputSet all_or_none = {};  // optional inputs that a call passes together or not at all
-  bool has_relu = false;
 
   constexpr bool is_forward() const noexcept { return outputs.has(Output::dst); }
 };
@@ -57,14 +57,19 @@ constexpr std::array all = {
     Signature{"forward_training", "BatchNormForwardTraining", forward_inputs, affine,
               forward_outputs, forward_outputs, Output::dst, Input::src, forward_reduce_inputs,
               affine},
-    Signature{"relu_forward_training", "BatchNormForwardTraining and ReLU",
+    Signature{"act_forward_training", "BatchNormForwardTraining and activation",
               forward_inputs.with(Input::residual), affine.with(Input::residual), forward_outputs,
-              forward_outputs, Output::dst, Input::src, forward_reduce_inputs, affine, true},
+              forward_outputs, Output::dst, Input::src, forward_reduce_inputs, affine},
+    // The activation's argument is recomputed from src, and from residual if one was added.
+    Signature{"act_training_backward", "activation's gradient and BatchNormTrainingBackward",
+              gradient_inputs.with(Input::beta).with(Input::residual), affine.with(Input::residual),
+              gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
+              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::residual)},
+    // The same for a ReLU, whose mask may be read from dst instead.
     Signature{"relu_training_backward", "ReLUBackward and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
-              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst),
-              InputSet(), true},
+              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst)},
 };
 
 }  // namespace signatures

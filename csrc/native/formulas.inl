@@ -2,6 +2,7 @@
 
 // The elementwise formulas: what is summed of each element, and what is written.
 
+#include "activations.inl"
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
 #include "memory.inl"
@@ -113,6 +114,42 @@ class MaskedDiff {
   Vec clip_threshold_;
 };
 
+// The gradient of an activation: diff_dst times the derivative. Its argument is recomputed from src
+// and the residual, with the bits of the forward pass.
+template <class T, class Formula_>
+class ActDiff {
+ public:
+  explicit ActDiff(const Task& task)
+      : diff_dst_(input<T>(task, Input::diff_dst)),
+        residual_(input<T>(task, Input::residual)),
+        formula_(task) {}
+
+  template <class K, class Access, class Values>
+  auto at(const Index i, const K& k, const Access& access, const Values& x) const {
+    const auto plain = [this](const Coefficients& c, const Vec d, const Vec xv) {
+      return formula_.gradient(d, normalized(c, xv));
+    };
+    const auto with_residual = [this](const Coefficients& c, const Vec d, const Vec xv,
+                                      const Vec residual) {
+      return formula_.gradient(d, normalized(c, xv) + residual);
+    };
+    const auto d = access.read(diff_dst_ + i);
+    return residual_ != nullptr ? evaluate(with_residual, k, d, x, access.read(residual_ + i))
+                                : evaluate(plain, k, d, x);
+  }
+
+  template <class Visit>
+  void inputs(const Visit& visit) const {
+    visit(diff_dst_);
+    if (residual_ != nullptr) visit(residual_);
+  }
+
+ private:
+  const T* diff_dst_;
+  const T* residual_;
+  Formula_ formula_;
+};
+
 // ---- What is summed. The lanes that an access leaves out add nothing, because their src is the
 // pivot. ----
 
@@ -142,7 +179,7 @@ class GradientTerms {
   const T* diff_dst_;
 };
 
-template <class T, bool by_dst, bool writes_residual = false>
+template <class T, class Diff, bool writes_residual = false>
 class MaskedGradientTerms {
  public:
   using Element = T;
@@ -177,7 +214,7 @@ class MaskedGradientTerms {
   }
 
   const T* src_;
-  MaskedDiff<T, by_dst> diff_;
+  Diff diff_;
   T* diff_residual_;
   bool non_temporal_;
 };
@@ -247,7 +284,7 @@ class GradientResult {
   bool non_temporal_;
 };
 
-template <class T, bool by_dst>
+template <class T, class Diff>
 class MaskedGradientResult {
  public:
   using Element = T;
@@ -277,7 +314,7 @@ class MaskedGradientResult {
 
  private:
   const T* src_;
-  MaskedDiff<T, by_dst> diff_;
+  Diff diff_;
   T* diff_src_;
   T* diff_residual_;
   bool non_temporal_;
@@ -311,16 +348,16 @@ class NormalizedResult {
   bool non_temporal_;
 };
 
-template <class T>
-class ReluResult {
+template <class T, class Formula_>
+class ActResult {
  public:
   using Element = T;
 
-  explicit ReluResult(const Task& task)
+  explicit ActResult(const Task& task)
       : src_(input<T>(task, Input::src)),
         residual_(input<T>(task, Input::residual)),
         dst_(output<T>(task, Output::dst)),
-        clip_(broadcast(task.relu.clip)),
+        formula_(task),
         non_temporal_(task.non_temporal) {}
 
   const T* begin() const { return dst_; }
@@ -329,10 +366,10 @@ class ReluResult {
   void write(const Index i, const K& k, const Access& access) const {
     const auto x = access.read(src_ + i);
     const auto plain = [this](const Coefficients& c, const Vec xv) {
-      return relu(normalized(c, xv), clip_);
+      return formula_.value(normalized(c, xv));
     };
     const auto with_residual = [this](const Coefficients& c, const Vec xv, const Vec residual) {
-      return relu(normalized(c, xv) + residual, clip_);
+      return formula_.value(normalized(c, xv) + residual);
     };
     const auto result = residual_ != nullptr
                             ? evaluate(with_residual, k, x, access.read(residual_ + i))
@@ -350,7 +387,7 @@ class ReluResult {
   const T* src_;
   const T* residual_;
   T* dst_;
-  Vec clip_;
+  Formula_ formula_;
   bool non_temporal_;
 };
 

@@ -53,6 +53,7 @@ struct Task {
   OpConfig config;
   double per_channel = 0;  // elements
   Relu relu;
+  float negative_slope = 0;
   SummationOrder order;
   Samples samples;
   Workspace workspace;
@@ -123,16 +124,16 @@ struct Kernels {
 
 // avx512_bf16 has kernels for bf16 only.
 namespace avx512_bf16 {
-const Kernels& kernels(DataType type, Operation operation);
+const Kernels& kernels(DataType type, Operation operation, Activation activation);
 }
 namespace avx512 {
-const Kernels& kernels(DataType type, Operation operation);
+const Kernels& kernels(DataType type, Operation operation, Activation activation);
 }
 namespace avx2 {
-const Kernels& kernels(DataType type, Operation operation);
+const Kernels& kernels(DataType type, Operation operation, Activation activation);
 }
 namespace baseline {
-const Kernels& kernels(DataType type, Operation operation);
+const Kernels& kernels(DataType type, Operation operation, Activation activation);
 }
 
 }  // namespace onedsl::native

@@ -4,6 +4,7 @@
 // that other files also compile: the linker could keep this file's copy, for an instruction set
 // that the CPU lacks. tests/test_cpp.py checks the symbols.
 
+#include "activations.inl"
 #include "copy.inl"
 #include "formulas.inl"
 #include "forward_moments.inl"
@@ -27,14 +28,17 @@ void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) {
   }
 }
 
+// A ReLU whose mask does not depend on a residual has kernels of its own.
 template <class T>
 void reduce_masked(const Task& task, const Tile& tile, const TileScratch& scratch) {
   if (task.reduce_writes_residual) {
-    reduce_columns<MaskedGradientTerms<T, true, true>>(task, tile, scratch);
+    reduce_columns<MaskedGradientTerms<T, MaskedDiff<T, true>, true>>(task, tile, scratch);
   } else if (input(task, Input::dst) != nullptr) {
-    reduce<MaskedGradientTerms<T, true>>(task, tile, scratch);
+    reduce<MaskedGradientTerms<T, MaskedDiff<T, true>>>(task, tile, scratch);
+  } else if (input(task, Input::residual) != nullptr) {
+    reduce<MaskedGradientTerms<T, ActDiff<T, PlainRelu>>>(task, tile, scratch);
   } else {
-    reduce<MaskedGradientTerms<T, false>>(task, tile, scratch);
+    reduce<MaskedGradientTerms<T, MaskedDiff<T, false>>>(task, tile, scratch);
   }
 }
 
@@ -43,9 +47,11 @@ void write_masked(const Task& task, const Tile& tile) {
   if (task.reduce_writes_residual) {
     write<GradientResult<T>>(task, tile);
   } else if (input(task, Input::dst) != nullptr) {
-    write<MaskedGradientResult<T, true>>(task, tile);
+    write<MaskedGradientResult<T, MaskedDiff<T, true>>>(task, tile);
+  } else if (input(task, Input::residual) != nullptr) {
+    write<MaskedGradientResult<T, ActDiff<T, PlainRelu>>>(task, tile);
   } else {
-    write<MaskedGradientResult<T, false>>(task, tile);
+    write<MaskedGradientResult<T, MaskedDiff<T, false>>>(task, tile);
   }
 }
 
@@ -59,34 +65,60 @@ constexpr Kernels masked_gradient{
     lanes,           splits_even_odd<T>, prepare_masked_gradient, reduce_masked<T>, finish_gradient,
     write_masked<T>, copy_block};
 
+template <class T, class Formula_>
+constexpr Kernels act_gradient{lanes,
+                               splits_even_odd<T>,
+                               prepare_masked_gradient,
+                               reduce<MaskedGradientTerms<T, ActDiff<T, Formula_>>>,
+                               finish_gradient,
+                               write<MaskedGradientResult<T, ActDiff<T, Formula_>>>,
+                               copy_block};
+
 template <class T, class Result>
 constexpr Kernels forward{
     lanes,          splits_even_odd<T>, prepare_moments<T>, reduce<MomentTerms<T>>,
     finish_moments, write<Result>,      copy_block};
 
+constexpr bool is_forward(const Operation operation) {
+  return operation == Operation::forward_training || operation == Operation::act_forward_training;
+}
+
+template <class T, class Formula_>
+const Kernels& act_kernels(const Operation operation) {
+  if (is_forward(operation)) return forward<T, ActResult<T, Formula_>>;
+  return act_gradient<T, Formula_>;
+}
+
 template <class T>
-const Kernels& kernels_of(const Operation operation) {
-  switch (operation) {
-    case Operation::relu_training_backward:
+const Kernels& kernels_of(const Operation operation, const Activation activation) {
+  switch (activation) {
+    case Activation::none:
+      if (is_forward(operation)) return forward<T, NormalizedResult<T>>;
+      return gradient<T>;
+    case Activation::relu:
+      if (is_forward(operation)) return forward<T, ActResult<T, PlainRelu>>;
       return masked_gradient<T>;
-    case Operation::forward_training:
-      return forward<T, NormalizedResult<T>>;
-    case Operation::relu_forward_training:
-      return forward<T, ReluResult<T>>;
-    case Operation::training_backward:
+    case Activation::leaky_relu:
+      return act_kernels<T, LeakyRelu>(operation);
+    case Activation::hardswish:
+      return act_kernels<T, Hardswish>(operation);
+    case Activation::silu:
+    case Activation::gelu:
+    case Activation::gelu_tanh:
       break;
   }
-  return gradient<T>;
+  return act_kernels<T, Called>(operation);
 }
 
 }  // namespace
 
-const Kernels& kernels([[maybe_unused]] const DataType type, const Operation operation) {
+const Kernels& kernels([[maybe_unused]] const DataType type, const Operation operation,
+                       const Activation activation) {
 #if !defined(__AVX512BF16__)
-  if (type == DataType::f32) return kernels_of<float>(operation);
-  if (type == DataType::f16) return kernels_of<F16>(operation);
+  if (type == DataType::f32) return kernels_of<float>(operation, activation);
+  if (type == DataType::f16) return kernels_of<F16>(operation, activation);
 #endif
-  return kernels_of<Bf16>(operation);
+  return kernels_of<Bf16>(operation, activation);
 }
 
 }  // namespace onedsl::native::ONEDSL_ISA

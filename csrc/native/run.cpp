@@ -35,7 +35,7 @@ const Kernels& kernels_for(const Call& call, Isa isa) {
   if (isa == Isa::avx512_bf16 && type != DataType::bf16) isa = Isa::avx512;
   constexpr std::array kernels = {&baseline::kernels, &avx2::kernels, &avx512::kernels,
                                   &avx512_bf16::kernels};  // by Isa
-  return kernels[static_cast<std::size_t>(isa)](type, call.operation);
+  return kernels[static_cast<std::size_t>(isa)](type, call.operation, call.attributes.activation);
 }
 
 bool is_forward(const Call& call) { return signature_of(call.operation).is_forward(); }
@@ -131,8 +131,12 @@ Task task_for(const Call& call, const Pointers& memory, const SummationOrder& or
   task.per_channel = call.pass == Pass::apply && memory.sums.count != nullptr
                          ? *memory.sums.count
                          : static_cast<double>(call.geometry.per_channel());
-  if (signature_of(call.operation).has_relu) {
-    task.relu = relu_of(call.attributes.clip, call.data);
+  const Attributes& attributes = call.attributes;
+  if (attributes.activation == Activation::relu) {
+    task.relu = relu_of(attributes.parameter, call.data);
+  }
+  if (attributes.activation == Activation::leaky_relu) {
+    task.negative_slope = static_cast<float>(attributes.parameter);
   }
   task.order = order;
   task.reduce_writes_residual = reduce_writes_residual(call, memory, order);

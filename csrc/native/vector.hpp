@@ -78,6 +78,16 @@ inline Vec where_open(Vec d, Vec y, Vec zero_threshold, Vec clip_threshold) {
 inline Vec relu(Vec y, Vec clip) {
   return _mm512_maskz_min_ps(_mm512_cmp_ps_mask(y, broadcast(0), _CMP_NLE_UQ), clip, y);
 }
+// Return max(y, bound) or min(y, bound); NaN stays.
+inline Vec at_least(Vec y, Vec bound) { return _mm512_maskz_max_ps(0xffff, bound, y); }
+inline Vec at_most(Vec y, Vec bound) { return _mm512_maskz_min_ps(0xffff, bound, y); }
+// Return a where the condition holds, else b.
+inline Vec where_positive(Vec y, Vec a, Vec b) {
+  return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(y, broadcast(0), _CMP_GT_OQ), a);
+}
+inline Vec where_at_least(Vec y, Vec bound, Vec a, Vec b) {
+  return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(y, bound, _CMP_GE_OQ), a);
+}
 inline Half lower(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 0); }
 inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
 
@@ -294,7 +304,45 @@ inline Vec relu(Vec y, Vec clip) {
   const Vec positive = y <= zero ? zero : y;
   return positive >= clip ? clip : positive;
 }
+inline Vec at_least(Vec y, Vec bound) { return bound > y ? bound : y; }
+inline Vec at_most(Vec y, Vec bound) { return bound < y ? bound : y; }
+inline Vec where_positive(Vec y, Vec a, Vec b) { return y > broadcast(0) ? a : b; }
+inline Vec where_at_least(Vec y, Vec bound, Vec a, Vec b) { return y >= bound ? a : b; }
 #endif
+
+// Return -|y|.
+inline Vec negative_magnitude(Vec y) {
+  return reinterpret<Vec>(reinterpret<Words>(y) | 0x80000000);
+}
+// Return y with 12 bits of its significand.
+inline Vec upper_bits(Vec y) { return reinterpret<Vec>(reinterpret<Words>(y) & 0xfffff000); }
+
+// Return 1 / v for a v far from the limits of f32.
+inline Vec inverse(Vec v) {
+#if defined(__AVX512F__)
+  // Faster than a division, and as precise but for 1 unit in the last place.
+  const Vec guess = _mm512_maskz_rcp14_ps(0xffff, v);
+  return multiply_add(guess, subtract_product(broadcast(1), v, guess), guess);
+#else
+  return broadcast(1) / v;
+#endif
+}
+
+// Return v * 2^n for an integer n from -150 to 0, rounded once. The last bits of `n_bits` are those
+// of n.
+inline Vec multiply_by_power_of_2(Vec v, [[maybe_unused]] Vec n, [[maybe_unused]] Vec n_bits) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_scalef_ps(0xffff, v, n);
+#else
+  // In two factors, because 2^n may be subnormal.
+  const Words integer = reinterpret<Words>(n_bits) << 23;
+  const Words one = Words{} + 0x3f800000;
+  const Words half = reinterpret<Words>(broadcast(0x1p-64f));
+  const Words is_small = reinterpret<Words>(n < broadcast(-64));
+  const Words rest = one + integer - (is_small & (half - one));
+  return v * reinterpret<Vec>(rest) * reinterpret<Vec>((is_small & half) | (~is_small & one));
+#endif
+}
 
 constexpr int lanes = static_cast<int>(sizeof(Vec) / sizeof(float));
 

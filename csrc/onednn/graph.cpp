@@ -32,10 +32,11 @@ constexpr Names<Property, 3> properties = {{{"undef", Property::undef},
                                             {"variable", Property::variable}}};
 
 using Attribute = op::attr;
-constexpr Names<Attribute, 6> attribute_names = {{
+constexpr Names<Attribute, 7> attribute_names = {{
     {"epsilon", Attribute::epsilon},
     {"momentum", Attribute::momentum},
     {"data_format", Attribute::data_format},
+    {"alpha", Attribute::alpha},
     {"use_dst", Attribute::use_dst},
     {"min", Attribute::min},
     {"max", Attribute::max},

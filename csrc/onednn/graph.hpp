@@ -37,11 +37,11 @@ struct OpKind {
 };
 
 // The kinds of ops that onedsl passes to oneDNN.
-constexpr Names<OpKind, 7> op_kinds = [] {
+constexpr Names<OpKind, 12> op_kinds = [] {
   using Kind = dnnl::graph::op::kind;
   const Signature& gradient = signature_of(Operation::training_backward);
   const Signature& forward = signature_of(Operation::forward_training);
-  return Names<OpKind, 7>{{
+  return Names<OpKind, 12>{{
       {gradient.name,
        {Kind::BatchNormTrainingBackward, gradient.id, "", "", "epsilon data_format"}},
       {forward.name,
@@ -49,6 +49,11 @@ constexpr Names<OpKind, 7> op_kinds = [] {
       {"Add", {Kind::Add, "", "src_0 src_1", "dst", ""}},
       {"Clamp", {Kind::Clamp, "", "src", "dst", "min max"}},
       {"ClampBackward", {Kind::ClampBackward, "", "dst diff_dst", "diff_src", "min max use_dst"}},
+      {"GELU", {Kind::GELU, "", "src", "dst", ""}},
+      {"GELUBackward", {Kind::GELUBackward, "", "src diff_dst", "diff_src", ""}},
+      {"HardSwish", {Kind::HardSwish, "", "src", "dst", ""}},
+      {"HardSwishBackward", {Kind::HardSwishBackward, "", "src diff_dst", "diff_src", ""}},
+      {"LeakyReLU", {Kind::LeakyReLU, "", "src", "dst", "alpha"}},
       {"ReLU", {Kind::ReLU, "", "src", "dst", ""}},
       {"ReLUBackward", {Kind::ReLUBackward, "", "dst diff_dst", "diff_src", "use_dst"}},
   }};

@@ -94,22 +94,31 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   return std::move(info);
 }
 
+Activation activation_of(const std::string& id) {
+  for (std::size_t i = 0; i < activations::all.size(); ++i) {
+    if (id == activations::all[i].id) return static_cast<Activation>(i);
+  }
+  throw std::invalid_argument("onedsl._core: activation must be none or one of activations()");
+}
+
 // The types of the tensors, and those that their statistics may have.
 using TypeRows = std::map<DataType, std::vector<DataType>>;
 
 // Takes an OpSchema of onedsl/operators/schema.py.
 Operator make_operator(const py::object& of, std::string name, const double epsilon,
                        const bool frozen, const std::optional<py::ssize_t> channel_axis,
-                       const std::optional<double> momentum, const std::optional<double> clip) {
+                       const std::optional<double> momentum, const std::string& activation,
+                       const std::optional<double> parameter) {
   const Operation operation = operation_of(of.attr("operation").cast<std::string>());
   const Signature& signature = signature_of(operation);
   const Attributes without;
   OpSchema schema{{operation,
-                   {epsilon, momentum.value_or(without.momentum), clip.value_or(without.clip)},
+                   {epsilon, momentum.value_or(without.momentum)},
                    frozen ? Statistics::frozen : Statistics::batch},
                   CallRules::of(signature),
                   LogNames{std::move(name), {}, {}},
                   of.attr("result")};
+  schema.config.attributes.set_activation(activation_of(activation), parameter);
   CallRules& rules = schema.rules;
   rules.types = TypePairs();
   for (const auto& [data, statistics] : py::dict(of.attr("types")).cast<TypeRows>()) {
@@ -149,6 +158,15 @@ Operation operation_of(const std::string& id) {
 }
 
 void bind_operator(py::module_& module) {
+  module.def("activations", [] {
+    py::dict all;
+    for (const ActivationInfo& info : activations::all) {
+      if (&info == &info_of(Activation::none)) continue;
+      all[info.id] =
+          py::make_tuple(info.parameter, info.parameter_default, info.limits, info.onednn);
+    }
+    return all;
+  });
   module.def("signatures", [] {
     py::dict all;
     for (const Signature& signature : signatures::all)
@@ -168,7 +186,7 @@ void bind_operator(py::module_& module) {
   // without checking that there was memory for them.
   module.def("make_operator", &make_operator, py::arg("schema"), py::arg("name"),
              py::arg("epsilon"), py::arg("frozen"), py::arg("channel_axis"), py::arg("momentum"),
-             py::arg("clip"), py::pos_only());
+             py::arg("activation"), py::arg("parameter"), py::pos_only());
   py::class_<Operator>(module, "Operator", py::is_final(), created_by_functions)
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
            py::arg("out").none(true), py::arg("results_like") = py::none(), py::pos_only())

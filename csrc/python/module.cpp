@@ -36,7 +36,7 @@ void bind_types(py::module_& module) {
   module.attr("MAX_TENSOR_BYTES") = max_tensor_bytes;
   module.attr("MAX_RANK") = max_rank;
   module.attr("CACHE_LINE") = cache_line;
-  module.attr("EPSILON_LIMITS") = epsilon_limits;
+  module.attr("EPSILON_LIMITS") = positive_limits;
   module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   module.def("supported_types",
              [] { return std::vector(supported_types.begin(), supported_types.end()); });

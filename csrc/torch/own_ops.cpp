@@ -56,7 +56,7 @@ OpConfig own_config(const Operation operation, const Operation with_relu, const 
   OpConfig config;
   config.operation = relu ? with_relu : operation;
   config.variance_kind = VarianceKind::inverse_stddev;
-  if (clip) config.attributes.clip = *clip;
+  if (relu) config.attributes.set_activation(Activation::relu, clip);
   return config;
 }
 
@@ -70,7 +70,7 @@ TensorCall own_forward_call(const Tensor& src, const OptionalTensor& weight,
                             const OptionalTensor& running_mean, const OptionalTensor& running_var,
                             const double epsilon, const bool relu,
                             const std::optional<double> clip) {
-  OpConfig config = own_config(Operation::forward_training, Operation::relu_forward_training, relu,
+  OpConfig config = own_config(Operation::forward_training, Operation::act_forward_training, relu,
                                clip, residual);
   config.attributes.epsilon = epsilon;
   TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);

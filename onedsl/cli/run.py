@@ -29,6 +29,7 @@ from ..testing import (
     onednn_sum_error,
     relative_l2,
 )
+from ..testing.activations import evaluate
 from . import options
 from .output import console, microseconds, table
 
@@ -159,6 +160,7 @@ def documented(op: GraphOp, *inputs: Any) -> Sequence[Any]:
     attributes: dict[str, Any] = {name: op.attrs[name] for name in names if name in op.attrs}
     least: Any = op.attrs.get("min", 0)
     most: Any = op.attrs.get("max", np.inf)
+    slope: Any = op.attrs.get("alpha")
     match op.kind:
         case "BatchNormTrainingBackward":
             used = inputs if len(op.outputs) > 1 else inputs[:4]  # diff_src alone ignores gamma
@@ -172,6 +174,11 @@ def documented(op: GraphOp, *inputs: Any) -> Sequence[Any]:
         case "ClampBackward" | "ReLUBackward":
             dst, diff_dst = inputs
             return [np.where((least < dst) & (dst < most), diff_dst, 0)]
+        case "GELU" | "HardSwish" | "LeakyReLU":
+            return evaluate(op.kind.lower().replace("leaky", "leaky_"), inputs[0], slope)[:1]
+        case "GELUBackward" | "HardSwishBackward":
+            src, diff_dst = inputs
+            return [diff_dst * evaluate(op.kind.removesuffix("Backward").lower(), src, None)[1]]
     raise NotImplementedError(f"no reference for {op.kind}")
 
 

@@ -28,7 +28,7 @@ def _is_number(value: object) -> bool:
 
 _NUMBER = _is_number, "a number in the range of float32"
 _ATTRIBUTES: dict[str, Requirement] = {
-    **dict.fromkeys(("epsilon", "momentum", "min", "max"), _NUMBER),
+    **dict.fromkeys(("alpha", "epsilon", "momentum", "min", "max"), _NUMBER),
     "data_format": (lambda value: isinstance(value, str), "NXC or NCX"),
     "use_dst": (lambda value: isinstance(value, bool), "true or false"),
 }

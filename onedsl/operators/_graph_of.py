@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..graph import Graph, GraphOp, LogicalTensor
+from ..runtime.errors import UnsupportedError
 from ..tensors.ports import Port, signature
 from ..tensors.spec import TensorSpec
+from .attributes import ACTIVATIONS
 
 if TYPE_CHECKING:
     from .base import ChannelOperator
@@ -24,7 +26,8 @@ def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -
     """Return an operator's batch norm, an operation. `renamed` are its ports on other tensors."""
     ports = signature(operation)
     given = {n: v for n, v in operator._attributes.items() if v is not None}
-    given.pop("clip", None)  # which `relu` passes
+    for name in ("activation", "clip", "negative_slope"):  # which `activation` passes
+        given.pop(name, None)
     inputs, outputs = (
         [renamed.get(port.name, port.name) for port in side]
         for side in (ports.inputs, ports.outputs)
@@ -32,9 +35,24 @@ def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -
     return ports.name, given | {"data_format": str(operator.data_format)}, inputs, outputs
 
 
-def relu(clip: float | None) -> tuple[str, dict[str, Any]]:
-    """Return the kind and the attributes of a ReLU with an upper bound, or without."""
-    return ("ReLU", {}) if clip is None else ("Clamp", {"min": 0.0, "max": clip})
+def activation(operator: ChannelOperator[Any]) -> tuple[str, dict[str, Any]]:
+    """Return the kind and the attributes of oneDNN's op for an operator's activation."""
+    name, parameter = operator._activation
+    kind = ACTIVATIONS[name].onednn
+    if not kind:
+        raise UnsupportedError(f"oneDNN's Graph API has no op for {name}", "unimplemented")
+    if name == "leaky_relu":
+        return kind, {"alpha": ACTIVATIONS[name].default if parameter is None else parameter}
+    return (kind, {}) if parameter is None else ("Clamp", {"min": 0.0, "max": parameter})
+
+
+def act_forward(operator: ChannelOperator[Any], absent: set[str]) -> list[OpRow]:
+    """Return the ops of batch norm, the addition of a residual that is present, and activation."""
+    ops: list[OpRow] = [batch_norm(operator, "forward_training", dst="normalized")]
+    result = "normalized"
+    if "residual" not in absent:
+        ops.append(("Add", {}, ("normalized", "residual"), (result := "total",)))
+    return [*ops, (*activation(operator), (result,), ("dst",))]
 
 
 def graph_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,8 +16,27 @@ _LEAST, _MOST = _core.EPSILON_LIMITS
 
 
 def is_valid_epsilon(number: float) -> bool:
-    """Return whether a number is positive and finite in float32. A clip must be so, too."""
+    """Return whether a number is positive and finite in float32."""
     return _LEAST < number < _MOST
+
+
+class ActivationInfo(NamedTuple):
+    """A row of the core's table of activations."""
+
+    parameter: str
+    """Name of its attribute, or ""."""
+    default: float
+    """The value of the attribute if it is None."""
+    limits: tuple[float, float]
+    """What the attribute must lie between."""
+    onednn: str
+    """oneDNN's op, or "" if its Graph API has none."""
+
+
+Activation = Literal["relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"]
+"""What may follow batch norm."""
+
+ACTIVATIONS = {name: ActivationInfo(*row) for name, row in _core.activations().items()}
 
 
 def _parser(
@@ -45,12 +64,45 @@ parse_epsilon = _parser(
     "epsilon", is_valid_epsilon, "positive and finite in float32", optional=False
 )
 parse_momentum = _parser("momentum", lambda number: 0 <= number <= 1, "from 0 to 1")
-parse_clip = _parser("clip", is_valid_epsilon, "positive and finite in float32, or None")
+
+
+def _parameter_parser(name: str, requirement: str) -> Callable[[object], Any]:
+    """Return a function that validates an activation's attribute by its limits, or None."""
+    least, most = next(info.limits for info in ACTIVATIONS.values() if info.parameter == name)
+    return _parser(name, lambda number: least < number < most, f"{requirement}, or None")
+
+
+def parse_activation(value: object) -> Activation:
+    """Return the name of an activation."""
+    if isinstance(value, str) and value in ACTIVATIONS:
+        return value  # type: ignore[return-value]
+    names = ", ".join(f'"{name}"' for name in ACTIVATIONS)
+    raise ValueError(f"activation must be one of {names}, got {value!r}")
+
+
+def parameter_of(activation: str, **parameters: float | None) -> float | None:
+    """Return the parameter of an activation, or raise if it has no such parameter."""
+    own = ACTIVATIONS[activation].parameter
+    for name, value in parameters.items():
+        if name != own and value is not None:
+            having = " or ".join(
+                f'"{n}"' for n, row in ACTIVATIONS.items() if row.parameter == name
+            )
+            raise ValueError(
+                f"{name} must be None with activation={activation!r}, got {value!r}. It is an "
+                f"attribute of activation={having}"
+            )
+    return parameters.get(own)
+
+
+parse_clip = _parameter_parser("clip", "positive and finite in float32")
 
 PARSERS: dict[str, Callable[[object], Any]] = {
     "epsilon": parse_epsilon,
     "momentum": parse_momentum,
+    "activation": parse_activation,
     "clip": parse_clip,
+    "negative_slope": _parameter_parser("negative_slope", "finite in float32"),
     "data_format": parse_data_format,
 }
 """The function that validates each attribute of an operator."""

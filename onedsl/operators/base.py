@@ -21,7 +21,7 @@ from ..tensors.ports import signature
 from ..tensors.spec import DataFormat, TensorSpec
 from . import validation
 from ._graph_of import OpRow, batch_norm, graph_of
-from .attributes import PARSERS, parse_backend, parse_statistics
+from .attributes import PARSERS, Activation, parameter_of, parse_backend, parse_statistics
 from .schema import OpSchema
 from .totals import BatchNormSums, BatchNormTotals
 from .validation import ArrayInfo
@@ -65,13 +65,18 @@ class Operator(Generic[Result]):
             self._statistics == "frozen",
             None if data_format is None else data_format.channel_axis,
             self._attributes.get("momentum"),
-            self._attributes.get("clip"),
+            *self._activation,
         )
 
     @property
     def _data_format(self) -> DataFormat | None:
         """Position of the channel axis, or None if the statistics broadcast."""
         return self._attributes.get("data_format")
+
+    @property
+    def _activation(self) -> tuple[str, float | None]:
+        """The activation after batch norm, or "none", and its parameter, or None."""
+        return "none", None
 
     @property
     def epsilon(self) -> float:
@@ -276,6 +281,32 @@ class ChannelOperator(Operator[Result]):
         if record is not None and type(results) is not Rejection:
             publish(record, seconds=time.perf_counter() - begin)
         return results
+
+
+class ActOperator(ChannelOperator[Result]):
+    """An operator with the attribute activation, and those of activations."""
+
+    __slots__ = ()
+
+    @property
+    def activation(self) -> Activation:
+        """The activation after batch norm."""
+        return self._attributes["activation"]  # type: ignore[no-any-return]
+
+    @property
+    def clip(self) -> float | None:
+        """Upper bound of "relu", or None."""
+        return self._attributes["clip"]  # type: ignore[no-any-return]
+
+    @property
+    def negative_slope(self) -> float | None:
+        """Slope of "leaky_relu" below zero; None means the default."""
+        return self._attributes["negative_slope"]  # type: ignore[no-any-return]
+
+    @property
+    def _activation(self) -> tuple[str, float | None]:
+        parameters = {"clip": self.clip, "negative_slope": self.negative_slope}
+        return self.activation, parameter_of(self.activation, **parameters)
 
 
 def kernel_info(

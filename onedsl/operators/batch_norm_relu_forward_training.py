@@ -6,12 +6,12 @@ from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
-from ._graph_of import OpRow, batch_norm, relu
+from ._graph_of import OpRow, act_forward
 from .base import ChannelOperator
 from .batch_norm_forward_training import BatchNormForward, Out
 from .schema import OpSchema
 
-SCHEMA = OpSchema.of("relu_forward_training", BatchNormForward)
+SCHEMA = OpSchema.of("act_forward_training", BatchNormForward)
 
 
 class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
@@ -52,11 +52,11 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     __slots__ = ()
 
     def _ops(self, absent: set[str]) -> list[OpRow]:
-        ops: list[OpRow] = [batch_norm(self, "forward_training", dst="normalized")]
-        result = "normalized"
-        if "residual" not in absent:
-            ops.append(("Add", {}, ("normalized", "residual"), (result := "total",)))
-        return [*ops, (*relu(self.clip), (result,), ("dst",))]
+        return act_forward(self, absent)
+
+    @property
+    def _activation(self) -> tuple[str, float | None]:
+        return "relu", self.clip
 
     def __init__(
         self,

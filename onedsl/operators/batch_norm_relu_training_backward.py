@@ -11,7 +11,7 @@ from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
 from ..tensors.dtypes import Backend, DType
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import validation
-from ._graph_of import OpRow, batch_norm, relu
+from ._graph_of import OpRow, activation, batch_norm
 from .base import ChannelOperator
 from .schema import OpSchema
 
@@ -87,9 +87,13 @@ class BatchNormReLUTrainingBackward(ChannelOperator[BatchNormReLUGradients]):
             reason = "dst must be given: oneDNN's ReLUBackward needs it"
             raise UnsupportedError(reason, "unimplemented")
         masked = "masked" if "diff_residual" in absent else "diff_residual"
-        kind, bounds = relu(self.clip)
+        kind, bounds = activation(self)
         mask: OpRow = f"{kind}Backward", bounds | {"use_dst": True}, ("dst", "diff_dst"), (masked,)
         return [mask, batch_norm(self, "training_backward", diff_dst=masked)]
+
+    @property
+    def _activation(self) -> tuple[str, float | None]:
+        return "relu", self.clip
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from ._compare import (
 )
 from ._problems import Problem, random_problem
 from ._reference import *  # noqa: F403 - all formulas
-from ._results import Forward, FrozenGradients, Gradients, ReLUGradients
+from ._results import ActGradients, Forward, FrozenGradients, Gradients, ReLUGradients
 
 __docformat__ = "numpy"
 
@@ -22,6 +22,7 @@ __all__ = [
     "ONEDNN_SUM_ERROR",
     "SUM_TOLERANCES",
     "TOLERANCES",
+    "ActGradients",
     "Forward",
     "FrozenGradients",
     "Gradients",

@@ -10,12 +10,16 @@ import numpy.typing as npt
 
 from ..tensors.arrays import copied
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
-from ._results import Float64, Forward, FrozenGradients, Gradients, ReLUGradients
+from ._results import ActGradients, Float64, Forward, FrozenGradients, Gradients, ReLUGradients
+from .activations import evaluate
 
 # Nothing is imported from onedsl.operators, which this module judges.
 
+Activation = Literal["relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"]
+
 __all__ = [
     "batch_norm",
+    "batch_norm_act_backward",
     "batch_norm_backward",
     "batch_norm_forward_training",
     "batch_norm_relu_backward",
@@ -63,6 +67,20 @@ def is_number(value: object) -> bool:
 def _check_clip(clip: float | None) -> None:
     is_valid = clip is None or (is_number(clip) and 0 < clip < np.inf)
     _check("clip", is_valid, "positive and finite, or None", clip)
+
+
+def _parameter(
+    activation: str | None, clip: float | None, negative_slope: float | None
+) -> float | None:
+    """Return the parameter of an activation, or raise for those of others."""
+    _check_clip(clip)
+    _check("clip", clip is None or activation == "relu", "None without relu", clip)
+    slope = negative_slope
+    is_valid = slope is None or (is_number(slope) and np.isfinite(slope))
+    _check("negative_slope", bool(is_valid), "finite, or None", slope)
+    is_valid = slope is None or activation == "leaky_relu"
+    _check("negative_slope", is_valid, "None without leaky_relu", slope)
+    return clip if activation == "relu" else slope
 
 
 def _rstd(variance: Float64, epsilon: float) -> Float64:
@@ -238,16 +256,19 @@ def batch_norm_forward_training(
     data_format: DataFormatLike = DataFormat.NXC,
     relu: bool = False,
     clip: float | None = None,
+    activation: Activation | None = None,
+    negative_slope: float | None = None,
 ) -> Forward:
-    """Compute the forward pass of training in float64, optionally with a residual and ReLU.
+    """Compute the forward pass of training in float64, optionally with a residual and activation.
 
     Parameters
     ----------
     src, mean, variance, gamma, beta, residual : array_like
-    epsilon, momentum, data_format, clip : float, DataFormat
-        As in `onedsl.BatchNormReLUForwardTraining`, which refers to the formulas.
+    epsilon, momentum, data_format, activation, clip, negative_slope : float, DataFormat, str
+        As in `onedsl.BatchNormActForwardTraining`, which has the formulas. By default there is no
+        activation.
     relu : bool
-        Whether to apply ReLU. clip needs it.
+        The same as ``activation="relu"``.
 
     Returns
     -------
@@ -260,8 +281,9 @@ def batch_norm_forward_training(
     )
     keep = 0.5 if momentum is None else momentum
     _check("momentum", is_number(keep) and 0 <= keep <= 1, "from 0 to 1", momentum)
-    _check_clip(clip)
-    _check("clip", clip is None or relu, "None without relu=True", clip)
+    _check("relu", not relu or activation is None, "False with another activation", relu)
+    activation = "relu" if relu else activation
+    parameter = _parameter(activation, clip, negative_slope)
     running = [statistic.reshape(-1) for statistic in old]
     batch = [0 * statistic for statistic in running]
     if x.size:
@@ -272,8 +294,8 @@ def batch_norm_forward_training(
     )
     if added is not None:
         dst = dst + added
-    if relu:
-        dst = np.clip(dst, 0, clip)  # propagates NaN
+    if activation is not None:
+        dst, _ = evaluate(activation, dst, parameter)
     return Forward(dst, *running, *batch)
 
 
@@ -317,3 +339,44 @@ def batch_norm_relu_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
     return ReLUGradients(*gradients, diff_residual)
+
+
+def batch_norm_act_backward(
+    src: npt.ArrayLike,
+    diff_dst: npt.ArrayLike,
+    mean: npt.ArrayLike,
+    variance: npt.ArrayLike,
+    gamma: npt.ArrayLike | None = None,
+    beta: npt.ArrayLike | None = None,
+    residual: npt.ArrayLike | None = None,
+    *,
+    epsilon: float,
+    data_format: DataFormatLike = DataFormat.NXC,
+    activation: Activation,
+    clip: float | None = None,
+    negative_slope: float | None = None,
+) -> ActGradients:
+    """Compute the gradients of batch normalization followed by an activation in float64.
+
+    Parameters
+    ----------
+    src, diff_dst, mean, variance, gamma, beta, residual : array_like
+    epsilon, data_format, activation, clip, negative_slope : float, DataFormat, str
+        As in `onedsl.BatchNormActTrainingBackward`, which has the formulas.
+
+    Returns
+    -------
+    ActGradients
+        Float64 arrays. diff_residual is computed without a residual, too.
+    """
+    parameter = _parameter(activation, clip, negative_slope)
+    _, _, diff_output, added = _prepare(src, data_format, diff_dst=diff_dst, residual=residual)
+    y = batch_norm(
+        src, gamma, beta, epsilon=epsilon, data_format=data_format, mean=mean, variance=variance
+    )
+    _, derivative = evaluate(activation, y if added is None else y + added, parameter)
+    diff_residual = diff_output * derivative
+    gradients = batch_norm_backward(
+        src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
+    )
+    return ActGradients(*gradients, diff_residual)

@@ -27,6 +27,15 @@ class ReLUGradients(NamedTuple):
     diff_residual: Float64
 
 
+class ActGradients(NamedTuple):
+    """Float64 arrays, named as in `onedsl.BatchNormActGradients`."""
+
+    diff_src: Float64
+    diff_gamma: Float64
+    diff_beta: Float64
+    diff_residual: Float64
+
+
 class Forward(NamedTuple):
     """Float64 arrays, named as in `onedsl.BatchNormForward`."""
 

@@ -89,7 +89,7 @@ class _ReLULayer(Layer):
             and not torch.jit.is_tracing()
             and not torch._C._are_functorch_transforms_active()
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
-            and not why_unsupported("relu_forward_training", *inputs, eps=eps)
+            and not why_unsupported("act_forward_training", *inputs, eps=eps)
         ):
             if not torch.compiler.is_compiling():
                 arguments = src, weight, bias, residual, mean, variance, self._count_step()

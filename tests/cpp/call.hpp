@@ -52,7 +52,7 @@ inline std::ostream& operator<<(std::ostream& out, const Case& test) {
   out << signature_of(call.operation).name << ", " << name_of(call.data) << " "
       << (call.statistics == Statistics::batch ? "batch " : "frozen ") << test.layout;
   for (const auto& input : test.inputs) out << " " << name_of(input.first);
-  return out << ", clip " << call.attributes.clip;
+  return out << ", " << info_of(call.attributes.activation).id << " " << call.attributes.parameter;
 }
 
 // Return a case with small finite inputs, and with or without each optional input. The gradient's
@@ -68,7 +68,13 @@ inline Case random_case(Random& random, const Operation operation, const Layout&
   call.data = random.choice(types);
   call.attributes.epsilon = 1e-3;
   call.attributes.momentum = random.real();
-  if (random.chance(2)) call.attributes.clip = 0.75;
+  if (operation >= Operation::act_forward_training) {
+    const auto last = static_cast<std::int64_t>(activations::all.size()) - 1;
+    const bool relu = operation == Operation::relu_training_backward;
+    const auto activation = static_cast<Activation>(relu ? 1 : random.between(1, last));
+    call.attributes.set_activation(activation, std::nullopt);
+    if (random.chance(2)) call.attributes.parameter = 0.75;
+  }
   call.outputs = random.chance(8) ? signature.required : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
     const bool frozen = operation == Operation::training_backward && random.chance(4);

@@ -11,7 +11,7 @@ import numpy as np
 import onedsl
 from fuzz import arrays
 from fuzz.arrays import Rng, choose, one_in
-from fuzz.targets import TARGETS, Target
+from fuzz.targets import ACT_TARGETS, TARGETS, Target
 
 INVALID_NUMBERS: list[Any] = [
     *(0, -1.0, float("nan"), float("inf"), 1e-50, 1e39, 10**400, True, None, "1"),
@@ -66,6 +66,10 @@ class Case:
             name, all_outputs, _ = self.target.option
             if self.options[name] != all_outputs:
                 return [port.name for port in schema.outputs if not port.optional]
+        elif any(port.optional for port in schema.outputs):  # diff_residual, with a residual
+            names = [port.name for port in schema.inputs]
+            if self.inputs[names.index("residual")] is None:
+                return [port.name for port in schema.outputs if not port.optional]
         return [port.name for port in schema.outputs]
 
 
@@ -83,9 +87,10 @@ def _describe(value: Any) -> str:
 
 def random_case(rng: Rng) -> Case:
     """Return a random call, which is valid with a probability of 1/2 and mutated otherwise."""
-    target = choose(rng, TARGETS)
+    target = choose(rng, [*TARGETS, *ACT_TARGETS])
     dtype = choose(rng, target.schema.types)
     attributes = {name: choose(rng, valid) for name, valid in target.attributes.items()}
+    _remove_parameters(attributes)
     attributes["epsilon"] = float(choose(rng, [1e-5, 1e-3, 1e-2, 1, 0.1, 1e-8]))
     if not target.broadcast:
         attributes["data_format"] = choose(rng, ["NXC", "NCX"])
@@ -105,6 +110,15 @@ def random_case(rng: Rng) -> Case:
     elif mode == "in passes" and one_in(rng, 2):
         _split(rng, case)
     return case
+
+
+def _remove_parameters(attributes: dict[str, Any]) -> None:
+    """Remove the parameters of other activations."""
+    if "activation" in attributes:
+        if attributes["activation"] != "relu":
+            attributes["clip"] = None
+        if attributes["activation"] != "leaky_relu":
+            attributes["negative_slope"] = None
 
 
 def _random_tensors(rng: Rng, target: Target, dtype: str) -> list[Any]:

@@ -18,6 +18,7 @@ import numpy as np
 import onedsl
 from onedsl import testing
 from onedsl.operators.schema import OpSchema
+from onedsl.testing.activations import evaluate
 
 
 class Expected(NamedTuple):
@@ -92,6 +93,31 @@ def relu_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
     return [*_gradients(v, axes, d, slack), Expected(d, np.abs(d), slack)]
 
 
+def parameter_of(v: Values) -> float | None:
+    """Return the parameter of the activation."""
+    return v["clip"] if v["activation"] == "relu" else v["negative_slope"]
+
+
+def act_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
+    """Compute the gradients of batch norm and an activation."""
+    d, name = v["diff_dst"], v["activation"]
+    argument = _dst(v, v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"]))
+    y = argument.value
+    # A ReLU's mask depends on the rounding of dst to its type.
+    precision = 2.0**-7 if name == "relu" else 2.0**-18
+    margin = (np.abs(y) + argument.magnitude) * precision + 2.0**-24
+    kinks = {"relu": (0, v["clip"]), "leaky_relu": (0,), "hardswish": (-3, 3)}.get(name, ())
+    undecided = np.zeros(y.shape, bool)
+    for kink in kinks:
+        if kink is not None:
+            undecided |= np.abs(y - kink) <= margin
+    # The second derivatives are below 1.2.
+    slack = np.abs(d) * (1.5 * undecided + (0 if name == "relu" else 1.2) * margin)
+    _, derivative = evaluate(name, y, parameter_of(v))
+    d = d * derivative
+    return [*_gradients(v, axes, d, slack), Expected(d, np.abs(d), slack)]
+
+
 def _dst(
     v: Values, mean: np.ndarray, r: np.ndarray, condition: np.ndarray | float = 1.0
 ) -> Expected:
@@ -108,7 +134,7 @@ def _dst(
 
 
 def forward(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Compute the forward pass, with a ReLU if the operator has the attribute clip."""
+    """Compute the forward pass, with the activation that the operator has, if any."""
     x, old = v["src"], [v["mean"], v["variance"]]
     if not x.size:
         zeros = Expected(np.zeros_like(old[0]), np.zeros_like(old[0]))
@@ -124,7 +150,10 @@ def forward(v: Values, axes: tuple[int, ...]) -> list[Expected]:
     dst = _dst(v, mean.value, 1 / np.sqrt(sum_), (variance.magnitude + v["epsilon"]) / sum_)
     gamma = 1 if v["gamma"] is None else np.abs(v["gamma"])
     dst = dst._replace(magnitude=dst.magnitude + gamma * mean.magnitude / np.sqrt(sum_))
-    if "clip" in v:
+    if "activation" in v:
+        value, _ = evaluate(v["activation"], dst.value, parameter_of(v))
+        dst = Expected(value, 1.2 * dst.magnitude)  # the largest slope is 1.13
+    elif "clip" in v:
         dst = dst._replace(value=np.clip(dst.value, 0, v["clip"]))
     momentum = 0.5 if v["momentum"] is None else v["momentum"]
     running = [
@@ -151,7 +180,8 @@ class Target:
     @functools.cached_property
     def schema(self) -> OpSchema:
         """The schema of the class."""
-        schema: OpSchema = self.cls(1.0)._schema
+        activation = {"activation": "silu"} if "activation" in self.attributes else {}
+        schema: OpSchema = self.cls(1.0, **activation)._schema
         return schema
 
     @property
@@ -171,7 +201,12 @@ class Target:
         return not hasattr(self.cls, "data_format")
 
 
-ATTRIBUTES = {"momentum": [None, 0.0, 0.1, 0.9, 1.0], "clip": [None, None, 6.0, 0.5]}
+ATTRIBUTES = {
+    "momentum": [None, 0.0, 0.1, 0.9, 1.0],
+    "activation": ["relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"],
+    "clip": [None, None, 6.0, 0.5],
+    "negative_slope": [None, 0.2, 0.0, -0.5],
+}
 
 TARGETS = [
     Target(
@@ -205,3 +240,9 @@ TARGETS = [
         ("residual", True, False),
     ),
 ]
+
+ACT_TARGETS = [
+    Target(onedsl.BatchNormActForwardTraining, forward, testing.batch_norm_forward_training),
+    Target(onedsl.BatchNormActTrainingBackward, act_gradients, testing.batch_norm_act_backward),
+]
+"""Operators with any activation, which test_activations.py compares with the references."""

@@ -104,6 +104,17 @@ def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> N
     assert_type(gradient.graph(spec, residual=True), onedsl.graph.Graph)
 
 
+def activations(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
+    op = onedsl.BatchNormActForwardTraining(1e-5, activation="leaky_relu", negative_slope=0.1)
+    result = op(src, mean, variance, gamma=mean, beta=mean, residual=src)
+    assert_type(result, onedsl.BatchNormForward[Float32])
+    gradient = onedsl.BatchNormActTrainingBackward(1e-5, "NCX", activation="silu")
+    grads = gradient(src, diff_dst, mean, variance, mean, mean, residual=src)
+    assert_type(grads, onedsl.BatchNormActGradients[Float32, Float32])
+    alone = gradient(src, diff_dst, mean, variance)
+    assert_type(alone, onedsl.BatchNormActGradients[Float32, None])
+
+
 def specs(src: Float32) -> None:
     spec = onedsl.TensorSpec.of(src)
     assert_type(spec.shape, tuple[int, ...])
@@ -198,6 +209,10 @@ def reference() -> None:
         src, diff_dst, mean, variance, gamma, normalized.dst, epsilon=1e-5, clip=6.0
     )
     assert_type(masked, testing.ReLUGradients)
+    activated = testing.batch_norm_act_backward(
+        src, diff_dst, mean, variance, epsilon=1e-5, activation="gelu"
+    )
+    assert_type(activated, testing.ActGradients)
     print(testing.TOLERANCES["f32"], testing.SUM_TOLERANCES["f32"])
 
 

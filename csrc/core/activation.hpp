@@ -1,0 +1,60 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+// The activations that follow batch norm: an enumerator, and a row of `activations::all`.
+// CONTRIBUTING.md lists what else a new one needs.
+namespace onedsl {
+
+enum class Activation : std::uint8_t {
+  none,
+  relu,
+  leaky_relu,
+  silu,
+  hardswish,
+  gelu,
+  gelu_tanh,
+};
+
+// Numbers between these limits are positive and finite in f32, oneDNN's type of epsilon. Unlike a
+// conversion, the limits do not depend on the rounding mode and on whether subnormal numbers are
+// flushed.
+inline constexpr std::pair<double, double> positive_limits(0x1p-150, 0x1.ffffffp127);
+inline constexpr std::pair<double, double> finite_limits(-0x1.ffffffp127, 0x1.ffffffp127);
+
+// What is known of an activation. Its formulas are in csrc/native/activations.inl.
+struct ActivationInfo {
+  const char* id;  // the enumerator's name, by which Python knows the activation
+  // Its parameter, if it has one: the name, the default, and the limits, which are not allowed.
+  const char* parameter = "";
+  double parameter_default = 0;
+  std::pair<double, double> limits = {};
+  const char* onednn = "";  // its op in oneDNN's Graph API, if there is one
+};
+
+namespace activations {
+
+// Indexed by Activation.
+constexpr std::array all = {
+    ActivationInfo{"none"},
+    // The upper bound is 6 for ReLU6. oneDNN's op with a bound is Clamp.
+    ActivationInfo{"relu", "clip", std::numeric_limits<double>::infinity(), positive_limits,
+                   "ReLU"},
+    ActivationInfo{"leaky_relu", "negative_slope", 0.01, finite_limits, "LeakyReLU"},
+    ActivationInfo{"silu"},
+    ActivationInfo{"hardswish", "", 0, {}, "HardSwish"},
+    ActivationInfo{"gelu", "", 0, {}, "GELU"},
+    ActivationInfo{"gelu_tanh"},
+};
+
+}  // namespace activations
+
+constexpr const ActivationInfo& info_of(const Activation activation) noexcept {
+  return activations::all[static_cast<std::size_t>(activation)];
+}
+
+}  // namespace onedsl
