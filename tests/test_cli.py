@@ -1,5 +1,6 @@
 """The commands of ``onedsl`` and their output."""
 
+import dataclasses
 import importlib
 import json
 import math
@@ -210,6 +211,16 @@ def graphs_of_several_ops(data_format):
     yield onedsl.BatchNormReLUTrainingBackward(1e-5, data_format).graph(spec)
     yield onedsl.BatchNormReLUTrainingBackward(1e-5, data_format, clip=2.0).graph(spec)
     yield onedsl.BatchNormForwardTraining(1e-5, 0.75, data_format).graph(spec)
+    for attributes in (
+        {"activation": "gelu"},
+        {"activation": "hardswish"},
+        {"activation": "leaky_relu", "negative_slope": 0.2},
+    ):
+        act = onedsl.BatchNormActForwardTraining(1e-5, 0.75, data_format, **attributes)
+        yield act.graph(spec, residual=True)
+    mask, gradient = onedsl.BatchNormReLUTrainingBackward(1e-5, data_format).graph(spec).ops
+    for kind in ("GELUBackward", "HardSwishBackward"):
+        yield Graph((dataclasses.replace(mask, name=kind, kind=kind, attrs={}), gradient))
 
 
 @helpers.formats

@@ -40,7 +40,8 @@ def test_kernels_share_no_symbol(build, isa):
     listed = helpers.run_program("nm", "--defined-only", "-P", kernels).stdout
     symbols = [line.split() for line in listed.splitlines()]
     shared = [name for name, kind, *_ in symbols if kind.isupper() or kind in "uvw"]
-    assert shared == [f"_ZN6onedsl6native{len(isa)}{isa}7kernelsENS_8DataTypeENS_9OperationE"]
+    parameters = "NS_8DataTypeENS_9OperationENS_10ActivationE"
+    assert shared == [f"_ZN6onedsl6native{len(isa)}{isa}7kernelsE{parameters}"]
 
 
 # The functions of csrc/native/*.inl whose loops read or write a tensor.
@@ -63,8 +64,8 @@ def kernels_without_prefetches(kernels: Path) -> list[str]:
     prefetches = {f: n for f, n in prefetches.items() if not re.search(NO_PREFETCH, f)}
     without = [f for f, n in prefetches.items() if not n and re.search(rf"\b({LOOPS})\b", f)]
     # The compiler may inline the loops over planes into functions that it may not inline.
-    formulas = set(re.findall(r"\w+(?:Terms|Result)<[^<>]*>", " ".join(prefetches)))
-    assert len(formulas) >= 10  # of each type: five terms and five results
+    formulas = set(re.findall(r"\w+(?:Terms|Result)<(?:[^<>]|<[^<>]*>)*>", " ".join(prefetches)))
+    assert len(formulas) >= 20  # of each type: nine terms and twelve results
     for formula in formulas:
         names = "reduce|reduce_planes" if "Terms" in formula else "write|write_segments"
         of_planes = [f for f in prefetches if formula in f and re.search(rf"\b({names})\b", f)]

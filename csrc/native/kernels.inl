@@ -28,15 +28,36 @@ void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) {
   }
 }
 
+// With f32, what is written has the bits of what is computed: only then it may be read again.
+template <class T, class Formula_>
+void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) {
+  using Diff = ActDiff<T, Formula_>;
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (task.reduce_writes_residual) {
+      return reduce_columns<MaskedGradientTerms<T, Diff, true>>(task, tile, scratch);
+    }
+  }
+  reduce<MaskedGradientTerms<T, Diff>>(task, tile, scratch);
+}
+
+template <class T, class Formula_>
+void write_act(const Task& task, const Tile& tile) {
+  if (task.reduce_writes_residual) {
+    write<GradientResult<T>>(task, tile);
+  } else {
+    write<MaskedGradientResult<T, ActDiff<T, Formula_>>>(task, tile);
+  }
+}
+
 // A ReLU whose mask does not depend on a residual has kernels of its own.
 template <class T>
 void reduce_masked(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if (task.reduce_writes_residual) {
+  if (input(task, Input::residual) != nullptr) {
+    reduce_act<T, PlainRelu>(task, tile, scratch);
+  } else if (task.reduce_writes_residual) {
     reduce_columns<MaskedGradientTerms<T, MaskedDiff<T, true>, true>>(task, tile, scratch);
   } else if (input(task, Input::dst) != nullptr) {
     reduce<MaskedGradientTerms<T, MaskedDiff<T, true>>>(task, tile, scratch);
-  } else if (input(task, Input::residual) != nullptr) {
-    reduce<MaskedGradientTerms<T, ActDiff<T, PlainRelu>>>(task, tile, scratch);
   } else {
     reduce<MaskedGradientTerms<T, MaskedDiff<T, false>>>(task, tile, scratch);
   }
@@ -44,12 +65,12 @@ void reduce_masked(const Task& task, const Tile& tile, const TileScratch& scratc
 
 template <class T>
 void write_masked(const Task& task, const Tile& tile) {
-  if (task.reduce_writes_residual) {
+  if (input(task, Input::residual) != nullptr) {
+    write_act<T, PlainRelu>(task, tile);
+  } else if (task.reduce_writes_residual) {
     write<GradientResult<T>>(task, tile);
   } else if (input(task, Input::dst) != nullptr) {
     write<MaskedGradientResult<T, MaskedDiff<T, true>>>(task, tile);
-  } else if (input(task, Input::residual) != nullptr) {
-    write<MaskedGradientResult<T, ActDiff<T, PlainRelu>>>(task, tile);
   } else {
     write<MaskedGradientResult<T, MaskedDiff<T, false>>>(task, tile);
   }
@@ -69,9 +90,9 @@ template <class T, class Formula_>
 constexpr Kernels act_gradient{lanes,
                                splits_even_odd<T>,
                                prepare_masked_gradient,
-                               reduce<MaskedGradientTerms<T, ActDiff<T, Formula_>>>,
+                               reduce_act<T, Formula_>,
                                finish_gradient,
-                               write<MaskedGradientResult<T, ActDiff<T, Formula_>>>,
+                               write_act<T, Formula_>,
                                copy_block};
 
 template <class T, class Result>

@@ -60,12 +60,15 @@ Samples samples_of(const SummationOrder& order) {
 }
 
 // Whether the reduce pass writes diff_residual, and the apply pass reads it instead of diff_dst and
-// dst: one tensor less to read. Not with planes, whose inputs stay in cache from one pass to the
-// next: writing both results with non-temporal stores is the least traffic there.
+// dst or the residual: one tensor less to read, and one derivative less to compute. Not with
+// planes, whose inputs stay in cache from one pass to the next: writing both results with
+// non-temporal stores is the least traffic there.
 bool reduce_writes_residual(const Call& call, const Pointers& memory, const SummationOrder& order) {
-  // A mask from src needs no further tensor in either pass.
+  // A mask from src needs no further tensor in either pass. A mask from dst rounds nothing; the
+  // other derivatives would be rounded to a 16-bit type.
   return order.columns && call.pass == Pass::both && memory.out[Output::diff_residual] != nullptr &&
-         memory.in[Input::dst] != nullptr;
+         (memory.in[Input::dst] != nullptr ||
+          (memory.in[Input::residual] != nullptr && call.data == DataType::f32));
 }
 
 // The tensors of both passes, even if the run has only one.
@@ -89,7 +92,8 @@ RunTensors tensors_of(const Call& call, const Task& task) {
     const OutputSet residual(Output::diff_residual);
     tensors.reduce.written = tensors.apply.read_back = residual;
     tensors.apply.written = tensors.apply.written - residual;
-    tensors.apply.read = tensors.apply.read - InputSet(Input::diff_dst, Input::dst);
+    tensors.apply.read =
+        tensors.apply.read - InputSet(Input::diff_dst, Input::residual, Input::dst);
   }
   return tensors;
 }
