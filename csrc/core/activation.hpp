@@ -29,6 +29,8 @@ inline constexpr std::pair<double, double> finite_limits(-0x1.ffffffp127, 0x1.ff
 // What is known of an activation. Its formulas are in csrc/native/activations.inl.
 struct ActivationInfo {
   const char* id;  // the enumerator's name, by which Python knows the activation
+  // Kernels call its formulas, which are not inlined, and compute its derivative once, not twice.
+  bool has_long_formula;
   // Its parameter, if it has one: the name, the default, and the limits, which are not allowed.
   const char* parameter = "";
   double parameter_default = 0;
@@ -40,15 +42,15 @@ namespace activations {
 
 // Indexed by Activation.
 constexpr std::array all = {
-    ActivationInfo{"none"},
+    ActivationInfo{"none", false},
     // The upper bound is 6 for ReLU6. oneDNN's op with a bound is Clamp.
-    ActivationInfo{"relu", "clip", std::numeric_limits<double>::infinity(), positive_limits,
+    ActivationInfo{"relu", false, "clip", std::numeric_limits<double>::infinity(), positive_limits,
                    "ReLU"},
-    ActivationInfo{"leaky_relu", "negative_slope", 0.01, finite_limits, "LeakyReLU"},
-    ActivationInfo{"silu"},
-    ActivationInfo{"hardswish", "", 0, {}, "HardSwish"},
-    ActivationInfo{"gelu", "", 0, {}, "GELU"},
-    ActivationInfo{"gelu_tanh"},
+    ActivationInfo{"leaky_relu", false, "negative_slope", 0.01, finite_limits, "LeakyReLU"},
+    ActivationInfo{"silu", true},
+    ActivationInfo{"hardswish", false, "", 0, {}, "HardSwish"},
+    ActivationInfo{"gelu", true, "", 0, {}, "GELU"},
+    ActivationInfo{"gelu_tanh", true},
 };
 
 }  // namespace activations

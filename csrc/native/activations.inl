@@ -159,9 +159,15 @@ class Called {
         value_ = gelu_tanh;
         derivative_ = gelu_tanh_derivative;
         break;
-      default:
+      case Activation::silu:
         value_ = silu;
         derivative_ = silu_derivative;
+        break;
+      case Activation::none:
+      case Activation::relu:
+      case Activation::leaky_relu:
+      case Activation::hardswish:
+        break;  // have kernels of their own
     }
   }
 
@@ -169,8 +175,8 @@ class Called {
   Vec gradient(const Vec d, const Vec y) const { return d * derivative_(y); }
 
  private:
-  Vec (*value_)(Vec);
-  Vec (*derivative_)(Vec);
+  Vec (*value_)(Vec) = nullptr;
+  Vec (*derivative_)(Vec) = nullptr;
 };
 
 }  // namespace

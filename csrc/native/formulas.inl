@@ -74,44 +74,34 @@ inline void prefetch_ahead(const Terms_& terms, const Index begin, const Index c
   }
 }
 
-// diff_dst where the ReLU's mask is open, else zero. The mask is read from dst, or recomputed from
-// src with the bits that the forward pass rounded to dst.
-template <class T, bool by_dst>
-class MaskedDiff {
+// diff_dst where dst says that the ReLU's mask is open, else zero.
+template <class T>
+class DiffByDst {
  public:
-  explicit MaskedDiff(const Task& task)
+  explicit DiffByDst(const Task& task)
       : diff_dst_(input<T>(task, Input::diff_dst)),
         dst_(input<T>(task, Input::dst)),
-        zero_threshold_(broadcast(task.relu.zero_threshold)),
-        clip_threshold_(broadcast(task.relu.clip_threshold)) {}
+        formula_(task) {}
 
   template <class K, class Access, class Values>
-  auto at(const Index i, const K& k, const Access& access, const Values& x) const {
+  auto at(const Index i, const K& k, const Access& access, const Values& /*x*/) const {
+    const auto masked = [this](const Coefficients&, const Vec d, const Vec y) {
+      return formula_.gradient(d, y);
+    };
     const auto d = access.read(diff_dst_ + i);
-    if constexpr (by_dst) {
-      const auto mask = [this](const Coefficients&, const Vec dv, const Vec y) {
-        return where_open(dv, y, zero_threshold_, clip_threshold_);
-      };
-      return evaluate(mask, k, d, access.read(dst_ + i));
-    } else {
-      const auto mask = [this](const Coefficients& c, const Vec dv, const Vec xv) {
-        return where_open(dv, normalized(c, xv), zero_threshold_, clip_threshold_);
-      };
-      return evaluate(mask, k, d, x);
-    }
+    return evaluate(masked, k, d, access.read(dst_ + i));
   }
 
   template <class Visit>
   void inputs(const Visit& visit) const {
     visit(diff_dst_);
-    if constexpr (by_dst) visit(dst_);
+    visit(dst_);
   }
 
  private:
   const T* diff_dst_;
   const T* dst_;
-  Vec zero_threshold_;
-  Vec clip_threshold_;
+  PlainRelu formula_;
 };
 
 // The gradient of an activation: diff_dst times the derivative. Its argument is recomputed from src
@@ -150,6 +140,13 @@ class ActDiff {
   Formula_ formula_;
 };
 
+// Where the reduce pass stores the gradient of the activation, if it does.
+template <class T>
+T* stored_diff(const Task& task) {
+  T* const diff_residual = output<T>(task, Output::diff_residual);
+  return diff_residual != nullptr ? diff_residual : output<T>(task, Output::diff_src);
+}
+
 // ---- What is summed. The lanes that an access leaves out add nothing, because their src is the
 // pivot. ----
 
@@ -179,23 +176,24 @@ class GradientTerms {
   const T* diff_dst_;
 };
 
-template <class T, class Diff, bool writes_residual = false>
-class MaskedGradientTerms {
+template <class T, class Diff, bool stores_diff = false>
+class ActGradientTerms {
  public:
   using Element = T;
   static constexpr bool prefetches = true;
 
-  explicit MaskedGradientTerms(const Task& task)
+  explicit ActGradientTerms(const Task& task)
       : src_(input<T>(task, Input::src)),
         diff_(task),
-        diff_residual_(output<T>(task, Output::diff_residual)),
-        non_temporal_(task.non_temporal && rows_are_aligned(task)) {}
+        stored_diff_(stored_diff<T>(task)),
+        // The apply pass finds what is stored of planes in the cache.
+        non_temporal_(task.non_temporal && task.order.columns && rows_are_aligned(task)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
     const auto x = access.read(src_ + i, pivot_of(k));
     const auto d = diff_.at(i, k, access, x);
-    if constexpr (writes_residual) access.write(diff_residual_ + i, d, non_temporal_);
+    if constexpr (stores_diff) access.write(stored_diff_ + i, d, non_temporal_);
     return evaluate(gradient_terms, k, x, d);
   }
 
@@ -208,14 +206,14 @@ class MaskedGradientTerms {
  private:
   // Whether every row begins a cache line.
   bool rows_are_aligned(const Task& task) const {
-    const auto begin = reinterpret_cast<std::uintptr_t>(diff_residual_);
+    const auto begin = reinterpret_cast<std::uintptr_t>(stored_diff_);
     const Index row_bytes = task.order.row * static_cast<Index>(sizeof(T));
     return begin % cache_line == 0 && row_bytes % cache_line == 0;
   }
 
   const T* src_;
   Diff diff_;
-  T* diff_residual_;
+  T* stored_diff_;
   bool non_temporal_;
 };
 
@@ -250,8 +248,7 @@ class GradientResult {
 
   explicit GradientResult(const Task& task)
       : src_(input<T>(task, Input::src)),
-        diff_dst_(task.reduce_writes_residual ? output<T>(task, Output::diff_residual)
-                                              : input<T>(task, Input::diff_dst)),
+        diff_dst_(task.stores_diff ? stored_diff<T>(task) : input<T>(task, Input::diff_dst)),
         diff_src_(output<T>(task, Output::diff_src)),
         batch_(task.config.statistics == Statistics::batch),
         prefetches_src_(batch_ || !task.order.columns),
@@ -285,11 +282,11 @@ class GradientResult {
 };
 
 template <class T, class Diff>
-class MaskedGradientResult {
+class ActGradientResult {
  public:
   using Element = T;
 
-  explicit MaskedGradientResult(const Task& task)
+  explicit ActGradientResult(const Task& task)
       : src_(input<T>(task, Input::src)),
         diff_(task),
         diff_src_(output<T>(task, Output::diff_src)),

@@ -59,9 +59,8 @@ struct Task {
   Workspace workspace;
   bool exceeds_l2 = false;    // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
-  // The reduce pass writes diff_residual (diff_dst under the ReLU's mask), and the apply pass reads
-  // it instead of diff_dst and dst.
-  bool reduce_writes_residual = false;
+  // The reduce pass stores the gradient of the activation, and the apply pass reads it.
+  bool stores_diff = false;
 };
 
 // What one call of a kernel processes: some rows of a block, which are a chunk if they are summed.

@@ -4,6 +4,8 @@
 // that other files also compile: the linker could keep this file's copy, for an instruction set
 // that the CPU lacks. tests/test_cpp.py checks the symbols.
 
+#include <type_traits>
+
 #include "activations.inl"
 #include "copy.inl"
 #include "formulas.inl"
@@ -28,51 +30,42 @@ void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) {
   }
 }
 
-// With f32, what is written has the bits of what is computed: only then it may be read again.
-template <class T, class Formula_>
+template <class T, class Diff>
 void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  using Diff = ActDiff<T, Formula_>;
-  if constexpr (sizeof(T) == sizeof(float)) {
-    if (task.reduce_writes_residual) {
-      return reduce_columns<MaskedGradientTerms<T, Diff, true>>(task, tile, scratch);
-    }
+  if (!task.stores_diff) {
+    reduce<ActGradientTerms<T, Diff>>(task, tile, scratch);
+  } else if constexpr (std::is_same_v<Diff, ActDiff<T, Called>>) {
+    reduce<ActGradientTerms<T, Diff, true>>(task, tile, scratch);
+  } else {
+    reduce_columns<ActGradientTerms<T, Diff, true>>(task, tile, scratch);
   }
-  reduce<MaskedGradientTerms<T, Diff>>(task, tile, scratch);
 }
 
-template <class T, class Formula_>
+template <class T, class Diff>
 void write_act(const Task& task, const Tile& tile) {
-  if (task.reduce_writes_residual) {
+  if (task.stores_diff) {
     write<GradientResult<T>>(task, tile);
   } else {
-    write<MaskedGradientResult<T, ActDiff<T, Formula_>>>(task, tile);
+    write<ActGradientResult<T, Diff>>(task, tile);
   }
 }
 
-// A ReLU whose mask does not depend on a residual has kernels of its own.
+// The ReLU's mask is read from dst, if the call has it.
 template <class T>
-void reduce_masked(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if (input(task, Input::residual) != nullptr) {
-    reduce_act<T, PlainRelu>(task, tile, scratch);
-  } else if (task.reduce_writes_residual) {
-    reduce_columns<MaskedGradientTerms<T, MaskedDiff<T, true>, true>>(task, tile, scratch);
-  } else if (input(task, Input::dst) != nullptr) {
-    reduce<MaskedGradientTerms<T, MaskedDiff<T, true>>>(task, tile, scratch);
+void reduce_relu(const Task& task, const Tile& tile, const TileScratch& scratch) {
+  if (input(task, Input::dst) != nullptr) {
+    reduce_act<T, DiffByDst<T>>(task, tile, scratch);
   } else {
-    reduce<MaskedGradientTerms<T, MaskedDiff<T, false>>>(task, tile, scratch);
+    reduce_act<T, ActDiff<T, PlainRelu>>(task, tile, scratch);
   }
 }
 
 template <class T>
-void write_masked(const Task& task, const Tile& tile) {
-  if (input(task, Input::residual) != nullptr) {
-    write_act<T, PlainRelu>(task, tile);
-  } else if (task.reduce_writes_residual) {
-    write<GradientResult<T>>(task, tile);
-  } else if (input(task, Input::dst) != nullptr) {
-    write<MaskedGradientResult<T, MaskedDiff<T, true>>>(task, tile);
+void write_relu(const Task& task, const Tile& tile) {
+  if (input(task, Input::dst) != nullptr) {
+    write_act<T, DiffByDst<T>>(task, tile);
   } else {
-    write<MaskedGradientResult<T, MaskedDiff<T, false>>>(task, tile);
+    write_act<T, ActDiff<T, PlainRelu>>(task, tile);
   }
 }
 
@@ -81,19 +74,19 @@ constexpr Kernels gradient{
     lanes,           splits_even_odd<T>,       prepare_gradient, reduce<GradientTerms<T>>,
     finish_gradient, write<GradientResult<T>>, copy_block};
 
-template <class T>
-constexpr Kernels masked_gradient{
-    lanes,           splits_even_odd<T>, prepare_masked_gradient, reduce_masked<T>, finish_gradient,
-    write_masked<T>, copy_block};
-
-template <class T, class Formula_>
+template <class T, class Diff>
 constexpr Kernels act_gradient{lanes,
                                splits_even_odd<T>,
                                prepare_masked_gradient,
-                               reduce_act<T, Formula_>,
+                               reduce_act<T, Diff>,
                                finish_gradient,
-                               write_act<T, Formula_>,
+                               write_act<T, Diff>,
                                copy_block};
+
+template <class T>
+constexpr Kernels relu_gradient{lanes,          splits_even_odd<T>, prepare_masked_gradient,
+                                reduce_relu<T>, finish_gradient,    write_relu<T>,
+                                copy_block};
 
 template <class T, class Result>
 constexpr Kernels forward{
@@ -107,7 +100,7 @@ constexpr bool is_forward(const Operation operation) {
 template <class T, class Formula_>
 const Kernels& act_kernels(const Operation operation) {
   if (is_forward(operation)) return forward<T, ActResult<T, Formula_>>;
-  return act_gradient<T, Formula_>;
+  return act_gradient<T, ActDiff<T, Formula_>>;
 }
 
 template <class T>
@@ -117,8 +110,8 @@ const Kernels& kernels_of(const Operation operation, const Activation activation
       if (is_forward(operation)) return forward<T, NormalizedResult<T>>;
       return gradient<T>;
     case Activation::relu:
-      if (is_forward(operation)) return forward<T, ActResult<T, PlainRelu>>;
-      return masked_gradient<T>;
+      if (operation == Operation::relu_training_backward) return relu_gradient<T>;
+      return act_kernels<T, PlainRelu>(operation);
     case Activation::leaky_relu:
       return act_kernels<T, LeakyRelu>(operation);
     case Activation::hardswish:

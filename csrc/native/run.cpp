@@ -59,16 +59,28 @@ Samples samples_of(const SummationOrder& order) {
   return samples;
 }
 
-// Whether the reduce pass writes diff_residual, and the apply pass reads it instead of diff_dst and
-// dst or the residual: one tensor less to read, and one derivative less to compute. Not with
-// planes, whose inputs stay in cache from one pass to the next: writing both results with
-// non-temporal stores is the least traffic there.
-bool reduce_writes_residual(const Call& call, const Pointers& memory, const SummationOrder& order) {
-  // A mask from src needs no further tensor in either pass. A mask from dst rounds nothing; the
-  // other derivatives would be rounded to a 16-bit type.
-  return order.columns && call.pass == Pass::both && memory.out[Output::diff_residual] != nullptr &&
-         (memory.in[Input::dst] != nullptr ||
-          (memory.in[Input::residual] != nullptr && call.data == DataType::f32));
+// The output to which stored_diff() of formulas.inl refers.
+Output stored_diff(const Pointers& memory) {
+  return memory.out[Output::diff_residual] != nullptr ? Output::diff_residual : Output::diff_src;
+}
+
+// Whether the reduce pass stores the gradient of the activation, and the apply pass reads it
+// instead of diff_dst and dst or the residual.
+bool stores_diff(const Call& call, const Pointers& memory, const SummationOrder& order) {
+  if (call.pass != Pass::both || is_forward(call)) return false;
+  const Activation activation = call.attributes.activation;
+  // A ReLU's mask rounds nothing; the other derivatives would be rounded to a 16-bit type.
+  if (call.data != DataType::f32 && activation != Activation::relu) return false;
+  if (info_of(activation).has_long_formula) {
+    if (order.columns) return true;
+    // A vector that ends a shorter segment begins in another one, which another thread may write.
+    return (order.inner - 1) % order.segment + 1 >= order.lanes;
+  }
+  // One tensor less to read, if there is dst or a residual. Not with planes, whose inputs stay in
+  // cache from one pass to the next: writing both results with non-temporal stores is the least
+  // traffic there.
+  return order.columns && memory.out[Output::diff_residual] != nullptr &&
+         (memory.in[Input::dst] != nullptr || memory.in[Input::residual] != nullptr);
 }
 
 // The tensors of both passes, even if the run has only one.
@@ -88,10 +100,10 @@ RunTensors tensors_of(const Call& call, const Task& task) {
   if (call.statistics == Statistics::frozen) {
     tensors.apply.read = tensors.apply.read - InputSet(Input::src);
   }
-  if (task.reduce_writes_residual) {
-    const OutputSet residual(Output::diff_residual);
-    tensors.reduce.written = tensors.apply.read_back = residual;
-    tensors.apply.written = tensors.apply.written - residual;
+  if (task.stores_diff) {
+    const OutputSet stored(stored_diff(task.memory));
+    tensors.reduce.written = tensors.apply.read_back = stored;
+    tensors.apply.written = OutputSet(Output::diff_src);
     tensors.apply.read =
         tensors.apply.read - InputSet(Input::diff_dst, Input::residual, Input::dst);
   }
@@ -115,8 +127,8 @@ Traffic traffic_of(const Call& call, const Pointers& memory, const RunTensors& t
 }
 
 bool may_write_non_temporal(const Task& task) {
-  if (task.reduce_writes_residual) return true;
   const Pointers& memory = task.memory;
+  if (task.stores_diff) return stored_diff(memory) == Output::diff_residual;
   const Signature& signature = signature_of(task.config.operation);
   if (memory.out[signature.result] == memory.in[signature.in_place_input]) return false;
   // The stores are aligned for the result, and must also be aligned for the other written tensor.
@@ -143,7 +155,7 @@ Task task_for(const Call& call, const Pointers& memory, const SummationOrder& or
     task.negative_slope = static_cast<float>(attributes.parameter);
   }
   task.order = order;
-  task.reduce_writes_residual = reduce_writes_residual(call, memory, order);
+  task.stores_diff = stores_diff(call, memory, order);
   if (is_forward(call) && needs_sums(call)) task.samples = samples_of(order);
   task.samples.src = memory.in[Input::src];
   return task;

@@ -51,7 +51,8 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const Pas
       const bool is_written = tensors.written.has(port);
       auto* const data = static_cast<std::byte*>(task.memory.out[port]);
       const Layout& layout = call.layouts->out[port];
-      pass.tensors.push_back({port, !is_written, is_written, data, split_axes(layout, order)});
+      const bool is_read = tensors.read_back.has(port);
+      pass.tensors.push_back({port, is_read, is_written, data, split_axes(layout, order)});
       pass.outputs_are_dense &= !is_written || layout.empty();
     });
   };

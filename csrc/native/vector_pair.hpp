@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -222,6 +223,13 @@ struct Last {
   template <class T>
   V read(const T* p, const V& others) const {
     return select_elements<T>(vectors * lanes - n, others, load_as<vectors>(p));
+  }
+  template <class T>
+  void write(T* p, const V& v, bool /*non_temporal*/) const {
+    constexpr int size = vectors * lanes;
+    T elements[size];
+    store(elements, v);
+    std::memcpy(p + size - n, elements + size - n, static_cast<std::size_t>(n) * sizeof(T));
   }
 };
 
