@@ -104,19 +104,16 @@ class ExchangeApi(ctypes.Structure):
         ("previous", ctypes.c_void_p),
         ("allocate", ctypes.c_void_p),
         ("from_object", ctypes.c_void_p),
-        ("to_object", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)),
+        ("to_object", ctypes.c_void_p),
         ("borrow_object", ctypes.CFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))),
         ("current_stream", ctypes.c_void_p),
     ]
 
     @classmethod
-    def of(cls, to_object=None, borrow_object=None, major=1):
-        kinds = {name: kind for name, kind, *_ in cls._fields_}
-        functions = [
-            kinds[name](function) if function else kinds[name]()
-            for name, function in (("to_object", to_object), ("borrow_object", borrow_object))
-        ]
-        return cls(major, 0, None, None, None, *functions, None)
+    def of(cls, borrow_object=None, major=1):
+        kind = dict(cls._fields_)["borrow_object"]
+        function = kind(borrow_object) if borrow_object else kind()
+        return cls(major, 0, None, None, None, None, function, None)
 
 
 def with_exchange_api(api):

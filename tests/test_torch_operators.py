@@ -289,9 +289,8 @@ def test_invalid_tensors_of_batch_norm_backward():
     gaps = src.repeat_interleave(2, -1)[..., ::2]
     gaps.untyped_storage().resize_(src.nbytes)
     cut.untyped_storage().resize_(0)
-    for each, bytes_ in ((cut, 0), (gaps, src.nbytes)):  # regression: the process ended
-        message = rf"^src must have a storage of \d+ bytes or more, got {bytes_}"
-        with pytest.raises(ValueError, match=message):
+    for each in cut, gaps:  # regression: the process ended
+        with pytest.raises((TypeError, ValueError), match=r"^src must .* memory"):
             call(each, diff_dst, mean, variance, gamma, epsilon=EPSILON)
     with pytest.raises(NotImplementedError, match="onedsl::batch_norm_backward"):
         call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)

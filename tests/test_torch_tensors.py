@@ -12,6 +12,7 @@ import onedsl
 from onedsl import _core, testing
 
 gradient = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+NAMES = ("src", "diff_dst", "mean", "variance", "gamma")
 
 
 @helpers.types
@@ -27,6 +28,54 @@ def test_results(dtype, stats, rank, memory):
     testing.assert_close(got, wanted)
     again = testing.batch_norm_backward(*problem, epsilon=EPSILON, data_format="NCX")
     assert testing.relative_l2(again.diff_src, wanted.diff_src) < 1e-14
+
+
+@memories
+def test_results_are_in_pytorchs_memory(rank, memory):
+    """They can be resized, also those of graphs."""
+    problem = tensors(SHAPES[rank], "f32", "f32", memory)
+    graph = gradient.graph(onedsl.TensorSpec.of(problem[0])).repaired().compile()
+    inputs = dict(zip(NAMES, problem, strict=True))
+    for t in *gradient(*problem), *graph(**inputs).values():
+        values = t.as_strided((t.numel(),), (1,)).clone()
+        assert torch.equal(t.resize_(2 * len(values))[: len(values)], values)
+
+
+@pytest.mark.parametrize("missing_bytes", [1, 10**6])
+@pytest.mark.parametrize("offset", [0, 7])
+def test_storages_that_were_made_too_small(offset, missing_bytes):
+    """Regression: memory beyond them was read and written."""
+    problem = tensors(SHAPES[2], "f32")
+    graph = gradient.graph(onedsl.TensorSpec.of(problem[0])).repaired().compile()
+    arrays = [*problem, *gradient(*problem)]
+    for i, t in enumerate(arrays):
+        memory = torch.cat([t.new_zeros(offset), t.flatten()])
+        cut = memory[offset:].view(t.shape)
+        memory.untyped_storage().resize_(max(memory.nbytes - missing_bytes, 0))
+        changed = [*arrays[:i], cut, *arrays[i + 1 :]]
+        inputs, out = dict(zip(NAMES, changed, strict=False)), tuple(changed[5:])
+        with pytest.raises((TypeError, ValueError), match=r"must .* memory"):
+            gradient(*inputs.values(), out=out)
+        with pytest.raises((TypeError, ValueError), match=r"must .* memory"):
+            graph(**inputs, out=dict(zip(graph.graph.outputs, out, strict=True)))
+
+
+def test_modes_of_pytorch():
+    """Results are tensors with memory, or the call raises."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    problem = tensors(SHAPES[2], "f32")
+    expected = gradient(*problem)
+    for mode in torch.inference_mode(), torch.device("meta"):
+        with mode:
+            got = gradient(*problem)
+        assert all(map(torch.equal, got, expected))
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        pytest.raises(RuntimeError, match="a tensor without memory"),
+        pytest.warns(UserWarning, match="data pointer of FakeTensor"),
+    ):
+        gradient(*problem)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +98,7 @@ def test_more_dimensions_than_numpy_has(at):
     """Regression: NumPy's error message names no argument."""
     problem = list(tensors(SHAPES[2], "f32"))
     problem[at] = torch.zeros([1] * 65)
-    name = ("src", "diff_dst", "mean", "variance", "gamma")[at]
-    with pytest.raises(ValueError, match=f"{name} must have at most 64 dimensions, got 65"):
+    with pytest.raises(ValueError, match=f"{NAMES[at]} must have at most 64 dimensions, got 65"):
         gradient(*problem)
 
 

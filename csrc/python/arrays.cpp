@@ -106,14 +106,7 @@ py::array at_cache_line(const py::array& memory, const DataType type, const Size
   return {dtype_of(type), shape, strides, begin + skipped, memory};
 }
 
-py::array empty_like(const View& like, const bool is_dense, const bool aligned) {
-  if (!is_dense) {
-    const std::vector<py::ssize_t> strides = dense_strides(like);
-    View dense = like;
-    dense.strides = strides.data();
-    dense.item_stride = 1;
-    return empty_like(dense, true, aligned);
-  }
+py::array empty_like(const View& like, const bool aligned) {
   Sizes shape(like.shape, like.shape + like.rank);
   if (!aligned) return {dtype_of(like.type), std::move(shape), byte_strides(like)};
   const py::array_t<char> memory(static_cast<py::ssize_t>(like.bytes() + cache_line));

@@ -51,9 +51,9 @@ pybind11::array array_over(const View& v, pybind11::handle owner);
 pybind11::array at_cache_line(const pybind11::array& memory, DataType type, const Sizes& shape,
                               const Sizes& strides);
 
-// Returns an uninitialized array with the shape and strides of `like`, or of a dense copy. It may
+// Returns an uninitialized array with the shape and strides of `like`, which must be dense. It may
 // begin at a cache line, as JAX requires of memory that it does not copy.
-pybind11::array empty_like(const View& like, bool is_dense, bool aligned);
+pybind11::array empty_like(const View& like, bool aligned);
 
 }  // namespace onedsl
 

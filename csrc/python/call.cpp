@@ -1,7 +1,10 @@
 #include "call.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
+#include <tuple>
+#include <utility>
 
 #include "../core/runnable_graph.hpp"
 #include "../core/threads.hpp"
@@ -17,6 +20,30 @@ namespace {
 // Returns the array whose library is that of the results: the first input, unless another is given.
 py::handle like_of(const py::tuple& inputs, const py::handle results_like = py::none()) {
   return results_like.is_none() ? py::handle(PyTuple_GET_ITEM(inputs.ptr(), 0)) : results_like;
+}
+
+// Returns a new array of PyTorch, or of NumPy if that is null, and its memory. It has the shape and
+// strides of `like`, or of a dense copy.
+std::pair<py::object, void*> new_array(const View& like, const bool is_dense, const bool aligned,
+                                       const PyTorch* const pytorch) {
+  View dense = like;
+  Sizes strides;
+  if (!is_dense) {
+    strides = dense_strides(like);
+    dense.strides = strides.data();
+    dense.item_stride = 1;
+  }
+  if (pytorch != nullptr) {
+    py::object tensor = empty_tensor(*pytorch, dense);
+    const auto address = call_method(tensor, py::str("data_ptr")).cast<std::uintptr_t>();
+    if (address == 0 && dense.size() > 0) {
+      throw std::runtime_error("PyTorch returned a tensor without memory, as in FakeTensorMode");
+    }
+    return {std::move(tensor), reinterpret_cast<void*>(address)};
+  }
+  py::array array = empty_like(dense, aligned);
+  void* const data = array.mutable_data();
+  return {std::move(array), data};
 }
 
 }  // namespace
@@ -91,7 +118,9 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
   Pointers memory = pointers_of(call);
   memory.sums = sums;
   memory.cold_outputs = call.outputs_described;
-  const bool is_converted = call.src().is_numpy && !py::isinstance<py::array>(results_like);
+  const bool is_converted = !py::isinstance<py::array>(results_like);
+  const PyTorch* const pytorch =
+      is_converted && !call.outputs_described ? pytorch_of(results_like) : nullptr;
   py::tuple results(call.outputs_described ? 0 : signature().outputs.count());
   if (!call.outputs_described) {
     std::size_t next = 0;
@@ -100,9 +129,7 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
       if (call.outputs.has(port)) {
         const View& like = is_tensor(port) ? call.src() : call.mean();
         const bool is_dense = !is_tensor(port) || call.src_is_dense();
-        py::array array = empty_like(like, is_dense, is_converted);
-        memory.out[port] = array.mutable_data();
-        result = std::move(array);
+        std::tie(result, memory.out[port]) = new_array(like, is_dense, is_converted, pytorch);
       }
       results[next++] = std::move(result);
     });
@@ -118,9 +145,9 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
         call.outputs.all_of([&](const Output port) { return call.out[port]->is_numpy; });
     if (!all_numpy) mark_written(py::reinterpret_borrow<py::sequence>(out));
     results = py::reinterpret_borrow<py::tuple>(out);
-  } else if (!call.src().is_numpy || is_converted) {
+  } else if (is_converted) {
     for (std::size_t i = 0; i < results.size(); ++i) {
-      if (!results[i].is_none()) results[i] = export_array(results[i], results_like);
+      results[i] = export_array(results[i], results_like);
     }
   }
   auto* const type = reinterpret_cast<PyTypeObject*>(schema_.result.ptr());

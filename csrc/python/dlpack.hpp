@@ -4,9 +4,9 @@
 #include <pybind11/pybind11.h>
 
 #include <optional>
+#include <vector>
 
 #include "arrays.hpp"
-#include "dlpack_abi.hpp"
 
 // Exchange of arrays with other libraries by the DLPack protocol.
 namespace onedsl {
@@ -18,13 +18,17 @@ pybind11::object imported_module(const char* name);
 // hide other errors, such as a KeyboardInterrupt in a property.
 pybind11::object optional_attribute(pybind11::handle object, pybind11::handle name);
 
-// The C functions of a library, or null, and what owns them: another thread may replace the
-// attribute that publishes them.
-struct ExchangeFunctions {
-  pybind11::object owner;
-  const abi::ExchangeApi* api;
+// Calls a method without arguments, in less time than pybind11.
+pybind11::object call_method(pybind11::handle object, pybind11::handle name);
+
+// Functions of PyTorch, and the options of empty_strided by DataType.
+struct PyTorch {
+  pybind11::object increment_version, empty_strided;
+  std::vector<pybind11::dict> options;
 };
-ExchangeFunctions exchange_functions(pybind11::handle type);
+
+// Returns null if an object is not a tensor of PyTorch.
+const PyTorch* pytorch_of(pybind11::handle object);
 
 // Borrows the memory of an object by the C functions of its library, without a capsule. Returns
 // nullopt if the library has none, if the CPU cannot access the memory, if the type is unsupported,
@@ -36,9 +40,13 @@ std::optional<View> borrow(pybind11::handle object);
 // capsule if borrow() returns no writeable view: the capsule has a read-only flag.
 std::optional<pybind11::array> import_array(pybind11::handle object);
 
-// Returns the same memory as an array of the library of `like`, or the array itself if that is
-// NumPy or no from_dlpack is found.
-pybind11::object export_array(pybind11::array array, pybind11::handle like);
+// Returns the memory of a NumPy array as an array of the library of `like`. Returns the object
+// itself if it is none, if that library is NumPy, or if no from_dlpack is found.
+pybind11::object export_array(pybind11::object array, pybind11::handle like);
+
+// Returns an uninitialized tensor, in memory of PyTorch, with the type, shape and strides of
+// `like`.
+pybind11::object empty_tensor(const PyTorch& pytorch, const View& like);
 
 // Increments the version counters of the PyTorch tensors in `out`, after a call wrote to them:
 // autograd then detects that a tensor which it saved was overwritten.

@@ -54,7 +54,7 @@ struct ExchangeApi {
   ExchangeApi* previous;
   void* allocate;
   void* from_object;
-  int (*to_object)(Versioned*, void**);  // takes ownership of the tensor
+  void* to_object;
   int (*borrow_object)(void*, Tensor*);  // may be null
   void* current_stream;
 };

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "../core/geometry.hpp"
@@ -35,6 +37,9 @@ struct Names {
   py::str exchange_api = "__dlpack_c_exchange_api__";
   py::str requires_grad = "requires_grad";
   py::str is_neg = "is_neg";
+  py::str untyped_storage = "untyped_storage";
+  py::str nbytes = "nbytes";
+  py::str storage_offset = "storage_offset";
 };
 
 const Names& names() {
@@ -47,7 +52,15 @@ const Names& names() {
 bool is_more_than_memory(const py::handle object) {
   if (optional_attribute(object, names().requires_grad).is(py::bool_(true))) return true;
   const py::object is_neg = optional_attribute(object, names().is_neg);
-  return !is_neg.is_none() && !is_neg().is(py::bool_(false));
+  return !is_neg.is_none() && !call_method(object, names().is_neg).is(py::bool_(false));
+}
+
+// Returns the bytes of a PyTorch tensor's storage, which may have been made too small for the
+// tensor, and the number of elements in it before the tensor. DLPack does not show them.
+std::pair<std::size_t, std::size_t> storage_of(const py::handle tensor) {
+  const py::object storage = call_method(tensor, names().untyped_storage);
+  return {call_method(storage, names().nbytes).cast<std::size_t>(),
+          call_method(tensor, names().storage_offset).cast<std::size_t>()};
 }
 
 // Returns whether the sizes can be read, and multiplied without overflow: producers may have bugs.
@@ -137,6 +150,20 @@ std::optional<py::array> array_by_capsule(const py::handle object) {
   return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
 }
 
+// The C functions of a library, or null, and what owns them: another thread may replace the
+// attribute that publishes them.
+struct ExchangeFunctions {
+  py::object owner;
+  const abi::ExchangeApi* api;
+};
+
+ExchangeFunctions exchange_functions(const py::handle type) {
+  py::object capsule = optional_attribute(type, names().exchange_api);
+  const auto* api = struct_in<abi::ExchangeApi>(capsule);
+  while (api != nullptr && api->version.major != 1) api = api->previous;
+  return {std::move(capsule), api};
+}
+
 // Returns whether the functions are PyTorch's, whose tensors are always writable. The exchange API
 // has no read-only flag.
 bool is_of_pytorch(const abi::ExchangeApi* const api) {
@@ -150,19 +177,14 @@ bool is_of_pytorch(const abi::ExchangeApi* const api) {
 
 }  // namespace
 
-ExchangeFunctions exchange_functions(const py::handle type) {
-  py::object capsule = optional_attribute(type, names().exchange_api);
-  const auto* api = struct_in<abi::ExchangeApi>(capsule);
-  while (api != nullptr && api->version.major != 1) api = api->previous;
-  return {std::move(capsule), api};
-}
-
 std::optional<View> borrow(const py::handle object) {
   return try_call([&]() -> std::optional<View> {
     const auto [capsule, api] = exchange_functions(py::type::handle_of(object));
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
     if (is_more_than_memory(object)) return std::nullopt;
-    const bool is_writeable = is_of_pytorch(api);
+    const bool is_pytorch = is_of_pytorch(api);
+    const auto [bytes, offset] =
+        is_pytorch ? storage_of(object) : std::pair(unknown_bytes, std::size_t{0});
     // From here on no Python code runs, which could change the tensor.
     abi::Tensor tensor{};
     if (api->borrow_object(object.ptr(), &tensor) != 0) {
@@ -171,7 +193,9 @@ std::optional<View> borrow(const py::handle object) {
     }
     const bool has_strides = tensor.rank == 0 || tensor.strides != nullptr;
     if (!has_strides || !is_valid(tensor)) return std::nullopt;
-    return view_of(tensor, is_writeable);
+    std::optional<View> v = view_of(tensor, is_pytorch);
+    if (v) v->bytes_from_data = bytes - std::min(bytes, offset * size_of(v->type));
+    return v;
   });
 }
 
@@ -179,6 +203,7 @@ std::optional<py::array> import_array(const py::handle object) {
   if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
   return try_call([&]() -> std::optional<py::array> {
     const std::optional<View> v = borrow(object);
+    if (v && !v->holds(*v->memory())) return std::nullopt;
     if (v && v->writeable) return array_over(*v, object);
     if (is_more_than_memory(object)) return std::nullopt;
     return array_by_capsule(object);

@@ -1,11 +1,13 @@
+#include <pybind11/gil_safe_call_once.h>
+
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "../core/memory_reserve.hpp"
 #include "dlpack.hpp"
 #include "dlpack_abi.hpp"
 #include "gil.hpp"
@@ -90,7 +92,8 @@ py::object importer_for(const py::handle object) {
 }  // namespace
 
 py::object imported_module(const char* const name) {
-  return py::module_::import("sys").attr("modules").attr("get")(name, py::none());
+  const py::handle found = PyDict_GetItemString(PyImport_GetModuleDict(), name);
+  return found ? py::reinterpret_borrow<py::object>(found) : py::none();
 }
 
 py::object optional_attribute(const py::handle object, const py::handle name) {
@@ -102,41 +105,69 @@ py::object optional_attribute(const py::handle object, const py::handle name) {
   return py::none();
 }
 
-void mark_written(const py::sequence& out) {
+py::object call_method(const py::handle object, const py::handle name) {
+  PyObject* const result = PyObject_CallMethodNoArgs(object.ptr(), name.ptr());
+  if (result == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(result);
+}
+
+const PyTorch* pytorch_of(const py::handle object) {
   const py::object torch = imported_module("torch");
   // Another thread may be importing PyTorch, which has no names yet.
   const py::object tensor_type = optional_attribute(torch, py::str("Tensor"));
-  if (tensor_type.is_none()) return;
+  if (tensor_type.is_none() || !py::isinstance(object, tensor_type)) return nullptr;
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<PyTorch> stored;
+  return &stored
+              .call_once_and_store_result([&] {
+                PyTorch pytorch;
+                pytorch.increment_version =
+                    torch.attr("autograd").attr("graph").attr("increment_version");
+                pytorch.empty_strided = torch.attr("empty_strided");
+                for (const char* const type : {"float32", "bfloat16", "float16"}) {
+                  pytorch.options.push_back(
+                      py::dict(py::arg("dtype") = torch.attr(type),
+                               py::arg("device") = torch.attr("device")("cpu")));
+                }
+                return pytorch;
+              })
+              .get_stored();
+}
+
+py::object empty_tensor(const PyTorch& pytorch, const View& like) {
+  py::tuple shape(like.rank);
+  py::tuple strides(like.rank);
+  for (py::ssize_t axis = 0; axis < like.rank; ++axis) {
+    const auto index = static_cast<std::size_t>(axis);
+    shape[index] = py::int_(like.shape[axis]);
+    strides[index] = py::int_(like.strides[axis] / like.item_stride);
+  }
+  PyObject* const tensor =
+      PyObject_Call(pytorch.empty_strided.ptr(), py::make_tuple(shape, strides).ptr(),
+                    pytorch.options[static_cast<std::size_t>(like.type)].ptr());
+  if (tensor == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(tensor);
+}
+
+void mark_written(const py::sequence& out) {
+  const PyTorch* pytorch = nullptr;
   py::list tensors;
   for (const py::handle array : out) {
-    if (py::isinstance(array, tensor_type)) tensors.append(array);
+    const PyTorch* const found = pytorch_of(array);
+    if (found == nullptr) continue;
+    pytorch = found;
+    tensors.append(array);
   }
-  if (tensors.empty()) return;
-  torch.attr("autograd").attr("graph").attr("increment_version")(tensors);
+  if (pytorch != nullptr) pytorch->increment_version(tensors);
 }
 
 py::object Producer::capsule(const bool versioned) const {
   return versioned ? capsule_of<abi::Versioned>(array) : capsule_of<abi::Unversioned>(array);
 }
 
-py::object export_array(py::array array, const py::handle like) {
-  if (py::isinstance<py::array>(like)) return std::move(array);
-  const auto [owner, api] = exchange_functions(py::type::handle_of(like));
-  if (api != nullptr && api->to_object != nullptr) {
-    // PyTorch ends the process if it has no memory for the deleter.
-    const MemoryReserve reserve;
-    void* object = nullptr;
-    const int failed = api->to_object(make_managed<abi::Versioned>(std::move(array)), &object);
-    if (failed != 0 && PyErr_Occurred() != nullptr) throw py::error_already_set();
-    if (failed != 0 || object == nullptr) {
-      throw std::runtime_error(
-          "the library of src could not import a result by DLPack, without an error message; pass "
-          "out= to have results written to existing arrays");
-    }
-    return py::reinterpret_steal<py::object>(static_cast<PyObject*>(object));
-  }
+py::object export_array(py::object array, const py::handle like) {
+  if (!py::isinstance<py::array>(array) || py::isinstance<py::array>(like)) return array;
   const py::object importer = importer_for(like);
-  return importer.is_none() ? std::move(array) : importer(Producer{std::move(array)});
+  return importer.is_none() ? array : importer(Producer{std::move(array)});
 }
 
 }  // namespace onedsl

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -22,6 +23,7 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "dlpack.hpp"
+#include "dlpack_abi.hpp"
 #include "gil.hpp"
 #include "scope.hpp"
 
@@ -60,6 +62,15 @@ void bind_dlpack(py::module_& module) {
              py::arg("shape"), py::arg("strides"), py::pos_only());
   module.def("import_array", &import_array, py::arg("array"), py::pos_only());
   module.def("mark_written", &mark_written, py::arg("out"), py::pos_only());
+  module.def(
+      "empty_tensor",
+      [](const py::object& library, const DataType type, const Sizes& shape, const Sizes& strides) {
+        const auto rank = static_cast<py::ssize_t>(std::min(shape.size(), strides.size()));
+        const PyTorch* const pytorch = pytorch_of(library);
+        if (pytorch == nullptr) return py::object(py::none());
+        return empty_tensor(*pytorch, {type, nullptr, rank, shape.data(), strides.data()});
+      },
+      py::arg("library"), py::arg("dtype"), py::arg("shape"), py::arg("strides"), py::pos_only());
   module.def("export_array", &export_array, py::arg("array"), py::arg("like"), py::pos_only());
 }
 

@@ -264,11 +264,13 @@ class CompiledGraph:
         _check_names("the graph's inputs", inputs, self._inputs, missing=True)
         _check_names("out", given, self._outputs, missing=False)
         passed = [as_numpy(name, inputs[name]) for name in self._inputs]
-        passed += [
-            as_numpy(f"out[{name!r}]", given[name], is_output=True)
-            if name in given
-            else new_array(tensor)
+        first = inputs[next(iter(self._inputs))]
+        results = {
+            name: given[name] if name in given else new_array(tensor, first)
             for name, tensor in self._outputs.items()
+        }
+        passed += [
+            as_numpy(f"out[{name!r}]", array, is_output=True) for name, array in results.items()
         ]
         for defect in self.defects:
             warnings.warn(defect, OneDNNDefectWarning, stacklevel=2)
@@ -279,10 +281,9 @@ class CompiledGraph:
             raise self._error(passed, *result)
         _core.mark_written(list(given.values()))  # first, because a handler of the log may raise
         publish(self._record, seconds=seconds, num_threads=result)
-        first = inputs[next(iter(self._inputs))]
         return {
-            name: given[name] if name in given else _core.export_array(array, first)
-            for name, array in zip(self._outputs, passed[len(inputs) :], strict=True)
+            name: array if name in given else _core.export_array(array, first)
+            for name, array in results.items()
         }
 
     def _error(self, arrays: Sequence[Array], reason: str, index: int, other: int) -> Exception:

@@ -83,11 +83,14 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     return sum((size - 1) * step for size, step in zip(shape, strides, strict=True) if size > 1)
 
 
-def new_array(spec: Any) -> Array:
-    """Return zeros with shape, dtype and byte_strides of a spec, which may leave gaps.
+def new_array(spec: Any, library: object = None) -> Any:
+    """Return zeros with shape, dtype and strides of a spec, which may leave gaps.
 
-    The memory begins at a cache line.
+    A tensor of PyTorch if `library` is one. Otherwise a NumPy array that begins at a cache line.
     """
+    tensor = _core.empty_tensor(library, spec.dtype, spec.shape, spec.strides)
+    if tensor is not None:
+        return tensor.zero_()
     nbytes = span(spec.shape, spec.byte_strides) + DTYPES[spec.dtype].itemsize
     memory = np.zeros(nbytes + _core.CACHE_LINE, np.uint8)
     return _core.at_cache_line(memory, spec.dtype, spec.shape, spec.byte_strides)

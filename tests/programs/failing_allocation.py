@@ -120,6 +120,11 @@ def torch_problem():
     return [torch.from_numpy(np.array(array)) for array in problem]
 
 
+def tensors_of_graph():
+    """Tensors of PyTorch, in a graph."""
+    return compiled()(**dict(zip(problem._fields, torch_problem(), strict=True))).values()
+
+
 def report():
     """Calls in PyTorch that are counted while `enable` is in effect, which ends with its block."""
     import onedsl.torch
@@ -201,7 +206,10 @@ NUMPY = (
 )
 ENTRY_POINTS: dict[str, Callable[[], Any]] = {
     entry.__name__: entry
-    for entry in (*NUMPY, graph_compiled, tensors, report, jax_small, jax_large, jax_alone)
+    for entry in (
+        *(*NUMPY, graph_compiled, tensors, tensors_of_graph, report),
+        *(jax_small, jax_large, jax_alone),
+    )
 }
 ENTRY_POINTS |= {
     f"{kind}_{size}": functools.partial(step, kind, size == "large")
@@ -256,11 +264,10 @@ def is_right(error: BaseException | None, entry: str, is_ours: bool) -> bool:
     if entry.startswith("jax"):
         return "RESOURCE_EXHAUSTED" in str(error)
     texts = "DefaultCPUAllocator: can't allocate memory", "bad_alloc", "Failed to allocate"
-    is_of_torch = isinstance(ENTRY_POINTS[entry], functools.partial) or entry in (
-        "tensors",
-        "report",
-    )
-    return is_of_torch and type(error) is RuntimeError and any(text in str(error) for text in texts)
+    torch_entries = "tensors", "tensors_of_graph", "report"
+    is_of_torch = isinstance(ENTRY_POINTS[entry], functools.partial) or entry in torch_entries
+    has_text = any(text in str(error) for text in texts)
+    return is_of_torch and isinstance(error, RuntimeError) and has_text
 
 
 def sweep(entry: str, is_ours: bool) -> None:

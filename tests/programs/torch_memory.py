@@ -61,6 +61,11 @@ def errors():
             assert fails(torch.autograd.grad, dst, src, diff)
         del dst
         torch.autograd.grad(layer(src), src, diff)
+    op = onedsl.BatchNormTrainingBackward(1e-5, "NCX")
+    inputs = src.detach(), diff, *torch.ones(3, 16)
+    with no_memory():
+        assert fails(op, *inputs)
+    op(*inputs)
 
 
 def search():
