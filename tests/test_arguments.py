@@ -240,9 +240,15 @@ class TestOut:
         strides = [960, 160, 32, 4]
         strides[axis] = stride
         diff_src = np.lib.stride_tricks.as_strided(np.zeros(1000, "f4"), SHAPE, strides)
-        requirement = "must have the strides" if stride == 6 else "must not overlap itself"
+        requirement = "must not overlap itself"
+        if stride == 6:
+            requirement = "must have strides (in bytes) that are multiples of 4, got (960, 160, 32,"
         error = f"out.diff_src {requirement}"
         self.check(self.with_diff_src(diff_src), ValueError, error, backends=["native"])
+        if stride == 6:  # with the strides of src, too
+            src = np.lib.stride_tricks.as_strided(np.zeros(1000, "f4"), SHAPE, strides)
+            inputs = base()._replace(src=src)
+            self.check(self.with_diff_src(diff_src), ValueError, error, inputs=inputs)
 
     def test_members_that_are_none(self):
         for kept, all_outputs, fragment in [

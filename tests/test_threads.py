@@ -57,6 +57,16 @@ def test_fewer_threads_than_openmp_was_asked_for(setting):
     assert child.stdout == ("out_of_memory\n" * 2 if fails else "")
 
 
+def test_threads_of_different_limits_share_a_graph():
+    """It is compiled once for each number of threads. oneDNN's log shows what it creates."""
+    environment = {"OMP_NUM_THREADS": "8", "ONEDNN_VERBOSE": "2"}
+    child = helpers.run_script("fewer_threads.py", "alternating", environment=environment)
+    first, later = child.stdout.split("compiled for both\n")
+    assert "create:cache_" in first
+    assert "create:cache_" not in later
+    assert ",exec," in later
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 def test_calls_start_and_end_no_threads(library):
     """Regression: calls of few threads made libgomp end the others, which then started again."""

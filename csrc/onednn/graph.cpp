@@ -168,8 +168,8 @@ CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const Tens
       constants_(std::move(constants)),
       name_(kinds_of(nodes_)),
       max_threads_(num_threads),
-      program_(compile(num_threads)),
       num_threads_(num_threads) {
+  select_program(num_threads);
   guard_.reset();
 }
 
@@ -178,6 +178,7 @@ CompiledGraph::~CompiledGraph() { guard_.emplace(); }
 CompiledGraph::Program CompiledGraph::compile(const int num_threads) const {
   const ThreadLimit limit(num_threads, openmp_of_onednn());
   Program program;
+  program.num_threads = num_threads;
   translate("compiling the graph of " + name_, [&] {
     program.stream = dnnl::stream(cpu_engine());
     std::size_t covered = 0;
@@ -195,6 +196,19 @@ CompiledGraph::Program CompiledGraph::compile(const int num_threads) const {
   });
   assign_slots(program);
   return program;
+}
+
+void CompiledGraph::select_program(const int num_threads) {
+  const auto found = std::find_if(programs_.begin(), programs_.end(), [&](const Program& program) {
+    return program.num_threads == num_threads;
+  });
+  if (found != programs_.end()) {
+    programs_.splice(programs_.begin(), programs_, found);
+  } else {
+    programs_.push_front(compile(num_threads));
+    if (programs_.size() > most_programs) programs_.pop_back();
+  }
+  num_threads_ = num_threads;
 }
 
 CompiledGraph::Side CompiledGraph::Program::side_of(const std::vector<logical_tensor>& tensors) {
@@ -231,16 +245,14 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
   const ForkGuard guard;
   check_engine();
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (num_threads_ != available) {
-    program_ = compile(available);
-    num_threads_ = available;
-  }
+  select_program(available);
+  Program& program = programs_.front();
   const ThreadLimit limit(available, openmp_of_onednn());
   const auto free = [](std::byte* const memory) { std::free(memory); };
   const std::unique_ptr<std::byte, decltype(free)> scratch(
-      static_cast<std::byte*>(std::aligned_alloc(cache_line, program_.scratch_bytes)), free);
+      static_cast<std::byte*>(std::aligned_alloc(cache_line, program.scratch_bytes)), free);
   if (!scratch) throw std::bad_alloc();
-  for (auto& [id, slot] : program_.slots) {
+  for (auto& [id, slot] : program.slots) {
     slot.memory = scratch.get() + slot.offset;
     if (!slot.constant.empty()) {
       slot.memory = slot.constant.data();
@@ -257,17 +269,17 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
     }
   }
   translate("running " + name_, [&] {
-    for (Step& step : program_.steps) {
+    for (Step& step : program.steps) {
       for (Side* const side : {&step.inputs, &step.outputs}) {
         for (std::size_t i = 0; i < side->slots.size(); ++i) {
           side->tensors[i].set_data_handle(side->slots[i]->memory);
         }
       }
-      step.compiled.execute(program_.stream, step.inputs.tensors, step.outputs.tensors);
+      step.compiled.execute(program.stream, step.inputs.tensors, step.outputs.tensors);
     }
-    program_.stream.wait();
+    program.stream.wait();
   });
-  for (const auto& [id, slot] : program_.slots) {
+  for (const auto& [id, slot] : program.slots) {
     if (slot.output != nullptr && slot.output->type != slot.type) {
       void* const own = outputs.at(slot.output->index);
       convert(slot.type, slot.memory, slot.output->type, own, slot.count());
@@ -280,7 +292,7 @@ std::vector<PartitionTuple> CompiledGraph::partitions() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return translate("inspecting the graph of " + name_, [&] {
     std::vector<PartitionTuple> tuples;
-    for (const Step& step : program_.steps) {
+    for (const Step& step : programs_.front().steps) {
       auto& [id, ops, supported, inputs, outputs] = tuples.emplace_back(to_tuple(step.partition));
       for (TensorTuples* const tensors : {&inputs, &outputs}) {
         for (TensorTuple& t : *tensors) {

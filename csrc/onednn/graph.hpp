@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <mutex>
 #include <oneapi/dnnl/dnnl_graph.hpp>
@@ -79,8 +80,9 @@ using PartitionTuple =
 std::vector<PartitionTuple> partitions_of(const Nodes& nodes);
 
 // A graph that oneDNN compiled for a number of OpenMP threads, without all of which its results
-// would be wrong. A run compiles it again if fewer are available than it was compiled for, as in a
-// forked child, or more again. Throws UnsupportedError if oneDNN does not support a partition.
+// would be wrong. A run compiles it again if another number is available, as in a forked child, and
+// keeps what it compiled for the latest numbers. Throws UnsupportedError if oneDNN does not support
+// a partition.
 class CompiledGraph final : public RunnableGraph {
  public:
   using Constants = std::map<std::size_t, float>;  // by id of the logical tensor
@@ -131,8 +133,9 @@ class CompiledGraph final : public RunnableGraph {
     Side inputs, outputs;
   };
 
-  // What oneDNN compiled, as a whole: if compiling it again fails, the former one remains.
+  // What oneDNN compiled for a number of threads.
   struct Program {
+    int num_threads = 0;
     dnnl::stream stream;
     std::vector<Step> steps;            // in execution order
     std::map<std::size_t, Slot> slots;  // by id of the logical tensor
@@ -141,8 +144,13 @@ class CompiledGraph final : public RunnableGraph {
     Side side_of(const std::vector<dnnl::graph::logical_tensor>& tensors);
   };
 
+  static constexpr std::size_t most_programs = 4;
+
   Program compile(int num_threads) const;
   void assign_slots(Program& program) const;
+  // Moves the program for a number of threads to the front, or compiles it: the former ones remain
+  // if that fails.
+  void select_program(int num_threads);
 
   // Held by the constructor and the destructor. The first member, so that it is released last.
   std::optional<ForkGuard> guard_;
@@ -151,8 +159,8 @@ class CompiledGraph final : public RunnableGraph {
   const Constants constants_;
   const std::string name_;
   const int max_threads_;
-  std::mutex mutex_;  // of the members below
-  Program program_;
+  std::mutex mutex_;             // of the members below
+  std::list<Program> programs_;  // that of the latest run first
   std::atomic<int> num_threads_;
 };
 

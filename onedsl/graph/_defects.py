@@ -246,8 +246,8 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
     """Return why onedsl passes valid ops to no version of oneDNN's compiler, or "".
 
     Random graphs of other ops than batch norm, or of several, accessed memory out of bounds in
-    oneDNN 3.2.0 and 3.13.1 if tensors had gaps (the fusion of a forward pass with a ReLU), had six
-    dimensions or more, or were empty. Other graphs did not.
+    oneDNN 3.2.0, 3.13.1 and 3.13.2 if tensors had gaps (the fusion of a forward pass with a ReLU),
+    had six dimensions or more, or were empty. Other graphs did not.
     """
     is_safe = len(ops) == 1 and KINDS[ops[0].kind].is_batch_norm
     for tensor in (tensor for op in ops for tensor in tensors_of(op)):
@@ -255,8 +255,8 @@ def limit_of(ops: Sequence[GraphOp]) -> str:
         if not is_safe and (len(shape) > 5 or 0 in shape or _has_gaps(tensor)):
             return (
                 "graphs of several ops must have tensors of at most 5 dimensions, not empty "
-                f"and without gaps, got {tensor}: oneDNN 3.2.0 and 3.13.1 access memory out "
-                "of bounds for some others"
+                f"and without gaps, got {tensor}: oneDNN 3.2.0, 3.13.1 and 3.13.2 access memory "
+                "out of bounds for some others"
             )
         if _span(tensor) >= 2**31:
             return "tensors must have fewer than 2^31 elements to be passed to oneDNN"

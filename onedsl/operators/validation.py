@@ -179,13 +179,14 @@ class RejectedCall:
         return requirements.aligned(self._array(name))
 
     def _layout(self, name: str) -> str:
-        src, got = self._src, self._array(name).strides
+        src, array = self._src, self._array(name)
         if self._kinds[name] == "statistic":
-            return f"must be contiguous, got strides {got} in bytes"
-        return (
-            f"must have the strides (in bytes) {self._array(src).strides} of {src}, got {got}. "
-            f"empty_like({src}) returns such an array"
-        )
+            return f"must be contiguous, got strides {array.strides} in bytes"
+        required = f"the strides (in bytes) {self._array(src).strides} of {src}"
+        steps = [step for step, n in zip(array.strides, array.shape, strict=True) if n > 1]
+        if any(step % array.itemsize for step in steps):
+            required = f"strides (in bytes) that are multiples of {array.itemsize}"
+        return f"must have {required}, got {array.strides}. empty_like({src}) returns such an array"
 
     def _overlap(self, name: str) -> str:
         if self._rejection.other == name:

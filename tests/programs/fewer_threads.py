@@ -1,6 +1,7 @@
 """Run both backends where OpenMP gives fewer threads than OMP_NUM_THREADS, by an argument at once,
 or after a graph was compiled: then OpenMP's nesting is limited to no parallel region for a while.
-The graphs are compiled again, a large one at first without the memory for it.
+The graphs are compiled again, a large one at first without the memory for it. With "alternating",
+the limit comes and goes.
 """
 
 import ctypes
@@ -27,11 +28,23 @@ def check() -> None:
     testing.assert_close(onedsl.BatchNormGradients(**graph(**problem._asdict())), expected)
 
 
-check()
-if sys.argv[1:] == ["later"]:
+def loaded_openmp() -> ctypes.CDLL:
+    """Return OpenMP's library."""
     with open("/proc/self/maps", encoding="utf-8") as maps:
-        path = next(line.split()[-1] for line in maps if "libgomp" in line)
-    openmp = ctypes.CDLL(path)
+        return ctypes.CDLL(next(line.split()[-1] for line in maps if "libgomp" in line))
+
+
+check()
+if sys.argv[1:] == ["alternating"]:
+    openmp = loaded_openmp()
+    for i in range(10):
+        openmp.omp_set_max_active_levels(i % 2)
+        check()
+        assert graph.num_threads == (8 if i % 2 else 1)
+        if i == 1:
+            print("compiled for both", flush=True)
+if sys.argv[1:] == ["later"]:
+    openmp = loaded_openmp()
     # oneDNN may crash if it lacks memory for a small object. For a large one, it returns an error.
     src, vector = np.ones((1, 1 << 24), np.float32), np.ones(1 << 24, np.float32)
     large = op.graph(onedsl.TensorSpec(src.shape), gamma=False).repaired().compile()
