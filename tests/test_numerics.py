@@ -218,3 +218,57 @@ def test_documented_range(data_format, spatial, size, gradient):
     epsilon = min(1e30, max(1e-30, size**2 / 10))
     got = run(problem, epsilon, data_format)
     testing.assert_close(got, reference(problem, epsilon, data_format))
+
+
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
+@formats
+def test_two_large_neighbors(data_format, parts):
+    """The mean is no float32."""
+    src = np.float32([1e7, 1e7 + 1]).reshape(2, 1, 1)
+    op = onedsl.BatchNormForwardTraining(1e-3, data_format=data_format)
+    zero, one = np.zeros(1, np.float32), np.ones(1, np.float32)
+    if parts:
+        moments = op.reduce(src[:1]) + op.reduce(src[1:])
+        halves = [op.apply(moments, part, zero, one) for part in (src[:1], src[1:])]
+        dst = np.concatenate([half.dst for half in halves])
+    else:
+        dst = op(src, zero, one).dst
+    expected = 0.5 / np.sqrt(0.25 + 1e-3)
+    np.testing.assert_allclose(dst.ravel(), [-expected, expected], rtol=2e-7)
+    # A gamma or beta that is not finite is not multiplied by the rest of the mean.
+    inf = np.float32([np.inf])
+    for gamma, beta, expected in ((inf, zero, [np.nan, np.inf]), (one, inf, [np.inf, np.inf])):
+        np.testing.assert_array_equal(op(src, zero, one, gamma, beta).dst.ravel(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("shape", [(8, 5, (7, 9)), (600, 33, ()), (2, 3, (90, 100))])
+@formats
+def test_mean_far_above_the_deviation(data_format, shape, dtype):
+    """Of results that are rounded to 16 bits, only the rounding is left."""
+    shape = helpers.shape_of(data_format, *shape)
+    channel = onedsl.DataFormat(data_format).broadcast_shape(shape)
+    rng = np.random.default_rng(3)
+    size = {"f32": 1e-3, "bf16": 16, "f16": 2}[dtype]
+    src = (1000 + size * rng.standard_normal(shape)).astype(helpers.NUMPY[dtype])
+    zeros, ones, gamma, beta = np.float32([[0], [1], [0.7], [-0.3]]).repeat(np.prod(channel), 1)
+    op = onedsl.BatchNormForwardTraining(1e-10, data_format=data_format)
+    dst = op(src, zeros, ones, gamma, beta).dst.astype(np.float64)
+    expected = testing.batch_norm(src, gamma, beta, epsilon=1e-10, data_format=data_format)
+    rounding = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}[dtype]
+    assert (np.abs(dst - expected) <= rounding * np.abs(expected) + 8 * 2.0**-24).all()
+
+
+@formats
+def test_mask_of_relu_with_a_mean_far_above_the_deviation(data_format):
+    """The gradient recomputes the forward pass's dst from the mean in float32."""
+    shape = helpers.shape_of(data_format, 20, 33, (1,))
+    src = (1000 + 1e-3 * np.random.default_rng(3).standard_normal(shape)).astype(np.float32)
+    zeros, ones = np.zeros(33, np.float32), np.ones(33, np.float32)
+    forward = onedsl.BatchNormReLUForwardTraining(1e-10, data_format=data_format)
+    result = forward(src, zeros, ones, ones, zeros)
+    # The sum of different powers of two has the mask of each element.
+    diff_dst = np.broadcast_to(2 ** np.arange(20, dtype=np.float32).reshape(20, 1, 1), shape).copy()
+    inputs = src, diff_dst, result.batch_mean, result.batch_variance, ones, zeros
+    diff_beta = onedsl.BatchNormReLUTrainingBackward(1e-10, data_format)(*inputs).diff_beta
+    assert np.array_equal(diff_beta, np.where(result.dst > 0, diff_dst, 0).sum(0).ravel())

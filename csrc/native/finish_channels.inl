@@ -28,20 +28,27 @@ Vec gamma_of(const Task& task, const Index c, const Access& access) {
                                               : broadcast(1);
 }
 
-// The values are the caller's in f32, which the forward pass returns and the gradient reads. So
-// the mask that the gradient recomputes from src is exactly that of the forward pass's dst, unless
-// the caller keeps the statistics in bf16.
+// The mean and the variance are the caller's in f32, which the forward pass returns and the
+// gradient reads. So the mask that the gradient recomputes from src is exactly that of the forward
+// pass's dst, unless the caller keeps the statistics in bf16. Only a forward pass whose result no
+// gradient recomputes may pass the rest of the mean, which f32 cannot represent.
 template <class Access>
 void set_normalization(const Task& task, const ChannelEntries& entries, const Index c,
-                       const Access& access, const Vec mean, const Vec variance) {
+                       const Access& access, const Vec mean, const Vec variance,
+                       const Vec* const rest_of_mean = nullptr) {
   const Tables& tables = task.workspace.tables;
   const DoubleVec inverse_stddev = inverse_stddev_of(task.config, variance);
-  const DoubleVec scale = widen(gamma_of(task, c, access)) * inverse_stddev;
-  const Vec beta = input(task, Input::beta) != nullptr ? access.read(input(task, Input::beta) + c)
-                                                       : broadcast(0);
+  const Vec scale = coefficient(widen(gamma_of(task, c, access)) * inverse_stddev);
+  Vec beta = input(task, Input::beta) != nullptr ? access.read(input(task, Input::beta) + c)
+                                                 : broadcast(0);
+  if (rest_of_mean != nullptr) {
+    const Vec corrected = subtract_product(beta, *rest_of_mean, scale);
+    // Zero times infinity is NaN.
+    const Vec zero = broadcast(0) * corrected;
+    beta = zero == zero ? corrected : beta;
+  }
   entries.set(c, access, TableValues{tables.mean, coefficient(mean)},
-              TableValues{tables.scale, coefficient(scale)},
-              TableValues{tables.beta, coefficient(beta)});
+              TableValues{tables.scale, scale}, TableValues{tables.beta, coefficient(beta)});
 }
 
 // ---- Sums of all chunks ----

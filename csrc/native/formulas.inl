@@ -50,7 +50,8 @@ inline Terms moment_terms(const Coefficients& k, const Vec x) {
   return {deviation, deviation};
 }
 
-// src - mean comes first, which keeps the precision where the mean is large.
+// src - mean comes first, which keeps the precision where the mean is large. `beta` contains what
+// f32 cannot represent of the mean.
 inline Vec normalized(const Coefficients& k, const Vec x) {
   return multiply_add(x - k.mean, k.scale, k.beta);
 }

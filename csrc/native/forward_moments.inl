@@ -125,6 +125,7 @@ inline void use_moment_totals(const Task& task, const Range& some, const Channel
   const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
   const double unbiased =
       task.config.attributes.unbiased ? task.per_channel / (task.per_channel - 1) : 1;
+  const bool uses_rest = task.config.operation == Operation::forward_training;
   for_vectors(some, [&](const Index c, const auto& access) {
     const auto update = [&](const float* const before, const DoubleVec& batch, float* const after) {
       if (after == nullptr) return;
@@ -143,7 +144,9 @@ inline void use_moment_totals(const Task& task, const Range& some, const Channel
            output(task, Output::running_variance));
     access.write(output(task, Output::batch_mean) + c, batch_mean, false);
     access.write(output(task, Output::batch_variance) + c, batch_variance, false);
-    set_normalization(task, entries, c, access, batch_mean, batch_variance);
+    const Vec rest = narrow(mean - widen(batch_mean));
+    set_normalization(task, entries, c, access, batch_mean, batch_variance,
+                      uses_rest ? &rest : nullptr);
   });
 }
 

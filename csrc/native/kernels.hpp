@@ -21,7 +21,7 @@ struct Samples {
 };
 
 // Coefficients of the elementwise formulas:
-//   dst      = (src - mean) * scale + beta
+//   dst      = (src - mean) * scale + beta, where beta has the rest of the mean that f32 lacks
 //   diff_src = scale * ((diff_dst - shift) - (src - mean) * slope)
 // Planes: one entry per channel. Columns: one entry per column of one or more rows (`period`
 // entries), followed by a copy of the first 2 * lanes entries, so that a VecPair can be loaded from

@@ -28,7 +28,7 @@ class BatchNormReLUForwardTraining(ChannelOperator[BatchNormForward]):
     -----
     dst = min(max(batch_norm(src) + residual, 0), clip), where batch_norm and the other outputs are
     those of `BatchNormForwardTraining`. NaN stays NaN. Sum, ReLU and bound are computed in f32 and
-    rounded once.
+    rounded once. dst is that of batch_mean in f32, from which the gradient recomputes it.
 
     Arrays and errors are as in `BatchNormTrainingBackward`.
 
