@@ -32,8 +32,8 @@ class BatchNormActForwardTraining(ActOperator[BatchNormForward]):
     Notes
     -----
     dst = activation(batch_norm(src) + residual), where batch_norm and the other outputs are those
-    of `BatchNormForwardTraining`. All of it is computed in f32 and rounded once. The activations
-    are those of PyTorch [1]_:
+    of `BatchNormForwardTraining`. All of it is computed in f32, with batch_mean in f32, from which
+    the gradient recomputes it, and rounded once. The activations are those of PyTorch [1]_:
 
     - relu(y) = min(max(y, 0), clip)
     - leaky_relu(y) = y if y > 0, otherwise negative_slope * y
