@@ -19,8 +19,10 @@ from onedsl import _core, bench, testing
 from onedsl.__main__ import main
 from onedsl.bench import timing
 from onedsl.bench.implementations import MAX_COPIES, memory, random_problem
+from onedsl.bench.measure import warm_up_case
 from onedsl.bench.timing import MIN_ROUNDS, SAMPLE_SECONDS, time_calls
 from onedsl.cli.bench import layer_shapes, rows_tables, summary
+from onedsl.operators.base import kernel_info
 
 
 def run(*options):
@@ -319,6 +321,15 @@ def test_threads_of_a_second_openmp_library_fall_asleep(paths, pauses, monkeypat
     monkeypatch.setattr(timing.time, "sleep", slept.append)
     time_calls({"a": lambda: None})
     assert (max(slept) > 0) == pauses
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16, 64, 128])
+def test_warm_ups_run_on_all_threads(threads):
+    """Regression: onedsl ran them on one thread, so that each sample woke the others."""
+    case = warm_up_case(threads)
+    op = onedsl.BatchNormTrainingBackward(bench.EPSILON, case.data_format)
+    info = kernel_info(op, onedsl.TensorSpec(case.shape, case.dtype), num_threads=threads)
+    assert info["threads"] == threads
 
 
 def test_cases_are_measured_together():

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .. import capabilities
+from .. import _core, capabilities
 from .cases import Case
 from .implementations import ALLOCATING, TRIADS, implementations
 from .timing import time_calls
@@ -44,6 +44,14 @@ class Row(Case):
         return self.floor(self.best_triad) / self.time(name)
 
 
+def warm_up_case(num_threads: int) -> Case:
+    """Return a case of small tensors whose calls run on all threads.
+
+    onedsl runs smaller ones on one thread: see `parallel_from` in ``csrc/native/cpu.hpp``.
+    """
+    return Case("", (512 + 64 * num_threads, 64), "f32", "NXC")
+
+
 def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row]:
     """Time all calls of some cases in random order, for about these seconds.
 
@@ -51,7 +59,7 @@ def measure(calls: Mapping[Case, Mapping[str, Any]], seconds: float) -> list[Row
     same implementation's calls with small tensors wake the threads.
     """
     named = {(case, name): call for case in calls for name, call in calls[case].items()}
-    small = implementations(Case("", (16, 64), "f32", "NXC"))
+    small = implementations(warm_up_case(_core.max_threads()))
     warm_ups = {(case, name): small[name] for case, name in named}
     times = time_calls(named, seconds=seconds, warm_ups=warm_ups)
     return [
