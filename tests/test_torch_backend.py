@@ -9,7 +9,7 @@ from pathlib import Path
 
 import helpers
 import pytest
-from torch_helpers import WITHOUT_BIAS, Plain, dynamo, nn, onedsl_torch, torch
+from torch_helpers import WITHOUT_BIAS, Plain, dynamo, nn, onedsl_torch, relative_error, torch
 
 F = nn.functional
 aten = torch.ops.aten
@@ -18,6 +18,11 @@ pytestmark = [dynamo, pytest.mark.filterwarnings("ignore:The .grad attribute:Use
 
 RELU = "with ReLU, forward and backward"
 ADD_RELU = "with addition and ReLU, forward and backward"
+LEAKY, SILU, HARDSWISH, GELU, GELU_TANH = (
+    f"with {name}, forward and backward"
+    for name in ("LeakyReLU", "SiLU", "Hardswish", "GELU", "GELU (tanh)")
+)
+ADD_SILU = "with addition and SiLU, forward and backward"
 # What is done with the result, and how the log describes it. Alone: None.
 USES = {
     "relu": (lambda y, _: F.relu(y), RELU),
@@ -35,7 +40,41 @@ USES = {
     "added to itself": (lambda y, x: F.relu(y + y), None),
     "scaled addition": (lambda y, x: F.relu(torch.add(y, x, alpha=2)), None),
     "broadcast addition": (lambda y, x: F.relu(y + x.mean(1, keepdim=True)), None),
-    "leaky ReLU": (lambda y, x: F.leaky_relu(y), None),
+    "leaky ReLU": (lambda y, x: F.leaky_relu(y), LEAKY),
+    "leaky ReLU, in place": (lambda y, x: F.leaky_relu_(y, 0.2), LEAKY),
+    "leaky ReLU, module": (lambda y, x: nn.LeakyReLU(0.1)(y), LEAKY),
+    "leaky ReLU with a negative slope": (lambda y, x: F.leaky_relu(y, -0.5), LEAKY),
+    "leaky ReLU with an infinite slope": (lambda y, x: F.leaky_relu(y + 9, float("inf")), None),
+    "add leaky ReLU": (
+        lambda y, x: F.leaky_relu_(y.add_(x), 0.3),
+        "with addition and LeakyReLU, forward and backward",
+    ),
+    "SiLU": (lambda y, x: F.silu(y), SILU),
+    "SiLU, in place": (lambda y, x: nn.SiLU(inplace=True)(y), SILU),
+    "SiLU, written out": (lambda y, x: y * torch.sigmoid(y), SILU),
+    "SiLU, written out in another order": (lambda y, x: y.sigmoid() * y, SILU),
+    "SiLU, written out in place": (lambda y, x: y.mul_(y.sigmoid()), SILU),
+    "add SiLU": (lambda y, x: F.silu(y + x), ADD_SILU),
+    "add SiLU, in place": (lambda y, x: F.silu(x.add(y), inplace=True), ADD_SILU),
+    "add SiLU, written out": (lambda y, x: (z := y + x) * z.sigmoid(), ADD_SILU),
+    "SiLU used twice": (lambda y, x: (z := F.silu(y)).sin() * z, SILU),
+    "two SiLUs": (lambda y, x: F.silu(y).sin() * F.silu(y), None),
+    "argument of SiLU used by others": (lambda y, x: F.silu(y) + y.exp(), None),
+    "sigmoid used by others": (lambda y, x: y * (z := y.sigmoid()) + z.exp(), None),
+    "sigmoid of another value": (lambda y, x: y * x.sigmoid(), None),
+    "view before SiLU": (lambda y, x: F.silu(y.flatten(2)), None),
+    "SiLU after SiLU": (lambda y, x: F.silu(F.silu(y)), SILU),
+    "Hardswish": (lambda y, x: F.hardswish(y), HARDSWISH),
+    "Hardswish, in place": (lambda y, x: F.hardswish(y, inplace=True), HARDSWISH),
+    "Hardswish, written out": (lambda y, x: y * F.relu6(y + 3) / 6, HARDSWISH),
+    "Hardswish, by a module": (lambda y, x: y * (nn.ReLU6(inplace=True)(y + 3.0) / 6), HARDSWISH),
+    "Hardswish, written out in place": (lambda y, x: y.mul_(F.relu6(y + 3).div_(6)), HARDSWISH),
+    "Hardswish, by Hardsigmoid": (lambda y, x: y * F.hardsigmoid(y), HARDSWISH),
+    "no Hardswish": (lambda y, x: y * F.relu6(y + 2) / 6, None),
+    "GELU": (lambda y, x: F.gelu(y), GELU),
+    "GELU by tanh": (lambda y, x: nn.GELU(approximate="tanh")(y), GELU_TANH),
+    "Mish": (lambda y, x: F.mish(y), None),
+    "ELU": (lambda y, x: F.elu(y), None),
     "other bounds": (lambda y, x: F.hardtanh(y), None),
     "bound that is no float32": (lambda y, x: F.hardtanh(y, 0.0, 0.7), RELU),
     "infinite bound": (lambda y, x: F.hardtanh(y, 0.0, float("inf")), None),
@@ -241,7 +280,7 @@ def one_step(src, weight, bias, diff_dst, change):
     """Compute a batch norm, a ReLU6 and their gradients by PyTorch's ops.
 
     `change` has functions of the values by name, which return another value of that name. Those in
-    its item "masked" replace values after diff_dst was masked, all others before.
+    its item "masked" replace values after the gradient of the ReLU, all others before.
     """
     y, mean, inverse_stddev = torch.native_batch_norm(
         src, weight, bias, None, None, True, 0.1, 1e-5
@@ -250,30 +289,35 @@ def one_step(src, weight, bias, diff_dst, change):
     v = {"src": src, "weight": weight, "mean": mean, "inverse_stddev": inverse_stddev, "bound": 6.0}
     v |= {"y": y, "z": z, "diff_dst": diff_dst}
     v |= {name: new(v) for name, new in change.items() if name in v}
-    mask = change.get("mask", lambda v: (v["z"] <= 0) | (v["z"] >= v["bound"]))
-    fill = change.get("fill", lambda v: 0.0)
-    v["masked"] = torch.where(mask(v), fill(v), v["diff_dst"])
+    v["masked"] = change.get("gradient", gradient_of_relu6)(v)
     v |= {name: new(v) for name, new in change.get("masked", {}).items()}
     saved = v["weight"], None, None, v["mean"], v["inverse_stddev"]
     return (
         z,
-        v["masked"].sum(),
         *aten.native_batch_norm_backward(v["masked"], v["src"], *saved, True, 1e-5, [True] * 3),
     )
+
+
+def gradient_of_relu6(v):
+    return aten.hardtanh_backward(v["diff_dst"], v["z"], 0.0, v["bound"])
 
 
 CHANGES = {
     "nothing": {},
     "copies": {name: lambda v, n=name: v[n].clone() for name in ("src", "weight", "mean", "z")},
     "mask of the argument": {"z": lambda v: v["y"]},
-    "logical mask": {"mask": lambda v: (v["z"] <= 0).logical_or(v["z"] >= v["bound"])},
-    "tensor of zero": {"fill": lambda v: torch.full((), 0.0)},
-    "another fill": {"fill": lambda v: 1.0},
-    "tensor of one": {"fill": lambda v: torch.full((), 1.0)},
+    "written out": {
+        "gradient": lambda v: torch.where((v["z"] <= 0) | (v["z"] >= 6), 0.0, v["diff_dst"])
+    },
+    "gradient of a ReLU": {"gradient": lambda v: aten.threshold_backward(v["diff_dst"], v["z"], 0)},
+    "gradient of another activation": {
+        "gradient": lambda v: aten.silu_backward(v["diff_dst"], v["z"])
+    },
+    "lower bound": {
+        "gradient": lambda v: aten.hardtanh_backward(v["diff_dst"], v["z"], -1, v["bound"])
+    },
     "src": {"src": lambda v: v["src"] * 2},
     "bound": {"bound": lambda v: 5.0},
-    "mask": {"mask": lambda v: (v["z"] < 0) | (v["z"] >= 6)},
-    "one side of the mask": {"mask": lambda v: v["z"] <= 0},
     "mask of another value": {"z": lambda v: v["z"] + 0.1},
     "weight": {"weight": lambda v: v["weight"].abs()},
     "twice the weight": {"weight": lambda v: v["weight"] * 2},
@@ -295,7 +339,7 @@ CHANGES = {
 }
 
 
-SAME = ("nothing", "copies", "mask of the argument", "logical mask", "tensor of zero")
+SAME = ("nothing", "copies", "mask of the argument")
 
 
 @pytest.mark.usefixtures("without_code")
@@ -311,8 +355,8 @@ def test_gradients_of_other_values_are_not_fused(change, report):
     assert ("1 with ReLU, forward and backward" in report()[0]) == (change in SAME)
     with torch.profiler.profile(acc_events=True) as profile:
         run(*arguments)
-    computes_mask = "aten::where" in {event.name for event in profile.events()}
-    assert computes_mask == (change not in SAME)
+    computed = {"aten::where", "aten::sigmoid"} & {event.name for event in profile.events()}
+    assert bool(computed) == (change not in SAME)
 
 
 def test_random_graphs_have_the_same_results():
@@ -577,6 +621,48 @@ def test_dynamic_shapes(with_layer, marked, report):
 
 
 # PyTorch's other features
+
+
+class NotFused(nn.Module):
+    """All operators that are decomposed after the fusion."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+
+    def forward(self, x):
+        y = self.norm(x)
+        z = F.silu(y) + F.hardswish(y) + F.leaky_relu(y, 0.2) + F.gelu(y, approximate="tanh")
+        return F.hardtanh(z + F.gelu(y)) + F.hardsigmoid(y) + y.sigmoid() + F.relu6(y) + y.relu()
+
+
+@pytest.mark.parametrize("kind", ["training", "evaluation", "dynamic", "checkpoint", "frozen"])
+def test_what_is_not_fused_is_decomposed(kind, report, x, caplog):
+    model = NotFused().train(kind not in ("evaluation", "frozen"))
+    exact, shapes = copy.deepcopy(model).double(), [x.shape]
+    options = {"dynamic": True} if kind == "dynamic" else {}
+    if kind == "frozen":
+        options["options"] = {"freezing": True}
+    if kind == "dynamic":
+        shapes += [(5, 3, 9, 4)]
+
+    def function(x):
+        if kind != "checkpoint":
+            return model(x)
+        return torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False)
+
+    run = torch.compile(function, fullgraph=True, backend="onedsl", **options)
+    for shape in shapes:
+        given = torch.randn(shape, requires_grad=kind != "frozen")
+        wide = given.detach().double().requires_grad_()
+        with torch.set_grad_enabled(kind != "frozen"):
+            got, expected = run(given), exact(wide)
+        assert relative_error(got, expected) < 1e-5
+        if kind != "frozen":
+            got.square().sum().backward()
+            expected.square().sum().backward()
+            assert relative_error(given.grad, wide.grad) < 1e-4
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
 
 
 @pytest.mark.usefixtures("without_code")

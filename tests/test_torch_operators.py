@@ -25,6 +25,8 @@ from onedsl.torch import _gradient
 
 forward = torch.ops.onedsl.batch_norm_training.default
 backward = torch.ops.onedsl.batch_norm_training_backward.default
+ACTIVATIONS = {"relu": 1.5, "leaky_relu": -0.3, "silu": None, "hardswish": None, "gelu": None,
+               "gelu_tanh": None}  # fmt: skip
 SHAPES_BY_RANK = {2: (6, 5), 3: (4, 5, 7), 4: (4, 5, 3, 2), 5: (3, 5, 2, 3, 2)}
 
 
@@ -40,19 +42,24 @@ def layouts(shape):
     yield torch.cat([values.new_zeros(1), values.flatten()])[1:].view(shape)  # an offset
 
 
-def calls(src, other=None):
+def calls(src, other=None, activations=("relu", "silu")):
     """Yield an operator and its arguments, for every kind of call.
 
-    The tensor `other` is the residual and the gradient of the output.
+    The tensor `other` is the residual, the result of a ReLU, and the gradient of the output.
     """
     weight, bias, mean, variance = state(src.shape[1])
+    saved = src, mean, variance.rsqrt()
     other = src.flip(0) if other is None else other
-    for residual, relu in (None, False), (None, True), (other, True):
-        yield forward, (src, weight, bias, residual, mean, variance, 0.1, 1e-5, relu, 1.5)
-        mask = (weight, bias, None) if relu and residual is None else (None, None, residual)
-        yield backward, (other, src, mean, variance.rsqrt(), weight, *mask, 1e-5, 1.5)
-    yield forward, (src, None, None, None, None, None, 0.1, 1e-5, False, None)
-    yield backward, (other, src, mean, variance.rsqrt(), *[None] * 4, 1e-5, None)
+    for activation in activations:
+        own = activation, ACTIVATIONS[activation]
+        for residual in None, other:
+            yield forward, (src, weight, bias, residual, mean, variance, 0.1, 1e-5, *own)
+            yield backward, (other, *saved, weight, weight, bias, residual, None, *own)
+    yield backward, (other, *saved, weight, *[None] * 3, other, "relu", 1.5)
+    yield forward, (src, weight, bias, None, mean, variance, 0.1, 1e-5, None, None)
+    yield backward, (other, *saved, weight, *[None] * 6)
+    yield forward, (src, None, None, None, None, None, 0.1, 1e-5, None, None)
+    yield backward, (other, *saved, *[None] * 7)
 
 
 def kind(tensor):
@@ -88,12 +95,14 @@ def test_real_and_fake_results_are_alike(rank, dtype):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_operators_are_registered_correctly(dtype):
     src = torch.randn(2, 4, 3, 5).to(DTYPES[dtype])
-    for op, arguments in calls(src):
+    for op, arguments in calls(src, activations=ACTIVATIONS):
         torch.library.opcheck(op, arguments)
     weight, bias, mean, variance = (t.requires_grad_() for t in state(4))
     src, residual = src.requires_grad_(), torch.randn_like(src).requires_grad_()
     running = mean.detach(), variance.detach()
-    torch.library.opcheck(forward, (src, weight, bias, residual, *running, 0.1, 1e-5, True, None))
+    for activation in "relu", "silu":
+        given = src, weight, bias, residual, *running, 0.1, 1e-5, activation, None
+        torch.library.opcheck(forward, given)
 
 
 def test_the_mask_from_src_is_that_of_dst():
@@ -101,16 +110,17 @@ def test_the_mask_from_src_is_that_of_dst():
     src = torch.randn(64, 5, 30, 30)
     weight, _, mean, variance = state()
     bias = torch.zeros(5)  # dst near 0 is common
-    for clip in None, 0.5:
-        outputs = forward(src, weight, bias, None, mean, variance, 0.1, 1e-5, True, clip)
-        dst, *saved, _, _, forward_weight, forward_bias = outputs
+    for clip, residual in itertools.product((None, 0.5), (None, src.flip(0))):
+        outputs = forward(src, weight, bias, residual, mean, variance, 0.1, 1e-5, "relu", clip)
+        dst, *saved = outputs[:3]
         common = torch.ones_like(src), src, *saved, weight
         with helpers.run_records("Forward") as forward_runs:
-            from_src = backward(*common, forward_weight, forward_bias, None, 1e-5, clip)
+            from_src = backward(*common, weight, bias, residual, None, "relu", clip)
         assert not forward_runs
-        from_dst = backward(*common, None, None, dst, 1e-5, clip)
+        from_dst = backward(*common, None, None, None, dst, "relu", clip)
         for a, b in zip(from_src[:3], from_dst[:3], strict=True):
             assert torch.equal(a, b)
+        assert residual is None or torch.equal(from_src[3], from_dst[3])
         inside = dst > 0 if clip is None else (dst > 0) & (dst < clip)
         assert torch.equal(from_dst[3], inside.float())
 
@@ -118,17 +128,25 @@ def test_the_mask_from_src_is_that_of_dst():
 def test_unsupported_arguments():
     """Every reason: test_torch_kernels.py."""
     src = torch.randn(2, 5, 3, 5)
-    for residual, relu, clip, reason in (
-        (src[:1], True, None, "tensors whose shape or dtype is not the input's"),
-        (src, False, None, "an addition without a ReLU"),
-        (src, True, float("nan"), "a clip"),
+    for residual, activation, parameter, reason in (
+        (src[:1], "relu", None, "tensors whose shape or dtype is not the input's"),
+        (src[:1], "silu", None, "tensors whose shape or dtype is not the input's"),
+        (src, None, None, "an addition without an activation"),
+        (None, None, 0.1, "a parameter without an activation"),
+        (src, "relu", float("nan"), "a parameter of relu of this value"),
+        (src, "leaky_relu", float("nan"), "a parameter of leaky_relu of this value"),
+        (None, "silu", 0.1, "a parameter of silu of this value"),
+        (None, "mish", None, 'activation="mish"'),
+        (None, "none", None, 'activation="none"'),
     ):
         message = f"onedsl's operators do not support .*{reason}"
+        own, saved = (activation, parameter), (src, *torch.ones(2, 5), None)
         with pytest.raises((ValueError, RuntimeError), match=message):
-            forward(src, None, None, residual, None, None, 0.1, 1e-5, relu, clip)
-        if relu:
-            with pytest.raises((ValueError, RuntimeError), match=message):
-                backward(src, src, *torch.ones(2, 5), None, None, None, residual, 1e-5, clip)
+            forward(src, None, None, residual, None, None, 0.1, 1e-5, *own)
+        with pytest.raises((ValueError, RuntimeError), match=message):
+            backward(src, *saved, None, None, residual, None, *own)
+    with pytest.raises((ValueError, RuntimeError), match="dst without a ReLU, or with"):
+        backward(src, *saved, None, None, None, src, "silu", None)
 
 
 @pytest.mark.parametrize(("offset", "missing_bytes"), [(0, 1), (7, 1), (7, 10_000)])
@@ -164,7 +182,7 @@ def test_one_running_statistic_without_the_other():
     src, vector = torch.randn(4, 5, 6), torch.ones(5)
     for running in (vector, None), (None, vector):
         with pytest.raises((ValueError, RuntimeError), match="statistic without the other"):
-            forward(src, None, None, None, *running, 0.1, 1e-5, False, None)
+            forward(src, None, None, None, *running, 0.1, 1e-5, None, None)
 
 
 def test_errors_of_pytorch_are_its_own():
@@ -174,10 +192,11 @@ def test_errors_of_pytorch_are_its_own():
     unaligned = torch.frombuffer(bytearray(5), dtype=torch.float32, offset=1)  # is copied
     huge = unaligned.view(1, 1, 1).expand(1 << 40, 4, 1 << 10)
     with pytest.raises(RuntimeError, match="allocate"):
-        forward(huge, None, None, None, None, None, 0.1, 1e-5, False, None)
+        forward(huge, None, None, None, None, None, 0.1, 1e-5, None, None)
 
 
-def test_gradients_that_can_be_differentiated_again_are_the_same():
+@pytest.mark.parametrize("own", ACTIVATIONS.items(), ids=ACTIVATIONS)
+def test_gradients_that_can_be_differentiated_again_are_the_same(own):
     """Also if some inputs need no gradient; hooks of the inputs run once."""
     values = torch.randn(4, 5, 3, 3), torch.randn(4, 5, 3, 3), torch.rand(5)
     for needed in itertools.product([True, False], repeat=3):
@@ -189,7 +208,7 @@ def test_gradients_that_can_be_differentiated_again_are_the_same():
         found = []
         for create_graph in (False, True) if inputs else ():
             src, residual, weight = tensors
-            dst = forward(src, weight, None, residual, None, None, 0.1, 1e-5, True, 1.5)[0]
+            dst = forward(src, weight, None, residual, None, None, 0.1, 1e-5, *own)[0]
             found.append(torch.autograd.grad(dst.cos().sum(), inputs, create_graph=create_graph))
         assert len(hooked) == 2 * len(inputs)
         for first, again in zip(*found, strict=True):

@@ -22,10 +22,18 @@ def test_an_older_pytorch_is_an_import_error(monkeypatch):
         importlib.reload(onedsl_torch)
 
 
-@pytest.mark.parametrize("name", ["BatchNormReLU1d", "BatchNormAddReLU3d", "SyncBatchNorm"])
-def test_saved_layers_name_the_public_module(name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("BatchNormReLU1d", {}),
+        ("BatchNormAddReLU3d", {}),
+        ("BatchNormAct2d", {"activation": "leaky_relu", "negative_slope": 0.1}),
+        ("SyncBatchNorm", {}),
+    ],
+)
+def test_saved_layers_name_the_public_module(name, options):
     """Saved models remain loadable when the package's files are renamed."""
-    layer = getattr(onedsl_torch, name)(3)
+    layer = getattr(onedsl_torch, name)(3, **options)
     layer.running_mean.fill_(5)
     saved = pickle.dumps(layer)
     assert b"onedsl.torch" in saved
@@ -33,6 +41,7 @@ def test_saved_layers_name_the_public_module(name):
     for other in pickle.loads(saved), copy.deepcopy(layer):
         assert type(other) is type(layer)
         assert all(map(torch.equal, other.state_dict().values(), layer.state_dict().values()))
+        assert repr(other) == repr(layer)
 
 
 LOOP = helpers.PROGRAMS / "torch_loop.py"

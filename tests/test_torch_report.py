@@ -194,9 +194,9 @@ def test_layers_that_share_parameters(x):
         for name in "ac":
             layer = model[name]
             parameters = layer.weight, layer.bias
-            saved = torch.zeros(3), torch.ones(3), layer.weight, None, None, None, 1e-5, None
+            saved = torch.zeros(3), torch.ones(3), layer.weight, *[None] * 6
             batch_norm_training_backward(x, x, *saved)
-            own = layer.running_mean, layer.running_var, 0.1, 1e-5, False, None
+            own = layer.running_mean, layer.running_var, 0.1, 1e-5, None, None
             _, *statistics = batch_norm_training(x, *parameters, None, *own)
             batch_norm_training_backward(x, x, *statistics[:2], *saved[2:])
     once, twice = {ALONE: 1}, {ALONE: 2}
@@ -211,6 +211,11 @@ def test_layers_that_share_parameters(x):
         (lambda y, x: y * 2, "onedsl compiled alone"),
         (lambda y, x: y.relu(), "onedsl with ReLU"),
         (lambda y, x: (y + x).relu(), "onedsl with addition and ReLU"),
+        (lambda y, x: nn.functional.leaky_relu(y), "onedsl with LeakyReLU"),
+        (lambda y, x: nn.functional.silu(y + x), "onedsl with addition and SiLU"),
+        (lambda y, x: nn.functional.hardswish(y), "onedsl with Hardswish"),
+        (lambda y, x: nn.functional.gelu(y), "onedsl with GELU"),
+        (lambda y, x: nn.functional.gelu(y, approximate="tanh"), "onedsl with GELU (tanh)"),
     ],
 )
 def test_compiled(use, what, x):
@@ -267,12 +272,15 @@ def test_unseen_calls_with_other_defaults_of_pytorch():
             torch.set_default_dtype(before)
 
 
-def test_layers_with_relu(x):
-    layer = onedsl_torch.BatchNormAddReLU2d(3)
-    with onedsl_torch.report(layer) as summary:
-        layer(x, x).sum().backward()
-    what = {"(model)": {"onedsl with addition and ReLU": 1}}
-    assert by_pass(summary) == (what, what)
+def test_layers_with_activation(x):
+    layers = onedsl_torch.BatchNormAddReLU2d(3), onedsl_torch.BatchNormAct2d(3, activation="silu")
+    for layer, inputs, what in zip(
+        layers, ((x, x), (x,)), ("addition and ReLU", "SiLU"), strict=True
+    ):
+        with onedsl_torch.report(layer) as summary:
+            layer(*inputs).sum().backward()
+        counted = {"(model)": {f"onedsl with {what}": 1}}
+        assert by_pass(summary) == (counted, counted)
 
 
 def test_nothing_is_counted_without_a_report():

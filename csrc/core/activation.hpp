@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 // The activations that follow batch norm: an enumerator, and a row of `activations::all`.
@@ -28,7 +30,8 @@ inline constexpr std::pair<double, double> finite_limits(-0x1.ffffffp127, 0x1.ff
 
 // What is known of an activation. Its formulas are in csrc/native/activations.inl.
 struct ActivationInfo {
-  const char* id;  // the enumerator's name, by which Python knows the activation
+  const char* id;    // the enumerator's name, by which Python knows the activation
+  const char* name;  // PyTorch's name of the layer
   // Kernels call its formulas, which are not inlined, and compute its derivative once, not twice.
   bool has_long_formula;
   // Its parameter, if it has one: the name, the default, and the limits, which are not allowed.
@@ -42,21 +45,30 @@ namespace activations {
 
 // Indexed by Activation.
 constexpr std::array all = {
-    ActivationInfo{"none", false},
+    ActivationInfo{"none", "", false},
     // The upper bound is 6 for ReLU6. oneDNN's op with a bound is Clamp.
-    ActivationInfo{"relu", false, "clip", std::numeric_limits<double>::infinity(), positive_limits,
-                   "ReLU"},
-    ActivationInfo{"leaky_relu", false, "negative_slope", 0.01, finite_limits, "LeakyReLU"},
-    ActivationInfo{"silu", true},
-    ActivationInfo{"hardswish", false, "", 0, {}, "HardSwish"},
-    ActivationInfo{"gelu", true, "", 0, {}, "GELU"},
-    ActivationInfo{"gelu_tanh", true},
+    ActivationInfo{"relu", "ReLU", false, "clip", std::numeric_limits<double>::infinity(),
+                   positive_limits, "ReLU"},
+    ActivationInfo{"leaky_relu", "LeakyReLU", false, "negative_slope", 0.01, finite_limits,
+                   "LeakyReLU"},
+    ActivationInfo{"silu", "SiLU", true},
+    ActivationInfo{"hardswish", "Hardswish", false, "", 0, {}, "HardSwish"},
+    ActivationInfo{"gelu", "GELU", true, "", 0, {}, "GELU"},
+    ActivationInfo{"gelu_tanh", "GELU (tanh)", true},
 };
 
 }  // namespace activations
 
 constexpr const ActivationInfo& info_of(const Activation activation) noexcept {
   return activations::all[static_cast<std::size_t>(activation)];
+}
+
+// Returns the activation of an id, nullopt if there is none.
+constexpr std::optional<Activation> activation_of(const std::string_view id) noexcept {
+  for (std::size_t i = 0; i < activations::all.size(); ++i) {
+    if (id == activations::all[i].id) return static_cast<Activation>(i);
+  }
+  return std::nullopt;
 }
 
 }  // namespace onedsl

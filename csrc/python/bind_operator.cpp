@@ -94,13 +94,6 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   return std::move(info);
 }
 
-Activation activation_of(const std::string& id) {
-  for (std::size_t i = 0; i < activations::all.size(); ++i) {
-    if (id == activations::all[i].id) return static_cast<Activation>(i);
-  }
-  throw std::invalid_argument("onedsl._core: activation must be none or one of activations()");
-}
-
 // The types of the tensors, and those that their statistics may have.
 using TypeRows = std::map<DataType, std::vector<DataType>>;
 
@@ -118,7 +111,11 @@ Operator make_operator(const py::object& of, std::string name, const double epsi
                   CallRules::of(signature),
                   LogNames{std::move(name), {}, {}},
                   of.attr("result")};
-  schema.config.attributes.set_activation(activation_of(activation), parameter);
+  const std::optional<Activation> found = activation_of(activation);
+  if (!found) {
+    throw std::invalid_argument("onedsl._core: activation must be none or one of activations()");
+  }
+  schema.config.attributes.set_activation(*found, parameter);
   CallRules& rules = schema.rules;
   rules.types = TypePairs();
   for (const auto& [data, statistics] : py::dict(of.attr("types")).cast<TypeRows>()) {
@@ -162,8 +159,8 @@ void bind_operator(py::module_& module) {
     py::dict all;
     for (const ActivationInfo& info : activations::all) {
       if (&info == &info_of(Activation::none)) continue;
-      all[info.id] =
-          py::make_tuple(info.parameter, info.parameter_default, info.limits, info.onednn);
+      all[info.id] = py::make_tuple(info.name, info.parameter, info.parameter_default, info.limits,
+                                    info.onednn);
     }
     return all;
   });

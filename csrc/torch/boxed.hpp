@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -63,6 +64,28 @@ class Argument<std::optional<double>> {
 
  private:
   std::unique_ptr<Value> pointer_;
+};
+
+struct DeleteText {
+  void operator()(Text* const text) const noexcept { api->delete_text(text); }
+};
+
+template <>
+class Argument<const std::optional<std::string>&> {
+ public:
+  explicit Argument(const Value value) noexcept : pointer_(reinterpret_cast<Value*>(value)) {
+    if (pointer_) handle_.reset(reinterpret_cast<Text*>(*pointer_));
+  }
+  std::optional<std::string> get() const {
+    if (!handle_) return std::nullopt;
+    const char* characters = nullptr;
+    throw_if(api->characters(handle_.get(), &characters));
+    return characters;
+  }
+
+ private:
+  std::unique_ptr<Value> pointer_;
+  std::unique_ptr<Text, DeleteText> handle_;
 };
 
 struct DeleteList {

@@ -166,7 +166,7 @@ Results<4> compute_backward(TensorCall& call, const bool parameters, const Sums&
   Results<4> results = {
       output(memory, Output::diff_src, call), output(memory, Output::diff_gamma, call, parameters),
       output(memory, Output::diff_beta, call, parameters),
-      output(memory, Output::diff_residual, call, memory.in[Input::dst] != nullptr)};
+      output(memory, Output::diff_residual, call, call.outputs.has(Output::diff_residual))};
   run(call, memory);
   return results;
 }

@@ -68,7 +68,7 @@ struct Running {
 Results<3> compute_forward(TensorCall& call, const Running& running, const Sums& totals = {});
 
 // Returns diff_src, diff_gamma, diff_beta and diff_residual; undefined tensors if not computed.
-// With dst, the mask of the ReLU, diff_residual is computed.
+// diff_residual is computed if the call's outputs have it.
 Results<4> compute_backward(TensorCall& call, bool parameters, const Sums& totals = {});
 
 // Runs the reduce pass of a call. Returns its totals in one vector.

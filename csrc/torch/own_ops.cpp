@@ -47,54 +47,70 @@ OwnedTensor copy_of(const std::optional<View>& vector, const std::int64_t length
 
 namespace {
 
-// Returns the configuration of a call with a ReLU, or without it. `addition` is the residual, or
-// dst in the gradient.
-OpConfig own_config(const Operation operation, const Operation with_relu, const bool relu,
-                    const std::optional<double> clip, const OptionalTensor& addition) {
-  if (clip && !(*clip > 0)) reject("a clip that is not positive");
-  if (addition && !relu) reject("an addition without a ReLU");
-  OpConfig config;
-  config.operation = relu ? with_relu : operation;
-  config.variance_kind = VarianceKind::inverse_stddev;
-  if (relu) config.attributes.set_activation(Activation::relu, clip);
-  return config;
-}
+using OptionalText = std::optional<std::string>;
 
-const char* description(const bool relu, const bool addition) {
-  if (!relu) return "onedsl compiled alone";
-  return addition ? "onedsl with addition and ReLU" : "onedsl with ReLU";
-}
+// The activation of a call, and its parameter.
+struct Activated {
+  Activated(const OptionalText& id, const std::optional<double> own_parameter)
+      : parameter(own_parameter) {
+    if (!id) {
+      if (parameter) reject("a parameter without an activation");
+      return;
+    }
+    const std::optional<Activation> found = activation_of(*id);
+    if (!found || found == Activation::none) reject("activation=\"" + *id + "\"");
+    activation = *found;
+    const auto& [least, most] = info_of(activation).limits;
+    if (parameter && !(least < *parameter && *parameter < most)) {
+      reject("a parameter of " + *id + " of this value");
+    }
+  }
 
-TensorCall own_forward_call(const Tensor& src, const OptionalTensor& weight,
-                            const OptionalTensor& bias, const OptionalTensor& residual,
-                            const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                            const double epsilon, const bool relu,
-                            const std::optional<double> clip) {
-  OpConfig config = own_config(Operation::forward_training, Operation::act_forward_training, relu,
-                               clip, residual);
+  explicit operator bool() const noexcept { return activation != Activation::none; }
+  bool is_relu() const noexcept { return activation == Activation::relu; }
+
+  // The configuration of a call of an operation, or of the one with an activation.
+  OpConfig config(const Operation alone, const Operation with_activation) const noexcept {
+    OpConfig config;
+    config.operation = *this ? with_activation : alone;
+    config.variance_kind = VarianceKind::inverse_stddev;
+    if (*this) config.attributes.set_activation(activation, parameter);
+    return config;
+  }
+
+  // As reports describe it.
+  std::string description(const bool has_addition) const {
+    if (!*this) return "onedsl compiled alone";
+    return (has_addition ? "onedsl with addition and " : "onedsl with ") +
+           std::string(info_of(activation).name);
+  }
+
+  Activation activation = Activation::none;
+  std::optional<double> parameter;
+};
+
+// Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics; then
+// the weight and the bias from which the gradient recomputes the argument of the activation, unless
+// dst has the mask of a ReLU and is kept for the addition.
+Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
+                       const OptionalTensor& residual, const OptionalTensor& running_mean,
+                       const OptionalTensor& running_var, const double momentum,
+                       const double epsilon, const OptionalText& activation,
+                       const std::optional<double> parameter) {
+  const Activated activated(activation, parameter);
+  if (residual && !activated) reject("an addition without an activation");
+  OpConfig config = activated.config(Operation::forward_training, Operation::act_forward_training);
   config.attributes.epsilon = epsilon;
   TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
   call.tensors[Input::residual] = pointer_to(residual);
   check_own(forward_names, call);
-  return call;
-}
-
-// Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics; then
-// the weight and the bias from which the gradient recomputes the mask of the ReLU, if it does not
-// need dst for the gradient of the residual.
-Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                       const OptionalTensor& residual, const OptionalTensor& running_mean,
-                       const OptionalTensor& running_var, const double momentum,
-                       const double epsilon, const bool relu, const std::optional<double> clip) {
-  TensorCall call =
-      own_forward_call(src, weight, bias, residual, running_mean, running_var, epsilon, relu, clip);
   Results<7> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance, kept_weight, kept_bias] = results;
   auto& in = call.in;
   const bool updates = in[Input::mean].has_value();
   new_mean = copy_of(in[Input::mean], updates ? call.geometry.channels : 0);
   new_variance = copy_of(in[Input::variance], updates ? call.geometry.channels : 0);
-  const bool keeps = relu && !residual;
+  const bool keeps = activated && !(activated.is_relu() && residual);
   kept_weight = copy_of(in[Input::gamma], keeps ? call.geometry.channels : 0, 1);
   kept_bias = copy_of(in[Input::beta], keeps ? call.geometry.channels : 0, 0);
   if (keeps) {
@@ -106,7 +122,8 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   if (updates) running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
   Results<3> computed = compute_forward(call, running);
   std::move(computed.begin(), computed.end(), results.begin());
-  log_call({true, description(relu, residual.has_value()), nullptr}, [&](LoggedCall& logged) {
+  const std::string description = activated.description(residual.has_value());
+  log_call({true, description.c_str(), nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
     logged.addresses = {address_of(weight), address_of(bias), address_of(running_mean),
                         address_of(running_var)};
@@ -116,46 +133,56 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   return results;
 }
 
-// Returns diff_src, diff_weight, diff_bias, and with `dst` the gradient of the residual. The mask
-// of a ReLU is computed from dst, or from src, forward_weight and forward_bias.
+// Returns diff_src, diff_weight, diff_bias, and with `residual` or `dst` the gradient of the
+// residual. The argument of the activation is recomputed from src, forward_weight, forward_bias and
+// residual, unless dst has the mask of a ReLU.
 Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor& mean,
                         const Tensor& inverse_stddev, const OptionalTensor& weight,
                         const OptionalTensor& forward_weight, const OptionalTensor& forward_bias,
-                        const OptionalTensor& dst, const double epsilon,
-                        const std::optional<double> clip) {
-  const bool relu = forward_weight || dst;
-  const auto checked_call = [&](const OptionalTensor& gamma, const OptionalTensor& mask) {
-    const OpConfig config = own_config(Operation::training_backward,
-                                       Operation::relu_training_backward, relu, clip, mask);
-    TensorCall call = backward_call(config, diff_dst, src, gamma, &mean, &inverse_stddev);
-    if (relu) call.tensors[Input::beta] = pointer_to(forward_bias);
-    call.tensors[Input::dst] = pointer_to(mask);
-    if (mask) call.outputs.add(Output::diff_residual);
+                        const OptionalTensor& residual, const OptionalTensor& dst,
+                        const OptionalText& activation, const std::optional<double> parameter) {
+  const Activated nothing({}, {});
+  const Activated activated(activation, parameter);
+  const bool has_addition = residual || dst;
+  if (has_addition && !activated) reject("an addition without an activation");
+  if (dst && (residual || !activated.is_relu())) reject("dst without a ReLU, or with a residual");
+  const auto checked_call = [&](const Activated& with, const Tensor& diff,
+                                const OptionalTensor& gamma, const bool with_diff_residual) {
+    const bool has_mask = with.is_relu() && !residual;  // from dst, or from src alone
+    const OpConfig config =
+        with.config(Operation::training_backward, has_mask ? Operation::relu_training_backward
+                                                           : Operation::act_training_backward);
+    TensorCall call = backward_call(config, diff, src, gamma, &mean, &inverse_stddev);
+    if (with) {
+      call.tensors[Input::beta] = pointer_to(forward_bias);
+      call.tensors[Input::residual] = pointer_to(residual);
+      call.tensors[Input::dst] = pointer_to(dst);
+    }
+    if (with_diff_residual) call.outputs.add(Output::diff_residual);
     check_own(backward_names, call);
     return call;
   };
-  TensorCall call = checked_call(weight, dst);
-  OwnedTensor recomputed;
-  OptionalTensor mask;
-  if (forward_weight && !dst) {
-    TensorCall of_forward = checked_call(forward_weight, dst);
-    const std::optional<View>& now = call.in[Input::gamma];
-    const std::optional<View>& before = of_forward.in[Input::gamma];
-    if (!now || std::equal(now->data, now->data + now->bytes(), before->data)) {
-      call = std::move(of_forward);
-    } else {
+  const bool recomputes = activated && !dst;
+  TensorCall call =
+      checked_call(activated, diff_dst, recomputes ? forward_weight : weight, has_addition);
+  OwnedTensor diff;
+  if (recomputes) {
+    TensorCall alone = checked_call(nothing, diff_dst, weight, false);
+    const std::optional<View>& before = call.in[Input::gamma];
+    const std::optional<View>& now = alone.in[Input::gamma];
+    if (now && !(before && std::equal(now->data, now->data + now->bytes(), before->data))) {
       // The program changed the weight by `.data`, which autograd does not notice. In PyTorch, the
-      // gradient of batch norm then has the new weight, and the mask is the forward pass's.
-      TensorCall forward =
-          own_forward_call(src, forward_weight, forward_bias, {}, {}, {}, epsilon, true, clip);
-      recomputed = std::move(compute_forward(forward, {}).front());
-      mask.emplace(*recomputed);
-      call = checked_call(weight, mask);
+      // gradient of batch norm then has the new weight, and the activation's the forward pass's.
+      call = checked_call(activated, diff_dst, forward_weight, true);
+      diff = std::move(compute_backward(call, true).back());
+      call = checked_call(nothing, *diff, weight, false);
     }
   }
   Results<4> results = compute_backward(call, true);
-  if (!dst) results[3] = empty_vector(0);
-  log_call({false, description(relu, dst.has_value()), nullptr}, [&](LoggedCall& logged) {
+  if (diff) results.back() = std::move(diff);
+  if (!has_addition) results.back() = empty_vector(0);
+  const std::string description = activated.description(has_addition);
+  log_call({false, description.c_str(), nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
     logged.addresses = {address_of(weight)};
     logged.source = address_of(mean);

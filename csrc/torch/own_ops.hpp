@@ -24,8 +24,8 @@ void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
 using Names = std::array<const char*, num_ports(Input{})>;
 constexpr Names forward_names = {"src",    nullptr, "running_mean", "running_var",
                                  "weight", "bias",  "residual",     nullptr};
-constexpr Names backward_names = {"src",    "diff_dst", "mean",  "inverse_stddev",
-                                  "weight", "bias",     nullptr, "dst"};
+constexpr Names backward_names = {"src",    "diff_dst", "mean",     "inverse_stddev",
+                                  "weight", "bias",     "residual", "dst"};
 
 // Throws std::invalid_argument for arguments that the ops do not support.
 [[noreturn]] void reject(const std::string& reason);

@@ -28,10 +28,11 @@ struct Tensor {
 using OptionalTensor = std::optional<Tensor>;
 
 struct List;     // of Values
+struct Text;     // std::string
 struct Library;  // registered kernels
 
 // An argument or a result of an op, 8 bytes: a double, a bool in the lowest byte, or an owned
-// Tensor* or List*. An optional tensor is 0, or an owned Value* that holds a Tensor*.
+// Tensor*, List* or Text*. An optional one is 0, or an owned Value* that holds it.
 using Value = std::uint64_t;
 
 // Reads and owns the arguments in `values`, and writes the results there.
@@ -90,6 +91,9 @@ struct StableInterface {
 
   Error (*list_item)(List*, std::size_t index, Value*) = find("torch_list_get_item");
   Error (*delete_list)(List*) = find("torch_delete_list");
+
+  Error (*characters)(Text*, const char**) = find("torch_string_c_str");
+  Error (*delete_text)(Text*) = find("torch_delete_string");
 
   std::int32_t cpu = constant("aoti_torch_device_type_cpu");
   std::int32_t strided = constant("aoti_torch_layout_strided");

@@ -23,6 +23,8 @@ def is_valid_epsilon(number: float) -> bool:
 class ActivationInfo(NamedTuple):
     """A row of the core's table of activations."""
 
+    name: str
+    """PyTorch's name of the layer."""
     parameter: str
     """Name of its attribute, or ""."""
     default: float

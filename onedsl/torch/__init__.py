@@ -4,19 +4,20 @@ Nothing in a model is changed. There are two switches, for any model:
 
 - `enable` replaces PyTorch's batch-norm kernels by onedsl's in eager mode, in the whole process.
 - ``torch.compile(model, backend="onedsl")`` compiles with inductor, PyTorch's default compiler, and
-  onedsl's batch norm. An addition and a ReLU that follow are computed by the same operator, forward
-  and backward. Neither an import of onedsl nor `enable` is needed. The logger ``onedsl.torch``
-  (level INFO) describes the batch norms of each graph; of a graph from PyTorch's cache, the forward
-  passes of its first run. ``mode`` and ``options`` are those of inductor. PyTorch passes them to
-  the backend in the first call of the model, so invalid ones are an error there.
+  onedsl's batch norm. An addition and an activation that follow are computed by the same operator,
+  forward and backward: ReLU, ReLU6, LeakyReLU, SiLU, Hardswish or GELU. Neither an import of onedsl
+  nor `enable` is needed. The logger ``onedsl.torch`` (level INFO) describes the batch norms of each
+  graph; of a graph from PyTorch's cache, the forward passes of its first run. ``mode`` and
+  ``options`` are those of inductor. PyTorch passes them to the backend in the first call of the
+  model, so invalid ones are an error there.
 
 ``python -m onedsl.torch train.py`` runs a script with both, and with ``--compare`` it also measures
 the time of a training step without them. `report` counts what computes each layer of a model.
 
 For people who write models and layers:
 
-- `BatchNormReLU2d`, `BatchNormAddReLU2d` and their 1-D and 3-D forms are batch norm, an optional
-  addition and a ReLU in one layer, in eager mode as well.
+- `BatchNormAct2d`, `BatchNormReLU2d`, `BatchNormAddReLU2d` and their 1-D and 3-D forms are batch
+  norm, an optional addition and an activation in one layer, in eager mode as well.
 - `SyncBatchNorm` is torch.nn.SyncBatchNorm for CPUs. Its statistics are those of the batches of all
   processes that train together.
 - `batch_norm_backward` is the gradient alone, the custom op
@@ -49,6 +50,9 @@ if tuple(map(int, _torch.__version__.split(".")[:2])) < (2, 11):
 from ._enable import disable, enable, enabled
 from ._gradient import batch_norm_backward
 from ._layers import (
+    BatchNormAct1d,
+    BatchNormAct2d,
+    BatchNormAct3d,
     BatchNormAddReLU1d,
     BatchNormAddReLU2d,
     BatchNormAddReLU3d,
@@ -62,6 +66,9 @@ from ._sync import SyncBatchNorm
 __docformat__ = "numpy"
 
 __all__ = [
+    "BatchNormAct1d",
+    "BatchNormAct2d",
+    "BatchNormAct3d",
     "BatchNormAddReLU1d",
     "BatchNormAddReLU2d",
     "BatchNormAddReLU3d",

@@ -1,8 +1,8 @@
 """The backend of ``torch.compile(model, backend="onedsl")``: inductor with onedsl's batch norm.
 
 PyTorch's batch norm in training and its gradient are decomposed into onedsl's operators, wherever
-they are called. A pass over the joint graph (`_fusion_pass`) then includes additions and ReLUs.
-The entry point in pyproject.toml registers the backend.
+they are called. A pass over the joint graph (`_fusion_pass`) then includes additions and
+activations. The entry point in pyproject.toml registers the backend.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class _Pass(CustomGraphPass):
 
     def __call__(self, graph: Graph) -> None:
         self.counts["onedsl"].update(_fusion_pass.fuse(graph))
+        _fusion_pass.decompose(graph, select_decomp_table())
         for other in self.others:
             other(graph)
 
@@ -121,8 +122,11 @@ class _Table(dict[Any, Callable[..., Any]]):
 
 
 def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
-    """Return inductor's decompositions with onedsl's for batch norm in training."""
-    table = dict(select_decomp_table())
+    """Return inductor's decompositions with onedsl's for batch norm in training.
+
+    The operators that the fusion pass needs whole are not decomposed: the pass does it.
+    """
+    table = {op: f for op, f in select_decomp_table().items() if op not in _fusion_pass.KEPT}
     gradient = _aten.native_batch_norm_backward.default
 
     def forward(op: Any) -> Callable[..., Any]:
@@ -140,7 +144,7 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
             if reason or not training:
                 return plain(*arguments)
             results = batch_norm_training(
-                src, weight, bias, None, *statistics, momentum, eps, False, None
+                src, weight, bias, None, *statistics, momentum, eps, None, None
             )
             return results[: 5 if running else 3]
 
@@ -151,7 +155,7 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
         inputs = src, diff_dst, mean, inverse_stddev, weight
         if train and mask[0] and not why_unsupported("training_backward", *inputs, eps=eps):
             gradients = batch_norm_training_backward(
-                diff_dst, src, mean, inverse_stddev, weight, None, None, None, eps, None
+                diff_dst, src, mean, inverse_stddev, weight, None, None, None, None, None, None
             )
             return tuple(g if wanted else None for g, wanted in zip(gradients, mask, strict=False))
         return plain_backward(*arguments)

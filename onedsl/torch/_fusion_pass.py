@@ -1,11 +1,14 @@
-"""A pass over inductor's graph: batch norm, an addition and the ReLU after it become one operator.
+"""A pass over inductor's graph: batch norm, an addition and the activation after it become one op.
 
 It runs on the joint graph of the forward and the backward pass. This graph is functional: a node's
 value never changes, so copies of a value can stand for each other. Inputs are written only by the
 copy_ nodes at its end, which run after the forward pass.
 
-`_Fusion` describes by patterns what is fused. The pattern of a call contains a pattern of each of
-its arguments; if one is missing, this module cannot be imported.
+The backend leaves PyTorch's operators of activations whole (`KEPT`). Each has one form, while its
+decomposition depends on the dtype and on PyTorch's version. What is not fused is decomposed at the
+end of the pass. `_FORMS` has the functions that are recognized as an activation. PyTorch traces
+them and their gradients, which gives the patterns; so functions that people write out are
+recognized, too.
 """
 
 from __future__ import annotations
@@ -18,15 +21,41 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 from torch._inductor.pattern_matcher import stable_topological_sort
 from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F  # noqa: N812
 
-from ._operators import batch_norm_training, batch_norm_training_backward, convolution_backward
+from ..operators.attributes import ACTIVATIONS
+from ._operators import (
+    FUNCTIONS,
+    batch_norm_training,
+    batch_norm_training_backward,
+    convolution_backward,
+    needs_dst,
+)
 
 _aten = torch.ops.aten
 _convert = torch.ops.prims.convert_element_type.default
-_COPIES = (_aten.alias.default, _aten.clone.default)
+_COPIES = (_aten.alias.default, _aten.clone.default, _aten.detach.default)
 _BESIDES_DST = range(1, len(batch_norm_training._schema.returns))  # results of batch norm
+# The functions of an argument and a parameter that are an activation.
+_FORMS: list[tuple[str, Callable[[Tensor, float], Tensor]]] = [
+    *FUNCTIONS.items(),
+    ("relu", lambda x, _: F.relu(x)),
+    ("silu", lambda x, _: x * torch.sigmoid(x)),
+    ("hardswish", lambda x, _: x * F.hardsigmoid(x)),
+    ("hardswish", lambda x, _: x * F.relu6(x + 3) / 6),
+    ("hardswish", lambda x, _: x * (F.relu6(x + 3) / 6)),
+]
+
+KEPT = frozenset(
+    getattr(_aten, f"{name}{suffix}").default
+    for name in ("hardtanh", "leaky_relu", "silu", "hardswish", "hardsigmoid", "gelu")
+    for suffix in ("", "_backward")
+) | {_aten.threshold_backward.default, _aten.sigmoid_backward.default}
+"""Operators that are decomposed after the fusion."""
 
 
 def fuse(graph: Graph) -> list[str]:
@@ -37,11 +66,15 @@ def fuse(graph: Graph) -> list[str]:
         graph.eliminate_dead_code()
     with_gradient = set()
     for result, fusion in itertools.product(list(graph.nodes) if batch_norms else (), _FUSIONS):
-        for found in _match(fusion.result, result, {}):
-            matches = [(g, m) for g in gradients for m in _match(fusion.gradient, g, found)]
-            if _fuse_forward(fusion, found):
-                fused = [_fuse_gradient(*match) for match in matches]
-                with_gradient |= {found["batch_norm"]} if any(fused) else set()
+        for found in _match(fusion.result, result, {_CALLS: frozenset()}):
+            matches = [(g, m) for g in gradients for m in _match(fusion.gradient, g, found)[:1]]
+            matches = [(g, m) for g, m in matches if _is_changeable(g, m)]
+            if _is_complete(found, [m for _, m in matches]) and _fuse_forward(
+                fusion.activation, found
+            ):
+                for match in matches:
+                    _fuse_gradient(fusion.activation, *match)
+                with_gradient |= {found["batch_norm"]} if matches else set()
                 break
     for node in graph.nodes:
         if node.target is _aten.convolution_backward.default and _is_result(node.args[0]):
@@ -53,6 +86,31 @@ def fuse(graph: Graph) -> list[str]:
     return [_describe(node, node in with_gradient) for node in batch_norms]
 
 
+def decompose(graph: Graph, table: dict[Any, Callable[..., Any]]) -> None:
+    """Replace the operators of `KEPT` in a graph by what they are decomposed into."""
+    for node in list(graph.nodes):
+        if node.target not in KEPT:
+            continue
+        inputs = node.all_input_nodes
+
+        def call(*values: Any, node: Node = node, inputs: list[Node] = inputs) -> Any:
+            given = dict(zip(inputs, values, strict=True))
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), given.__getitem__)
+            return node.target(*args, **kwargs)
+
+        values = [value.meta["val"] for value in inputs]
+        with detect_fake_mode(values):
+            traced = make_fx(call, table)(*values)
+        places = traced.graph.find_nodes(op="placeholder")
+        copies = dict(zip(places, inputs, strict=True))
+        with graph.inserting_before(node):
+            new = graph.graph_copy(traced.graph, copies)
+        for source in copies.keys() - places:
+            copies[source].meta = {**node.meta, "val": source.meta["val"]}
+        node.replace_all_uses_with(new)
+        graph.erase_node(node)
+
+
 def _is_result(node: Any) -> bool:
     """Return whether a node is a result of onedsl's gradient."""
     call = node.args[0] if node.target is operator.getitem else None
@@ -61,8 +119,9 @@ def _is_result(node: Any) -> bool:
 
 def _describe(batch_norm: Node, has_gradient: bool) -> str:
     arguments = _arguments(batch_norm)
-    if arguments["relu"]:
-        kind = "with ReLU" if arguments["residual"] is None else "with addition and ReLU"
+    if arguments["activation"]:
+        name = ACTIVATIONS[arguments["activation"]].name
+        kind = f"with {name}" if arguments["residual"] is None else f"with addition and {name}"
         return f"{kind}, forward and backward" if has_gradient else kind
     dst = set(_users_but(batch_norm, _BESIDES_DST))
     copies = (*_COPIES, _convert)
@@ -74,6 +133,7 @@ def _describe(batch_norm: Node, has_gradient: bool) -> str:
 # Patterns. A number or None matches what equals it, and a list what one of its patterns matches.
 
 _ANY = object()
+_CALLS = "calls"  # the nodes that patterns of calls matched
 
 _Found = dict[str, Any]  # the values that have names
 
@@ -88,37 +148,35 @@ class _Call:
 
 
 class _Value(NamedTuple):
-    """A pattern of a value that fulfills a condition. The original of copies gets the name."""
+    """A pattern of the value of a name, or of a new one if the name has none.
+
+    Copies of a value can stand for it. It must fulfill the condition.
+    """
 
     name: str
     pattern: Any = _ANY
     condition: Callable[[Any, _Found], bool] = lambda value, found: True
 
 
-class _Same(NamedTuple):
-    """A pattern of a value that has a name already, or of a copy of it."""
-
-    name: str
-
-
 def _match(pattern: Any, value: Any, found: _Found) -> list[_Found]:
     """Return `found` and the named values, for each way in which a value matches a pattern."""
     if isinstance(pattern, list):
         return [new for one in pattern for new in _match(one, value, found)]
+    original = _original(value)
     if isinstance(pattern, _Value):
-        original = _original(value)
+        if pattern.name in found:
+            is_same = original == _original(found[pattern.name])
+            return [found] if is_same and pattern.condition(original, found) else []
         matches = _match(pattern.pattern, original, found)
         return [m | {pattern.name: original} for m in matches if pattern.condition(original, m)]
     if isinstance(pattern, _Call):
-        node = _original(value)
-        if not isinstance(node, Node) or node.target is not pattern.target:
+        if not isinstance(original, Node) or original.target is not pattern.target:
             return []
-        matches, given = [found], _arguments(node)
+        matches, given = [found | {_CALLS: found[_CALLS] | {original}}], _arguments(original)
         for name, one in pattern.arguments.items():
             matches = [new for match in matches for new in _match(one, given[name], match)]
         return matches
-    expected = found[pattern.name] if isinstance(pattern, _Same) else pattern
-    return [found] if pattern is _ANY or _original(value) == _original(expected) else []
+    return [found] if pattern is _ANY or original == pattern else []
 
 
 def _original(value: Any) -> Any:
@@ -140,18 +198,46 @@ def _arguments(call: Node) -> dict[str, Any]:
     return {**defaults, **dict(zip(defaults, call.args, strict=False)), **call.kwargs}
 
 
-def _swappable(target: Any, one: Any, other: Any, **rest: Any) -> list[_Call]:
-    """Return the patterns of a call whose first two arguments can be in any order."""
-    # `one` is matched first in both, so that `other` can refer to its names.
+_PARAMETER = 0.34375  # stands for the parameter in traced functions
+
+
+def _patterns(function: Callable[[Tensor, float], Tensor], values: list[Any]) -> list[Any]:
+    """Return the patterns of a function's result and gradient.
+
+    `values` are the patterns of the argument, the argument in the gradient, the gradient of the
+    result, and the parameter.
+    """
+
+    def run(x: Tensor, diff: Tensor) -> tuple[Tensor, Tensor]:
+        y = function(x, _PARAMETER)
+        return y, torch.autograd.grad(y, x, diff)[0]
+
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        x = torch.zeros(2, dtype=torch.float32, device="cpu", requires_grad=True)
+        graph = make_fx(run)(x, torch.zeros_like(x)).graph
+    x_node, diff_node = (node for node in graph.nodes if node.op == "placeholder")
+    (results,) = next(node for node in graph.nodes if node.op == "output").args
+    argument, argument_in_gradient, diff, parameter = values
+
+    def pattern_of(value: Any, named: dict[Node, Any]) -> Any:
+        value = _original(value)
+        if not isinstance(value, Node):
+            return parameter if value == _PARAMETER else value
+        if value in named:
+            return named[value]
+        given = {name: pattern_of(v, named) for name, v in _arguments(value).items()}
+        if "self_is_result" in given:
+            given["self_is_result"] = _ANY
+        pattern = _Call(value.target, **given)
+        if value.target not in (_aten.add.Tensor, _aten.mul.Tensor):
+            return pattern
+        swapped = given | {"self": given["other"], "other": given["self"]}
+        return [pattern, _Call(value.target, **swapped)]
+
     return [
-        _Call(target, self=one, other=other, **rest),
-        _Call(target, other=one, self=other, **rest),
+        pattern_of(results[0], {x_node: argument}),
+        pattern_of(results[1], {x_node: argument_in_gradient, diff_node: diff}),
     ]
-
-
-def _converted(pattern: Any, dtype: Any) -> list[Any]:
-    """Return the patterns of a value that may have been converted to a type."""
-    return [pattern, _Call(_convert, a=pattern, dtype=dtype)]
 
 
 # What is fused
@@ -168,110 +254,120 @@ def _is_like_dst(value: Any, found: _Found) -> bool:
     )
 
 
-def _is_bound(value: Any, found: _Found) -> bool:
-    """Return whether a value can be the upper bound of a ReLU.
+def _is_parameter(activation: str) -> Callable[[Any, _Found], bool]:
+    """Return a condition of the parameter of an activation.
 
-    A type of 16 bits must represent it. Otherwise, comparisons after a conversion to float32 would
-    not be the same for the argument and for the result of the ReLU.
+    A type of 16 bits must represent the upper bound of a ReLU. Otherwise, comparisons after a
+    conversion to float32 would not be the same for the argument and for the result of the ReLU.
     """
-    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        return False
-    info = torch.finfo(found["dst"].meta["val"].dtype)
-    digits = math.frexp(value)[0] * 2 / info.eps
-    fits = digits.is_integer() and info.tiny <= value <= info.max
-    return bool(info.bits == 32 or fits)
+
+    def is_parameter(value: Any, found: _Found) -> bool:
+        least, most = ACTIVATIONS[activation].limits
+        if not isinstance(value, (int, float)) or not least < value < most:
+            return False
+        info = torch.finfo(found["dst"].meta["val"].dtype)
+        if activation != "relu" or info.bits == 32:
+            return True
+        digits = math.frexp(value)[0] * 2 / info.eps
+        return digits.is_integer() and info.tiny <= value <= info.max
+
+    return is_parameter
+
+
+def _is_slope_positive(_: Any, found: _Found) -> bool:
+    return bool(found.get("parameter", 1) >= 0)
 
 
 class _Fusion:
-    """The patterns of a ReLU's result and of the gradient of the batch norm before it."""
+    """The patterns of an activation's result and of the gradient of the batch norm before it."""
 
-    def __init__(self, has_residual: bool, has_clip: bool) -> None:
+    def __init__(
+        self, activation: str, function: Callable[[Tensor, float], Tensor], has_residual: bool
+    ) -> None:
+        self.activation = activation
         named = {name: _Value(name) for name in ("src", "weight", "eps")}
         any_ = dict.fromkeys(("bias", "running_mean", "running_var", "momentum"), _ANY)
-        call = _Call(batch_norm_training, residual=None, relu=False, clip=None, **named, **any_)
+        nothing = dict.fromkeys(("residual", "activation", "parameter"))
+        call = _Call(batch_norm_training, **named, **any_, **nothing)
         value: Any = _Value("dst", _Call(operator.getitem, a=_Value("batch_norm", call), b=0))
         if has_residual:
             residual = _Value("residual", condition=_is_like_dst)
-            value = _swappable(_aten.add.Tensor, value, residual, alpha=1)
-        value = _converted(_Value("value", value, _is_like_dst), torch.float32)
-        if has_clip:
-            low = _Call(_aten.clamp_min.default, self=value, min=0)
-            clip = _Value("clip", condition=_is_bound)
-            relu = _Call(_aten.clamp_max.default, self=low, max=clip)
-        else:
-            relu = _Call(_aten.relu.default, self=value)
-        self.result = _Value("result", _converted(relu, _ANY), _is_like_dst)
-
-        # The ReLU's argument and result are on the same side of its bounds.
-        compared = _converted([_Same("value"), _Same("result")], torch.float32)
-        self.comparisons = [_Call(_aten.le.Scalar, self=compared, other=0)]
-        mask: Any = self.comparisons
-        if has_clip:
-            self.comparisons.append(_Call(_aten.ge.Scalar, self=compared, other=_Same("clip")))
-            mask = [
-                pattern
-                for target in (_aten.bitwise_or.Tensor, _aten.logical_or.default)
-                for pattern in _swappable(target, *self.comparisons)
+            # `value` is matched first in both, so that the condition can refer to dst.
+            value = [
+                _Call(_aten.add.Tensor, self=value, other=residual, alpha=1),
+                _Call(_aten.add.Tensor, other=value, self=residual, alpha=1),
             ]
-        options = dict.fromkeys(("dtype", "layout", "device", "pin_memory"), _ANY)
-        zero = [
-            _Call(_aten.scalar_tensor.default, s=0, **options),
-            _Call(_aten.full.default, size=_ANY, fill_value=0, **options),
-        ]
-        diff_dst = _converted(_Value("diff_dst", condition=_is_like_dst), torch.float32)
-        masked = _Call(_aten.where.self, condition=mask, self=zero, other=diff_dst)
+        value = _Value("value", value, _is_like_dst)
+        # Results of these have the argument's sign, and are on the same side of the bound.
+        of_gradient = [value]
+        if activation in ("relu", "leaky_relu"):
+            of_gradient.append(_Value("result", condition=_is_slope_positive))
+        diff_dst = _Value("diff_dst", condition=_is_like_dst)
+        parameter = _Value("parameter", condition=_is_parameter(activation))
+        result, masked = _patterns(function, [value, of_gradient, diff_dst, parameter])
+        self.result = _Value("result", result, _is_like_dst)
         self.gradient = _Call(
             batch_norm_training_backward,
-            mean=_Call(operator.getitem, a=_Same("batch_norm"), b=1),
-            inverse_stddev=_Call(operator.getitem, a=_Same("batch_norm"), b=2),
-            src=_Same("src"),
-            weight=_Same("weight"),
-            diff_dst=_Value("masked", _converted(masked, _ANY), _is_like_dst),
-            eps=_ANY,
-            **dict.fromkeys(("forward_weight", "forward_bias", "dst", "clip")),
+            mean=_Call(operator.getitem, a=_Value("batch_norm"), b=1),
+            inverse_stddev=_Call(operator.getitem, a=_Value("batch_norm"), b=2),
+            src=_Value("src"),
+            weight=_Value("weight"),
+            diff_dst=_Value("masked", masked, _is_like_dst),
+            **dict.fromkeys(("forward_weight", "forward_bias", "dst", *nothing)),
         )
 
 
-_FUSIONS = [_Fusion(*has) for has in itertools.product((False, True), repeat=2)]
+_FUSIONS = [_Fusion(*form, has_residual) for form in _FORMS for has_residual in (False, True)]
 
 
 # Changes of the graph
 
 
-def _fuse_forward(fusion: _Fusion, found: _Found) -> bool:
-    """Change a batch norm, if nothing else needs what is computed between it and the result."""
-    batch_norm, dst, value, result = (found[n] for n in ("batch_norm", "dst", "value", "result"))
+def _is_complete(forward: _Found, gradients: list[_Found]) -> bool:
+    """Return whether nothing else needs what is computed between batch norm and the results."""
+    calls = forward[_CALLS].union(*(found[_CALLS] for found in gradients))
+    ends = {forward["result"], *(found["masked"] for found in gradients)}
+    dst = _users_but(forward["batch_norm"], _BESIDES_DST)
+    between = _closure(dst, lambda node: () if node in ends else node.users)
+    return all(
+        node in calls or (node.target in _COPIES and node.users) for node in between
+    ) and not any(found["diff_dst"] in between - ends for found in gradients)
 
-    def is_end(node: Node) -> bool:
-        return node is result or any(_match(c, node, found) for c in fusion.comparisons)
 
-    reached = _closure(_users_but(batch_norm, _BESIDES_DST), lambda n: () if is_end(n) else n.users)
-    if not all(is_end(node) or node.users for node in reached):
+def _is_changeable(call: Node, found: _Found) -> bool:
+    """Return whether a gradient can be fused."""
+    has_other_users = bool(_users_but(call, range(3)))
+    # Others need the gradient of batch norm's result, which has a place if there is an addition.
+    needs_masked = len(found["masked"].users) > 1
+    return not has_other_users and ("residual" in found or not needs_masked)
+
+
+def _fuse_forward(activation: str, found: _Found) -> bool:
+    """Change a batch norm, unless the residual depends on it."""
+    batch_norm, dst, result = found["batch_norm"], found["dst"], found["result"]
+    residual, parameter = found.get("residual"), found.get("parameter")
+    if residual and batch_norm in _closure([residual], lambda node: node.all_input_nodes):
         return False
-    changes = {"residual": found.get("residual"), "relu": True, "clip": found.get("clip")}
-    if not _change(batch_norm, changes):
-        return False
-    for node in (result, value):  # what remains of the value are comparisons
-        if node is not dst:
-            node.replace_all_uses_with(dst)
+    changes = {"residual": residual, "activation": activation, "parameter": parameter}
+    _change(batch_norm, changes)
+    result.replace_all_uses_with(dst)
     return True
 
 
-def _fuse_gradient(call: Node, found: _Found) -> bool:
-    """Change a gradient, and let it compute the gradient of the ReLU, too, if others need it."""
-    masked = found["masked"]
-    changes = {"diff_dst": found["diff_dst"], "eps": found["eps"], "clip": found.get("clip")}
-    needs_dst = "residual" in found or len(masked.users) > 1
-    if needs_dst:
+def _fuse_gradient(activation: str, call: Node, found: _Found) -> None:
+    """Change a gradient, and let it compute the gradient of the residual, too."""
+    residual, masked = found.get("residual"), found["masked"]
+    changes = {"diff_dst": found["diff_dst"], "activation": activation}
+    changes["parameter"] = found.get("parameter")
+    if needs_dst(activation, residual):
         changes["dst"] = found["dst"]
     else:
+        changes["residual"] = residual
         changes["forward_weight"] = _result(found["batch_norm"], 5)
         changes["forward_bias"] = _result(found["batch_norm"], 6)
-    if _users_but(call, range(3)) or not _change(call, changes):
-        return False
-    if needs_dst:
+    _change(call, changes)
+    if residual is not None:
         masked.replace_all_uses_with(_result(call, 3))
-    return True
 
 
 def _result(call: Node, index: int) -> Node:
@@ -282,16 +378,11 @@ def _result(call: Node, index: int) -> Node:
     return result
 
 
-def _change(call: Node, changes: dict[str, Any]) -> bool:
-    """Change arguments, unless one depends on the call."""
-    arguments = _arguments(call) | changes
-    inputs = [argument for argument in arguments.values() if isinstance(argument, Node)]
-    if call in _closure(inputs, lambda node: node.all_input_nodes):
-        return False
-    call.args, call.kwargs = tuple(arguments.values()), {}
+def _change(call: Node, changes: dict[str, Any]) -> None:
+    """Change arguments, none of which depends on the call."""
+    call.args, call.kwargs = tuple((_arguments(call) | changes).values()), {}
     values = (a.meta["val"] if isinstance(a, Node) else a for a in call.args)
     call.meta["val"] = call.target(*values)
-    return True
 
 
 def _users_but(call: Node, indices: Collection[int]) -> list[Node]:

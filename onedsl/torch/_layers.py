@@ -1,4 +1,4 @@
-"""The base class of all layers; layers of batch norm and ReLU, with or without an addition."""
+"""The base class of all layers; layers of batch norm and an activation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ..operators import attributes
-from ._operators import BatchNormTraining, batch_norm_training, why_unsupported
+from ._operators import BatchNormTraining, activate, batch_norm_training, why_unsupported
 
 
 class Layer(nn.modules.batchnorm._BatchNorm):
@@ -26,7 +26,7 @@ class Layer(nn.modules.batchnorm._BatchNorm):
         torch.compile traces such numbers as tensors, which operators do not accept as numbers.
         """
         is_array = isinstance(value, (np.generic, np.ndarray, Tensor))
-        is_number = is_array and name in ("eps", "momentum", "clip")
+        is_number = is_array and name in ("eps", "momentum", "clip", "negative_slope")
         super().__setattr__(name, float(value) if is_number else value)
 
     def _running_statistics(self) -> tuple[Tensor | None, Tensor | None]:
@@ -47,8 +47,91 @@ class Layer(nn.modules.batchnorm._BatchNorm):
         return tracer.create_proxy("call_module", tracer.path_of_module(self), inputs, {})
 
 
-class _ReLULayer(Layer):
+class _ActLayer(Layer):
+    activation: attributes.Activation
     clip: float | None
+    negative_slope: float | None = None  # layers of BatchNormReLU that older versions saved
+    _shown: tuple[str, ...] = ("activation", "clip", "negative_slope")  # in repr
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        activation: attributes.Activation,
+        clip: float | None = None,
+        negative_slope: float | None = None,
+    ) -> None:
+        positional = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(*positional, bias=bias)
+        self.activation = attributes.parse_activation(activation)
+        self.clip = attributes.PARSERS["clip"](clip)
+        self.negative_slope = attributes.PARSERS["negative_slope"](negative_slope)
+        attributes.parameter_of(self.activation, clip=self.clip, negative_slope=self.negative_slope)
+
+    def extra_repr(self) -> str:
+        """Return the attributes, for ``repr``."""
+        given = {name: getattr(self, name) for name in self._shown}
+        shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+        return ", ".join((super().extra_repr(), *shown))
+
+    def _run(self, src: Any, *residuals: Any) -> Any:
+        if isinstance(src, torch.fx.Proxy):
+            return self._in_fx(src, *residuals)
+        (residual,) = residuals or (None,)
+        self._check_input_dim(src)
+        mean, variance = self._running_statistics()
+        weight, bias, eps = self.weight, self.bias, self.eps
+        parameter = self.clip if self.negative_slope is None else self.negative_slope
+        activation = self.activation, parameter
+        given = (src, weight, bias, residual)
+        inputs = (src, mean, variance, weight, bias, residual)
+        if (
+            self.training
+            # Programs without onedsl load what is exported. In PyTorch 2.11, is_exporting() is also
+            # true in what torch.compile traces.
+            and not torch.compiler._is_exporting_flag
+            and not torch.jit.is_tracing()
+            and not torch._C._are_functorch_transforms_active()
+            and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
+            and not why_unsupported("act_forward_training", *inputs, eps=eps)
+        ):
+            if not torch.compiler.is_compiling():
+                arguments = src, weight, bias, residual, mean, variance, self._count_step()
+                return BatchNormTraining.apply(*arguments, eps, *activation)[0]
+            # Compilers have no number for 1 / num_batches_tracked: the operator returns the batch's
+            # statistics.
+            averaged = self.momentum is None and self.num_batches_tracked is not None
+            momentum = 1.0 if averaged else self._count_step()
+            dst, _, _, *new, _, _ = batch_norm_training(
+                src, weight, bias, residual, mean, variance, momentum, eps, *activation
+            )
+            if mean is not None and variance is not None:
+                share = 1 / self.num_batches_tracked.add_(1) if averaged else None
+                for running, value in zip((mean, variance), new, strict=True):
+                    running.copy_(value if share is None else running.lerp(value, share))
+            return dst
+        dst = super().forward(src)
+        if residual is not None:
+            dst = dst + residual
+        return activate(dst, *activation)
+
+
+class _Act(_ActLayer):
+    def forward(self, input: Tensor) -> Tensor:
+        """Compute ``activation(batch_norm(input))``."""
+        return self._run(input)
+
+
+class _ReLULayer(_ActLayer):
+    activation: attributes.Activation = "relu"
+    _shown: tuple[str, ...] = ("clip",)
 
     def __init__(
         self,
@@ -64,52 +147,7 @@ class _ReLULayer(Layer):
         clip: float | None = None,
     ) -> None:
         positional = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        super().__init__(*positional, bias=bias)
-        self.clip = attributes.parse_clip(clip)
-
-    def extra_repr(self) -> str:
-        """Return the attributes, for ``repr``."""
-        clip = "" if self.clip is None else f", clip={self.clip}"
-        return f"{super().extra_repr()}{clip}"
-
-    def _run(self, src: Any, *residuals: Any) -> Any:
-        if isinstance(src, torch.fx.Proxy):
-            return self._in_fx(src, *residuals)
-        (residual,) = residuals or (None,)
-        self._check_input_dim(src)
-        mean, variance = self._running_statistics()
-        weight, bias, eps, clip = self.weight, self.bias, self.eps, self.clip
-        given = (src, weight, bias, residual)
-        inputs = (src, mean, variance, weight, bias, residual)
-        if (
-            self.training
-            # Programs without onedsl load what is exported. In PyTorch 2.11, is_exporting() is also
-            # true in what torch.compile traces.
-            and not torch.compiler._is_exporting_flag
-            and not torch.jit.is_tracing()
-            and not torch._C._are_functorch_transforms_active()
-            and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
-            and not why_unsupported("act_forward_training", *inputs, eps=eps)
-        ):
-            if not torch.compiler.is_compiling():
-                arguments = src, weight, bias, residual, mean, variance, self._count_step()
-                return BatchNormTraining.apply(*arguments, eps, True, clip)[0]
-            # Compilers have no number for 1 / num_batches_tracked: the operator returns the batch's
-            # statistics.
-            averaged = self.momentum is None and self.num_batches_tracked is not None
-            momentum = 1.0 if averaged else self._count_step()
-            dst, _, _, *new, _, _ = batch_norm_training(
-                src, weight, bias, residual, mean, variance, momentum, eps, True, clip
-            )
-            if mean is not None and variance is not None:
-                share = 1 / self.num_batches_tracked.add_(1) if averaged else None
-                for running, value in zip((mean, variance), new, strict=True):
-                    running.copy_(value if share is None else running.lerp(value, share))
-            return dst
-        dst = super().forward(src)
-        if residual is not None:
-            dst = dst + residual
-        return nn.functional.relu(dst) if clip is None else nn.functional.hardtanh(dst, 0, clip)
+        super().__init__(*positional, bias=bias, activation="relu", clip=clip)
 
 
 class _ReLU(_ReLULayer):
@@ -126,52 +164,76 @@ class _AddReLU(_ReLULayer):
         return self._run(input, residual)
 
 
-class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d followed by a ReLU, as one layer.
+class BatchNormAct1d(_Act, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d followed by an activation, as one layer.
 
     Parameters
     ----------
     num_features : int
         Number of channels.
     eps, momentum, affine, track_running_stats, device, dtype, bias
-        As in the layer without the ReLU. ``bias=False`` needs a PyTorch whose layer has it. Numbers
-        of NumPy and 0-d tensors become floats when they are assigned.
+        As in the layer without the activation. ``bias=False`` needs a PyTorch whose layer has it.
+        Numbers of NumPy and 0-d tensors become floats when they are assigned.
+    activation : {"relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"}
+        The activation, by the name of PyTorch's function. "gelu_tanh" is GELU with
+        ``approximate="tanh"``.
     clip : float, optional
-        Upper bound of the ReLU: 6.0 for ReLU6. By default there is no bound.
+        Upper bound of "relu": 6.0 for ReLU6. By default there is no bound.
+    negative_slope : float, optional
+        Slope of "leaky_relu" below zero. Default: 0.01.
 
     Notes
     -----
-    Parameters, buffers and their names are those of the layer without the ReLU. In training, one
-    kernel computes both, in eager mode and in compiled models, and autograd saves only the input,
-    so the ReLU needs no memory even if it is not in place. The gradient computes the mask of the
-    ReLU from the weight and the bias of the forward pass, which may have changed since. PyTorch's
-    own functions run in evaluation, in exported programs, in torch.jit.trace, for forward-mode
-    derivatives, and for arguments that onedsl's kernels do not support. torch.jit.script does not
-    support these layers.
+    Parameters, buffers and their names are those of the layer without the activation. In training,
+    one kernel computes both, in eager mode and in compiled models, and autograd saves only the
+    input, so the activation needs no memory even if it is not in place. The gradient computes the
+    argument of the activation again, from the weight and the bias of the forward pass, which may
+    have changed since. PyTorch's own functions run in evaluation, in exported programs, in
+    torch.jit.trace, for forward-mode derivatives, and for arguments that onedsl's kernels do not
+    support. torch.jit.script does not support these layers.
 
     In training, the result has the input's order of axes in memory, also where PyTorch's would be
     contiguous, and running statistics are updated by operators that autograd notices: a result of
     evaluation cannot be differentiated after the layer was trained. PyTorch's functions that
-    replace layers of batch norm, such as its convert_sync_batchnorm, lose the ReLU.
+    replace layers of batch norm, such as its convert_sync_batchnorm, lose the activation.
 
     The layers change nothing else in the process. `onedsl.keep_memory` saves the page faults of a
     step.
     """
 
 
+class BatchNormAct2d(_Act, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d followed by an activation, as one layer: see `BatchNormAct1d`."""
+
+
+class BatchNormAct3d(_Act, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d followed by an activation, as one layer: see `BatchNormAct1d`."""
+
+
+class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d followed by a ReLU: `BatchNormAct1d` with ``activation="relu"``.
+
+    Parameters
+    ----------
+    num_features, eps, momentum, affine, track_running_stats, device, dtype, bias, clip
+        As in `BatchNormAct1d`.
+    """
+
+
 class BatchNormReLU2d(_ReLU, nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d followed by a ReLU, as one layer: see `BatchNormReLU1d`."""
+    """torch.nn.BatchNorm2d followed by a ReLU: see `BatchNormReLU1d`."""
 
 
 class BatchNormReLU3d(_ReLU, nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d followed by a ReLU, as one layer: see `BatchNormReLU1d`."""
+    """torch.nn.BatchNorm3d followed by a ReLU: see `BatchNormReLU1d`."""
 
 
 class BatchNormAddReLU1d(_AddReLU, nn.BatchNorm1d):
     """torch.nn.BatchNorm1d, an addition and a ReLU, as one layer.
 
     It is called with two tensors of the same shape, as at the end of a residual block, and returns
-    ``relu(batch_norm(input) + residual)``. Everything else is as in `BatchNormReLU1d`.
+    ``relu(batch_norm(input) + residual)``. Everything else is as in `BatchNormReLU1d`, but that
+    autograd saves the result, too.
     """
 
 
@@ -183,5 +245,5 @@ class BatchNormAddReLU3d(_AddReLU, nn.BatchNorm3d):
     """torch.nn.BatchNorm3d, an addition and a ReLU, as one layer: see `BatchNormAddReLU1d`."""
 
 
-for _class in (*_ReLU.__subclasses__(), *_AddReLU.__subclasses__()):
+for _class in (*_Act.__subclasses__(), *_ReLU.__subclasses__(), *_AddReLU.__subclasses__()):
     _class.__module__ = "onedsl.torch"  # the name in saved models

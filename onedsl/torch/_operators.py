@@ -1,4 +1,4 @@
-"""onedsl's operators for PyTorch: batch norm in training with addition and ReLU, and its gradient.
+"""onedsl's operators for PyTorch: batch norm with addition and activation, and its gradient.
 
 The kernels are C++ (own_ops.cpp and pass_ops.cpp in csrc/torch). The layers call the operators, and
 the backend of torch.compile puts them into graphs, where compilers keep them whole. They accept
@@ -8,10 +8,12 @@ tensors of any strides; results have the strides of ``torch.empty_like(src)``.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
 
 from .. import _core
 from ..operators.attributes import is_valid_epsilon
@@ -19,24 +21,25 @@ from ..operators.attributes import is_valid_epsilon
 TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
-# dst = relu(batch_norm(src) + residual). The ReLU, whose upper bound is clip, is optional, and with
-# it the addition. Returns dst, the batch's mean, 1 / sqrt(variance + eps), the new running
-# statistics and, with a ReLU and no addition, copies of weight and bias for the gradient.
+# dst = activation(batch_norm(src) + residual). The activation is optional, and with it the
+# addition. Its parameter is the upper bound of "relu" or the slope of "leaky_relu". Returns dst,
+# the batch's mean, 1 / sqrt(variance + eps), the new running statistics and, with an activation,
+# copies of weight and bias for the gradient, unless it needs dst.
 _LIBRARY.define(
     "batch_norm_training(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual,"
-    " Tensor? running_mean, Tensor? running_var, float momentum, float eps, bool relu,"
-    " float? clip) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " Tensor? running_mean, Tensor? running_var, float momentum, float eps, str? activation,"
+    " float? parameter) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
-# Returns the gradients of src, weight, bias and, if dst is given, of the residual. The mask of a
-# ReLU is that of the forward pass, whatever happened to its parameters since: it is computed from
-# dst, which is needed if there is a residual, or from src and the copies of weight and bias. The
-# gradient of batch norm has the weight that autograd saved, as in PyTorch.
+# Returns the gradients of src, weight, bias and, with residual or dst, of the residual. The
+# argument of the activation is that of the forward pass, whatever happened to its parameters since:
+# it is computed from src, the copies of weight and bias, and the residual. With dst, the mask of a
+# ReLU is computed from it. The gradient of batch norm has the weight that autograd saved, as in
+# PyTorch.
 _LIBRARY.define(
     "batch_norm_training_backward(Tensor diff_dst, Tensor src, Tensor mean, Tensor inverse_stddev,"
-    " Tensor? weight, Tensor? forward_weight, Tensor? forward_bias, Tensor? dst, float eps,"
-    " float? clip)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    " Tensor? weight, Tensor? forward_weight, Tensor? forward_bias, Tensor? residual, Tensor? dst,"
+    " str? activation, float? parameter) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 # The two passes for a part of a batch, as vectors of totals: the count, the means and the sums of
@@ -108,8 +111,9 @@ _why_unsupported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
 def _fake_forward(src: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    _, _, residual, running_mean, _, _, _, relu, _ = arguments
-    has_running, has_copies = running_mean is not None, relu and residual is None
+    _, _, residual, running_mean, _, _, _, activation, _ = arguments
+    has_running = running_mean is not None
+    has_copies = activation is not None and not needs_dst(activation, residual)
     vectors = [
         src.new_empty(src.shape[1] if has else 0, dtype=torch.float32)
         for has in (True, True, has_running, has_running, has_copies, has_copies)
@@ -119,42 +123,80 @@ def _fake_forward(src: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
 
 @torch.library.register_fake("onedsl::batch_norm_training_backward", lib=_LIBRARY)
 def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    _, src, mean, _, _, _, _, dst, *_ = arguments
-    diff_residual = mean.new_empty(0) if dst is None else torch.empty_like(src)
+    _, src, mean, _, _, _, _, residual, dst, *_ = arguments
+    has_addition = residual is not None or dst is not None
+    diff_residual = torch.empty_like(src) if has_addition else mean.new_empty(0)
     return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
 
 
 torch.library.register_fake("onedsl::convolution_backward", _CONVOLUTION_BACKWARD, lib=_LIBRARY)
 
 
+def activate(value: Tensor, activation: str, parameter: float | None) -> Tensor:
+    """Compute an activation by PyTorch's function."""
+    if activation == "relu" and parameter is None:
+        return F.relu(value)
+    given = () if parameter is None else (parameter,)
+    return FUNCTIONS[activation](value, *given)
+
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": lambda value, clip: F.hardtanh(value, 0.0, clip),
+    "leaky_relu": F.leaky_relu,
+    "silu": lambda value, *_: F.silu(value),
+    "hardswish": lambda value, *_: F.hardswish(value),
+    "gelu": lambda value, *_: F.gelu(value),
+    "gelu_tanh": lambda value, *_: F.gelu(value, approximate="tanh"),
+}
+"""PyTorch's functions of the activations. They have a value, and the parameter, if it is given."""
+
+
+def needs_dst(activation: str | None, residual: object) -> bool:
+    """Return whether the gradient needs dst: it has the mask of a ReLU with an addition."""
+    return activation == "relu" and residual is not None
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    src, weight, _, residual, *_, ctx.eps, ctx.relu, ctx.clip = inputs
+    src, weight, ctx.bias, residual, _, _, _, ctx.eps, ctx.activation, ctx.parameter = inputs
     dst, mean, inverse_stddev, _, _, *copies = output
     ctx.mark_non_differentiable(*output[1:])
-    mask = (None, None, None)
-    if ctx.relu:
-        mask = (*copies, None) if residual is None else (None, None, dst)
-    ctx.save_for_backward(src, mean, inverse_stddev, weight, *mask)
+    of_activation = (None, None, None, None)
+    if needs_dst(ctx.activation, residual):
+        of_activation = (None, None, None, dst)
+    elif ctx.activation:
+        of_activation = (*copies, residual, None)
+    ctx.save_for_backward(src, mean, inverse_stddev, weight, *of_activation)
 
 
 def _backward(ctx: Any, diff_dst: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():
         gradients = _differentiable(ctx, diff_dst)
     else:
-        gradients = batch_norm_training_backward(diff_dst, *ctx.saved_tensors, ctx.eps, ctx.clip)
+        activation = ctx.activation, ctx.parameter
+        gradients = batch_norm_training_backward(diff_dst, *ctx.saved_tensors, *activation)
     needed = zip(gradients, ctx.needs_input_grad, strict=False)
     return *(gradient if is_needed else None for gradient, is_needed in needed), *[None] * 6
 
 
 def _differentiable(ctx: Any, diff_dst: Tensor) -> tuple[Tensor | None, ...]:
-    """Compute the gradients by PyTorch's gradient, which can be differentiated again."""
-    src, mean, inverse_stddev, weight, *parameters, dst = ctx.saved_tensors
-    if ctx.relu:
-        if dst is None:
-            rest = None, None, None, 0.0, ctx.eps, True, ctx.clip
-            dst, *_ = batch_norm_training(src.detach(), *parameters, *rest)
-        outside = dst <= 0 if ctx.clip is None else (dst <= 0) | (dst >= ctx.clip)
-        diff_dst = diff_dst.masked_fill(outside, 0)
+    """Compute the gradients by PyTorch's gradients, which can be differentiated again."""
+    src, mean, inverse_stddev, weight, forward_weight, forward_bias, residual, dst = (
+        ctx.saved_tensors
+    )
+    if ctx.activation:
+        value = dst
+        if value is None:
+            # The values of the forward pass, and the derivatives by the parameters.
+            parameters = (
+                copy if given is None else copy + (given - given.detach())
+                for copy, given in ((forward_weight, weight), (forward_bias, ctx.bias))
+            )
+            rest = None, None, None, 0.0, ctx.eps, None, None
+            value, *_ = batch_norm_training(src, *parameters, *rest)
+            value = value if residual is None else value + residual
+        value = value if value.requires_grad else value.detach().requires_grad_()
+        result = activate(value, ctx.activation, ctx.parameter)
+        (diff_dst,) = torch.autograd.grad(result, value, diff_dst, create_graph=True)
     saved = weight, None, None, mean, inverse_stddev
     gradients = torch.ops.aten.native_batch_norm_backward(
         diff_dst, src, *saved, True, ctx.eps, ctx.needs_input_grad[:3]

@@ -1,7 +1,8 @@
-"""Layers that include a ReLU, against PyTorch's separate layers in float64."""
+"""Layers that include an activation, against PyTorch's separate layers in float64."""
 
 import contextlib
 import copy
+import functools
 import inspect
 import io
 import itertools
@@ -26,15 +27,45 @@ from torch_helpers import (
     torch,
 )
 
+F = nn.functional
+
+ACT = {n: getattr(onedsl_torch, f"BatchNormAct{n}d") for n in LAYERS}
 RELU = {n: getattr(onedsl_torch, f"BatchNormReLU{n}d") for n in LAYERS}
 ADD_RELU = {n: getattr(onedsl_torch, f"BatchNormAddReLU{n}d") for n in LAYERS}
 
 clips = pytest.mark.parametrize("clip", [None, 1.5])
 residuals = pytest.mark.parametrize("with_residual", [False, True], ids=["relu", "add_relu"])
+kinds = pytest.mark.parametrize(
+    ("with_residual", "activation"),
+    [(False, None), (True, None), (False, "silu")],
+    ids=["relu", "add_relu", "silu"],
+)
+
+# The options of BatchNormAct2d, PyTorch's function, and where it is not smooth.
+ACTIVATIONS = {
+    "relu": ({}, F.relu, [0]),
+    "relu6": ({"activation": "relu", "clip": 6}, F.relu6, [0, 6]),
+    "leaky_relu": ({}, F.leaky_relu, [0]),
+    "slope": (
+        {"activation": "leaky_relu", "negative_slope": -0.2},
+        lambda y: F.leaky_relu(y, -0.2),
+        [0],
+    ),
+    "silu": ({}, F.silu, []),
+    "hardswish": ({}, F.hardswish, [-3, 3]),
+    "gelu": ({}, F.gelu, []),
+    "gelu_tanh": ({}, lambda y: F.gelu(y, approximate="tanh"), []),
+}
+activations = pytest.mark.parametrize("activation", ACTIVATIONS)
 
 
-def make(rank, with_residual, clip=None, **kwargs):
-    layer = (ADD_RELU if with_residual else RELU)[rank](SHAPES[rank][1], clip=clip, **kwargs)
+def make(rank, with_residual, clip=None, activation=None, **kwargs):
+    if activation is None:
+        kind = ADD_RELU if with_residual else RELU
+        layer = kind[rank](SHAPES[rank][1], clip=clip, **kwargs)
+    else:
+        kwargs |= {"activation": activation, **ACTIVATIONS[activation][0]}
+        layer = ACT[rank](SHAPES[rank][1], **kwargs)
     generator = torch.Generator().manual_seed(5)
     for t in (*layer.parameters(), *layer.buffers()):
         if t.is_floating_point():
@@ -43,19 +74,24 @@ def make(rank, with_residual, clip=None, **kwargs):
 
 
 class Exact(nn.Module):
-    """A layer by PyTorch's batch norm, addition and ReLU in float64."""
+    """A layer by PyTorch's batch norm, addition and activation in float64."""
 
-    def __init__(self, layer, rank=2):
+    def __init__(self, layer, rank=2, activation=None):
         super().__init__()
-        self.norm, self.clip = copy.deepcopy(layer).double(), layer.clip
+        self.norm = copy.deepcopy(layer).double()
         self.norm.__class__ = LAYERS[rank]
+        if activation is None:
+            clip = layer.clip
+            self.bounds = [0.0] if clip is None else [0.0, clip]
+            self.function = F.relu if clip is None else lambda y: F.hardtanh(y, 0, clip)
+        else:
+            _, self.function, self.bounds = ACTIVATIONS[activation]
 
-    def before_relu(self, src, *residual):
+    def before_activation(self, src, *residual):
         return sum(residual, start=self.norm(src))
 
     def forward(self, *inputs):
-        y = self.before_relu(*inputs)
-        return y.relu() if self.clip is None else nn.functional.hardtanh(y, 0, self.clip)
+        return self.function(self.before_activation(*inputs))
 
 
 @pytest.fixture
@@ -65,15 +101,15 @@ def calls():
         yield seen
 
 
-def check_layer(layer, rank, src, diff_dst, *residual):
+def check_layer(layer, rank, src, diff_dst, *residual, activation=None):
     """Compare outputs, gradients and buffers."""
-    exact, wide = Exact(layer, rank), [t.double() for t in (src, *residual)]
-    # Exclude elements so close to a bound of the ReLU that rounding may change their gradient.
+    exact, wide = Exact(layer, rank, activation), [t.double() for t in (src, *residual)]
+    # Exclude elements so close to a bound of the activation that rounding may change their
+    # gradient.
     limit = LIMITS[src.dtype]
-    before_relu = copy.deepcopy(exact).before_relu(*wide).detach()
-    bounds = [0.0] if layer.clip is None else [0.0, layer.clip]
-    unsure = sum((before_relu - bound).abs() < 20 * limit for bound in bounds).bool()
-    diff_dst = diff_dst.masked_fill(unsure, 0)
+    argument = copy.deepcopy(exact).before_activation(*wide).detach()
+    for bound in exact.bounds:
+        diff_dst = diff_dst.masked_fill((argument - bound).abs() < 20 * limit, 0)
     ours = step(layer, src, diff_dst, *residual)
     theirs = step(exact, wide[0], diff_dst.double(), *wide[1:])
     assert ours["dst"].dtype == src.dtype
@@ -92,6 +128,17 @@ def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
     src, diff_dst = inputs(rank, dtype, memory)
     residual = [torch.empty_like(src).copy_(diff_dst.flip(0))] if with_residual else []
     check_layer(layer, rank, src, diff_dst, *residual)
+    assert len(calls) == train
+
+
+@dtypes
+@memories
+@modes
+@activations
+def test_activations(calls, dtype, rank, memory, train, activation):
+    layer = make(rank, False, activation=activation).train(train)
+    src, diff_dst = inputs(rank, dtype, memory)
+    check_layer(layer, rank, src, diff_dst, activation=activation)
     assert len(calls) == train
 
 
@@ -128,7 +175,24 @@ def test_second_derivatives(calls, affine, clip, with_residual):
         found.append(torch.autograd.grad(weighted, given))
     for a, b in zip(*found, strict=True):
         assert relative_error(a, b) < 1e-4
-    assert {call.operation for call in calls} == {"ReLUBackward and BatchNormTrainingBackward"}
+    assert "ReLUBackward and BatchNormTrainingBackward" in {call.operation for call in calls}
+
+
+@activations
+@pytest.mark.parametrize("affine", [True, False])
+def test_second_derivatives_of_activations(affine, activation):
+    """Also by the parameters: the activation's gradient depends on them."""
+    layer, (src, diff_dst) = make(2, False, activation=activation, affine=affine), inputs(2, "f32")
+    exact = Exact(layer, 2, activation)
+    found = []
+    for run, norm, kind in ((layer, layer, src.dtype), (exact, exact.norm, torch.float64)):
+        given = [src.to(kind).requires_grad_(), *norm.parameters()]
+        first = torch.autograd.grad(run(given[0]).pow(3).sum(), given, create_graph=True)
+        weights = [diff_dst.to(kind), *([norm.weight.detach() ** 2] * 2 if affine else [])]
+        weighted = sum((g * w).sum() for g, w in zip(first, weights, strict=True))
+        found.append(torch.autograd.grad(weighted, given))
+    for a, b in zip(*found, strict=True):
+        assert relative_error(a, b) < 1e-4
 
 
 UNSUPPORTED = {
@@ -161,14 +225,14 @@ def test_fallback_to_pytorch(calls, what):
     assert bool(calls) == (what in LAYOUTS)
 
 
-@residuals
+@kinds
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoints(reentrant, place, momentum, with_residual):
+def test_checkpoints(reentrant, place, momentum, with_residual, activation):
     """Regression: the recomputation ended between the count and the statistics."""
-    layer = make(2, with_residual, momentum=momentum).train()
-    exact = Exact(layer).float()
+    layer = make(2, with_residual, activation=activation, momentum=momentum).train()
+    exact = Exact(layer, 2, activation).float()
 
     def run(norm, x):
         x = x if place == "first" else x * x
@@ -197,23 +261,23 @@ def test_inputs_modified_in_place_raise(with_residual):
         output.backward(diff_dst)
 
 
-@residuals
-def test_saved_tensors(with_residual):
+@kinds
+def test_saved_tensors(with_residual, activation):
     """The gradient needs dst only for a residual."""
     src, _ = inputs(2, "f32")
     given = (src.requires_grad_(), src.flip(0))[: 1 + with_residual]
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
-        make(2, with_residual)(*given)
+        make(2, with_residual, activation=activation)(*given)
     assert sum(t.shape == src.shape for t in saved) == 1 + with_residual
 
 
 # How a program computes batch norm, addition and ReLU: a function, and the layer in it.
 ENTRY_POINTS = {
-    "layer": lambda layer: (layer, layer),
-    "compiled layer": lambda layer: (compiled(layer), layer),
-    "compiled modules": lambda layer: (compiled(exact := Exact(layer).float()), exact.norm),
-    "enable": lambda layer: ((exact := Exact(layer).float()), exact.norm),
+    "layer": lambda layer, *_: (layer, layer),
+    "compiled layer": lambda layer, *_: (compiled(layer), layer),
+    "compiled modules": lambda layer, *of: (compiled(exact := Exact(*of).float()), exact.norm),
+    "enable": lambda layer, *of: ((exact := Exact(*of).float()), exact.norm),
 }
 
 
@@ -223,12 +287,14 @@ def compiled(module):
 
 
 @dynamo
-@residuals
 @pytest.mark.usefixtures("without_code")
+@kinds
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "data"])
 @pytest.mark.parametrize("present", [["weight", "bias"], ["weight"], ["bias"]], ids="-".join)
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_parameters_that_change_before_the_gradient(calls, entry, present, noticed, with_residual):
+def test_parameters_that_change_before_the_gradient(
+    calls, entry, present, noticed, with_residual, activation
+):
     """Regression: the ReLU's mask followed from the new parameters, and a new bias raised.
 
     Autograd does not notice changes by `.data`. The gradients are those of PyTorch's layers.
@@ -250,12 +316,13 @@ def test_parameters_that_change_before_the_gradient(calls, entry, present, notic
     for changed, create_graph in itertools.product(present, (False, True)):
         if create_graph and "compiled" in entry:
             continue  # PyTorch does not support it
-        layer = make(2, with_residual, 1.5)
+        layer = make(2, with_residual, 1.5, activation)
         for name in {"weight", "bias"} - {*present}:
             setattr(layer, name, None)
-        theirs = gradients(*ENTRY_POINTS["enable"](layer), changed, create_graph)
+        of = layer, layer, 2, activation
+        theirs = gradients(*ENTRY_POINTS["enable"](*of), changed, create_graph)
         with onedsl_torch.enable() if entry == "enable" else contextlib.nullcontext():
-            ours = gradients(*ENTRY_POINTS[entry](layer), changed, create_graph)
+            ours = gradients(*ENTRY_POINTS[entry](*of), changed, create_graph)
         assert isinstance(theirs, str) == (noticed and changed == "weight")
         if isinstance(theirs, str):
             assert ours == theirs
@@ -300,16 +367,17 @@ def test_torch_func():
 
 @dynamo
 def test_exported_programs_contain_no_operators_of_onedsl():
-    program = torch.export.export(make(2, False), inputs(2, "f32")[:1])
-    assert "onedsl" not in str(program.graph)
+    for activation in None, "gelu_tanh":
+        program = torch.export.export(make(2, False, activation=activation), inputs(2, "f32")[:1])
+        assert "onedsl" not in str(program.graph)
 
 
 @dynamo
-@residuals
+@kinds
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # PyTorch's own layers warn
-def test_traced_layers_contain_no_operators_of_onedsl(with_residual):
+def test_traced_layers_contain_no_operators_of_onedsl(with_residual, activation):
     """Regression: in training they could not be saved."""
-    layer, (src, _) = make(2, with_residual), inputs(2, "f32")
+    layer, (src, _) = make(2, with_residual, activation=activation), inputs(2, "f32")
     given = (src, src.flip(0))[: 1 + with_residual]
     memory = io.BytesIO()
     torch.jit.save(torch.jit.trace(layer, given, check_trace=False), memory)
@@ -361,25 +429,47 @@ def test_numbers_of_numpy_and_tensors(kind, assigned):
         found = dst, given.grad, layer.weight.grad, layer.bias.grad, *layer.buffers()
         for ours, exact in zip(found, expected.values(), strict=True):
             assert torch.allclose(ours, exact, rtol=1e-5, atol=1e-5)
+    layer.negative_slope = NUMBERS[kind](0.5)
+    assert type(layer.negative_slope) is float
 
 
-def test_parameters_are_those_of_the_layer_without_relu():
-    ours = dict(inspect.signature(onedsl_torch.BatchNormReLU2d).parameters)
+@pytest.mark.parametrize(
+    ("layer", "own"),
+    [
+        (onedsl_torch.BatchNormReLU2d, {"bias", "clip"}),
+        (onedsl_torch.BatchNormAct2d, {"bias", "clip", "activation", "negative_slope"}),
+    ],
+)
+def test_parameters_are_those_of_the_layer_without_activation(layer, own):
+    ours = dict(inspect.signature(layer).parameters)
     theirs = inspect.signature(nn.BatchNorm2d).parameters
     for name, parameter in theirs.items():
         assert ours[name].default == parameter.default
         assert ours[name].kind == parameter.kind
-    assert ours.keys() - theirs.keys() <= {"bias", "clip"}
+    assert ours.keys() - theirs.keys() <= own
+    given = {"activation": "relu"} if "activation" in own else {}
     for options in WITHOUT_BIAS:
-        assert onedsl_torch.BatchNormReLU2d(4, **options).bias is None
+        assert layer(4, **options, **given).bias is None
+    assert layer(4, **given).state_dict().keys() == nn.BatchNorm2d(4).state_dict().keys()
 
 
 def test_repr_and_errors():
     layer = onedsl_torch.BatchNormReLU2d(4, eps=1e-3, clip=6)
     assert repr(layer).startswith("BatchNormReLU2d(4, eps=0.001, momentum=0.1")
     assert repr(layer).endswith("clip=6.0)")
+    act = functools.partial(onedsl_torch.BatchNormAct2d, 4)
+    layer_6 = act(activation="relu", clip=6)
+    assert (layer_6.activation, layer_6.clip, layer_6.negative_slope) == ("relu", 6.0, None)
+    assert repr(act(activation="silu")).endswith(", activation='silu')")
+    assert repr(act(activation="leaky_relu", negative_slope=1)).endswith("negative_slope=1.0)")
     with pytest.raises(ValueError, match="clip must be positive"):
         onedsl_torch.BatchNormReLU2d(4, clip=0)
+    with pytest.raises(ValueError, match='activation must be one of "relu", "leaky_relu", '):
+        act(activation="mish")
+    with pytest.raises(ValueError, match="negative_slope must be finite"):
+        act(activation="leaky_relu", negative_slope=float("nan"))
+    with pytest.raises(ValueError, match="negative_slope must be None with activation='silu'"):
+        act(activation="silu", negative_slope=0.1)
     with pytest.raises(ValueError, match="expected 4D input"):
         layer(torch.ones(2, 4))
     with pytest.raises(TypeError, match="residual must be a Tensor, got NoneType"):
