@@ -50,13 +50,16 @@ void write_act(const Task& task, const Tile& tile) {
   }
 }
 
-// The ReLU's mask is read from dst, if the call has it.
+// The ReLU's mask is read from dst, if the call has it. One that depends on src alone is not
+// stored.
 template <class T>
 void reduce_relu(const Task& task, const Tile& tile, const TileScratch& scratch) {
   if (input(task, Input::dst) != nullptr) {
     reduce_act<T, DiffByDst<T>>(task, tile, scratch);
-  } else {
+  } else if (input(task, Input::residual) != nullptr) {
     reduce_act<T, ActDiff<T, PlainRelu>>(task, tile, scratch);
+  } else {
+    reduce<ActGradientTerms<T, ActDiff<T, PlainRelu, false>>>(task, tile, scratch);
   }
 }
 
@@ -64,8 +67,10 @@ template <class T>
 void write_relu(const Task& task, const Tile& tile) {
   if (input(task, Input::dst) != nullptr) {
     write_act<T, DiffByDst<T>>(task, tile);
-  } else {
+  } else if (input(task, Input::residual) != nullptr) {
     write_act<T, ActDiff<T, PlainRelu>>(task, tile);
+  } else {
+    write<ActGradientResult<T, ActDiff<T, PlainRelu, false>>>(task, tile);
   }
 }
 
@@ -110,8 +115,8 @@ const Kernels& kernels_of(const Operation operation, const Activation activation
       if (is_forward(operation)) return forward<T, NormalizedResult<T>>;
       return gradient<T>;
     case Activation::relu:
-      if (operation == Operation::relu_training_backward) return relu_gradient<T>;
-      return act_kernels<T, PlainRelu>(operation);
+      if (is_forward(operation)) return forward<T, ActResult<T, PlainRelu>>;
+      return relu_gradient<T>;
     case Activation::leaky_relu:
       return act_kernels<T, LeakyRelu>(operation);
     case Activation::hardswish:
