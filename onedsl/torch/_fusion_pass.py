@@ -269,7 +269,7 @@ def _is_parameter(activation: str) -> Callable[[Any, _Found], bool]:
         if activation != "relu" or info.bits == 32:
             return True
         digits = math.frexp(value)[0] * 2 / info.eps
-        return digits.is_integer() and info.tiny <= value <= info.max
+        return bool(digits.is_integer() and info.tiny <= value <= info.max)
 
     return is_parameter
 
