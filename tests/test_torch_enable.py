@@ -257,6 +257,7 @@ def test_scripts_traces_and_exported_programs_run_onedsl(how, forward_runs):
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_models_are_right(backend, forward_runs):
     torch._dynamo.reset()
+    torch.manual_seed(0)  # with 2 % of the seeds, rounding changes the sign of a ReLU's input
     model, x = SmallModel(), torch.randn(4, 3, 6, 6)
     exact = copy.deepcopy(model).double()
     torch.compile(model, fullgraph=True, backend=backend)(x).square().sum().backward()
