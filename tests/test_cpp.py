@@ -23,7 +23,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     helpers.run_program(
         tools / "cmake", "-S", helpers.TESTS / "cpp", "-B", folder, "-G", "Ninja", maker
     )
-    helpers.run_program(tools / "cmake", "--build", folder)
+    helpers.run_program(tools / "cmake", "--build", folder, timeout=1200)
     return folder
 
 
