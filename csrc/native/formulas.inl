@@ -2,6 +2,8 @@
 
 // The elementwise formulas: what is summed of each element, and what is written.
 
+#include <type_traits>
+
 #include "activations.inl"
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
@@ -79,6 +81,8 @@ inline void prefetch_ahead(const Terms_& terms, const Index begin, const Index c
 template <class T>
 class DiffByDst {
  public:
+  static constexpr bool is_mask = true;
+
   explicit DiffByDst(const Task& task)
       : diff_dst_(input<T>(task, Input::diff_dst)),
         dst_(input<T>(task, Input::dst)),
@@ -111,6 +115,8 @@ class DiffByDst {
 template <class T, class Formula_, bool may_have_residual = true>
 class ActDiff {
  public:
+  static constexpr bool is_mask = std::is_same_v<Formula_, PlainRelu>;
+
   explicit ActDiff(const Task& task)
       : diff_dst_(input<T>(task, Input::diff_dst)),
         residual_(input<T>(task, Input::residual)),

@@ -30,15 +30,20 @@ void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) {
   }
 }
 
+// See stores_diff() of run.cpp.
 template <class T, class Diff>
 void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if (!task.stores_diff) {
-    reduce<ActGradientTerms<T, Diff>>(task, tile, scratch);
-  } else if constexpr (std::is_same_v<Diff, ActDiff<T, Called>>) {
-    reduce<ActGradientTerms<T, Diff, true>>(task, tile, scratch);
-  } else {
-    reduce_columns<ActGradientTerms<T, Diff, true>>(task, tile, scratch);
+  if constexpr (sizeof(T) == sizeof(float) || Diff::is_mask) {
+    if (task.stores_diff) {
+      using Terms_ = ActGradientTerms<T, Diff, true>;
+      if constexpr (std::is_same_v<Diff, ActDiff<T, Called>>) {
+        return reduce<Terms_>(task, tile, scratch);
+      } else {
+        return reduce_columns<Terms_>(task, tile, scratch);
+      }
+    }
   }
+  reduce<ActGradientTerms<T, Diff>>(task, tile, scratch);
 }
 
 template <class T, class Diff>
