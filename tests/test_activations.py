@@ -208,7 +208,7 @@ def test_special_values(attributes):
 @activations
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_error_is_not_larger_than_pytorchs(dtype, attributes):
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch is optional, and not installed here")
     functional = torch.nn.functional
     name = attributes["activation"]
     function = {

@@ -57,3 +57,17 @@ def test_another_malloc_is_left_alone(tmp_path):
     (result,), log = outputs("logged", helpers.preloaded("another_malloc.c", tmp_path))
     assert result == "False"
     assert "malloc is not glibc's" in log
+
+
+@helpers.needs_compiler
+@pytest.mark.parametrize("options", [("-no-pie", "-fno-pie"), ("-pie", "-fpie")], ids=" ".join)
+def test_executables_with_an_entry_for_malloc(options, tmp_path):
+    """Debian's Python has a fixed address, and dlsym then finds the executable's own entries."""
+    program = tmp_path / "program"
+    csrc = helpers.ROOT / "csrc"
+    sources = helpers.PROGRAMS / "malloc_is_glibcs.cpp", csrc / "core" / "malloc_settings.cpp"
+    flags = f"-I{csrc}", "-std=c++17", "-O1", *options
+    helpers.run_program(helpers.COMPILER, *flags, *sources, "-o", program, "-ldl")
+    assert helpers.run_program(program).stdout == "True\n"
+    preloaded = helpers.preloaded("another_malloc.c", tmp_path)
+    assert helpers.run_program(program, env=preloaded).stdout == "False\n"

@@ -1,26 +1,43 @@
 #include "malloc_settings.hpp"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 namespace onedsl {
 namespace {
 
-// Return the address at which the library is loaded in which the process finds a function.
-const void* library_of(const char* const function) noexcept {
-  const void* const found = dlsym(RTLD_DEFAULT, function);
+// Where the process finds a function.
+struct Place {
+  const void* library = nullptr;  // where it is loaded
+  bool is_entry = false;          // of an executable, which jumps to the function
+};
+
+Place place_of(const char* const name) noexcept {
+  const void* const address = dlsym(RTLD_DEFAULT, name);
   Dl_info info = {};
-  return found != nullptr && dladdr(found, &info) != 0 ? info.dli_fbase : nullptr;
+  void* symbol = nullptr;
+  if (address == nullptr || dladdr1(address, &info, &symbol, RTLD_DL_SYMENT) == 0) return {};
+  const bool defined =
+      symbol == nullptr || static_cast<const ElfW(Sym)*>(symbol)->st_shndx != SHN_UNDEF;
+  return {info.dli_fbase, !defined};
 }
 
 }  // namespace
 
 bool malloc_is_glibcs() noexcept {
-  const void* const glibc = library_of("gnu_get_libc_version");
-  return glibc != nullptr && library_of("malloc") == glibc && library_of("mallopt") == glibc;
+  const void* const glibc = place_of("gnu_get_libc_version").library;
+  // Executables at a fixed address have entries for the functions whose address they take, in
+  // Debian's Python malloc. Who replaces malloc replaces posix_memalign, too.
+  const std::array functions = {"malloc", "posix_memalign", "mallopt"};
+  return glibc != nullptr && std::all_of(functions.begin(), functions.end(), [&](const char* name) {
+           const Place place = place_of(name);
+           return place.library == glibc || place.is_entry;
+         });
 }
 
 bool keep_memory(const bool keep) noexcept {
