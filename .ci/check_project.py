@@ -153,12 +153,13 @@ def check_docstrings_of_fields() -> None:
 
 # The folders of csrc that files of a folder may include from.
 BELOW = {
+    "bench": set(),
     "core": set(),
     "native": {"core"},
     "onednn": {"core"},
     "torch": {"core", "native"},
     "xla": {"core", "native"},
-    "python": {"core", "native", "onednn", "torch", "xla"},
+    "python": {"bench", "core", "native", "onednn", "torch", "xla"},
 }
 
 

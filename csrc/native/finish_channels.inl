@@ -4,7 +4,7 @@
 
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
-#include "memory.inl"
+#include "ports.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 

@@ -7,7 +7,7 @@
 #include "activations.inl"
 #include "coefficient_tables.inl"
 #include "kernels.hpp"
-#include "memory.inl"
+#include "ports.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 

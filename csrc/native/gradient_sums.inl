@@ -5,7 +5,7 @@
 #include "coefficient_tables.inl"
 #include "finish_channels.inl"
 #include "kernels.hpp"
-#include "memory.inl"
+#include "ports.inl"
 #include "vector.hpp"
 #include "vector_pair.hpp"
 

@@ -12,7 +12,7 @@
 #include "forward_moments.inl"
 #include "gradient_sums.inl"
 #include "kernels.hpp"
-#include "memory.inl"
+#include "ports.inl"
 #include "reduce_columns.inl"
 #include "reduce_planes.inl"
 #include "vector.hpp"

@@ -5,14 +5,13 @@ set(ONEDSL_NATIVE_ISAS baseline avx2 avx512 avx512_bf16)
 set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/box_copy.cpp
     ${ONEDSL_NATIVE_DIR}/cpu.cpp
-    ${ONEDSL_NATIVE_DIR}/run_logged.cpp
     ${ONEDSL_NATIVE_DIR}/loops.cpp
     ${ONEDSL_NATIVE_DIR}/summation_order.cpp
     ${ONEDSL_NATIVE_DIR}/relu.cpp
     ${ONEDSL_NATIVE_DIR}/run.cpp
+    ${ONEDSL_NATIVE_DIR}/run_call.cpp
     ${ONEDSL_NATIVE_DIR}/schedule.cpp
-    ${ONEDSL_NATIVE_DIR}/staging.cpp
-    ${ONEDSL_NATIVE_DIR}/triad.cpp)
+    ${ONEDSL_NATIVE_DIR}/staging.cpp)
 
 # Without contraction, an element has the same bits in every loop that can write it. The kernels raise
 # no exceptions, so they need no tables to unwind the stack.

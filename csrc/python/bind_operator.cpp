@@ -9,9 +9,9 @@
 
 #include "../core/threads.hpp"
 #include "../native/run.hpp"
-#include "../native/run_logged.hpp"
+#include "../native/run_call.hpp"
 #include "bindings.hpp"
-#include "call.hpp"
+#include "operator.hpp"
 
 namespace py = pybind11;
 

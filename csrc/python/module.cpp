@@ -10,15 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "../bench/triad.hpp"
 #include "../core/call.hpp"
 #include "../core/geometry.hpp"
 #include "../core/malloc_settings.hpp"
 #include "../core/operation.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
-#include "../native/triad.hpp"
 #include "../torch/compute.hpp"
-#include "../torch/kernels.hpp"
+#include "../torch/overrides.hpp"
+#include "../torch/own_ops.hpp"
 #include "../xla/handlers.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../native/run_logged.hpp"
+#include "../native/run_call.hpp"
 #include "../torch/call_log.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../core/threads.hpp"
-#include "../native/run_logged.hpp"
+#include "../native/run_call.hpp"
 
 namespace onedsl::torch {
 namespace {
@@ -24,7 +24,7 @@ OpenMPThreads threads() {
 void run(TensorCall& call, const Pointers& memory) {
   call.given = present(memory.in);
   call.outputs = present(memory.out);
-  native::run_logged(call, memory, threads());
+  native::run_call(call, memory, threads());
 }
 
 // Returns a new tensor for an output of a call; an undefined tensor, and no memory, if not wanted.
@@ -188,7 +188,7 @@ OwnedTensor compute_totals(TensorCall& call) {
 void add_kernels(const char* const ops,
                  const std::initializer_list<std::pair<const char*, Kernel*>> kernels) {
   Library* library = nullptr;
-  throw_if(api->make_library(ops, "CPU", "onedsl/csrc/torch/kernels.cpp", 0, &library));
+  throw_if(api->make_library(ops, "CPU", "onedsl/csrc/torch/overrides.cpp", 0, &library));
   for (const auto& [op, kernel] : kernels) {
     throw_if(api->add_kernel(library, op, kernel, oldest_version));
   }

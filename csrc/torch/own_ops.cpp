@@ -9,7 +9,6 @@
 
 #include "call_log.hpp"
 #include "compute.hpp"
-#include "kernels.hpp"
 
 // The kernels of onedsl's ops, which onedsl/torch/_operators.py defines. They have no kernels of
 // PyTorch to call instead, so unsupported arguments are errors.

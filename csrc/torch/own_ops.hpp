@@ -12,6 +12,11 @@
 // unsupported arguments are errors.
 namespace onedsl::torch {
 
+// Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called
+// once, before other functions of this folder. Throws std::runtime_error if this PyTorch is
+// unsupported.
+void register_own_ops();
+
 // The registered kernel of an op: its results are PyTorch's tensors.
 template <auto op>
 void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../core/check.hpp"
-#include "../native/run_logged.hpp"
+#include "../native/run_call.hpp"
 #include "pool.hpp"
 
 // Programs may come from untrusted files, so everything is checked before use.
@@ -137,7 +137,7 @@ class Batch {
     }
     if (item_.geometry.channels == 0) return;  // nothing to write, in perhaps very many items
     for (Pointers memory = pointers_of(item_); items > 0; --items) {
-      native::run_logged(item_, memory, threads);
+      native::run_call(item_, memory, threads);
       item_.given.for_each([&](const Input port) {
         memory.in[port] = static_cast<const char*>(memory.in[port]) + item_.in[port]->bytes();
       });

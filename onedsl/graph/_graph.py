@@ -14,11 +14,11 @@ from ..runtime.errors import OneDNNError
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
 from ._defects import limit_of, messages
+from ._drawing import draw
 from ._json import JsonValue, parse_op
 from ._parts import GraphOp, LogicalTensor, Partition, check_fields
 from ._repair import Repairs
 from .compiled_graph import CompiledGraph, divide_graph
-from .drawing import draw
 
 
 def _plain_number(number: numbers.Real) -> int | float:

@@ -17,7 +17,7 @@ from ..runtime.errors import OneDNNDefectWarning, OneDNNError, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..runtime.text import printable
 from ..runtime.versions import onednn_version
-from ..tensors import requirements
+from ..tensors import messages
 from ..tensors.arrays import AnyArray, Array, as_numpy, new_array
 from ..tensors.dtypes import short_name
 from ._defects import check_supported, wrong_results
@@ -293,23 +293,23 @@ class CompiledGraph:
         array, tensor, in_place = arrays[index], tensors[index], self._in_place[index]
         match reason:
             case "like_type":
-                text = requirements.dtype(tensor.dtype, "the graph", short_name(array.dtype))
+                text = messages.dtype(tensor.dtype, "the graph", short_name(array.dtype))
             case "like_shape":
-                text = requirements.shape(tensor.shape or (), "the graph", array.shape)
+                text = messages.shape(tensor.shape or (), "the graph", array.shape)
             case "layout":
                 item = array.itemsize or 1
                 strides = tuple(s / item if s % item else s // item for s in array.strides)
                 required = f"must have strides {tensor.strides} (in elements) as in the graph"
                 text = f"{required}, got {strides}"
             case "not_aligned":
-                text = requirements.aligned(array)
+                text = messages.aligned(array)
             case "read_only":
-                text = requirements.READ_ONLY
+                text = messages.READ_ONLY
             case _:
-                text = requirements.separate(
+                text = messages.separate(
                     names[other], None if in_place is None else names[in_place]
                 )
-        return requirements.error(reason, f"{names[index]} {text}")
+        return messages.error(reason, f"{names[index]} {text}")
 
     def __reduce__(self) -> Any:
         return functools.partial(type(self), try_anyway=self._try_anyway), (self.graph,)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from .. import _core
-from ..tensors import requirements
+from ..tensors import messages
 from ..tensors.arrays import Array, as_numpy
 from ..tensors.dtypes import short_name
 from ..tensors.ports import Port
@@ -70,7 +70,7 @@ class RejectedCall:
     _texts: ClassVar[Mapping[str, str]] = {
         "absent": "must be given",
         "memory": "must have memory for all of its elements",
-        "read_only": requirements.READ_ONLY,
+        "read_only": messages.READ_ONLY,
     }
 
     def __init__(
@@ -111,7 +111,7 @@ class RejectedCall:
         # The others are repaired, unless another thread changes an array meanwhile.
         text = self._texts.get(reason, "must not change during the call")
         name = argument or port or "out"
-        return requirements.error(reason, f"{name} {describe(port) if describe else text}")
+        return messages.error(reason, f"{name} {describe(port) if describe else text}")
 
     def _array(self, name: str) -> Array:
         """Return a NumPy view of an array."""
@@ -169,14 +169,14 @@ class RejectedCall:
 
     def _like_type(self, name: str) -> str:
         like, expected = self._like(name)
-        return requirements.dtype(expected.dtype, like, self._info(name).dtype)
+        return messages.dtype(expected.dtype, like, self._info(name).dtype)
 
     def _like_shape(self, name: str) -> str:
         like, expected = self._like(name)
-        return requirements.shape(expected.shape, like, self._info(name).shape)
+        return messages.shape(expected.shape, like, self._info(name).shape)
 
     def _not_aligned(self, name: str) -> str:
-        return requirements.aligned(self._array(name))
+        return messages.aligned(self._array(name))
 
     def _layout(self, name: str) -> str:
         src, array = self._src, self._array(name)
@@ -192,7 +192,7 @@ class RejectedCall:
         if self._rejection.other == name:
             return "must not overlap itself"
         in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
-        return requirements.separate(self._rejection.other, in_place)
+        return messages.separate(self._rejection.other, in_place)
 
     def _sums_channels(self, name: str) -> str:
         assert self._totals is not None

@@ -3,7 +3,7 @@
 #include "call.hpp"
 #include "check.hpp"
 #include "layouts.hpp"
-#include "native/run_logged.hpp"
+#include "native/run_call.hpp"
 #include "tests.hpp"
 
 namespace onedsl::test {
@@ -75,7 +75,7 @@ void test_empty() {
     config.operation = operation;
     Call call(config);
     call.geometry = {2, 0, 1};
-    native::run_logged(call, {}, OpenMPThreads(1));
+    native::run_call(call, {}, OpenMPThreads(1));
   }
 }
 

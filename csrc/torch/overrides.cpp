@@ -1,4 +1,4 @@
-#include "kernels.hpp"
+#include "overrides.hpp"
 
 #include <algorithm>
 #include <array>

@@ -4,15 +4,10 @@
 #include <string>
 #include <vector>
 
-// CPU kernels of PyTorch's batch-norm ops and of onedsl's.
-//
-// Those of PyTorch's ops compute the forward pass in training and the gradient of tensors in a
-// supported type with f32 parameters. Every other call goes to PyTorch's own kernel.
+// CPU kernels of PyTorch's batch-norm ops, which replace PyTorch's own. They compute the forward
+// pass in training and the gradient of tensors in a supported type with f32 parameters. Every other
+// call goes to PyTorch's own kernel.
 namespace onedsl::torch {
-
-// Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called
-// once, before the others. Throws std::runtime_error if this PyTorch is unsupported.
-void register_own_ops();
 
 // Returns the names of the ops of PyTorch whose kernels override_pytorch() can override.
 std::vector<std::string> overridden_ops();
@@ -28,7 +23,6 @@ void override_pytorch(const std::vector<std::string>& ops);
 
 // The kernels are in use until each begin_use() has been ended, by end_use() with its result or by
 // end_all_uses(). Thread-safe at any time. A kernel that is already running is not affected.
-// Without the kernels, the system may take the memory that is kept for their results.
 std::uint64_t begin_use() noexcept;
 void end_use(std::uint64_t number) noexcept;
 void end_all_uses() noexcept;

@@ -1,4 +1,4 @@
-#include "call.hpp"
+#include "operator.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 #include "../core/runnable_graph.hpp"
 #include "../core/threads.hpp"
-#include "../native/run_logged.hpp"
+#include "../native/run_call.hpp"
 #include "dlpack.hpp"
 #include "gil.hpp"
 
@@ -161,7 +161,7 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
 py::object Operator::execute(const Call& call, const py::handle results_like, const py::object& out,
                              const Sums& sums) const {
   return execute(call, results_like, out, sums, [&](const Pointers& memory) {
-    native::run_logged(call, memory, OpenMPThreads(), &schema_.names);
+    native::run_call(call, memory, OpenMPThreads(), &schema_.names);
   });
 }
 

@@ -1,4 +1,4 @@
-#include "run_logged.hpp"
+#include "run_call.hpp"
 
 #include <algorithm>
 #include <array>
@@ -67,8 +67,8 @@ void run_unlogged(const Call& call, const Pointers& memory, const Threads& threa
 
 }  // namespace
 
-void run_logged(const Call& call, const Pointers& memory, const Threads& threads,
-                const LogNames* const names) {
+void run_call(const Call& call, const Pointers& memory, const Threads& threads,
+              const LogNames* const names) {
   // Without subscribers, the log costs a run one load of their number.
   if (!run_log.has_subscribers()) {
     return run_unlogged(call, memory, threads);
