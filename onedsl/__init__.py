@@ -5,17 +5,19 @@
 - `BatchNormTrainingBackward`: the gradient, the op of that name in oneDNN's Graph API. Its
   docstring describes arrays, errors and backends, which all operators share.
 - `BatchNormForwardTraining`: the forward pass.
-- `BatchNormActForwardTraining`, `BatchNormActTrainingBackward`: both fused with an addition and an
-  activation (ReLU, LeakyReLU, SiLU, Hardswish or GELU).
-- `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: the same for a ReLU, whose
-  gradient may read dst.
-- `BatchNormTrainingBackprop`, `BatchNormalizationGrad`: the gradient with the names of oneDNN's
-  Graph specification and of DirectML.
+- `BatchNormActForwardTraining`, `BatchNormActTrainingBackward`: the forward pass and the gradient
+  of batch norm, an optional residual addition and an activation (ReLU, ReLU6, LeakyReLU, SiLU,
+  Hardswish or GELU) in one operator.
+- `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: the same for ReLU and ReLU6 only.
+  This gradient takes the mask of the ReLU from dst if dst is passed, and recomputes it otherwise.
+- `BatchNormTrainingBackprop`: the gradient for statistics of the batch, with the names of oneDNN's
+  Graph specification.
+- `BatchNormalizationGrad`: the gradient for constant statistics, with the names of DirectML.
 
 Which gradient do I want?
 
 - Statistics of the batch (training): `BatchNormTrainingBackward`. With ``outputs="diff_src"`` it
-  ignores gamma, as oneDNN documents. `BatchNormTrainingBackprop` differs only in using gamma there.
+  ignores gamma, as oneDNN documents. `BatchNormTrainingBackprop` always uses gamma.
 - Constant statistics (evaluation, fine-tuning with frozen layers): `BatchNormalizationGrad`.
 - Tensors of autograd or tracers: ``batch_norm_backward`` of `onedsl.torch` and `onedsl.jax`, for
   both kinds of statistics. It always uses gamma.
@@ -43,22 +45,23 @@ Which gradient do I want?
 `onedsl.torch` and `onedsl.jax` are imported separately. The command line
 has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
 
-By default (``backend="auto"``) onedsl's own kernels compute: their sums are accurate for any number
-of elements per channel, all types run on every x86-64 CPU, results are bitwise identical for any
-number of threads (except for the bits of a NaN), and they are usually faster. ``backend="onednn"``
-runs oneDNN, and `capabilities` lists what it supports on this CPU.
+By default (``backend="auto"``), onedsl's own kernels compute the results. Their sums are accurate
+for any number of elements per channel. They run all types on every x86-64 CPU. Their results are
+bitwise identical for any number of threads, except for the bits of a NaN. ``backend="onednn"`` runs
+oneDNN, and `capabilities` lists what it supports on this CPU.
 
 A batch may be processed in parts, for example slices of a file that is larger than memory or the
 shares of several processes:
 
 ```python
-sums = sum(op.reduce(x, d, mean, variance) for x, d in parts)
-for x, d in parts:
-    grads = op.apply(sums, x, d, mean, variance, gamma)
+op = onedsl.BatchNormTrainingBackward(epsilon=1e-5)
+sums = sum(op.reduce(src, diff_dst, mean, variance) for src, diff_dst in parts)
+for src, diff_dst in parts:
+    grads = op.apply(sums, src, diff_dst, mean, variance, gamma)
 ```
 
 Processes add ``sums.to_vector()`` with their own transport. The examples ``larger_than_memory.py``
-and ``mpi.py`` show both. For tensors larger than the cache, the two passes take up to 1.04 times as
+and ``mpi.py`` show both. For tensors larger than the cache, the two passes took up to 1.04 times as
 long as one call if the channels are last, and up to 1.5 times if they are second.
 """
 

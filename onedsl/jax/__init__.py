@@ -1,12 +1,11 @@
 """Batch normalization for JAX on CPUs.
 
-Install with ``pip install 'onedsl[jax]'`` and import with ``import onedsl.jax``: ``import onedsl``
-alone does not import JAX.
+The extra ``jax`` installs JAX. ``import onedsl`` alone does not import it.
 
-onedsl's kernels compute the training forward pass and the gradient. XLA calls them through its
-foreign function interface (FFI), without Python and without the GIL. `jax.numpy` computes
-`batch_norm_frozen`, and the training forward pass if the batch is sharded. JAX 0.6.1 to 0.10.2 are
-tested.
+onedsl's kernels compute the gradient, and the training forward pass if the batch is not sharded.
+XLA calls them through its foreign function interface (FFI), without Python and without the GIL.
+`jax.numpy` computes `batch_norm_frozen`, and the training forward pass if the batch is sharded. JAX
+0.6.1 to 0.10.2 are tested.
 
 **Supported**
 
@@ -32,23 +31,25 @@ tested.
 **Not supported**
 
 - Devices other than CPUs.
-- Forward mode (`jax.jvp`, `jax.jacfwd`) of the layers. Forward mode of their gradient works.
+- Forward mode (`jax.jvp`, `jax.jacfwd`) of `batch_norm` and `batch_norm_frozen`.
 - Second derivatives inside `jax.shard_map` before JAX 0.8.
-- Partitioning under `jax.vmap`, or inside a `jax.shard_map` over only some axes of a mesh. The
-  results are correct, but every device computes all of them.
+- Distribution of the work over devices under `jax.vmap`, and inside a `jax.shard_map` over only
+  some axes of a mesh. Such programs return correct results, but each device computes the whole
+  array.
 - Export of a program that `jax.jit` partitions over devices. Export with `jax.shard_map` works.
 
 **Memory.** onedsl reads and writes XLA's own buffers and copies none. XLA passes row-major buffers
-only, so XLA itself copies a tensor that it stores in another order; under `jax.vmap` it copies an
-array that the items share for each item. XLA stores the tensors around convolutions as NXC. In an
-NCX network, pass NXC tensors to reduce these copies (15 instead of 24 with three convolutions):
+only, so XLA itself copies a tensor that it stores in another order. Under `jax.vmap`, it copies an
+array that the items share once for each item. XLA stores the tensors around convolutions as NXC. In
+an NCX network, pass NXC tensors to reduce these copies. In a step of a network with three
+convolutions, XLA then made 15 copies instead of 24:
 
     dst, mean, variance = onedsl.jax.batch_norm(jnp.moveaxis(src, 1, -1), gamma, beta, epsilon=1e-5)
     dst = jnp.moveaxis(dst, -1, 1)
 
 **Threads.** XLA runs a call on the caller's thread or on one of its own threads, and the loops of a
-call run on the threads of XLA's own pool. XLA decides how many it has, from the CPUs on which the
-process may run. Settings of OpenMP, such as ``OMP_NUM_THREADS``, have no effect.
+call run on the threads of XLA's own pool. XLA gives its pool as many threads as the process may use
+CPUs. Settings of OpenMP, such as ``OMP_NUM_THREADS``, have no effect.
 """
 
 from __future__ import annotations
@@ -108,9 +109,8 @@ def batch_norm_backward(
         Gradient of the loss with respect to the output of the forward pass.
     mean, variance : array, (C,), f32, or bf16 where src is bf16
         Statistics that the forward pass normalized by; the variance is the biased one.
-    gamma : array, (C,), dtype of mean, optional
-        Scale of the forward pass. The default is ones. In all functions, 16-bit parameters are
-        converted to f32 where mean is f32.
+    gamma : array, (C,), f32, bf16 or f16 where mean is f32, otherwise bf16, optional
+        Scale of the forward pass. The default is ones. It is converted to the dtype of mean.
     epsilon : float
         Positive and finite; added to the variance.
     data_format : {"NXC", "NCX"} or DataFormat, default "NXC"
@@ -177,9 +177,9 @@ def batch_norm(
 
         diff_mean / M + diff_variance * 2 * (src - mean) / M
 
-    with M elements per channel and the loss's gradients with respect to mean and variance. Forward
-    mode (`jax.jvp`, `jax.jacfwd`) raises JAX's TypeError.
-    Second derivatives work, with `jax.grad` of a gradient and with `jax.hessian`.
+    where M is the number of elements per channel, and diff_mean and diff_variance are the gradients
+    of the loss with respect to mean and variance. Forward mode (`jax.jvp`, `jax.jacfwd`) raises
+    JAX's TypeError. Second derivatives work, with `jax.grad` of a gradient and with `jax.hessian`.
 
     Examples
     --------
@@ -216,7 +216,7 @@ def batch_norm_frozen(
     src : array, (N, ..., C) or (N, C, ...), f32, bf16 or f16
     mean, variance : array, (C,), f32, or bf16 where src is bf16
         For example the running statistics.
-    gamma, beta : array, (C,), dtype of mean, optional
+    gamma, beta : array, (C,), f32, bf16 or f16 where mean is f32, otherwise bf16, optional
         Scale and shift. The defaults are ones and zeros.
     epsilon, data_format
         As in `batch_norm_backward`.

@@ -6,13 +6,15 @@ Nothing in a model is changed. There are two switches, for any model:
 - ``torch.compile(model, backend="onedsl")`` compiles with inductor, PyTorch's default compiler, and
   onedsl's batch norm. An addition and an activation that follow are computed by the same operator,
   forward and backward: ReLU, ReLU6, LeakyReLU, SiLU, Hardswish or GELU. Neither an import of onedsl
-  nor `enable` is needed. The logger ``onedsl.torch`` (level INFO) describes the batch norms of each
-  graph; of a graph from PyTorch's cache, the forward passes of its first run. ``mode`` and
-  ``options`` are those of inductor. PyTorch passes them to the backend in the first call of the
-  model, so invalid ones are an error there.
+  nor `enable` is needed. The logger ``onedsl.torch`` (level INFO) lists the batch norms of each
+  graph that is compiled. If PyTorch loads a graph from its cache, the logger lists the forward
+  passes only, when the graph first runs. ``mode`` and ``options`` are those of inductor. PyTorch
+  passes them to the backend in the first call of the model, so invalid ones are an error there.
 
-``python -m onedsl.torch train.py`` runs a script with both, and with ``--compare`` it also measures
-the time of a training step without them. `report` counts what computes each layer of a model.
+``python -m onedsl.torch train.py`` runs a script with `enable`, and with "onedsl" as the default
+backend of torch.compile. With ``--compare``, it also runs the script with PyTorch alone, and
+compares the times of a step. `report` counts the calls of each layer of a model, by what computes
+them.
 
 For people who write models and layers:
 
@@ -29,8 +31,8 @@ compiler's backend or the layers alone call it themselves, at their start.
 `enable` is a setting of the process: call it once at the start of the program, and in each process
 that is spawned. A forked process inherits it. It has no effect on compiled models.
 
-Requires PyTorch 2.11 or newer: ``pip install 'onedsl[torch]'``. No other module of onedsl imports
-PyTorch.
+Requires PyTorch 2.11 or newer, which the extra ``torch`` installs. No other module of onedsl
+imports PyTorch.
 """
 
 from __future__ import annotations
