@@ -13,7 +13,6 @@ _Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...]
 
 CACHE_LINE: Final[int]
 EPSILON_LIMITS: Final[tuple[float, float]]
-HOST_DEVICES: Final[tuple[int, ...]]
 MAX_RANK: Final[int]
 MAX_TENSOR_BYTES: Final[int]
 
@@ -131,7 +130,9 @@ def geometry(
 def graph_op_kinds() -> dict[str, tuple[str, str, str, str]]:
     """Return operation, inputs, outputs and attributes, names separated by spaces, by kind."""
 
-def import_array(array: object, /) -> Any: ...
+def import_array(array: object, /) -> Any:
+    """Return a NumPy array, or why `array` is none: a reason, or the exception of its library."""
+
 def keep_memory(keep: bool, /) -> bool: ...
 def known_native_caps() -> str: ...
 def last_cache_bytes() -> int: ...

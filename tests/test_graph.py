@@ -352,6 +352,20 @@ def test_files_without_gamma_and_of_empty_tensors_are_valid():
     assert graph.ops[0].inputs[0].shape == (2, 0, 16, 24)
 
 
+def test_an_id_between_those_of_a_gradients_inputs_may_be_of_another_op():
+    """Regression: variance, whose id follows that of mean in most files, counted as missing."""
+    (gradient,) = Graph.from_json(dumped("dumped_nxc_bf16.json")).ops
+    *first, variance = gradient.inputs[:4]
+    assert [tensor.id for tensor in gradient.inputs[:4]] == [0, 1, 2, 3]
+    inputs = *first, dataclasses.replace(variance, id=4)
+    without_gamma = dataclasses.replace(gradient, inputs=inputs)
+    with pytest.raises(ValueError, match="variance"):
+        Graph((without_gamma,)).partitions()
+    source, result = (dataclasses.replace(first[0], id=i) for i in (3, 5))
+    relu = GraphOp(9, "", "ReLU", {}, (source,), (result,))
+    assert len(Graph((without_gamma, relu)).partitions()) == 2
+
+
 TENSORS = tuple(LogicalTensor(i, "f32", (2, 3), (3, 1)) for i in range(2))
 RELU = GraphOp(0, "", "ReLU", {}, TENSORS[:1], TENSORS[1:])
 INVALID_TYPES = [

@@ -38,6 +38,11 @@ def test_forks_while_threads_run(kind, times):
     assert child.stdout == f"{times} forks, 0 hangs\n"
 
 
+def test_a_lock_is_free_in_a_forked_child():
+    """Regression: if a signal ended the fork's wait for it, the child waited for it forever."""
+    assert helpers.run_script("forked_lock.py").stdout == "[]\n0\n[True]\n0\n[]\n0\n"
+
+
 def test_calls_in_little_memory():
     environment = {"OMP_NUM_THREADS": "2", "MALLOC_ARENA_MAX": "1"}
     child = helpers.run_script("calls_in_little_memory.py", environment=environment)

@@ -96,7 +96,9 @@ std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order) {
   for (const std::ptrdiff_t next : order) {
     if (tensor.strides[next] % tensor.item_stride != 0) return std::nullopt;
     const Axis add{tensor.shape[next], tensor.strides[next] / tensor.item_stride};
-    if (!layout.empty() && layout.back().stride == add.stride * add.size) {
+    std::ptrdiff_t span = 0;
+    const bool fits = !__builtin_mul_overflow(add.stride, add.size, &span);  // as its memory must
+    if (fits && !layout.empty() && layout.back().stride == span) {
       layout.back() = {layout.back().size * add.size, add.stride};
     } else {
       layout.push_back(add);

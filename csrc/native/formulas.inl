@@ -150,13 +150,6 @@ class ActDiff {
   Formula_ formula_;
 };
 
-// Where the reduce pass stores the gradient of the activation, if it does.
-template <class T>
-T* stored_diff(const Task& task) {
-  T* const diff_residual = output<T>(task, Output::diff_residual);
-  return diff_residual != nullptr ? diff_residual : output<T>(task, Output::diff_src);
-}
-
 // ---- What is summed. The lanes that an access leaves out add nothing, because their src is the
 // pivot. ----
 
@@ -195,7 +188,7 @@ class ActGradientTerms {
   explicit ActGradientTerms(const Task& task)
       : src_(input<T>(task, Input::src)),
         diff_(task),
-        stored_diff_(stored_diff<T>(task)),
+        stored_diff_(output<T>(task, task.stored_diff)),
         // The apply pass finds what is stored of planes in the cache.
         non_temporal_(task.non_temporal && task.order.columns && rows_are_aligned(task)) {}
 
@@ -258,7 +251,8 @@ class GradientResult {
 
   explicit GradientResult(const Task& task)
       : src_(input<T>(task, Input::src)),
-        diff_dst_(task.stores_diff ? stored_diff<T>(task) : input<T>(task, Input::diff_dst)),
+        diff_dst_(task.stores_diff ? output<T>(task, task.stored_diff)
+                                   : input<T>(task, Input::diff_dst)),
         diff_src_(output<T>(task, Output::diff_src)),
         batch_(task.config.statistics == Statistics::batch),
         prefetches_src_(batch_ || !task.order.columns),

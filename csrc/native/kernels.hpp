@@ -59,8 +59,10 @@ struct Task {
   Workspace workspace;
   bool exceeds_l2 = false;    // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
-  // The reduce pass stores the gradient of the activation, and the apply pass reads it.
+  // The reduce pass stores the gradient of the activation in this output, and the apply pass reads
+  // it.
   bool stores_diff = false;
+  Output stored_diff = Output::diff_src;
 };
 
 // What one call of a kernel processes: some rows of a block, which are a chunk if they are summed.

@@ -106,6 +106,14 @@ constexpr Kernels forward{
 constexpr bool is_forward(const Operation operation) {
   return operation == Operation::forward_training || operation == Operation::act_forward_training;
 }
+// Not signature_of(): the code of an inline function of csrc/core could be that of this file's
+// instruction set for all others.
+static_assert([] {
+  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
+    if (is_forward(static_cast<Operation>(i)) != signatures::all[i].is_forward()) return false;
+  }
+  return true;
+}());
 
 template <class T, class Formula_>
 const Kernels& act_kernels(const Operation operation) {

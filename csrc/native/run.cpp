@@ -59,11 +59,6 @@ Samples samples_of(const SummationOrder& order) {
   return samples;
 }
 
-// The output to which stored_diff() of formulas.inl refers.
-Output stored_diff(const Pointers& memory) {
-  return memory.out[Output::diff_residual] != nullptr ? Output::diff_residual : Output::diff_src;
-}
-
 // Whether the reduce pass stores the gradient of the activation, and the apply pass reads it
 // instead of diff_dst and dst or the residual.
 bool stores_diff(const Call& call, const Pointers& memory, const SummationOrder& order) {
@@ -101,7 +96,7 @@ RunTensors tensors_of(const Call& call, const Task& task) {
     tensors.apply.read = tensors.apply.read - InputSet(Input::src);
   }
   if (task.stores_diff) {
-    const OutputSet stored(stored_diff(task.memory));
+    const OutputSet stored(task.stored_diff);
     tensors.reduce.written = tensors.apply.read_back = stored;
     tensors.apply.written = OutputSet(Output::diff_src);
     tensors.apply.read =
@@ -128,7 +123,7 @@ Traffic traffic_of(const Call& call, const Pointers& memory, const RunTensors& t
 
 bool may_write_non_temporal(const Task& task) {
   const Pointers& memory = task.memory;
-  if (task.stores_diff) return stored_diff(memory) == Output::diff_residual;
+  if (task.stores_diff) return task.stored_diff == Output::diff_residual;
   const Signature& signature = signature_of(task.config.operation);
   if (memory.out[signature.result] == memory.in[signature.in_place_input]) return false;
   // The stores are aligned for the result, and must also be aligned for the other written tensor.
@@ -156,6 +151,7 @@ Task task_for(const Call& call, const Pointers& memory, const SummationOrder& or
   }
   task.order = order;
   task.stores_diff = stores_diff(call, memory, order);
+  if (memory.out[Output::diff_residual] != nullptr) task.stored_diff = Output::diff_residual;
   if (is_forward(call) && needs_sums(call)) task.samples = samples_of(order);
   task.samples.src = memory.in[Input::src];
   return task;

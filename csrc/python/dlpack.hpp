@@ -36,9 +36,11 @@ const PyTorch* pytorch_of(pybind11::handle object);
 // writeable only if all arrays of the library are.
 std::optional<View> borrow(pybind11::handle object);
 
-// Returns an object as a NumPy array, without copying. Returns nullopt as borrow() does, but uses a
-// capsule if borrow() returns no writeable view: the capsule has a read-only flag.
-std::optional<pybind11::array> import_array(pybind11::handle object);
+// Returns an object as a NumPy array, without copying; by a capsule if borrow() returns no
+// writeable view, because the capsule has a read-only flag. For an object that is no usable array,
+// returns the exception that its library raised, or a reason: "no_dlpack", "requires_grad",
+// "negative", "device", "rank", "type", "memory" (a storage that is too small) or "invalid".
+pybind11::object import_array(pybind11::handle object);
 
 // Returns the memory of a NumPy array as an array of the library of `like`. Returns the object
 // itself if it is none, if that library is NumPy, or if no from_dlpack is found.

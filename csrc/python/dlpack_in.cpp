@@ -47,12 +47,13 @@ const Names& names() {
   return stored.call_once_and_store_result([] { return Names{}; }).get_stored();
 }
 
-// Returns whether a PyTorch tensor means more than its memory: it is part of a graph, or its values
-// are the negative of those in memory.
-bool is_more_than_memory(const py::handle object) {
-  if (optional_attribute(object, names().requires_grad).is(py::bool_(true))) return true;
+// Returns what a PyTorch tensor means beyond its memory, a reason of import_array(), or null: it is
+// part of a graph, or its values are the negative of those in memory.
+const char* more_than_memory(const py::handle object) {
+  if (optional_attribute(object, names().requires_grad).is(py::bool_(true))) return "requires_grad";
   const py::object is_neg = optional_attribute(object, names().is_neg);
-  return !is_neg.is_none() && !call_method(object, names().is_neg).is(py::bool_(false));
+  if (is_neg.is_none() || call_method(object, names().is_neg).is(py::bool_(false))) return nullptr;
+  return "negative";
 }
 
 // Returns the bytes of a PyTorch tensor's storage, which may have been made too small for the
@@ -94,17 +95,10 @@ std::optional<View> view_of(const abi::Tensor& tensor, const bool writeable) {
   return v.memory() ? std::make_optional(v) : std::nullopt;
 }
 
-// Calls code of another library. Returns nullopt if it raises; MemoryError, KeyboardInterrupt and
-// the like propagate.
-template <class Function>
-auto try_call(const Function& function) -> decltype(function()) {
-  try {
-    return function();
-  } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
-  } catch (const py::cast_error&) {
-  }
-  return std::nullopt;
+// Throws again what must not become an error of onedsl's: MemoryError, KeyboardInterrupt and the
+// like.
+void propagate(py::error_already_set& error) {
+  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
 }
 
 py::object dlpack_capsule(const py::handle object) {
@@ -124,30 +118,31 @@ const Struct* struct_in(const py::object& capsule) {
   return static_cast<const Struct*>(PyCapsule_GetPointer(capsule.ptr(), Struct::name));
 }
 
-std::optional<py::array> array_by_capsule(const py::handle object) {
-  const py::handle type = py::type::handle_of(object);
-  if (optional_attribute(type, py::str("__dlpack__")).is_none()) return std::nullopt;
+py::object array_by_capsule(const py::handle object) {
   const auto [device, id] =
       py::cast<std::tuple<std::int32_t, std::int32_t>>(object.attr("__dlpack_device__")());
-  if (!is_host({device, id})) return std::nullopt;
+  if (!is_host({device, id})) return py::str("device");
   // The capsule is not marked as used, so it remains the owner of the memory.
   const py::object capsule = dlpack_capsule(object);
   const auto* const versioned = struct_in<abi::Versioned>(capsule);
   const auto* const unversioned = struct_in<abi::Unversioned>(capsule);
-  if (versioned == nullptr && unversioned == nullptr) return std::nullopt;
-  if (versioned != nullptr && versioned->version.major != 1) return std::nullopt;
+  if (versioned == nullptr && unversioned == nullptr) return py::str("invalid");
+  if (versioned != nullptr && versioned->version.major != 1) return py::str("invalid");
   // An unversioned capsule has no read-only flag; as in NumPy it counts as read-only.
   const bool writeable =
       versioned != nullptr && (versioned->flags & (abi::read_only | abi::is_copied)) == 0;
   abi::Tensor tensor = versioned != nullptr ? versioned->tensor : unversioned->tensor;
-  if (!is_valid(tensor)) return std::nullopt;
+  if (tensor.rank > max_rank) return py::str("rank");
+  if (!is_valid(tensor)) return py::str("invalid");
+  if (!type_of(tensor.type)) return py::str("type");
   std::vector<std::int64_t> strides;
   if (tensor.strides == nullptr) {
     strides = c_strides(tensor.rank, tensor.shape);
     tensor.strides = strides.data();
   }
   const std::optional<View> v = view_of(tensor, writeable);
-  return v ? std::make_optional(array_over(*v, capsule)) : std::nullopt;
+  if (!v) return py::str("invalid");
+  return array_over(*v, capsule);
 }
 
 // The C functions of a library, or null, and what owns them: another thread may replace the
@@ -178,10 +173,10 @@ bool is_of_pytorch(const abi::ExchangeApi* const api) {
 }  // namespace
 
 std::optional<View> borrow(const py::handle object) {
-  return try_call([&]() -> std::optional<View> {
+  try {
     const auto [capsule, api] = exchange_functions(py::type::handle_of(object));
     if (api == nullptr || api->borrow_object == nullptr) return std::nullopt;
-    if (is_more_than_memory(object)) return std::nullopt;
+    if (more_than_memory(object) != nullptr) return std::nullopt;
     const bool is_pytorch = is_of_pytorch(api);
     const auto [bytes, offset] =
         is_pytorch ? storage_of(object) : std::pair(unknown_bytes, std::size_t{0});
@@ -196,18 +191,29 @@ std::optional<View> borrow(const py::handle object) {
     std::optional<View> v = view_of(tensor, is_pytorch);
     if (v) v->bytes_from_data = bytes - std::min(bytes, offset * size_of(v->type));
     return v;
-  });
+  } catch (py::error_already_set& error) {
+    propagate(error);
+  } catch (const py::cast_error&) {
+  }
+  return std::nullopt;
 }
 
-std::optional<py::array> import_array(const py::handle object) {
-  if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::array>(object);
-  return try_call([&]() -> std::optional<py::array> {
+py::object import_array(const py::handle object) {
+  if (py::isinstance<py::array>(object)) return py::reinterpret_borrow<py::object>(object);
+  try {
     const std::optional<View> v = borrow(object);
-    if (v && !v->holds(*v->memory())) return std::nullopt;
+    if (v && !v->holds(*v->memory())) return py::str("memory");
     if (v && v->writeable) return array_over(*v, object);
-    if (is_more_than_memory(object)) return std::nullopt;
+    const py::handle type = py::type::handle_of(object);
+    if (optional_attribute(type, py::str("__dlpack__")).is_none()) return py::str("no_dlpack");
+    if (const char* const meaning = more_than_memory(object)) return py::str(meaning);
     return array_by_capsule(object);
-  });
+  } catch (py::error_already_set& error) {
+    propagate(error);
+    return error.value();
+  } catch (const py::cast_error&) {
+    return py::str("invalid");
+  }
 }
 
 }  // namespace onedsl

@@ -24,7 +24,6 @@
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "dlpack.hpp"
-#include "dlpack_abi.hpp"
 #include "gil.hpp"
 #include "scope.hpp"
 
@@ -40,7 +39,6 @@ void bind_types(py::module_& module) {
   module.attr("MAX_RANK") = max_rank;
   module.attr("CACHE_LINE") = cache_line;
   module.attr("EPSILON_LIMITS") = positive_limits;
-  module.attr("HOST_DEVICES") = py::tuple(py::cast(abi::host_devices));
   module.def("supported_types",
              [] { return std::vector(supported_types.begin(), supported_types.end()); });
 }

@@ -188,7 +188,7 @@ OwnedTensor compute_totals(TensorCall& call) {
 void add_kernels(const char* const ops,
                  const std::initializer_list<std::pair<const char*, Kernel*>> kernels) {
   Library* library = nullptr;
-  throw_if(api->make_library(ops, "CPU", "onedsl/csrc/torch/overrides.cpp", 0, &library));
+  throw_if(api->make_library(ops, "CPU", "onedsl/csrc/torch", 0, &library));
   for (const auto& [op, kernel] : kernels) {
     throw_if(api->add_kernel(library, op, kernel, oldest_version));
   }

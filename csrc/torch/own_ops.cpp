@@ -97,7 +97,8 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
                        const double epsilon, const OptionalText& activation,
                        const std::optional<double> parameter) {
   const Activated activated(activation, parameter);
-  if (residual && !activated) reject("an addition without an activation");
+  const bool has_residual = pointer_to(residual) != nullptr;
+  if (has_residual && !activated) reject("an addition without an activation");
   OpConfig config = activated.config(Operation::forward_training, Operation::act_forward_training);
   config.attributes.epsilon = epsilon;
   TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
@@ -109,7 +110,7 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   const bool updates = in[Input::mean].has_value();
   new_mean = copy_of(in[Input::mean], updates ? call.geometry.channels : 0);
   new_variance = copy_of(in[Input::variance], updates ? call.geometry.channels : 0);
-  const bool keeps = activated && !(activated.is_relu() && residual);
+  const bool keeps = activated && !(activated.is_relu() && has_residual);
   kept_weight = copy_of(in[Input::gamma], keeps ? call.geometry.channels : 0, 1);
   kept_bias = copy_of(in[Input::beta], keeps ? call.geometry.channels : 0, 0);
   if (keeps) {
@@ -121,7 +122,7 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   if (updates) running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
   Results<3> computed = compute_forward(call, running);
   std::move(computed.begin(), computed.end(), results.begin());
-  const std::string description = activated.description(residual.has_value());
+  const std::string description = activated.description(has_residual);
   log_call({true, description.c_str(), nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
     logged.addresses = {address_of(weight), address_of(bias), address_of(running_mean),
@@ -142,12 +143,16 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
                         const OptionalText& activation, const std::optional<double> parameter) {
   const Activated nothing({}, {});
   const Activated activated(activation, parameter);
-  const bool has_addition = residual || dst;
+  const bool has_residual = pointer_to(residual) != nullptr;
+  const bool has_dst = pointer_to(dst) != nullptr;
+  const bool has_addition = has_residual || has_dst;
   if (has_addition && !activated) reject("an addition without an activation");
-  if (dst && (residual || !activated.is_relu())) reject("dst without a ReLU, or with a residual");
+  if (has_dst && (has_residual || !activated.is_relu())) {
+    reject("dst without a ReLU, or with a residual");
+  }
   const auto checked_call = [&](const Activated& with, const Tensor& diff,
                                 const OptionalTensor& gamma, const bool with_diff_residual) {
-    const bool has_mask = with.is_relu() && !residual;  // from dst, or from src alone
+    const bool has_mask = with.is_relu() && !has_residual;  // from dst, or from src alone
     const OpConfig config =
         with.config(Operation::training_backward, has_mask ? Operation::relu_training_backward
                                                            : Operation::act_training_backward);
@@ -161,7 +166,7 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
     check_own(backward_names, call);
     return call;
   };
-  const bool recomputes = activated && !dst;
+  const bool recomputes = activated && !has_dst;
   TensorCall call =
       checked_call(activated, diff_dst, recomputes ? forward_weight : weight, has_addition);
   OwnedTensor diff;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from .. import _core
 from ..runtime.text import printable
@@ -57,9 +57,10 @@ def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
         yield f"ops must have different ids, got {[op.id for op in ops]}"
     known: dict[int, LogicalTensor] = {}
     later = [tensor.id for op in ops for tensor in op.outputs]
+    ids_of_inputs = {tensor.id for op in ops for tensor in op.inputs}
     for index, op in enumerate(ops):
         place = f"graph[{index}]"
-        yield from _op_problems(place, op)
+        yield from _op_problems(place, op, ids_of_inputs.union(later))
         for side, i, port, tensor in ports_of(op):
             must = f"{place}.{side}puts[{i}] ({port.name}) must"
             for problem in _tensor_problems(op, port, tensor):
@@ -75,7 +76,7 @@ def _problems(ops: Sequence[GraphOp]) -> Iterator[str]:
             later.remove(i)
 
 
-def _op_problems(place: str, op: GraphOp) -> Iterator[str]:
+def _op_problems(place: str, op: GraphOp, used: Container[int]) -> Iterator[str]:
     if op.kind not in KINDS:
         yield f'{place}.kind must be one of {", ".join(KINDS)}, got "{op.kind}"'
     signature, attributes = KINDS[op.kind]
@@ -89,7 +90,8 @@ def _op_problems(place: str, op: GraphOp) -> Iterator[str]:
         yield f"{place}.id must be between 0 and 2^63 - 1, got {op.id}"
     ids = [tensor.id for tensor in op.inputs]
     # Inputs have no names, so that a file without variance would look like one without gamma.
-    if op.kind == GRADIENT and [i - ids[0] for i in ids] == [0, 1, 2, 4]:
+    skips_one = [i - ids[0] for i in ids] == [0, 1, 2, 4] and ids[0] + 3 not in used
+    if op.kind == GRADIENT and skips_one:
         yield (
             f"{place}.inputs[3] (variance) is missing: the ids {ids} skip {ids[0] + 3}. "
             "Number the tensors consecutively if it is gamma that is absent"

@@ -21,8 +21,9 @@ def keep_memory(keep: bool = True) -> bool:
 
     The setting is for all threads and all libraries of the process that use malloc, among them
     NumPy, PyTorch and JAX. Processes that are forked later inherit it, those that are spawned do
-    not. Call the function at the start of the program, because memory that other threads have
-    already taken remains in heaps of their own.
+    not. Call the function at the start of the program: threads that have allocated before may keep
+    heaps of their own, which malloc returns to the system. In a program with many of them, new
+    threads may use these, too.
 
     `onedsl.torch.enable` and ``python -m onedsl.torch`` call this function by default.
 
@@ -30,7 +31,8 @@ def keep_memory(keep: bool = True) -> bool:
     ----------
     keep : bool, default True
         False returns to the system what is free, and later memory that is freed, too. malloc's
-        thresholds then no longer adapt to the program, as they do without any call.
+        thresholds then no longer adapt to the program, as they do without any call, and threads
+        that share one heap continue to share it.
 
     Returns
     -------

@@ -5,21 +5,17 @@ Only this extension needs oneDNN.
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING, Any
 
 from .errors import ERROR_TYPES
+from .fork_lock import ForkLock
 from .import_errors import onednn_error_message
 
 if TYPE_CHECKING:
     from .._onednn import *  # noqa: F403
 else:
     # A child that was forked during the import would wait for it forever.
-    _lock = threading.RLock()
-    os.register_at_fork(
-        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
-    )
+    _lock = ForkLock()
 
     def __getattr__(name: str) -> Any:
         if name.startswith("__"):

@@ -49,9 +49,9 @@ def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:
     """
     reject_masked(name, value, is_output=is_output)
     array = _core.import_array(value)
-    if array is None:
-        _reject(name, value, is_output)
-    dtype = array.dtype
+    if not isinstance(array, np.ndarray):
+        _reject(name, value, array, is_output=is_output)
+    dtype: Any = array.dtype
     if not dtype.isnative:
         convert = f"Convert it with {name}.astype({name}.dtype.newbyteorder('='))"
         remedy = f"Pass an array of dtype {dtype.name}" if is_output else convert
@@ -72,7 +72,8 @@ def copied(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) 
     reject_masked(name, value)
     imported = _core.import_array(value)
     try:
-        return np.asarray(value if imported is None else imported, dtype).copy()
+        is_array = isinstance(imported, np.ndarray)
+        return np.asarray(imported if is_array else value, dtype).copy()
     except (RuntimeError, TypeError, ValueError) as error:
         got = f"{type(value).__name__}, for which NumPy raised: {error}"
         raise TypeError(f"{name} must be array_like, got {got}") from error
@@ -103,44 +104,33 @@ def aligned_like(like: Array) -> Array:
     return _core.at_cache_line(memory, dtype, like.shape, np.empty_like(like).strides)
 
 
-def _reject(name: str, value: Any, is_output: bool) -> NoReturn:
-    """Raise the error for a value that the C++ core does not accept as an array."""
+def _reject(name: str, value: Any, reason: str | Exception, *, is_output: bool) -> NoReturn:
+    """Raise the error for a value that `_core.import_array` does not accept."""
     kind = type(value).__name__
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.core.Tracer):
-        raise TypeError(
-            f"{name} must be an array with memory, got a JAX tracer. Use onedsl.jax, which JAX can "
-            "trace"
-        )
-    if jax is not None and isinstance(value, jax.Array) and value.is_deleted():
+        reason = "tracer"
+    elif jax is not None and isinstance(value, jax.Array) and value.is_deleted():
         raise ValueError(f"{name} {DELETED}")
-    if not hasattr(type(value), "__dlpack__"):
-        raise TypeError(
-            f"{name} must be a NumPy array or another array with __dlpack__, got {kind}"
-        )
-    if getattr(value, "requires_grad", False) is True:
-        raise TypeError(
-            f"{name} must not require grad, because the result would not be part of the "
-            f"autograd graph. Pass {name}.detach(), or use onedsl.torch, which supports autograd"
-        )
-    rank = getattr(value, "ndim", 0)
-    if isinstance(rank, int) and rank > MAX_RANK:
-        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {rank}")
-    if hasattr(value, "resolve_neg") and value.is_neg():
-        remedy = f"torch.empty_like({name})" if is_output else f"{name}.resolve_neg()"
-        raise TypeError(f"{name} must not be a negative view. Pass {remedy}")
-    try:
-        device = int(value.__dlpack_device__()[0])
-        if device in _core.HOST_DEVICES:
-            value.__dlpack__()
-    except Exception as error:
-        raise TypeError(
-            f"{name} must export its memory through DLPack, got {kind}, which raised: {error}"
-        ) from error
-    if device not in _core.HOST_DEVICES:
-        where = getattr(value, "device", f"type {device} of DLPack")
+    if isinstance(reason, Exception):
+        text = f"must export its memory through DLPack, got {kind}, which raised: {reason}"
+        raise TypeError(f"{name} {text}") from reason
+    if reason == "device":
+        where = getattr(value, "device", None) or f"type {value.__dlpack_device__()[0]} of DLPack"
         raise ValueError(f"{name} must be on the CPU, got device {where}. Move it to the CPU first")
-    dtype = str(getattr(value, "dtype", "")).rpartition(".")[2]  # without "torch."
-    if dtype not in ("", *(known.name for known in DTYPES.values())):
-        raise TypeError(f"{name} must be {DTYPE_NAMES}, got {dtype}")
-    raise TypeError(f"{name} must export usable memory through DLPack, got {kind}")
+    if reason == "rank":
+        got = getattr(value, "ndim", "more")
+        raise ValueError(f"{name} must have at most {MAX_RANK} dimensions, got {got}")
+    dtype = str(getattr(value, "dtype", kind)).rpartition(".")[2]  # without "torch."
+    dense = f"torch.empty_like({name})" if is_output else f"{name}.resolve_neg()"
+    texts = {
+        "tracer": "must be an array with memory, got a JAX tracer. Use onedsl.jax, which JAX can "
+        "trace",
+        "no_dlpack": f"must be a NumPy array or another array with __dlpack__, got {kind}",
+        "requires_grad": "must not require grad, because the result would not be part of the "
+        f"autograd graph. Pass {name}.detach(), or use onedsl.torch, which supports autograd",
+        "negative": f"must not be a negative view. Pass {dense}",
+        "type": f"must be {DTYPE_NAMES}, got {dtype}",
+    }
+    usable = f"must export usable memory through DLPack, got {kind}"
+    raise TypeError(f"{name} {texts.get(reason, usable)}")

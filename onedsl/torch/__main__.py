@@ -11,10 +11,9 @@ spawns (also by forkserver) run without onedsl, unless the script calls `enable`
 memory, and like that. A step is the time between two calls of ``step`` of the first optimizer of
 torch.optim that the script uses, the median of a run. If the times of two kinds overlap, or other
 programs used CPUs that the threads needed, the difference may be noise, and no speed-up is
-printed. In the first steps, which are not
-timed, onedsl counts what ran (`report`). A run ends with SystemExit at the next step after
-``--seconds``. If the script continues, or trains in other threads than the main one, it ends
-without its exit handlers.
+printed. In the first steps, which are not timed, onedsl counts what ran (`report`). A run ends with
+SystemExit at the next step after ``--seconds``. If the script continues, or trains in other threads
+than the main one, it ends without its exit handlers.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch._inductor.decomposition import select_decomp_table
 from torch.fx import Graph, GraphModule
 
+from .. import _core
+from ..operators import attributes
 from ..runtime import run_log
 from . import _fusion_pass, _operators
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
@@ -106,9 +108,9 @@ class _Pass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Return what identifies the pass and the decompositions in inductor's caches."""
-        ids: list[Any] = [
-            get_hash_for_files((__file__, _fusion_pass.__file__, _operators.__file__))
-        ]
+        # The extension decides which batch norms are supported.
+        modules = _fusion_pass, _operators, attributes, _core
+        ids: list[Any] = [get_hash_for_files((__file__, *(m.__file__ for m in modules)))]
         for other in self.others:
             ids.append(other.uuid() if isinstance(other, CustomGraphPass) else None)
         return None if None in ids else tuple(ids)

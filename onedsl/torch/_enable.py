@@ -6,9 +6,7 @@ import copy
 import functools
 import gc
 import operator
-import os
 import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -22,27 +20,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
 from ..runtime import memory
+from ..runtime.fork_lock import ForkLock
 
-_lock = threading.RLock()
 _registering: list[None] = []  # not empty during the call that registers the kernels
-
-
-def _after_fork_in_child() -> None:
-    """Release the lock, or replace it if a signal interrupted the wait for another thread."""
-    global _lock  # noqa: PLW0603
-    try:
-        _lock.release()
-    except RuntimeError:  # that thread is not in this process
-        _lock = threading.RLock()
-        _registering.clear()
-
-
 # A fork waits for the registration, so that a child has all of it or none.
-os.register_at_fork(
-    before=lambda: _lock.acquire(),  # noqa: PLW0108 - the lock may be another one
-    after_in_parent=lambda: _lock.release(),  # noqa: PLW0108
-    after_in_child=_after_fork_in_child,
-)
+_lock = ForkLock(_registering.clear)
 
 
 def _op(name: str) -> Any:

@@ -116,6 +116,9 @@ void test_strided_views() {
     const std::vector<std::ptrdiff_t> odd(layout.shape.size(), 5);
     const View cut{DataType::f32, nullptr, rank, layout.shape.data(), odd.data(), 4};
     check(layout_of(cut, *order).has_value() == (order->count == 0), layout, " of cut elements");
+    const std::vector<std::ptrdiff_t> huge(layout.shape.size(), std::ptrdiff_t{1} << 62);
+    const View far{DataType::f32, nullptr, rank, layout.shape.data(), huge.data(), 4};
+    check(layout_of(far, *order).has_value(), layout, " of strides whose products overflow");
   }
   check(separate > 1000 && separate < 3900, separate, " views have separate elements");
   check(apart > 100, apart, " pairs of views are interleaved");
