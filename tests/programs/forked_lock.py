@@ -25,7 +25,7 @@ def fork():
         with lock:
             print(abandoned, flush=True)
         os._exit(0)
-    print(os.waitpid(child, 0)[1])
+    print(os.waitpid(child, 0)[1], flush=True)
 
 
 with lock:  # by the thread that forks
