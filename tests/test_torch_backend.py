@@ -458,6 +458,8 @@ def test_ops_that_inductor_does_not_decompose(report, x, op, monkeypatch, caplog
     """Regression: a KeyError."""
     from onedsl.torch import _backend
 
+    # Where CI is set, inductor raises for each op that PyTorch decomposes and inductor does not.
+    monkeypatch.delenv("CI", raising=False)
     _backend._log_missing.cache_clear()
     table = dict(_backend.select_decomp_table())
     del table[getattr(aten, op).default]
