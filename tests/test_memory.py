@@ -233,8 +233,7 @@ def test_no_temporary_of_tensor_size(dtype, backend):
     """A call with out= raises peak memory by much less than the size of a tensor.
 
     Every page of the arguments is touched before, and a small call pays for one-time buffers.
-    oneDNN's own NCX kernel for 16-bit types widens three planes a thread, and is let do so where it
-    is forced; "auto" may not choose it for that reason.
+    oneDNN's own NCX kernel for 16-bit types converts three planes a thread to f32.
     """
     planes = 4 if backend == "onednn" and dtype != "f32" else 0
     helpers.run_script("memory_peak.py", dtype, backend, str(planes))

@@ -39,6 +39,16 @@ def test_any_number_of_threads(dtype, backend, data_format):
             assert onedsl.capabilities().num_threads == now, "the setting was not restored"
 
 
+@pytest.mark.parametrize(("rows", "expected"), [(0, 1), (100, 1), (40_000, 2)])
+@pytest.mark.parametrize("stats_dtype", ["f32", "bf16"])
+def test_the_log_has_the_threads_that_had_work(rows, expected, stats_dtype):
+    case = helpers.case((rows, 4), "bf16", stats_dtype, "NXC")
+    op = onedsl.BatchNormTrainingBackward(EPSILON)
+    with threadpoolctl.threadpool_limits(2, user_api="openmp"), helpers.run_records() as runs:
+        op(*case.problem)
+    assert [run.num_threads for run in runs] == [expected]
+
+
 @pytest.mark.parametrize(
     "setting",
     ["OMP_THREAD_LIMIT=1", "OMP_THREAD_LIMIT=3", "OMP_DYNAMIC=true", "OMP_MAX_ACTIVE_LEVELS=0",

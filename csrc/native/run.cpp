@@ -241,14 +241,14 @@ void choose_sizes(Plan& plan, const Kernels& kernels, const Index channels, Work
 }
 
 // Computes the outputs of one value per channel, which an empty tensor still has.
-void run_empty(const Call& call, const Pointers& memory, const Threads& threads,
-               const Machine& machine) {
+int run_empty(const Call& call, const Pointers& memory, const Threads& threads,
+              const Machine& machine) {
   Call without_tensors = call;
   without_tensors.geometry = Geometry{1, call.geometry.channels, 1};
   without_tensors.layouts = nullptr;
   Pointers vectors = memory;
   output_tensors.for_each([&](const Output port) { vectors.out[port] = nullptr; });
-  run(without_tensors, vectors, threads, machine);
+  return run(without_tensors, vectors, threads, machine);
 }
 
 }  // namespace
@@ -266,7 +266,7 @@ KernelInfo kernel_info(const Call& call, const int num_threads, const bool cold_
   return {plan.task.order, plan.schedule, busy};
 }
 
-void run(const Call& call, const Pointers& memory, const Threads& threads, const Machine& machine) {
+int run(const Call& call, const Pointers& memory, const Threads& threads, const Machine& machine) {
   if (call.geometry.elements() == 0) return run_empty(call, memory, threads, machine);
   const Kernels& kernels = kernels_for(call, machine.isa);
   Plan plan = plan_of(call, kernels, memory, machine, threads.count());
@@ -303,10 +303,14 @@ void run(const Call& call, const Pointers& memory, const Threads& threads, const
                    worker);
     threads.run(loops, schedule.workers);
   };
-  if (channels == order.channels) return run_task(task);
+  if (channels == order.channels) {
+    run_task(task);
+    return schedule.workers;
+  }
   for (Index c = 0; c < order.channels; c += channels) {
     run_task(task_of({c, std::min(c + channels, order.channels)}, task, call.data));
   }
+  return schedule.workers;
 }
 
 }  // namespace onedsl::native

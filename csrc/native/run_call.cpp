@@ -14,7 +14,7 @@ namespace onedsl::native {
 namespace {
 
 // Run with 16-bit statistics converted to f32, and convert the resulting statistics back.
-void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads) {
+int run_in_f32(const Call& call, const Pointers& memory, const Threads& threads) {
   const auto count = static_cast<std::size_t>(call.geometry.channels);
   const InputSet inputs = call.given - input_tensors;
   const OutputSet outputs = call.outputs - output_tensors;
@@ -30,10 +30,11 @@ void run_in_f32(const Call& call, const Pointers& memory, const Threads& threads
     in_f32.out[port] = next;
     next += count;
   });
-  run(call, in_f32, threads);
+  const int workers = run(call, in_f32, threads);
   outputs.for_each([&](const Output port) {
     convert(DataType::f32, in_f32.out[port], call.statistics_type, memory.out[port], count);
   });
+  return workers;
 }
 
 // Write the statistics of an empty tensor.
@@ -54,15 +55,19 @@ void write_empty(const Call& call, const Pointers& memory) {
   }
 }
 
-void run_unlogged(const Call& call, const Pointers& memory, const Threads& threads) {
+// Return how many of the threads had work.
+int run_unlogged(const Call& call, const Pointers& memory, const Threads& threads) {
   const Geometry& geometry = call.geometry;
   const Pass pass = call.pass;
   if (pass == Pass::reduce) *memory.sums.count = static_cast<double>(geometry.per_channel());
   // The statistics of an empty part are those of the other parts.
   const bool other_parts = pass == Pass::apply && *memory.sums.count > 0 && geometry.channels > 0;
-  if (geometry.elements() == 0 && !other_parts) return write_empty(call, memory);
-  if (call.statistics_type == DataType::f32) return run(call, memory, threads);
-  run_in_f32(call, memory, threads);
+  if (geometry.elements() == 0 && !other_parts) {
+    write_empty(call, memory);
+    return 1;
+  }
+  return call.statistics_type == DataType::f32 ? run(call, memory, threads)
+                                               : run_in_f32(call, memory, threads);
 }
 
 }  // namespace
@@ -71,13 +76,14 @@ void run_call(const Call& call, const Pointers& memory, const Threads& threads,
               const LogNames* const names) {
   // Without subscribers, the log costs a run one load of their number.
   if (!run_log.has_subscribers()) {
-    return run_unlogged(call, memory, threads);
+    run_unlogged(call, memory, threads);
+    return;
   }
   const auto begin = std::chrono::steady_clock::now();
-  run_unlogged(call, memory, threads);
+  const int workers = run_unlogged(call, memory, threads);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   const LogNames of_operation;
-  run_log.record(call, threads.count(), names != nullptr ? *names : of_operation, elapsed.count());
+  run_log.record(call, workers, names != nullptr ? *names : of_operation, elapsed.count());
 }
 
 std::string implementation(const Pass pass) {

@@ -23,6 +23,7 @@ class RunRecord(NamedTuple):
     """Names of the outputs. Empty for the pass that computes sums."""
     implementation: str
     num_threads: int
+    """How many threads had work. For a compiled graph, how many oneDNN may use."""
     seconds: float
 
     def __str__(self) -> str:

@@ -220,8 +220,6 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
     >>> with onedsl.torch.enable():  # doctest: +SKIP
     ...     train(model)
     """
-    if keep_memory:
-        _keep_memory_once()
     with _lock:
         if not _registering:  # unless a signal handler has interrupted the registration
             try:
@@ -229,6 +227,8 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
                 _register()
             finally:
                 _registering.clear()
+    if keep_memory:
+        _keep_memory_once()
     use = _core.begin_torch_use()
     use.until_closed = True  # the last step: an interrupt before it ends the use
     return use
