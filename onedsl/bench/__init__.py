@@ -6,7 +6,8 @@ each case. `time_calls` times any calls in the same way.
 
 Single calls are timed, as a program makes them between other work: all calls of a layer, of every
 implementation and in both formats, in random order. Each uses the next of several copies of the
-tensors, which together exceed the last-level cache, so inputs and given memory are out of cache.
+tensors, which together exceed the last-level cache, or 32 MiB if that is less. So inputs and given
+memory are out of cache, except on CPUs with a larger cache.
 Calls that take less than 20 us are timed in small batches. Before each sample, calls with small
 tensors wake the threads. onedsl, oneDNN and PyTorch each have two calls: one writes to given
 memory, one allocates its results, often in memory that is still in cache. The time of an

@@ -75,9 +75,10 @@ def bench(
     with the channels last, such as 32x56x56x64. The default is all presets. For each layer, the
     command times calls of onedsl, of oneDNN, of PyTorch if it is installed, and of a triad
     (out = a + 2 * b), which measures the machine's memory bandwidth. They are single calls in
-    random order on tensors out of cache, as a program makes them between other work; only those
-    that take less than 20 us are repeated at once. Shown is the faster of two calls of each
-    library: one allocates its results, one writes to given memory.
+    random order, as a program makes them between other work; only those that take less than 20 us
+    are repeated at once. Each uses other tensors than the call before. Together they exceed the
+    last-level cache, or 32 MiB if that is less. Shown is the faster of two calls of each library:
+    one allocates its results, one writes to given memory.
     """
     workloads = {name: layer_shapes(name) for name in what or benchmark.WORKLOADS}
     layers = list(benchmark.layers(workloads, dtypes, formats, operations))

@@ -54,8 +54,8 @@ def run(graph_file: Path, repair: bool, seconds: float) -> int:
     With `--repair`, the graph is changed as by `onedsl.graph.Graph.repaired`, and the changes are
     printed.
 
-    The exit status is 0 if all outputs pass, 1 if one fails, and 3 if oneDNN does not support the
-    graph on this CPU.
+    The exit status is 0 if all outputs pass, 1 if one fails, 3 if oneDNN does not support the graph
+    on this CPU or is known to crash on it, and 2 for other errors.
     """
     graph = _read(graph_file)
     out = console()

@@ -1,6 +1,6 @@
-"""Why graphs are refused or warned of: what oneDNN is known to do wrong.
+"""The known defects of oneDNN, for which graphs are rejected, or calls emit a warning.
 
-A table has the defects of batch norm's ops. `Graph.compile` refuses or warns by it,
+A table has the defects of batch norm's ops. `Graph.compile` raises or warns by it,
 `Graph.partitions` and drawings show it, `Graph.repaired` applies its repairs, and the documentation
 and tests print and run its rows.
 """
@@ -22,8 +22,8 @@ Effect = Literal["crash", "wrong", "refused"]
 """``"crash"``: an exception that ends a C++ program, or invalid memory accesses. ``"wrong"``: other
 results than documented. ``"refused"``: an error of oneDNN, which leaks memory."""
 OUTCOMES: dict[Effect, str] = {
-    "crash": "compile() refuses it",
-    "refused": "compile() refuses it",
+    "crash": "compile() rejects it",
+    "refused": "compile() rejects it",
     "wrong": "calls warn, as their results are wrong",
 }
 
@@ -129,7 +129,7 @@ DEFECTS = (
         "forward of rank 2 or 3",
         "refused",
         lambda op: op.kind == FORWARD and _rank(op) < 4,
-        f'{FORWARD} with fewer than 4 dimensions is refused ("partition compile failed")',
+        f'{FORWARD} with fewer than 4 dimensions is rejected ("partition compile failed")',
         (_V3_2,),
         "Reshape to 4 dimensions, for example (N, 1, X, C)",
         "to_rank_4",
@@ -311,7 +311,7 @@ Defects
 What oneDNN is known to do wrong, the versions that were seen to do it, what `Graph.compile` or a
 call of its result does about it, and whether `Graph.repaired` avoids it. All other graphs of the
 kinds of ops that the operators use are right, within the tolerance of
-``onedsl.testing.assert_close(..., backend="onednn")``, or are refused with oneDNN's message.
+``onedsl.testing.assert_close(..., backend="onednn")``, or are rejected with oneDNN's message.
 oneDNN 3.2.0 may crash while it compiles a graph without the memory for it; 3.13.1 then compiles no
 further one.
 

@@ -35,7 +35,7 @@ class Repairs:
             self.to_rank_4(norms[0])
 
     def _repair_defects(self, index: int) -> None:
-        """Repair the defects of an op. Raise for one without a repair unless oneDNN refuses it."""
+        """Repair the defects of an op. Raise for one without a repair unless oneDNN rejects it."""
         for defect in defects_of(self.ops[index]):
             if defect.repair:
                 getattr(self, defect.repair)(index)

@@ -103,9 +103,10 @@ def _partitions(
 
 
 def keep_outcomes(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function to keep its latest results, and its refusals.
+    """Decorate a function to keep its latest results, and each UnsupportedError.
 
-    oneDNN leaks memory for each refusal, an UnsupportedError. Other errors may pass (no memory).
+    oneDNN leaks memory for each graph that it rejects. Other errors are not kept: a later call may
+    have the memory.
     """
 
     @functools.lru_cache(maxsize=256)  # oneDNN holds some 90 KiB for each graph
@@ -134,7 +135,7 @@ def _compile(
     constants: tuple[tuple[int, float], ...],
     num_threads: int,
 ) -> onednn.CompiledGraph:
-    onednn.make_engine()  # without an engine, raise instead of refusing the graph
+    onednn.make_engine()  # without an engine, raise instead of rejecting the graph
     with _refusals():
         return onednn.compile_graph(nodes, inputs, outputs, dict(constants), num_threads)
 
