@@ -42,7 +42,7 @@ class Operator:
     def reduce(self, inputs: tuple[object, ...], /) -> Any: ...
     def apply(
         self,
-        sums: npt.NDArray[np.float64],
+        totals: npt.NDArray[np.float64],
         inputs: tuple[object, ...],
         all_outputs: bool,
         out: Any,

@@ -38,18 +38,18 @@ enum class Reason : std::uint8_t {
   not_aligned,
   read_only,  // an output
   overlap,    // an output and another array, or the output's own elements
-  sums_channels,
-  sums_count,
+  totals_channels,
+  totals_count,
   graph,  // was compiled for another call
 };
 
 constexpr const char* name_of(const Reason reason) noexcept {
   constexpr std::array names = {
-      "epsilon",    "not_an_array", "absent",          "all_or_none",      "rank",
-      "type",       "size",         "statistics_type", "statistics_shape", "like_type",
-      "like_shape", "ignored",      "few_values",      "memory",           "layout",
-      "outputs",    "not_aligned",  "read_only",       "overlap",          "sums_channels",
-      "sums_count", "graph"};
+      "epsilon",      "not_an_array", "absent",          "all_or_none",      "rank",
+      "type",         "size",         "statistics_type", "statistics_shape", "like_type",
+      "like_shape",   "ignored",      "few_values",      "memory",           "layout",
+      "outputs",      "not_aligned",  "read_only",       "overlap",          "totals_channels",
+      "totals_count", "graph"};
   return names[static_cast<std::size_t>(reason)];
 }
 

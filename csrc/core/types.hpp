@@ -56,9 +56,9 @@ enum class Statistics : std::uint8_t { batch, frozen };
 // does not use epsilon.
 enum class VarianceKind : std::uint8_t { variance, inverse_stddev };
 
-// A run consists of a pass that computes sums and a pass that computes the results from them. For
-// a batch that is split into parts, each pass is a run of its own, and the caller adds the parts'
-// sums.
+// A run consists of a pass that computes totals (see ports.hpp) and a pass that computes the
+// results from them. For a batch that is split into parts, each pass is a run of its own, and the
+// caller merges the parts' totals.
 enum class Pass : std::uint8_t { both, reduce, apply };
 
 }  // namespace onedsl

@@ -57,9 +57,14 @@ void set_normalization(const Task& task, const ChannelEntries& entries, const In
 // the formulas of one vector are a long chain, which the CPU overlaps with those of others.
 constexpr Index channels_at_a_time = 128;
 
-// Two values of some channels: their sums, or their totals, as Sums in core/ports.hpp defines them:
-// the result of the reduce pass and the input of the apply pass.
+// The two sums of some channels (see sums.inl) over all chunks.
 struct ChannelSums {
+  double first[channels_at_a_time];
+  double second[channels_at_a_time];
+};
+
+// The Totals of some channels.
+struct ChannelTotals {
   double first[channels_at_a_time];
   double second[channels_at_a_time];
 };
@@ -88,25 +93,25 @@ template <class TotalsOf, class Use>
 inline void finish_channels(const Task& task, const Range& channels, const TotalsOf& totals_of,
                             const Use& use) {
   const auto load_totals = [&](const Range& some) {
-    ChannelSums totals{};
+    ChannelTotals totals{};
     for (Index i = 0; i < some.length(); ++i) {
-      totals.first[i] = task.memory.sums.first[some.begin + i];
-      totals.second[i] = task.memory.sums.second[some.begin + i];
+      totals.first[i] = task.memory.totals.first[some.begin + i];
+      totals.second[i] = task.memory.totals.second[some.begin + i];
     }
     return totals;
   };
   for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
     const Range some{first, minimum(first + channels_at_a_time, channels.end)};
-    const ChannelSums totals = task.config.pass == Pass::apply
-                                   ? load_totals(some)
-                                   : totals_of(some, add_partials(task, some));
+    const ChannelTotals totals = task.config.pass == Pass::apply
+                                     ? load_totals(some)
+                                     : totals_of(some, add_partials(task, some));
     if (task.config.pass != Pass::reduce) {
       use(some, totals);
       continue;
     }
     for (Index i = 0; i < some.length(); ++i) {
-      task.memory.sums.first[some.begin + i] = totals.first[i];
-      task.memory.sums.second[some.begin + i] = totals.second[i];
+      task.memory.totals.first[some.begin + i] = totals.first[i];
+      task.memory.totals.second[some.begin + i] = totals.second[i];
     }
   }
 }

@@ -83,12 +83,12 @@ void prepare_moments(const Task& task, const Range& channels) {
 }
 
 // Sets near_enough to false, and better pivots, where a pivot is too far from the mean.
-inline ChannelSums moments_totals(const Task& task, const Range& some, const ChannelSums& sums,
-                                  bool& near_enough) {
+inline ChannelTotals moment_totals(const Task& task, const Range& some, const ChannelSums& sums,
+                                   bool& near_enough) {
   const Divisor count(task.per_channel);
   float* const pivots = task.workspace.tables.pivot;
   const ChannelEntries entries(task);
-  ChannelSums totals;
+  ChannelTotals totals;
   for_vectors(some, [&](const Index c, const auto& access) {
     const Index i = c - some.begin;
     const DoubleVec sum_deviation = load_doubles(sums.first + i);
@@ -118,7 +118,7 @@ inline ChannelSums moments_totals(const Task& task, const Range& some, const Cha
   return totals;
 }
 
-inline void use_moment_totals(const Task& task, const Range& some, const ChannelSums& totals) {
+inline void use_moment_totals(const Task& task, const Range& some, const ChannelTotals& totals) {
   const double momentum = task.config.attributes.momentum;
   const Divisor count(task.per_channel);
   const ChannelEntries entries(task);
@@ -155,9 +155,11 @@ inline bool finish_moments(const Task& task, const Range& channels) {
   finish_channels(
       task, channels,
       [&](const Range& some, const ChannelSums& sums) {
-        return moments_totals(task, some, sums, near_enough);
+        return moment_totals(task, some, sums, near_enough);
       },
-      [&](const Range& some, const ChannelSums& totals) { use_moment_totals(task, some, totals); });
+      [&](const Range& some, const ChannelTotals& totals) {
+        use_moment_totals(task, some, totals);
+      });
   return near_enough;
 }
 

@@ -39,8 +39,8 @@ inline void prepare_masked_gradient(const Task& task, const Range& channels) {
   });
 }
 
-inline ChannelSums gradient_totals(const Task& task, const Range& some, const ChannelSums& sums) {
-  ChannelSums totals;
+inline ChannelTotals gradient_totals(const Task& task, const Range& some, const ChannelSums& sums) {
+  ChannelTotals totals;
   for_vectors(some, [&](const Index c, const auto& access) {
     const Index i = c - some.begin;
     const Vec mean = access.read(input(task, Input::mean) + c);
@@ -61,7 +61,7 @@ inline ChannelSums gradient_totals(const Task& task, const Range& some, const Ch
   return totals;
 }
 
-inline void use_gradient_totals(const Task& task, const Range& some, const ChannelSums& totals) {
+inline void use_gradient_totals(const Task& task, const Range& some, const ChannelTotals& totals) {
   const Tables& tables = task.workspace.tables;
   const ChannelEntries entries(task);
   const Divisor count(task.per_channel);
@@ -91,7 +91,7 @@ inline bool finish_gradient(const Task& task, const Range& channels) {
   finish_channels(
       task, channels,
       [&](const Range& some, const ChannelSums& sums) { return gradient_totals(task, some, sums); },
-      [&](const Range& some, const ChannelSums& totals) {
+      [&](const Range& some, const ChannelTotals& totals) {
         use_gradient_totals(task, some, totals);
       });
   return true;

@@ -139,8 +139,8 @@ Task task_for(const Call& call, const Pointers& memory, const SummationOrder& or
   Task task;
   task.memory = memory;
   task.config = static_cast<const OpConfig&>(call);
-  task.per_channel = call.pass == Pass::apply && memory.sums.count != nullptr
-                         ? *memory.sums.count
+  task.per_channel = call.pass == Pass::apply && memory.totals.count != nullptr
+                         ? *memory.totals.count
                          : static_cast<double>(call.geometry.per_channel());
   const Attributes& attributes = call.attributes;
   if (attributes.activation == Activation::relu) {
@@ -212,9 +212,9 @@ Task task_of(const Range& channels, const Task& all, const DataType type) {
   present(memory.out).for_each([&](const Output port) {
     memory.out[port] = static_cast<std::byte*>(memory.out[port]) + offset(port);
   });
-  if (memory.sums.first != nullptr) {
-    memory.sums.first += first;
-    memory.sums.second += first;
+  if (memory.totals.first != nullptr) {
+    memory.totals.first += first;
+    memory.totals.second += first;
   }
   task.samples.src = memory.in[Input::src];
   task.order.channels = channels.length();

@@ -49,8 +49,8 @@ void write_empty(const Call& call, const Pointers& memory) {
                     : std::memset(memory.out[port], 0, bytes);
   });
   if (call.pass == Pass::reduce) {
-    for (double* const sums : {memory.sums.first, memory.sums.second}) {
-      std::fill_n(sums, channels, 0.0);
+    for (double* const totals : {memory.totals.first, memory.totals.second}) {
+      std::fill_n(totals, channels, 0.0);
     }
   }
 }
@@ -59,9 +59,9 @@ void write_empty(const Call& call, const Pointers& memory) {
 int run_unlogged(const Call& call, const Pointers& memory, const Threads& threads) {
   const Geometry& geometry = call.geometry;
   const Pass pass = call.pass;
-  if (pass == Pass::reduce) *memory.sums.count = static_cast<double>(geometry.per_channel());
+  if (pass == Pass::reduce) *memory.totals.count = static_cast<double>(geometry.per_channel());
   // The statistics of an empty part are those of the other parts.
-  const bool other_parts = pass == Pass::apply && *memory.sums.count > 0 && geometry.channels > 0;
+  const bool other_parts = pass == Pass::apply && *memory.totals.count > 0 && geometry.channels > 0;
   if (geometry.elements() == 0 && !other_parts) {
     write_empty(call, memory);
     return 1;

@@ -188,7 +188,7 @@ void bind_operator(py::module_& module) {
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
            py::arg("out").none(true), py::arg("results_like") = py::none(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
-      .def("apply", &Operator::apply, py::arg("sums").noconvert(), py::arg("inputs"),
+      .def("apply", &Operator::apply, py::arg("totals").noconvert(), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true),
            py::arg("results_like") = py::none(), py::pos_only())
       .def("run_graph", &Operator::run_graph, py::arg("compile_call"), py::arg("inputs"),

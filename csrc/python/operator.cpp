@@ -114,9 +114,9 @@ std::optional<Rejection> Operator::fill(PythonCall& call, const CallRules& rules
 
 template <class Run>
 py::object Operator::execute(const Call& call, const py::handle results_like, const py::object& out,
-                             const Sums& sums, const Run& run) const {
+                             const Totals& totals, const Run& run) const {
   Pointers memory = pointers_of(call);
-  memory.sums = sums;
+  memory.totals = totals;
   memory.cold_outputs = call.outputs_described;
   const bool is_converted = !py::isinstance<py::array>(results_like);
   const PyTorch* const pytorch =
@@ -159,8 +159,8 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
 }
 
 py::object Operator::execute(const Call& call, const py::handle results_like, const py::object& out,
-                             const Sums& sums) const {
-  return execute(call, results_like, out, sums, [&](const Pointers& memory) {
+                             const Totals& totals) const {
+  return execute(call, results_like, out, totals, [&](const Pointers& memory) {
     native::run_call(call, memory, OpenMPThreads(), &schema_.names);
   });
 }
@@ -174,7 +174,7 @@ py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const 
   return execute(call, like_of(inputs, results_like), out);
 }
 
-py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
+py::object Operator::apply(const DoubleVector& totals, const py::tuple& inputs,
                            const bool all_outputs, const py::object& out,
                            const py::handle results_like) const {
   PythonCall call(schema_.config);
@@ -184,12 +184,12 @@ py::object Operator::apply(const DoubleVector& sums, const py::tuple& inputs,
   }
   const auto part = static_cast<double>(call.geometry.per_channel());
   const std::ptrdiff_t channels = call.geometry.channels;
-  if (sums.ndim() != 1 || sums.size() != 1 + 2 * channels) {
-    return rejected({Reason::sums_channels, Input::src});
+  if (totals.ndim() != 1 || totals.size() != 1 + 2 * channels) {
+    return rejected({Reason::totals_channels, Input::src});
   }
-  if (!(sums.data()[0] >= part)) return rejected({Reason::sums_count, Input::src});
+  if (!(totals.data()[0] >= part)) return rejected({Reason::totals_count, Input::src});
   return execute(call, like_of(inputs, results_like), out,
-                 sums_in(const_cast<double*>(sums.data()), channels));
+                 totals_in(const_cast<double*>(totals.data()), channels));
 }
 
 py::object Operator::reduce(const py::tuple& inputs) const {
@@ -201,7 +201,7 @@ py::object Operator::reduce(const py::tuple& inputs) const {
   }
   const std::ptrdiff_t channels = call.geometry.channels;
   DoubleVector vector(1 + 2 * channels);
-  execute(call, like_of(inputs), py::none(), sums_in(vector.mutable_data(), channels));
+  execute(call, like_of(inputs), py::none(), totals_in(vector.mutable_data(), channels));
   return std::move(vector);
 }
 

@@ -31,7 +31,7 @@ struct NamedRejection {
   std::vector<std::string> to_copy;
 };
 
-// Sums as one vector: the count, the first number of every statistic, the second ones.
+// Totals as one vector: the count, the first number of every statistic, the second ones.
 using DoubleVector = pybind11::array_t<double, pybind11::array::c_style>;
 
 // A call with copies of its arrays' sizes.
@@ -51,10 +51,11 @@ class Operator {
                        pybind11::handle results_like) const;
 
   // The two passes of a run. reduce() takes the reduce_inputs of the signature and returns a
-  // DoubleVector; apply() takes the sum of the vectors of all parts.
+  // DoubleVector; apply() takes the merged totals of all parts.
   pybind11::object reduce(const pybind11::tuple& inputs) const;
-  pybind11::object apply(const DoubleVector& sums, const pybind11::tuple& inputs, bool all_outputs,
-                         const pybind11::object& out, pybind11::handle results_like) const;
+  pybind11::object apply(const DoubleVector& totals, const pybind11::tuple& inputs,
+                         bool all_outputs, const pybind11::object& out,
+                         pybind11::handle results_like) const;
 
   // Runs the graph that compile_call(description) returns, whose ports are those of the call in
   // order, or onedsl's kernels if the tensors are empty.
@@ -81,9 +82,9 @@ class Operator {
   // library of `results_like`.
   template <class Run>
   pybind11::object execute(const Call& call, pybind11::handle results_like,
-                           const pybind11::object& out, const Sums& sums, const Run& run) const;
+                           const pybind11::object& out, const Totals& totals, const Run& run) const;
   pybind11::object execute(const Call& call, pybind11::handle results_like,
-                           const pybind11::object& out, const Sums& sums = {}) const;
+                           const pybind11::object& out, const Totals& totals = {}) const;
   // Returns what the graph of a call depends on: dtype, shape, strides in elements, dtype of the
   // statistics, and which inputs are given.
   pybind11::tuple description_of(const Call& call) const;

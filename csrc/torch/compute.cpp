@@ -139,9 +139,9 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
   return check(rules, call);
 }
 
-Results<3> compute_forward(TensorCall& call, const Running& running, const Sums& totals) {
+Results<3> compute_forward(TensorCall& call, const Running& running, const Totals& totals) {
   Pointers memory = pointers_of(call);
-  memory.sums = totals;
+  memory.totals = totals;
   std::vector<float> before;
   if (running.mean != nullptr) {
     call.attributes.momentum = 1 - running.momentum;
@@ -160,9 +160,9 @@ Results<3> compute_forward(TensorCall& call, const Running& running, const Sums&
   return results;
 }
 
-Results<4> compute_backward(TensorCall& call, const bool parameters, const Sums& totals) {
+Results<4> compute_backward(TensorCall& call, const bool parameters, const Totals& totals) {
   Pointers memory = pointers_of(call);
-  memory.sums = totals;
+  memory.totals = totals;
   Results<4> results = {
       output(memory, Output::diff_src, call), output(memory, Output::diff_gamma, call, parameters),
       output(memory, Output::diff_beta, call, parameters),
@@ -178,7 +178,7 @@ OwnedTensor compute_totals(TensorCall& call) {
     memory.in[port] = call.in[port]->data;
   });
   OwnedTensor vector = empty_vector(1 + 2 * call.geometry.channels, api->f64);
-  memory.sums = sums_in(memory_of<double>(*vector), call.geometry.channels);
+  memory.totals = totals_in(memory_of<double>(*vector), call.geometry.channels);
   run(call, memory);
   return vector;
 }

@@ -65,11 +65,11 @@ struct Running {
 
 // Returns dst, the batch's mean, and 1 / sqrt(variance + epsilon). A call of the apply pass gets
 // the totals of the reduce pass, here and in compute_backward.
-Results<3> compute_forward(TensorCall& call, const Running& running, const Sums& totals = {});
+Results<3> compute_forward(TensorCall& call, const Running& running, const Totals& totals = {});
 
 // Returns diff_src, diff_gamma, diff_beta and diff_residual; undefined tensors if not computed.
 // diff_residual is computed if the call's outputs have it.
-Results<4> compute_backward(TensorCall& call, bool parameters, const Sums& totals = {});
+Results<4> compute_backward(TensorCall& call, bool parameters, const Totals& totals = {});
 
 // Runs the reduce pass of a call. Returns its totals in one vector.
 OwnedTensor compute_totals(TensorCall& call);

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* of_all_processes = "onedsl with all processes";
 
 // Returns the totals in a vector of the reduce pass.
-Sums totals_in(const Tensor& vector, const TensorCall& call) {
+Totals checked_totals(const Tensor& vector, const TensorCall& call) {
   const std::int64_t length = 1 + 2 * call.geometry.channels;
   const bool is_vector = view_of(vector) && get(api->type, &vector) == api->f64 &&
                          get(api->rank, &vector) == 1 && get(api->sizes, &vector)[0] == length &&
@@ -31,7 +31,7 @@ Sums totals_in(const Tensor& vector, const TensorCall& call) {
       doubles(get(api->storage_bytes, &vector)) - get(api->storage_offset, &vector) < length) {
     reject("totals of another call");
   }
-  const Sums totals = sums_in(memory_of<double>(vector), call.geometry.channels);
+  const Totals totals = totals_in(memory_of<double>(vector), call.geometry.channels);
   if (!(*totals.count >= static_cast<double>(call.geometry.per_channel()))) {
     reject("totals of fewer elements than the part has");
   }
@@ -98,7 +98,7 @@ Results<5> apply(const Tensor& totals, const Tensor& src, const OptionalTensor& 
                  const OptionalTensor& running_var, const double momentum, const double epsilon) {
   TensorCall call =
       forward_part(Pass::apply, src, weight, bias, running_mean, running_var, epsilon);
-  const Sums sums = totals_in(totals, call);
+  const Totals merged = checked_totals(totals, call);
   Results<5> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance] = results;
   const auto& in = call.in;
@@ -107,7 +107,7 @@ Results<5> apply(const Tensor& totals, const Tensor& src, const OptionalTensor& 
   new_variance = copy_of(in[Input::variance], updates ? call.geometry.channels : 0);
   Running running;
   if (updates) running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
-  Results<3> computed = compute_forward(call, running, sums);
+  Results<3> computed = compute_forward(call, running, merged);
   std::move(computed.begin(), computed.end(), results.begin());
   log_call({true, of_all_processes, nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
@@ -120,13 +120,13 @@ Results<5> apply(const Tensor& totals, const Tensor& src, const OptionalTensor& 
 Results<1> reduce_gradient(const Tensor& diff_dst, const Tensor& src, const Tensor& mean,
                            const Tensor& inverse_stddev, const OptionalTensor& weight) {
   TensorCall call = backward_part(Pass::reduce, diff_dst, src, mean, inverse_stddev, weight);
-  OwnedTensor sums = compute_totals(call);
+  OwnedTensor totals = compute_totals(call);
   log_call({false, of_all_processes, nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
     logged.addresses = {address_of(weight)};
     logged.source = address_of(mean);
   });
-  return {std::move(sums)};
+  return {std::move(totals)};
 }
 
 // Returns diff_src.
@@ -134,7 +134,7 @@ Results<1> apply_gradient(const Tensor& totals, const Tensor& diff_dst, const Te
                           const Tensor& mean, const Tensor& inverse_stddev,
                           const OptionalTensor& weight) {
   TensorCall call = backward_part(Pass::apply, diff_dst, src, mean, inverse_stddev, weight);
-  Results<4> computed = compute_backward(call, false, totals_in(totals, call));
+  Results<4> computed = compute_backward(call, false, checked_totals(totals, call));
   return {std::move(computed.front())};
 }
 

@@ -104,7 +104,7 @@ class RejectedCall:
         reason = self._rejection.reason
         if reason == "all_or_none":
             argument = _listed(self._schema.all_or_none)
-        if reason.startswith("sums") and self._totals is not None:
+        if reason.startswith("totals") and self._totals is not None:
             argument = self._totals._argument
         port = self._rejection.port
         describe = getattr(self, f"_{reason}", None)
@@ -194,14 +194,14 @@ class RejectedCall:
         in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
         return messages.separate(self._rejection.other, in_place)
 
-    def _sums_channels(self, name: str) -> str:
+    def _totals_channels(self, name: str) -> str:
         assert self._totals is not None
         shape = self._info(name).shape
         channels = math.prod(self._info("mean").shape)
         got = self._totals.channels
         return f"must have {channels} channels for {name} with shape {shape}, got {got}"
 
-    def _sums_count(self, name: str) -> str:
+    def _totals_count(self, name: str) -> str:
         assert self._totals is not None
         assert self._data_format is not None
         shape = self._info(name).shape

@@ -20,7 +20,7 @@ class RunRecord(NamedTuple):
     given: tuple[str, ...]
     """Names of the inputs that the call passed."""
     computed: tuple[str, ...]
-    """Names of the outputs. Empty for the pass that computes sums."""
+    """Names of the outputs. Empty for the pass that computes totals."""
     implementation: str
     num_threads: int
     """How many threads had work. For a compiled graph, how many oneDNN may use."""

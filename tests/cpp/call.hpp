@@ -198,7 +198,7 @@ inline void run_separate_passes(Call call, const Run& run, Pointers memory) {
   std::vector<double> first(statistics), second(statistics);
   Pointers inputs;
   inputs.in = memory.in;
-  inputs.sums = memory.sums = {&count, first.data(), second.data()};
+  inputs.totals = memory.totals = {&count, first.data(), second.data()};
   Call reduction = call;
   reduction.pass = Pass::reduce;
   reduction.outputs = {};
