@@ -510,7 +510,7 @@ def test_arrays_that_change_during_the_call(monkeypatch):
 def test_too_large_inputs():
     """Broadcast, they need little memory. Regression: a dense copy was tried."""
     src = np.broadcast_to(np.float32(1), (2**40, 2**18))
-    with pytest.raises(ValueError, match=r"src must have at most .* bytes, got shape"):
+    with pytest.raises(ValueError, match=r"src must have at most .* bytes, .*got shape"):
         Op(EPSILON)(src, src, *np.ones((2, 2**18), "f4"))
     why = _core.why_torch_unsupported
     info = True, "f32", (2**40, 2**18)

@@ -10,7 +10,7 @@ import pytest
 from helpers import EPSILON
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 from onedsl.operators.base import kernel_info
 
 op = onedsl.BatchNormTrainingBackward(EPSILON)
@@ -46,12 +46,23 @@ def test_strides_of_empty_tensors():
 
 
 TOO_LARGE = [(2**54 + 1, 1), (2**40, 2**40), (2**31, 2**31, 4), (2**62, 4), (2**70, 4)]
+EMPTY_AND_TOO_LARGE = [(0, 2**40, 2**40), (2**40, 0, 2**40), (2**40, 2**40, 0)]
 
 
 @pytest.mark.parametrize("shape", [*TOO_LARGE, (2**63 - 1, 2, 3)], ids=str)
 def test_more_bytes_than_the_address_space(shape):
     with pytest.raises(ValueError, match="shape must have at most"):
         onedsl.TensorSpec(shape)
+
+
+@pytest.mark.parametrize("shape", EMPTY_AND_TOO_LARGE, ids=str)
+def test_empty_tensors_count_a_size_of_0_as_1(shape):
+    """As in NumPy. Regression: the order of the sizes decided whether the shape was accepted."""
+    with pytest.raises(ValueError, match="where a size of 0 counts as 1, got"):
+        onedsl.TensorSpec(shape)
+    assert _core.geometry(shape, (1, 1, 1)) is None
+    with pytest.raises(ValueError, match="too big"):
+        np.empty(shape, np.float32)
 
 
 @pytest.mark.parametrize("shape", [(2**31, 1), (2**25, 64), (65536, 32768, 1)], ids=str)

@@ -33,9 +33,10 @@ std::optional<MemoryOrder> memory_order(const View& src, const ChannelAxes chann
   auto bytes = static_cast<std::int64_t>(size_of(src.type));
   for (std::ptrdiff_t axis = 0; axis < src.rank; ++axis) {
     if (src.shape[axis] < 0) return std::nullopt;
-    std::int64_t& count = is_channel(axis) ? channels : per_channel;
-    if (__builtin_mul_overflow(count, src.shape[axis], &count)) return std::nullopt;
-    if (__builtin_mul_overflow(bytes, src.shape[axis], &bytes)) return std::nullopt;
+    // A size of 0 counts as 1, so that the order of the sizes does not matter.
+    const std::int64_t size = std::max<std::int64_t>(src.shape[axis], 1);
+    if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
+    (is_channel(axis) ? channels : per_channel) *= src.shape[axis];
   }
   if (bytes > max_tensor_bytes) return std::nullopt;
   MemoryOrder order;

@@ -25,8 +25,9 @@ struct Geometry {
   constexpr std::int64_t elements() const noexcept { return channels * per_channel(); }
 };
 
-// The largest tensor, as large as the address space of x86-64. No product of sizes and small
-// constants overflows 64 bits below it, so sizes are checked here and nowhere else.
+// The largest tensor, as large as the address space of x86-64. A size of 0 counts as 1, as in
+// NumPy. No product of sizes and small constants overflows 64 bits below it, so sizes are checked
+// here and nowhere else.
 constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 56;
 
 // The axes that are merged into the channels, one bit each.

@@ -74,7 +74,8 @@ bool is_valid(const abi::Tensor& tensor) {
     const std::int64_t size = tensor.shape[axis];
     if (size < 0) return false;
     empty = empty || size == 0;
-    if (!empty && __builtin_mul_overflow(elements, size, &elements)) return false;
+    // As in NumPy, a size of 0 counts as 1.
+    if (size > 0 && __builtin_mul_overflow(elements, size, &elements)) return false;
   }
   return empty || tensor.data != nullptr;
 }

@@ -146,7 +146,7 @@ class RejectedCall:
 
     def _size(self, name: str) -> str:
         limit, shape = _core.MAX_TENSOR_BYTES, self._info(name).shape
-        return f"must have at most {limit} bytes, got shape {shape}"
+        return f"must have at most {limit} bytes, where a size of 0 counts as 1, got shape {shape}"
 
     def _statistics_type(self, name: str) -> str:
         data = self._info(self._src).dtype

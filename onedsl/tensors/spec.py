@@ -87,8 +87,8 @@ class TensorSpec:
     Raises
     ------
     TypeError, ValueError
-        If a size is negative or not an integer of 64 bits, the dtype is not one of the three, or
-        the memory is not dense.
+        If a size is negative or not an integer, the dtype is not one of the three, the tensor has
+        more than 2**56 bytes, where a size of 0 counts as 1, or the memory is not dense.
 
     Examples
     --------
@@ -109,17 +109,17 @@ class TensorSpec:
         if len(sizes) > MAX_RANK:
             raise ValueError(f"shape must have at most {MAX_RANK} dimensions, got {len(sizes)}")
         name = dtype_name(dtype)
-        nbytes = math.prod(sizes) * DTYPES[name].itemsize
+        nbytes = math.prod(max(size, 1) for size in sizes) * DTYPES[name].itemsize
         if nbytes > _core.MAX_TENSOR_BYTES:
             raise ValueError(
-                f"shape must have at most {_core.MAX_TENSOR_BYTES} bytes, "
-                f"got {sizes} with {nbytes} bytes"
+                f"shape must have at most {_core.MAX_TENSOR_BYTES} bytes, where a size of 0 counts "
+                f"as 1, got {sizes} with {nbytes} bytes"
             )
         steps = c_strides(sizes) if strides is None else integers("strides", strides)
         if len(steps) != len(sizes):
             raise ValueError(f"strides must have as many entries as shape {sizes}, got {steps}")
-        if any(abs(number) > sys.maxsize for number in (*sizes, *steps)):
-            raise ValueError(f"shape and strides must be 64-bit integers, got {sizes} and {steps}")
+        if any(abs(step) > sys.maxsize for step in steps):
+            raise ValueError(f"strides must be 64-bit integers, got {steps}")
         if _core.geometry(sizes, steps) is None:
             raise ValueError(
                 f"strides must describe dense memory of shape {sizes}, got {steps} (in elements), "
