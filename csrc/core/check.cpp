@@ -274,7 +274,7 @@ std::optional<Rejection> check(const CallRules& rules, Call& call) {
   return steps.complete();
 }
 
-const char* unsupported(const Rejection& rejection) noexcept {
+const char* unsupported(const Rejection& rejection, const bool only_f32) noexcept {
   const AnyPort port = rejection.port;
   const auto* const found = std::find_if(texts.begin(), texts.end(), [&](const Text& text) {
     return text.reason == rejection.reason;
@@ -282,7 +282,11 @@ const char* unsupported(const Rejection& rejection) noexcept {
   if (found == texts.end()) return name_of(rejection.reason);
   const bool of_vectors = found->of_vectors != nullptr && port.kind != AnyPort::none &&
                           !port.visit([](const auto own) { return is_tensor(own); });
-  return of_vectors ? found->of_vectors : found->of_tensors;
+  if (!of_vectors) return found->of_tensors;
+  if (found->of_vectors == vector_types && !only_f32) {
+    return "parameters and statistics of this dtype";
+  }
+  return found->of_vectors;
 }
 
 std::optional<Rejection> check_shapes(const CallRules& rules, const OpConfig& config,

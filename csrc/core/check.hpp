@@ -115,8 +115,8 @@ struct CallRules {
 std::optional<Rejection> check(const CallRules& rules, Call& call);
 
 // Returns what a rejected call has that onedsl does not support, without values: reports count
-// calls by this text.
-const char* unsupported(const Rejection& rejection) noexcept;
+// calls by this text. `only_f32`: the caller's parameters and statistics must be f32.
+const char* unsupported(const Rejection& rejection, bool only_f32 = true) noexcept;
 
 // Type and shape of an array.
 using ArrayInfo = std::pair<DataType, std::vector<std::ptrdiff_t>>;

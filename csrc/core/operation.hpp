@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 #include "ports.hpp"
 #include "types.hpp"
@@ -64,7 +66,8 @@ constexpr std::array all = {
     Signature{"act_training_backward", "activation's gradient and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::residual), affine.with(Input::residual),
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
-              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::residual)},
+              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::residual),
+              affine},
     // The same for a ReLU, whose mask may be read from dst instead.
     Signature{"relu_training_backward", "ReLUBackward and BatchNormTrainingBackward",
               gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
@@ -76,6 +79,14 @@ constexpr std::array all = {
 
 constexpr const Signature& signature_of(const Operation operation) noexcept {
   return signatures::all[static_cast<std::size_t>(operation)];
+}
+
+// Returns the operation of an id, nullopt if there is none.
+constexpr std::optional<Operation> operation_of(const std::string_view id) noexcept {
+  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
+    if (id == signatures::all[i].id) return static_cast<Operation>(i);
+  }
+  return std::nullopt;
 }
 
 }  // namespace onedsl

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 namespace onedsl {
@@ -16,6 +18,14 @@ constexpr std::array type_names = {"f32", "bf16", "f16", "other"};
 
 constexpr const char* name_of(const DataType type) noexcept {
   return type_names[static_cast<std::size_t>(type)];
+}
+
+// Returns the type of a name, nullopt if there is none.
+constexpr std::optional<DataType> data_type_of(const std::string_view name) noexcept {
+  for (std::size_t i = 0; i < type_names.size(); ++i) {
+    if (name == type_names[i]) return static_cast<DataType>(i);
+  }
+  return std::nullopt;
 }
 
 constexpr std::size_t size_of(const DataType type) noexcept {

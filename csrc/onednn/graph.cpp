@@ -20,7 +20,9 @@ using dnnl::graph::op;
 // ---- oneDNN's names ----
 
 using Type = logical_tensor::data_type;
-constexpr Names<Type, 3> types = {{{"f32", Type::f32}, {"bf16", Type::bf16}, {"f16", Type::f16}}};
+constexpr Names<Type, 3> types = {{{name_of(DataType::f32), Type::f32},
+                                   {name_of(DataType::bf16), Type::bf16},
+                                   {name_of(DataType::f16), Type::f16}}};
 
 using Layout = logical_tensor::layout_type;
 constexpr Names<Layout, 3> layouts = {
@@ -127,17 +129,16 @@ std::string kinds_of(const Nodes& nodes) {
   return names;
 }
 
-DataType data_type_of(const std::string& name) {
-  constexpr Names<DataType, 3> own = {
-      {{"f32", DataType::f32}, {"bf16", DataType::bf16}, {"f16", DataType::f16}}};
-  return value_in(own, name);
+DataType type_of(const std::string& name) {
+  value_in(types, name);  // throws if it is none of oneDNN's
+  return data_type_of(name).value();
 }
 
 std::vector<CallArray> ports_of(const TensorTuples& tuples) {
   std::vector<CallArray> ports;
   for (const auto& [id, type, dims, strides, layout, property] : tuples) {
     check_lengths(dims, strides);
-    ports.push_back({id, ports.size(), data_type_of(type), dims, strides});
+    ports.push_back({id, ports.size(), type_of(type), dims, strides});
   }
   return ports;
 }
@@ -215,7 +216,7 @@ CompiledGraph::Side CompiledGraph::Program::side_of(const std::vector<logical_te
   Side side;
   for (const logical_tensor& t : tensors) {
     Slot& slot = slots[t.get_id()];
-    slot.type = data_type_of(name_in(types, t.get_data_type()));
+    slot.type = type_of(name_in(types, t.get_data_type()));
     slot.bytes = std::max(slot.bytes, t.get_mem_size());
     side.slots.push_back(&slot);
     side.tensors.emplace_back(t, cpu_engine(), nullptr);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "../core/view.hpp"
@@ -63,11 +64,11 @@ struct pybind11::detail::type_caster<onedsl::DataType> {
   PYBIND11_TYPE_CASTER(onedsl::DataType, const_name("str"));
 
   bool load(const handle from, bool) {
-    for (std::size_t i = 0; i < onedsl::type_names.size(); ++i) {
-      value = static_cast<onedsl::DataType>(i);
-      if (str(onedsl::type_names[i]).equal(from)) return true;
-    }
-    return false;
+    make_caster<std::string_view> text;
+    if (!isinstance<str>(from) || !text.load(from, false)) return false;
+    const auto found = onedsl::data_type_of(cast_op<std::string_view>(text));
+    value = found.value_or(onedsl::DataType::other);
+    return found.has_value();
   }
   static handle cast(const onedsl::DataType from, return_value_policy, handle) {
     return str(onedsl::name_of(from)).release();

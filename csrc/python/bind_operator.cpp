@@ -102,7 +102,7 @@ Operator make_operator(const py::object& of, std::string name, const double epsi
                        const bool frozen, const std::optional<py::ssize_t> channel_axis,
                        const std::optional<double> momentum, const std::string& activation,
                        const std::optional<double> parameter) {
-  const Operation operation = operation_of(of.attr("operation").cast<std::string>());
+  const Operation operation = parse_operation(of.attr("operation").cast<std::string>());
   const Signature& signature = signature_of(operation);
   const Attributes without;
   OpSchema schema{{operation,
@@ -147,11 +147,10 @@ Operator make_operator(const py::object& of, std::string name, const double epsi
 
 }  // namespace
 
-Operation operation_of(const std::string& id) {
-  for (std::size_t i = 0; i < signatures::all.size(); ++i) {
-    if (id == signatures::all[i].id) return static_cast<Operation>(i);
-  }
-  throw std::invalid_argument("onedsl._core: operation must be one of signatures()");
+Operation parse_operation(const std::string& id) {
+  const std::optional<Operation> found = operation_of(id);
+  if (!found) throw std::invalid_argument("onedsl._core: operation must be one of signatures()");
+  return *found;
 }
 
 void bind_operator(py::module_& module) {

@@ -32,7 +32,7 @@ pybind11::object to_python(Value&& value, const pybind11::return_value_policy po
 }
 
 // Returns the operation with an id of signatures(), or throws std::invalid_argument.
-Operation operation_of(const std::string& id);
+Operation parse_operation(const std::string& id);
 
 // Registers Operator and a function for signatures.
 void bind_operator(pybind11::module_& module);

@@ -130,7 +130,7 @@ void bind_frameworks(py::module_& module) {
       "why_torch_unsupported",
       [](const std::string& operation, const std::vector<std::optional<torch::TensorInfo>>& inputs,
          const double epsilon) {
-        return torch::why_unsupported(operation_of(operation), inputs, epsilon);
+        return torch::why_unsupported(parse_operation(operation), inputs, epsilon);
       },
       py::arg("operation"), py::arg("inputs"), py::arg("epsilon"), py::pos_only());
   module.def("xla_handlers", [] {

@@ -77,7 +77,8 @@ DataType type_of(const abi::Buffer& buffer) {
   const AnyPort port = rejection.port;
   const std::string name =
       port.kind == AnyPort::none ? "none" : port.visit([](const auto own) { return name_of(own); });
-  throw InvalidCall(std::string(unsupported(rejection)) + " (" + name + ")");
+  throw InvalidCall(std::string("onedsl does not support ") + unsupported(rejection, false) + " (" +
+                    name + ")");
 }
 
 OpConfig config_of(const abi::Attrs& attributes, const Operation operation) {

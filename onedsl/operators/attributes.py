@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from .. import _core
+from ..tensors.options import Activation
 from ..tensors.spec import parse_data_format
 
 _LEAST, _MOST = _core.EPSILON_LIMITS
@@ -34,9 +35,6 @@ class ActivationInfo(NamedTuple):
     onednn: str
     """oneDNN's op, or "" if its Graph API has none."""
 
-
-Activation = Literal["relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"]
-"""What may follow batch norm."""
 
 ACTIVATIONS = {name: ActivationInfo(*row) for name, row in _core.activations().items()}
 

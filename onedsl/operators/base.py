@@ -17,11 +17,12 @@ from ..runtime.errors import GammaIgnoredWarning, UnsupportedError
 from ..runtime.run_log import RunRecord, publish
 from ..tensors.arrays import as_numpy
 from ..tensors.dtypes import DTYPES, DTypeName, dtype_name
+from ..tensors.options import Activation
 from ..tensors.ports import signature
 from ..tensors.spec import DataFormat, TensorSpec
 from . import validation
 from ._graph_of import OpRow, batch_norm, graph_of
-from .attributes import PARSERS, Activation, parameter_of, parse_backend, parse_statistics
+from .attributes import PARSERS, parameter_of, parse_backend, parse_statistics
 from .schema import OpSchema
 from .totals import BatchNormSums, BatchNormTotals
 from .validation import ArrayInfo

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
-from ..tensors.dtypes import Backend, DType
+from ..tensors.dtypes import DType
+from ..tensors.options import Activation, Backend
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from ._graph_of import OpRow, act_forward
-from .attributes import Activation
 from .base import ActOperator
 from .batch_norm_forward_training import BatchNormForward, Out
 from .schema import OpSchema

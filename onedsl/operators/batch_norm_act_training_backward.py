@@ -7,10 +7,9 @@ from typing import Any, Generic, overload
 from .._compat import NamedTuple, default_arguments
 from ..runtime.errors import UnsupportedError
 from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
-from ..tensors.dtypes import Backend
+from ..tensors.options import Activation, Backend
 from ..tensors.spec import DataFormat, DataFormatLike
 from ._graph_of import OpRow
-from .attributes import Activation
 from .base import ActOperator
 from .schema import OpSchema
 
@@ -161,11 +160,5 @@ class BatchNormActTrainingBackward(ActOperator[BatchNormActGradients]):
         BatchNormActGradients
             Its members are the arrays of ``out``, if given.
         """
-        if (gamma is None) != (beta is None):
-            raise TypeError(
-                "gamma and beta must be given both or neither, because the argument of the "
-                f"activation is computed from them, {'gamma' if gamma is None else 'beta'} is "
-                "missing"
-            )
         inputs = (src, diff_dst, mean, variance, gamma, beta, residual)
         return self._call(inputs, residual is not None, out, backend)

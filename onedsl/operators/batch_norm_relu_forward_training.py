@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray
-from ..tensors.dtypes import Backend, DType
+from ..tensors.dtypes import DType
+from ..tensors.options import Backend
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from ._graph_of import OpRow, act_forward
 from .base import ChannelOperator

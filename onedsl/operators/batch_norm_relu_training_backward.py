@@ -8,7 +8,8 @@ from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
 from ..runtime.errors import UnsupportedError
 from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
-from ..tensors.dtypes import Backend, DType
+from ..tensors.dtypes import DType
+from ..tensors.options import Backend
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from . import validation
 from ._graph_of import OpRow, activation, batch_norm

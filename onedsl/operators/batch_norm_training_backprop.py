@@ -6,7 +6,7 @@ from typing import Generic, Literal
 
 from .._compat import NamedTuple, default_arguments
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
-from ..tensors.dtypes import Backend
+from ..tensors.options import Backend
 from ..tensors.spec import DataFormat, DataFormatLike
 from .base import ChannelOperator
 from .batch_norm_training_backward import Out

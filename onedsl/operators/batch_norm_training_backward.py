@@ -7,7 +7,8 @@ from typing import Generic, Literal, overload
 from .._compat import NamedTuple, default_arguments
 from ..graph import Graph
 from ..tensors.arrays import AnyArray, SrcArray, SumArray
-from ..tensors.dtypes import Backend, DType
+from ..tensors.dtypes import DType
+from ..tensors.options import Backend
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
 from .base import ChannelOperator
 from .schema import OpSchema

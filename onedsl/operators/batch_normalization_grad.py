@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal
 
 from .._compat import NamedTuple
 from ..tensors.arrays import AnyArray, SrcArray
-from ..tensors.dtypes import Backend
+from ..tensors.options import Backend
 from .base import Operator
 from .batch_norm_training_backward import Out
 from .schema import OpSchema

@@ -11,8 +11,6 @@ from .. import _core
 
 MAX_RANK = _core.MAX_RANK
 
-Backend = Literal["auto", "onednn", "native"]
-
 DTypeName = Literal["f32", "bf16", "f16"]
 DTYPE_NAMES = "f32, bf16 or f16"  # in error messages
 

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..tensors.arrays import copied
-from ..tensors.dtypes import Backend, dtype_name
+from ..tensors.dtypes import dtype_name
+from ..tensors.options import Backend
 from ._reference import is_number
 from ._results import Gradients
 

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..tensors.arrays import copied
+from ..tensors.options import Activation
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from ._results import ActGradients, Float64, Forward, FrozenGradients, Gradients, ReLUGradients
 from .activations import evaluate
 
 # Nothing is imported from onedsl.operators, which this module judges.
-
-Activation = Literal["relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"]
 
 __all__ = [
     "batch_norm",

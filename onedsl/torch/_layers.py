@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from ..operators import attributes
+from ..tensors.options import Activation
 from ._operators import BatchNormTraining, activate, batch_norm_training, why_unsupported
 
 
@@ -48,7 +49,7 @@ class Layer(nn.modules.batchnorm._BatchNorm):
 
 
 class _ActLayer(Layer):
-    activation: attributes.Activation
+    activation: Activation
     clip: float | None
     negative_slope: float | None = None  # layers of BatchNormReLU that older versions saved
     _shown: tuple[str, ...] = ("activation", "clip", "negative_slope")  # in repr
@@ -64,7 +65,7 @@ class _ActLayer(Layer):
         dtype: torch.dtype | None = None,
         *,
         bias: bool = True,
-        activation: attributes.Activation,
+        activation: Activation,
         clip: float | None = None,
         negative_slope: float | None = None,
     ) -> None:
@@ -130,7 +131,7 @@ class _Act(_ActLayer):
 
 
 class _ReLULayer(_ActLayer):
-    activation: attributes.Activation = "relu"
+    activation: Activation = "relu"
     _shown: tuple[str, ...] = ("clip",)
 
     def __init__(
