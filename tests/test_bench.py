@@ -18,7 +18,7 @@ import onedsl
 from onedsl import _core, bench, testing
 from onedsl.__main__ import main
 from onedsl.bench import timing
-from onedsl.bench.implementations import MAX_COPIES, memory, random_problem
+from onedsl.bench.implementations import MAX_COPIES, memory, random_inputs
 from onedsl.bench.measure import warm_up_case
 from onedsl.bench.timing import MIN_ROUNDS, SAMPLE_SECONDS, time_calls
 from onedsl.cli.bench import layer_shapes, rows_tables, summary
@@ -81,7 +81,7 @@ def test_a_case_rejects_unknown_names(name):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_tensors_are_aligned_to_cache_lines(dtype):
     case = bench.Case("w", (2, 5, 3), dtype, "NXC", "add-relu-backward")
-    arrays = [array for copy in memory(case, random_problem(case)) for array in copy.values()]
+    arrays = [array for copy in memory(case, random_inputs(case)) for array in copy.values()]
     assert not any(array.ctypes.data % 64 for array in arrays if array.ndim > 1)
 
 
@@ -329,7 +329,7 @@ def test_warm_ups_run_on_all_threads(threads):
     case = warm_up_case(threads)
     op = onedsl.BatchNormTrainingBackward(bench.EPSILON, case.data_format)
     info = kernel_info(op, onedsl.TensorSpec(case.shape, case.dtype), num_threads=threads)
-    assert info["threads"] == threads
+    assert info["workers"] == threads
 
 
 def test_cases_are_measured_together():

@@ -11,13 +11,13 @@
 namespace onedsl {
 namespace {
 
-// Where the process finds a function.
-struct Place {
+// Where the process finds the definition of a function.
+struct Definition {
   const void* library = nullptr;  // where it is loaded
   bool is_entry = false;          // of an executable, which jumps to the function
 };
 
-Place place_of(const char* const name) noexcept {
+Definition definition_of(const char* const name) noexcept {
   const void* const address = dlsym(RTLD_DEFAULT, name);
   Dl_info info = {};
   void* symbol = nullptr;
@@ -30,13 +30,13 @@ Place place_of(const char* const name) noexcept {
 }  // namespace
 
 bool malloc_is_glibcs() noexcept {
-  const void* const glibc = place_of("gnu_get_libc_version").library;
+  const void* const glibc = definition_of("gnu_get_libc_version").library;
   // Executables at a fixed address have entries for the functions whose address they take, in
   // Debian's Python malloc. Who replaces malloc replaces posix_memalign, too.
   const std::array functions = {"malloc", "posix_memalign", "mallopt"};
   return glibc != nullptr && std::all_of(functions.begin(), functions.end(), [&](const char* name) {
-           const Place place = place_of(name);
-           return place.library == glibc || place.is_entry;
+           const Definition found = definition_of(name);
+           return found.library == glibc || found.is_entry;
          });
 }
 

@@ -20,21 +20,21 @@ using dnnl::graph::op;
 // ---- oneDNN's names ----
 
 using Type = logical_tensor::data_type;
-constexpr Names<Type, 3> types = {{{name_of(DataType::f32), Type::f32},
-                                   {name_of(DataType::bf16), Type::bf16},
-                                   {name_of(DataType::f16), Type::f16}}};
+constexpr ByName<Type, 3> types = {{{name_of(DataType::f32), Type::f32},
+                                    {name_of(DataType::bf16), Type::bf16},
+                                    {name_of(DataType::f16), Type::f16}}};
 
 using Layout = logical_tensor::layout_type;
-constexpr Names<Layout, 3> layouts = {
+constexpr ByName<Layout, 3> layouts = {
     {{"strided", Layout::strided}, {"any", Layout::any}, {"opaque", Layout::opaque}}};
 
 using Property = logical_tensor::property_type;
-constexpr Names<Property, 3> properties = {{{"undef", Property::undef},
-                                            {"constant", Property::constant},
-                                            {"variable", Property::variable}}};
+constexpr ByName<Property, 3> properties = {{{"undef", Property::undef},
+                                             {"constant", Property::constant},
+                                             {"variable", Property::variable}}};
 
 using Attribute = op::attr;
-constexpr Names<Attribute, 7> attribute_names = {{
+constexpr ByName<Attribute, 7> attribute_names = {{
     {"epsilon", Attribute::epsilon},
     {"momentum", Attribute::momentum},
     {"data_format", Attribute::data_format},
@@ -45,7 +45,7 @@ constexpr Names<Attribute, 7> attribute_names = {{
 }};
 
 template <class Value, std::size_t n>
-std::string name_in(const Names<Value, n>& names, const Value value) {
+std::string name_in(const ByName<Value, n>& names, const Value value) {
   for (const auto& [name, known] : names) {
     if (known == value) return name;
   }
@@ -53,7 +53,7 @@ std::string name_in(const Names<Value, n>& names, const Value value) {
 }
 
 template <class Value, std::size_t n>
-Value value_in(const Names<Value, n>& names, const std::string& name) {
+Value value_in(const ByName<Value, n>& names, const std::string& name) {
   for (const auto& [known, value] : names) {
     if (name == known) return value;
   }

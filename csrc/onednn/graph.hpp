@@ -25,7 +25,7 @@ namespace onedsl::onednn {
 
 // Values by oneDNN's names.
 template <class Value, std::size_t n>
-using Names = std::array<std::pair<const char*, Value>, n>;
+using ByName = std::array<std::pair<const char*, Value>, n>;
 
 // A kind of op: the id of the operation that has its ports, or their names, and the names of its
 // attributes. Names are separated by spaces.
@@ -38,11 +38,11 @@ struct OpKind {
 };
 
 // The kinds of ops that onedsl passes to oneDNN.
-constexpr Names<OpKind, 12> op_kinds = [] {
+constexpr ByName<OpKind, 12> op_kinds = [] {
   using Kind = dnnl::graph::op::kind;
   const Signature& gradient = signature_of(Operation::training_backward);
   const Signature& forward = signature_of(Operation::forward_training);
-  return Names<OpKind, 12>{{
+  return ByName<OpKind, 12>{{
       {gradient.name,
        {Kind::BatchNormTrainingBackward, gradient.id, "", "", "epsilon data_format"}},
       {forward.name,

@@ -24,7 +24,8 @@ namespace {
 // Why a call is rejected: the reason, and the indices of the array and of the one it overlaps.
 using Rejected = std::tuple<const char*, std::size_t, std::size_t>;
 
-std::optional<Reason> reject(const View& v, const CallArray& port, const bool is_output) {
+// Returns why an array is rejected.
+std::optional<Reason> reason_against(const View& v, const CallArray& port, const bool is_output) {
   const auto rank = static_cast<std::ptrdiff_t>(port.dims.size());
   const View like{port.type, nullptr, rank, port.dims.data(), port.strides.data()};
   if (v.type != like.type) return Reason::like_type;
@@ -50,7 +51,8 @@ std::variant<int, Rejected> run_on(RunnableGraph& graph, const py::tuple& arrays
     if (!v) throw std::invalid_argument("onedsl._core.RunnableGraph: arrays must be of NumPy");
     sizes.back()->keep(*v);
     const CallArray& port = is_output ? graph.outputs()[i - inputs] : graph.inputs()[i];
-    if (const auto reason = reject(*v, port, is_output)) return Rejected{name_of(*reason), i, i};
+    if (const auto reason = reason_against(*v, port, is_output))
+      return Rejected{name_of(*reason), i, i};
     for (std::size_t other = 0; is_output && other < i; ++other) {
       const bool may_share = in_place.at(i) == other && v->same_memory(views[other]);
       if (!may_share && v->overlaps(views[other])) {

@@ -85,7 +85,7 @@ py::object kernel_info(const Operator& op, const DataType data, const Sizes& sha
   info["row"] = kernel.order.row;
   info["segments"] = kernel.order.segments;
   info["chunks"] = kernel.order.chunks;
-  info["threads"] = kernel.schedule.workers;
+  info["workers"] = kernel.schedule.workers;
   info["own"] = kernel.schedule.own;
   info["panel"] = kernel.schedule.panel;
   info["block"] = kernel.schedule.block;

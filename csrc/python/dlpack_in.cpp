@@ -33,7 +33,7 @@ std::optional<DataType> type_of(const abi::Type type) {
 }
 
 // Interned names of the attributes that every call reads.
-struct Names {
+struct InternedNames {
   py::str exchange_api = "__dlpack_c_exchange_api__";
   py::str requires_grad = "requires_grad";
   py::str is_neg = "is_neg";
@@ -42,9 +42,9 @@ struct Names {
   py::str storage_offset = "storage_offset";
 };
 
-const Names& names() {
-  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Names> stored;
-  return stored.call_once_and_store_result([] { return Names{}; }).get_stored();
+const InternedNames& names() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<InternedNames> stored;
+  return stored.call_once_and_store_result([] { return InternedNames{}; }).get_stored();
 }
 
 // Returns what a PyTorch tensor means beyond its memory, a reason of import_array(), or null: it is

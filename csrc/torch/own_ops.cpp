@@ -18,13 +18,13 @@ void reject(const std::string& reason) {
   throw std::invalid_argument("onedsl's operators do not support " + reason);
 }
 
-void reject(const Names& names, const Rejection& found) {
+void reject(const ArgumentNames& names, const Rejection& found) {
   const bool is_input = found.port.kind == AnyPort::input;
   const std::string name = is_input ? " (" + std::string(names[found.port.index]) + ")" : "";
   reject(unsupported(found) + name);
 }
 
-void check_own(const Names& names, TensorCall& call) {
+void check_own(const ArgumentNames& names, TensorCall& call) {
   CallRules rules = rules_of(call.operation);
   rules.statistics_like_src = false;
   if (call.pass != Pass::both) rules.min_values = 0;  // other parts have more

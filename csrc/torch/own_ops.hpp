@@ -26,16 +26,16 @@ void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
 }
 
 // The arguments of the ops, by Input.
-using Names = std::array<const char*, num_ports(Input{})>;
-constexpr Names forward_names = {"src",    nullptr, "running_mean", "running_var",
-                                 "weight", "bias",  "residual",     nullptr};
-constexpr Names backward_names = {"src",    "diff_dst", "mean",     "inverse_stddev",
-                                  "weight", "bias",     "residual", "dst"};
+using ArgumentNames = std::array<const char*, num_ports(Input{})>;
+constexpr ArgumentNames forward_names = {"src",    nullptr, "running_mean", "running_var",
+                                         "weight", "bias",  "residual",     nullptr};
+constexpr ArgumentNames backward_names = {"src",    "diff_dst", "mean",     "inverse_stddev",
+                                          "weight", "bias",     "residual", "dst"};
 
 // Throws std::invalid_argument for arguments that the ops do not support.
 [[noreturn]] void reject(const std::string& reason);
-[[noreturn]] void reject(const Names& names, const Rejection& found);
-void check_own(const Names& names, TensorCall& call);
+[[noreturn]] void reject(const ArgumentNames& names, const Rejection& found);
+void check_own(const ArgumentNames& names, TensorCall& call);
 
 // Returns a copy of a vector, `absent` for each of `length` channels if there is none.
 OwnedTensor copy_of(const std::optional<View>& vector, std::int64_t length, float absent = 0);

@@ -39,7 +39,7 @@ Totals checked_totals(const Tensor& vector, const TensorCall& call) {
 }
 
 // Converts parameters and running statistics in 16 bits, which models in bfloat16 have.
-void convert_vectors(TensorCall& call, const Names& names) {
+void convert_vectors(TensorCall& call, const ArgumentNames& names) {
   present(call.tensors).for_each([&](const Input port) {
     if (is_tensor(port)) return;
     const std::optional<View> v = view_of(*call.tensors[port]);

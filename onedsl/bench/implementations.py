@@ -51,7 +51,7 @@ def implementations(case: Case, problem: Problem | None = None) -> dict[str, Cal
     return {name: partial(call, name) for name in copies[0]}
 
 
-def random_problem(case: Case) -> Problem:
+def random_inputs(case: Case) -> Problem:
     """Return random inputs of a case. mean and variance are not computed from src."""
     rng = np.random.default_rng(0)
     src = rng.standard_normal(case.tensor_shape, dtype=np.float32).astype(DTYPES[case.dtype])
@@ -65,7 +65,7 @@ def memory(case: Case, problem: Problem | None = None) -> list[Tensors]:
     They share the arrays of one value per channel.
     """
     operation = OPERATIONS[case.operation]
-    problem = random_problem(case) if problem is None else problem
+    problem = random_inputs(case) if problem is None else problem
     src, _, mean, variance, gamma = problem
     arrays = problem._asdict() | {"residual": np.roll(src, 1)}
     affine = {"mean": mean, "variance": variance, "gamma": gamma}

@@ -12,7 +12,8 @@ from ..bench.timing import noise_warning
 from ..operators.base import kernel_info
 from ..operators.batch_norm_training_backward import BatchNormTrainingBackward
 from ..runtime.errors import UnsupportedError
-from ..tensors.dtypes import Backend, DType, dtype_name
+from ..tensors.dtypes import DType, dtype_name
+from ..tensors.options import Backend
 from ..tensors.spec import DataFormatLike, TensorSpec
 from . import options
 from .output import console, grid
@@ -73,10 +74,10 @@ def explain(
 
 def _schedule(info: dict[str, Any]) -> Lines:
     """Yield the lines about a native kernel."""
-    if "threads" not in info:
+    if "workers" not in info:
         yield "work", "none, the tensor is empty"
         return
-    yield "threads", f"{info['threads']} of {info['num_threads']}, busy {info['busy_share']:.0%}"
+    yield "threads", f"{info['workers']} of {info['num_threads']}, busy {info['busy_share']:.0%}"
     kind = f"rows of {info['row']} contiguous elements" if info["columns"] else "planes"
     segments = f", each in {info['segments']} segments" if info["segments"] > 1 else ""
     yield (
