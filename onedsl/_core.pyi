@@ -66,7 +66,7 @@ class Operator:
         data: _DType,
         shape: Sequence[int],
         strides: Sequence[int],
-        statistics: _DType,
+        statistics_type: _DType,
         num_threads: int | None = ...,
         /,
     ) -> dict[str, Any] | None: ...

@@ -40,7 +40,7 @@ inline bool is_valid_epsilon(const double epsilon) noexcept {
 struct OpConfig {
   Operation operation = Operation::training_backward;
   Attributes attributes;
-  Statistics statistics = Statistics::batch;
+  StatisticsKind statistics_kind = StatisticsKind::batch;
   VarianceKind variance_kind = VarianceKind::variance;
   Pass pass = Pass::both;
 

@@ -103,7 +103,7 @@ struct CallRules {
   static CallRules of(const Signature& signature) noexcept {
     CallRules rules;
     for (const TypePair& pair : supported_types) rules.types.add(pair);
-    rules.optional = signature.optional;
+    rules.optional = signature.optional_inputs;
     rules.all_or_none = signature.all_or_none;
     rules.in_place[signature.result] = signature.in_place_input;
     return rules;

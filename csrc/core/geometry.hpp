@@ -12,7 +12,7 @@
 
 namespace onedsl {
 
-// The memory layout of a dense tensor of any rank, as a block of shape (outer, channels, inner) in
+// The memory layout of a dense tensor of any rank, as an array of shape (outer, channels, inner) in
 // C order: NXC memory is (N * X, C, 1) and NCX memory is (N, C, X). Each channel has statistics of
 // its own. All sums run over outer and inner, so the order of the axes that are merged into them
 // does not matter.

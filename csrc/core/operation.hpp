@@ -23,16 +23,16 @@ enum class Operation : std::uint8_t {
 
 // The ports of an operation. Calls pass them in the order of the enumerators in ports.hpp.
 struct Signature {
-  const char* id;             // the enumerator's name, by which Python knows the operation
-  const char* name;           // oneDNN's name of the op or ops
-  InputSet inputs;            // all inputs, the optional ones included
-  InputSet optional;          // inputs that a call may omit
-  OutputSet outputs;          // all outputs
-  OutputSet required;         // a call computes either all outputs or only these
-  Output result;              // the main one; may be the same memory as ...
-  Input in_place_input;       // ... this input; no other output may overlap an input
-  InputSet reduce_inputs;     // inputs of the reduce pass
-  InputSet all_or_none = {};  // optional inputs that a call passes together or not at all
+  const char* id;              // the enumerator's name, by which Python knows the operation
+  const char* name;            // oneDNN's name of the op or ops
+  InputSet inputs;             // all inputs, the optional ones included
+  InputSet optional_inputs;    // a call may omit them
+  OutputSet outputs;           // all outputs
+  OutputSet required_outputs;  // a call computes either all outputs or only these
+  Output result;               // the main one; may be the same memory as ...
+  Input in_place_input;        // ... this input; no other output may overlap an input
+  InputSet reduce_inputs;      // inputs of the reduce pass
+  InputSet all_or_none = {};   // optional inputs that a call passes together or not at all
 
   constexpr bool is_forward() const noexcept { return outputs.has(Output::dst); }
 };

@@ -10,8 +10,8 @@
 
 namespace onedsl {
 
-// An array that a call passes.
-struct CallArray {
+// An array that a call of a compiled graph passes.
+struct GraphArray {
   std::size_t id;     // of the logical tensor
   std::size_t index;  // in the call
   DataType type;
@@ -26,8 +26,8 @@ class RunnableGraph {
   RunnableGraph(const RunnableGraph&) = delete;
   RunnableGraph& operator=(const RunnableGraph&) = delete;
 
-  virtual const std::vector<CallArray>& inputs() const noexcept = 0;
-  virtual const std::vector<CallArray>& outputs() const noexcept = 0;
+  virtual const std::vector<GraphArray>& inputs() const noexcept = 0;
+  virtual const std::vector<GraphArray>& outputs() const noexcept = 0;
   virtual int max_threads() const noexcept = 0;
   // Runs the graph on the memory of the inputs and outputs, with this number of threads.
   virtual void execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,

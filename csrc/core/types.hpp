@@ -59,7 +59,7 @@ class TypePairs {
 
 // "batch": mean and variance are computed from src, and the gradient flows through them.
 // "frozen": they are constants, which only training_backward supports.
-enum class Statistics : std::uint8_t { batch, frozen };
+enum class StatisticsKind : std::uint8_t { batch, frozen };
 
 // What the forward pass returns as batch_variance, and the gradient reads as variance: the biased
 // variance, or 1 / sqrt(variance + epsilon), which PyTorch saves. In the second case the gradient

@@ -7,7 +7,7 @@
 namespace onedsl::native {
 namespace {
 
-// Copies a box between a tensor and a buffer: blocks of two loops, in loops over the other axes.
+// Copies a box between a tensor and a buffer: matrices of two loops, in loops over the other axes.
 class BoxCopy {
  public:
   BoxCopy(const Kernels& kernels, const DataType type, const TensorBox& box,
@@ -84,8 +84,8 @@ class BoxCopy {
         merged[count++] = loop;
       }
     }
-    // The loop over neighbors in the buffer is the last one. The other loop of the blocks is that
-    // over neighbors in the tensor, if it is not the same.
+    // The loop over neighbors in the buffer is the last one. The other loop of the matrices is that
+    // over neighbors in the tensor, if it is not the same one.
     const Loop x = count == 0 ? Loop{} : merged[--count];
     std::size_t other = count;
     while (other > 0 && merged[other - 1].tensor != 1) --other;

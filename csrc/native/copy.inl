@@ -1,6 +1,6 @@
 #pragma once
 
-// Copies of blocks between a tensor of any strides and dense memory.
+// Copies of matrices between a tensor of any strides and dense memory.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
 template <class T, int n>
-struct BlockRow {
+struct SquareRow {
   typedef T Type __attribute__((vector_size(sizeof(T) * n)));
 };
 
@@ -26,11 +26,11 @@ inline V interleave(const V a, const V b, const std::size_t from, std::index_seq
   return __builtin_shufflevector(a, b, (n / 2 + i / 2 + i % 2 * n)...);
 }
 
-// Transposes a block: `from` has rows of neighboring elements, and `to` has columns.
+// Transposes a square matrix: `from` has rows of neighboring elements, and `to` has columns.
 template <class T, int n>
-[[gnu::flatten]] inline void transpose_block(const T* const from, const Index from_row, T* const to,
-                                             const Index to_column) {
-  using V = typename BlockRow<T, n>::Type;
+[[gnu::flatten]] inline void transpose_square(const T* const from, const Index from_row,
+                                              T* const to, const Index to_column) {
+  using V = typename SquareRow<T, n>::Type;
   using Indices = std::make_index_sequence<n>;
   V rows[n];
 #pragma GCC unroll 16
@@ -61,16 +61,16 @@ void copy_elements(const Copy& copy) {
   }
 }
 
-// The last blocks overlap those before them: their elements are copied twice.
+// The last squares overlap those before them: their elements are copied twice.
 template <class T, int n>
-void transpose_in_blocks(const Copy& copy) {
+void transpose_in_squares(const Copy& copy) {
   const T* const from = static_cast<const T*>(copy.from);
   T* const to = static_cast<T*>(copy.to);
   const auto at = [&](Index i, Index j) {
     i = minimum(i, copy.rows - n);
     j = minimum(j, copy.columns - n);
-    transpose_block<T, n>(from + i * copy.from_row + j, copy.from_row, to + i + j * copy.to_column,
-                          copy.to_column);
+    transpose_square<T, n>(from + i * copy.from_row + j, copy.from_row, to + i + j * copy.to_column,
+                           copy.to_column);
   };
   // Along the neighbors in the tensor, so that its lines are read or written one after the other.
   // The next ones are prefetched: the CPU's own prefetching does not follow so many.
@@ -100,11 +100,11 @@ void transpose(const Copy& copy) {
   constexpr Index least = 16 / sizeof(T);
   constexpr Index most = sizeof(Vec) / sizeof(T) < 16 ? sizeof(Vec) / sizeof(T) : 16;
   const Index size = minimum(copy.rows, copy.columns);
-  if (size >= most) return transpose_in_blocks<T, most>(copy);
+  if (size >= most) return transpose_in_squares<T, most>(copy);
   if constexpr (most > 2 * least) {
-    if (size >= 2 * least) return transpose_in_blocks<T, 2 * least>(copy);
+    if (size >= 2 * least) return transpose_in_squares<T, 2 * least>(copy);
   }
-  if (size >= least) return transpose_in_blocks<T, least>(copy);
+  if (size >= least) return transpose_in_squares<T, least>(copy);
   copy_elements<T>(copy);
 }
 
@@ -145,7 +145,7 @@ void copy_as(const Copy& copy) {
   }
 }
 
-inline void copy_block(const Copy& copy, const DataType type) {
+inline void copy_matrix(const Copy& copy, const DataType type) {
   if (type == DataType::f32) {
     copy_as<std::uint32_t>(copy);
   } else {

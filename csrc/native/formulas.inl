@@ -254,7 +254,7 @@ class GradientResult {
         diff_dst_(task.stores_diff ? output<T>(task, task.stored_diff)
                                    : input<T>(task, Input::diff_dst)),
         diff_src_(output<T>(task, Output::diff_src)),
-        batch_(task.config.statistics == Statistics::batch),
+        batch_(task.config.statistics_kind == StatisticsKind::batch),
         prefetches_src_(batch_ || !task.order.columns),
         non_temporal_(task.non_temporal) {}
 

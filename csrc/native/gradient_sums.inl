@@ -65,7 +65,7 @@ inline void use_gradient_totals(const Task& task, const Range& some, const Chann
   const Tables& tables = task.workspace.tables;
   const ChannelEntries entries(task);
   const Divisor count(task.per_channel);
-  const bool batch = task.config.statistics == Statistics::batch;
+  const bool batch = task.config.statistics_kind == StatisticsKind::batch;
   for_vectors(some, [&](const Index c, const auto& access) {
     const DoubleVec diff_beta = load_doubles(totals.first + (c - some.begin));
     const DoubleVec diff_gamma = load_doubles(totals.second + (c - some.begin));

@@ -79,7 +79,7 @@ struct Tile {
   bool ends = true;
 };
 
-// A copy of a block between a tensor of any strides and dense memory.
+// A copy of a matrix between a tensor of any strides and dense memory.
 struct Copy {
   const void* from = nullptr;
   void* to = nullptr;
@@ -90,7 +90,7 @@ struct Copy {
   Index to_row = 0;
   Index to_column = 0;
   bool to_tensor = false;
-  // Distance in elements to the block of the tensor that is prefetched, or 0.
+  // Distance in elements to the matrix of the tensor that is prefetched, or 0.
   Index to_next = 0;
 };
 
@@ -118,8 +118,8 @@ struct Kernels {
   // sums lost precision; it has then set a better pivot, and they must be recomputed.
   bool (*finish)(const Task&, const Range& channels);
   void (*write)(const Task&, const Tile&);
-  // Copies blocks fast whose columns have stride 1 in `from`, and whose rows or columns have it in
-  // `to`.
+  // Copies matrices fast whose columns have stride 1 in `from`, and whose rows or columns have it
+  // in `to`.
   void (*copy)(const Copy&, DataType);
 };
 

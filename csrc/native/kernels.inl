@@ -82,7 +82,7 @@ void write_relu(const Task& task, const Tile& tile) {
 template <class T>
 constexpr Kernels gradient{
     lanes,           splits_even_odd<T>,       prepare_gradient, reduce<GradientTerms<T>>,
-    finish_gradient, write<GradientResult<T>>, copy_block};
+    finish_gradient, write<GradientResult<T>>, copy_matrix};
 
 template <class T, class Diff>
 constexpr Kernels act_gradient{lanes,
@@ -91,17 +91,17 @@ constexpr Kernels act_gradient{lanes,
                                reduce_act<T, Diff>,
                                finish_gradient,
                                write_act<T, Diff>,
-                               copy_block};
+                               copy_matrix};
 
 template <class T>
 constexpr Kernels relu_gradient{lanes,          splits_even_odd<T>, prepare_masked_gradient,
                                 reduce_relu<T>, finish_gradient,    write_relu<T>,
-                                copy_block};
+                                copy_matrix};
 
 template <class T, class Result>
 constexpr Kernels forward{
     lanes,          splits_even_odd<T>, prepare_moments<T>, reduce<MomentTerms<T>>,
-    finish_moments, write<Result>,      copy_block};
+    finish_moments, write<Result>,      copy_matrix};
 
 constexpr bool is_forward(const Operation operation) {
   return operation == Operation::forward_training || operation == Operation::act_forward_training;

@@ -93,9 +93,9 @@ class ColumnSums {
   void add_rows_in_registers(const Index row) const {
     const Index at = first_ + row * stride_;
     constexpr int pairs = 4;
-    constexpr Index block = pairs * pair_lanes;
-    const Index whole = width_ / block * block;
-    for (Index j = 0; j < whole; j += block) {
+    constexpr Index step = pairs * pair_lanes;
+    const Index whole = width_ / step * step;
+    for (Index j = 0; j < whole; j += step) {
       add_pairs_of_rows<pairs>(terms_, at, stride_, tables_, j, factors_, products_, Whole<2>{});
     }
     for_pairs(whole, width_, [&](const Index j, const auto& access) {

@@ -42,7 +42,7 @@ bool is_forward(const Call& call) { return signature_of(call.operation).is_forwa
 
 bool needs_sums(const Call& call) {
   if (call.pass != Pass::both) return call.pass == Pass::reduce;
-  return is_forward(call) || call.statistics == Statistics::batch ||
+  return is_forward(call) || call.statistics_kind == StatisticsKind::batch ||
          call.outputs.has(Output::diff_gamma) || call.outputs.has(Output::diff_beta);
 }
 
@@ -92,7 +92,7 @@ RunTensors tensors_of(const Call& call, const Task& task) {
   }
   tensors.apply.read = inputs;
   tensors.apply.written = present(task.memory.out) & output_tensors;
-  if (call.statistics == Statistics::frozen) {
+  if (call.statistics_kind == StatisticsKind::frozen) {
     tensors.apply.read = tensors.apply.read - InputSet(Input::src);
   }
   if (task.stores_diff) {

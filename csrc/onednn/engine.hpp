@@ -39,10 +39,10 @@ std::string status_name(const dnnl::error& error);
 
 // Calls oneDNN and converts every exception to an OneDNNError. Besides dnnl::error oneDNN lets
 // exceptions of its containers through: out_of_range, length_error and bad_alloc.
-template <class Call>
-auto translate(const std::string& doing, const Call& call) -> decltype(call()) {
+template <class Function>
+auto translate(const std::string& doing, const Function& function) -> decltype(function()) {
   try {
-    return call();
+    return function();
   } catch (const OneDNNError&) {
     throw;
   } catch (const dnnl::error& error) {

@@ -134,8 +134,8 @@ DataType type_of(const std::string& name) {
   return data_type_of(name).value();
 }
 
-std::vector<CallArray> ports_of(const TensorTuples& tuples) {
-  std::vector<CallArray> ports;
+std::vector<GraphArray> ports_of(const TensorTuples& tuples) {
+  std::vector<GraphArray> ports;
   for (const auto& [id, type, dims, strides, layout, property] : tuples) {
     check_lengths(dims, strides);
     ports.push_back({id, ports.size(), type_of(type), dims, strides});
@@ -143,8 +143,8 @@ std::vector<CallArray> ports_of(const TensorTuples& tuples) {
   return ports;
 }
 
-const CallArray* find(const std::vector<CallArray>& ports, const std::size_t id) {
-  const auto is_it = [&](const CallArray& port) { return port.id == id; };
+const GraphArray* find(const std::vector<GraphArray>& ports, const std::size_t id) {
+  const auto is_it = [&](const GraphArray& port) { return port.id == id; };
   const auto found = std::find_if(ports.begin(), ports.end(), is_it);
   return found == ports.end() ? nullptr : &*found;
 }

@@ -101,8 +101,8 @@ class CompiledGraph final : public RunnableGraph {
 
   int num_threads() const noexcept { return num_threads_; }  // of the latest run
   int max_threads() const noexcept override { return max_threads_; }
-  const std::vector<CallArray>& inputs() const noexcept override { return inputs_; }
-  const std::vector<CallArray>& outputs() const noexcept override { return outputs_; }
+  const std::vector<GraphArray>& inputs() const noexcept override { return inputs_; }
+  const std::vector<GraphArray>& outputs() const noexcept override { return outputs_; }
   std::vector<PartitionTuple> partitions();  // with the tensors as compiled
 
  private:
@@ -110,15 +110,15 @@ class CompiledGraph final : public RunnableGraph {
   struct Slot {
     DataType type = DataType::f32;
     std::size_t bytes = 0;
-    const CallArray* input = nullptr;
-    const CallArray* output = nullptr;
+    const GraphArray* input = nullptr;
+    const GraphArray* output = nullptr;
     std::vector<std::byte> constant;
     std::size_t offset = 0;  // in the scratch memory of a run
     void* memory = nullptr;  // in this run
 
     std::size_t count() const noexcept { return bytes / size_of(type); }
     bool needs_scratch() const noexcept {
-      const CallArray* const port = input != nullptr ? input : output;
+      const GraphArray* const port = input != nullptr ? input : output;
       return constant.empty() && (port == nullptr || port->type != type);
     }
   };
@@ -155,7 +155,7 @@ class CompiledGraph final : public RunnableGraph {
   // Held by the constructor and the destructor. The first member, so that it is released last.
   std::optional<ForkGuard> guard_;
   const Nodes nodes_;
-  const std::vector<CallArray> inputs_, outputs_;
+  const std::vector<GraphArray> inputs_, outputs_;
   const Constants constants_;
   const std::string name_;
   const int max_threads_;

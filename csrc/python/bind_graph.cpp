@@ -25,7 +25,7 @@ namespace {
 using Rejected = std::tuple<const char*, std::size_t, std::size_t>;
 
 // Returns why an array is rejected.
-std::optional<Reason> reason_against(const View& v, const CallArray& port, const bool is_output) {
+std::optional<Reason> reason_against(const View& v, const GraphArray& port, const bool is_output) {
   const auto rank = static_cast<std::ptrdiff_t>(port.dims.size());
   const View like{port.type, nullptr, rank, port.dims.data(), port.strides.data()};
   if (v.type != like.type) return Reason::like_type;
@@ -50,7 +50,7 @@ std::variant<int, Rejected> run_on(RunnableGraph& graph, const py::tuple& arrays
     std::optional<View> v = view(py::object(arrays[i]));
     if (!v) throw std::invalid_argument("onedsl._core.RunnableGraph: arrays must be of NumPy");
     sizes.back()->keep(*v);
-    const CallArray& port = is_output ? graph.outputs()[i - inputs] : graph.inputs()[i];
+    const GraphArray& port = is_output ? graph.outputs()[i - inputs] : graph.inputs()[i];
     if (const auto reason = reason_against(*v, port, is_output))
       return Rejected{name_of(*reason), i, i};
     for (std::size_t other = 0; is_output && other < i; ++other) {

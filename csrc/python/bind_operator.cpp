@@ -25,11 +25,11 @@ py::tuple signature_info(const Signature& signature) {
   py::list inputs, outputs, all_or_none;
   const auto kind = [](const auto port) { return is_tensor(port) ? "tensor" : "statistic"; };
   signature.inputs.for_each([&](const Input port) {
-    inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional.has(port)));
+    inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional_inputs.has(port)));
   });
   signature.outputs.for_each([&](const Output port) {
     const bool in_place = port == signature.result;
-    outputs.append(py::make_tuple(name_of(port), kind(port), !signature.required.has(port),
+    outputs.append(py::make_tuple(name_of(port), kind(port), !signature.required_outputs.has(port),
                                   in_place ? name_of(signature.in_place_input) : ""));
   });
   signature.all_or_none.for_each([&](const Input port) { all_or_none.append(name_of(port)); });
@@ -62,14 +62,14 @@ std::optional<std::tuple<std::int64_t, std::int64_t, std::int64_t>> geometry(
 // all inputs, computes all outputs, and is not in place, by default on the threads of the next
 // call. None if they cannot run it. Strides are in elements.
 py::object kernel_info(const Operator& op, const DataType data, const Sizes& shape,
-                       const Sizes& strides, const DataType statistics,
+                       const Sizes& strides, const DataType statistics_type,
                        const std::optional<int> num_threads) {
   if (strides.size() != shape.size()) {
     throw std::invalid_argument("kernel_info: shape and strides must have equal lengths");
   }
   const auto rank = static_cast<std::ptrdiff_t>(shape.size());
   const View src{data, nullptr, rank, shape.data(), strides.data()};
-  const std::optional<Call> call = op.call_with(src, statistics);
+  const std::optional<Call> call = op.call_with(src, statistics_type);
   if (!call) return py::none();
   const auto [outer, channels, inner] = call->geometry;
   py::dict info;
@@ -107,7 +107,7 @@ Operator make_operator(const py::object& of, std::string name, const double epsi
   const Attributes without;
   OpSchema schema{{operation,
                    {epsilon, momentum.value_or(without.momentum)},
-                   frozen ? Statistics::frozen : Statistics::batch},
+                   frozen ? StatisticsKind::frozen : StatisticsKind::batch},
                   CallRules::of(signature),
                   LogNames{std::move(name), {}, {}},
                   of.attr("result")};
@@ -195,7 +195,7 @@ void bind_operator(py::module_& module) {
            py::arg("results_like") = py::none(), py::pos_only())
       .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
       .def("kernel_info", &kernel_info, py::arg("data"), py::arg("shape"), py::arg("strides"),
-           py::arg("statistics"), py::arg("num_threads") = py::none(), py::pos_only());
+           py::arg("statistics_type"), py::arg("num_threads") = py::none(), py::pos_only());
 }
 
 }  // namespace onedsl

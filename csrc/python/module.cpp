@@ -18,8 +18,8 @@
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
 #include "../torch/compute.hpp"
+#include "../torch/onedsl_ops.hpp"
 #include "../torch/overrides.hpp"
-#include "../torch/own_ops.hpp"
 #include "../xla/handlers.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -118,7 +118,7 @@ struct TorchUse {
 };
 
 void bind_frameworks(py::module_& module) {
-  module.def("register_torch_ops", &torch::register_own_ops);
+  module.def("register_torch_ops", &torch::register_onedsl_ops);
   module.def("torch_ops", [] { return to_python(torch::overridden_ops()); });
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());

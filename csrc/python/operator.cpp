@@ -54,7 +54,7 @@ Operator::Operator(OpSchema schema) : schema_(std::move(schema)), graph_rules_(s
   if (lowest < 1 || highest > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
   }
-  if (schema_.config.statistics == Statistics::frozen &&
+  if (schema_.config.statistics_kind == StatisticsKind::frozen &&
       schema_.config.operation != Operation::training_backward) {
     throw std::invalid_argument(
         "onedsl._core.Operator: statistics must be batch, unless operation is training_backward");
@@ -254,12 +254,12 @@ py::object Operator::check_shapes(const std::vector<std::optional<ArrayInfo>>& i
   return found ? rejected(*found) : py::none();
 }
 
-std::optional<Call> Operator::call_with(const View& src, const DataType statistics) const {
+std::optional<Call> Operator::call_with(const View& src, const DataType statistics_type) const {
   Call call(schema_.config);
   call.inputs = InputSet(Input::src);
   call.in[Input::src] = src;
   if (check(schema_.rules, call)) return std::nullopt;
-  call.statistics_type = statistics;
+  call.statistics_type = statistics_type;
   call.given = signature().inputs;
   return call;
 }

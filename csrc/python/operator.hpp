@@ -68,11 +68,13 @@ class Operator {
 
   // Returns a call, without arrays, that passes all inputs and computes all outputs; nullopt if the
   // kernels cannot run it.
-  std::optional<Call> call_with(const View& src, DataType statistics) const;
+  std::optional<Call> call_with(const View& src, DataType statistics_type) const;
   const Signature& signature() const noexcept { return signature_of(schema_.config.operation); }
 
  private:
-  OutputSet outputs(bool all) const { return all ? signature().outputs : signature().required; }
+  OutputSet outputs(bool all) const {
+    return all ? signature().outputs : signature().required_outputs;
+  }
   pybind11::object rejected(const Rejection& rejection) const;
   // Fills in the arrays of a call, and checks it.
   std::optional<Rejection> fill(PythonCall& call, const CallRules& rules,

@@ -137,7 +137,7 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
   OpConfig config;
   config.operation = Operation::training_backward;
   config.attributes.epsilon = epsilon;
-  config.statistics = train ? Statistics::batch : Statistics::frozen;
+  config.statistics_kind = train ? StatisticsKind::batch : StatisticsKind::frozen;
   config.variance_kind = train ? VarianceKind::inverse_stddev : VarianceKind::variance;
   TensorCall call =
       backward_call(config, diff_dst, src, weight, pointer_to(train ? save_mean : running_mean),

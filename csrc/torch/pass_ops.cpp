@@ -7,7 +7,7 @@
 #include "../core/convert_16bit.hpp"
 #include "call_log.hpp"
 #include "compute.hpp"
-#include "own_ops.hpp"
+#include "onedsl_ops.hpp"
 
 // The kernels of the ops that run one pass on a part of the batch, for SyncBatchNorm. The processes
 // exchange the totals of the reduce pass, a vector, and merge them for the apply pass. The reduce
@@ -67,7 +67,7 @@ TensorCall forward_part(const Pass pass, const Tensor& src, const OptionalTensor
   config.pass = pass;
   TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
   convert_vectors(call, forward_names);
-  check_own(forward_names, call);
+  check_arguments(forward_names, call);
   return call;
 }
 
@@ -80,7 +80,7 @@ TensorCall backward_part(const Pass pass, const Tensor& diff_dst, const Tensor& 
   config.pass = pass;
   TensorCall call = backward_call(config, diff_dst, src, weight, &mean, &inverse_stddev);
   convert_vectors(call, backward_names);
-  check_own(backward_names, call);
+  check_arguments(backward_names, call);
   return call;
 }
 
@@ -141,10 +141,10 @@ Results<1> apply_gradient(const Tensor& totals, const Tensor& diff_dst, const Te
 }  // namespace
 
 void register_pass_ops() {
-  add_kernels("onedsl", {{"batch_norm_training_reduce", &own_kernel<&reduce>},
-                         {"batch_norm_training_apply", &own_kernel<&apply>},
-                         {"batch_norm_training_backward_reduce", &own_kernel<&reduce_gradient>},
-                         {"batch_norm_training_backward_apply", &own_kernel<&apply_gradient>}});
+  add_kernels("onedsl", {{"batch_norm_training_reduce", &onedsl_kernel<&reduce>},
+                         {"batch_norm_training_apply", &onedsl_kernel<&apply>},
+                         {"batch_norm_training_backward_reduce", &onedsl_kernel<&reduce_gradient>},
+                         {"batch_norm_training_backward_apply", &onedsl_kernel<&apply_gradient>}});
 }
 
 }  // namespace onedsl::torch

@@ -100,16 +100,18 @@ bool suggests_channels_last(const View& v) {
   return true;
 }
 
-bool is_dense(const View& v) { return v.is_c_contiguous() || is_channels_last(v); }
+// In one of PyTorch's memory formats.
+bool is_contiguous(const View& v) { return v.is_c_contiguous() || is_channels_last(v); }
 
 }  // namespace
 
 std::vector<std::ptrdiff_t> pytorch_strides(const View& src, const View* const diff_dst) {
   const bool suggested = suggests_channels_last(src);
-  const bool are_dense =
-      is_dense(src) && (diff_dst == nullptr ||
-                        (is_dense(*diff_dst) && suggests_channels_last(*diff_dst) == suggested));
-  if (are_dense ? src.is_c_contiguous() : !suggested) return c_strides(src.rank, src.shape);
+  const bool are_contiguous =
+      is_contiguous(src) &&
+      (diff_dst == nullptr ||
+       (is_contiguous(*diff_dst) && suggests_channels_last(*diff_dst) == suggested));
+  if (are_contiguous ? src.is_c_contiguous() : !suggested) return c_strides(src.rank, src.shape);
   return strides_in_order(src.rank, src.shape,
                           [&](const std::ptrdiff_t i) { return channels_last_axis(src.rank, i); });
 }
@@ -142,8 +144,8 @@ OwnedTensor empty_vector(const std::int64_t length, const std::int32_t type) {
   return empty(1, &length, &stride, type);
 }
 
-OwnedTensor empty_like(const View& dense) {
-  return empty(dense.rank, dense.shape, dense.strides, pytorch_type(dense.type));
+OwnedTensor empty_like(const View& like) {
+  return empty(like.rank, like.shape, like.strides, pytorch_type(like.type));
 }
 
 }  // namespace onedsl::torch

@@ -64,12 +64,12 @@ std::optional<View> view_of(const Tensor& tensor);
 
 // Returns the strides of results: those of PyTorch's batch norm, or of torch.empty_like(src).
 // PyTorch's dst, or with diff_dst diff_src, is contiguous, or channels_last where src's strides
-// suggest it. If the inputs are dense in one of these layouts, it is src's.
+// suggest it. If the inputs are contiguous in one of these memory formats, it is src's.
 std::vector<std::ptrdiff_t> pytorch_strides(const View& src, const View* diff_dst);
 std::vector<std::ptrdiff_t> empty_like_strides(const View& src, const View* diff_dst);
 
 OwnedTensor empty_vector(std::int64_t length);  // of f32
 OwnedTensor empty_vector(std::int64_t length, std::int32_t type);
-OwnedTensor empty_like(const View& dense);
+OwnedTensor empty_like(const View& like);
 
 }  // namespace onedsl::torch

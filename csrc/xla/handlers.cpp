@@ -87,7 +87,7 @@ OpConfig config_of(const abi::Attrs& attributes, const Operation operation) {
   config.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
   if (integer(attributes, "frozen") != 0) {
     if (operation != Operation::training_backward) reject("frozen", "must be 0");
-    config.statistics = Statistics::frozen;
+    config.statistics_kind = StatisticsKind::frozen;
   }
   return config;
 }
@@ -101,7 +101,7 @@ class Batch {
     const auto given = static_cast<std::size_t>(call.arguments.count);
     const bool all = given == signature.inputs.count();
     // onedsl.jax passes all optional inputs or none.
-    if (!all && given != signature.inputs.count() - signature.optional.count()) {
+    if (!all && given != signature.inputs.count() - signature.optional_inputs.count()) {
       throw InvalidCall("there must be one array for each input of the op");
     }
     if (static_cast<std::size_t>(call.results.count) != signature.outputs.count()) {
@@ -121,7 +121,7 @@ class Batch {
     strides_ = c_strides(rank_, src.sizes + (src.rank - rank_));
     std::int64_t next = 0;
     item_.inputs.for_each([&](const Input port) {
-      if (!all && signature.optional.has(port)) return;
+      if (!all && signature.optional_inputs.has(port)) return;
       item_.in[port] = view_of(port, buffer(call.arguments, next++));
     });
     next = 0;

@@ -300,8 +300,8 @@ class CompiledGraph:
             case "layout":
                 item = array.itemsize or 1
                 strides = tuple(s / item if s % item else s // item for s in array.strides)
-                required = f"must have strides {tensor.strides} (in elements) as in the graph"
-                text = f"{required}, got {strides}"
+                expected = f"must have strides {tensor.strides} (in elements) as in the graph"
+                text = f"{expected}, got {strides}"
             case "not_aligned":
                 text = messages.aligned(array)
             case "read_only":

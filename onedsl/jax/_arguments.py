@@ -35,7 +35,7 @@ class Attributes:
 
     epsilon: float
     data_format: DataFormat
-    statistics: attributes.Statistics
+    statistics: attributes.StatisticsKind
 
 
 def parse_attributes(epsilon: object, data_format: object, statistics: object) -> Attributes:

@@ -120,12 +120,12 @@ def parse_backend(value: object) -> bool:
         raise ValueError(f'backend must be "auto", "onednn" or "native", got {value!r}') from None
 
 
-Statistics = Literal["batch", "frozen"]
+StatisticsKind = Literal["batch", "frozen"]
 """Whether mean and variance are those of src, or constants."""
 
 
-def parse_statistics(value: object) -> Statistics:
+def parse_statistics(value: object) -> StatisticsKind:
     """Return ``"batch"`` or ``"frozen"``."""
-    if isinstance(value, str) and value in get_args(Statistics):
+    if isinstance(value, str) and value in get_args(StatisticsKind):
         return value  # type: ignore[return-value]
     raise ValueError(f"statistics must be 'batch' or 'frozen', got {value!r}")

@@ -122,12 +122,12 @@ class Operator(Generic[Result]):
     def _check_shapes(
         self,
         infos: Sequence[ArrayInfo | None],
-        statistics: str = "",
+        stats_argument: str = "",
         size_of: Callable[[Any], int] = int,
     ) -> None:
         """Raise for arrays whose dtypes or shapes are invalid. None is an absent input.
 
-        `statistics` is the name of the argument for the dtype of statistics, if there is one.
+        `stats_argument` is the name of the argument for the dtype of statistics, if there is one.
         `size_of` returns a number for a size, which may be symbolic.
         """
         described = [
@@ -138,7 +138,7 @@ class Operator(Generic[Result]):
         ]
         rejection = self._core.check_shapes(described)
         if rejection is not None:
-            argument = statistics if rejection.reason == "statistics_type" else ""
+            argument = stats_argument if rejection.reason == "statistics_type" else ""
             call = self._data_format, rejection, infos
             raise validation.RejectedCall(self._schema, *call).error(argument)
 
@@ -255,18 +255,18 @@ class ChannelOperator(Operator[Result]):
     def _check_spec(self, spec: TensorSpec, stats_dtype: object) -> DTypeName:
         """Return the short name of the dtype of statistics, or raise for an invalid description."""
         spec = validation.check_spec_type(spec)
-        statistics = dtype_name(stats_dtype, "stats_dtype")
+        statistics_type = dtype_name(stats_dtype, "stats_dtype")
         channels = self.data_format.channels_of(spec.shape)
         self._check_shapes(
             [
                 ArrayInfo(spec.shape, spec.dtype)
                 if port.kind == "tensor"
-                else ArrayInfo(channels, statistics)
+                else ArrayInfo(channels, statistics_type)
                 for port in self._schema.inputs
             ],
             "stats_dtype",
         )
-        return statistics
+        return statistics_type
 
     def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
@@ -322,9 +322,9 @@ def kernel_info(
     ``num_threads`` (by default those of the next call), and, unless the tensor is empty, the order
     of summation and the schedule.
     """
-    statistics = operator._check_spec(spec, stats_dtype)
+    statistics_type = operator._check_spec(spec, stats_dtype)
     return operator._core.kernel_info(  # type: ignore[return-value]
-        spec.dtype, spec.shape, spec.strides, statistics, num_threads
+        spec.dtype, spec.shape, spec.strides, statistics_type, num_threads
     )
 
 

@@ -182,11 +182,11 @@ class RejectedCall:
         src, array = self._src, self._array(name)
         if self._kinds[name] == "statistic":
             return f"must be contiguous, got strides {array.strides} in bytes"
-        required = f"the strides (in bytes) {self._array(src).strides} of {src}"
+        expected = f"the strides (in bytes) {self._array(src).strides} of {src}"
         steps = [step for step, n in zip(array.strides, array.shape, strict=True) if n > 1]
         if any(step % array.itemsize for step in steps):
-            required = f"strides (in bytes) that are multiples of {array.itemsize}"
-        return f"must have {required}, got {array.strides}. empty_like({src}) returns such an array"
+            expected = f"strides (in bytes) that are multiples of {array.itemsize}"
+        return f"must have {expected}, got {array.strides}. empty_like({src}) returns such an array"
 
     def _overlap(self, name: str) -> str:
         if self._rejection.other == name:

@@ -16,14 +16,14 @@ def error(reason: str, message: str) -> Exception:
     return (TypeError if reason in _TYPE_ERRORS else ValueError)(message)
 
 
-def dtype(required: str, owner: str, got: str) -> str:
+def dtype(expected: str, owner: str, got: str) -> str:
     """Return the text for another dtype than that of `owner`."""
-    return f"must be {required} like {owner}, got {got}"
+    return f"must be {expected} like {owner}, got {got}"
 
 
-def shape(required: tuple[Any, ...], owner: str, got: tuple[Any, ...]) -> str:
+def shape(expected: tuple[Any, ...], owner: str, got: tuple[Any, ...]) -> str:
     """Return the text for another shape than that of `owner`."""
-    return f"must have {owner}'s shape {required}, got {got}"
+    return f"must have {owner}'s shape {expected}, got {got}"
 
 
 def aligned(array: Array) -> str:

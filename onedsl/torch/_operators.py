@@ -1,7 +1,7 @@
 """onedsl's operators for PyTorch: batch norm with addition and activation, and its gradient.
 
-The kernels are C++ (own_ops.cpp and pass_ops.cpp in csrc/torch). The layers call the operators, and
-the backend of torch.compile puts them into graphs, where compilers keep them whole. They accept
+The kernels are C++ (onedsl_ops.cpp and pass_ops.cpp in csrc/torch). The layers call the operators,
+and the backend of torch.compile puts them into graphs, where compilers keep them whole. They accept
 tensors of any strides; results have the strides of ``torch.empty_like(src)``.
 """
 

@@ -50,7 +50,7 @@ inline bool same_bits(const Results& a, const Results& b) {
 inline std::ostream& operator<<(std::ostream& out, const Case& test) {
   const Call& call = test.call;
   out << signature_of(call.operation).name << ", " << name_of(call.data) << " "
-      << (call.statistics == Statistics::batch ? "batch " : "frozen ") << test.layout;
+      << (call.statistics_kind == StatisticsKind::batch ? "batch " : "frozen ") << test.layout;
   for (const auto& input : test.inputs) out << " " << name_of(input.first);
   return out << ", " << info_of(call.attributes.activation).id << " " << call.attributes.parameter;
 }
@@ -75,15 +75,15 @@ inline Case random_case(Random& random, const Operation operation, const Layout&
     call.attributes.set_activation(activation, std::nullopt);
     if (random.chance(2)) call.attributes.parameter = 0.75;
   }
-  call.outputs = random.chance(8) ? signature.required : signature.outputs;
+  call.outputs = random.chance(8) ? signature.required_outputs : signature.outputs;
   if (signature.outputs.has(Output::diff_src)) {
     const bool frozen = operation == Operation::training_backward && random.chance(4);
-    call.statistics = frozen ? Statistics::frozen : Statistics::batch;
+    call.statistics_kind = frozen ? StatisticsKind::frozen : StatisticsKind::batch;
     call.variance_kind = random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
   call.given = InputSet();
   signature.inputs.for_each([&](const Input port) {
-    if (signature.optional.has(port) && random.chance(4)) return;
+    if (signature.optional_inputs.has(port) && random.chance(4)) return;
     const DataType type = is_tensor(port) ? call.data : DataType::f32;
     Tensor tensor(type, is_tensor(port) ? geometry.elements() : geometry.channels,
                   random.chance(2) ? 0 : random.between(1, 15));
@@ -104,7 +104,7 @@ void for_random_layouts(Random& random, const int count, const std::int64_t max_
   for (int done = 0; done < count;) {
     const std::int64_t most = random.chance(2) ? max_elements : random.of_any_size(max_elements);
     const Layout layout =
-        random.chance(3) ? random_layout(random, most) : random_block(random, most);
+        random.chance(3) ? random_layout(random, most) : random_nxc_or_ncx(random, most);
     const std::optional<Geometry> geometry = layout.geometry();
     if (!geometry) continue;
     use(layout, *geometry);

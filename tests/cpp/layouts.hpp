@@ -142,8 +142,8 @@ inline std::vector<std::ptrdiff_t> random_strides(Random& random,
 }
 
 // Return the layout of an NXC or NCX tensor, viewed as (outer, channels, inner).
-inline Layout block_layout(const std::int64_t outer, const std::int64_t channels,
-                           const std::int64_t inner) {
+inline Layout nxc_or_ncx_layout(const std::int64_t outer, const std::int64_t channels,
+                                const std::int64_t inner) {
   Layout layout;
   layout.shape = {outer, channels, inner};
   layout.channel_axes = 0b010;
@@ -152,7 +152,7 @@ inline Layout block_layout(const std::int64_t outer, const std::int64_t channels
 }
 
 // Return a random layout of an NXC or NCX tensor.
-inline Layout random_block(Random& random, const std::int64_t max_elements) {
+inline Layout random_nxc_or_ncx(Random& random, const std::int64_t max_elements) {
   // Vectors, rows and blocks end at multiples of these numbers of channels.
   constexpr std::int64_t boundaries[] = {8, 16, 32, 64, 128, 256, 512, 1024, 2048};
   const bool nxc = random.chance(2);
@@ -163,7 +163,7 @@ inline Layout random_block(Random& random, const std::int64_t max_elements) {
   channels = std::min(channels, max_elements);
   const std::int64_t inner = nxc ? 1 : random.of_any_size(max_elements / channels);
   const std::int64_t outer = random.of_any_size(max_elements / channels / inner);
-  return block_layout(outer, channels, inner);
+  return nxc_or_ncx_layout(outer, channels, inner);
 }
 
 }  // namespace onedsl::test

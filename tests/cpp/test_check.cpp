@@ -135,7 +135,7 @@ class RandomCall {
       add(in_[port], is_tensor(port), types);
       call.in[port] = in_[port].view;
     });
-    if (random.chance(6)) call.outputs = signature().required;
+    if (random.chance(6)) call.outputs = signature().required_outputs;
     call.outputs_described = random.chance(2);
     call.outputs_match = !random.chance(50);
     if (!call.outputs_described) return;
@@ -292,7 +292,7 @@ void check_accepted(const RandomCall& test) {
     }
   };
   call.given.for_each([&](const Input port) { check_array(port, *call.in[port]); });
-  check((signature.inputs - signature.optional - call.given).empty(), "an input is absent");
+  check((signature.inputs - signature.optional_inputs - call.given).empty(), "an input is absent");
   const ChannelAxes axes = test.channel_axes();
   // The elements in memory order: their statistics, and their addresses.
   const MemoryOrder order = *memory_order(src, axes);

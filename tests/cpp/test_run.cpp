@@ -30,7 +30,7 @@ void test_bits_of_threads() {
   Random random(4);
   for (const Shape& shape : {Shape{120, 512, 2}, Shape{128, 1024, 4}, Shape{32, 2048, 3},
                              Shape{255, 2176, 2}, Shape{400, 128, 3}, Shape{6, 40001, 3}}) {
-    const Layout layout = block_layout(shape.outer, shape.channels, 1);
+    const Layout layout = nxc_or_ncx_layout(shape.outer, shape.channels, 1);
     for (const Isa isa : isas()) {
       for (const Operation operation : operations) {
         Case test = random_case(random, operation, layout, *layout.geometry());

@@ -30,9 +30,9 @@ using native::SummationOrder;
 static_assert(std::is_same_v<decltype(native::order_of), SummationOrder(const Geometry&, int)>);
 
 void check_rows(const SummationOrder& order, const Geometry& geometry) {
-  const Index block = geometry.outer * geometry.channels * geometry.inner;
+  const Index elements = geometry.outer * geometry.channels * geometry.inner;
   if (order.columns) {
-    check(order.rows * order.row + order.rest == block, "rows of ", geometry);
+    check(order.rows * order.row + order.rest == elements, "rows of ", geometry);
     check(order.row == order.repeat * order.channels * order.inner, "a row of ", geometry);
     check(order.rest < order.row, "the rest of ", geometry);
     check(order.inner < order.lanes, "columns of ", geometry);
@@ -250,7 +250,8 @@ void test_schedule() {
   for (int i = 0; i < 20000; ++i) {
     const Index most = Index{1} << random.between(4, 34);
     const std::optional<Geometry> dense =
-        (random.chance(4) ? random_layout(random, most) : random_block(random, most)).geometry();
+        (random.chance(4) ? random_layout(random, most) : random_nxc_or_ncx(random, most))
+            .geometry();
     if (!dense || dense->channels > 100000) continue;
     const Geometry geometry = *dense;
     Machine machine;

@@ -15,11 +15,11 @@ namespace onedsl::torch {
 // Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called
 // once, before other functions of this folder. Throws std::runtime_error if this PyTorch is
 // unsupported.
-void register_own_ops();
+void register_onedsl_ops();
 
 // The registered kernel of an op: its results are PyTorch's tensors.
 template <auto op>
-void own_kernel(Value* const values, std::uint64_t, std::uint64_t) {
+void onedsl_kernel(Value* const values, std::uint64_t, std::uint64_t) {
   with_arguments(values, op, [&](const auto&... arguments) {
     write_results(values, with_pytorchs_errors([&] { return op(arguments...); }));
   });
@@ -35,7 +35,7 @@ constexpr ArgumentNames backward_names = {"src",    "diff_dst", "mean",     "inv
 // Throws std::invalid_argument for arguments that the ops do not support.
 [[noreturn]] void reject(const std::string& reason);
 [[noreturn]] void reject(const ArgumentNames& names, const Rejection& found);
-void check_own(const ArgumentNames& names, TensorCall& call);
+void check_arguments(const ArgumentNames& names, TensorCall& call);
 
 // Returns a copy of a vector, `absent` for each of `length` channels if there is none.
 OwnedTensor copy_of(const std::optional<View>& vector, std::int64_t length, float absent = 0);

@@ -1,4 +1,4 @@
-#include "own_ops.hpp"
+#include "onedsl_ops.hpp"
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,7 @@ void reject(const ArgumentNames& names, const Rejection& found) {
   reject(unsupported(found) + name);
 }
 
-void check_own(const ArgumentNames& names, TensorCall& call) {
+void check_arguments(const ArgumentNames& names, TensorCall& call) {
   CallRules rules = rules_of(call.operation);
   rules.statistics_like_src = false;
   if (call.pass != Pass::both) rules.min_values = 0;  // other parts have more
@@ -91,11 +91,11 @@ struct Activated {
 // Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics; then
 // the weight and the bias from which the gradient recomputes the argument of the activation, unless
 // dst has the mask of a ReLU and is kept for the addition.
-Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
-                       const OptionalTensor& residual, const OptionalTensor& running_mean,
-                       const OptionalTensor& running_var, const double momentum,
-                       const double epsilon, const OptionalText& activation,
-                       const std::optional<double> parameter) {
+Results<7> onedsl_forward(const Tensor& src, const OptionalTensor& weight,
+                          const OptionalTensor& bias, const OptionalTensor& residual,
+                          const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                          const double momentum, const double epsilon,
+                          const OptionalText& activation, const std::optional<double> parameter) {
   const Activated activated(activation, parameter);
   const bool has_residual = pointer_to(residual) != nullptr;
   if (has_residual && !activated) reject("an addition without an activation");
@@ -103,7 +103,7 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
   config.attributes.epsilon = epsilon;
   TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
   call.tensors[Input::residual] = pointer_to(residual);
-  check_own(forward_names, call);
+  check_arguments(forward_names, call);
   Results<7> results;
   auto& [dst, mean, inverse_stddev, new_mean, new_variance, kept_weight, kept_bias] = results;
   auto& in = call.in;
@@ -136,11 +136,11 @@ Results<7> own_forward(const Tensor& src, const OptionalTensor& weight, const Op
 // Returns diff_src, diff_weight, diff_bias, and with `residual` or `dst` the gradient of the
 // residual. The argument of the activation is recomputed from src, forward_weight, forward_bias and
 // residual, unless dst has the mask of a ReLU.
-Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor& mean,
-                        const Tensor& inverse_stddev, const OptionalTensor& weight,
-                        const OptionalTensor& forward_weight, const OptionalTensor& forward_bias,
-                        const OptionalTensor& residual, const OptionalTensor& dst,
-                        const OptionalText& activation, const std::optional<double> parameter) {
+Results<4> onedsl_backward(const Tensor& diff_dst, const Tensor& src, const Tensor& mean,
+                           const Tensor& inverse_stddev, const OptionalTensor& weight,
+                           const OptionalTensor& forward_weight, const OptionalTensor& forward_bias,
+                           const OptionalTensor& residual, const OptionalTensor& dst,
+                           const OptionalText& activation, const std::optional<double> parameter) {
   const Activated nothing({}, {});
   const Activated activated(activation, parameter);
   const bool has_residual = pointer_to(residual) != nullptr;
@@ -163,7 +163,7 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
       call.tensors[Input::dst] = pointer_to(dst);
     }
     if (with_diff_residual) call.outputs.add(Output::diff_residual);
-    check_own(backward_names, call);
+    check_arguments(backward_names, call);
     return call;
   };
   const bool recomputes = activated && !has_dst;
@@ -195,17 +195,17 @@ Results<4> own_backward(const Tensor& diff_dst, const Tensor& src, const Tensor&
 }
 
 // PyTorch's operator by another name. _operators.py explains what differs.
-void own_convolution_backward(Value* const values, std::uint64_t, std::uint64_t) {
+void onedsl_convolution_backward(Value* const values, std::uint64_t, std::uint64_t) {
   throw_if(api->call("aten::convolution_backward", "", values, oldest_version));
 }
 
 }  // namespace
 
-void register_own_ops() {
+void register_onedsl_ops() {
   load();
-  add_kernels("onedsl", {{"batch_norm_training", &own_kernel<&own_forward>},
-                         {"batch_norm_training_backward", &own_kernel<&own_backward>},
-                         {"convolution_backward", &own_convolution_backward}});
+  add_kernels("onedsl", {{"batch_norm_training", &onedsl_kernel<&onedsl_forward>},
+                         {"batch_norm_training_backward", &onedsl_kernel<&onedsl_backward>},
+                         {"convolution_backward", &onedsl_convolution_backward}});
   register_pass_ops();
 }
 
