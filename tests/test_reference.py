@@ -136,9 +136,9 @@ def test_invalid_arguments():
         testing.batch_norm_backward(np.ones((2, 3)), np.ones((2, 3)), [1.0], [1.0], epsilon=1e-5)
     with pytest.raises(ValueError, match=r"statistics must be 'batch' or 'frozen', .*'running'"):
         testing.batch_norm_backward([[1.0]], [[1.0]], [1.0], [1.0], epsilon=1, statistics="running")
-    for name, value in (("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("relu", False)):
-        options = {"epsilon": 1e-5, "relu": True, "clip": 6} | {name: value}
-        with pytest.raises(ValueError, match=f"^{name} must be |clip must be None without {name}"):
+    for name, value in (("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("activation", None)):
+        options = {"epsilon": 1e-5, "activation": "relu", "clip": 6} | {name: value}
+        with pytest.raises(ValueError, match=f"^{name} must be |clip must be None without relu"):
             testing.batch_norm_forward_training([[1.0]], [1.0], [1.0], **options)
 
 

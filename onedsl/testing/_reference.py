@@ -253,7 +253,6 @@ def batch_norm_forward_training(
     epsilon: float,
     momentum: float | None = None,
     data_format: DataFormatLike = DataFormat.NXC,
-    relu: bool = False,
     clip: float | None = None,
     activation: Activation | None = None,
     negative_slope: float | None = None,
@@ -266,8 +265,6 @@ def batch_norm_forward_training(
     epsilon, momentum, data_format, activation, clip, negative_slope : float, DataFormat, str
         As in `onedsl.BatchNormActForwardTraining`, which has the formulas. By default there is no
         activation.
-    relu : bool
-        The same as ``activation="relu"``.
 
     Returns
     -------
@@ -280,8 +277,6 @@ def batch_norm_forward_training(
     )
     keep = 0.5 if momentum is None else momentum
     _check("momentum", is_number(keep) and 0 <= keep <= 1, "from 0 to 1", momentum)
-    _check("relu", not relu or activation is None, "False with another activation", relu)
-    activation = "relu" if relu else activation
     parameter = _parameter(activation, clip, negative_slope)
     running = [statistic.reshape(-1) for statistic in old]
     batch = [0 * statistic for statistic in running]

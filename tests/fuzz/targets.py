@@ -231,7 +231,7 @@ TARGETS = [
     Target(
         onedsl.BatchNormReLUForwardTraining,
         forward,
-        functools.partial(testing.batch_norm_forward_training, relu=True),
+        functools.partial(testing.batch_norm_forward_training, activation="relu"),
     ),
     Target(
         onedsl.BatchNormReLUTrainingBackward,

@@ -200,7 +200,7 @@ def reference() -> None:
     )
     assert_type(frozen, testing.FrozenGradients)
     normalized = testing.batch_norm_forward_training(
-        src, mean, variance, epsilon=1e-5, momentum=0.9, relu=True, clip=6.0
+        src, mean, variance, epsilon=1e-5, momentum=0.9, activation="relu", clip=6.0
     )
     assert_type(normalized, testing.Forward)
     op = onedsl.BatchNormReLUForwardTraining(1e-5, 0.9, clip=6.0)
