@@ -186,7 +186,10 @@ class RandomOrder final : public Threads {
 };
 
 inline void run_on_threads(const Call& call, const Run& run, const Pointers& memory) {
-  if (!run.openmp) return native::run(call, memory, RandomOrder(run.threads), run.machine);
+  if (!run.openmp) {
+    native::run(call, memory, RandomOrder(run.threads), run.machine);
+    return;
+  }
   const ThreadLimit limit(run.threads);
   native::run(call, memory, OpenMPThreads(run.threads), run.machine);
 }
