@@ -81,19 +81,6 @@ def usable(*dtypes: str, backends: list[str] = BACKENDS) -> pytest.MarkDecorator
     )
 
 
-def expect_unsupported(dtype: str, call: Any) -> None:
-    """Check that a call raises UnsupportedError, which names the missing instruction set."""
-    needed = missing_isa(dtype)
-    assert needed is not None
-    with pytest.raises(onedsl.UnsupportedError) as caught:
-        call()
-    message = str(caught.value)
-    isa = {"AVX512": "avx512_core", "AVX512_FP16": "avx512_core_fp16"}[needed]
-    assert f"oneDNN has no {dtype} kernel for CPUs without {isa} (" in message
-    assert 'Use backend="native"' in message
-    assert caught.value.status == "unimplemented"
-
-
 class SolvedProblem(NamedTuple):
     """A problem and its float64 gradients."""
 

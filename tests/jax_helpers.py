@@ -23,6 +23,10 @@ def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="
     """Compute the layer with jax.numpy in src's dtype, as a reference that JAX differentiates.
 
     Return dst and the statistics, which are src's own unless they are given.
+
+    This is the second formula of the tests, and it is independent of onedsl.testing on purpose: it
+    has the forward pass alone, and JAX derives the gradients, also those of higher order. An error
+    in the written gradients of onedsl.testing is none of this function.
     """
     channel = src.ndim - 1 if data_format == "NXC" else 1
     axes = tuple(axis for axis in range(src.ndim) if axis != channel)

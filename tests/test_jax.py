@@ -124,6 +124,35 @@ def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
     assert abs(value - wanted_value) <= 4 * tolerance * abs(wanted_value)
 
 
+@helpers.formats
+@modes
+def test_both_references_agree(data_format, mode):
+    """That of onedsl.testing, and the derivatives of `composed`."""
+    src, diff_dst, *statistics, gamma = (a.astype("f8") for a in problem_of(data_format))
+    beta, options = gamma / 4, {"epsilon": EPSILON, "data_format": data_format}
+    given = tuple(statistics) if mode == "frozen" else (None, None)
+
+    def gradients(src, gamma, beta, diff_dst, *given):
+        def layer(*inputs):
+            return composed(*inputs, *given, data_format)
+
+        results, pull_back = jax.vjp(layer, src, gamma, beta)
+        return results, pull_back((diff_dst, *map(jnp.zeros_like, results[1:])))
+
+    results, wanted = in_float64(gradients, src, gamma, beta, diff_dst, *given)
+    if mode == "frozen":
+        assert_close(
+            testing.batch_norm(src, gamma, beta, mean=given[0], variance=given[1], **options),
+            results[0],
+            1e-12,
+        )
+    else:
+        got = testing.batch_norm_forward_training(src, *statistics, gamma, beta, **options)
+        assert_close((got.dst, got.batch_mean, got.batch_variance), results, 1e-12)
+    inputs = src, diff_dst, *results[1:], gamma
+    assert_close(testing.batch_norm_backward(*inputs, statistics=mode, **options), wanted, 1e-12)
+
+
 @pytest.mark.parametrize("used", ["dst", "mean", "variance"])
 def test_each_result_has_its_gradient(used):
     """If the loss depends on one result, the other cotangents are symbolic zeros."""

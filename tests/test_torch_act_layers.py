@@ -33,7 +33,6 @@ ACT = {n: getattr(onedsl_torch, f"BatchNormAct{n}d") for n in LAYERS}
 RELU = {n: getattr(onedsl_torch, f"BatchNormReLU{n}d") for n in LAYERS}
 ADD_RELU = {n: getattr(onedsl_torch, f"BatchNormAddReLU{n}d") for n in LAYERS}
 
-clips = pytest.mark.parametrize("clip", [None, 1.5])
 residuals = pytest.mark.parametrize("with_residual", [False, True], ids=["relu", "add_relu"])
 kinds = pytest.mark.parametrize(
     ("with_residual", "activation"),
@@ -56,7 +55,12 @@ ACTIVATIONS = {
     "gelu": ({}, F.gelu, []),
     "gelu_tanh": ({}, lambda y: F.gelu(y, approximate="tanh"), []),
 }
-activations = pytest.mark.parametrize("activation", ACTIVATIONS)
+# BatchNormReLU2d is a BatchNormAct2d.
+variants = pytest.mark.parametrize(
+    ("with_residual", "clip", "activation"),
+    [(True, None, None), (True, 1.5, None), *((False, None, name) for name in ACTIVATIONS)],
+    ids=["add_relu", "add_relu6", *ACTIVATIONS],
+)
 
 
 def make(rank, with_residual, clip=None, activation=None, **kwargs):
@@ -121,24 +125,12 @@ def check_layer(layer, rank, src, diff_dst, *residual, activation=None):
 @dtypes
 @memories
 @modes
-@clips
-@residuals
-def test_layers(calls, dtype, rank, memory, train, clip, with_residual):
-    layer = make(rank, with_residual, clip).train(train)
+@variants
+def test_layers(calls, dtype, rank, memory, train, with_residual, clip, activation):
+    layer = make(rank, with_residual, clip, activation).train(train)
     src, diff_dst = inputs(rank, dtype, memory)
     residual = [torch.empty_like(src).copy_(diff_dst.flip(0))] if with_residual else []
-    check_layer(layer, rank, src, diff_dst, *residual)
-    assert len(calls) == train
-
-
-@dtypes
-@memories
-@modes
-@activations
-def test_activations(calls, dtype, rank, memory, train, activation):
-    layer = make(rank, False, activation=activation).train(train)
-    src, diff_dst = inputs(rank, dtype, memory)
-    check_layer(layer, rank, src, diff_dst, activation=activation)
+    check_layer(layer, rank, src, diff_dst, *residual, activation=activation)
     assert len(calls) == train
 
 
@@ -161,38 +153,25 @@ def test_attributes(calls, with_residual, kwargs):
     assert len(calls) == 1
 
 
-@clips
-@residuals
+@variants
 @pytest.mark.parametrize("affine", [True, False])
-def test_second_derivatives(calls, affine, clip, with_residual):
-    layer, (src, diff_dst) = make(2, with_residual, clip, affine=affine), inputs(2, "f32")
-    exact = Exact(layer)
-    found = []
-    for run, kind in ((layer, torch.float32), (exact, torch.float64)):
-        given = [t.to(kind).requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
-        first = torch.autograd.grad(run(*given).pow(3).sum(), given, create_graph=True)
-        weighted = sum((g * diff_dst.to(kind)).sum() for g in first)
-        found.append(torch.autograd.grad(weighted, given))
-    for a, b in zip(*found, strict=True):
-        assert relative_error(a, b) < 1e-4
-    assert "ReLUBackward and BatchNormTrainingBackward" in {call.operation for call in calls}
-
-
-@activations
-@pytest.mark.parametrize("affine", [True, False])
-def test_second_derivatives_of_activations(affine, activation):
+def test_second_derivatives(calls, affine, with_residual, clip, activation):
     """Also by the parameters: the activation's gradient depends on them."""
-    layer, (src, diff_dst) = make(2, False, activation=activation, affine=affine), inputs(2, "f32")
+    layer = make(2, with_residual, clip, activation, affine=affine)
+    src, diff_dst = inputs(2, "f32")
     exact = Exact(layer, 2, activation)
     found = []
     for run, norm, kind in ((layer, layer, src.dtype), (exact, exact.norm, torch.float64)):
-        given = [src.to(kind).requires_grad_(), *norm.parameters()]
-        first = torch.autograd.grad(run(given[0]).pow(3).sum(), given, create_graph=True)
-        weights = [diff_dst.to(kind), *([norm.weight.detach() ** 2] * 2 if affine else [])]
+        tensors = [t.to(kind).requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
+        given = [*tensors, *norm.parameters()]
+        first = torch.autograd.grad(run(*tensors).pow(3).sum(), given, create_graph=True)
+        weights = [diff_dst.to(kind)] * len(tensors)
+        weights += [norm.weight.detach() ** 2] * 2 if affine else []
         weighted = sum((g * w).sum() for g, w in zip(first, weights, strict=True))
         found.append(torch.autograd.grad(weighted, given))
     for a, b in zip(*found, strict=True):
         assert relative_error(a, b) < 1e-4
+    assert calls
 
 
 UNSUPPORTED = {

@@ -16,7 +16,6 @@ from torch_helpers import (
     DTYPES,
     LIMITS,
     dtypes,
-    in_double,
     inputs,
     memories,
     modes,
@@ -63,6 +62,13 @@ def by_pytorch(call):
 def disabled_afterwards():
     yield
     onedsl_torch.disable()
+
+
+def in_double(value):
+    """Return a tensor in float64, and any other value as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().double().requires_grad_(value.requires_grad)
 
 
 def assert_close(ours, exact):

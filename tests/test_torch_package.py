@@ -162,12 +162,15 @@ def test_compare_of_unusual_scripts():
     assert child.stdout.splitlines()[-1].split() == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
 
 
-@pytest.mark.parametrize("name", ["torch_loop_on_threads.py", "torch_two_optimizers.py"])
-def test_a_timed_run_ends(tmp_path, name):
+@pytest.mark.parametrize(
+    "script", [("torch_loop_on_threads.py",), ("torch_loop.py", str(10**9), "10")], ids=str
+)
+def test_a_timed_run_ends(tmp_path, script):
     """Regression: SystemExit ended one of several threads, or no optimizer was timed any more."""
     file = tmp_path / "times"
     options = ("--measure", "PyTorch", file, "--seconds", "0.3")
-    helpers.run_python("-m", "onedsl.torch", *options, helpers.PROGRAMS / name)
+    name, *arguments = script
+    helpers.run_python("-m", "onedsl.torch", *options, helpers.PROGRAMS / name, *arguments)
     assert json.loads(file.read_text())[0] > 0
 
 

@@ -55,13 +55,6 @@ def state(channels=5):
     return [torch.rand(channels, generator=generator) + 0.5 for _ in range(4)]
 
 
-def in_double(value):
-    """Return a tensor in float64, and any other value as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.detach().double().requires_grad_(value.requires_grad)
-
-
 def relative_error(ours, exact):
     ours, exact = ours.detach().double(), exact.detach().double()
     return float((ours - exact).norm()) / max(float(exact.norm()), 1e-30)

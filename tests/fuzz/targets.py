@@ -1,15 +1,16 @@
-"""The operator classes under test, and their formulas in float64.
+"""The operator classes under test, and bounds of their rounding errors.
 
 To test another class, add a row to TARGETS.
 
-A formula also returns what the tolerances are computed from. The magnitude of a result is the sum
-of the absolute values of its terms; rounding errors are proportional to it. Its slack is an
-absolute tolerance: if rounding decides whether a ReLU passes a gradient, both results are correct.
+The exact outputs are those of `onedsl.testing`. The functions here compute from the inputs and the
+exact outputs what tolerances depend on. The magnitude of an output is the sum of the absolute
+values of its terms; rounding errors are proportional to it. Its slack is an absolute tolerance: if
+rounding decides whether a ReLU passes a gradient, both results are correct.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,13 +19,11 @@ import numpy as np
 import onedsl
 from onedsl import testing
 from onedsl.operators.schema import OpSchema
-from onedsl.testing.activations import evaluate
 
 
-class Expected(NamedTuple):
-    """An expected output in float64, with its magnitude and its slack."""
+class Bound(NamedTuple):
+    """The magnitude and the slack of an output."""
 
-    value: np.ndarray
     magnitude: np.ndarray
     slack: np.ndarray | float = 0.0
 
@@ -34,8 +33,8 @@ Values = Mapping[str, Any]
 
 Statistics have a shape that broadcasts to the tensors. Omitted inputs are None."""
 
-Formula = Callable[[Values, tuple[int, ...]], list[Expected]]
-"""A function that computes the outputs from the values and the summed axes."""
+Bounds = Callable[[Values, tuple[int, ...], Sequence[np.ndarray]], list[Bound]]
+"""A function that computes the bounds from the values, the summed axes and the exact outputs."""
 
 PIVOT = 2.0**-11
 """Largest relative difference between the mean and the pivot that kernels subtract from src."""
@@ -46,134 +45,150 @@ def total(terms: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return np.sum(terms, axis=axes, keepdims=True)
 
 
-def training_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Compute the gradients for statistics of the batch."""
-    return _gradients(v, axes, v["diff_dst"], np.zeros_like(v["diff_dst"]))
+def training_gradients(v: Values, axes: tuple[int, ...], _: Sequence[np.ndarray]) -> list[Bound]:
+    """Return the bounds of the gradients for statistics of the batch."""
+    return _gradients(v, axes, v["diff_dst"])
 
 
-def frozen_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Compute the gradients for constant statistics."""
-    return _gradients(v, axes, v["diff_dst"], np.zeros_like(v["diff_dst"]), frozen=True)
+def frozen_gradients(v: Values, axes: tuple[int, ...], _: Sequence[np.ndarray]) -> list[Bound]:
+    """Return the bounds of the gradients for constant statistics."""
+    return _gradients(v, axes, v["diff_dst"], frozen=True)
 
 
 def _gradients(
-    v: Values, axes: tuple[int, ...], d: np.ndarray, d_slack: np.ndarray, frozen: bool = False
-) -> list[Expected]:
-    """Compute the gradients of batch norm from its output's gradient `d`, with slack `d_slack`."""
+    v: Values,
+    axes: tuple[int, ...],
+    d: np.ndarray,
+    d_slack: np.ndarray | float = 0.0,
+    frozen: bool = False,
+) -> list[Bound]:
+    """Return the bounds of batch norm's gradients for the gradient `d` of its output."""
     x, mean = v["src"], v["mean"]
-    gamma = np.ones_like(mean) if v["gamma"] is None else v["gamma"]
     r = 1 / np.sqrt(v["variance"] + v["epsilon"])
-    xhat = (x - mean) * r
-    factor = np.abs(xhat) + PIVOT * np.abs(mean) * r
-    beta = Expected(total(d, axes), total(np.abs(d), axes), total(d_slack, axes))
-    product = Expected(
-        total(d * xhat, axes), total(np.abs(d) * factor, axes), total(d_slack * factor, axes)
-    )
-    value, magnitude, slack = d, np.abs(d), d_slack
-    if not frozen and x.size:
-        count = x.size // mean.size
-        value = d - beta.value / count - xhat * product.value / count
-        magnitude = magnitude + (beta.magnitude + np.abs(xhat) * product.magnitude) / count
-        slack = slack + (beta.slack + np.abs(xhat) * product.slack) / count
-    scale = np.abs(gamma * r)
-    return [Expected(gamma * r * value, scale * magnitude, scale * slack), product, beta]
+    xhat = np.abs((x - mean) * r)
+    factor = xhat + PIVOT * np.abs(mean) * r
+    scale = np.abs(r if v["gamma"] is None else v["gamma"] * r)
+
+    def sums_of(terms: np.ndarray) -> list[np.ndarray]:
+        gamma, beta = total(terms * factor, axes), total(terms, axes)
+        if not frozen and x.size:
+            terms = terms + (beta + xhat * gamma) * mean.size / x.size
+        return [scale * terms, gamma, beta]
+
+    slacks = sums_of(np.broadcast_to(d_slack, d.shape))
+    return list(map(Bound, sums_of(np.abs(d)), slacks))
 
 
-def relu_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Compute the gradients of batch norm and ReLU."""
-    d, bound = v["diff_dst"], np.inf if v["clip"] is None else v["clip"]
-    dst, slack = v["dst"], np.zeros_like(d)
-    if dst is None:  # the kernel computes dst, and its rounding may cross 0 or the bound
-        computed = _dst(v, v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"]))
-        dst = computed.value
-        margin = (np.abs(dst) + computed.magnitude) * 2.0**-7 + 2.0**-24
-        undecided = (np.abs(dst) <= margin) | (np.abs(dst - bound) <= margin)
-        slack = np.where(undecided, np.abs(d), 0)
-    d = np.where((dst <= 0) | (dst >= bound), 0, d)
-    return [*_gradients(v, axes, d, slack), Expected(d, np.abs(d), slack)]
+def relu_gradients(v: Values, axes: tuple[int, ...], exact: Sequence[np.ndarray]) -> list[Bound]:
+    """Return the bounds of the gradients of batch norm and ReLU."""
+    d, slack = exact[-1], np.zeros_like(exact[-1])
+    if v["dst"] is None:  # the kernel computes dst, and its rounding may cross 0 or the bound
+        y, margin = _argument(v, 2.0**-7)
+        slack = np.abs(v["diff_dst"]) * _is_near(y, (0, v["clip"]), margin)
+    return [*_gradients(v, axes, d, slack), Bound(np.abs(d), slack)]
 
 
-def parameter_of(v: Values) -> float | None:
-    """Return the parameter of the activation."""
-    return v["clip"] if v["activation"] == "relu" else v["negative_slope"]
-
-
-def act_gradients(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Compute the gradients of batch norm and an activation."""
-    d, name = v["diff_dst"], v["activation"]
-    argument = _dst(v, v["mean"], 1 / np.sqrt(v["variance"] + v["epsilon"]))
-    y = argument.value
+def act_gradients(v: Values, axes: tuple[int, ...], exact: Sequence[np.ndarray]) -> list[Bound]:
+    """Return the bounds of the gradients of batch norm and an activation."""
+    d, name = exact[-1], v["activation"]
     # A ReLU's mask depends on the rounding of dst to its type.
-    precision = 2.0**-7 if name == "relu" else 2.0**-18
-    margin = (np.abs(y) + argument.magnitude) * precision + 2.0**-24
+    y, margin = _argument(v, 2.0**-7 if name == "relu" else 2.0**-18)
     kinks = {"relu": (0, v["clip"]), "leaky_relu": (0,), "hardswish": (-3, 3)}.get(name, ())
-    undecided = np.zeros(y.shape, bool)
-    for kink in kinks:
-        if kink is not None:
-            undecided |= np.abs(y - kink) <= margin
     # The second derivatives are below 1.2.
-    slack = np.abs(d) * (1.5 * undecided + (0 if name == "relu" else 1.2) * margin)
-    _, derivative = evaluate(name, y, parameter_of(v))
-    d = d * derivative
-    return [*_gradients(v, axes, d, slack), Expected(d, np.abs(d), slack)]
+    uncertain = 1.5 * _is_near(y, kinks, margin) + (0 if name == "relu" else 1.2) * margin
+    slack = np.abs(v["diff_dst"]) * uncertain
+    return [*_gradients(v, axes, d, slack), Bound(np.abs(d), slack)]
 
 
-def _dst(
-    v: Values, mean: np.ndarray, r: np.ndarray, condition: np.ndarray | float = 1.0
-) -> Expected:
-    """Compute dst before the ReLU from the mean and `r` = 1 / sqrt(variance + epsilon).
+def _argument(v: Values, precision: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the argument of the activation, and the error of an argument in this precision."""
+    y = argument_of(
+        *(v[name] for name in ("src", "mean", "variance", "gamma", "beta")),
+        v.get("residual"),
+        epsilon=v["epsilon"],
+        data_format=v["data_format"],
+    )
+    magnitude = _magnitude_of_dst(v, v["mean"], v["variance"] + v["epsilon"])
+    return y, (np.abs(y) + magnitude) * precision + 2.0**-24
+
+
+def _is_near(y: np.ndarray, kinks: Iterable[float | None], margin: np.ndarray) -> np.ndarray:
+    """Return where an argument may be on either side of a kink."""
+    near = [np.abs(y - kink) <= margin for kink in kinks if kink is not None]
+    return np.any(near, axis=0) if near else np.zeros(y.shape, bool)
+
+
+def _magnitude_of_dst(
+    v: Values, mean: np.ndarray, sum_: np.ndarray, condition: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Return the magnitude of dst before the activation, where `sum_` is variance + epsilon.
 
     `condition` is the magnitude of the variance's terms, divided by the variance.
     """
-    gamma = np.ones_like(mean) if v["gamma"] is None else v["gamma"]
-    beta = np.zeros_like(mean) if v["beta"] is None else v["beta"]
-    residual = np.zeros_like(v["src"]) if v.get("residual") is None else v["residual"]
-    xhat = (v["src"] - mean) * r
-    magnitude = np.abs(gamma) * (np.abs(xhat) * (1 + condition) + np.abs(mean) * r)
-    return Expected(gamma * xhat + beta + residual, magnitude + np.abs(beta) + np.abs(residual))
+    deviation = np.abs(v["src"] - mean) * (1 + condition) + np.abs(mean)
+    gamma = 1 if v["gamma"] is None else v["gamma"]
+    added = [v[name] for name in ("beta", "residual") if v.get(name) is not None]
+    return sum(map(np.abs, added), np.abs(gamma) * deviation / np.sqrt(sum_))
 
 
-def forward(v: Values, axes: tuple[int, ...]) -> list[Expected]:
-    """Compute the forward pass, with the activation that the operator has, if any."""
+def forward(v: Values, axes: tuple[int, ...], exact: Sequence[np.ndarray]) -> list[Bound]:
+    """Return the bounds of the forward pass, with the activation that the operator has, if any."""
     x, old = v["src"], [v["mean"], v["variance"]]
     if not x.size:
-        zeros = Expected(np.zeros_like(old[0]), np.zeros_like(old[0]))
-        return [Expected(x, x), *(Expected(a, np.abs(a)) for a in old), zeros, zeros]
-    count = x.size // old[0].size
-    mean = Expected(total(x, axes) / count, total(np.abs(x), axes) / count)
-    deviation = np.abs(x - mean.value)
-    variance = Expected(
-        total(deviation**2, axes) / count,
-        total((deviation + PIVOT * mean.magnitude) ** 2, axes) / count,
-    )
-    sum_ = variance.value + v["epsilon"]
-    dst = _dst(v, mean.value, 1 / np.sqrt(sum_), (variance.magnitude + v["epsilon"]) / sum_)
-    gamma = 1 if v["gamma"] is None else np.abs(v["gamma"])
-    dst = dst._replace(magnitude=dst.magnitude + gamma * mean.magnitude / np.sqrt(sum_))
+        return [Bound(np.abs(output)) for output in exact]
+    *_, mean, variance = exact
+    count = x.size // mean.size
+    of_mean = total(np.abs(x), axes) / count
+    of_variance = total((np.abs(x - mean) + PIVOT * of_mean) ** 2, axes) / count
+    sum_ = variance + v["epsilon"]
+    dst = _magnitude_of_dst(v, mean, sum_, (of_variance + v["epsilon"]) / sum_)
+    dst = dst + np.abs(1 if v["gamma"] is None else v["gamma"]) * of_mean / np.sqrt(sum_)
     if "activation" in v:
-        value, _ = evaluate(v["activation"], dst.value, parameter_of(v))
-        dst = Expected(value, 1.2 * dst.magnitude)  # the largest slope is 1.13
-    elif "clip" in v:
-        dst = dst._replace(value=np.clip(dst.value, 0, v["clip"]))
+        dst = 1.2 * dst  # the largest slope is 1.13
     momentum = 0.5 if v["momentum"] is None else v["momentum"]
     running = [
-        Expected(
-            momentum * a + (1 - momentum) * batch.value,
-            momentum * np.abs(a) + (1 - momentum) * batch.magnitude,
-        )
-        for a, batch in zip(old, (mean, variance), strict=True)
+        momentum * np.abs(a) + (1 - momentum) * batch
+        for a, batch in zip(old, (of_mean, of_variance), strict=True)
     ]
-    return [dst, *running, mean, variance]
+    return list(map(Bound, [dst, *running, of_mean, of_variance]))
+
+
+def argument_of(
+    src: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    gamma: np.ndarray | None,
+    beta: np.ndarray | None,
+    residual: np.ndarray | None = None,
+    *,
+    epsilon: float,
+    data_format: Any,
+) -> np.ndarray:
+    """Return the argument of the activation in float64."""
+    statistics = (None if a is None else np.reshape(a, -1) for a in (mean, variance, gamma, beta))
+    mean, variance, gamma, beta = statistics
+    options = {"epsilon": epsilon, "data_format": data_format, "mean": mean, "variance": variance}
+    y = testing.batch_norm(src, gamma, beta, **options)
+    return y if residual is None else y + residual
+
+
+def relu_reference(src: Any, diff_dst: Any, *rest: Any, clip: Any, **attributes: Any) -> Any:
+    """Compute the gradients of batch norm and ReLU. Without dst, the mask is computed from src."""
+    *statistics, beta, dst = rest
+    if dst is None:
+        dst = argument_of(src, *statistics, beta, **attributes)
+    reference = testing.batch_norm_relu_backward
+    return reference(src, diff_dst, *statistics, dst, clip=clip, **attributes)
 
 
 @dataclass(frozen=True)
 class Target:
-    """An operator class and its formula."""
+    """An operator class, and the bounds and the exact values of its outputs."""
 
     cls: type[Any]
-    formula: Formula
+    bounds: Bounds
     reference: Callable[..., Any]
-    """The function of `onedsl.testing`, which test_matrix.py compares too."""
+    """The float64 outputs: a function of the operator's inputs and, by keyword, its attributes."""
     option: tuple[str, Any, Any] | None = None
     """The option that requests outputs: its name, its value for all outputs, and for fewer."""
 
@@ -236,7 +251,7 @@ TARGETS = [
     Target(
         onedsl.BatchNormReLUTrainingBackward,
         relu_gradients,
-        testing.batch_norm_relu_backward,
+        relu_reference,
         ("residual", True, False),
     ),
 ]
@@ -245,4 +260,4 @@ ACT_TARGETS = [
     Target(onedsl.BatchNormActForwardTraining, forward, testing.batch_norm_forward_training),
     Target(onedsl.BatchNormActTrainingBackward, act_gradients, testing.batch_norm_act_backward),
 ]
-"""Operators with any activation, which test_activations.py compares with the references."""
+"""Operators with any activation, which test_activations.py tests instead of test_matrix.py."""

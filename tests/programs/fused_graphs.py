@@ -189,14 +189,12 @@ def activate(value, activation, parameter):
 def exact_forward(
     src, weight, bias, residual, mean, variance, momentum, eps, activation, parameter
 ):
-    dst, *saved = aten.native_batch_norm(src, weight, bias, None, None, True, momentum, eps)
+    new = [None if old is None else old.clone() for old in (mean, variance)]
+    dst, *saved = aten.native_batch_norm(src, weight, bias, *new, True, momentum, eps)
+    new = [src.new_empty(0) if a is None else a for a in new]
     dst = dst if residual is None else dst + residual
     if activation:
         dst = activate(dst, activation, parameter)
-    new = [src.new_empty(0)] * 2
-    if mean is not None:
-        new = [mean.clone(), variance.clone()]
-        torch.nn.functional.batch_norm(src, *new, training=True, momentum=momentum, eps=eps)
     copies = [src.new_empty(0)] * 2
     if activation and (activation != "relu" or residual is None):
         ones = torch.ones_like(saved[0])
@@ -220,8 +218,8 @@ def exact_backward(
     if activation:
         value = dst
         if dst is None:
-            value = (src.movedim(1, -1) - mean) * inverse_stddev
-            value = (value * forward_weight + forward_bias).movedim(-1, 1)
+            given = forward_weight, forward_bias, mean, inverse_stddev**-2
+            value = aten.native_batch_norm(src, *given, False, 0.0, 0.0)[0]
             value = value if residual is None else value + residual
         value = value.clone().requires_grad_()
         result = activate(value, activation, parameter)

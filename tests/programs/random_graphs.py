@@ -7,6 +7,7 @@ Anything else is printed with its seed, and the exit status is 1. Results are no
 variance + epsilon is negative or nearly zero. Child processes run the graphs, as the fuzzer's.
 """
 
+import dataclasses
 import json
 import math
 import random
@@ -233,10 +234,13 @@ def formula(op, arrays):
     """Return the outputs of an op by oneDNN's documentation, in float64."""
     if op.kind in ELEMENTWISE:
         return documented(op, *arrays)
-    # The references of onedsl.testing need a positive epsilon: only variance + epsilon counts.
-    options = {"epsilon": 1.0, "data_format": op.attrs.get("data_format", "NXC")}
+    # The reference needs a positive epsilon: only variance + epsilon counts.
     epsilon = float(np.float32(op.attrs["epsilon"]))
     shift = epsilon - 1
+
+    def with_epsilon_1(*arrays, **attributes):
+        attributes = op.attrs | {"epsilon": 1.0} | attributes
+        return documented(dataclasses.replace(op, attrs=attributes), *arrays)
 
     def check(variance):
         if np.any(variance + epsilon < 1e-30):
@@ -245,23 +249,18 @@ def formula(op, arrays):
     if op.kind == BACKWARD:
         src, diff_dst, mean, variance, *gamma = arrays
         check(variance)
-        if len(op.outputs) == 1:
-            gamma = []  # by the documentation, it is then ignored
-        return testing.batch_norm_backward(src, diff_dst, mean, variance + shift, *gamma, **options)
-    src, mean, variance, *parameters = arrays
-    *_, batch_mean, batch_variance = testing.batch_norm_forward_training(
-        src, mean, variance, **options
-    )
-    check(batch_variance)
-    dst = testing.batch_norm(
-        src, *parameters, **options, mean=batch_mean, variance=batch_variance + shift
-    )
+        return with_epsilon_1(src, diff_dst, mean, variance + shift, *gamma)
+    src, *_ = arrays
+    # It needs a momentum from 0 to 1, too: running statistics are linear in the momentum.
     keep = float(np.float32(op.attrs.get("momentum", 0.5)))  # 0.5: not documented
-    running = [mean, variance]
-    if src.size:
-        running = [keep * mean + (1 - keep) * batch_mean]
-        running += [keep * variance + (1 - keep) * batch_variance]
-    return [dst, *running, batch_mean, batch_variance]
+    (_, *new, mean, variance), (_, *old, _, _) = (
+        with_epsilon_1(*arrays, momentum=number) for number in (0.0, 1.0)
+    )
+    check(variance)
+    running = [a + keep * (b - a) for a, b in zip(new, old, strict=True)]
+    options = {"data_format": op.attrs.get("data_format", "NXC"), "mean": mean}
+    dst = testing.batch_norm(src, *arrays[3:], epsilon=1.0, variance=variance + shift, **options)
+    return [dst, *running, mean, variance]
 
 
 def references(ops, inputs, seed):
