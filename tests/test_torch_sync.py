@@ -324,7 +324,8 @@ def cut(tensor):
 
 def names_tensor(found, name):
     kind, message = found
-    return kind == "ValueError" and message == (
+    # PyTorch 2.15 raises RuntimeError for std::invalid_argument of a kernel.
+    return kind in ("ValueError", "RuntimeError") and message == (
         f"onedsl's operators do not support tensors whose storage was made too small ({name})"
     )
 
