@@ -174,8 +174,8 @@ class SyncBatchNorm(Layer):
         If the input is not float32, bfloat16 or float16.
     ValueError
         If the input is not a strided CPU tensor of shape ``(N, C, ...)``, if a tensor's storage was
-        made too small, if the processes' layers differ in the number of channels, or if all inputs
-        together have one value per channel.
+        made too small (a RuntimeError in PyTorch 2.15), if the processes' layers differ in the
+        number of channels, or if all inputs together have one value per channel.
     RuntimeError
         If another process rejects its arguments. If it ends or does not call the layer: from
         torch.distributed, at the latest after the group's timeout.
