@@ -67,6 +67,9 @@ def work(index: int) -> None:
         calls[index] += 1
 
 
+# The first call of PyTorch 2.15 imports modules. Python's child of a fork during another thread's
+# import waits for that import for ever.
+call(1)
 threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
 for thread in threads:
     thread.start()
