@@ -38,6 +38,14 @@ def test_forks_while_threads_run(kind, times):
     assert child.stdout == f"{times} forks, 0 hangs\n"
 
 
+@default_and_slow(50, 500)
+def test_forks_as_threads_end(times):
+    """Regression: a thread that ended held a mutex of oneDNN in 4 of 100 forks."""
+    options = {"environment": {"OMP_NUM_THREADS": "1"}, "timeout": 300}
+    child = helpers.run_script("fork_as_threads_end.py", str(times), **options)
+    assert child.stdout == f"{times} forks, 0 hangs\n"
+
+
 def test_a_lock_is_free_in_a_forked_child():
     """Regression: if a signal ended the fork's wait for it, the child waited for it forever."""
     assert helpers.run_script("forked_lock.py").stdout == "[]\n0\n[True]\n0\n[]\n0\n"

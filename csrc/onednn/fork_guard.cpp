@@ -13,6 +13,9 @@ namespace {
 // wait for more than the calls in progress; a std::shared_mutex does not promise that.
 constexpr pthread_rwlock_t unlocked = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 pthread_rwlock_t calls = unlocked;
+// Threads that end read, forks write. Not the lock above: that stays locked at process exit, which
+// may wait for the end of threads.
+pthread_rwlock_t ends = unlocked;
 
 // Guards of this thread. Only the first one locks: a second one would wait for a fork that waits
 // for the first.
@@ -26,9 +29,28 @@ thread_local int depth = 0;
   openmp_of_onednn().get_max_threads();
   // At process exit it ends its threads, also those of a daemon thread's call: let calls end first.
   std::atexit([] { pthread_rwlock_wrlock(&calls); });
-  return pthread_atfork([] { pthread_rwlock_wrlock(&calls); },
-                        [] { pthread_rwlock_unlock(&calls); }, [] { calls = unlocked; });
+  return pthread_atfork(
+      [] {
+        pthread_rwlock_wrlock(&calls);
+        pthread_rwlock_wrlock(&ends);
+      },
+      [] {
+        pthread_rwlock_unlock(&ends);
+        pthread_rwlock_unlock(&calls);
+      },
+      [] { calls = ends = unlocked; });
 }();
+
+// A thread destroys first what was made last.
+thread_local bool ending = false;
+struct MadeBefore {
+  ~MadeBefore() {
+    if (ending) pthread_rwlock_unlock(&ends);
+  }
+};
+struct MadeAfter {
+  ~MadeAfter() { ending = pthread_rwlock_rdlock(&ends) == 0; }
+};
 
 }  // namespace
 
@@ -39,5 +61,9 @@ ForkGuard::ForkGuard() {
 ForkGuard::~ForkGuard() {
   if (--depth == 0) pthread_rwlock_unlock(&calls);
 }
+
+ThreadEndGuard::ThreadEndGuard() { [[maybe_unused]] thread_local const MadeBefore object; }
+
+ThreadEndGuard::~ThreadEndGuard() { [[maybe_unused]] thread_local const MadeAfter object; }
 
 }  // namespace onedsl::onednn

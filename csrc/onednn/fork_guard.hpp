@@ -12,4 +12,14 @@ class ForkGuard {
   ForkGuard& operator=(const ForkGuard&) = delete;
 };
 
+// Held by a thread while it runs a compiled partition: its first run makes objects of oneDNN that
+// lock a mutex of oneDNN when the thread ends and destroys them. A fork waits for that, too.
+class ThreadEndGuard {
+ public:
+  ThreadEndGuard();
+  ~ThreadEndGuard();
+  ThreadEndGuard(const ThreadEndGuard&) = delete;
+  ThreadEndGuard& operator=(const ThreadEndGuard&) = delete;
+};
+
 }  // namespace onedsl::onednn

@@ -270,6 +270,7 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
     }
   }
   translate("running " + name_, [&] {
+    const ThreadEndGuard end_guard;
     for (Step& step : program.steps) {
       for (Side* const side : {&step.inputs, &step.outputs}) {
         for (std::size_t i = 0; i < side->slots.size(); ++i) {
