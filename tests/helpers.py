@@ -99,6 +99,7 @@ def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str) -> So
 
 
 # Waiting threads sleep: for more threads than cores.
+HANGS = 600  # seconds after which a program is said to hang: far more than any needs
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 ON_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
@@ -186,7 +187,7 @@ def run_program(
     child = subprocess.run(
         [str(word) for word in command],
         check=False,
-        **{"capture_output": True, "text": True, "timeout": 300} | options,
+        **{"capture_output": True, "text": True, "timeout": HANGS} | options,
     )
     output = f"{child.stdout}"[-5000:] + f"{child.stderr}"[-5000:]
     assert status in (None, child.returncode), f"{command}: {output}"
@@ -197,7 +198,7 @@ def run_python(
     *arguments: str | Path, environment: dict[str, str] | None = None, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a child process, from a folder without a source tree of onedsl."""
-    options = {"timeout": 120, "cwd": os.path.dirname(sys.executable)} | options
+    options = {"cwd": os.path.dirname(sys.executable)} | options
     environment = os.environ | (environment or {})
     return run_program(sys.executable, *arguments, env=environment, **options)
 

@@ -47,7 +47,7 @@ def test_pytorch(tmp_path):
 @pytest.mark.slow
 def test_compiled_models(tmp_path):
     pytest.importorskip("torch", reason="PyTorch is optional, and not installed here")
-    check(tmp_path, "compiled_small", "compiled_large", timeout=300)
+    check(tmp_path, "compiled_small", "compiled_large")
 
 
 def test_jax(tmp_path):

@@ -272,19 +272,21 @@ def spin(seconds):
         pass
 
 
-def test_short_calls_are_timed_in_batches_and_long_ones_alone():
-    made = []
+def test_short_calls_are_timed_in_batches_and_long_ones_alone(monkeypatch):
+    made, now = [], [0.0]
+    timer = functools.partial(timing.timeit.Timer, timer=lambda: now[0])
+    monkeypatch.setattr(timing.timeit, "Timer", timer)
 
     def call(name, seconds):
         made.append(name)
-        spin(seconds)
+        now[0] += seconds
 
     seconds = {"short": 1e-6, "long": 2 * SAMPLE_SECONDS}
     calls = {name: functools.partial(call, name, s) for name, s in seconds.items()}
     warm_ups = dict.fromkeys(seconds, functools.partial(call, "warm-up", timing.WARM_UP_SECONDS))
     times = time_calls(calls, warm_ups=warm_ups)
     for name, s in seconds.items():
-        assert times.seconds[name] >= s
+        assert times.seconds[name] == pytest.approx(s)
     batches = [(name, len(list(group))) for name, group in itertools.groupby(made)]
     timed = [batches[i + 1] for i, (name, _) in enumerate(batches) if name == "warm-up"]
     assert [number for name, number in timed if name == "long"] == [1] * MIN_ROUNDS

@@ -29,7 +29,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_cpp(build):
     ctest = Path(cmake.CMAKE_BIN_DIR) / "ctest"
-    report = helpers.run_program(ctest, "--test-dir", build, "--output-on-failure").stdout
+    report = helpers.run_program(
+        ctest, "--test-dir", build, "--output-on-failure", timeout=1800
+    ).stdout
     assert "100% tests passed" in report
 
 

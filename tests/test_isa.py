@@ -78,7 +78,7 @@ def run_under(cap, *arguments):
         *("-m", "pytest", "-x", "-q", "-rs", "-p", "no:cacheprovider", *arguments),
         environment=capped(ONEDNN_MAX_CPU_ISA=cap),
         cwd=helpers.TESTS,
-        timeout=900,
+        timeout=3600,
     )
     assert " passed" in child.stdout
     skipped = [line for line in child.stdout.splitlines() if line.startswith("SKIPPED")]

@@ -21,7 +21,7 @@ def test_process_exit_with_daemon_threads(backend, times):
 
 def test_exported_array_is_freed_during_finalization():
     """Regression: the deleter acquired the GIL, which ends or blocks the thread."""
-    child = helpers.run_script("free_in_finalization.py", timeout=30)
+    child = helpers.run_script("free_in_finalization.py")
     assert (child.stdout, child.stderr) == ("finalizing: True\nfreed\n", "")
 
 
@@ -41,8 +41,8 @@ def test_forks_while_threads_run(kind, times):
 @default_and_slow(50, 500)
 def test_forks_as_threads_end(times):
     """Regression: a thread that ended held a mutex of oneDNN in 4 of 100 forks."""
-    options = {"environment": {"OMP_NUM_THREADS": "1"}, "timeout": 300}
-    child = helpers.run_script("fork_as_threads_end.py", str(times), **options)
+    environment = {"OMP_NUM_THREADS": "1"}
+    child = helpers.run_script("fork_as_threads_end.py", str(times), environment=environment)
     assert child.stdout == f"{times} forks, 0 hangs\n"
 
 
@@ -60,8 +60,8 @@ def test_calls_in_little_memory():
 @pytest.mark.parametrize("backend", ["native", "onednn", "graph"])
 @default_and_slow(10, 60)
 def test_many_threads(backend, times):
-    options = {"environment": helpers.PASSIVE, "timeout": 300}
-    child = helpers.run_script("many_threads.py", backend, "16", str(times), **options)
+    arguments = backend, "16", str(times)
+    child = helpers.run_script("many_threads.py", *arguments, environment=helpers.PASSIVE)
     assert child.stdout == f"{16 * times} calls, 0 with other bits\n"
 
 

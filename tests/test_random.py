@@ -22,9 +22,7 @@ CAPS_AND_CALLS = [
 def test_bits_and_accesses_of_kernels(cap, calls):
     """Bits do not depend on threads, addresses or running in place; nothing beyond is accessed."""
     environment = capped(ONEDSL_MAX_CPU_ISA=cap, **PASSIVE)
-    child = helpers.run_script(
-        "same_bits.py", str(calls), environment=environment, timeout=600, status=None
-    )
+    child = helpers.run_script("same_bits.py", str(calls), environment=environment, status=None)
     last = child.stdout.splitlines()[-1] if child.stdout else "no run"
     if child.returncode < 0:
         name = signal.Signals(-child.returncode).name

@@ -115,4 +115,4 @@ def test_no_integer_overflows_in_the_largest_tensors():
 
     oneDNN rejects the size without memory: buffers of 96 GiB were allocated before the check.
     """
-    helpers.run_child(LARGEST, timeout=60)
+    helpers.run_child(LARGEST)

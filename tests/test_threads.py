@@ -200,5 +200,5 @@ def test_fork(backend, first):
     Graphs are compiled before the fork and in the child. Calls run in the child, in its own child,
     and afterwards in the parent.
     """
-    child = helpers.run_script("fork.py", backend, first, timeout=60)
+    child = helpers.run_script("fork.py", backend, first)
     assert child.stdout == "done\n"

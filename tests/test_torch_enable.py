@@ -85,7 +85,7 @@ def test_switching_while_other_threads_train():
 
 def test_switching_in_signal_handlers():
     """Regression: a handler waited for the lock that the interrupted function held."""
-    assert helpers.run_script("torch_signals.py", timeout=60).stdout == "[]\n"
+    assert helpers.run_script("torch_signals.py").stdout == "[]\n"
 
 
 def test_an_interrupt_leaves_pytorchs_kernels_in_use():
@@ -280,5 +280,6 @@ def test_checkpoints_over_70_steps():
 
 def test_a_usual_training_program():
     """DDP, DataLoader's workers and autocast, without a warning or output on stderr."""
-    child = helpers.run_script("torch_enabled.py")
+    environment = {"GLOO_SOCKET_IFNAME": "lo"}  # or gloo warns where the host's name has no address
+    child = helpers.run_script("torch_enabled.py", environment=environment)
     assert (child.stdout, child.stderr) == ("trained\n", "")

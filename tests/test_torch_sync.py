@@ -498,16 +498,16 @@ def test_autocast(ranks, dtype):
         assert testing.relative_l2(got[name], reference) < 8 * testing.TOLERANCES[dtype], name
 
 
-@on_ranks(3, seconds=1)
+@on_ranks(3, seconds=3)
 def test_a_late_rank_is_an_error_on_the_others(rank):
     src, _ = problem((2, 3, 2, 2))
     if rank == 0:
-        time.sleep(3)
+        time.sleep(6)
         return
     begin = time.monotonic()
     kind, message = caught(new_layer(3), src)
     assert kind in ("RuntimeError", "DistBackendError"), message
-    assert time.monotonic() - begin < 2.5
+    assert time.monotonic() - begin < 5.5
 
 
 @pytest.mark.slow

@@ -13,13 +13,15 @@ namespace {
 // wait for more than the calls in progress; a std::shared_mutex does not promise that.
 constexpr pthread_rwlock_t unlocked = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 pthread_rwlock_t calls = unlocked;
-// Threads that end read, forks write. Not the lock above: that stays locked at process exit, which
-// may wait for the end of threads.
+// Threads that end write, and so do forks; KernelGuards read. Not the lock above: that stays locked
+// at process exit, which may wait for the end of threads.
 pthread_rwlock_t ends = unlocked;
 
 // Guards of this thread. Only the first one locks: a second one would wait for a fork that waits
 // for the first.
 thread_local int depth = 0;
+// Not if this thread is in the process's exit and has locked the calls for good.
+thread_local bool is_locked = false;
 
 // The child cannot unlock what a thread of its parent has locked. It has one thread, which holds no
 // guard.
@@ -49,21 +51,25 @@ struct MadeBefore {
   }
 };
 struct MadeAfter {
-  ~MadeAfter() { ending = pthread_rwlock_rdlock(&ends) == 0; }
+  ~MadeAfter() { ending = pthread_rwlock_wrlock(&ends) == 0; }
 };
 
 }  // namespace
 
 ForkGuard::ForkGuard() {
-  if (depth++ == 0) pthread_rwlock_rdlock(&calls);
+  if (depth++ == 0) is_locked = pthread_rwlock_rdlock(&calls) == 0;
 }
 
 ForkGuard::~ForkGuard() {
-  if (--depth == 0) pthread_rwlock_unlock(&calls);
+  if (--depth == 0 && is_locked) pthread_rwlock_unlock(&calls);
 }
 
-ThreadEndGuard::ThreadEndGuard() { [[maybe_unused]] thread_local const MadeBefore object; }
+KernelGuard::KernelGuard() { pthread_rwlock_rdlock(&ends); }
 
-ThreadEndGuard::~ThreadEndGuard() { [[maybe_unused]] thread_local const MadeAfter object; }
+KernelGuard::~KernelGuard() { pthread_rwlock_unlock(&ends); }
+
+void begin_guarded_end() { [[maybe_unused]] thread_local const MadeBefore object; }
+
+void end_guarded_end() { [[maybe_unused]] thread_local const MadeAfter object; }
 
 }  // namespace onedsl::onednn

@@ -12,14 +12,22 @@ class ForkGuard {
   ForkGuard& operator=(const ForkGuard&) = delete;
 };
 
-// Held by a thread while it runs a compiled partition: its first run makes objects of oneDNN that
-// lock a mutex of oneDNN when the thread ends and destroys them. A fork waits for that, too.
-class ThreadEndGuard {
+// Held by a thread while it may free a kernel of oneDNN: while it compiles, which can evict another
+// kernel from oneDNN's cache, or destroys what was compiled. A thread that has run kernels destroys
+// objects of them when it ends, and oneDNN has a data race between the two. Threads that hold a
+// ForkGuard may wait for this one.
+class KernelGuard {
  public:
-  ThreadEndGuard();
-  ~ThreadEndGuard();
-  ThreadEndGuard(const ThreadEndGuard&) = delete;
-  ThreadEndGuard& operator=(const ThreadEndGuard&) = delete;
+  KernelGuard();
+  ~KernelGuard();
+  KernelGuard(const KernelGuard&) = delete;
+  KernelGuard& operator=(const KernelGuard&) = delete;
 };
+
+// To be called before and after each run of a kernel. In the first, oneDNN makes objects that
+// belong to the thread. When the thread ends and destroys them, forks and KernelGuards wait for it,
+// and it waits for them.
+void begin_guarded_end();
+void end_guarded_end();
 
 }  // namespace onedsl::onednn

@@ -10,6 +10,7 @@
 #include "../core/convert_16bit.hpp"
 #include "../core/thread_limit.hpp"
 #include "engine.hpp"
+#include "fork_guard.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -162,19 +163,22 @@ std::vector<PartitionTuple> partitions_of(const Nodes& nodes) {
 
 CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
                              Constants constants, const int num_threads)
-    : guard_(std::in_place),
-      nodes_(std::move(nodes)),
+    : nodes_(std::move(nodes)),
       inputs_(ports_of(inputs)),
       outputs_(ports_of(outputs)),
       constants_(std::move(constants)),
       name_(kinds_of(nodes_)),
       max_threads_(num_threads),
       num_threads_(num_threads) {
+  const ForkGuard guard;
   select_program(num_threads);
-  guard_.reset();
 }
 
-CompiledGraph::~CompiledGraph() { guard_.emplace(); }
+CompiledGraph::~CompiledGraph() {
+  const ForkGuard guard;
+  const KernelGuard kernel_guard;
+  programs_.clear();
+}
 
 CompiledGraph::Program CompiledGraph::compile(const int num_threads) const {
   const ThreadLimit limit(num_threads, openmp_of_onednn());
@@ -206,6 +210,7 @@ void CompiledGraph::select_program(const int num_threads) {
   if (found != programs_.end()) {
     programs_.splice(programs_.begin(), programs_, found);
   } else {
+    const KernelGuard kernel_guard;
     programs_.push_front(compile(num_threads));
     if (programs_.size() > most_programs) programs_.pop_back();
   }
@@ -270,7 +275,7 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
     }
   }
   translate("running " + name_, [&] {
-    const ThreadEndGuard end_guard;
+    begin_guarded_end();
     for (Step& step : program.steps) {
       for (Side* const side : {&step.inputs, &step.outputs}) {
         for (std::size_t i = 0; i < side->slots.size(); ++i) {
@@ -280,6 +285,7 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
       step.compiled.execute(program.stream, step.inputs.tensors, step.outputs.tensors);
     }
     program.stream.wait();
+    end_guarded_end();
   });
   for (const auto& [id, slot] : program.slots) {
     if (slot.output != nullptr && slot.output->type != slot.type) {

@@ -8,7 +8,6 @@
 #include <map>
 #include <mutex>
 #include <oneapi/dnnl/dnnl_graph.hpp>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -18,7 +17,6 @@
 #include "../core/operation.hpp"
 #include "../core/runnable_graph.hpp"
 #include "../core/types.hpp"
-#include "fork_guard.hpp"
 
 // Graphs of oneDNN's Graph API. Nothing here works around limits of oneDNN: see onedsl/graph.
 namespace onedsl::onednn {
@@ -152,8 +150,6 @@ class CompiledGraph final : public RunnableGraph {
   // if that fails.
   void select_program(int num_threads);
 
-  // Held by the constructor and the destructor. The first member, so that it is released last.
-  std::optional<ForkGuard> guard_;
   const Nodes nodes_;
   const std::vector<GraphArray> inputs_, outputs_;
   const Constants constants_;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from ..tensors.dtypes import MAX_RANK, STATS_DTYPES
@@ -68,13 +67,13 @@ class OpSchema:
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )
 
-    @cached_property
+    @property
     def single_output(self) -> str:
         """The output that a call can compute without the others, or "" if there is none."""
         required = [port.name for port in self.outputs if not port.optional]
         return required[0] if len(required) == 1 else ""
 
-    @cached_property
+    @property
     def choices(self) -> Mapping[object, bool]:
         """Whether all outputs are computed, by the values of the option ``outputs``.
 

@@ -18,7 +18,7 @@ from processes import wait
 from torch_helpers import nn, onedsl_torch, torch
 
 runs, seed = int(sys.argv[1]), int(sys.argv[2])
-WORLD, TIMEOUT, GRACE = 3, 2.0, 10.0
+WORLD, TIMEOUT, GRACE = 3, 10.0, 10.0
 LATEST = 0.3  # seconds after the first steps
 GOT_AN_ERROR = 3
 
@@ -57,6 +57,8 @@ for run in range(runs):
     with tempfile.TemporaryDirectory() as folder:
         children = [start(rank, f"{folder}/store") for rank in range(WORLD)]
         while not all(Path(f"{folder}/store{rank}").exists() for rank in range(WORLD)):
+            if ended := [child for child in children if os.waitpid(child, os.WNOHANG)[0]]:
+                sys.exit(f"run {run}: {len(ended)} ended before the kill")
             time.sleep(0.002)
         time.sleep(numbers.uniform(0, LATEST))
         victim = children.pop(numbers.randrange(WORLD))

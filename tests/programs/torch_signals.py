@@ -18,7 +18,7 @@ def switch(*_: object) -> None:
 
 
 def send_signal() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 1e-4)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 1e-4)
 
 
 def handle(*_: object) -> None:
@@ -31,11 +31,11 @@ def handle(*_: object) -> None:
     send_signal()
 
 
-signal.signal(signal.SIGALRM, handle)
+signal.signal(signal.SIGVTALRM, handle)
 send_signal()
 while len(handled) < 1000:
     switch()
-signal.setitimer(signal.ITIMER_REAL, 0)
+signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 assert not onedsl.torch.enabled()
 with onedsl.torch.enable():
     assert onedsl.torch.enabled()
