@@ -93,7 +93,9 @@ class CompiledGraph final : public RunnableGraph {
   ~CompiledGraph() override;
 
   // Thread-safe: concurrent calls run one after the other, because oneDNN does not guarantee that a
-  // compiled partition may run twice at the same time (its issue 4381 reports a crash).
+  // compiled partition may run twice at the same time (its issue 4381 reports a crash of MatMul).
+  // Two graphs may still share one: oneDNN's cache, since 3.5, has one for equal ops and tensors.
+  // No state that two runs of batch norm share is in its source.
   void execute(const std::vector<const void*>& inputs, const std::vector<void*>& outputs,
                int num_threads) override;
 
