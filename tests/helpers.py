@@ -98,8 +98,8 @@ def case(shape: tuple[int, ...], dtype: str, stats: str, data_format: str) -> So
     return SolvedProblem(problem, testing.batch_norm_backward(*problem, **options))
 
 
-# Waiting threads sleep: for more threads than cores.
 HANGS = 600  # seconds after which a program is said to hang: far more than any needs
+# Waiting threads sleep: for more threads than cores.
 PASSIVE = {"OMP_WAIT_POLICY": "passive"}
 ON_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 

@@ -32,6 +32,21 @@ class OpSchema:
     """Minimum and maximum number of dimensions of the tensors."""
     ignored: str = ""
     """The input that is ignored unless all outputs are requested."""
+    single_output: str = field(init=False)
+    """The output that a call can compute without the others, or "" if there is none."""
+    choices: Mapping[object, bool] = field(init=False)
+    """Whether all outputs are computed, by the values of the option ``outputs``.
+
+    A class without that option passes a bool.
+    """
+
+    def __post_init__(self) -> None:
+        # Not by cached_property: in Python 3.10 and 3.11 it locks, and a forked child could wait.
+        required = [port.name for port in self.outputs if not port.optional]
+        single = required[0] if len(required) == 1 else ""
+        choices = {"all": True, single: False} if single else {True: True, False: False}
+        object.__setattr__(self, "single_output", single)
+        object.__setattr__(self, "choices", choices)
 
     @classmethod
     def of(
@@ -66,18 +81,3 @@ class OpSchema:
             tuple(names.get(name, name) for name in own.all_or_none),
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )
-
-    @property
-    def single_output(self) -> str:
-        """The output that a call can compute without the others, or "" if there is none."""
-        required = [port.name for port in self.outputs if not port.optional]
-        return required[0] if len(required) == 1 else ""
-
-    @property
-    def choices(self) -> Mapping[object, bool]:
-        """Whether all outputs are computed, by the values of the option ``outputs``.
-
-        A class without that option passes a bool.
-        """
-        single = self.single_output
-        return {"all": True, single: False} if single else {True: True, False: False}
