@@ -35,12 +35,13 @@ constexpr Index blocks_per_thread = 4;
 constexpr Index min_strided_block = 8;
 constexpr Index max_strided_block = 256;
 
-// Non-temporal stores are used from this fill of the last-level cache on. They save reading the
-// output's lines, but the next operator then reads the output from memory: chains of layers gain
-// only where the tensors of one layer fill so much of the cache. On CPUs with large second-level
-// caches, they are also used for memory that the caller provides, where the tensors exceed the
-// second-level caches of the threads. Memory that has just been allocated is often still in cache.
-constexpr double non_temporal_from = 0.5;
+// Non-temporal stores are used from these fills of the last-level cache on. They save reading the
+// output's lines, but the next operator then reads the output from memory: training steps gain only
+// where the tensors of one layer exceed the cache. Memory that the caller provides is cold, so the
+// stores gain earlier there; on CPUs with large second-level caches, they gain where the tensors
+// exceed those of the threads. Memory that has just been allocated is often still in cache.
+constexpr double non_temporal_from = 1;
+constexpr double cold_non_temporal_from = 0.5;
 
 // Threads may be idle for at most a ninth of the time.
 constexpr double min_evenness = 8.0 / 9;
@@ -228,7 +229,8 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
   }
   const bool cold_out_of_l2 = traffic.cold_outputs && cache.l2_bytes >= large_l2 &&
                               !fits_l2(traffic, cache, schedule.workers);
-  schedule.non_temporal = cold_out_of_l2 || cache_filled(traffic, cache) > non_temporal_from;
+  const double from = traffic.cold_outputs ? cold_non_temporal_from : non_temporal_from;
+  schedule.non_temporal = cold_out_of_l2 || cache_filled(traffic, cache) > from;
   schedule.exceeds_l2 = !fits_l2(traffic, cache, 1);
   return schedule;
 }

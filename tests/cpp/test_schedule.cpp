@@ -146,8 +146,8 @@ void test_medium_caches() {
   }
 }
 
-// Non-temporal stores: from half of the last-level cache on, and with large second-level caches for
-// outputs that the caller provides from what the second-level caches of the threads hold.
+// Non-temporal stores: beyond the last-level cache. For outputs that the caller provides, beyond
+// half of it, and with large second-level caches beyond those of the threads.
 void test_stores() {
   struct Case {
     Index rows;  // of 64 f32 elements: half a KiB of src and dst
@@ -164,8 +164,10 @@ void test_stores() {
            Case{8193, 2048, 3, true, false},
            Case{4096, 2048, 1, true, false},
            Case{4097, 2048, 1, true, true},
-           Case{32768, 2048, 2, false, false},  // exactly half of the last-level cache
-           Case{32769, 2048, 2, false, true},
+           Case{65536, 2048, 2, false, false},  // exactly the last-level cache
+           Case{65537, 2048, 2, false, true},
+           Case{65537, 1024, 2, false, true},
+           Case{32768, 1024, 2, true, false},  // exactly half of it
            Case{32769, 1024, 2, true, true},
            Case{32769, 2048, 16, true, true},
        }) {
