@@ -750,6 +750,25 @@ def test_checkpoints(reentrant, report, x):
 
 
 @pytest.mark.usefixtures("without_code")
+@pytest.mark.parametrize("name", ["relu", "SiLU", "no ReLU"])
+def test_activation_memory_budget(name, report, x):
+    """With a budget, the backward pass computes batch norm again, but no running statistics."""
+    with torch._functorch.config.patch(activation_memory_budget=0.5):
+        ours = check_compiled(Plain(USES[name][0]), x)
+        assert int(ours.norm.num_batches_tracked) == 1
+        torch._dynamo.reset()
+        run = torch.compile(ours, backend="onedsl", fullgraph=True)
+        loss = run(x).sum()
+        with onedsl_torch.report(ours) as summary:
+            loss.backward()
+        assert summary.calls()["norm", "forward"].total() == 1
+        # The operator's arguments include the running statistics, which each call changes.
+        total = run(x).sum() + run(x).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+
+
+@pytest.mark.usefixtures("without_code")
 def test_torch_func(report, x):
     model = Plain(USES["relu"][0], nn.BatchNorm2d(8, track_running_stats=False))
     parameters = dict(model.named_parameters())

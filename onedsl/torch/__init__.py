@@ -11,6 +11,12 @@ Nothing in a model is changed. There are two switches, for any model:
   passes only, when the graph first runs. ``mode`` and ``options`` are those of inductor. PyTorch
   passes them to the backend in the first call of the model, so invalid ones are an error there.
 
+Compiled steps need less memory if PyTorch's setting
+``torch._functorch.config.activation_memory_budget`` is below 1, for example 0.5, in the first call
+of the model. The backward pass then computes batch norms and activations again, with the same bits,
+instead of storing their results. With a budget, call ``backward`` before the next call of the
+model, which changes the running statistics; else PyTorch raises RuntimeError.
+
 ``python -m onedsl.torch train.py`` runs a script with `enable`, and with "onedsl" as the default
 backend of torch.compile. With ``--compare``, it also runs the script with PyTorch alone, and
 compares the times of a step. `report` counts the calls of each layer of a model, by what computes
