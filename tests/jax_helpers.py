@@ -19,7 +19,44 @@ def in_float64(function, *values):
         return jax.tree.map(np.asarray, jax.jit(function)(*wide))
 
 
-def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="NXC"):
+FUNCTIONS = {
+    None: lambda y: y,
+    "relu": lambda y, clip=jnp.inf: jnp.minimum(jax.nn.relu(y), clip),
+    "leaky_relu": lambda y, negative_slope=0.01: jax.nn.leaky_relu(y, negative_slope),
+    "silu": jax.nn.silu,
+    "hardswish": jax.nn.hard_swish,
+    "gelu": lambda y: jax.nn.gelu(y, approximate=False),
+    "gelu_tanh": jax.nn.gelu,
+}
+"""JAX's functions of the activations, with their parameters."""
+
+
+AFTER = [
+    ({}, True),
+    ({"activation": "relu"}, False),
+    ({"activation": "relu"}, True),
+    ({"activation": "relu", "clip": 1.0}, True),
+    ({"activation": "leaky_relu", "negative_slope": 0.25}, True),
+    ({"activation": "leaky_relu"}, False),
+    ({"activation": "silu"}, True),
+    ({"activation": "hardswish"}, False),
+    ({"activation": "gelu"}, True),
+    ({"activation": "gelu_tanh"}, False),
+]
+"""What follows batch norm: options of the layers, and whether a residual is added."""
+
+
+def composed(
+    src,
+    gamma=None,
+    beta=None,
+    mean=None,
+    variance=None,
+    data_format="NXC",
+    residual=None,
+    activation=None,
+    **parameters,
+):
     """Compute the layer with jax.numpy in src's dtype, as a reference that JAX differentiates.
 
     Return dst and the statistics, which are src's own unless they are given.
@@ -35,7 +72,9 @@ def composed(src, gamma=None, beta=None, mean=None, variance=None, data_format="
         mean, variance = src.mean(axes), src.var(axes)
     dst = (src - mean.reshape(shape)) / jnp.sqrt(variance + EPSILON).reshape(shape)
     dst = dst if gamma is None else dst * gamma.reshape(shape)
-    return (dst if beta is None else dst + beta.reshape(shape)), mean, variance
+    dst = dst if beta is None else dst + beta.reshape(shape)
+    dst = dst if residual is None else dst + residual
+    return FUNCTIONS[activation](dst, **parameters), mean, variance
 
 
 def assert_close(actual, expected, tolerance):

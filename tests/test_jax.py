@@ -12,11 +12,12 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import _core, testing
+from onedsl.testing import activations
 
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_helpers import assert_close, composed, enable_x64, in_float64  # noqa: E402
+from jax_helpers import AFTER, assert_close, composed, enable_x64, in_float64  # noqa: E402
 
 import onedsl.jax  # noqa: E402
 from onedsl.jax import _call  # noqa: E402
@@ -38,6 +39,14 @@ variants = pytest.mark.parametrize(
     ("dtype", "stats", "spatial", "wrap", "with_gamma"),
     ROWS,
     ids=[f"{d}_{s}_rank_{len(n) + 2}{'' if g else '_no_gamma'}" for d, s, n, _, g in ROWS],
+)
+
+
+LAYER_ROWS = [(*row, {}, False) for row in ROWS]
+LAYER_ROWS += [("f32", "f32", (4, 3), jax.jit, True, *after) for after in AFTER]
+LAYER_ROWS += [(*row, (), eager, False, *AFTER[6]) for row in helpers.TYPES[1:]]
+layer_variants = pytest.mark.parametrize(
+    ("dtype", "stats", "spatial", "wrap", "with_gamma", "after", "with_residual"), LAYER_ROWS
 )
 
 
@@ -77,25 +86,32 @@ def test_backward_equals_the_numpy_call_bitwise():
         np.testing.assert_array_equal(a, b)
 
 
-@variants
+@layer_variants
 @helpers.formats
 @modes
-def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
+def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma, after, with_residual):
     """Results and all gradients are right, for a loss that also depends on batch statistics."""
     problem = problem_of(data_format, spatial, dtype, stats)
     statistics = () if mode == "batch" else (problem.mean, problem.variance)
     parameters = (problem.gamma, problem.mean) if with_gamma else ()
-    inputs = (problem.src, *statistics, *parameters)
+    residuals = (problem.diff_dst[::-1],) if with_residual else ()
+    inputs = (*residuals, problem.src, *statistics, *parameters)
+
+    def split(inputs):
+        return inputs[len(residuals) :], inputs[0] if residuals else None
 
     def ours(*inputs):
-        options = {"epsilon": EPSILON, "data_format": data_format}
+        inputs, residual = split(inputs)
+        options = {"epsilon": EPSILON, "data_format": data_format, "residual": residual} | after
         if mode == "batch":
             return onedsl.jax.batch_norm(*inputs, **options)
         return (onedsl.jax.batch_norm_frozen(*inputs, **options),)
 
-    def theirs(src, *rest):
+    def theirs(*inputs):
+        (src, *rest), residual = split(inputs)
         given, affine = rest[: len(statistics)], rest[len(statistics) :] or (None, None)
-        return composed(src, *affine, *(given or (None, None)), data_format)[: 1 if given else 3]
+        every = src, *affine, *(given or (None, None)), data_format, residual
+        return composed(*every, **after)[: 1 if given else 3]
 
     def loss(layer, *inputs):
         results = dst, *batch = layer(*inputs)
@@ -118,9 +134,15 @@ def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma):
     assert [a.dtype for a in got] == [a.dtype for a in inputs]
     assert_close(results[0], wanted_results[0], tolerance)
     assert_close(results[1:], wanted_results[1:], 1e-6)
-    # Batch statistics are rounded to f32, and their own gradient adds one rounding.
-    assert_close(got[0], wanted[0], tolerance if statistics else 2 * tolerance)
-    assert_close(got[1:], wanted[1:], 2 * max(2e-6, testing.SUM_TOLERANCES[stats]))
+    if residuals:
+        assert_close(got[0], wanted[0], tolerance)
+        got, wanted = got[1:], wanted[1:]
+    # Batch statistics are rounded to f32, and their own gradient adds one rounding; so does the
+    # gradient of the argument of an activation that is not fused.
+    assert_close(got[0], wanted[0], tolerance if statistics and not after else 2 * tolerance)
+    is_rounded = after and statistics and dtype != "f32"  # that gradient, before it is summed
+    of_sums = tolerance if is_rounded else max(2e-6, testing.SUM_TOLERANCES[stats])
+    assert_close(got[1:], wanted[1:], 2 * of_sums)
     assert abs(value - wanted_value) <= 4 * tolerance * abs(wanted_value)
 
 
@@ -168,14 +190,20 @@ def test_each_result_has_its_gradient(used):
     assert_close(got, wanted, 2e-6)
 
 
-def test_unused_statistics_add_no_pass():
-    """The compiled gradient contains only the custom call, if the loss depends on dst alone."""
+@pytest.mark.parametrize(("after", "with_residual"), [({}, False), *AFTER])
+def test_nothing_but_the_call_remains(after, with_residual):
+    """The compiled step has no pass of its own, if the loss depends on dst alone."""
     src = jnp.asarray(problem_of().src)
-    _, gradient = jax.vjp(lambda src: layer(src)[0], src)
+    residual = src if with_residual else None
+    _, gradient = jax.vjp(lambda src, r: layer(src, residual=r, **after)[0], src, residual)
+    kind = "_act" if "activation" in after else ""
     program = jax.jit(gradient).lower(src).as_text()
-    assert program.count("stablehlo.custom_call @onedsl_batch_norm_training_backward") == 1
-    assert "stablehlo.add" not in program
-    assert "stablehlo.subtract" not in program
+    call = "stablehlo.custom_call @onedsl_batch_norm"
+    assert program.count(call) == program.count(f"{call}{kind}_training_backward") == 1
+    for operation in ("add", "subtract", "multiply", "select", "maximum"):
+        assert f"stablehlo.{operation}" not in program
+    program = jax.jit(lambda src, r: layer(src, residual=r, **after)[0]).lower(src, residual)
+    assert not re.search(r"stablehlo\.(add|multiply|select|maximum)", program.as_text())
 
 
 @modes
@@ -202,41 +230,52 @@ def test_vmap(mode, spatial):
         assert_close([a[i] for a in got], one, 0)
 
 
-def test_vmap_of_a_gradient():
+@pytest.mark.parametrize(("after", "with_residual"), [({}, False), AFTER[1], AFTER[6]])
+def test_vmap_of_a_gradient(after, with_residual):
     problem = problem_of()
     batch = np.stack([problem.src, problem.diff_dst])
 
     def grad(layer):
-        def loss(src, gamma):
-            dst, mean, _ = layer(src, gamma)
+        def loss(src, gamma, residual):
+            dst, mean, _ = layer(src, gamma, residual=residual, **after)
             return (dst**3).sum() + mean.sum()
 
-        return jax.vmap(jax.grad(loss, (0, 1)), in_axes=(0, None))
+        return jax.vmap(jax.grad(loss, (0, 1, 2)), in_axes=(0, None, None))
 
-    got = grad(layer)(*arrays(batch, problem.gamma))
-    assert_close(got, in_float64(grad(composed), batch, problem.gamma), 4e-6)
+    inputs = batch, problem.gamma, problem.src[::-1] if with_residual else None
+    got = grad(layer)(*jax.tree.map(jnp.asarray, inputs))
+    assert_close(got, in_float64(grad(composed), *inputs), 4e-6)
 
 
 @modes
 @pytest.mark.parametrize(
-    ("order", "with_gamma", "tolerance"), [(2, True, 2e-5), (2, False, 2e-5), (3, False, 2e-4)]
+    ("order", "with_gamma", "tolerance", "after"),
+    [
+        (2, True, 2e-5, {}),
+        (2, False, 2e-5, {}),
+        (3, False, 2e-4, {}),
+        *((2, True, 2e-5, after) for after, with_residual in AFTER if with_residual),
+        (3, False, 2e-4, {"activation": "gelu_tanh"}),
+    ],
 )
-def test_higher_derivatives(mode, order, with_gamma, tolerance):
+def test_higher_derivatives(mode, order, with_gamma, tolerance, after):
     """In reverse mode, and in forward mode over reverse mode."""
     problem = problem_of(spatial=())
     gamma = (problem.gamma,) if with_gamma else ()
+    residual = lambda src: src[::-1] / 2 if after else None  # noqa: E731
 
     def statistics(src):
         return tuple(jnp.asarray(a).astype(src.dtype) for a in (problem.mean, problem.variance))
 
     def ours(src, *gamma):
+        options = {"epsilon": EPSILON, "residual": residual(src)} | after
         if mode == "batch":
-            return onedsl.jax.batch_norm(src, *gamma, epsilon=EPSILON)[0]
-        return onedsl.jax.batch_norm_frozen(src, *statistics(src), *gamma, epsilon=EPSILON)
+            return onedsl.jax.batch_norm(src, *gamma, **options)[0]
+        return onedsl.jax.batch_norm_frozen(src, *statistics(src), *gamma, **options)
 
     def theirs(src, gamma=None):
         mean, variance = (None, None) if mode == "batch" else statistics(src)
-        return composed(src, gamma, None, mean, variance)[0]
+        return composed(src, gamma, None, mean, variance, "NXC", residual(src), **after)[0]
 
     def derivatives(layer):
         argnums = tuple(range(1 + len(gamma)))
@@ -274,6 +313,19 @@ OF_8_CHANNELS = r"must have (shape \(8,\), one value|mean's shape \(8,\))"
         ({"epsilon": 0.0}, ValueError, "epsilon must be positive"),
         ({"epsilon": jnp.float32(1)}, TypeError, r"epsilon must be .* Pass float\(epsilon\)"),
         ({"data_format": "NHWC"}, ValueError, "data_format must be 'NXC' or 'NCX'"),
+        ({"activation": "tanh"}, ValueError, "activation must be one of \"relu\", .* got 'tanh'"),
+        ({"activation": "none"}, ValueError, "activation must be one of"),
+        ({"activation": "relu", "clip": 0.0}, ValueError, "clip must be positive and finite"),
+        ({"activation": "relu", "clip": jnp.float32(6)}, TypeError, r"clip .* Pass float"),
+        (
+            {"activation": "silu", "clip": 6.0},
+            ValueError,
+            "clip must be None with activation=",
+        ),
+        ({"negative_slope": 0.1}, ValueError, "negative_slope must be None with activation=None"),
+        ({"residual": np.ones((2, 7), "f4")}, ValueError, "residual must have src's shape"),
+        ({"residual": np.ones((2, 8), "f2")}, TypeError, "residual must be f32 like src, got f16"),
+        ({"residual": [[1.0]]}, TypeError, "residual must be a JAX or NumPy array, got list"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -358,6 +410,22 @@ def test_another_device(monkeypatch):
         onedsl.jax.batch_norm(src, epsilon=EPSILON)
 
 
+def test_values_at_the_bounds_of_activations():
+    """NaN, infinities, and arguments at which an activation has no derivative."""
+    src = np.float32([[np.nan, -np.inf, np.inf, -3, -0.0, 0, 1, 3]])
+    zeros, ones = np.zeros(8, "f4"), np.ones(8, "f4")
+    assert {after.get("activation") for after, _ in AFTER} - {None} == set(_core.activations())
+    for after in [after for after, _ in AFTER if after]:
+        parameter = after.get("clip", after.get("negative_slope"))
+        frozen = functools.partial(onedsl.jax.batch_norm_frozen, epsilon=1e-30, **after)
+        dst, pull_back = jax.vjp(lambda src, frozen=frozen: frozen(src, zeros, ones), src)
+        (got,) = pull_back(jnp.ones_like(dst))
+        with np.errstate(invalid="ignore"):
+            wanted = activations.evaluate(after["activation"], src.astype("f8"), parameter)
+        np.testing.assert_allclose(dst, wanted[0], rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(got[:, 3:], wanted[1][:, 3:], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8), (2, 3, 0)])
 @jits
 def test_empty_tensors(shape, wrap):
@@ -368,6 +436,9 @@ def test_empty_tensors(shape, wrap):
     dst, mean, _ = wrap(layer)(problem.src)
     assert dst.shape == shape
     assert (np.asarray(mean) == 0).all()
+    silu = functools.partial(layer, activation="silu")
+    step = jax.vjp(lambda src, r: silu(src, residual=r)[0], problem.src, problem.src)
+    assert [a.shape for a in step[1](step[0])] == [shape, shape]
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 8), (2, 0, 8)])
@@ -483,6 +554,12 @@ def test_calls_are_logged(caplog):
         "BatchNormForwardTraining",
         "BatchNormTrainingBackward",
     ]
+
+    caplog.clear()
+    with onedsl.verbose():
+        fused = functools.partial(onedsl.jax.batch_norm, activation="relu", epsilon=1e-5)
+        jax.grad(lambda x: fused(x, residual=x)[0].sum())(src).block_until_ready()
+    assert ["ReLU" in line or "activation" in line for line in caplog.messages] == [True, True]
 
 
 @pytest.mark.parametrize("jit", [False, True])

@@ -19,17 +19,26 @@ import onedsl.jax  # noqa: E402
 
 BACKWARD = "onedsl_batch_norm_training_backward"
 FORWARD = "onedsl_batch_norm_forward_training"
+ACT_BACKWARD = "onedsl_batch_norm_act_training_backward"
 ATTRIBUTES = {
     "rank": np.int64(3),
     "channel_axis": np.int64(2),
     "frozen": np.int64(0),
     "epsilon": np.float64(EPSILON),
+    "gamma": np.int64(1),
+    "beta": np.int64(1),
+    "activation": "relu",
 }
 
 
 def test_names_of_handlers():
     names = {operation: name for operation, (name, _) in _core.xla_handlers().items()}
-    assert names == {"training_backward": BACKWARD, "forward_training": FORWARD}
+    assert names == {
+        "training_backward": BACKWARD,
+        "forward_training": FORWARD,
+        "act_training_backward": ACT_BACKWARD,
+        "act_forward_training": "onedsl_batch_norm_act_forward_training",
+    }
 
 
 def test_interface_equals_the_header_of_xla():
@@ -60,6 +69,7 @@ def changed(index, array):
     return inputs
 
 
+ONLY_RESIDUAL = {"target": ACT_BACKWARD, "gamma": None, "beta": None, "residual": np.int64(1)}
 ZEROS = np.zeros((4, 3, 8), "f4")
 OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
 
@@ -95,11 +105,24 @@ OUTPUTS = [ZEROS, ZEROS[0, 0], ZEROS[0, 0]]
         ({"results": [ZEROS[:2], *OUTPUTS[1:]]}, r"shape or dtype .*\(diff_src\)"),
         ({"results": [*OUTPUTS[:2], ZEROS[0, 0, :3]]}, r"number of channels \(diff_beta\)"),
         ({"target": FORWARD}, "there must be one array for each output"),
+        ({"gamma": None}, "there must be one array for each input"),
+        ({"gamma": np.int32(1)}, "gamma must be an i64"),
+        ({"target": ACT_BACKWARD, "activation": None}, "must be the name of an activation"),
+        ({"target": ACT_BACKWARD, "activation": np.int64(1)}, "must be the name of an activation"),
+        ({"target": ACT_BACKWARD, "activation": "none"}, "must be the name of an activation"),
+        ({"target": ACT_BACKWARD, "activation": "tanh"}, "must be the name of an activation"),
+        ({"target": ACT_BACKWARD, "parameter": np.int64(1)}, "parameter must be an f64"),
+        ({"target": ACT_BACKWARD, "parameter": np.float64(0)}, "parameter must be in the limits"),
+        ({"target": ACT_BACKWARD, "parameter": np.float64("nan")}, "must be in the limits"),
+        ({"target": ACT_BACKWARD, "frozen": np.int64(1)}, "frozen must be 0"),
+        ({"target": ACT_BACKWARD}, "there must be one array for each input"),
+        ({"target": ACT_BACKWARD, "beta": None}, r"one .* without the other \(beta\)"),
+        (ONLY_RESIDUAL, r"shape or dtype .*\(residual\)"),
     ],
 )  # fmt: skip
 def test_invalid_calls_are_rejected(changes, message):
     """The handlers check calls that onedsl.jax never makes, and fail with an error."""
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"handler of BatchNorm.*{message}"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"handler of .*BatchNorm.*{message}"):
         call(**changes)
 
 

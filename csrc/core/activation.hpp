@@ -63,6 +63,13 @@ constexpr const ActivationInfo& info_of(const Activation activation) noexcept {
   return activations::all[static_cast<std::size_t>(activation)];
 }
 
+// Returns whether an activation may have this parameter. nullopt means its default.
+constexpr bool is_valid_parameter(const Activation activation,
+                                  const std::optional<double> parameter) noexcept {
+  const auto& [least, most] = info_of(activation).limits;
+  return !parameter || (least < *parameter && *parameter < most);
+}
+
 // Returns the activation of an id, nullopt if there is none.
 constexpr std::optional<Activation> activation_of(const std::string_view id) noexcept {
   for (std::size_t i = 0; i < activations::all.size(); ++i) {

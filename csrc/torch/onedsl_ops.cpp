@@ -59,8 +59,7 @@ struct Activated {
     const std::optional<Activation> found = activation_of(*id);
     if (!found || found == Activation::none) reject("activation=\"" + *id + "\"");
     activation = *found;
-    const auto& [least, most] = info_of(activation).limits;
-    if (parameter && !(least < *parameter && *parameter < most)) {
+    if (!is_valid_parameter(activation, parameter)) {
       reject("a parameter of " + *id + " of this value");
     }
   }

@@ -10,7 +10,7 @@
 namespace onedsl::xla::abi {
 
 enum DataType : int { s64 = 5, f16 = 10, f32 = 11, f64 = 12, bf16 = 16 };
-enum AttributeType : int { scalar = 3 };
+enum AttributeType : int { scalar = 3, string = 4 };
 enum Code : int { invalid_argument = 3, resource_exhausted = 8, internal = 13 };
 
 struct Extension {
@@ -112,7 +112,7 @@ struct Attrs {
   std::int64_t count;
   AttributeType* types;
   Text** names;
-  void** items;  // Scalars, if they have that type
+  void** items;  // Scalars or Texts, if they have these types
 };
 
 struct CallFrame {

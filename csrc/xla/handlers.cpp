@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -35,21 +36,41 @@ bool is_known(const abi::CallFrame& call) noexcept {
          call.results.size == sizeof(abi::Buffers) && call.attributes.size == sizeof(abi::Attrs);
 }
 
+std::string_view view(const abi::Text& text) { return {text.begin, text.length}; }
+
+// Returns the value of an attribute, null if there is none of this name.
 template <class T>
-T scalar(const abi::Attrs& attributes, const char* const name, const abi::DataType type,
-         const char* const must_be) {
+const T* find(const abi::Attrs& attributes, const char* const name, const abi::AttributeType type,
+              const char* const must_be) {
   for (std::int64_t i = 0; i < attributes.count; ++i) {
-    const abi::Text& own = *attributes.names[i];
-    if (std::string_view(own.begin, own.length) != name) continue;
-    if (attributes.types[i] != abi::scalar) break;
-    const auto& found = *static_cast<const abi::Scalar*>(attributes.items[i]);
-    if (found.type == type) return *static_cast<const T*>(found.value);
+    if (view(*attributes.names[i]) != name) continue;
+    if (attributes.types[i] != type) reject(name, must_be);
+    return static_cast<const T*>(attributes.items[i]);
   }
-  reject(name, must_be);
+  return nullptr;
+}
+
+template <class T>
+std::optional<T> optional_scalar(const abi::Attrs& attributes, const char* const name,
+                                 const abi::DataType type, const char* const must_be) {
+  const auto* const found = find<abi::Scalar>(attributes, name, abi::scalar, must_be);
+  if (found == nullptr) return std::nullopt;
+  if (found->type != type) reject(name, must_be);
+  return *static_cast<const T*>(found->value);
+}
+
+std::optional<std::int64_t> optional_integer(const abi::Attrs& attributes, const char* const name) {
+  return optional_scalar<std::int64_t>(attributes, name, abi::s64, "must be an i64");
 }
 
 std::int64_t integer(const abi::Attrs& attributes, const char* const name) {
-  return scalar<std::int64_t>(attributes, name, abi::s64, "must be an i64");
+  const std::optional<std::int64_t> found = optional_integer(attributes, name);
+  if (!found) reject(name, "must be an i64");
+  return *found;
+}
+
+std::optional<double> optional_number(const abi::Attrs& attributes, const char* const name) {
+  return optional_scalar<double>(attributes, name, abi::f64, "must be an f64");
 }
 
 const abi::Buffer& buffer(const abi::Buffers& buffers, const std::int64_t index) {
@@ -81,15 +102,43 @@ DataType type_of(const abi::Buffer& buffer) {
                     name + ")");
 }
 
+bool has_activation(const Operation operation) noexcept {
+  return operation == Operation::act_forward_training ||
+         operation == Operation::act_training_backward;
+}
+
 OpConfig config_of(const abi::Attrs& attributes, const Operation operation) {
   OpConfig config;
   config.operation = operation;
-  config.attributes.epsilon = scalar<double>(attributes, "epsilon", abi::f64, "must be an f64");
+  const std::optional<double> epsilon = optional_number(attributes, "epsilon");
+  if (!epsilon) reject("epsilon", "must be an f64");
+  config.attributes.epsilon = *epsilon;
   if (integer(attributes, "frozen") != 0) {
     if (operation != Operation::training_backward) reject("frozen", "must be 0");
     config.statistics_kind = StatisticsKind::frozen;
   }
+  if (has_activation(operation)) {
+    constexpr const char* must_be = "must be the name of an activation";
+    const auto* const id = find<abi::Text>(attributes, "activation", abi::string, must_be);
+    const auto activation = id == nullptr ? std::nullopt : activation_of(view(*id));
+    if (!activation || activation == Activation::none) reject("activation", must_be);
+    const std::optional<double> parameter = optional_number(attributes, "parameter");
+    if (!is_valid_parameter(*activation, parameter)) {
+      reject("parameter", "must be in the limits of the activation");
+    }
+    config.attributes.set_activation(*activation, parameter);
+  }
   return config;
+}
+
+// Returns the inputs of a call. Optional ones have an attribute that is 1 if they are passed.
+// Programs from before an input existed do not have its attribute.
+InputSet inputs_of(const abi::Attrs& attributes, const Signature& signature) {
+  InputSet passed = signature.inputs - signature.optional_inputs;
+  signature.optional_inputs.for_each([&](const Input port) {
+    if (optional_integer(attributes, name_of(port)).value_or(0) != 0) passed.add(port);
+  });
+  return passed;
 }
 
 // A call of XLA. Under vmap all arrays have the same leading batch axes.
@@ -98,13 +147,13 @@ class Batch {
   Batch(const abi::CallFrame& call, const Operation operation)
       : item_(config_of(call.attributes, operation)) {
     const Signature& signature = signature_of(operation);
-    const auto given = static_cast<std::size_t>(call.arguments.count);
-    const bool all = given == signature.inputs.count();
-    // onedsl.jax passes all optional inputs or none.
-    if (!all && given != signature.inputs.count() - signature.optional_inputs.count()) {
+    const InputSet passed = inputs_of(call.attributes, signature);
+    if (static_cast<std::size_t>(call.arguments.count) != passed.count()) {
       throw InvalidCall("there must be one array for each input of the op");
     }
-    if (static_cast<std::size_t>(call.results.count) != signature.outputs.count()) {
+    const auto results = static_cast<std::size_t>(call.results.count);
+    if (results == signature.required_outputs.count()) item_.outputs = signature.required_outputs;
+    if (results != item_.outputs.count()) {
       throw InvalidCall("there must be one array for each output of the op");
     }
     CallRules rules = CallRules::of(signature);
@@ -120,10 +169,8 @@ class Batch {
     sizes_ = {src.sizes, src.sizes + (src.rank - rank_)};
     strides_ = c_strides(rank_, src.sizes + (src.rank - rank_));
     std::int64_t next = 0;
-    item_.inputs.for_each([&](const Input port) {
-      if (!all && signature.optional_inputs.has(port)) return;
-      item_.in[port] = view_of(port, buffer(call.arguments, next++));
-    });
+    passed.for_each(
+        [&](const Input port) { item_.in[port] = view_of(port, buffer(call.arguments, next++)); });
     next = 0;
     item_.outputs.for_each(
         [&](const Output port) { item_.out[port] = view_of(port, buffer(call.results, next++)); });
@@ -219,9 +266,11 @@ constexpr NamedHandler named(const char* const name) noexcept {
 
 }  // namespace
 
-const std::array<NamedHandler, 2> handlers = {
+const std::array<NamedHandler, 4> handlers = {
     named<Operation::training_backward>("onedsl_batch_norm_training_backward"),
     named<Operation::forward_training>("onedsl_batch_norm_forward_training"),
+    named<Operation::act_training_backward>("onedsl_batch_norm_act_training_backward"),
+    named<Operation::act_forward_training>("onedsl_batch_norm_act_forward_training"),
 };
 
 }  // namespace onedsl::xla

@@ -14,6 +14,6 @@ struct NamedHandler {
   Operation operation;
   abi::Handler* handler;
 };
-extern const std::array<NamedHandler, 2> handlers;
+extern const std::array<NamedHandler, 4> handlers;
 
 }  // namespace onedsl::xla

@@ -7,6 +7,10 @@ XLA calls them through its foreign function interface (FFI), without Python and 
 `jax.numpy` computes `batch_norm_frozen`, and the training forward pass if the batch is sharded. JAX
 0.6.1 to 0.10.2 are tested.
 
+The layers also compute what follows batch norm, the addition of a residual and an activation. If
+the kernels compute a layer, this takes no further pass over memory, neither forward nor backward:
+the gradient recomputes the argument of the activation, and reads src and the residual for that.
+
 **Supported**
 
 - `jax.jit` and eager execution; `jax.vmap`; `jax.checkpoint`, `jax.lax.scan` and `jax.lax.cond`.
@@ -22,8 +26,10 @@ XLA calls them through its foreign function interface (FFI), without Python and 
 - `jax.export`, also with symbolic shapes. The export must allow the custom calls, as in this
   example. The process that runs the exported program must import onedsl.jax first:
 
-      calls = "onedsl_batch_norm_forward_training", "onedsl_batch_norm_training_backward"
-      allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in calls]
+      calls = "forward_training", "training_backward"
+      calls += "act_forward_training", "act_training_backward"  # with an activation or a residual
+      names = [f"onedsl_batch_norm_{call}" for call in calls]
+      allowed = [jax.export.DisabledSafetyCheck.custom_call(name) for name in names]
       jax.export.export(jax.jit(step), disabled_checks=allowed)(*arguments).serialize()
 
 - The persistent compilation cache.
@@ -69,6 +75,7 @@ except ImportError as _error:
 
 from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
 from ..tensors.arrays import AnyArray
+from ..tensors.options import Activation
 from ..tensors.spec import DataFormat, DataFormatLike
 from . import _rules
 from ._arguments import FROZEN_LAYER, TRAINING_LAYER, check, parse_attributes
@@ -138,7 +145,7 @@ def batch_norm_backward(
     """
     attributes = parse_attributes(epsilon, data_format, statistics)
     others = check(SCHEMA, attributes.data_format, src, diff_dst, mean, variance, gamma)
-    return BatchNormGradients(*_rules.gradients(attributes, src, *others))
+    return BatchNormGradients(*_rules.gradients(attributes, src, *others, None, None)[:3])
 
 
 def batch_norm(
@@ -148,10 +155,15 @@ def batch_norm(
     *,
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
+    activation: Activation | None = None,
+    clip: float | None = None,
+    negative_slope: float | None = None,
+    residual: Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Normalize by the batch statistics, as in training.
 
-    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta.
+    For each channel, dst = activation(gamma * (src - mean) / sqrt(variance + epsilon) + beta +
+    residual). It is rounded once.
 
     Parameters
     ----------
@@ -162,18 +174,27 @@ def batch_norm(
         keeps src's dtype, and their gradients have their own dtypes.
     epsilon, data_format
         As in `batch_norm_backward`.
+    activation : {"relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"}, optional
+        As in `onedsl.BatchNormActForwardTraining`. The default is none.
+    clip : float, optional
+        Upper bound of "relu": 6.0 for ReLU6. By default there is no bound.
+    negative_slope : float, optional
+        Slope of "leaky_relu" below zero. Default: 0.01.
+    residual : array, src's shape and dtype, optional
+        Added before the activation. The default is zeros.
 
     Returns
     -------
     dst : array, src's shape and dtype
-        The normalized input.
+        The result.
     mean, variance : array, (C,), f32
         Statistics of src; the variance is the biased one.
 
     Notes
     -----
-    The gradient with respect to src, gamma and beta is that of `batch_norm_backward`. If the loss
-    also depends on the returned mean and variance, diff_src has the additional term
+    The gradient with respect to src, gamma, beta and residual is that of
+    `onedsl.BatchNormActTrainingBackward`, or of `batch_norm_backward` without an activation. If the
+    loss also depends on the returned mean and variance, diff_src has the additional term
 
         diff_mean / M + diff_variance * 2 * (src - mean) / M
 
@@ -190,8 +211,10 @@ def batch_norm(
     ...     new = mean, variance
     ...     return dst, jax.tree.map(lambda old, new: 0.9 * old + 0.1 * new, running, new)
     """
-    attributes = parse_attributes(epsilon, data_format, "batch")
-    others = check(TRAINING_LAYER, attributes.data_format, src, None, None, gamma, beta)[2:]
+    parameters = {"clip": clip, "negative_slope": negative_slope}
+    attributes = parse_attributes(epsilon, data_format, "batch", activation, **parameters)
+    inputs = src, None, None, gamma, beta, residual
+    others = check(TRAINING_LAYER, attributes.data_format, *inputs)[2:]
     dst, mean, variance = _rules.batch_norm(attributes, src, *others)
     return dst, mean, variance
 
@@ -205,11 +228,15 @@ def batch_norm_frozen(
     *,
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
+    activation: Activation | None = None,
+    clip: float | None = None,
+    negative_slope: float | None = None,
+    residual: Array | None = None,
 ) -> jax.Array:
     """Normalize by the given statistics, as in evaluation.
 
-    For each channel, dst = gamma * (src - mean) / sqrt(variance + epsilon) + beta. Errors, forward
-    mode and second derivatives are as for `batch_norm`.
+    For each channel, dst = activation(gamma * (src - mean) / sqrt(variance + epsilon) + beta +
+    residual). Errors, forward mode and second derivatives are as for `batch_norm`.
 
     Parameters
     ----------
@@ -220,6 +247,8 @@ def batch_norm_frozen(
         Scale and shift. The defaults are ones and zeros.
     epsilon, data_format
         As in `batch_norm_backward`.
+    activation, clip, negative_slope, residual
+        As in `batch_norm`.
 
     Returns
     -------
@@ -228,10 +257,13 @@ def batch_norm_frozen(
     Notes
     -----
     The gradient with respect to src, gamma and beta is that of `batch_norm_backward` with
-    ``statistics="frozen"``. The gradients with respect to mean and variance are the derivatives of
-    the formula above.
+    ``statistics="frozen"``, for the gradient of the activation's argument, which is rounded to
+    src's dtype. The gradients with respect to mean and variance are the derivatives of the formula
+    above.
     """
-    attributes = parse_attributes(epsilon, data_format, "frozen")
-    others = check(FROZEN_LAYER, attributes.data_format, src, mean, variance, gamma, beta)
+    parameters = {"clip": clip, "negative_slope": negative_slope}
+    attributes = parse_attributes(epsilon, data_format, "frozen", activation, **parameters)
+    inputs = src, mean, variance, gamma, beta, residual
+    others = check(FROZEN_LAYER, attributes.data_format, *inputs)
     dst: jax.Array = _rules.batch_norm_frozen(attributes, src, *others)
     return dst

@@ -12,12 +12,13 @@ import numpy as np
 
 from ..operators import attributes
 from ..operators.base import ChannelOperator
-from ..operators.batch_norm_forward_training import SCHEMA as FORWARD_SCHEMA
+from ..operators.batch_norm_act_forward_training import SCHEMA as FORWARD_SCHEMA
 from ..operators.batch_norm_training_backward import SCHEMA
 from ..operators.schema import OpSchema
 from ..operators.validation import ArrayInfo
 from ..tensors.arrays import DELETED, reject_masked
 from ..tensors.dtypes import dtype_name
+from ..tensors.options import Activation
 from ..tensors.spec import DataFormat, parse_data_format
 
 # The layers are not operators of the core; these schemas only describe their arguments.
@@ -36,21 +37,40 @@ class Attributes:
     epsilon: float
     data_format: DataFormat
     statistics: attributes.StatisticsKind
+    activation: Activation | None = None
+    parameter: float | None = None
+    """The parameter of the activation, or None for its default."""
+
+    @property
+    def without_activation(self) -> Attributes:
+        """The attributes of batch norm alone."""
+        return dataclasses.replace(self, activation=None, parameter=None)
 
 
-def parse_attributes(epsilon: object, data_format: object, statistics: object) -> Attributes:
+def parse_attributes(
+    epsilon: object,
+    data_format: object,
+    statistics: object,
+    activation: object = None,
+    **parameters: object,
+) -> Attributes:
     """Parse the attributes of a call, or raise TypeError or ValueError."""
-    if isinstance(epsilon, jax.core.Tracer):
-        raise TypeError(
-            "epsilon must be a Python number, got a tracer. Close over it, or name it in "
-            "jax.jit's static_argnames"
-        )
-    if isinstance(epsilon, jax.Array):
-        raise TypeError("epsilon must be a Python number, got a JAX array. Pass float(epsilon)")
+    for name, value in {"epsilon": epsilon, **parameters}.items():
+        if isinstance(value, jax.core.Tracer):
+            raise TypeError(
+                f"{name} must be a Python number, got a tracer. Close over it, or name it in "
+                "jax.jit's static_argnames"
+            )
+        if isinstance(value, jax.Array):
+            raise TypeError(f"{name} must be a Python number, got a JAX array. Pass float({name})")
+    parsed = attributes.parse_activation_or_none(activation)
+    numbers = {name: attributes.PARSERS[name](value) for name, value in parameters.items()}
     return Attributes(
         attributes.parse_epsilon(epsilon),
         parse_data_format(data_format),
         attributes.parse_statistics(statistics),
+        parsed,
+        attributes.parameter_of(parsed, **numbers),
     )
 
 

@@ -6,6 +6,7 @@ calls can be exported and cached.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _core
-from ..operators import batch_norm_forward_training, batch_norm_training_backward
+from ..operators import (
+    batch_norm_act_forward_training,
+    batch_norm_act_training_backward,
+    batch_norm_forward_training,
+    batch_norm_training_backward,
+)
+from ..operators.batch_norm_act_training_backward import BatchNormActGradients
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..operators.schema import OpSchema
+from ..tensors.ports import Port
 from ._arguments import Attributes
 
 
@@ -55,43 +63,99 @@ except ImportError:  # JAX 0.6 has no jax.export without absl-py
     pass
 
 
-def backward(attributes: Attributes, *inputs: jax.Array | None) -> BatchNormGradients[jax.Array]:
-    """Compute diff_src, diff_gamma and diff_beta from the inputs of the operator."""
-    return BatchNormGradients(*_call(batch_norm_training_backward.SCHEMA, attributes, *inputs))
+def backward(
+    attributes: Attributes,
+    src: jax.Array,
+    diff_dst: jax.Array,
+    mean: jax.Array,
+    variance: jax.Array,
+    gamma: jax.Array | None,
+    beta: jax.Array | None,
+    residual: jax.Array | None,
+) -> BatchNormActGradients[jax.Array, jax.Array | None]:
+    """Compute the gradients. Without an activation, beta and residual must be None."""
+    inputs = {"src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance}
+    if attributes.activation is None:
+        schema = batch_norm_training_backward.SCHEMA
+        return BatchNormActGradients(*_call(schema, attributes, True, **inputs, gamma=gamma))
+    gamma, beta = _both_or_neither(gamma, beta, mean.shape)
+    inputs |= {"gamma": gamma, "beta": beta, "residual": residual}
+    schema = batch_norm_act_training_backward.SCHEMA
+    return BatchNormActGradients(*_call(schema, attributes, residual is not None, **inputs))
 
 
 def forward(
-    attributes: Attributes, src: jax.Array, gamma: jax.Array | None, beta: jax.Array | None
+    attributes: Attributes,
+    src: jax.Array,
+    gamma: jax.Array | None,
+    beta: jax.Array | None,
+    residual: jax.Array | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Normalize by the batch statistics; return dst, and mean and variance in f32."""
+    """Compute the training layer; return dst, and mean and variance in f32."""
     channels = attributes.data_format.channels_of(src.shape)
-    zeros, ones = jnp.zeros(channels, jnp.float32), jnp.ones(channels, jnp.float32)
-    if gamma is not None or beta is not None:  # the op has both inputs or neither
-        gamma = ones if gamma is None else gamma
-        beta = zeros if beta is None else beta
+    gamma, beta = _both_or_neither(gamma, beta, channels)
+    running = {
+        "mean": jnp.zeros(channels, jnp.float32),
+        "variance": jnp.ones(channels, jnp.float32),
+    }
     schema = batch_norm_forward_training.SCHEMA
-    dst, _, _, mean, variance = _call(schema, attributes, src, zeros, ones, gamma, beta)
+    if attributes.activation is None and residual is not None:  # the identity as an activation
+        attributes = dataclasses.replace(attributes, activation="leaky_relu", parameter=1.0)
+    if attributes.activation is not None:
+        schema = batch_norm_act_forward_training.SCHEMA
+    dst, _, _, mean, variance = _call(
+        schema, attributes, True, src=src, **running, gamma=gamma, beta=beta, residual=residual
+    )
     return dst, mean, variance
 
 
-def _call(schema: OpSchema, attributes: Attributes, *inputs: jax.Array | None) -> list[jax.Array]:
-    """Return the outputs of the custom call of an operator. Optional inputs may be None."""
+def _both_or_neither(
+    gamma: jax.Array | None, beta: jax.Array | None, shape: tuple[int, ...]
+) -> tuple[jax.Array | None, jax.Array | None]:
+    """Return gamma and beta, with the default of one that is None if the other is given."""
+    if gamma is None and beta is None:
+        return None, None
+    return (
+        jnp.ones(shape, jnp.float32) if gamma is None else gamma,
+        jnp.zeros(shape, jnp.float32) if beta is None else beta,
+    )
+
+
+def _call(
+    schema: OpSchema, attributes: Attributes, all_outputs: bool, **inputs: jax.Array | None
+) -> list[jax.Array]:
+    """Return the outputs of the custom call of an operator. Optional inputs may be None.
+
+    Unless `all_outputs`, they are only those that the operator always computes.
+    """
+    given: dict[Port, jax.Array] = {}
     types: dict[str, Any] = {}
-    for port, array in zip(schema.inputs, inputs, strict=True):
-        if array is not None:
-            types.setdefault(port.kind, jax.ShapeDtypeStruct(array.shape, array.dtype))
+    for port in schema.inputs:
+        array = inputs.get(port.name)
+        if array is None:
+            continue
+        given[port] = array
+        types.setdefault(port.kind, jax.ShapeDtypeStruct(array.shape, array.dtype))
     rank = len(types["tensor"].shape)
     call = jax.ffi.ffi_call(
         _HANDLERS[schema.operation][0],
-        [types[port.kind] for port in schema.outputs],
+        [types[port.kind] for port in schema.outputs if all_outputs or not port.optional],
         # Under jax.vmap, one call computes the whole batch. "sequential" would copy each item.
         vmap_method="broadcast_all",
     )
+    numbers: dict[str, Any] = {
+        port.name: np.int64(port in given) for port in schema.inputs if port.optional
+    }
+    if attributes.activation is not None:
+        numbers["activation"] = attributes.activation
+    if attributes.parameter is not None:
+        numbers["parameter"] = np.float64(attributes.parameter)
     outputs: list[jax.Array] = call(
-        *(array for array in inputs if array is not None),
+        *given.values(),
         rank=np.int64(rank),
         channel_axis=np.int64(attributes.data_format.channel_axis % rank),
         frozen=np.int64(attributes.statistics == "frozen"),
         epsilon=np.float64(attributes.epsilon),
+        **numbers,
     )
     return outputs

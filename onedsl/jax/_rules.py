@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from ..operators.batch_norm_training_backward import BatchNormGradients
+from ..operators.batch_norm_act_training_backward import BatchNormActGradients
 from . import _call, _formulas, _mesh
 from ._arguments import Attributes
 
@@ -41,12 +41,15 @@ def _summing_backward(attributes: Attributes, *inputs: Any, mesh_axes: _mesh.Mes
     that onedsl computed is discarded; it costs one of six passes over memory of src's size.
     """
     src, diff_dst, mean, *_ = inputs
-    frozen = dataclasses.replace(attributes, statistics="frozen")
+    local_attributes = attributes
+    if attributes.activation is None:  # these sums do not depend on the kind of the statistics
+        local_attributes = dataclasses.replace(attributes, statistics="frozen")
     # Convert to f32, so that the sums over devices are f32.
-    local = _call.backward(frozen, src, diff_dst, *jax.tree.map(_formulas.to_f32, inputs[2:]))
+    others = *jax.tree.map(_formulas.to_f32, inputs[2:6]), inputs[6]
+    local = _call.backward(local_attributes, src, diff_dst, *others)
     sums = jax.lax.psum((local.diff_gamma, local.diff_beta), mesh_axes)
-    if attributes == frozen:
-        return BatchNormGradients(local.diff_src, *(s.astype(mean.dtype) for s in sums))
+    if attributes.statistics == "frozen":
+        return BatchNormActGradients(local.diff_src, *(s.astype(mean.dtype) for s in sums))
     return _formulas.backward(attributes, *inputs, sums=sums, mesh_axes=mesh_axes)
 
 
@@ -74,16 +77,20 @@ gradients = _jitted("batch_norm_backward", _differentiable_backward)
 def _forward_rule(attributes: Attributes, *primals: Any) -> Any:
     """Return the results of the training layer, and the residuals for `_backward_rule`."""
     # With symbolic_zeros=True, jax.custom_vjp wraps each argument.
-    src, gamma, beta = jax.tree.map(lambda primal: primal.value, primals)
-    dst, mean, variance = _differentiable_forward(attributes, src, gamma, beta)
-    return (dst, mean, variance), (src, mean, variance, gamma, beta)
+    src, *others = jax.tree.map(lambda primal: primal.value, primals)
+    dst, mean, variance = _differentiable_forward(attributes, src, *others)
+    return (dst, mean, variance), (src, mean, variance, *others)
 
 
 def _backward_rule(attributes: Attributes, residuals: Any, cotangents: Any) -> Any:
-    """Return the gradients with respect to src, gamma and beta of the training layer."""
-    src, mean, variance, gamma, beta = residuals
+    """Return the gradients of the training layer, by src, gamma, beta and residual."""
+    src, mean, variance, gamma, beta, residual = residuals
     diff_dst, diff_mean, diff_variance = cotangents
-    results = gradients(attributes, src, _instantiate(diff_dst), mean, variance, gamma)
+    diff_dst = _instantiate(diff_dst)
+    has_activation = attributes.activation is not None
+    recomputed = (beta, residual) if has_activation else (None, None)
+    results = gradients(attributes, src, diff_dst, mean, variance, gamma, *recomputed)
+    diff_residual = results.diff_residual if has_activation else diff_dst
     diff_src = results.diff_src
     # Only a loss that depends on the statistics needs this further pass over the tensor.
     if not (isinstance(diff_mean, SymbolicZero) and isinstance(diff_variance, SymbolicZero)):
@@ -97,6 +104,7 @@ def _backward_rule(attributes: Attributes, residuals: Any, cotangents: Any) -> A
         diff_src,
         None if gamma is None else results.diff_gamma,
         None if beta is None else results.diff_beta,
+        None if residual is None else diff_residual,
     )
 
 
@@ -110,13 +118,15 @@ batch_norm = _jitted("batch_norm", _training_layer)
 
 def _frozen_forward_rule(attributes: Attributes, *arguments: Any) -> Any:
     """Return the result of the frozen layer, and the residuals for `_frozen_backward_rule`."""
-    return _formulas.normalize(attributes, *arguments), arguments
+    return _formulas.frozen_layer(attributes, *arguments), arguments
 
 
 def _frozen_backward_rule(attributes: Attributes, residuals: Any, diff_dst: jax.Array) -> Any:
-    """Return the gradients with respect to all five arrays of the frozen layer."""
-    src, mean, variance, gamma, beta = residuals
-    results = gradients(attributes, src, diff_dst, mean, variance, gamma)
+    """Return the gradients with respect to all six arrays of the frozen layer."""
+    src, mean, variance, gamma, beta, residual = residuals
+    diff = _formulas.diff_of_argument(attributes, diff_dst, *residuals).astype(src.dtype)
+    alone = attributes.without_activation
+    results = gradients(alone, src, diff, mean, variance, gamma, None, None)
     rstd_squared = 1 / (_formulas.to_f32(variance) + attributes.epsilon)
     scale = -1 if gamma is None else -_formulas.to_f32(gamma)
     diff_mean = scale * jnp.sqrt(rstd_squared) * _formulas.to_f32(results.diff_beta)
@@ -127,10 +137,11 @@ def _frozen_backward_rule(attributes: Attributes, residuals: Any, diff_dst: jax.
         diff_variance.astype(mean.dtype),
         None if gamma is None else results.diff_gamma,
         None if beta is None else results.diff_beta,
+        None if residual is None else diff,
     )
 
 
-_frozen_layer = jax.custom_vjp(_formulas.normalize, nondiff_argnums=(0,))
+_frozen_layer = jax.custom_vjp(_formulas.frozen_layer, nondiff_argnums=(0,))
 _frozen_layer.defvjp(_frozen_forward_rule, _frozen_backward_rule)
 
 

@@ -80,9 +80,14 @@ def parse_activation(value: object) -> Activation:
     raise ValueError(f"activation must be one of {names}, got {value!r}")
 
 
-def parameter_of(activation: str, **parameters: float | None) -> float | None:
+def parse_activation_or_none(value: object) -> Activation | None:
+    """Return the name of an activation, or None."""
+    return None if value is None else parse_activation(value)
+
+
+def parameter_of(activation: str | None, **parameters: float | None) -> float | None:
     """Return the parameter of an activation, or raise if it has no such parameter."""
-    own = ACTIVATIONS[activation].parameter
+    own = "" if activation is None else ACTIVATIONS[activation].parameter
     for name, value in parameters.items():
         if name != own and value is not None:
             having = " or ".join(

@@ -12,7 +12,8 @@ import onedsl.jax
 from onedsl import testing
 
 EPSILON = 1e-5
-TARGETS = ("onedsl_batch_norm_training_backward", "onedsl_batch_norm_forward_training")
+CALLS = ("forward_training", "training_backward", "act_forward_training", "act_training_backward")
+TARGETS = [f"onedsl_batch_norm_{call}" for call in CALLS]
 OPTIONS = {"epsilon": EPSILON, "data_format": "NCX"}
 SHAPES = ("6, 8, 4, 3", "b, 8, 4, 3", "b, 8, h, w", "b, c, h, w")
 action, folder = sys.argv[1:]
@@ -29,7 +30,13 @@ def gradients(src, diff_dst, mean, variance, gamma):
         dst, mean, variance = onedsl.jax.batch_norm(src, gamma, **OPTIONS)
         return (dst.astype("f4") * diff_dst.astype("f4")).sum() + (mean * variance).sum()
 
-    return jax.grad(loss, (0, 1))(src, gamma), backward(src, diff_dst, mean, variance, gamma)
+    def loss_after_activation(src, gamma, residual):
+        fused = functools.partial(onedsl.jax.batch_norm, activation="leaky_relu", **OPTIONS)
+        return fused(src, gamma, negative_slope=0.25, residual=residual)[0].astype("f4").sum()
+
+    after = jax.grad(loss_after_activation, (0, 1, 2))(src, gamma, diff_dst)
+    backward_results = backward(src, diff_dst, mean, variance, gamma)
+    return jax.grad(loss, (0, 1))(src, gamma), backward_results, after
 
 
 for number, symbols in enumerate(SHAPES):

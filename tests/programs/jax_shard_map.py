@@ -88,6 +88,21 @@ for spec, parameter_spec, options in [(ROWS, P(), {}), (CHANNELS, P("b"), unchec
     check_gradients(onedsl_frozen, composed_frozen, arguments, *specs_and_uses, **options)
 
 
+def activated(layer):
+    """Return the layer with the addition of a tensor and an activation."""
+
+    def call(src, *parameters):
+        return layer(src, *parameters, residual=jnp.cos(src), activation="silu")
+
+    return call
+
+
+for spec, parameter_spec, options in [(ROWS, P(), {}), (CHANNELS, P("b"), unchecked)]:
+    arguments, specs = (src, diff_dst, gamma, mean), (spec, parameter_spec)
+    layers = activated(onedsl_layer), activated(composed)
+    check_gradients(*layers, arguments, *specs, "both", **options)
+
+
 def backward(*arguments):
     return onedsl.jax.batch_norm_backward(*arguments, epsilon=EPSILON)
 
@@ -117,8 +132,9 @@ def second_derivative(layer):
 
 
 if jax.__version_info__ >= (0, 8):  # earlier versions change the sharding type of results
-    got = second_derivative(onedsl_layer)(src)
-    assert_close(got, in_float64(second_derivative(composed), src), 2e-5)
+    for ours, theirs in ((onedsl_layer, composed), (activated(onedsl_layer), activated(composed))):
+        got = second_derivative(ours)(src)
+        assert_close(got, in_float64(second_derivative(theirs), src), 2e-5)
 batch = np.stack([src, diff_dst])
 batch_spec = P(None, *ROWS)
 batched = jax.vmap(backward, (0, 0, None, None, None))

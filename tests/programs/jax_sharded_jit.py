@@ -24,13 +24,16 @@ def put(mesh, spec, *arrays):
     return tuple(jax.device_put(a, NamedSharding(mesh, P(*spec))) for a in arrays)
 
 
-def in_dtype_of_gamma(src, gamma, beta, data_format):
-    return composed(src.astype(gamma.dtype), gamma, beta, data_format=data_format)
+def in_dtype_of_gamma(src, gamma, beta, residual, **options):
+    dtype = gamma.dtype
+    residual = None if residual is None else residual.astype(dtype)
+    return composed(src.astype(dtype), gamma, beta, residual=residual, **options)
 
 
-def gradients_of(layer):
+def gradients_of(layer, **after):
     def loss(src, gamma, beta, diff_dst):
-        dst, mean, variance = layer(src, gamma, beta)
+        residual = src / 2 if after else None
+        dst, mean, variance = layer(src, gamma, beta, residual=residual, **after)
         of_statistics = (mean * variance).sum()
         return (dst.astype(mean.dtype) * diff_dst.astype(mean.dtype)).sum() + of_statistics
 
@@ -81,8 +84,15 @@ def check(mesh, data_format, spec, dtype="f32", stats="f32", statistics="batch")
 
     (beta,) = put(mesh, (), problem.mean)
     arguments = src, gamma, beta, diff_dst
-    layer = gradients_of(functools.partial(onedsl.jax.batch_norm, **options))
-    reference = gradients_of(functools.partial(in_dtype_of_gamma, data_format=data_format))
+    for after in ({}, {"activation": "relu"}, {"activation": "gelu"}):
+        check_layer(arguments, data_format, dtype, spec, after)
+
+
+def check_layer(arguments, data_format, dtype, spec, after):
+    options = {"epsilon": EPSILON, "data_format": data_format}
+    layer = gradients_of(functools.partial(onedsl.jax.batch_norm, **options), **after)
+    of_jax = functools.partial(in_dtype_of_gamma, data_format=data_format)
+    reference = gradients_of(of_jax, **after)
     ours, theirs = (jax.jit(f).lower(*arguments).compile() for f in (layer, reference))
     got = ours(*arguments)
     expected = in_float64(reference, *arguments)

@@ -66,6 +66,7 @@ SAME(Attrs, names, XLA_FFI_Attrs, names);
 SAME(Attrs, items, XLA_FFI_Attrs, attrs);
 static_assert(sizeof(abi::Attrs) == XLA_FFI_Attrs_STRUCT_SIZE);
 static_assert(abi::scalar == int{XLA_FFI_AttrType_SCALAR});
+static_assert(abi::string == int{XLA_FFI_AttrType_STRING});
 
 SAME(CallFrame, api, XLA_FFI_CallFrame, api);
 SAME(CallFrame, stage, XLA_FFI_CallFrame, stage);

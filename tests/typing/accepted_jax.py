@@ -23,6 +23,7 @@ def operators(x: jax.Array, ones: jax.Array) -> None:
 def package(x: jax.Array, ones: jax.Array) -> None:
     dst, mean, variance = onedsl.jax.batch_norm(x, ones, ones, epsilon=1e-5, data_format="NCX")
     assert_type(dst, jax.Array)
+    onedsl.jax.batch_norm(x, epsilon=1e-5, activation="relu", clip=6.0, residual=x)
     frozen = onedsl.jax.batch_norm_frozen(x, mean, variance, ones, epsilon=1e-5)
     assert_type(frozen, jax.Array)
     grads = onedsl.jax.batch_norm_backward(x, x, mean, variance, epsilon=1e-5, statistics="frozen")
