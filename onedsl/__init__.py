@@ -32,7 +32,7 @@ Which gradient do I want?
 
 **Memory**
 
-- `keep_memory`: malloc keeps freed memory, which saves the page faults of a training step.
+- `keep_memory`: malloc keeps freed memory, which saves page faults. Nothing calls it by default.
 
 **Inspection**
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <utility>
 
 namespace onedsl {
 namespace {
@@ -40,15 +39,15 @@ bool malloc_is_glibcs() noexcept {
          });
 }
 
-bool keep_memory(const bool keep) noexcept {
+bool keep_memory(const bool keep, const bool one_arena) noexcept {
+  // Larger blocks stay blocks of their own: malloc cannot serve an aligned block again from the
+  // memory of one that was freed while a small block lives next to it, and would grow.
+  constexpr int most = 32 << 20;  // malloc accepts no more
+  if (mallopt(M_MMAP_THRESHOLD, keep ? most : 128 << 10) == 0) return false;
+  mallopt(M_TRIM_THRESHOLD, keep ? -1 : 128 << 10);  // these accept every value
   // With one arena for all threads, malloc has no heaps of 64 MB, which it returns to the system
-  // when they are empty, and from which it cannot take larger tensors. 0 means no limit.
-  const std::array settings = {std::pair(M_MMAP_MAX, keep ? 0 : 65536),
-                               std::pair(M_TRIM_THRESHOLD, keep ? -1 : 128 * 1024),
-                               std::pair(M_ARENA_MAX, keep ? 1 : 0)};
-  for (const auto& [parameter, value] : settings) {
-    if (mallopt(parameter, value) == 0) return false;
-  }
+  // when they are empty. 0 means no limit.
+  if (one_arena) mallopt(M_ARENA_MAX, keep ? 1 : 0);
   if (!keep) malloc_trim(0);
   return true;
 }

@@ -107,7 +107,7 @@ void bind_capabilities(py::module_& module) {
   module.def("max_threads", &max_threads);
   module.def("triad", &run_triad);
   module.def("malloc_is_glibcs", &malloc_is_glibcs);
-  module.def("keep_memory", &keep_memory, py::arg("keep"), py::pos_only());
+  module.def("keep_memory", &keep_memory, py::arg("keep"), py::arg("one_arena"), py::pos_only());
 }
 
 // ---- Frameworks ----

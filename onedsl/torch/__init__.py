@@ -31,8 +31,10 @@ For people who write models and layers:
 - `batch_norm_backward` is the gradient alone, the custom op
   ``torch.ops.onedsl.batch_norm_backward``.
 
-`enable` also calls `onedsl.keep_memory`, after which a step has no page faults. Programs with the
-compiler's backend or the layers alone call it themselves, at their start.
+`enable` also lets PyTorch use huge pages, if it is called before the first tensor. Programs with
+the compiler's backend or the layers alone set ``THP_MEM_ALLOC_ENABLE=1`` in the environment.
+
+With ``ONEDSL_DISABLE=1`` in the environment, `enable` does nothing, and the backend is inductor.
 
 `enable` is a setting of the process: call it once at the start of the program, and in each process
 that is spawned. A forked process inherits it. It has no effect on compiled models.

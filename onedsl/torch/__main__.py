@@ -1,19 +1,25 @@
 """Runs a training script with onedsl: ``python -m onedsl.torch train.py [arguments]``.
 
-The script runs with `enable`, which keeps memory (`onedsl.keep_memory`), and with "onedsl" as the
-default backend of torch.compile, where PyTorch can change it
-(``torch.compiler.set_default_backend``, 2.13). A call that names a backend keeps it. Otherwise the
-script runs as with ``python train.py``, but PyTorch is imported before it, and ``inspect.stack()``
-ends with frames of this module. Processes that the script forks run with onedsl, too. Those that it
-spawns (also by forkserver) run without onedsl, unless the script calls `enable` at its top level.
+The script runs with `enable`, before its first tensor, and with "onedsl" as the default backend of
+torch.compile, where PyTorch can change it (``torch.compiler.set_default_backend``, 2.13). A call
+that names a backend keeps it. Otherwise the script runs as with ``python train.py``, but PyTorch is
+imported before it, and ``inspect.stack()`` ends with frames of this module. Processes that the
+script forks run with onedsl, too. Those that it spawns (also by forkserver) run without onedsl,
+unless the script calls `enable` at its top level.
 
-``--compare`` runs the script several times, alternately with PyTorch alone, with PyTorch and kept
-memory, and like that. A step is the time between two calls of ``step`` of the first optimizer of
-torch.optim that the script uses, the median of a run. If the times of two kinds overlap, or other
-programs used CPUs that the threads needed, the difference may be noise, and no speed-up is
-printed. In the first steps, which are not timed, onedsl counts what ran (`report`). A run ends with
-SystemExit at the next step after ``--seconds``. If the script continues, or trains in other threads
-than the main one, it ends without its exit handlers.
+``--compare`` runs the script several times, alternately with PyTorch alone, with PyTorch and huge
+pages, and like that. **Each run does all that the script does, and is ended in the middle: it
+writes its files again, and may resume from the checkpoint of another run.** In the runs with
+PyTorch, `enable` does nothing and the backend "onedsl" is inductor, so the script may use them.
+onedsl's layers run in all of them.
+
+A step is the time between two calls of ``step`` of the first optimizer of torch.optim that the
+script uses, the median of a run. If the times of two kinds overlap, or other programs used CPUs
+that the threads needed, the difference may be noise, and no speed-up is printed. In the first
+steps, which are not timed, onedsl counts what ran (`report`). A run ends with SystemExit at the
+next step after ``--seconds``. If the script continues, or trains in other threads than the main
+one, it ends without its exit handlers. Scripts of several processes, such as those under torchrun,
+cannot be compared. They can run: ``torchrun ... -m onedsl.torch train.py``.
 """
 
 from __future__ import annotations
@@ -37,21 +43,25 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, Source
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..bench.timing import NoiseMonitor, noise_warning
-from ..runtime.memory import keep_memory
 from ..runtime.text import discard, replace_unencodable
+from . import _huge_pages, _switch
 from ._enable import enable
 from ._report import report
 
 _WARM_UP = 3  # steps that are not timed
 
-_PYTORCH, _KEPT, _ONEDSL = "PyTorch", "PyTorch, memory kept", "onedsl"  # what --compare runs
+_PYTORCH, _HUGE_PAGES, _ONEDSL = "PyTorch", "PyTorch, huge pages", "onedsl"  # what --compare runs
+_OFF, _ON = {_switch.VARIABLE: "1"}, {_switch.VARIABLE: "0"}
+# Modules and programs that start the script in processes of their own.
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+_LAUNCHERS += ("torchrun", "accelerate")
 
 
 def main() -> None:
@@ -68,8 +78,14 @@ def main() -> None:
         parser.error(f"script must be a file that can be read several times, got {script}")
     measured, file = options.measure
     if options.compare and not measured:
+        launcher = script.name if script.name in _LAUNCHERS else ""
+        if launcher or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            parser.error(
+                "--compare cannot time a script that runs in several processes"
+                f"{f' ({launcher})' if launcher else ''}: compare one process, without a launcher"
+            )
         try:
-            _compare(options.runs)
+            _compare(options.runs, options.seconds)
         except BrokenPipeError:  # the reader, such as `head`, has closed it
             discard(sys.stdout)
         except OSError as error:  # such as a full disk
@@ -78,9 +94,7 @@ def main() -> None:
         return
     if measured:
         _time_steps(options.seconds, Path(file))
-    if measured == _KEPT:
-        keep_memory()
-    elif measured != _PYTORCH:
+    if measured in (None, _ONEDSL):
         enable()
         if hasattr(torch.compiler, "set_default_backend"):
             torch.compiler.set_default_backend("onedsl")
@@ -98,7 +112,13 @@ def _parse(arguments: list[str]) -> tuple[argparse.ArgumentParser, argparse.Name
     )
     add = parser.add_argument
     add("-m", dest="module", action="store_true", help="script is a module name")
-    add("--compare", action="store_true", help="time the script's steps without and with onedsl")
+    add(
+        "--compare",
+        action="store_true",
+        help="time the script's steps without and with onedsl. Each run does all that the script "
+        "does, and is ended in the middle: it writes its files again, and may resume from a "
+        "checkpoint of another run",
+    )
     add("--seconds", type=float, default=20, help="end of each timed run (20; inf: it finishes)")
     add("--runs", type=int, default=3, help="timed runs of each kind, at least 2 (3)")
     add("--measure", nargs=2, default=(None, None), help=argparse.SUPPRESS)  # one run: what, file
@@ -181,18 +201,30 @@ def _run(spec: ModuleSpec | None, script: str) -> None:
         raise
 
 
-def _compare(runs: int) -> None:
-    """Run the script in child processes, and print the times and the speed-up."""
+def _compare(runs: int, seconds: float) -> None:
+    """Run the script in child processes, and print the times, what ran, and the speed-up."""
     replace_unencodable()
-    medians: dict[str, list[float]] = {_PYTORCH: [], _KEPT: [], _ONEDSL: []}
-    monitor, num_threads = NoiseMonitor(), 0
+    environments = {_PYTORCH: _OFF}
+    if _huge_pages.VARIABLE not in os.environ and not _huge_pages.why_unavailable():
+        environments[_HUGE_PAGES] = {**_OFF, _huge_pages.VARIABLE: "1"}
+    environments[_ONEDSL] = _ON
+    print(
+        f"The script runs {len(environments) * runs} times, for {seconds:g} s of training each. "
+        "Each run writes the script's files.",
+        flush=True,
+    )
+    medians: dict[str, list[float]] = {name: [] for name in environments}
+    monitor, num_threads, summary, has_own_layers = NoiseMonitor(), 0, "", False
     # The interpreter's options, and those of this run.
     before = len(sys.orig_argv) - len(sys.argv) + 1
-    for name, found in [*medians.items()] * runs:
+    for name in [*environments] * runs:
         with tempfile.NamedTemporaryFile() as file:
             options = [*sys.orig_argv[1:before], "--measure", name, file.name, *sys.argv[1:]]
             child = subprocess.run(
-                [sys.executable, *options], stdout=subprocess.DEVNULL, check=False
+                [sys.executable, *options],
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, **environments[name]},
+                check=False,
             )
             result = file.read()
         if child.returncode != 0:
@@ -200,18 +232,34 @@ def _compare(runs: int) -> None:
         if not result:
             least = f"at least {_WARM_UP + 2} times"
             sys.exit(f"the script must call step() of an optimizer of torch.optim {least}")
-        seconds, faults, threads, summary = json.loads(result)
-        num_threads = max(num_threads, threads)
-        found.append(seconds)
-        print(f"{name:20} {seconds * 1e3:10.1f} ms per step {faults:10.0f} page faults", flush=True)
+        found = _Run(*json.loads(result))
+        num_threads = max(num_threads, found.num_threads)
+        medians[name].append(found.seconds)
+        if name == _ONEDSL:
+            summary = found.summary
+        else:
+            has_own_layers |= found.is_by_onedsl
+        milliseconds = f"{found.seconds * 1e3:10.1f} ms per step"
+        print(f"{name:20} {milliseconds} {found.faults:10.0f} page faults", flush=True)
     noisy = monitor.is_noisy(num_threads)
-    print()
-    for name in _PYTORCH, _KEPT:
-        speed_up = _speed_up(medians[name], medians[_ONEDSL], noisy=noisy)
-        print(f"speed-up over {name}: {speed_up}")
-    if not noisy:
-        print("Without onedsl, a program keeps memory by what help(onedsl.keep_memory) names.")
-    print(f"\n{summary}")
+    print(f"\n{summary}\n")
+    if has_own_layers:
+        print("The script uses layers of onedsl, which also run in the runs with PyTorch.")
+    of_onedsl = medians.pop(_ONEDSL)
+    for name, of_pytorch in medians.items():
+        print(f"speed-up over {name}: {_speed_up(of_pytorch, of_onedsl, noisy=noisy)}")
+
+
+class _Run(NamedTuple):
+    """What a timed run has found."""
+
+    seconds: float
+    """Of a step, the median."""
+    faults: float
+    num_threads: int
+    is_by_onedsl: bool
+    """Whether onedsl computed a batch norm."""
+    summary: str
 
 
 def _speed_up(old: list[float], new: list[float], noisy: bool) -> str:
@@ -269,7 +317,9 @@ def _time_steps(seconds: float, file: Path) -> None:
                 statistics.median(end - begin for begin, end in itertools.pairwise(ats[_WARM_UP:]))
                 for ats in (ends, faults)
             ]
-            found = [*medians, torch.get_num_threads(), str(summary)]
+            counters = summary.calls().values() if summary else ()
+            computed = any(what.startswith("onedsl") for counts in counters for what in counts)
+            found = _Run(*medians, torch.get_num_threads(), computed, str(summary))
             file.write_text(json.dumps(found), encoding="utf-8")
 
     register_optimizer_step_post_hook(after_step)

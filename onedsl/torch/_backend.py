@@ -26,7 +26,7 @@ from torch.fx import Graph, GraphModule
 from .. import _core
 from ..operators import attributes
 from ..runtime import run_log
-from . import _fusion_pass, _operators
+from . import _fusion_pass, _operators, _switch
 from ._operators import batch_norm_training, batch_norm_training_backward, why_unsupported
 
 _logger = logging.getLogger("onedsl.torch")
@@ -45,8 +45,11 @@ def backend(
     options: dict[str, Any] | None = None,
 ) -> Any:
     """Return the graph, compiled by inductor with its mode and options, and onedsl's batch norm."""
+    inductor = torch._TorchCompileInductorWrapper(mode, options, None)
+    if _switch.is_off():
+        return inductor(model, inputs)
     _add_layout_rules()
-    config = torch._TorchCompileInductorWrapper(mode, options, None).config
+    config = inductor.config
     name = "joint_custom_pre_pass"
     counts: _Counts = collections.defaultdict(collections.Counter)
     config[name] = _Pass(counts, config.get(name, getattr(torch._inductor.config, name)))

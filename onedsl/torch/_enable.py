@@ -19,8 +19,8 @@ from torch._guards import detect_fake_mode
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
-from ..runtime import memory
 from ..runtime.fork_lock import ForkLock
+from . import _huge_pages, _switch
 
 _registering: list[None] = []  # not empty during the call that registers the kernels
 # A fork waits for the registration, so that a child has all of it or none.
@@ -160,12 +160,7 @@ def _are_of_batch_norm(parameters: list[torch.Tensor]) -> bool:
     return any(id(parameter) in given for parameters in owned for parameter in parameters)
 
 
-@functools.cache
-def _keep_memory_once() -> None:
-    memory.keep_memory()
-
-
-def enable(*, keep_memory: bool = True) -> _core.TorchUse:
+def enable(*, huge_pages: bool = True) -> _core.TorchUse:
     """Use onedsl's batch-norm kernels in every model of this process.
 
     Replaces the CPU kernels of batch norm's forward pass in training and of its gradient in
@@ -182,11 +177,13 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
 
     Parameters
     ----------
-    keep_memory : bool, default True
-        Whether to call `onedsl.keep_memory`, at the first call of the process that does not exclude
-        it. A step then has no page faults, whatever computes it, and **the process stays as large
-        as its peak**. Neither `disable` nor the end of a ``with`` block undoes it; that takes
-        ``onedsl.keep_memory(False)``.
+    huge_pages : bool, default True
+        Whether to let PyTorch use huge pages, by its own switch ``THP_MEM_ALLOC_ENABLE=1``. A step
+        then has a tenth of the page faults or fewer, whatever computes it. PyTorch reads the switch
+        once, at the first tensor of the process: **call enable before it**. Later, and where the
+        kernel has no huge pages, the call has no effect on memory: the logger ``onedsl.torch``
+        states the reason at level INFO, and `report` shows it. A value that the user has set
+        remains. Processes that the program starts inherit the switch. `disable` does not undo it.
 
     Raises
     ------
@@ -214,12 +211,19 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
 
     A saved model does not contain this setting. Call enable again where the model is loaded.
 
+    With ``ONEDSL_DISABLE=1`` in the environment, the call does nothing, and the backend "onedsl" is
+    inductor: PyTorch's results and speed, without a change of the program.
+
     Examples
     --------
     >>> onedsl.torch.enable()  # doctest: +SKIP
     >>> with onedsl.torch.enable():  # doctest: +SKIP
     ...     train(model)
     """
+    if _switch.is_off():
+        return _switch.ended_use()
+    if huge_pages:
+        _huge_pages.request()  # first, because the registration makes tensors
     with _lock:
         if not _registering:  # unless a signal handler has interrupted the registration
             try:
@@ -227,8 +231,6 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
                 _register()
             finally:
                 _registering.clear()
-    if keep_memory:
-        _keep_memory_once()
     use = _core.begin_torch_use()
     use.until_closed = True  # the last step: an interrupt before it ends the use
     return use
@@ -237,7 +239,7 @@ def enable(*, keep_memory: bool = True) -> _core.TorchUse:
 def disable() -> None:
     """Use PyTorch's own kernels again, regardless of the number of `enable` calls before.
 
-    malloc continues to keep memory: see `onedsl.keep_memory`.
+    PyTorch continues to use huge pages.
     """
     _core.end_all_torch_uses()
 

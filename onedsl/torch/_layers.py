@@ -198,8 +198,8 @@ class BatchNormAct1d(_Act, nn.BatchNorm1d):
     evaluation cannot be differentiated after the layer was trained. PyTorch's functions that
     replace layers of batch norm, such as its convert_sync_batchnorm, lose the activation.
 
-    The layers change nothing else in the process. `onedsl.keep_memory` saves the page faults of a
-    step.
+    The layers change nothing else in the process. ``THP_MEM_ALLOC_ENABLE=1`` in the environment
+    saves most page faults of a step.
     """
 
 

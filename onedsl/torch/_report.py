@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..runtime.run_log import CallRecord, Record, subscribe
+from . import _huge_pages
 from ._operators import why_unsupported
 
 _PASSES = ("forward", "gradient")
@@ -175,4 +176,5 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
             absent = "none counted", "not seen by onedsl" if unseen else "none counted"
             rows.append((layer, texts[0] or absent[0], texts[1] or absent[1]))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, *filter(None, [_huge_pages.note()])])

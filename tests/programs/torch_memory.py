@@ -93,6 +93,6 @@ def process_exit():
 
 
 torch.set_num_threads(1)  # more would only wait for the other programs of the machine
-onedsl.torch.enable(keep_memory=False)
+onedsl.torch.enable(huge_pages=False)
 globals()[sys.argv[1]]()
 print("done")

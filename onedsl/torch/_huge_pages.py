@@ -1,0 +1,98 @@
+"""PyTorch's huge pages: the switch, and whether it has an effect.
+
+PyTorch's CPU allocator reads a variable of the environment at the first tensor of the process. If
+it is set, PyTorch aligns tensors of 2 MB and more to pages, and asks the kernel for huge pages.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from ..runtime import run_log
+
+VARIABLE = "THP_MEM_ALLOC_ENABLE"
+_KERNEL = Path("/sys/kernel/mm/transparent_hugepage")
+_BYTES = 2 << 20  # PyTorch's limit
+
+_logger = logging.getLogger("onedsl.torch")
+_requested = False
+
+
+@functools.cache  # once in a process: PyTorch reads the variable once
+def request() -> None:
+    """Let PyTorch use huge pages, unless the user has decided, and log if it does not."""
+    global _requested  # noqa: PLW0603
+    _requested = True
+    if why_unavailable() == "":
+        os.environ.setdefault(VARIABLE, "1")
+    if reason := why_unused():
+        run_log.info(_logger, "%s", reason)
+
+
+def note() -> str:
+    """Return why PyTorch does not use the huge pages that `request` asked for, or ""."""
+    return why_unused() if _requested else ""
+
+
+@functools.cache
+def why_unused() -> str:
+    """Return why PyTorch uses no huge pages, and the remedy, or "" if it uses them.
+
+    Makes a tensor, after which the variable has no effect. On a new thread, none of PyTorch's modes
+    and default devices is in effect.
+    """
+    prefix = "PyTorch's tensors have no huge pages: "
+    if reason := why_unavailable():
+        return prefix + reason
+    value = os.environ.get(VARIABLE, "")
+    with ThreadPoolExecutor(1) as pool:
+        if pool.submit(_is_advised).result():
+            return ""
+    if value not in ("", "1"):
+        return f"{prefix}the environment sets {VARIABLE}={value}"
+    return (
+        f"{prefix}a tensor was made before. Call onedsl.torch.enable() before the first tensor, or "
+        f"set {VARIABLE}=1 in the environment"
+    )
+
+
+def why_unavailable() -> str:
+    """Return why the kernel has no huge pages for this process, or ""."""
+    try:
+        setting = _chosen("enabled")
+        if (_KERNEL / "hugepages-2048kB").exists():  # since Linux 6.8
+            own = _chosen("hugepages-2048kB/enabled")
+            setting = setting if own == "inherit" else own
+    except OSError:
+        return "the kernel has none"
+    if setting == "never":
+        return f"they are switched off in {_KERNEL / 'enabled'}"
+    if "THP_enabled:\t0" in Path("/proc/self/status").read_text(encoding="utf-8"):
+        return "they are switched off for this process, by prctl(2)"
+    return ""
+
+
+def _chosen(name: str) -> str:
+    """Return the word in brackets of a file, such as "always [madvise] never"."""
+    return (_KERNEL / name).read_text(encoding="utf-8").partition("[")[2].partition("]")[0]
+
+
+def _is_advised() -> bool:
+    """Return whether PyTorch asks the kernel for huge pages for a new tensor."""
+    tensor = torch.empty(_BYTES, dtype=torch.uint8, device="cpu")
+    begin, is_found = tensor.data_ptr(), False
+    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as mappings:
+        for line in mappings:
+            name, _, rest = line.partition(" ")
+            if name == "VmFlags:" and is_found:
+                return "hg" in rest.split()
+            if not name.endswith(":"):
+                first, _, last = name.partition("-")
+                is_found = int(first, 16) <= begin < int(last, 16)
+    return False

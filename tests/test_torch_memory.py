@@ -1,0 +1,124 @@
+"""PyTorch's huge pages, which `enable` switches on, and the memory of programs that use it."""
+
+import os
+from pathlib import Path
+
+import helpers
+import pytest
+from torch_helpers import onedsl_torch
+
+KERNEL = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+AVAILABLE = KERNEL.exists() and "[never]" not in KERNEL.read_text()
+VARIABLE = "THP_MEM_ALLOC_ENABLE"
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch):
+    for name in os.environ:
+        if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", VARIABLE):
+            monkeypatch.delenv(name)
+
+
+def situation(words, environment=None, options=()):
+    """Return whether PyTorch uses huge pages, and what `report` says about them."""
+    child = helpers.run_python(
+        *options,
+        helpers.PROGRAMS / "torch_huge_pages.py",
+        *words.split(),
+        environment=environment or {},
+    )
+    used, note = child.stdout.splitlines()
+    return used == "True", note
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="the kernel has no huge pages")
+@pytest.mark.parametrize(
+    ("words", "environment", "used", "note"),
+    [
+        ("enable", {}, True, ""),
+        ("enable disable", {}, True, ""),
+        ("enable model fork", {}, True, ""),
+        ("enable fork", {}, True, ""),
+        ("enable spawn", {}, True, ""),  # the child inherits the variable, and enables nothing
+        ("fork enable", {}, True, ""),
+        ("without", {}, False, ""),
+        ("without enable", {}, False, "a tensor was made before"),
+        ("tensor", {}, False, ""),
+        ("tensor enable", {}, False, "a tensor was made before"),
+        ("model enable", {}, False, "a tensor was made before"),
+        ("tensor fork enable", {}, False, "a tensor was made before"),
+        ("tensor spawn enable", {}, True, ""),
+        ("tensor enable spawn", {}, True, ""),
+        ("tensor enable", {VARIABLE: "1"}, True, ""),
+        ("enable", {VARIABLE: "0"}, False, f"the environment sets {VARIABLE}=0"),
+        ("enable", {"ONEDSL_DISABLE": "1"}, False, ""),
+    ],
+)
+def test_enable_switches_huge_pages_on(words, environment, used, note):
+    found = situation(words, environment)
+    assert found[0] is used
+    assert note in found[1]
+    assert bool(found[1]) is bool(note)
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="the kernel has no huge pages")
+def test_the_launcher_switches_huge_pages_on():
+    assert situation("", options=("-m", "onedsl.torch")) == (True, "")
+
+
+@pytest.mark.skipif(AVAILABLE, reason="the kernel has huge pages")
+def test_a_kernel_without_huge_pages():
+    used, note = situation("enable")
+    assert not used
+    assert note.startswith("PyTorch's tensors have no huge pages")
+
+
+def test_a_process_without_huge_pages():
+    """prctl(2) switches them off, as some programs do for their children."""
+    code = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0);"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    _, note = situation("enable", options=("-c", code))
+    assert note.startswith("PyTorch's tensors have no huge pages")
+
+
+def megabytes(loop, setting):
+    """Return how a process grows: its peak, and what is resident after some steps."""
+    child = helpers.run_script("torch_small_things.py", loop, setting)
+    return [int(word) for word in child.stdout.split()]
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        *("zeros", "tensors", "sizes", "batches", "sparse", "workers_21"),
+        *(
+            pytest.param(loop, marks=pytest.mark.slow)
+            for loop in ("statistics", "random_sizes", "alone", "small", "middle", "workers_50")
+        ),
+    ],
+)
+def test_programs_that_keep_small_things(loop):
+    """Regression: malloc kept everything, and a program with 51 MB in use took 1,681 MB."""
+    of_pytorch, (peak, *after) = megabytes(loop, "PyTorch"), megabytes(loop, "enable")
+    assert peak <= 1.25 * of_pytorch[0] + 120
+    if loop in ("zeros", "tensors", "sizes", "batches", "sparse"):
+        assert max(after) <= 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AVAILABLE, reason="the kernel has no huge pages")
+def test_hooks_that_keep_a_mean_of_each_layer():
+    """PyTorch without huge pages grows by 40 MB a step here."""
+    _, early, _, late = megabytes("hooks", "enable")
+    assert late <= early + 60
+
+
+def test_onedsl_disable_leaves_models_to_pytorch(monkeypatch):
+    monkeypatch.setenv("ONEDSL_DISABLE", "1")
+    with onedsl_torch.enable():
+        assert not onedsl_torch.enabled()
+    monkeypatch.setenv("ONEDSL_DISABLE", "0")
+    with onedsl_torch.enable():
+        assert onedsl_torch.enabled()
