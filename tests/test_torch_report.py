@@ -50,11 +50,16 @@ def test_eager(x):
     evaluation = {"PyTorch, for the forward pass of evaluation": 1}
     forward = {name: {EAGER: 3} for name in names} | {"stem.1": {EAGER: 3} | evaluation}
     assert by_pass(summary) == (forward, {name: {EAGER: 3} for name in names})
-    lines = str(summary).splitlines()
+    lines = rows(summary)
     assert lines[0].split() == ["layer", "forward", "gradient"]
     first = f"stem.1      3 {EAGER}; 1 PyTorch, for the forward pass of evaluation  3 {EAGER}"
     assert lines[1] == first
     assert lines[2].split() == f"branch.a.1 3 {EAGER} 3 {EAGER}".split()
+
+
+def rows(summary):
+    """Return the lines of a report without the one about huge pages, which depends on the kernel."""
+    return [line for line in str(summary).splitlines() if "huge pages" not in line]
 
 
 def test_calls_outside_of_the_block_do_not_count(x):
@@ -85,7 +90,7 @@ def test_uncounted_calls_are_not_called_missing(x):
     model = SmallModel()
     with onedsl_torch.report(model) as summary:
         model.stem(x).sum().backward()
-    first, second, _ = str(summary).splitlines()[1:]
+    first, second, _ = rows(summary)[1:]
     assert re.split("  +", first) == ["stem.1", f"1 {UNSEEN}", "not seen by onedsl"]
     assert re.split("  +", second) == ["branch.a.1", "none counted", "none counted"]
 
