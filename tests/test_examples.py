@@ -134,6 +134,17 @@ def test_pytorch_of_a_network(tmp_path):
     assert re.fullmatch(r"resnet18: loss \d\.\d+ after 4 steps\n", shown)
 
 
+@pytest.mark.slow
+def test_training_steps(tmp_path):
+    pytest.importorskip("torch")
+    options = ("--processes", "1", "--steps", "1", "--json", "steps.json")
+    lines = run(tmp_path, "training_steps.py", *options, "mobilenet_v2").stdout.splitlines()
+    assert [line[27:48].rstrip() for line in lines] == ["PyTorch", "PyTorch, huge pages", "enable"]
+    assert ["speed-up" in line for line in lines] == [False, True, True]
+    run(tmp_path, "training_steps.py", "--draw", "steps.json")
+    check_picture(tmp_path / "steps.png")
+
+
 def test_distributed(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn", reason="the extra `examples` is not installed")

@@ -261,12 +261,3 @@ def test_torch_fx_traces_layers_as_single_nodes():
     assert [node.op for node in graph.nodes] == [
         "placeholder", "call_module", "call_module", "output"
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_steps_of_separate_processes():
-    script = helpers.ROOT / "examples" / "training_steps.py"
-    options = ("--processes", "1", "--steps", "1", "mobilenet_v2")
-    lines = helpers.run_python(script, *options).stdout.splitlines()
-    assert [line[27:48].rstrip() for line in lines] == ["PyTorch", "PyTorch, huge pages", "enable"]
-    assert ["speed-up" in line for line in lines] == [False, True, True]

@@ -58,7 +58,7 @@ def test_eager(x):
 
 
 def rows(summary):
-    """Return the lines of a report without the one about huge pages, which depends on the kernel."""
+    """Return the lines of a report without the one about huge pages: it depends on the kernel."""
     return [line for line in str(summary).splitlines() if "huge pages" not in line]
 
 
