@@ -237,6 +237,93 @@ def test_bfloat16(use, what, report, x):
     assert line.startswith(f"1 by onedsl; 1 {what}")
 
 
+class LookAtTheGradient(torch.autograd.Function):
+    """The identity, whose gradient depends on the strides of the result's gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, diff):
+        return diff * diff.as_strided((diff.shape[3],), (1,))
+
+
+def first(y):
+    return y.as_strided((y.numel() // 2,), (1,))
+
+
+# Functions of a result of batch norm in the order channels_last, and of a contiguous tensor.
+STRIDES = {
+    "order of the residual": (lambda y, x: F.relu(x + y), "alone, before aten.add.Tensor"),
+    "order of the result": (lambda y, x: F.relu(y + x), ADD_RELU),
+    "flattened": (lambda y, x: ((z := F.relu(x + y)), z.flatten(1)), "alone"),
+    "two views": (lambda y, x: ((z := F.silu(x + y)).view(4, -1), z.view(4, 8, -1)), "alone"),
+    "as_strided": (lambda y, x: first(F.relu(x + y)) * 2, "alone"),
+    "as_strided, one order": (lambda y, x: first(F.relu(y)) * 2, RELU),
+    "contiguous before": (lambda y, x: first(F.relu(y.contiguous())) * 2, "alone"),
+    "contiguous after": (lambda y, x: first(F.relu(y).contiguous()) * 2, RELU),
+    "order of the gradient": (
+        lambda y, x: F.silu(y + LookAtTheGradient.apply(x)).contiguous(),
+        ADD_SILU,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STRIDES)
+@pytest.mark.parametrize("code", ["operators", pytest.param("code", marks=pytest.mark.slow)])
+def test_strides_are_those_of_eager_pytorch(name, code, report, x, request):
+    """Regression: those of batch norm's src, so views raised and as_strided was wrong."""
+    if code == "operators":
+        request.getfixturevalue("without_code")
+    use, what = STRIDES[name]
+    norm = nn.BatchNorm2d(8).to(memory_format=torch.channels_last)
+    found = []
+    for backend in None, "onedsl":
+        src, residual = torch.randn(2, 4, 8, 6, 7, generator=torch.Generator().manual_seed(0))
+        src = src.contiguous(memory_format=torch.channels_last).requires_grad_()
+        residual.requires_grad_()
+
+        def function(src, residual):
+            return use(norm(src), residual)
+
+        run = torch.compile(function, fullgraph=True, backend=backend) if backend else function
+        result = run(src, residual)
+        results = result if isinstance(result, tuple) else (result,)
+        sum(y.square().sum() for y in results).backward()
+        given = [t for t in (src, residual) if t.grad is not None]
+        found.append([*results, *(t.grad for t in given)])
+    for ours, eager in zip(*reversed(found), strict=True):
+        assert ours.stride() == eager.stride()
+        assert torch.allclose(ours, eager, rtol=1e-4, atol=1e-4)
+    assert report()[0].startswith(f"1 by onedsl; 1 {what}")
+
+
+@pytest.mark.parametrize(
+    "use", [lambda y, s: F.threshold(y + 1, s, s), lambda y, s: F.leaky_relu(y, s) * s]
+)
+def test_numbers_that_change_between_calls(use):
+    """Regression: PyTorch's cache returned the graph of the first number.
+
+    inductor's result of F.threshold is wrong for this reason, but its gradient is not.
+    """
+    found = []
+    for backend in "inductor", "onedsl":
+        torch._dynamo.reset()
+
+        def function(x, number):
+            return use(F.batch_norm(x, None, None, training=True), number)
+
+        run = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
+        for number in 0.3, 0.9, 1.4:
+            x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1)).requires_grad_()
+            y = run(x, number)
+            found.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    for theirs, ours in zip(found[:3], found[3:], strict=True):
+        for a, b in zip(theirs, ours, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.usefixtures("without_code")
 def test_momentum_none_breaks_the_graph(report, x):
     """PyTorch's layer computes a number from a tensor, so it runs in eager mode."""

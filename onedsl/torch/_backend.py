@@ -131,7 +131,8 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
 
     The operators that the fusion pass needs whole are not decomposed: the pass does it.
     """
-    table = {op: f for op, f in select_decomp_table().items() if op not in _fusion_pass.KEPT}
+    table = dict(select_decomp_table())
+    table |= {op: _unless_kept(table[op]) for op in _fusion_pass.KEPT & table.keys()}
     gradient = _aten.native_batch_norm_backward.default
 
     def forward(op: Any) -> Callable[..., Any]:
@@ -175,6 +176,22 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
         return _Table(table)
     plain_backward = table[gradient]
     return _Table({**table, gradient: backward} | {op: forward(op) for op in ops[:2]})
+
+
+def _unless_kept(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition of calls that have a symbolic number.
+
+    PyTorch has tensors for these numbers in what it decomposes. In other operators, it inserts the
+    number of the first call, before the fusion pass.
+    """
+
+    def decompose(*arguments: Any, **options: Any) -> Any:
+        numbers = (torch.SymInt, torch.SymFloat)
+        if any(isinstance(a, numbers) for a in (*arguments, *options.values())):
+            return decomposition(*arguments, **options)
+        return NotImplemented
+
+    return decompose
 
 
 @functools.cache  # once in a process

@@ -1,8 +1,10 @@
 """A pass over inductor's graph: batch norm, an addition and the activation after it become one op.
 
 It runs on the joint graph of the forward and the backward pass. This graph is functional: a node's
-value never changes, so copies of a value can stand for each other. Inputs are written only by the
-copy_ nodes at its end, which run after the forward pass.
+value never changes, so copies of a value can stand for each other, whatever their memory format:
+onedsl's operators support any strides. But views, `as_strided` and the program depend on the
+strides of a node, so what replaces it has the same ones. Inputs are written only by the copy_ nodes
+at its end, which run after the forward pass.
 
 The backend leaves PyTorch's operators of activations whole (`KEPT`). Each has one form, while its
 decomposition depends on the dtype and on PyTorch's version. What is not fused is decomposed at the
@@ -107,7 +109,7 @@ def decompose(graph: Graph, table: dict[Any, Callable[..., Any]]) -> None:
             new = graph.graph_copy(traced.graph, copies)
         for source in copies.keys() - places:
             copies[source].meta = {**node.meta, "val": source.meta["val"]}
-        node.replace_all_uses_with(new)
+        _replace(node, new)
         graph.erase_node(node)
 
 
@@ -254,6 +256,13 @@ def _is_like_dst(value: Any, found: _Found) -> bool:
     )
 
 
+def _can_be_dst(value: Any, found: _Found) -> bool:
+    """Return whether batch norm's result, which has the strides of src, can replace a node."""
+    if not _is_like_dst(value, found):
+        return False
+    return bool(value.meta["val"].stride() == found["dst"].meta["val"].stride())
+
+
 def _is_parameter(activation: str) -> Callable[[Any, _Found], bool]:
     """Return a condition of the parameter of an activation.
 
@@ -305,7 +314,7 @@ class _Fusion:
         diff_dst = _Value("diff_dst", condition=_is_like_dst)
         parameter = _Value("parameter", condition=_is_parameter(activation))
         result, masked = _patterns(function, [value, of_gradient, diff_dst, parameter])
-        self.result = _Value("result", result, _is_like_dst)
+        self.result = _Value("result", result, _can_be_dst)
         self.gradient = _Call(
             batch_norm_training_backward,
             mean=_Call(operator.getitem, a=_Value("batch_norm"), b=1),
@@ -367,22 +376,59 @@ def _fuse_gradient(activation: str, call: Node, found: _Found) -> None:
         changes["forward_bias"] = _result(found["batch_norm"], 6)
     _change(call, changes)
     if residual is not None:
-        masked.replace_all_uses_with(_result(call, 3))
+        _replace(masked, _result(call, 3))
 
 
 def _result(call: Node, index: int) -> Node:
     """Return a new node that is a result of a call."""
-    with call.graph.inserting_after(call):
-        result = call.graph.call_function(operator.getitem, (call, index))
-    result.meta["val"] = call.meta["val"][index]
-    return result
+    return _insert_after(call, operator.getitem, call, index)
+
+
+def _replace(node: Node, new: Node) -> None:
+    """Replace a node by one of the same values.
+
+    If that has other strides, users get a copy, except onedsl's operators: their results have the
+    strides of src, and other arguments may have any.
+    """
+    value = node.meta["val"]
+    if new.meta["val"].stride() != value.stride():
+        node.replace_all_uses_with(new, lambda user: _ignores_strides(user, node))
+        new = _copy_in_order(new, value)
+    node.replace_all_uses_with(new)
+
+
+def _ignores_strides(user: Node, argument: Node) -> bool:
+    operators = batch_norm_training, batch_norm_training_backward
+    return user.target in operators and _arguments(user)["src"] is not argument
+
+
+def _copy_in_order(node: Node, like: Tensor) -> Node:
+    """Return a new node, a copy in the order of the axes of a dense tensor."""
+    axes = range(like.ndim)
+    # Of axes with the same stride, the inner one has one element.
+    order = sorted(axes, key=lambda axis: (like.stride(axis), like.size(axis)), reverse=True)
+    ordered = _insert_after(node, _aten.permute.default, node, order)
+    contiguous = {"memory_format": torch.contiguous_format}
+    dense = _insert_after(ordered, _aten.clone.default, ordered, **contiguous)
+    return _insert_after(dense, _aten.permute.default, dense, sorted(axes, key=order.__getitem__))
+
+
+def _insert_after(node: Node, target: Any, /, *arguments: Any, **options: Any) -> Node:
+    """Return a new node after a node, and compute its value."""
+    with node.graph.inserting_after(node):
+        new = node.graph.call_function(target, arguments, options)
+    new.meta["val"] = target(*map(_value, arguments), **options)
+    return new
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, Node) else argument
 
 
 def _change(call: Node, changes: dict[str, Any]) -> None:
     """Change arguments, none of which depends on the call."""
     call.args, call.kwargs = tuple((_arguments(call) | changes).values()), {}
-    values = (a.meta["val"] if isinstance(a, Node) else a for a in call.args)
-    call.meta["val"] = call.target(*values)
+    call.meta["val"] = call.target(*map(_value, call.args))
 
 
 def _users_but(call: Node, indices: Collection[int]) -> list[Node]:

@@ -3,10 +3,10 @@
 Usage: python tests/programs/fused_graphs.py NUMBER_OF_GRAPHS [SEED] [--compile]
 
 A graph is a batch norm, an activation and their gradients, in a random form, in which some
-arguments are replaced: by a value of another shape or dtype, by one that depends on any other node,
-by another number or None. Some results are returned, too. Graphs are evaluated in float64 and by
-onedsl's kernels. With --compile, inductor and onedsl compile them, too, and the results are
-compared.
+arguments are replaced: by a value of another shape, dtype or memory format, by one that depends on
+any other node, by another number or None. Some results are returned, too, and views of some. Graphs
+are evaluated in float64 and by onedsl's kernels, and values and strides of the results are
+compared. With --compile, inductor and onedsl compile them, too.
 """
 
 import collections
@@ -84,14 +84,20 @@ def build(rng):
 
     def given(size, dtype=torch.float32, positive=False):
         value = torch.randn(size, generator=generator).to(dtype)
+        if len(size) > 1:
+            own = order if rng.random() < 0.8 else rng.sample(order, len(size))
+            value = value.permute(own).contiguous().permute(sorted(own, key=own.index))
         node = graph.placeholder(f"input_{len(values)}")
         values[node] = value.abs() + 0.5 if positive else value
         return node
 
     channels = shape[1]
+    order = list(range(len(shape)))  # of the axes in memory
+    if rng.random() < 0.5:
+        rng.shuffle(order)
     src, diff_dst, residual = (given(shape, dtype) for _ in range(3))
-    weight, bias, mean = (given(channels) for _ in range(3))
-    variance = given(channels, positive=True)
+    weight, bias, mean = (given((channels,)) for _ in range(3))
+    variance = given((channels,), positive=True)
     has_residual, is_swapped = rng.random() < 0.5, rng.random() < 0.5
     form = rng.randrange(len(FORMS))
     activation, _, parameters = FORMS[form]
@@ -159,6 +165,24 @@ def other_value(graph, old, rng):
         lambda: call(aten.abs.default, (old,)),
         lambda: None,
         lambda: call(rng.choice((aten.alias.default, aten.clone.default)), (old,)),
+        lambda: in_format(graph, old, rng),
+    )
+    return rng.choice(makers)()
+
+
+def in_format(graph, node, rng):
+    formats = torch.contiguous_format, torch.channels_last, torch.preserve_format
+    return graph.call_function(aten.clone.default, (node,), {"memory_format": rng.choice(formats)})
+
+
+def view(graph, node, rng):
+    """Return a node whose value depends on the strides of another one."""
+    call = graph.call_function
+    makers = (
+        lambda: call(aten.view.default, (node, [-1])),
+        lambda: call(aten.view.default, (node, [2, -1])),
+        lambda: call(aten.as_strided.default, (node, [3, 2], [2, 1])),
+        lambda: call(aten.as_strided.default, (in_format(graph, node, rng), [5], [1], 1)),
     )
     return rng.choice(makers)()
 
@@ -170,7 +194,10 @@ def finish(graph, rng):
     nodes = [n for n in graph.nodes if n is not output]
     returned += rng.sample(nodes, rng.choice((0, 0, 0, 1, 2)))
     tuples = (batch_norm_training, batch_norm_training_backward)
-    output.args = ([node for node in returned if node.target not in tuples],)
+    returned = [node for node in returned if node.target not in tuples]
+    with graph.inserting_before(output):
+        returned += [view(graph, node, rng) for node in returned if rng.random() < 0.1]
+    output.args = (returned,)
     try:
         stable_topological_sort(graph)
     except AssertionError:
@@ -195,6 +222,7 @@ def exact_forward(
     dst = dst if residual is None else dst + residual
     if activation:
         dst = activate(dst, activation, parameter)
+    dst = torch.empty_like(src).copy_(dst)  # in the order of src
     copies = [src.new_empty(0)] * 2
     if activation and (activation != "relu" or residual is None):
         ones = torch.ones_like(saved[0])
@@ -231,8 +259,9 @@ def exact_backward(
     saved = weight, None, None, mean, inverse_stddev
     results = aten.native_batch_norm_backward(diff_dst, src, *saved, True, 1e-5, [True] * 3)
     results = [src.new_zeros(src.shape[1]) if r is None else r for r in results]
+    results[0] = torch.empty_like(src).copy_(results[0])
     has_addition = residual is not None or dst is not None
-    return *results, diff_dst if has_addition else src.new_empty(0)
+    return *results, torch.empty_like(src).copy_(diff_dst) if has_addition else src.new_empty(0)
 
 
 EXACT = {batch_norm_training: exact_forward, batch_norm_training_backward: exact_backward}
@@ -285,7 +314,9 @@ def differences(graph, values, with_inductor):
         differing.append("operators that are not decomposed")
     # PyTorch's decompositions are less precise than its kernels.
     decomposed = zip(evaluate(graph, values, False), real_after, strict=True)
-    differing += [f"decomposed: {d}" for a, b in decomposed if (d := distance(a, b)) > 100 * limit]
+    for a, b in decomposed:
+        if a.stride() != b.stride() or distance(a, b) > 100 * limit:
+            differing.append(f"decomposed: {a.stride()}, {b.stride()}, {distance(a, b)}")
     for i, (theirs, ours) in enumerate(zip(*compiled, strict=True)):
         kinds = [(t.shape, t.dtype, t.stride()) for t in (ours, theirs)]
         # Without the fusion, a ReLU's argument may be rounded to a bound in 16 bits.
@@ -293,7 +324,7 @@ def differences(graph, values, with_inductor):
         if kinds[0] != kinds[1] or min(errors) > limit:
             differing.append(f"compiled result {i}: {kinds}, {errors}")
     for i, (a, b) in enumerate(zip(real_after, real, strict=True)):
-        kinds = [(t.shape, t.dtype) for t in (a, b)]
+        kinds = [(t.shape, t.dtype, t.stride()) for t in (a, b)]
         if kinds[0] != kinds[1] or (not narrow and distance(a, b) > limit):
             differing.append(f"result {i} of the kernels: {kinds}, {distance(a, b)}")
         elif distance(exact_after[i], exact[i]) > 1e-7:  # hardsigmoid has a 1 / 6 in f32
