@@ -2,7 +2,7 @@
 
     python .ci/check_pages.py
 
-It needs pdoc, and PyTorch and JAX for their pages.
+It needs pdoc, and PyTorch, JAX, Flax and Equinox for their pages.
 """
 
 import html
@@ -20,8 +20,8 @@ TEMPLATES = Path(__file__).resolve().parent / "pdoc"
 
 def build(folder: Path) -> dict[str, str]:
     """Return the pages by module. pdoc must not warn."""
-    libraries = [name for name in ("torch", "jax") if importlib.util.find_spec(name)]
-    modules = ["onedsl", *(f"onedsl.{name}" for name in libraries)]
+    libraries = "torch", "jax", "flax", "equinox"
+    modules = ["onedsl", *(f"onedsl.{n}" for n in libraries if importlib.util.find_spec(n))]
     command = [sys.executable, "-m", "pdoc", "-t", str(TEMPLATES), "-o", ".", *modules]
     # In an empty folder, so that pdoc finds the installed onedsl and not a folder of that name.
     child = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
@@ -42,6 +42,7 @@ def check(pages: dict[str, str]) -> None:
     operators = [n for n in onedsl.__all__ if hasattr(getattr(onedsl, n), "epsilon")]
     functions = [("onedsl", f"{name}.__call__") for name in operators]
     functions += [("onedsl.torch", "batch_norm_backward"), ("onedsl.jax", "batch_norm")]
+    functions += [("onedsl.equinox", "BatchNorm.__call__")]
     for module, name in functions:
         after = pages.get(module, "").partition(f'id="{name}"')[2]
         docstring = re.split(

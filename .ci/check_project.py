@@ -199,7 +199,7 @@ def imported(name: str, nodes: Callable[[ast.AST], Iterator[ast.AST]]) -> Iterat
 def check_imports() -> None:
     """Check for cycles, and for imports of another package's underscored modules."""
     allowed = {
-        r"onedsl\.(operators\b|_(?!_main__))": r"onedsl(?!\.(torch|jax|bench|cli))",
+        r"onedsl\.(operators\b|_(?!_main__))": r"onedsl(?!\.(torch|jax|flax|equinox|bench|cli))",
         r"onedsl\.testing": r"onedsl\.(testing|tensors)\b|onedsl$",  # nothing that it judges
     }
     graph = {}

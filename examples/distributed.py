@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import sklearn.datasets  # type: ignore[import-untyped]
+import sklearn.datasets
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator

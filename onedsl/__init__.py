@@ -42,8 +42,8 @@ Which gradient do I want?
   (``op.graph(spec).repaired()``).
 - `testing`: float64 references of all formulas, for tests.
 
-`onedsl.torch` and `onedsl.jax` are imported separately. The command line
-has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
+`onedsl.torch`, `onedsl.jax`, `onedsl.flax` and `onedsl.equinox` are imported separately. The
+command line has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``.
 
 By default (``backend="auto"``), onedsl's own kernels compute the results. Their sums are accurate
 for any number of elements per channel. They run all types on every x86-64 CPU. Their results are
@@ -149,12 +149,15 @@ __all__ = [  # noqa: RUF022
 ]
 
 
+_INTEGRATIONS = {"equinox", "flax", "jax", "torch"}  # modules that are not imported here
+
+
 def __dir__() -> list[str]:
-    return [*__all__, *({"jax", "torch"} & globals().keys())]
+    return [*__all__, *(_INTEGRATIONS & globals().keys())]
 
 
 if not TYPE_CHECKING:  # with __getattr__, type checkers would accept every name
 
     def __getattr__(name: str) -> object:
-        remedy = f"; import onedsl.{name} first" if name in ("jax", "torch") else ""
+        remedy = f"; import onedsl.{name} first" if name in _INTEGRATIONS else ""
         raise AttributeError(f"module 'onedsl' has no attribute {name!r}{remedy}")

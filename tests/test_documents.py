@@ -12,8 +12,9 @@ import onedsl
 
 DOCUMENTS = ("README.md", "examples/README.md")
 # What a block uses: the module it needs.
-MODULES = {"jax": "jax", "flax": "flax", "torch": "torch", "--network": "transformers"}
-MODULES |= {"distributed.py": "sklearn", "compare_data_formats": "matplotlib"}
+MODULES = {name: name for name in ("jax", "flax", "equinox", "torch")}
+MODULES |= {"--network": "transformers", "compare_data_formats": "matplotlib"}
+MODULES |= dict.fromkeys(("distributed.py", "jax_flax.py", "jax_equinox.py"), "sklearn")
 # Commands that take tens of seconds, with options to take less.
 SLOW = {"--compare": " --seconds 2 --runs 2", "distributed.py": " --steps 40 --seeds 1"}
 SLOW |= {"bench": "", "compare_data_formats.py": ""}

@@ -168,42 +168,27 @@ def test_distributed_without_a_launcher(tmp_path):
     assert "torchrun" in run(tmp_path, "distributed.py", status=1).stderr
 
 
-@pytest.mark.parametrize(
-    ("example", "library"), [("jax_training.py", "jax"), ("jax_equinox.py", "equinox")]
-)
-def test_jax(tmp_path, example, library):
-    """The examples themselves compare gradients."""
-    pytest.importorskip(library)
-    child = run(tmp_path, example)
+def test_jax(tmp_path):
+    """The example itself compares gradients."""
+    pytest.importorskip("jax")
+    child = run(tmp_path, "jax_training.py")
     losses = [numbers(line)[0] for line in child.stdout.splitlines() if line.startswith("step")]
     assert len(losses) == 6
-    if example == "jax_training.py":
-        assert losses == sorted(losses, reverse=True)
-        assert int(re.findall(r"(\d+)%", child.stdout)[-1]) > 90
-    else:
-        assert losses[-1] < losses[0] / 10
-        running = numbers(child.stdout.splitlines()[-1])[0]  # the loss with running statistics
-        assert abs(running - losses[-1]) < 0.02
+    assert losses == sorted(losses, reverse=True)
+    assert int(re.findall(r"(\d+)%", child.stdout)[-1]) > 90
 
 
-def test_flax(capsys):
-    """The example itself compares its layers with Flax's."""
-    pytest.importorskip("flax")
-    names = runpy.run_path(str(EXAMPLES / "jax_flax.py"))
-    assert capsys.readouterr().out.count("are those of Flax's layer") == 2
-    ones = np.ones((2, 3, 4), np.float32)
-    for options in {"axis": (1, 2)}, {"axis_name": "x"}, {"force_float32_reductions": False}:
-        with pytest.raises(NotImplementedError, match=next(iter(options))):
-            names["LinenBatchNorm"](**options).init({}, ones, use_running_average=True)
-    with pytest.raises(NotImplementedError, match="a mask"):
-        names["LinenBatchNorm"]().init({}, ones, use_running_average=True, mask=ones)
-    # linen's automatic names, which checkpoints contain
-    linen = importlib.import_module("flax.linen")
-    own = type("BatchNorm", (names["LinenBatchNorm"],), {})
-    for layer, name in (names["LinenBatchNorm"], "LinenBatchNorm_0"), (own, "BatchNorm_0"):
-        found = linen.Sequential([lambda x, layer=layer: layer()(x, False)])
-        key = importlib.import_module("jax").random.key(0)
-        assert list(found.init(key, ones)["params"]) == [name]
+@pytest.mark.parametrize(
+    ("example", "library"), [("jax_flax.py", "flax"), ("jax_equinox.py", "equinox")]
+)
+def test_layers_of_jax(tmp_path, example, library):
+    pytest.importorskip(library)
+    pytest.importorskip("sklearn", reason="the extra `examples` is not installed")
+    lines = run(tmp_path, example).stdout.splitlines()
+    assert len(lines) == 8
+    (first, _), (last, accuracy) = numbers(lines[0]), numbers(lines[-1])
+    assert last < first / 5
+    assert accuracy > 90
 
 
 def test_compare_data_formats(tmp_path):

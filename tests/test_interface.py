@@ -353,7 +353,13 @@ class TestCapabilities:
 
 
 PACKAGE = Path(onedsl.__file__).parent
-SOURCES = [path for path in PACKAGE.rglob("*.py") if not {"jax", "torch"} & set(path.parts)]
+INTEGRATIONS = {
+    "equinox": "BatchNorm",
+    "flax": "nnx",
+    "jax": "batch_norm_backward",
+    "torch": "batch_norm_backward",
+}
+SOURCES = [path for path in PACKAGE.rglob("*.py") if not {*INTEGRATIONS} & {*path.parts}]
 WITH_EXAMPLES = [
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in SOURCES
@@ -375,7 +381,7 @@ class TestPackage:
 
     @pytest.mark.parametrize("module", [onedsl, onedsl.graph, testing])
     def test_dir_lists_public_names_only(self, module):
-        assert set(dir(module)) - {"jax", "torch"} == set(module.__all__)
+        assert set(dir(module)) - {*INTEGRATIONS} == set(module.__all__)
 
     def test_error_messages_name_public_classes(self):
         """Regression: ``ChannelOperator.__init__() missing ... 'epsilon'``."""
@@ -391,7 +397,7 @@ class TestPackage:
         result = doctest.testmod(source, extraglobs=globs, optionflags=doctest.NORMALIZE_WHITESPACE)
         assert result.failed == 0
 
-    @pytest.mark.parametrize("name", ["jax", "torch"])
+    @pytest.mark.parametrize("name", INTEGRATIONS)
     def test_attribute_of_a_module_that_was_not_imported(self, name):
         """The error contains the import that is missing, which works or needs the framework."""
         child = helpers.run_child(
@@ -399,7 +405,7 @@ class TestPackage:
             f"assert {name!r} not in sys.modules\n"
             f"try: onedsl.{name}\n"
             "except AttributeError as error: print(error)\n"
-            f"from onedsl import {name}; {name}.batch_norm_backward",
+            f"from onedsl import {name}; {name}.{INTEGRATIONS[name]}",
             status=None,
         )
         assert f"has no attribute '{name}'; import onedsl.{name} first" in child.stdout

@@ -1,0 +1,226 @@
+"""onedsl.equinox: the layer computes what Equinox's layer computes, followed by JAX's functions."""
+
+import functools
+import io
+import re
+
+import pytest
+
+jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
+eqx = pytest.importorskip("equinox", reason="Equinox is optional, and not installed here")
+
+import jax.numpy as jnp  # noqa: E402
+from jax_helpers import AFTER, FUNCTIONS, assert_close  # noqa: E402
+
+import onedsl.equinox  # noqa: E402
+
+X = 3 * jax.random.normal(jax.random.key(1), (8, 10, 6, 4)) + 1
+RESIDUAL = jax.random.normal(jax.random.key(2), X.shape)
+WEIGHT = jax.random.normal(jax.random.key(3), X.shape)
+OPTIONS = {"axis_name": "batch", "mode": "batch"}
+
+
+def model_of(layer, after, is_ours):
+    """Return a function of an item of the batch: the layer, the addition and the activation."""
+    activation, parameters = (
+        after.get("activation"),
+        {k: after[k] for k in after if k != "activation"},
+    )
+
+    def model(layer, x, residual, state):
+        if is_ours:
+            return layer(x, state, residual=residual)
+        dst, state = layer(x, state)
+        dst = dst if residual is None else dst + residual
+        return FUNCTIONS[activation](dst, **parameters), state
+
+    return functools.partial(model, layer)
+
+
+def run(cls, options, after, x, residual, *, in_training=True, is_ours=True, wrap=eqx.filter_jit):
+    """Return the gradients, results and states of two steps, and the results in inference."""
+    layer, state = eqx.nn.make_with_state(cls)(10, **options, **(after if is_ours else {}))
+
+    @eqx.filter_value_and_grad(has_aux=True)
+    def loss(inputs, state, inference):
+        layer, x, residual = inputs
+        layer = eqx.nn.inference_mode(layer, inference)
+        axes = 0, None if residual is None else 0, None
+        model = jax.vmap(
+            model_of(layer, after, is_ours), axes, (0, None), axis_name=options["axis_name"]
+        )
+        dst, state = model(x, residual, state)
+        return (WEIGHT * dst).sum(), (dst, state)
+
+    step = wrap(loss)
+    results = []
+    for inference in (False, False, True)[0 if in_training else 2 :]:
+        (_, (dst, state)), gradients = step((layer, x, residual), state, inference)
+        results.append((gradients, dst, state))
+    return jax.tree.leaves(results)
+
+
+def check_equal(got, wanted, tolerance=1e-5):
+    for a, b in zip(got, wanted, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert_close(a, b, tolerance)
+
+
+def check(options, after, x=X, residual=None, tolerance=1e-5, **others):
+    ours, theirs = (
+        run(cls, OPTIONS | options, after, x, residual, is_ours=is_ours, **others)
+        for cls, is_ours in ((onedsl.equinox.BatchNorm, True), (eqx.nn.BatchNorm, False))
+    )
+    check_equal(ours, theirs, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({}, "float32"),
+        ({"mode": "ema"}, "float32"),
+        ({"channelwise_affine": False}, "float32"),
+        ({"momentum": 0.5, "eps": 0.1}, "float32"),
+        ({}, "bfloat16"),  # the result is float32, as the parameters
+        ({"dtype": jnp.bfloat16}, "bfloat16"),
+        ({"dtype": jnp.float16, "mode": "ema", "momentum": 0.5}, "float16"),
+    ],
+)
+def test_arguments(options, dtype):
+    """Results, gradients and states of steps and in inference are Equinox's."""
+    x, tolerance = X.astype(dtype), 1e-5 if dtype == "float32" else 2e-2
+    check(options, {"activation": "gelu"}, x, RESIDUAL.astype(dtype), tolerance)
+
+
+@pytest.mark.parametrize(("after", "with_residual"), [({}, False), *AFTER])
+def test_activations(after, with_residual):
+    check({}, after, residual=RESIDUAL if with_residual else None)
+
+
+def test_inference_of_a_new_layer():
+    check({}, {"activation": "silu"}, residual=RESIDUAL, in_training=False)
+
+
+def test_without_jit():
+    check({}, {"activation": "relu"}, residual=RESIDUAL, wrap=lambda function: function)
+
+
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_batches_without_vmap(data_format, mode):
+    """A layer without axis_name normalizes a batch, with the channels in either position."""
+    after = {"activation": "relu"}
+    like = run(onedsl.equinox.BatchNorm, OPTIONS | {"mode": mode}, after, X, RESIDUAL)
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
+        10, mode=mode, data_format=data_format, **after
+    )
+    move = lambda a: jnp.moveaxis(a, 1, -1) if data_format == "NXC" else a  # noqa: E731
+
+    @eqx.filter_jit
+    @eqx.filter_value_and_grad(has_aux=True)
+    def loss(inputs, state, inference):
+        layer, x, residual = inputs
+        layer = eqx.nn.inference_mode(layer, inference)
+        dst, state = layer(move(x), state, residual=move(residual))
+        dst = jnp.moveaxis(dst, -1, 1) if data_format == "NXC" else dst
+        return (WEIGHT * dst).sum(), (dst, state)
+
+    results = []
+    for inference in (False, False, True):
+        (_, (dst, state)), gradients = loss((layer, X, RESIDUAL), state, inference)
+        results.append((gradients, dst, state))
+    check_equal(jax.tree.leaves(results), like)
+
+
+def test_channels_last_under_vmap():
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, "batch", data_format="NXC")
+    call = functools.partial(jax.vmap, out_axes=(0, None), axis_name="batch")
+    got, _ = call(lambda x: layer(x, state))(jnp.moveaxis(X, 1, -1))
+    like, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(10, **OPTIONS)
+    wanted, _ = call(lambda x: like(x, state))(X)
+    check_equal([jnp.moveaxis(got, -1, 1)], [wanted])
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_nested_vmap(inner):
+    """Another jax.vmap outside, over networks, or inside, over time steps."""
+    stacked = jnp.stack([X, RESIDUAL], 1 if inner else 0)
+
+    def result(cls):
+        layer, state = eqx.nn.make_with_state(cls)(10, **OPTIONS)
+
+        def batch(x):
+            def item(x):
+                call = lambda x: layer(x, state)[0]  # noqa: E731
+                return jax.vmap(call)(x) if inner else call(x)
+
+            return jax.vmap(item, axis_name="batch")(x)
+
+        def loss(x):
+            dst = batch(x) if inner else jax.vmap(batch)(x)
+            return (jnp.sin(dst) * dst).sum(), dst
+
+        return jax.tree.leaves(jax.jit(jax.grad(loss, has_aux=True))(stacked))
+
+    check_equal(result(onedsl.equinox.BatchNorm), result(eqx.nn.BatchNorm))
+
+
+def test_the_kernels_compute_a_step():
+    """One call computes the whole batch, without a copy of an item."""
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, "batch", activation="relu")
+
+    def loss(x):
+        model = jax.vmap(lambda x: layer(x, state, residual=x)[0], axis_name="batch")
+        return model(x).sum()
+
+    program = jax.jit(jax.grad(loss)).lower(X).as_text()
+    for call in ("act_forward_training", "act_training_backward"):
+        assert program.count(f"custom_call @onedsl_batch_norm_{call}") == 1
+    assert not re.search(r"stablehlo\.(gather|scatter|transpose|dynamic_slice)", program)
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_checkpoints(mode):
+    """Those of Equinox's layer fit, and vice versa."""
+    layers = [onedsl.equinox.BatchNorm, eqx.nn.BatchNorm]
+    first, second = (eqx.nn.make_with_state(cls)(10, "batch", mode=mode) for cls in layers)
+    first = jax.tree.map(lambda a: a + jnp.ones_like(a) if eqx.is_inexact_array(a) else a, first)
+    for saved, like in ((first, second), (second, first)):
+        file = io.BytesIO()
+        eqx.tree_serialise_leaves(file, saved)
+        file.seek(0)
+        loaded = eqx.tree_deserialise_leaves(file, like)
+        check_equal(
+            *(jax.tree.leaves(eqx.filter(tree, eqx.is_array)) for tree in (loaded, saved)), 0
+        )
+
+
+def test_defaults():
+    """They are Equinox's, except that of mode, which has a warning there."""
+    ours, theirs = (
+        onedsl.equinox.BatchNorm(10, "batch"),
+        eqx.nn.BatchNorm(10, "batch", mode="batch"),
+    )
+    for name in ("momentum", "eps", "inference", "channelwise_affine", "mode"):
+        assert getattr(ours, name) == getattr(theirs, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"activation": "tanh"}, ValueError, "activation must be one of"),
+        ({"activation": "silu", "clip": 6.0}, ValueError, "clip must be None"),
+        ({"data_format": "NHWC"}, ValueError, "data_format must be"),
+        ({"mode": "other"}, ValueError, "Invalid mode"),
+    ],
+)
+def test_invalid_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, **options)
+        layer(X, state)
+
+
+def test_another_shape_of_the_residual():
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10)
+    with pytest.raises(ValueError, match="residual must have src's shape"):
+        layer(X, state, residual=X[:1])
