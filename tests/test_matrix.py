@@ -113,12 +113,8 @@ def compare(case):
     """Compare each element with the tolerance of its sums, and arrays with the documented ones."""
     judge.check_result(case, case.out, judge.compute_expected(case))
     computes_mask = "dst" in (p.name for p in case.target.schema.inputs) and case.inputs[-1] is None
-    if not case.inputs[0].size or computes_mask:
-        return
-    assert not any(np.isnan(array).any() for array in case.out if array is not None)
-    # The differences that a ReLU leaves are small compared to their terms.
-    factor = 4 if "ReLU" in case.target.cls.__name__ else 1
-    testing.assert_close(case.out, judge.reference_of(case), factor=factor, backend=case.backend)
+    if case.inputs[0].size and not computes_mask:
+        testing.assert_close(case.out, judge.reference_of(case), backend=case.backend)
 
 
 @backends

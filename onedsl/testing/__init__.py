@@ -14,7 +14,7 @@ from ._compare import (
 )
 from ._problems import Problem, random_problem
 from ._reference import *  # noqa: F403 - all formulas
-from ._results import ActGradients, Forward, FrozenGradients, Gradients, ReLUGradients
+from ._results import ActGradients, Forward, FrozenGradients, Gradients, ReLUGradients, Terms
 
 __docformat__ = "numpy"
 
@@ -28,6 +28,7 @@ __all__ = [
     "Gradients",
     "Problem",
     "ReLUGradients",
+    "Terms",
     "assert_close",
     "onednn_sum_error",
     "random_problem",

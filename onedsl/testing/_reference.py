@@ -11,7 +11,16 @@ import numpy.typing as npt
 from ..tensors.arrays import copied
 from ..tensors.options import Activation
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
-from ._results import ActGradients, Float64, Forward, FrozenGradients, Gradients, ReLUGradients
+from . import _terms
+from ._results import (
+    ActGradients,
+    Float64,
+    Forward,
+    FrozenGradients,
+    Gradients,
+    ReLUGradients,
+    Terms,
+)
 from .activations import evaluate
 
 # Nothing is imported from onedsl.operators, which this module judges.
@@ -174,7 +183,8 @@ def batch_norm_backward(
         src, data_format, diff_dst=diff_dst, mean=mean, variance=variance, gamma=gamma
     )
     diff_src, *sums = _gradients(*arrays, epsilon=epsilon, statistics=statistics)
-    return Gradients(diff_src, *(total.reshape(-1) for total in sums))
+    terms = _terms.of_gradients(*arrays, epsilon=epsilon, statistics=statistics)
+    return _terms.attach(Gradients(diff_src, *(total.reshape(-1) for total in sums)), terms)
 
 
 def batch_normalization_grad(
@@ -211,7 +221,9 @@ def batch_normalization_grad(
             )
         if array.shape != expected:
             raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
-    return FrozenGradients(*_gradients(x, *others, epsilon=epsilon, statistics="frozen"))
+    result = FrozenGradients(*_gradients(x, *others, epsilon=epsilon, statistics="frozen"))
+    terms = _terms.of_gradients(x, *others, epsilon=epsilon, statistics="frozen")
+    return _terms.attach(result, terms)
 
 
 def _gradients(
@@ -272,8 +284,8 @@ def batch_norm_forward_training(
         Float64 arrays. For an empty src the running statistics are unchanged and the batch
         statistics are zeros.
     """
-    axes, x, *old, added = _prepare(
-        src, data_format, mean=mean, variance=variance, residual=residual
+    axes, x, *old, scale, shift, added = _prepare(
+        src, data_format, mean=mean, variance=variance, gamma=gamma, beta=beta, residual=residual
     )
     keep = 0.5 if momentum is None else momentum
     _check("momentum", is_number(keep) and 0 <= keep <= 1, "from 0 to 1", momentum)
@@ -290,7 +302,21 @@ def batch_norm_forward_training(
         dst = dst + added
     if activation is not None:
         dst, _ = evaluate(activation, dst, parameter)
-    return Forward(dst, *running, *batch)
+    result = Forward(dst, *running, *batch)
+    if not x.size:
+        return _terms.attach(result, [Terms(np.abs(array)) for array in result])
+    terms = _terms.of_forward(
+        x,
+        old,
+        [statistic.reshape(old[0].shape) for statistic in batch],
+        *(scale, shift, added),
+        axes=axes,
+        epsilon=epsilon,
+        momentum=keep,
+        activation=activation,
+        parameter=parameter,
+    )
+    return _terms.attach(result, terms)
 
 
 def batch_norm_relu_backward(
@@ -332,7 +358,9 @@ def batch_norm_relu_backward(
     gradients = batch_norm_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
-    return ReLUGradients(*gradients, diff_residual)
+    assert gradients.terms is not None
+    terms = [*gradients.terms, Terms(np.abs(diff_residual))]
+    return _terms.attach(ReLUGradients(*gradients, diff_residual), terms)
 
 
 def batch_norm_act_backward(
@@ -364,13 +392,30 @@ def batch_norm_act_backward(
         Float64 arrays. diff_residual is computed without a residual, too.
     """
     parameter = _parameter(activation, clip, negative_slope)
-    _, _, diff_output, added = _prepare(src, data_format, diff_dst=diff_dst, residual=residual)
+    gamma = np.ones(np.shape(variance)) if gamma is None else gamma
+    _, x, diff_output, mu, var, scale, shift, added = _prepare(
+        src,
+        data_format,
+        diff_dst=diff_dst,
+        mean=mean,
+        variance=variance,
+        gamma=gamma,
+        beta=beta,
+        residual=residual,
+    )
     y = batch_norm(
         src, gamma, beta, epsilon=epsilon, data_format=data_format, mean=mean, variance=variance
     )
-    _, derivative = evaluate(activation, y if added is None else y + added, parameter)
+    y = y if added is None else y + added
+    _, derivative = evaluate(activation, y, parameter)
     diff_residual = diff_output * derivative
     gradients = batch_norm_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
-    return ActGradients(*gradients, diff_residual)
+    magnitude = _terms.of_argument(x, mu, var + epsilon, scale, shift, added)
+    of_residual = _terms.of_activation_gradient(
+        activation, parameter, y, magnitude, diff_output, derivative, _terms.rounding_of(src)
+    )
+    arrays = x, diff_residual, mu, var, scale
+    terms = _terms.of_gradients(*arrays, epsilon=epsilon, statistics="batch", of_dy=of_residual)
+    return _terms.attach(ActGradients(*gradients, diff_residual), [*terms, of_residual])
