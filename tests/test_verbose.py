@@ -159,6 +159,31 @@ def test_a_scope_that_is_not_kept():
     assert "_log" in child.stdout
 
 
+CALL = """
+import numpy as np, onedsl
+x, c = np.ones((4, 16), np.float32), np.ones(16, np.float32)
+onedsl.BatchNormTrainingBackward(1e-5)(x, x, c, c, c)
+"""
+IN_A_WORKER = f"""
+import subprocess, sys
+import onedsl
+subprocess.run([sys.executable, "-c", {CALL!r}], check=True)
+"""
+
+
+@pytest.mark.parametrize("program", [CALL, IN_A_WORKER], ids=["process", "worker"])
+@pytest.mark.parametrize(
+    ("value", "lines"), [("1", 1), ("", 0), ("0", 0), ("2", 0), ("true", 0), ("1 ", 0)]
+)
+def test_the_environment_variable(program, value, lines):
+    """Any other value than 1 has no effect."""
+    child = helpers.run_python("-c", program, environment={"ONEDSL_VERBOSE": value})
+    assert child.stdout == ""
+    logged = child.stderr.splitlines()
+    assert len(logged) == lines
+    assert all(line.startswith("BatchNormTrainingBackward f32 4x16x1") for line in logged)
+
+
 def test_many_threads(log):
     with onedsl.verbose(), ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: call("onednn"), range(80)))

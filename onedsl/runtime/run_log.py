@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any, NamedTuple
 
 from .. import _core
@@ -128,6 +129,9 @@ def verbose() -> Subscription:
     INFO, which this function enables. The logger writes to stderr if the program has not configured
     logging.
 
+    The environment variable ``ONEDSL_VERBOSE=1`` does the same in every process that inherits it,
+    workers and ranks included, from ``import onedsl`` on. Other values have no effect.
+
     oneDNN's own verbose mode is independent of this: with the environment variable
     ``ONEDNN_VERBOSE=1``, oneDNN prints to stdout which kernels it runs.
 
@@ -146,3 +150,7 @@ def verbose() -> Subscription:
     scope = subscribe(_log)
     scope.until_closed = True  # the last step: an interrupt before it ends the subscription
     return scope
+
+
+if os.environ.get("ONEDSL_VERBOSE") == "1":
+    verbose()
