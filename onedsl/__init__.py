@@ -7,9 +7,8 @@
 - `BatchNormForwardTraining`: the forward pass.
 - `BatchNormActForwardTraining`, `BatchNormActTrainingBackward`: the forward pass and the gradient
   of batch norm, an optional residual addition and an activation (ReLU, ReLU6, LeakyReLU, SiLU,
-  Hardswish or GELU) in one operator.
-- `BatchNormReLUForwardTraining`, `BatchNormReLUTrainingBackward`: the same for ReLU and ReLU6 only.
-  This gradient takes the mask of the ReLU from dst if dst is passed, and recomputes it otherwise.
+  Hardswish or GELU) in one operator. The gradient recomputes the activation's argument, or reads
+  the mask of a ReLU from dst.
 - `BatchNormTrainingBackprop`: the gradient for statistics of the batch, with the names of oneDNN's
   Graph specification.
 - `BatchNormalizationGrad`: the gradient for constant statistics, with the names of DirectML.
@@ -25,8 +24,8 @@ Which gradient do I want?
 **Arguments and results**
 
 - `TensorSpec`, `DataFormat`: descriptions of tensors.
-- `BatchNormGradients`, `BatchNormForward`, `BatchNormActGradients`, `BatchNormReLUGradients`,
-  `BatchNormDeltas` and `BatchNormalizationGradients`: the results of calls.
+- `BatchNormGradients`, `BatchNormForward`, `BatchNormActGradients`, `BatchNormDeltas` and
+  `BatchNormalizationGradients`: the results of calls.
 - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
 - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
 
@@ -95,11 +94,6 @@ from .operators.batch_norm_act_training_backward import (
     BatchNormActTrainingBackward,
 )
 from .operators.batch_norm_forward_training import BatchNormForward, BatchNormForwardTraining
-from .operators.batch_norm_relu_forward_training import BatchNormReLUForwardTraining
-from .operators.batch_norm_relu_training_backward import (
-    BatchNormReLUGradients,
-    BatchNormReLUTrainingBackward,
-)
 from .operators.batch_norm_training_backprop import BatchNormDeltas, BatchNormTrainingBackprop
 from .operators.batch_norm_training_backward import BatchNormGradients, BatchNormTrainingBackward
 from .operators.batch_normalization_grad import BatchNormalizationGrad, BatchNormalizationGradients
@@ -119,8 +113,6 @@ __all__ = [  # noqa: RUF022
     "BatchNormForwardTraining",
     "BatchNormActForwardTraining",
     "BatchNormActTrainingBackward",
-    "BatchNormReLUForwardTraining",
-    "BatchNormReLUTrainingBackward",
     "BatchNormTrainingBackprop",
     "BatchNormalizationGrad",
     "TensorSpec",
@@ -128,7 +120,6 @@ __all__ = [  # noqa: RUF022
     "BatchNormGradients",
     "BatchNormForward",
     "BatchNormActGradients",
-    "BatchNormReLUGradients",
     "BatchNormDeltas",
     "BatchNormalizationGradients",
     "BatchNormSums",

@@ -9,7 +9,9 @@ import numpy.typing as npt
 from .operators.schema import OpSchema
 
 _DType = Literal["f32", "bf16", "f16"]
-_Signature = tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], str]
+_Signature = tuple[
+    list[tuple[Any, ...]], list[tuple[Any, ...]], tuple[str, ...], tuple[str, ...], str
+]
 
 CACHE_LINE: Final[int]
 EPSILON_LIMITS: Final[tuple[float, float]]

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import get_args
 
 import helpers
 import numpy as np
@@ -10,17 +11,19 @@ from helpers import EPSILON
 
 import onedsl
 from onedsl import testing
+from onedsl.operators.attributes import ACTIVATIONS as TABLE
+from onedsl.tensors import options
 
-ACTIVATIONS = [
+FROM_DST = [
     {"activation": "relu"},
     {"activation": "relu", "clip": 1.5},
     {"activation": "leaky_relu"},
-    {"activation": "leaky_relu", "negative_slope": -0.5},
-    {"activation": "silu"},
-    {"activation": "hardswish"},
-    {"activation": "gelu"},
-    {"activation": "gelu_tanh"},
+    {"activation": "leaky_relu", "negative_slope": 0.2},
 ]
+"""Activations whose derivative follows from dst."""
+NEGATIVE_SLOPE = {"activation": "leaky_relu", "negative_slope": -0.5}
+OTHERS = [{"activation": name} for name in TABLE if name not in ("relu", "leaky_relu")]
+ACTIVATIONS = [*FROM_DST[:3], NEGATIVE_SLOPE, *OTHERS]
 activations = pytest.mark.parametrize("attributes", ACTIVATIONS, ids=str)
 SMOOTH = ["silu", "gelu", "gelu_tanh"]
 SHAPES = [(9, 8, ()), (3, 37, (5, 7)), (2, 5, (19, 23)), (40, 96, (3,))]
@@ -57,33 +60,39 @@ def test_against_the_reference(with_residual, attributes, data_format, dtype, st
         testing.assert_close(gradients, testing.batch_norm_act_backward(*arguments, **options))
 
 
+@helpers.dtypes
 @helpers.formats
-def test_relu_is_that_of_the_operators_for_it(data_format):
-    """With the same bits, and a mask recomputed from the residual as from dst."""
-    for clip in (None, 1.5):
-        options = {"data_format": data_format, "clip": clip}
-        relu = onedsl.BatchNormReLUForwardTraining(EPSILON, **options)
-        act = onedsl.BatchNormActForwardTraining(EPSILON, activation="relu", **options)
-        relu_gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **options)
-        act_gradient = onedsl.BatchNormActTrainingBackward(EPSILON, activation="relu", **options)
-        for (shape, (dtype, stats)), with_residual in itertools.product(
-            zip(
-                SHAPES,
-                [("f32", "f32"), ("bf16", "f32"), ("f16", "f32"), ("f32", "f32")],
-                strict=True,
-            ),
-            (False, True),
-        ):
-            x, d, mean, variance, gamma, beta, added = values_of(shape, dtype, stats, data_format)
-            residual = added if with_residual else None
-            a = relu(x, mean, variance, gamma, beta, residual)
-            b = act(x, mean, variance, gamma, beta, residual)
-            assert [v.tobytes() for v in a] == [v.tobytes() for v in b]
-            arguments = x, d, a.batch_mean, a.batch_variance, gamma, beta
-            c = relu_gradient(*arguments, a.dst, residual=with_residual)
-            e = act_gradient(*arguments, residual)
-            same = [None if v is None else v.tobytes() for v in c]
-            assert same == [None if v is None else v.tobytes() for v in e]
+@pytest.mark.parametrize("attributes", FROM_DST, ids=str)
+def test_derivative_from_dst_is_that_from_the_argument(attributes, data_format, dtype):
+    """With the same bits."""
+    forward = onedsl.BatchNormActForwardTraining(EPSILON, None, data_format, **attributes)
+    gradient = onedsl.BatchNormActTrainingBackward(EPSILON, data_format, **attributes)
+    for shape, with_residual, wanted in itertools.product(SHAPES, (False, True), (False, True)):
+        x, d, mean, variance, gamma, beta, added = values_of(shape, dtype, "f32", data_format)
+        residual = added if with_residual or wanted else None
+        result = forward(x, mean, variance, gamma, beta, residual)
+        arguments = x, d, result.batch_mean, result.batch_variance, gamma
+        recomputed = gradient(*arguments, beta, residual, diff_residual=wanted)
+        read = gradient(*arguments, dst=result.dst, diff_residual=wanted)
+        for a, b in zip(recomputed, read, strict=True):
+            assert (a is None) == (b is None) == (b is read.diff_residual and not wanted)
+            assert a is None or a.tobytes() == b.tobytes()
+        options = {"epsilon": EPSILON, "data_format": data_format, **attributes}
+        expected = testing.batch_norm_act_backward(*arguments, dst=result.dst, **options)
+        testing.assert_close(read, expected, factor=2)
+
+
+def test_dst_of_other_activations():
+    x, s = np.ones((2, 3), np.float32), np.ones(3, np.float32)
+    for attributes in (*OTHERS, NEGATIVE_SLOPE, {**NEGATIVE_SLOPE, "negative_slope": 0.0}):
+        op = onedsl.BatchNormActTrainingBackward(1, **attributes)
+        message = 'dst must be None unless activation is "relu", or "leaky_relu" with a positive'
+        with pytest.raises(ValueError, match=message):
+            op(x, x, s, s, dst=x)
+        with pytest.raises(ValueError, match="dst must be None unless activation is relu"):
+            testing.batch_norm_act_backward(x, x, s, s, dst=x, epsilon=1, **attributes)
+    with pytest.raises(ValueError, match="dst must be None with a residual"):
+        testing.batch_norm_act_backward(x, x, s, s, residual=x, dst=x, epsilon=1, activation="relu")
 
 
 @functools.cache
@@ -155,40 +164,68 @@ def reference(y, attributes):
     return value, gradients.diff_residual[0]
 
 
+SPECIAL = np.float32(
+    [np.nan, np.inf, -np.inf, 0.0, -0.0, -3.0, 3.0, 1.5, 1e-40, -1e-40, 3e38, -3e38]
+)
+"""NaN, infinities, the kinks of all activations, and subnormal and large numbers."""
+
+
 @activations
 def test_special_values(attributes):
-    """NaN and infinities as PyTorch's vectorized kernels; subnormal numbers are not flushed."""
-    y = np.float32([np.nan, np.inf, -np.inf, 1e-40, -1e-40, 3e38, -3e38])
-    value, derivative = evaluate(y, **attributes)
-    name = attributes["activation"]
-    nan = np.nan
-    slope = np.float32(attributes.get("negative_slope", 0.01))
-    clip = attributes.get("clip")
-    expected = {
-        "relu": ([nan, clip or np.inf, 0, 1e-40, 0], [1, 0 if clip else 1, 0, 1, 0]),
-        "leaky_relu": (
-            [nan, np.inf, -slope * np.inf, 1e-40, np.float32(-1e-40) * slope],
-            [slope, 1, slope, 1, slope],
-        ),
-        "hardswish": ([nan, np.inf, nan, 5e-41, -5e-41], [nan, 1, 0, 0.5, 0.5]),
-    }.get(name, ([nan, np.inf, nan, 5e-41, -5e-41], [nan, nan, nan, 0.5, 0.5]))
-    np.testing.assert_allclose(value[:5], np.float32(expected[0]), rtol=1e-4, atol=3e-45)
-    np.testing.assert_allclose(derivative[:5], np.float32(expected[1]), rtol=3e-7)
-    assert np.all(np.isfinite(value[5:]))
-    assert np.all(np.isfinite(derivative[5:]))
+    """Subnormal numbers are not flushed."""
+    value, derivative = evaluate(SPECIAL, **attributes)
+    with np.errstate(invalid="ignore"):
+        exact, exact_derivative = reference(SPECIAL.astype(np.float64), attributes)
+    np.testing.assert_allclose(value, exact.astype(np.float32), rtol=2e-6, atol=3e-45)
+    np.testing.assert_allclose(derivative, exact_derivative, rtol=1e-6, atol=1e-7)
+    slope, clip = attributes.get("negative_slope", 0.01), attributes.get("clip")
+    at_nan_and_infinities = {
+        "relu": [1, 0 if clip else 1, 0],
+        "leaky_relu": [slope, 1, slope],
+        "hardswish": [1, 1, 0],
+    }.get(attributes["activation"], [np.nan] * 3)
+    assert np.array_equal(derivative[:3], np.float32(at_nan_and_infinities), equal_nan=True)
+
+
+def pytorch_function(attributes):
+    """Return PyTorch's function of an activation."""
+    torch = pytest.importorskip("torch", reason="PyTorch is optional, and not installed here")
+    functional = torch.nn.functional
+    name, clip = attributes["activation"], attributes.get("clip")
+    return {
+        "relu": lambda y: functional.hardtanh(y, 0.0, clip) if clip else functional.relu(y),
+        "leaky_relu": lambda y: functional.leaky_relu(y, attributes.get("negative_slope", 0.01)),
+        "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
+    }.get(name) or getattr(functional, name)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
+@activations
+@pytest.mark.parametrize("compiled", [False, True])
+def test_special_values_are_those_of_pytorch(compiled, attributes):
+    """At NaN, the derivatives of some of PyTorch's vectorized kernels differ from its others."""
+    function, torch = pytorch_function(attributes), pytest.importorskip("torch")
+    if compiled:
+        function = torch.compile(function, backend="aot_eager_decomp_partition")
+    values, derivatives = [], []
+    for number in SPECIAL.tolist():  # tensors of one element are not vectorized
+        y = torch.tensor([number], requires_grad=True)
+        dst = function(y)
+        dst.backward(torch.ones(1))
+        values.append(dst.item())
+        derivatives.append(y.grad.item())
+    value, derivative = evaluate(SPECIAL, **attributes)
+    is_large = np.abs(SPECIAL) == np.float32(3e38)  # where some of PyTorch's formulas overflow
+    for ours, theirs, tolerance in (value, values, 2e-5), (derivative, derivatives, 1e-6):
+        expected = np.where(is_large, ours, np.float32(theirs))
+        np.testing.assert_allclose(ours, expected, rtol=tolerance, atol=1e-6)
 
 
 @activations
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_error_is_not_larger_than_pytorchs(dtype, attributes):
-    torch = pytest.importorskip("torch", reason="PyTorch is optional, and not installed here")
+    function, torch = pytorch_function(attributes), pytest.importorskip("torch")
     functional = torch.nn.functional
-    name = attributes["activation"]
-    function = {
-        "relu": lambda y: functional.hardtanh(y, 0.0, attributes.get("clip", np.inf)),
-        "leaky_relu": lambda y: functional.leaky_relu(y, attributes.get("negative_slope", 0.01)),
-        "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
-    }.get(name) or getattr(functional, name)
     x, d, mean, variance, gamma, beta, _ = values_of((8, 16, (24, 24)), dtype, "f32", "NCX")
     of = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
     src = torch.tensor(x.astype("f4")).to(of).requires_grad_()
@@ -262,13 +299,7 @@ def test_gamma_and_beta_are_given_both_or_neither():
 
 @helpers.formats
 @pytest.mark.parametrize(
-    "attributes",
-    [
-        {"activation": "gelu"},
-        {"activation": "hardswish"},
-        {"activation": "leaky_relu", "negative_slope": 0.2},
-    ],
-    ids=str,
+    "attributes", [row for row in ACTIVATIONS if TABLE[row["activation"]].onednn], ids=str
 )
 def test_onednn(attributes, data_format):
     x, _, mean, variance, gamma, beta, residual = values_of(
@@ -285,10 +316,33 @@ def test_onednn(attributes, data_format):
 
 def test_what_onednn_lacks():
     x, s = np.ones((2, 3), np.float32), np.ones(3, np.float32)
-    for name in ("silu", "gelu_tanh"):
+    for name in (name for name, info in TABLE.items() if not info.onednn):
         op = onedsl.BatchNormActForwardTraining(1e-5, activation=name)
         with pytest.raises(onedsl.UnsupportedError, match=f"no op for {name}"):
             op(x, s, s, backend="onednn")
-    gradient = onedsl.BatchNormActTrainingBackward(1e-5, activation="gelu")
-    with pytest.raises(onedsl.UnsupportedError, match="gradient of gelu"):
-        gradient(x, x, s, s, backend="onednn")
+    for name in (name for name in TABLE if name != "relu"):
+        gradient = onedsl.BatchNormActTrainingBackward(1e-5, activation=name)
+        with pytest.raises(onedsl.UnsupportedError, match=f"gradient of {name}"):
+            gradient(x, x, s, s, backend="onednn")
+        with pytest.raises(onedsl.UnsupportedError, match=f"gradient of {name}"):
+            gradient.graph(onedsl.TensorSpec((2, 3)))
+
+
+def test_every_list_of_activations_is_that_of_the_table():
+    assert get_args(options.Activation) == tuple(TABLE)
+    root = helpers.TESTS.parent
+    names = "activation : {" + ", ".join(f'"{name}"' for name in TABLE) + "}"
+    formulas = onedsl.BatchNormActForwardTraining.__doc__
+    assert all(f"\n    - {name}(y) = " in formulas for name in TABLE)
+    assert names in formulas
+    assert names in (root / "onedsl/torch/_layers.py").read_text()
+    layers = [*dict.fromkeys(info.name.split()[0] for info in TABLE.values())]
+    layers.insert(1, "ReLU6")
+    for file in ("onedsl/__init__.py", "onedsl/torch/__init__.py", "examples/README.md"):
+        text = " ".join((root / file).read_text().split())
+        for word in (" or ", " and "):
+            text = text.replace(word, ", ")
+        assert ", ".join(layers) in text, file
+    kinds = {"ReLU", "Clamp", *(info.onednn for info in TABLE.values() if info.onednn)}
+    words = formulas.replace(",", " ").replace(".", " ").split()
+    assert kinds <= {*words}

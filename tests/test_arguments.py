@@ -382,15 +382,15 @@ NOT_NUMBERS += [decimal.Decimal("1e-5")]
     ],
 )
 def test_invalid_numbers(name, requirement, numbers, others):
-    for cls in (Op, onedsl.BatchNormReLUForwardTraining):
+    for cls, required in (Op, {}), (onedsl.BatchNormActForwardTraining, {"activation": "relu"}):
         if hasattr(cls, name):
             for value in numbers:
                 with pytest.raises(ValueError, match=f"^{name} must be {requirement}, got "):
-                    cls(**{"epsilon": 1, name: value})
+                    cls(**{"epsilon": 1, name: value, **required})
             for value in others:
                 message = re.escape(f"{name} must be a number, got {value!r}")
                 with pytest.raises(TypeError, match=f"^{message}"):
-                    cls(**{"epsilon": 1, name: value})
+                    cls(**{"epsilon": 1, name: value, **required})
 
 
 @pytest.mark.parametrize(("bound", "inside"), [(2.0**-150, 1.0), (2.0**128 - 2.0**103, 0.0)])

@@ -205,11 +205,15 @@ def test_unsupported_by_onednn_has_status_3(tmp_path):
 def graphs_of_several_ops(data_format):
     shape = (2, 5, 6, 16) if data_format == "NXC" else (2, 16, 5, 6)
     spec = onedsl.TensorSpec(shape)
-    forward = onedsl.BatchNormReLUForwardTraining(1e-5, 0.75, data_format, clip=2.0)
+    forward = onedsl.BatchNormActForwardTraining(
+        1e-5, 0.75, data_format, clip=2.0, activation="relu"
+    )
     yield forward.graph(spec, residual=True)
-    yield onedsl.BatchNormReLUForwardTraining(1e-5, None, data_format).graph(spec)
-    yield onedsl.BatchNormReLUTrainingBackward(1e-5, data_format).graph(spec)
-    yield onedsl.BatchNormReLUTrainingBackward(1e-5, data_format, clip=2.0).graph(spec)
+    yield onedsl.BatchNormActForwardTraining(1e-5, None, data_format, activation="relu").graph(spec)
+    yield onedsl.BatchNormActTrainingBackward(1e-5, data_format, activation="relu").graph(spec)
+    yield onedsl.BatchNormActTrainingBackward(1e-5, data_format, clip=2.0, activation="relu").graph(
+        spec
+    )
     yield onedsl.BatchNormForwardTraining(1e-5, 0.75, data_format).graph(spec)
     for attributes in (
         {"activation": "gelu"},
@@ -218,7 +222,9 @@ def graphs_of_several_ops(data_format):
     ):
         act = onedsl.BatchNormActForwardTraining(1e-5, 0.75, data_format, **attributes)
         yield act.graph(spec, residual=True)
-    mask, gradient = onedsl.BatchNormReLUTrainingBackward(1e-5, data_format).graph(spec).ops
+    mask, gradient = (
+        onedsl.BatchNormActTrainingBackward(1e-5, data_format, activation="relu").graph(spec).ops
+    )
     for kind in ("GELUBackward", "HardSwishBackward"):
         yield Graph((dataclasses.replace(mask, name=kind, kind=kind, attrs={}), gradient))
 

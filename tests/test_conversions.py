@@ -79,7 +79,7 @@ def test_loads(dtype, data_format, rows):
     src, statistics = np.zeros_like(tensor), mean_and_variance(numbers.size)
     op = onedsl.BatchNormTrainingBackward(1, data_format)
     same(op(src, tensor, *statistics).diff_beta, numbers.astype(np.float32))
-    relu = onedsl.BatchNormReLUForwardTraining(1, data_format=data_format)
+    relu = onedsl.BatchNormActForwardTraining(1, data_format=data_format, activation="relu")
     same(relu(src, *statistics, None, None, tensor).dst, np.maximum(tensor, 0))
 
 
@@ -130,6 +130,6 @@ def test_nan_of_every_payload(dtype, which):
         op = onedsl.BatchNormTrainingBackward(1e-5)
         results.append(op(src, src, mean, variance, gamma).diff_src)
     if which in ("gamma", "beta"):
-        op = onedsl.BatchNormReLUForwardTraining(1e-5)
+        op = onedsl.BatchNormActForwardTraining(1e-5, activation="relu")
         results.append(op(src, ones, ones, gamma, beta).dst)
     assert all(np.isnan(array.astype(np.float32)).all() for array in results)

@@ -167,7 +167,9 @@ def test_the_documentation_has_each_row():
 
 def of_relu(shape, **changes):
     """Return the graph of a forward pass and a ReLU, with src changed."""
-    graph = onedsl.BatchNormReLUForwardTraining(1e-5).graph(onedsl.TensorSpec(shape))
+    graph = onedsl.BatchNormActForwardTraining(1e-5, activation="relu").graph(
+        onedsl.TensorSpec(shape)
+    )
     norm, relu = graph.ops
     return Graph((helpers.with_tensors(norm, src=changes), relu))
 

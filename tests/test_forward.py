@@ -72,9 +72,9 @@ CHANGED_TYPES = [
 def test_mask_from_src(change, clip, data_format, dtype, stats):
     """Bitwise as from dst. dst of bf16 statistics is computed before they are rounded."""
     attributes = {"data_format": data_format, "clip": clip}
-    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, **attributes)
+    op = onedsl.BatchNormActForwardTraining(EPSILON, MOMENTUM, **attributes, activation="relu")
     linear = onedsl.BatchNormForwardTraining(EPSILON, MOMENTUM, data_format)
-    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
+    gradient = onedsl.BatchNormActTrainingBackward(EPSILON, **attributes, activation="relu")
     for seed, shape in enumerate(SHAPES):
         inputs = inputs_of(shape, dtype, stats, data_format, seed)
         if change:
@@ -89,7 +89,7 @@ def test_mask_from_src(change, clip, data_format, dtype, stats):
                 inputs.src, mean=mean, variance=variance, data_format=data_format, **affine
             ).astype(inputs.src.dtype)
         arguments = inputs.src, inputs.diff_dst, *statistics, inputs.gamma, inputs.beta
-        for a, b in zip(gradient(*arguments)[:3], gradient(*arguments, dst)[:3], strict=True):
+        for a, b in zip(gradient(*arguments)[:3], gradient(*arguments, dst=dst)[:3], strict=True):
             assert a.tobytes() == b.tobytes()
 
 
@@ -99,7 +99,9 @@ def test_mask_from_src(change, clip, data_format, dtype, stats):
 def test_mask_of_any_dst(clip, data_format, dtype, stats):
     """The results are bitwise the gradient without ReLU of the masked diff_dst."""
     special = [0, -0.0, 1, 0.999, 0.5, 2.0**-24, -(2.0**-24), 1e-45, np.inf, -np.inf, np.nan]
-    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, data_format, clip=clip)
+    gradient = onedsl.BatchNormActTrainingBackward(
+        EPSILON, data_format, clip=clip, activation="relu"
+    )
     without_relu = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
     for seed, shape in enumerate(SHAPES):
         src, diff_dst, *statistics = testing.random_problem(
@@ -108,7 +110,7 @@ def test_mask_of_any_dst(clip, data_format, dtype, stats):
         dst = np.random.default_rng(seed).choice(special, src.shape).astype(src.dtype)
         is_closed = (dst <= 0) | (dst >= (clip or np.nan))
         masked = np.where(is_closed, 0 * diff_dst, diff_dst)
-        got = gradient(src, diff_dst, *statistics, None, dst, residual=True)
+        got = gradient(src, diff_dst, *statistics, dst=dst, diff_residual=True)
         expected = (*without_relu(src, masked, *statistics), masked)
         for a, b in zip(got, expected, strict=True):
             assert np.array_equal(a, b)
@@ -138,13 +140,13 @@ def test_relu_next_to_its_thresholds(clip, dtype, data_format):
     )
     dst = beta.astype(narrow).astype(np.float32)
     attributes = {"data_format": data_format, "clip": clip}
-    forward = onedsl.BatchNormReLUForwardTraining(EPSILON, **attributes)
+    forward = onedsl.BatchNormActForwardTraining(EPSILON, **attributes, activation="relu")
     got = forward(src, mean, variance, 0 * gamma, beta).dst.astype(np.float32)
     kept = onedsl.DataFormat(data_format).broadcast_shape(shape)
     assert (got == dst.clip(0, bound).reshape(kept)).all()
     is_open = (dst > 0) & ~(dst >= (bound if clip else np.nan))
     sums = diff_dst.astype(np.float64).sum((0, 1) if data_format == "NXC" else (0, 2))
-    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON, **attributes)
+    gradient = onedsl.BatchNormActTrainingBackward(EPSILON, **attributes, activation="relu")
     got = gradient(src, diff_dst, mean, variance, 0 * gamma, beta)
     assert np.array_equal(got.diff_beta != 0, is_open)
     assert testing.relative_l2(got.diff_beta, np.where(is_open, sums, 0)) < 1e-6
@@ -160,7 +162,9 @@ def test_relu_of_special_values(clip, data_format, dtype):
     )
     special = np.array([0, -0.0, np.inf, -np.inf, np.nan, clip or 6, 0.0625, -0.25], src.dtype)
     residual = np.resize(special, src.shape)
-    op = onedsl.BatchNormReLUForwardTraining(EPSILON, data_format=data_format, clip=clip)
+    op = onedsl.BatchNormActForwardTraining(
+        EPSILON, data_format=data_format, clip=clip, activation="relu"
+    )
     dst = op(0 * src, mean, variance, None, None, residual).dst
     bound = np.float32(src.dtype.type(clip or np.inf))
     assert np.array_equal(dst.astype("f4"), residual.astype("f4").clip(0, bound), equal_nan=True)
@@ -172,7 +176,7 @@ def test_relu_of_special_values(clip, data_format, dtype):
 def test_out_may_be_src_and_not_residual(data_format, backend):
     """The fuzzer writes results to src."""
     inputs = inputs_of((4, 16, (5, 5)), data_format=data_format)
-    op = onedsl.BatchNormReLUForwardTraining(EPSILON, MOMENTUM, data_format)
+    op = onedsl.BatchNormActForwardTraining(EPSILON, MOMENTUM, data_format, activation="relu")
     out = onedsl.BatchNormForward(inputs.residual, *np.empty((4, 16), np.float32))
     with pytest.raises(ValueError, match=r"out\.dst must not overlap residual. It may be src"):
         op(*forward_of(inputs), inputs.residual, out=out, backend=backend)
@@ -288,16 +292,22 @@ def test_inputs_that_belong_together():
     op = onedsl.BatchNormForwardTraining(EPSILON)
     with pytest.raises(TypeError, match="gamma and beta must be given together, beta is mi"):
         op(src, mean, variance, gamma)
-    gradient = onedsl.BatchNormReLUTrainingBackward(EPSILON)
+    gradient = onedsl.BatchNormActTrainingBackward(EPSILON, activation="relu")
     arguments = src, inputs.diff_dst, mean, variance
-    with pytest.raises(TypeError, match="gamma is missing"):
+    with pytest.raises(TypeError, match="gamma and beta must be given together, gamma is missing"):
         gradient(*arguments, beta=beta)
-    with pytest.raises(TypeError, match="dst must be given with residual=True"):
-        gradient(*arguments, gamma, beta, residual=True)
-    with pytest.raises(TypeError, match="residual must be True or False, got ndarray"):
-        gradient(*arguments, gamma, beta, src, residual=src)
+    gradient(*arguments, beta=beta, dst=src)  # which is not read
+    with pytest.raises(TypeError, match="residual or dst must be given with diff_residual=True"):
+        gradient(*arguments, gamma, beta, diff_residual=True)
+    with pytest.raises(TypeError, match="dst must be None if residual is given, which it replaces"):
+        gradient(*arguments, gamma, beta, src, src)
+    with pytest.raises(TypeError, match="diff_residual must be True or False, got ndarray"):
+        gradient(*arguments, gamma, beta, src, diff_residual=src)
     with pytest.raises(onedsl.UnsupportedError, match="dst must be given: oneDNN's ReLUBackward"):
         gradient(*arguments, gamma, beta, backend="onednn")
+    assert gradient(*arguments, gamma, beta, src).diff_residual is not None
+    assert gradient(*arguments, gamma, beta, src, diff_residual=False).diff_residual is None
+    assert gradient(*arguments, gamma, beta, dst=src).diff_residual is None
 
 
 @pytest.mark.parametrize("backend", ["native", "onednn"])
@@ -306,6 +316,6 @@ def test_the_largest_and_smallest_attributes(backend):
     src = np.arange(128, dtype=np.float32).reshape(2, 4, 4, 4)
     mean, variance = np.zeros(4, np.float32), np.ones(4, np.float32)
     for epsilon, clip in (3.4028235e38, 3.4028235e38), (1e-45, 1e-45):
-        op = onedsl.BatchNormReLUForwardTraining(epsilon, 0.5, clip=clip)
+        op = onedsl.BatchNormActForwardTraining(epsilon, 0.5, clip=clip, activation="relu")
         result = op(src, mean, variance, backend=backend)
         assert np.all((result.dst >= 0) & (result.dst <= np.float32(clip)))

@@ -100,4 +100,4 @@ def test_every_class_is_a_target():
         for value in vars(onedsl).values()
         if isinstance(value, type) and issubclass(value, onedsl.operators.base.Operator)
     }
-    assert operators == {target.cls for target in (*case.TARGETS, *case.ACT_TARGETS)}
+    assert operators == {target.cls for target in case.TARGETS}

@@ -35,11 +35,12 @@ GRAPHS = {
     "backward": (onedsl.BatchNormTrainingBackward(1e-5), {}, [BACKWARD]),
     "forward": (onedsl.BatchNormForwardTraining(1e-5), {}, [FORWARD]),
     "forward, residual, clipped": (
-        onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0), {"residual": True},
+        onedsl.BatchNormActForwardTraining(1e-5, clip=6.0, activation="relu"), {"residual": True},
         [FORWARD, "Add", "Clamp"],
     ),
     "ReLU backward": (
-        onedsl.BatchNormReLUTrainingBackward(1e-5), {}, ["ReLUBackward", BACKWARD]
+        onedsl.BatchNormActTrainingBackward(1e-5, activation="relu"), {},
+        ["ReLUBackward", BACKWARD],
     ),
 }  # fmt: skip
 

@@ -27,9 +27,9 @@ from onedsl.runtime import onednn
 Op = onedsl.BatchNormTrainingBackward
 
 
-RELU = onedsl.BatchNormReLUForwardTraining(1, 0.9, "NCX", clip=6)
+RELU = onedsl.BatchNormActForwardTraining(1, 0.9, "NCX", clip=6, activation="relu")
 OPERATORS = [
-    *(target.cls(1e-5) for target in TARGETS),
+    *(target.cls(1e-5, **target.required) for target in TARGETS),
     Op(0.1, "NCX"),
     onedsl.BatchNormalizationGrad(1e-30),
     onedsl.BatchNormForwardTraining(np.float32(1e-3)),
@@ -37,16 +37,11 @@ OPERATORS = [
     Op(fractions.Fraction(1, 4)),
     onedsl.BatchNormForwardTraining(1e-5, 0.25),
     RELU,
-    onedsl.BatchNormReLUTrainingBackward(1e-5, clip=0.5),
+    onedsl.BatchNormActTrainingBackward(1e-5, clip=0.5, activation="relu"),
     onedsl.BatchNormActForwardTraining(1e-5, activation="gelu"),
     onedsl.BatchNormActForwardTraining(1e-5, activation="leaky_relu", negative_slope=0.2),
     onedsl.BatchNormActTrainingBackward(1e-5, "NCX", activation="relu", clip=6.0),
 ]
-
-
-def required_of(cls):
-    """Return the attributes of a class that have no default, except epsilon."""
-    return {"activation": "gelu"} if hasattr(cls, "activation") else {}
 
 
 SPECS = [onedsl.TensorSpec((2, 3), "bf16", strides) for strides in (None, (1, 2))]
@@ -85,8 +80,10 @@ class TestOperator:
         for momentum in (None, 0, 1):
             assert onedsl.BatchNormForwardTraining(1e-5, momentum).momentum == momentum
         assert not hasattr(onedsl.BatchNormalizationGrad(1e-5), "data_format")
-        for cls in {type(op) for op in OPERATORS} - {onedsl.BatchNormalizationGrad}:
-            assert cls(1e-3, **required_of(cls)).data_format is onedsl.DataFormat.NXC
+        for target in TARGETS:
+            if not target.broadcast:
+                op = target.cls(1e-3, **target.required)
+                assert op.data_format is onedsl.DataFormat.NXC
 
     def test_equality_and_hash(self):
         assert Op(1e-3) == Op(1e-3, "NXC") == Op(np.float64(1e-3))
@@ -99,8 +96,8 @@ class TestOperator:
 
     def test_repr(self):
         assert repr(RELU) == (
-            "onedsl.BatchNormReLUForwardTraining(epsilon=1.0, momentum=0.9, data_format='NCX', "
-            "clip=6.0)"
+            "onedsl.BatchNormActForwardTraining(epsilon=1.0, momentum=0.9, data_format='NCX', "
+            "activation='relu', clip=6.0, negative_slope=None)"
         )
 
 
@@ -385,8 +382,9 @@ class TestPackage:
 
     def test_error_messages_name_public_classes(self):
         """Regression: ``ChannelOperator.__init__() missing ... 'epsilon'``."""
-        for cls in {type(op) for op in OPERATORS}:
-            for method, call in (("__init__", cls), ("__call__", cls(1e-5, **required_of(cls)))):
+        for target in TARGETS:
+            cls = target.cls
+            for method, call in (("__init__", cls), ("__call__", cls(1e-5, **target.required))):
                 with pytest.raises(TypeError, match=rf"^{cls.__name__}\.{method}\(\) missing"):
                     call()
 

@@ -30,7 +30,7 @@ EMPTY = [(0,), (4,), (0, 5), (2, 0), (2, 0, 4, 5), (0, 0, 0)]
 SHAPES = list(zip(SIZES, (17, 8, 16, 3, 64, 5, 24), strict=True))
 SHAPES += list(zip(EMPTY, (3, 0, 3, 3, 3, 0), strict=True))
 
-OMITTED = [("gamma", "beta"), ("residual",), ("dst",)]
+OMITTED = [(), ("gamma", "beta"), ("residual",), ("dst",), ("residual", "dst")]
 
 ROWS = [
     pytest.param(target, dtype, stats, id=f"{target.cls.__name__}-{dtype}-{stats}")
@@ -58,17 +58,25 @@ def calls_of(target, dtype, stats, data_format, shape, backend):
     values = inputs_of(target, dtype, stats, data_format, shape)
     names = [name for name, *_ in _core.signatures()[schema.operation][0]]
     optional = {port.name for port in schema.inputs if port.optional}
-    omitted = [set(), *({*names} for names in OMITTED if optional & {*names})]
+    alternatives = {*schema.alternatives}
+    omitted = []
+    for omit in OMITTED:
+        without = optional & {*omit}
+        if not without & alternatives:  # of which a call passes one
+            without |= alternatives - {"dst"}
+        omitted += [] if without in omitted else [without]
     option, *requests = target.option or ("", None)
-    attributes: dict[str, object] = {"epsilon": EPSILON}
+    attributes: dict[str, object] = {"epsilon": EPSILON, **target.required}
     attributes |= {} if target.broadcast else {"data_format": data_format}
     if "momentum" in target.attributes:  # running statistics differ from those of the batch
         attributes |= {"momentum": 0.9}
         values |= {"mean": values["mean"] / 2, "variance": values["variance"] * 2}
     clips = [{"clip": None}, {"clip": 0.5}] if "clip" in target.attributes else [{}]
     for without, request, clip in itertools.product(omitted, requests, clips):
-        if "dst" in without and (backend == "onednn" or request is True):
-            continue  # these calls require it
+        if "dst" in without and backend == "onednn":
+            continue  # which requires it
+        if request is True and alternatives <= without:
+            continue  # which requires one
         inputs = [None if name in without else values[name] for name in names]
         options = {"backend": backend} | ({option: request} if option else {})
         yield Case(target, attributes | clip, inputs, options, "direct")

@@ -142,14 +142,14 @@ def test_strided_tensors_of_several_boxes(shape, dtype):
     src, diff_dst, *statistics = helpers.case(shape, dtype, "f32", "NCX").problem
     options = {"epsilon": EPSILON, "data_format": "NCX"}
     backward = onedsl.BatchNormTrainingBackward(**options)
-    forward = onedsl.BatchNormReLUForwardTraining(**options)
-    relu_backward = onedsl.BatchNormReLUTrainingBackward(**options)
+    forward = onedsl.BatchNormActForwardTraining(**options, activation="relu")
+    relu_backward = onedsl.BatchNormActTrainingBackward(**options, activation="relu")
 
     def results(src, diff_dst, other, out=(None, None, None)):
         stats, neither = statistics[:2], (None, None)
         yield backward(src, diff_dst, *statistics, out=out[0])
         yield forward(src, *stats, *neither, other, out=out[1])
-        yield relu_backward(src, diff_dst, *stats, *neither, other, residual=True, out=out[2])
+        yield relu_backward(src, diff_dst, *stats, dst=other, diff_residual=True, out=out[2])
 
     def slices(arrays):
         return tuple(a.copy() if a.ndim == 1 else np.repeat(a, 2, -1)[..., 1::2] for a in arrays)

@@ -456,3 +456,25 @@ def test_repr_and_errors():
     layer.running_var = None
     with pytest.raises((RuntimeError, ValueError), match="both be None"):
         layer(torch.ones(2, 4, 1, 2))
+
+
+# The derivatives at NaN and at 0.
+DERIVATIVES = {
+    "relu": (1, 0),
+    "relu6": (1, 0),
+    "leaky_relu": (0.01, 0.01),
+    "slope": (-0.2, -0.2),
+    "hardswish": (1, 0.5),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradient_of_nan(activation):
+    """Regression: that of Hardswish was NaN. One infinity makes all results of a channel NaN."""
+    src = torch.ones(8, 2)
+    src[0, 0] = float("inf")
+    options = {"activation": activation} | ACTIVATIONS[activation][0]
+    layer = ACT[1](2, **options)
+    layer(src).sum().backward()
+    expected = 8.0 * torch.tensor(DERIVATIVES.get(activation, (float("nan"), 0.5)))
+    torch.testing.assert_close(layer.bias.grad, expected, equal_nan=True)

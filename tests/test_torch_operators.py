@@ -145,8 +145,16 @@ def test_unsupported_arguments():
             forward(src, None, None, residual, None, None, 0.1, 1e-5, *own)
         with pytest.raises((ValueError, RuntimeError), match=message):
             backward(src, *saved, None, None, residual, None, *own)
-    with pytest.raises((ValueError, RuntimeError), match="dst without a ReLU, or with"):
-        backward(src, *saved, None, None, None, src, "silu", None)
+    for residual, *own, reason in (
+        (None, "silu", None, "dst with an activation whose derivative does not follow from it"),
+        (None, "leaky_relu", -0.1, "dst with an activation whose derivative does not follow"),
+        (src, "relu", None, "dst together with a residual"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=reason):
+            backward(src, *saved, None, None, residual, src, *own)
+    weight = torch.ones(5)
+    with pytest.raises((ValueError, RuntimeError), match="one parameter, without the other"):
+        backward(src, *saved, weight, None, None, None, "relu", None)
 
 
 @pytest.mark.parametrize(("offset", "missing_bytes"), [(0, 1), (7, 1), (7, 10_000)])

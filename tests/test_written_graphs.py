@@ -184,10 +184,16 @@ def test_a_refused_call_reaches_onednn_once(monkeypatch):
 
 
 RELU = {
-    "relu": (onedsl.BatchNormReLUForwardTraining(1e-5), {}),
-    "addition": (onedsl.BatchNormReLUForwardTraining(1e-5, clip=1.5), {"residual": True}),
-    "backward": (onedsl.BatchNormReLUTrainingBackward(1e-5), {}),
-    "both gradients": (onedsl.BatchNormReLUTrainingBackward(1e-5, clip=1.5), {"residual": True}),
+    "relu": (onedsl.BatchNormActForwardTraining(1e-5, activation="relu"), {}),
+    "addition": (
+        onedsl.BatchNormActForwardTraining(1e-5, clip=1.5, activation="relu"),
+        {"residual": True},
+    ),
+    "backward": (onedsl.BatchNormActTrainingBackward(1e-5, activation="relu"), {}),
+    "both gradients": (
+        onedsl.BatchNormActTrainingBackward(1e-5, clip=1.5, activation="relu"),
+        {"diff_residual": True},
+    ),
 }
 
 
@@ -310,7 +316,7 @@ def test_runs_are_logged(caplog):
 
 def test_graphs_of_several_ops_do_not_run_in_place():
     """Another op may read the input later."""
-    op = onedsl.BatchNormReLUForwardTraining(1e-5)
+    op = onedsl.BatchNormActForwardTraining(1e-5, activation="relu")
     src, _, mean, variance, gamma = testing.random_problem((8, 4, 4, 16))
     arrays = {"src": src, "mean": mean, "variance": variance, "gamma": gamma, "beta": mean / 2}
     compiled = op.graph(onedsl.TensorSpec(src.shape)).compile()

@@ -30,6 +30,12 @@ struct Attributes {
     activation = own;
     parameter = own_parameter.value_or(info_of(own).parameter_default);
   }
+
+  // Whether the derivative of the activation at y is that at its result.
+  bool derivative_follows_from_dst() const noexcept {
+    return activation == Activation::relu ||
+           (activation == Activation::leaky_relu && parameter > 0);
+  }
 };
 
 inline bool is_valid_epsilon(const double epsilon) noexcept {

@@ -52,13 +52,31 @@ class CallCheck {
   }
 
   Found check_presence() const {
+    // The gradient reads gamma and beta together where it recomputes dst.
+    const bool is_recomputed = !call_.given.has(Input::dst);
     return first_of(call_.inputs, [&](const Input port) -> Found {
       if (call_.given.has(port)) return std::nullopt;
       if (!rules_.optional.has(port)) return Rejection{Reason::absent, port};
-      const bool is_alone =
-          rules_.all_or_none.has(port) && !(call_.given & rules_.all_or_none).empty();
+      const bool is_alone = is_recomputed && rules_.all_or_none.has(port) &&
+                            !(call_.given & rules_.all_or_none).empty();
       return is_alone ? Found(Rejection{Reason::all_or_none, port}) : std::nullopt;
     });
+  }
+
+  Found check_combination() const {
+    const InputSet given = call_.given & rules_.alternatives;
+    if (given == rules_.alternatives && !given.empty()) {
+      return Rejection{Reason::alternatives, Input::dst, Input::residual};
+    }
+    const OutputSet optional = call_.outputs - signature_of(call_.operation).required_outputs;
+    if (!rules_.alternatives.empty() && rules_.outputs_need_alternative && given.empty() &&
+        !optional.empty()) {
+      return Rejection{Reason::one_of, Output::diff_residual};
+    }
+    if (call_.given.has(Input::dst) && !call_.attributes.derivative_follows_from_dst()) {
+      return Rejection{Reason::activation, Input::dst};
+    }
+    return std::nullopt;
   }
 
   // Also finds the statistics and the channel axes.
@@ -243,7 +261,9 @@ constexpr std::array texts = {
     Text{Reason::epsilon, "an eps that is not positive and finite in float32"},
     Text{Reason::not_an_array, "tensors that are not strided tensors on the CPU"},
     Text{Reason::absent, "absent statistics"},
-    Text{Reason::all_or_none, "one running statistic without the other"},
+    Text{Reason::all_or_none, "one running statistic, or one parameter, without the other"},
+    Text{Reason::alternatives, "dst together with a residual"},
+    Text{Reason::activation, "dst with an activation whose derivative does not follow from it"},
     Text{Reason::rank, "inputs of this rank"},
     Text{Reason::type, "dtypes other than float32, bfloat16 and float16"},
     Text{Reason::size, "inputs of more than 2^56 bytes"},
@@ -264,6 +284,7 @@ constexpr std::array texts = {
 std::optional<Rejection> check(const CallRules& rules, Call& call) {
   CallCheck steps(rules, call);
   if (const Found found = steps.check_presence()) return found;
+  if (const Found found = steps.check_combination()) return found;
   if (call.reads_epsilon() && !is_valid_epsilon(call.attributes.epsilon)) {
     return Rejection{Reason::epsilon};
   }

@@ -23,6 +23,9 @@ enum class Reason : std::uint8_t {
   not_an_array,     // the caller has no View of it
   absent,           // a required input
   all_or_none,      // an input that is passed only together with the others of a set
+  alternatives,     // an input that is passed only without another one
+  one_of,           // an output that needs one of several inputs
+  activation,       // an input that this activation's derivative does not follow from
   rank,             // of src
   type,             // of src
   size,             // of src: more than max_tensor_bytes
@@ -45,11 +48,13 @@ enum class Reason : std::uint8_t {
 
 constexpr const char* name_of(const Reason reason) noexcept {
   constexpr std::array names = {
-      "epsilon",      "not_an_array", "absent",          "all_or_none",      "rank",
-      "type",         "size",         "statistics_type", "statistics_shape", "like_type",
-      "like_shape",   "ignored",      "few_values",      "memory",           "layout",
-      "outputs",      "not_aligned",  "read_only",       "overlap",          "totals_channels",
-      "totals_count", "graph"};
+      "epsilon",      "not_an_array", "absent",          "all_or_none",
+      "alternatives", "one_of",       "activation",      "rank",
+      "type",         "size",         "statistics_type", "statistics_shape",
+      "like_type",    "like_shape",   "ignored",         "few_values",
+      "memory",       "layout",       "outputs",         "not_aligned",
+      "read_only",    "overlap",      "totals_channels", "totals_count",
+      "graph"};
   return names[static_cast<std::size_t>(reason)];
 }
 
@@ -87,8 +92,11 @@ struct CallRules {
   // The axis of src along which the statistics are a vector, negative ones from the end. nullopt:
   // they have src's rank, each size being src's or 1.
   std::optional<std::ptrdiff_t> channel_axis;
-  InputSet optional;             // inputs that a call may omit
-  InputSet all_or_none;          // of them, passed together or not at all
+  InputSet optional;      // inputs that a call may omit
+  InputSet all_or_none;   // of them, passed together or not at all, unless there is dst
+  InputSet alternatives;  // of them, at most one is passed
+  // If the operation has alternatives, its optional outputs need one.
+  bool outputs_need_alternative = true;
   std::optional<Input> ignored;  // unless all outputs are computed
   std::int64_t min_values = 0;   // per channel
   // Tensors may have any strides of whole elements, and a src any for which there is a memory
@@ -105,6 +113,7 @@ struct CallRules {
     for (const TypePair& pair : supported_types) rules.types.add(pair);
     rules.optional = signature.optional_inputs;
     rules.all_or_none = signature.all_or_none;
+    rules.alternatives = signature.alternatives;
     rules.in_place[signature.result] = signature.in_place_input;
     return rules;
   }

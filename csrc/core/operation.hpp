@@ -18,7 +18,6 @@ enum class Operation : std::uint8_t {
   forward_training,
   act_forward_training,
   act_training_backward,
-  relu_training_backward,
 };
 
 // The ports of an operation. Calls pass them in the order of the enumerators in ports.hpp.
@@ -33,6 +32,8 @@ struct Signature {
   Input in_place_input;        // ... this input; no other output may overlap an input
   InputSet reduce_inputs;      // inputs of the reduce pass
   InputSet all_or_none = {};   // optional inputs that a call passes together or not at all
+  // Optional inputs of which a call passes one at most; optional outputs need one.
+  InputSet alternatives = {};
 
   constexpr bool is_forward() const noexcept { return outputs.has(Output::dst); }
 };
@@ -45,6 +46,7 @@ constexpr OutputSet gradients(Output::diff_src, Output::diff_gamma, Output::diff
 constexpr InputSet forward_inputs(Input::src, Input::mean, Input::variance, Input::gamma,
                                   Input::beta);
 constexpr InputSet affine(Input::gamma, Input::beta);
+constexpr InputSet argument_or_result(Input::residual, Input::dst);
 constexpr InputSet gradient_reduce_inputs(Input::src, Input::diff_dst, Input::mean,
                                           Input::variance);
 constexpr InputSet forward_reduce_inputs(Input::src);
@@ -62,17 +64,12 @@ constexpr std::array all = {
     Signature{"act_forward_training", "BatchNormForwardTraining and activation",
               forward_inputs.with(Input::residual), affine.with(Input::residual), forward_outputs,
               forward_outputs, Output::dst, Input::src, forward_reduce_inputs, affine},
-    // The activation's argument is recomputed from src, and from residual if one was added.
+    // The activation's argument is recomputed from src, and from residual if one was added. Or the
+    // derivative is read from dst, see Attributes::derivative_follows_from_dst().
     Signature{"act_training_backward", "activation's gradient and BatchNormTrainingBackward",
-              gradient_inputs.with(Input::beta).with(Input::residual), affine.with(Input::residual),
+              gradient_inputs.with(Input::beta) | argument_or_result, affine | argument_or_result,
               gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
-              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::residual),
-              affine},
-    // The same for a ReLU, whose mask may be read from dst instead.
-    Signature{"relu_training_backward", "ReLUBackward and BatchNormTrainingBackward",
-              gradient_inputs.with(Input::beta).with(Input::dst), affine.with(Input::dst),
-              gradients.with(Output::diff_residual), gradients, Output::diff_src, Input::diff_dst,
-              gradient_reduce_inputs.with(Input::gamma).with(Input::beta).with(Input::dst)},
+              gradient_reduce_inputs | affine | argument_or_result, affine, argument_or_result},
 };
 
 }  // namespace signatures

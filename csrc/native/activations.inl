@@ -1,7 +1,8 @@
 #pragma once
 
 // The formulas of the activations: the value at y, and the gradient with respect to y. All of f32
-// is valid, and NaN stays NaN. The gradient of an infinite y is NaN where PyTorch's is.
+// is valid, and the value of NaN is NaN. The gradients at NaN and infinity are those of PyTorch's
+// formulas, whose comparisons with NaN are false.
 
 #include "../core/activation.hpp"
 #include "kernels.hpp"
@@ -69,10 +70,15 @@ inline Normal normal(const Vec y) {
   return {where_positive(y, broadcast(1) - tail, tail), e * broadcast(0x1.988454p-2f)};
 }
 
-// ---- Short formulas: each has kernels of its own. gradient(d, y) is d times the derivative. ----
+// ---- Short formulas: each has kernels of its own. gradient(d, y) is d times the derivative. If
+// the derivative is 0 or 1, it is a mask, which rounds nothing. It follows from dst if that of y is
+// that of value(y), see Attributes::derivative_follows_from_dst(). ----
 
 class PlainRelu {
  public:
+  static constexpr bool is_mask = true;
+  static constexpr bool follows_from_dst = true;
+
   explicit PlainRelu(const Task& task)
       : clip_(broadcast(task.relu.clip)),
         zero_threshold_(broadcast(task.relu.zero_threshold)),
@@ -91,6 +97,9 @@ class PlainRelu {
 
 class LeakyRelu {
  public:
+  static constexpr bool is_mask = false;
+  static constexpr bool follows_from_dst = true;
+
   explicit LeakyRelu(const Task& task) : slope_(broadcast(task.negative_slope)) {}
 
   Vec value(const Vec y) const { return where_positive(y, y, y * slope_); }
@@ -102,6 +111,9 @@ class LeakyRelu {
 
 class Hardswish {
  public:
+  static constexpr bool is_mask = false;
+  static constexpr bool follows_from_dst = false;
+
   explicit Hardswish(const Task& /*task*/) {}
 
   static Vec value(const Vec y) {
@@ -111,7 +123,7 @@ class Hardswish {
   static Vec gradient(const Vec d, const Vec y) {
     // As PyTorch, 0 at -3 and 1 at 3.
     const Vec inside = d * multiply_add(y, broadcast(1 / 3.0f), broadcast(0.5f));
-    const Vec above = where_at_least(y, broadcast(3), d, inside);
+    const Vec above = where_less(y, broadcast(3), inside, d);
     return where_at_least(broadcast(-3), y, Vec{}, above);
   }
 };
@@ -149,6 +161,9 @@ Vec gelu_tanh_derivative(const Vec y) {
 // three times its size.
 class Called {
  public:
+  static constexpr bool is_mask = false;
+  static constexpr bool follows_from_dst = false;
+
   explicit Called(const Task& task) {
     switch (task.config.attributes.activation) {
       case Activation::gelu:

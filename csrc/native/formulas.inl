@@ -77,11 +77,11 @@ inline void prefetch_ahead(const Terms_& terms, const Index begin, const Index c
   }
 }
 
-// diff_dst where dst says that the ReLU's mask is open, else zero.
-template <class T>
+// The gradient of an activation whose derivative is that at dst: diff_dst times the derivative.
+template <class T, class Formula_>
 class DiffByDst {
  public:
-  static constexpr bool is_mask = true;
+  static constexpr bool is_mask = Formula_::is_mask;
 
   explicit DiffByDst(const Task& task)
       : diff_dst_(input<T>(task, Input::diff_dst)),
@@ -90,11 +90,11 @@ class DiffByDst {
 
   template <class K, class Access, class Values>
   auto at(const Index i, const K& k, const Access& access, const Values& /*x*/) const {
-    const auto masked = [this](const Coefficients&, const Vec d, const Vec y) {
+    const auto product = [this](const Coefficients&, const Vec d, const Vec y) {
       return formula_.gradient(d, y);
     };
     const auto d = access.read(diff_dst_ + i);
-    return evaluate(masked, k, d, access.read(dst_ + i));
+    return evaluate(product, k, d, access.read(dst_ + i));
   }
 
   template <class Visit>
@@ -106,7 +106,7 @@ class DiffByDst {
  private:
   const T* diff_dst_;
   const T* dst_;
-  PlainRelu formula_;
+  Formula_ formula_;
 };
 
 // The gradient of an activation: diff_dst times the derivative. Its argument is recomputed from src
@@ -115,7 +115,7 @@ class DiffByDst {
 template <class T, class Formula_, bool may_have_residual = true>
 class ActDiff {
  public:
-  static constexpr bool is_mask = std::is_same_v<Formula_, PlainRelu>;
+  static constexpr bool is_mask = Formula_::is_mask;
 
   explicit ActDiff(const Task& task)
       : diff_dst_(input<T>(task, Input::diff_dst)),

@@ -32,7 +32,7 @@ void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) {
 
 // See stores_diff() of run.cpp.
 template <class T, class Diff>
-void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) {
+void reduce_diff(const Task& task, const Tile& tile, const TileScratch& scratch) {
   if constexpr (sizeof(T) == sizeof(float) || Diff::is_mask) {
     if (task.stores_diff) {
       using Terms_ = ActGradientTerms<T, Diff, true>;
@@ -47,7 +47,7 @@ void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) 
 }
 
 template <class T, class Diff>
-void write_act(const Task& task, const Tile& tile) {
+void write_diff(const Task& task, const Tile& tile) {
   if (task.stores_diff) {
     write<GradientResult<T>>(task, tile);
   } else {
@@ -55,28 +55,35 @@ void write_act(const Task& task, const Tile& tile) {
   }
 }
 
-// The ReLU's mask is read from dst, if the call has it. One that depends on src alone is not
+// The derivative is read from dst, if the call has it. A mask that depends on src alone is not
 // stored.
-template <class T>
-void reduce_relu(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if (input(task, Input::dst) != nullptr) {
-    reduce_act<T, DiffByDst<T>>(task, tile, scratch);
-  } else if (input(task, Input::residual) != nullptr) {
-    reduce_act<T, ActDiff<T, PlainRelu>>(task, tile, scratch);
-  } else {
-    reduce<ActGradientTerms<T, ActDiff<T, PlainRelu, false>>>(task, tile, scratch);
+template <class T, class Formula_>
+void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) {
+  if constexpr (Formula_::follows_from_dst) {
+    if (input(task, Input::dst) != nullptr) {
+      return reduce_diff<T, DiffByDst<T, Formula_>>(task, tile, scratch);
+    }
   }
+  if constexpr (Formula_::is_mask) {
+    if (input(task, Input::residual) == nullptr) {
+      return reduce<ActGradientTerms<T, ActDiff<T, Formula_, false>>>(task, tile, scratch);
+    }
+  }
+  reduce_diff<T, ActDiff<T, Formula_>>(task, tile, scratch);
 }
 
-template <class T>
-void write_relu(const Task& task, const Tile& tile) {
-  if (input(task, Input::dst) != nullptr) {
-    write_act<T, DiffByDst<T>>(task, tile);
-  } else if (input(task, Input::residual) != nullptr) {
-    write_act<T, ActDiff<T, PlainRelu>>(task, tile);
-  } else {
-    write<ActGradientResult<T, ActDiff<T, PlainRelu, false>>>(task, tile);
+template <class T, class Formula_>
+void write_act(const Task& task, const Tile& tile) {
+  if constexpr (Formula_::follows_from_dst) {
+    if (input(task, Input::dst) != nullptr)
+      return write_diff<T, DiffByDst<T, Formula_>>(task, tile);
   }
+  if constexpr (Formula_::is_mask) {
+    if (input(task, Input::residual) == nullptr) {
+      return write<ActGradientResult<T, ActDiff<T, Formula_, false>>>(task, tile);
+    }
+  }
+  write_diff<T, ActDiff<T, Formula_>>(task, tile);
 }
 
 template <class T>
@@ -84,19 +91,14 @@ constexpr Kernels gradient{
     lanes,           splits_even_odd<T>,       prepare_gradient, reduce<GradientTerms<T>>,
     finish_gradient, write<GradientResult<T>>, copy_matrix};
 
-template <class T, class Diff>
+template <class T, class Formula_>
 constexpr Kernels act_gradient{lanes,
                                splits_even_odd<T>,
                                prepare_masked_gradient,
-                               reduce_act<T, Diff>,
+                               reduce_act<T, Formula_>,
                                finish_gradient,
-                               write_act<T, Diff>,
+                               write_act<T, Formula_>,
                                copy_matrix};
-
-template <class T>
-constexpr Kernels relu_gradient{lanes,          splits_even_odd<T>, prepare_masked_gradient,
-                                reduce_relu<T>, finish_gradient,    write_relu<T>,
-                                copy_matrix};
 
 template <class T, class Result>
 constexpr Kernels forward{
@@ -118,7 +120,7 @@ static_assert([] {
 template <class T, class Formula_>
 const Kernels& act_kernels(const Operation operation) {
   if (is_forward(operation)) return forward<T, ActResult<T, Formula_>>;
-  return act_gradient<T, ActDiff<T, Formula_>>;
+  return act_gradient<T, Formula_>;
 }
 
 template <class T>
@@ -128,8 +130,7 @@ const Kernels& kernels_of(const Operation operation, const Activation activation
       if (is_forward(operation)) return forward<T, NormalizedResult<T>>;
       return gradient<T>;
     case Activation::relu:
-      if (is_forward(operation)) return forward<T, ActResult<T, PlainRelu>>;
-      return relu_gradient<T>;
+      return act_kernels<T, PlainRelu>(operation);
     case Activation::leaky_relu:
       return act_kernels<T, LeakyRelu>(operation);
     case Activation::hardswish:

@@ -88,6 +88,9 @@ inline Vec where_positive(Vec y, Vec a, Vec b) {
 inline Vec where_at_least(Vec y, Vec bound, Vec a, Vec b) {
   return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(y, bound, _CMP_GE_OQ), a);
 }
+inline Vec where_less(Vec y, Vec bound, Vec a, Vec b) {
+  return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(y, bound, _CMP_LT_OQ), a);
+}
 inline Half lower(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 0); }
 inline Half upper(Vec v) { return _mm512_maskz_extractf32x8_ps(0xff, v, 1); }
 
@@ -308,6 +311,7 @@ inline Vec at_least(Vec y, Vec bound) { return bound > y ? bound : y; }
 inline Vec at_most(Vec y, Vec bound) { return bound < y ? bound : y; }
 inline Vec where_positive(Vec y, Vec a, Vec b) { return y > broadcast(0) ? a : b; }
 inline Vec where_at_least(Vec y, Vec bound, Vec a, Vec b) { return y >= bound ? a : b; }
+inline Vec where_less(Vec y, Vec bound, Vec a, Vec b) { return y < bound ? a : b; }
 #endif
 
 // Return -|y|.

@@ -22,7 +22,7 @@ namespace {
 
 // Returns the fields of Signature in onedsl/tensors/ports.py, with those of Port.
 py::tuple signature_info(const Signature& signature) {
-  py::list inputs, outputs, all_or_none;
+  py::list inputs, outputs, all_or_none, alternatives;
   const auto kind = [](const auto port) { return is_tensor(port) ? "tensor" : "statistic"; };
   signature.inputs.for_each([&](const Input port) {
     inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional_inputs.has(port)));
@@ -33,7 +33,9 @@ py::tuple signature_info(const Signature& signature) {
                                   in_place ? name_of(signature.in_place_input) : ""));
   });
   signature.all_or_none.for_each([&](const Input port) { all_or_none.append(name_of(port)); });
-  return py::make_tuple(inputs, outputs, py::tuple(all_or_none), signature.name);
+  signature.alternatives.for_each([&](const Input port) { alternatives.append(name_of(port)); });
+  return py::make_tuple(inputs, outputs, py::tuple(all_or_none), py::tuple(alternatives),
+                        signature.name);
 }
 
 // ---- How a call is executed, for inspection ----

@@ -258,9 +258,11 @@ std::optional<Call> Operator::call_with(const View& src, const DataType statisti
   Call call(schema_.config);
   call.inputs = InputSet(Input::src);
   call.in[Input::src] = src;
+  call.outputs = signature().required_outputs;
   if (check(schema_.rules, call)) return std::nullopt;
+  call.outputs = signature().outputs;
   call.statistics_type = statistics_type;
-  call.given = signature().inputs;
+  call.given = signature().inputs - InputSet(Input::dst);  // it replaces the residual
   return call;
 }
 

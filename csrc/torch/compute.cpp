@@ -51,7 +51,8 @@ CallRules rules_of(const Operation operation) noexcept {
   rules.min_values = 2;
   rules.statistics_like_src = true;
   rules.strided_tensors = true;
-  rules.all_or_none = InputSet();
+  // The caller computes the gradient of the activation alone where the program changed the weight.
+  rules.outputs_need_alternative = false;
   if (signature.is_forward()) {
     rules.all_or_none = InputSet(Input::mean, Input::variance);
     rules.optional = rules.optional.with(Input::mean).with(Input::variance);

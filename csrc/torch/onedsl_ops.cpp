@@ -146,15 +146,10 @@ Results<4> onedsl_backward(const Tensor& diff_dst, const Tensor& src, const Tens
   const bool has_dst = pointer_to(dst) != nullptr;
   const bool has_addition = has_residual || has_dst;
   if (has_addition && !activated) reject("an addition without an activation");
-  if (has_dst && (has_residual || !activated.is_relu())) {
-    reject("dst without a ReLU, or with a residual");
-  }
   const auto checked_call = [&](const Activated& with, const Tensor& diff,
                                 const OptionalTensor& gamma, const bool with_diff_residual) {
-    const bool has_mask = with.is_relu() && !has_residual;  // from dst, or from src alone
     const OpConfig config =
-        with.config(Operation::training_backward, has_mask ? Operation::relu_training_backward
-                                                           : Operation::act_training_backward);
+        with.config(Operation::training_backward, Operation::act_training_backward);
     TensorCall call = backward_call(config, diff, src, gamma, &mean, &inverse_stddev);
     if (with) {
       call.tensors[Input::beta] = pointer_to(forward_bias);

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from .. import (
+    BatchNormActForwardTraining,
+    BatchNormActTrainingBackward,
     BatchNormForwardTraining,
-    BatchNormReLUForwardTraining,
-    BatchNormReLUTrainingBackward,
     BatchNormTrainingBackward,
 )
 from ..tensors.dtypes import DTYPES
@@ -40,22 +41,24 @@ WORKLOADS: dict[str, tuple[Shape, ...]] = {
 class TimedOperator(NamedTuple):
     """An operator and the tensors that it reads and writes."""
 
-    operator: type[Any]
+    operator: Callable[..., Any]
     inputs: tuple[str, ...]  # arguments of src's shape
     written: int = 1  # number of results of src's shape
     options: Mapping[str, bool] = {}  # further arguments of a call
 
 
+_RELU_FORWARD = partial(BatchNormActForwardTraining, activation="relu")
+_RELU_BACKWARD = partial(BatchNormActTrainingBackward, activation="relu")
 _GRADIENT = ("src", "diff_dst")  # the tensors that both passes, `reduce` and `apply`, read
 
 OPERATIONS = {
     "backward": TimedOperator(BatchNormTrainingBackward, _GRADIENT),
     "forward": TimedOperator(BatchNormForwardTraining, ("src",)),
-    "relu-forward": TimedOperator(BatchNormReLUForwardTraining, ("src",)),
-    "relu-backward": TimedOperator(BatchNormReLUTrainingBackward, _GRADIENT),
-    "add-relu-forward": TimedOperator(BatchNormReLUForwardTraining, ("src", "residual")),
+    "relu-forward": TimedOperator(_RELU_FORWARD, ("src",)),
+    "relu-backward": TimedOperator(_RELU_BACKWARD, _GRADIENT),
+    "add-relu-forward": TimedOperator(_RELU_FORWARD, ("src", "residual")),
     "add-relu-backward": TimedOperator(
-        BatchNormReLUTrainingBackward, (*_GRADIENT, "dst"), 2, {"residual": True}
+        _RELU_BACKWARD, (*_GRADIENT, "dst"), 2, {"diff_residual": True}
     ),
 }
 

@@ -259,7 +259,9 @@ class ChannelOperator(Operator[Result]):
         channels = self.data_format.channels_of(spec.shape)
         self._check_shapes(
             [
-                ArrayInfo(spec.shape, spec.dtype)
+                None
+                if port.name == "dst"  # the description has the residual instead
+                else ArrayInfo(spec.shape, spec.dtype)
                 if port.kind == "tensor"
                 else ArrayInfo(channels, statistics_type)
                 for port in self._schema.inputs

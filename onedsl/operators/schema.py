@@ -24,6 +24,8 @@ class OpSchema:
     outputs: tuple[Port, ...]
     all_or_none: tuple[str, ...]
     """Optional inputs of which all or none must be given."""
+    alternatives: tuple[str, ...]
+    """Optional inputs of which at most one must be given."""
     options: tuple[str, str]
     """The options that request all outputs and only the required ones, for error messages."""
     types: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STATS_DTYPES)
@@ -79,5 +81,6 @@ class OpSchema:
             tuple(map(renamed, own.inputs)),
             outputs,
             tuple(names.get(name, name) for name in own.all_or_none),
+            own.alternatives,
             **{"options": ('outputs="all"', f'outputs="{first}"'), **limits},
         )

@@ -69,6 +69,8 @@ class RejectedCall:
 
     _texts: ClassVar[Mapping[str, str]] = {
         "absent": "must be given",
+        "activation": 'must be None unless activation is "relu", or "leaky_relu" with a positive '
+        "negative_slope: other derivatives do not follow from it",
         "memory": "must have memory for all of its elements",
         "read_only": messages.READ_ONLY,
     }
@@ -104,6 +106,8 @@ class RejectedCall:
         reason = self._rejection.reason
         if reason == "all_or_none":
             argument = _listed(self._schema.all_or_none)
+        if reason == "one_of":
+            argument = _listed(self._schema.alternatives, " or ")
         if reason.startswith("totals") and self._totals is not None:
             argument = self._totals._argument
         port = self._rejection.port
@@ -132,6 +136,12 @@ class RejectedCall:
 
     def _all_or_none(self, name: str) -> str:
         return f"must be given together, {name} is missing"
+
+    def _alternatives(self, name: str) -> str:
+        return f"must be None if {self._rejection.other} is given, which it replaces"
+
+    def _one_of(self, name: str) -> str:
+        return f"must be given with {self._schema.options[0]}"
 
     def _rank(self, name: str) -> str:
         shape, (minimum, maximum) = self._info(name).shape, self._schema.ranks

@@ -8,7 +8,12 @@ from .arrays import Array
 
 READ_ONLY = "must be writable, got a read-only array"
 
-_TYPE_ERRORS = frozenset({"all_or_none", "absent", "type", "statistics_type", "like_type"})
+_TYPE_ERRORS = frozenset(
+    {
+        *("absent", "all_or_none", "alternatives", "one_of"),
+        *("type", "statistics_type", "like_type"),
+    }
+)
 
 
 def error(reason: str, message: str) -> Exception:

@@ -28,6 +28,8 @@ class Signature(NamedTuple):
     outputs: tuple[Port, ...]
     all_or_none: tuple[str, ...] = ()
     """Optional inputs that a call passes together or not at all."""
+    alternatives: tuple[str, ...] = ()
+    """Optional inputs of which a call passes one at most."""
     name: str = ""
     """oneDNN's name of the op or ops."""
 

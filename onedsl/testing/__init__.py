@@ -14,7 +14,7 @@ from ._compare import (
 )
 from ._problems import Problem, random_problem
 from ._reference import *  # noqa: F403 - all formulas
-from ._results import ActGradients, Forward, FrozenGradients, Gradients, ReLUGradients, Terms
+from ._results import ActGradients, Forward, FrozenGradients, Gradients, Terms
 
 __docformat__ = "numpy"
 
@@ -27,7 +27,6 @@ __all__ = [
     "FrozenGradients",
     "Gradients",
     "Problem",
-    "ReLUGradients",
     "Terms",
     "assert_close",
     "onednn_sum_error",

@@ -12,15 +12,7 @@ from ..tensors.arrays import copied
 from ..tensors.options import Activation
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 from . import _terms
-from ._results import (
-    ActGradients,
-    Float64,
-    Forward,
-    FrozenGradients,
-    Gradients,
-    ReLUGradients,
-    Terms,
-)
+from ._results import ActGradients, Float64, Forward, FrozenGradients, Gradients, Terms
 from .activations import evaluate
 
 # Nothing is imported from onedsl.operators, which this module judges.
@@ -30,7 +22,6 @@ __all__ = [
     "batch_norm_act_backward",
     "batch_norm_backward",
     "batch_norm_forward_training",
-    "batch_norm_relu_backward",
     "batch_normalization_grad",
 ]
 
@@ -319,50 +310,6 @@ def batch_norm_forward_training(
     return _terms.attach(result, terms)
 
 
-def batch_norm_relu_backward(
-    src: npt.ArrayLike,
-    diff_dst: npt.ArrayLike,
-    mean: npt.ArrayLike,
-    variance: npt.ArrayLike,
-    gamma: npt.ArrayLike | None,
-    dst: npt.ArrayLike,
-    *,
-    epsilon: float,
-    data_format: DataFormatLike = DataFormat.NXC,
-    clip: float | None = None,
-) -> ReLUGradients:
-    """Compute the gradients of batch normalization followed by ReLU in float64.
-
-    Parameters
-    ----------
-    src, diff_dst, mean, variance, gamma, epsilon, data_format, clip : array_like, float, DataFormat
-        As in `onedsl.BatchNormReLUTrainingBackward`.
-    dst : array_like, src's shape
-        Output of the ReLU, rounded to its dtype.
-
-    Returns
-    -------
-    ReLUGradients
-        Float64 arrays.
-
-    Notes
-    -----
-    ``diff_residual`` is the gradient of the ReLU: diff_dst where ``0 < dst < clip`` or dst is
-    NaN, and 0 elsewhere. The other members are the results of `batch_norm_backward` for
-    diff_residual.
-    """
-    _, _, output, diff_output = _prepare(src, data_format, dst=dst, diff_dst=diff_dst)
-    _check_clip(clip)
-    is_zero = (output <= 0) | (output >= (np.inf if clip is None else clip))
-    diff_residual = np.where(is_zero, 0, diff_output)
-    gradients = batch_norm_backward(
-        src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
-    )
-    assert gradients.terms is not None
-    terms = [*gradients.terms, Terms(np.abs(diff_residual))]
-    return _terms.attach(ReLUGradients(*gradients, diff_residual), terms)
-
-
 def batch_norm_act_backward(
     src: npt.ArrayLike,
     diff_dst: npt.ArrayLike,
@@ -371,6 +318,7 @@ def batch_norm_act_backward(
     gamma: npt.ArrayLike | None = None,
     beta: npt.ArrayLike | None = None,
     residual: npt.ArrayLike | None = None,
+    dst: npt.ArrayLike | None = None,
     *,
     epsilon: float,
     data_format: DataFormatLike = DataFormat.NXC,
@@ -382,7 +330,7 @@ def batch_norm_act_backward(
 
     Parameters
     ----------
-    src, diff_dst, mean, variance, gamma, beta, residual : array_like
+    src, diff_dst, mean, variance, gamma, beta, residual, dst : array_like
     epsilon, data_format, activation, clip, negative_slope : float, DataFormat, str
         As in `onedsl.BatchNormActTrainingBackward`, which has the formulas.
 
@@ -393,7 +341,7 @@ def batch_norm_act_backward(
     """
     parameter = _parameter(activation, clip, negative_slope)
     gamma = np.ones(np.shape(variance)) if gamma is None else gamma
-    _, x, diff_output, mu, var, scale, shift, added = _prepare(
+    _, x, diff_output, mu, var, scale, shift, added, result = _prepare(
         src,
         data_format,
         diff_dst=diff_dst,
@@ -402,20 +350,32 @@ def batch_norm_act_backward(
         gamma=gamma,
         beta=beta,
         residual=residual,
+        dst=dst,
     )
-    y = batch_norm(
-        src, gamma, beta, epsilon=epsilon, data_format=data_format, mean=mean, variance=variance
-    )
-    y = y if added is None else y + added
+    if result is not None:
+        _check("dst", residual is None, "None with a residual", "an array")
+        has_slope = activation == "leaky_relu" and (parameter is None or parameter > 0)
+        requirement = "None unless activation is relu, or leaky_relu with a positive slope"
+        _check("dst", activation == "relu" or has_slope, requirement, "an array")
+        y = result
+    else:
+        y = batch_norm(
+            src, gamma, beta, epsilon=epsilon, data_format=data_format, mean=mean, variance=variance
+        )
+        y = y if added is None else y + added
     _, derivative = evaluate(activation, y, parameter)
-    diff_residual = diff_output * derivative
+    # A derivative of 0 stops infinities and NaN, too.
+    diff_residual = np.zeros_like(diff_output)
+    np.multiply(diff_output, derivative, out=diff_residual, where=derivative != 0)
     gradients = batch_norm_backward(
         src, diff_residual, mean, variance, gamma, epsilon=epsilon, data_format=data_format
     )
-    magnitude = _terms.of_argument(x, mu, var + epsilon, scale, shift, added)
-    of_residual = _terms.of_activation_gradient(
-        activation, parameter, y, magnitude, diff_output, derivative, _terms.rounding_of(src)
-    )
+    of_residual = Terms(np.abs(diff_residual), 0.0, np.zeros_like(diff_residual))
+    if result is None:
+        magnitude = _terms.of_argument(x, mu, var + epsilon, scale, shift, added)
+        of_residual = _terms.of_activation_gradient(
+            activation, parameter, y, magnitude, diff_output, derivative, _terms.rounding_of(src)
+        )
     arrays = x, diff_residual, mu, var, scale
     terms = _terms.of_gradients(*arrays, epsilon=epsilon, statistics="batch", of_dy=of_residual)
     return _terms.attach(ActGradients(*gradients, diff_residual), [*terms, of_residual])

@@ -39,17 +39,6 @@ class Gradients(_Gradients, Result):
     """Float64 arrays, named as in `onedsl.BatchNormGradients`."""
 
 
-class _ReLUGradients(NamedTuple):
-    diff_src: Float64
-    diff_gamma: Float64
-    diff_beta: Float64
-    diff_residual: Float64
-
-
-class ReLUGradients(_ReLUGradients, Result):
-    """Float64 arrays, named as in `onedsl.BatchNormReLUGradients`."""
-
-
 class _ActGradients(NamedTuple):
     diff_src: Float64
     diff_gamma: Float64

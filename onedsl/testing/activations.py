@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from ..tensors.options import Activation
 from ._results import Float64
 
 # As arrays, because NumPy has no error function. erfc(-y) is 1 + erf(y) without cancellation.
@@ -38,8 +39,8 @@ def evaluate(activation: str, y: Float64, parameter: float | None) -> tuple[Any,
     """
     match activation:
         case "relu":
-            bound = np.inf if parameter is None else parameter
-            return np.clip(y, 0, bound), np.where((y <= 0) | (y >= bound), 0.0, 1.0)
+            is_closed = (y <= 0) if parameter is None else (y <= 0) | (y >= parameter)
+            return np.clip(y, 0, parameter), np.where(is_closed, 0.0, 1.0)
         case "leaky_relu":
             slope = np.where(y > 0, 1.0, 0.01 if parameter is None else parameter)
             return y * slope, slope
@@ -47,8 +48,8 @@ def evaluate(activation: str, y: Float64, parameter: float | None) -> tuple[Any,
             s, other = _logistic(y), _logistic(-y)
             return y * s, s * (1 + y * other)
         case "hardswish":
-            inside = np.where(y <= -3, 0, np.where(y >= 3, 1, y / 3 + 0.5))
-            return y * np.clip(y + 3, 0, 6) / 6, inside
+            derivative = np.where(y <= -3, 0, np.where(y < 3, y / 3 + 0.5, 1))
+            return y * np.clip(y + 3, 0, 6) / 6, derivative
         case "gelu":
             probability, density = _normal(y)
             return y * probability, probability + y * density
@@ -56,7 +57,5 @@ def evaluate(activation: str, y: Float64, parameter: float | None) -> tuple[Any,
             u, slope = _argument_of_logistic(y)
             s = _logistic(u)
             return y * s, s * (1 + y * _logistic(-u) * slope)
-    raise ValueError(
-        'activation must be "relu", "leaky_relu", "silu", "hardswish", "gelu" or "gelu_tanh", got '
-        f"{activation!r}"
-    )
+    names = ", ".join(f'"{name}"' for name in get_args(Activation))
+    raise ValueError(f"activation must be one of {names}, got {activation!r}")

@@ -70,8 +70,8 @@ inline Case random_case(Random& random, const Operation operation, const Layout&
   call.attributes.momentum = random.real();
   if (operation >= Operation::act_forward_training) {
     const auto last = static_cast<std::int64_t>(activations::all.size()) - 1;
-    const bool relu = operation == Operation::relu_training_backward;
-    const auto activation = static_cast<Activation>(relu ? 1 : random.between(1, last));
+    // More often a ReLU, which has most kernels.
+    const auto activation = static_cast<Activation>(random.chance(3) ? 1 : random.between(1, last));
     call.attributes.set_activation(activation, std::nullopt);
     if (random.chance(2)) call.attributes.parameter = 0.75;
   }
@@ -82,7 +82,9 @@ inline Case random_case(Random& random, const Operation operation, const Layout&
     call.variance_kind = random.chance(4) ? VarianceKind::inverse_stddev : VarianceKind::variance;
   }
   call.given = InputSet();
-  signature.inputs.for_each([&](const Input port) {
+  const bool has_dst = call.attributes.derivative_follows_from_dst() && random.chance(2);
+  const InputSet replaced(has_dst ? Input::residual : Input::dst);
+  (signature.inputs - replaced).for_each([&](const Input port) {
     if (signature.optional_inputs.has(port) && random.chance(4)) return;
     const DataType type = is_tensor(port) ? call.data : DataType::f32;
     Tensor tensor(type, is_tensor(port) ? geometry.elements() : geometry.channels,

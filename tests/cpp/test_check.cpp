@@ -126,10 +126,15 @@ class RandomCall {
     }
     // A dense copy need not have several channel axes together, so callers with them have strides.
     rules.strided_tensors = !rules.channel_axis || random.chance(2);
+    rules.outputs_need_alternative = random.chance(2);
     const TypePair types = random.choice(supported_types);
     layout_.shape = shape_;
     strides_ = tensor_strides();
-    signature().inputs.for_each([&](const Input port) {
+    // In most calls one of the alternatives.
+    const InputSet replaced = random.chance(20)  ? InputSet()
+                              : random.chance(2) ? InputSet(Input::dst)
+                                                 : InputSet(Input::residual);
+    (signature().inputs - (replaced & rules.alternatives)).for_each([&](const Input port) {
       const bool omitted = rules.optional.has(port) && omits_optional_;
       if (omitted || random.chance(60)) return;
       add(in_[port], is_tensor(port), types);
@@ -203,6 +208,9 @@ class RandomCall {
     OpConfig config;
     config.operation = random.choice(operations);
     config.attributes.epsilon = random.chance(50) ? 0 : 1e-3;
+    const auto last = static_cast<std::int64_t>(activations::all.size()) - 1;
+    const auto activation = static_cast<Activation>(random.between(1, last));
+    config.attributes.set_activation(activation, std::nullopt);
     return config;
   }
 
@@ -293,6 +301,7 @@ void check_accepted(const RandomCall& test) {
   };
   call.given.for_each([&](const Input port) { check_array(port, *call.in[port]); });
   check((signature.inputs - signature.optional_inputs - call.given).empty(), "an input is absent");
+  check((call.given & signature.alternatives).count() < 2, "two alternatives");
   const ChannelAxes axes = test.channel_axes();
   // The elements in memory order: their statistics, and their addresses.
   const MemoryOrder order = *memory_order(src, axes);
@@ -373,7 +382,16 @@ bool is_justified(const RandomCall& test, const Rejection& rejection) {
     case Reason::absent:
       return v == nullptr;
     case Reason::all_or_none:
-      return v == nullptr && !(call.given & test.rules.all_or_none).empty();
+      return v == nullptr && !(call.given & test.rules.all_or_none).empty() && !call.in[Input::dst];
+    case Reason::alternatives:
+      return call.in[Input::dst] && call.in[Input::residual];
+    case Reason::one_of:
+      return test.rules.outputs_need_alternative && call.outputs.has(Output::diff_residual) &&
+             !call.in[Input::dst] && !call.in[Input::residual];
+    case Reason::activation:
+      return call.in[Input::dst] && call.attributes.activation != Activation::relu &&
+             !(call.attributes.activation == Activation::leaky_relu &&
+               call.attributes.parameter > 0);
     case Reason::type:
       return v->type == DataType::other;
     case Reason::statistics_type:
@@ -479,10 +497,10 @@ void test_check() {
   }
   check(accepted > 8000 && repaired > 1000, accepted, " accepted, ", repaired, " repaired");
   for (const Reason reason :
-       {Reason::epsilon, Reason::absent, Reason::all_or_none, Reason::type, Reason::statistics_type,
-        Reason::statistics_shape, Reason::like_type, Reason::like_shape, Reason::ignored,
-        Reason::few_values, Reason::memory, Reason::layout, Reason::outputs, Reason::not_aligned,
-        Reason::read_only, Reason::overlap}) {
+       {Reason::epsilon, Reason::absent, Reason::all_or_none, Reason::alternatives, Reason::one_of,
+        Reason::activation, Reason::type, Reason::statistics_type, Reason::statistics_shape,
+        Reason::like_type, Reason::like_shape, Reason::ignored, Reason::few_values, Reason::memory,
+        Reason::layout, Reason::outputs, Reason::not_aligned, Reason::read_only, Reason::overlap}) {
     check(rejected[reason] > 20, name_of(reason), ": ", rejected[reason], " calls");
   }
 }

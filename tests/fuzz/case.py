@@ -11,7 +11,7 @@ import numpy as np
 import onedsl
 from fuzz import arrays
 from fuzz.arrays import Rng, choose, one_in
-from fuzz.targets import ACT_TARGETS, TARGETS, Target
+from fuzz.targets import TARGETS, Target
 
 INVALID_NUMBERS: list[Any] = [
     *(0, -1.0, float("nan"), float("inf"), 1e-50, 1e39, 10**400, True, None, "1"),
@@ -66,10 +66,6 @@ class Case:
             name, all_outputs, _ = self.target.option
             if self.options[name] != all_outputs:
                 return [port.name for port in schema.outputs if not port.optional]
-        elif any(port.optional for port in schema.outputs):  # diff_residual, with a residual
-            names = [port.name for port in schema.inputs]
-            if self.inputs[names.index("residual")] is None:
-                return [port.name for port in schema.outputs if not port.optional]
         return [port.name for port in schema.outputs]
 
 
@@ -87,7 +83,7 @@ def _describe(value: Any) -> str:
 
 def random_case(rng: Rng) -> Case:
     """Return a random call, which is valid with a probability of 1/2 and mutated otherwise."""
-    target = choose(rng, [*TARGETS, *ACT_TARGETS])
+    target = choose(rng, TARGETS)
     dtype = choose(rng, target.schema.types)
     attributes = {name: choose(rng, valid) for name, valid in target.attributes.items()}
     _remove_parameters(attributes)
@@ -161,14 +157,27 @@ def _add_statistics(rng: Rng, case: Case, dtype: str) -> None:
 
 def _omit_optional_inputs(rng: Rng, case: Case) -> None:
     """Replace some optional inputs by None, in valid combinations."""
-    omitted = {name for name in ("gamma", "dst", "residual") if one_in(rng, 2)}
-    if case.options.get("residual"):
-        omitted.discard("dst")
+    omitted = {name for name in ("gamma", "residual") if one_in(rng, 2)}
     if "gamma" in omitted:
         omitted.add("beta")
+    if case.target.schema.alternatives:
+        kept = choose(rng, _valid_alternatives(case))
+        omitted = (omitted | {"residual", "dst"}) - {kept}
+        if kept == "dst" and one_in(rng, 2):
+            omitted.add("beta")
     for i, port in enumerate(case.target.schema.inputs):
         if port.optional and port.name in omitted:
             case.inputs[i] = None
+
+
+def _valid_alternatives(case: Case) -> list[str]:
+    """Return the optional inputs of which a valid call passes one, and "" for none."""
+    attributes = case.attributes
+    slope = attributes["negative_slope"]
+    keeps_sign = attributes["activation"] == "leaky_relu" and (slope is None or slope > 0)
+    follows_from_dst = attributes["activation"] == "relu" or keeps_sign
+    needed = case.options["diff_residual"]
+    return ["residual", *["dst"] * 2 * follows_from_dst, *[""] * (not needed)]
 
 
 def _change_layouts(rng: Rng, case: Case) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 
 import onedsl
 from onedsl import testing
+from onedsl.operators.attributes import ACTIVATIONS
 from onedsl.operators.schema import OpSchema
 
 
@@ -79,18 +80,11 @@ def _gradients(
     return list(map(Bound, sums_of(np.abs(d)), slacks))
 
 
-def relu_gradients(v: Values, axes: tuple[int, ...], exact: Sequence[np.ndarray]) -> list[Bound]:
-    """Return the bounds of the gradients of batch norm and ReLU."""
-    d, slack = exact[-1], np.zeros_like(exact[-1])
-    if v["dst"] is None:  # the kernel computes dst, and its rounding may cross 0 or the bound
-        y, margin = _argument(v, 2.0**-7)
-        slack = np.abs(v["diff_dst"]) * _is_near(y, (0, v["clip"]), margin)
-    return [*_gradients(v, axes, d, slack), Bound(np.abs(d), slack)]
-
-
 def act_gradients(v: Values, axes: tuple[int, ...], exact: Sequence[np.ndarray]) -> list[Bound]:
     """Return the bounds of the gradients of batch norm and an activation."""
     d, name = exact[-1], v["activation"]
+    if v["dst"] is not None:
+        return [*_gradients(v, axes, d), Bound(np.abs(d))]
     # A ReLU's mask depends on the rounding of dst to its type.
     y, margin = _argument(v, 2.0**-7 if name == "relu" else 2.0**-18)
     kinks = {"relu": (0, v["clip"]), "leaky_relu": (0,), "hardswish": (-3, 3)}.get(name, ())
@@ -172,15 +166,6 @@ def argument_of(
     return y if residual is None else y + residual
 
 
-def relu_reference(src: Any, diff_dst: Any, *rest: Any, clip: Any, **attributes: Any) -> Any:
-    """Compute the gradients of batch norm and ReLU. Without dst, the mask is computed from src."""
-    *statistics, beta, dst = rest
-    if dst is None:
-        dst = argument_of(src, *statistics, beta, **attributes)
-    reference = testing.batch_norm_relu_backward
-    return reference(src, diff_dst, *statistics, dst, clip=clip, **attributes)
-
-
 @dataclass(frozen=True)
 class Target:
     """An operator class, and the bounds and the exact values of its outputs."""
@@ -195,9 +180,13 @@ class Target:
     @functools.cached_property
     def schema(self) -> OpSchema:
         """The schema of the class."""
-        activation = {"activation": "silu"} if "activation" in self.attributes else {}
-        schema: OpSchema = self.cls(1.0, **activation)._schema
+        schema: OpSchema = self.cls(1.0, **self.required)._schema
         return schema
+
+    @property
+    def required(self) -> Mapping[str, Any]:
+        """Values of the attributes without a default, except epsilon."""
+        return {"activation": "relu"} if "activation" in self.attributes else {}
 
     @property
     def attributes(self) -> Mapping[str, list[Any]]:
@@ -218,7 +207,7 @@ class Target:
 
 ATTRIBUTES = {
     "momentum": [None, 0.0, 0.1, 0.9, 1.0],
-    "activation": ["relu", "leaky_relu", "silu", "hardswish", "gelu", "gelu_tanh"],
+    "activation": list(ACTIVATIONS),
     "clip": [None, None, 6.0, 0.5],
     "negative_slope": [None, 0.2, 0.0, -0.5],
 }
@@ -243,21 +232,11 @@ TARGETS = [
         ("outputs", "all", "output_gradient"),
     ),
     Target(onedsl.BatchNormForwardTraining, forward, testing.batch_norm_forward_training),
-    Target(
-        onedsl.BatchNormReLUForwardTraining,
-        forward,
-        functools.partial(testing.batch_norm_forward_training, activation="relu"),
-    ),
-    Target(
-        onedsl.BatchNormReLUTrainingBackward,
-        relu_gradients,
-        relu_reference,
-        ("residual", True, False),
-    ),
-]
-
-ACT_TARGETS = [
     Target(onedsl.BatchNormActForwardTraining, forward, testing.batch_norm_forward_training),
-    Target(onedsl.BatchNormActTrainingBackward, act_gradients, testing.batch_norm_act_backward),
+    Target(
+        onedsl.BatchNormActTrainingBackward,
+        act_gradients,
+        testing.batch_norm_act_backward,
+        ("diff_residual", True, False),
+    ),
 ]
-"""Operators with any activation, which test_activations.py tests instead of test_matrix.py."""

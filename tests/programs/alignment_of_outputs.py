@@ -20,7 +20,7 @@ def at_offset(offset: int, like: np.ndarray) -> np.ndarray:
 
 
 for data_format, shape in (("NXC", (16_000, 67)), ("NCX", (20, 50, 1049))):
-    op = onedsl.BatchNormReLUTrainingBackward(1e-5, data_format)
+    op = onedsl.BatchNormActTrainingBackward(1e-5, data_format, activation="relu")
     rng = np.random.default_rng(0)
     src, diff_dst, dst = rng.standard_normal((3, *shape), dtype=np.float32)
     channels = shape[1]
@@ -31,7 +31,7 @@ for data_format, shape in (("NXC", (16_000, 67)), ("NCX", (20, 50, 1049))):
         print(f"{data_format}, diff_src at {first}, diff_residual at {second}", flush=True)
         sums = np.empty((2, channels), np.float32)
         out = (at_offset(first, src), *sums, at_offset(second, src))
-        got = op(src, diff_dst, *statistics, dst, residual=True, out=out)
+        got = op(src, diff_dst, *statistics, dst=dst, diff_residual=True, out=out)
         for name, a, b in zip(RESULTS, got, (*expected, masked), strict=True):
             assert a.tobytes() == b.tobytes(), name
 print("done")

@@ -78,7 +78,7 @@ def parts():
 
 
 def operator():
-    return [repr(onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0))]
+    return [repr(onedsl.BatchNormActForwardTraining(1e-5, clip=6.0, activation="relu"))]
 
 
 def verbose():

@@ -30,8 +30,8 @@ def growth(call: Callable[[int], object], first: int, calls: int, run: type = ma
 
 def calls_of_every_kind() -> list[Callable[[], object]]:
     forward = onedsl.BatchNormForwardTraining(1e-5)
-    relu_forward = onedsl.BatchNormReLUForwardTraining(1e-5)
-    relu_backward = onedsl.BatchNormReLUTrainingBackward(1e-5, clip=6.0)
+    relu_forward = onedsl.BatchNormActForwardTraining(1e-5, activation="relu")
+    relu_backward = onedsl.BatchNormActTrainingBackward(1e-5, clip=6.0, activation="relu")
     frozen = onedsl.BatchNormalizationGrad(1e-5)
     problems = {dtype: testing.random_problem((64, 24), dtype) for dtype in ("f32", "bf16", "f16")}
     src, diff_dst, *statistics = problems["f32"]
@@ -61,7 +61,8 @@ def calls_of_every_kind() -> list[Callable[[], object]]:
         lambda: forward(src, *statistics, statistics[0], backend="onednn"),
         lambda: relu_forward(src, *statistics, statistics[0], diff_dst),
         lambda: relu_backward(src, diff_dst, *statistics, statistics[0]),
-        lambda: relu_backward(src, diff_dst, *statistics, statistics[0], src, residual=True),
+        lambda: relu_backward(src, diff_dst, *statistics, statistics[0], src),
+        lambda: relu_backward(src, diff_dst, *statistics, dst=src, diff_residual=True),
         lambda: onedsl.BatchNormTrainingBackward(1e-5, "NCX"),
         rejected,
     ]

@@ -86,22 +86,23 @@ def parts(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> 
 
 def relu(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
     spec = onedsl.TensorSpec.of(src)
-    op = onedsl.BatchNormReLUForwardTraining(1e-5, clip=6.0)
+    op = onedsl.BatchNormActForwardTraining(1e-5, clip=6.0, activation="relu")
     result = op(src, mean, variance, gamma=mean, beta=mean, residual=src)
     assert_type(result, onedsl.BatchNormForward[Float32])
     assert_type(result.dst, Float32)
     assert_type(op.graph(spec, residual=True), onedsl.graph.Graph)
 
-    gradient = onedsl.BatchNormReLUTrainingBackward(1e-5, "NXC", clip=6.0)
-    grads = gradient(src, diff_dst, mean, variance, mean, mean, dst=result.dst, residual=True)
-    assert_type(grads, onedsl.BatchNormReLUGradients[Float32, Float32])
+    gradient = onedsl.BatchNormActTrainingBackward(1e-5, "NXC", clip=6.0, activation="relu")
+    dst = result.dst
+    grads = gradient(src, diff_dst, mean, variance, mean, mean, dst=dst, diff_residual=True)
+    assert_type(grads, onedsl.BatchNormActGradients[Float32, Float32])
     assert_type(grads.diff_residual, Float32)
-    either = gradient(src, diff_dst, mean, variance, dst=result.dst, residual=bool(src.size))
+    either = gradient(src, diff_dst, mean, variance, dst=dst, diff_residual=bool(src.size))
     assert_type(either.diff_residual, Float32 | None)
     print(grads.diff_src, grads.diff_gamma, grads.diff_beta, grads.diff_residual)
-    alone = gradient(src, diff_dst, mean, variance, mean, mean)
-    assert_type(alone, onedsl.BatchNormReLUGradients[Float32, None])
-    assert_type(gradient.graph(spec, residual=True), onedsl.graph.Graph)
+    alone = gradient(src, diff_dst, mean, variance, mean, mean, dst=dst)
+    assert_type(alone, onedsl.BatchNormActGradients[Float32, None])
+    assert_type(gradient.graph(spec, diff_residual=True), onedsl.graph.Graph)
 
 
 def activations(src: Float32, diff_dst: Float32, mean: Float32, variance: Float32) -> None:
@@ -113,6 +114,8 @@ def activations(src: Float32, diff_dst: Float32, mean: Float32, variance: Float3
     assert_type(grads, onedsl.BatchNormActGradients[Float32, Float32])
     alone = gradient(src, diff_dst, mean, variance)
     assert_type(alone, onedsl.BatchNormActGradients[Float32, None])
+    without = gradient(src, diff_dst, mean, variance, residual=src, diff_residual=False)
+    assert_type(without, onedsl.BatchNormActGradients[Float32, Float32 | None])
 
 
 def specs(src: Float32) -> None:
@@ -204,14 +207,10 @@ def reference() -> None:
         src, mean, variance, epsilon=1e-5, momentum=0.9, activation="relu", clip=6.0
     )
     assert_type(normalized, testing.Forward)
-    op = onedsl.BatchNormReLUForwardTraining(1e-5, 0.9, clip=6.0)
+    op = onedsl.BatchNormActForwardTraining(1e-5, 0.9, clip=6.0, activation="relu")
     testing.assert_close(op(src, mean, variance), normalized)
-    masked = testing.batch_norm_relu_backward(
-        src, diff_dst, mean, variance, gamma, normalized.dst, epsilon=1e-5, clip=6.0
-    )
-    assert_type(masked, testing.ReLUGradients)
     activated = testing.batch_norm_act_backward(
-        src, diff_dst, mean, variance, epsilon=1e-5, activation="gelu"
+        src, diff_dst, mean, variance, dst=normalized.dst, epsilon=1e-5, activation="relu", clip=6.0
     )
     assert_type(activated, testing.ActGradients)
     print(testing.TOLERANCES["f32"], testing.SUM_TOLERANCES["f32"])
