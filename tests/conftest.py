@@ -1,8 +1,12 @@
 """Settings of the test suite."""
 
 import importlib.metadata
+import logging
 import os
+import sys
+from typing import Any
 
+import numpy as np
 import pytest
 
 import onedsl
@@ -33,6 +37,60 @@ def pytest_report_header() -> list[str]:
         f"instruction sets: oneDNN {onednn.cpu_isa()}, onedsl {_core.native_isa()}"
         f"{f', capped by {caps}' if caps else ''}; {_core.max_threads()} threads",
     ]
+
+
+# Inductor and JAX set variables of their own at their first use.
+OTHERS_VARIABLES = ("PYTEST", "TORCH", "TRITON", "JAX", "XLA", "TF_", "TPU")
+
+
+def process_state() -> dict[str, Any]:
+    """Return the state of the process that a test may change only if it restores it."""
+    state: dict[str, Any] = {}
+    if torch := sys.modules.get("torch"):
+        # First, because it sets OpenMP's number at its first use.
+        state["threads of PyTorch"] = torch.get_num_threads()
+        state["default dtype of PyTorch"] = torch.get_default_dtype()
+        state["grad mode of PyTorch"] = torch.is_grad_enabled()
+        state["deterministic mode of PyTorch"] = torch.are_deterministic_algorithms_enabled()
+    if package := sys.modules.get("onedsl.torch"):
+        state["onedsl.torch.enable"] = package.enabled()
+    if jax := sys.modules.get("jax"):
+        state["64-bit types of JAX"] = jax.config.jax_enable_x64
+    state["threads of OpenMP"] = _core.max_threads()
+    state["CPUs"] = os.sched_getaffinity(0)
+    state["working folder"] = os.getcwd()
+    state["trace function"] = sys.gettrace()
+    state["switch interval"] = sys.getswitchinterval()
+    state["float errors"] = np.geterr()
+    state["subscribers of the run log"] = _core.subscribers()
+    logger = logging.getLogger("onedsl")
+    state["logger"] = logger.level, logger.handlers[:], logger.filters[:], logger.propagate
+    return state | {k: v for k, v in os.environ.items() if not k.startswith(OTHERS_VARIABLES)}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment(tmp_path_factory):
+    """Replace the user's terminal and caches, which the tests and their children would inherit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "110")
+        for name in ("FORCE_COLOR", "NO_COLOR", "PYTHONUNBUFFERED", "TTY_COMPATIBLE"):
+            patch.delenv(name, raising=False)
+        for name in ("MPLCONFIGDIR", "XDG_CACHE_HOME"):  # the home folder may not exist
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_state_left_behind():
+    """Fail a test that leaves the process in another state: the next test would depend on it."""
+    libraries = {"torch", "jax", "onedsl.torch"}
+    imported, before = libraries & sys.modules.keys(), process_state()
+    yield
+    after = process_state()
+    if libraries & sys.modules.keys() != imported:
+        return  # a first import changes the process
+    names = [name for name in before | after if before.get(name) != after.get(name)]
+    assert not names, {name: (before.get(name), after.get(name)) for name in names}
 
 
 @pytest.fixture

@@ -426,7 +426,7 @@ LIMITED = "is not in the range"
         ("explain 2" + 64 * "x1", "must have at most 64 dimensions"),
         ("explain 2x3 --dtype f16 --stats-dtype bf16", "must be f32 where src"),
         ("explain 99999999999x99999999999", "must have at most"),
-        ("explain 999999x999999", "Unable to allocate"),
+        ("explain 99999999x99999999", "Unable to allocate"),
         (f"explain 0x{2**70}", "shape must have at most"),
         ("export 2x3 --epsilon 1e-60", "finite in float32, got 1e-60"),
         ("export 2x3 -o nowhere/graph.json", "must be a writable file in an existing"),

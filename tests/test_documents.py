@@ -74,7 +74,7 @@ def test_every_block_prints_what_is_documented(language, code, output, tmp_path,
     else:
         shutil.copytree(helpers.ROOT / "examples", tmp_path / "examples")
         paths = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-        environment = {"PATH": paths, "MPLBACKEND": "Agg", "COLUMNS": "120", "NO_COLOR": "1"}
+        environment = {"PATH": paths, "MPLBACKEND": "Agg", "COLUMNS": "120"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"}
         for word, options in SLOW.items():
             code = code.replace(word, word + options)

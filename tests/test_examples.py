@@ -18,8 +18,7 @@ import onedsl
 from onedsl import testing
 
 EXAMPLES = helpers.ROOT / "examples"
-# No display, no colors, a fixed width, and no matplotlib cache in the home folder.
-ENVIRONMENT = {"MPLBACKEND": "Agg", "COLUMNS": "120", "NO_COLOR": "1"}
+ENVIRONMENT = {"MPLBACKEND": "Agg", "COLUMNS": "120"}
 
 
 def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0, timeout=300):
@@ -29,11 +28,7 @@ def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0, tim
         *([] if launcher else ["-W", "error::UserWarning:__main__"]),
         EXAMPLES / name,
         *map(str, arguments),
-        environment={
-            **ENVIRONMENT,
-            "MPLCONFIGDIR": str(tmp_path / "matplotlib"),
-            **(environment or {}),
-        },
+        environment=ENVIRONMENT | (environment or {}),
         cwd=tmp_path,
         timeout=timeout,
         status=status,

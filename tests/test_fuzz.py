@@ -20,7 +20,7 @@ def test_a_short_run():
     assert child.stdout.endswith("violations: 0\n")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def valid_call():
     """A valid call of writable NumPy arrays, and its three results that are not empty."""
     for seed in range(1000):

@@ -33,8 +33,8 @@ def test_bits_and_accesses_of_kernels(cap, calls):
 
 def test_random_graphs():
     child = helpers.run_script("random_graphs.py", "400")
-    # Half of the graphs are bf16, which oneDNN refuses without AVX-512.
-    fewest_right = 150 if helpers.missing_isa("bf16") is None else 75
+    # Half of the graphs are bf16, which oneDNN does not support without AVX-512.
+    fewest_right = 120 if helpers.missing_isa("bf16") is None else 60
     for how in ("written", "repaired"):
         pattern = rf"{how}: (\d+) right, .*, (\d+) refused, (\d+) not judged"
         counts = re.search(pattern, child.stdout)

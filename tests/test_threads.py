@@ -39,14 +39,24 @@ def test_any_number_of_threads(dtype, backend, data_format):
             assert onedsl.capabilities().num_threads == now, "the setting was not restored"
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(0, 1), (100, 1), (40_000, 2)])
+# One thread below 32,768 elements, and for each thread beyond the second 2,048 more.
+@pytest.mark.parametrize(
+    ("shape", "threads", "expected"),
+    [
+        ((0, 4), 2, 1), ((100, 4), 2, 1), ((40_000, 4), 2, 2), ((40_000, 4), 1, 1),
+        ((32_767, 1), 2, 1), ((32_768, 1), 2, 2), ((1, 32_767), 2, 1), ((1, 32_768), 2, 2),
+        ((34_815, 1), 3, 1), ((34_816, 1), 3, 3),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("stats_dtype", ["f32", "bf16"])
-def test_the_log_has_the_threads_that_had_work(rows, expected, stats_dtype):
-    case = helpers.case((rows, 4), "bf16", stats_dtype, "NXC")
+def test_the_log_has_the_threads_that_had_work(shape, threads, expected, stats_dtype):
+    case = helpers.case(shape, "bf16", stats_dtype, "NXC")
     op = onedsl.BatchNormTrainingBackward(EPSILON)
-    with threadpoolctl.threadpool_limits(2, user_api="openmp"), helpers.run_records() as runs:
-        op(*case.problem)
+    with threadpoolctl.threadpool_limits(threads, user_api="openmp"), helpers.run_records() as runs:
+        got = op(*case.problem)
     assert [run.num_threads for run in runs] == [expected]
+    if case.problem.src.size:
+        testing.assert_close(got, case.expected, factor=4)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,7 @@ def test_calls_start_and_end_no_threads(library):
     child = helpers.run_script("same_threads.py", library, environment=environment)
     started, before = map(int, child.stdout.split())
     assert started == 0
-    assert before > 8 or library == "jax", "the calls ran on one thread"
+    assert before >= 8 or library == "jax", "the calls ran on one thread"
 
 
 def layers(batch, data_format):

@@ -19,7 +19,7 @@ ITEM_TOLERANCES = {"f32": 2.0**-22, "bf16": 2.0**-8, "f16": 2.0**-10}
 SUM_TOLERANCE = 1e-6
 """Allowed error of a sum before rounding, relative to the sum of its terms' absolute values."""
 
-OPENMP = threadpoolctl.ThreadpoolController().select(user_api="openmp").lib_controllers
+OPENMP = threadpoolctl.ThreadpoolController().select(user_api="openmp")
 THREADS = [1, 2, 3, 4, 7, 16]
 
 REJECTIONS = (TypeError, ValueError, onedsl.OneDNNError)
@@ -33,15 +33,13 @@ class Violation(AssertionError):  # noqa: N818
     """A wrong result, or a wrong error of an invalid call."""
 
 
-def set_threads(number: int) -> None:
-    """Set the number of OpenMP threads."""
-    for library in OPENMP:
-        library.set_num_threads(number)
-
-
 def run(case: Case, threads: int = 2) -> Any:
-    """Make the call and return its result, in one of the modes."""
-    set_threads(threads)
+    """Make the call on a number of OpenMP threads and return its result, in one of the modes."""
+    with OPENMP.limit(limits=threads):
+        return _run(case)
+
+
+def _run(case: Case) -> Any:
     op = case.target.cls(**case.attributes)
     if case.mode == "direct":
         return op(*case.inputs, **case.options, out=case.out)
