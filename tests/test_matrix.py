@@ -24,10 +24,10 @@ pytestmark = [
 
 # Batch and spatial sizes: odd, about 32 elements per channel.
 SIZES = [(33,), (2, 33), (2, 7, 5), (2, 3, 2, 5), (2, 3, 1, 2, 5), (2, 2, 2, 1, 3, 2)]
-SIZES += [(2, 2, 1, 2, 3, 1, 2)]
+SIZES += [(2, 2, 1, 2, 3, 1, 2), (1, 33)]
 EMPTY = [(0,), (4,), (0, 5), (2, 0), (2, 0, 4, 5), (0, 0, 0)]
 # For each shape another remainder of channels.
-SHAPES = list(zip(SIZES, (17, 8, 16, 3, 64, 5, 24), strict=True))
+SHAPES = list(zip(SIZES, (17, 8, 16, 3, 64, 5, 24, 7), strict=True))
 SHAPES += list(zip(EMPTY, (3, 0, 3, 3, 3, 0), strict=True))
 
 OMITTED = [(), ("gamma", "beta"), ("residual",), ("dst",), ("residual", "dst")]

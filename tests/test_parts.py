@@ -4,6 +4,7 @@ The fuzzer compares random calls in parts with the references.
 """
 
 import copy
+import itertools
 import pickle
 from typing import Any, NamedTuple
 
@@ -78,6 +79,29 @@ def test_empty_parts(make, data_format):
     with_nothing = setup.apply(nothing, slice(0))
     empty_call = setup.op(**setup.part(tuple(setup.inputs), slice(0)))
     assert bits(with_nothing) == bits(empty_call)
+
+
+@operators
+@formats
+@pytest.mark.parametrize("ends", [(1, 8), (7, 8), (1, 3, 8), (5, 6, 8)], ids=str)
+def test_parts_of_unequal_sizes(make, data_format, ends):
+    """Their totals are those of the whole batch, and so are the results of each part."""
+    shape = helpers.shape_of(data_format, 8, 5, (7,))
+    problem = testing.random_problem(shape, data_format=data_format)
+    problem.src[:] += np.arange(8, dtype=np.float32).reshape(8, 1, 1)  # the parts differ in mean
+    setup = make(problem, data_format)
+    parts = [slice(*edges) for edges in itertools.pairwise((0, *ends))]
+    totals = [setup.reduce(part) for part in parts]
+    whole, added = setup.reduce(), sum(totals)
+    assert [t.count for t in totals] == [7 * (part.stop - part.start) for part in parts]
+    assert added.count == whole.count
+    np.testing.assert_allclose(added.to_vector(), whole.to_vector(), 1e-6, 1e-6)
+    joined = [setup.apply(added, part) for part in parts]
+    expected = setup.call()
+    np.testing.assert_allclose(np.concatenate([p[0] for p in joined]), expected[0], 1e-5, 1e-5)
+    for each in joined:
+        for got, array in zip(each[1:], expected[1:], strict=True):
+            np.testing.assert_allclose(got, array, 1e-5, 1e-5)
 
 
 def test_gamma_is_ignored_for_diff_src_only():

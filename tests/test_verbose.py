@@ -50,7 +50,7 @@ def test_a_bare_call_logs_until_it_is_closed(log):
     assert len(messages(log)) == 1
 
 
-x4 = np.ones((2, 3, 4, 5), np.float32)
+x4, empty = (np.ones((batch, 3, 4, 5), np.float32) for batch in (2, 0))
 c4, c1 = np.ones((1, 3, 1, 1), np.float32), np.ones(5, np.float32)
 backward, forward = (
     cls(1e-5) for cls in (onedsl.BatchNormTrainingBackward, onedsl.BatchNormForwardTraining)
@@ -75,6 +75,10 @@ ONEDNN = f"oneDNN {'.'.join(map(str, onednn.version()))} "
         (
             lambda: backward(x4, x4, c1, c1, c1, backend="onednn"),
             f"TrainingBackward f32 {SIZES} {PORTS} {ONEDNN}",
+        ),
+        (
+            lambda: backward(empty, empty, c1, c1, c1, backend="onednn"),
+            f"TrainingBackward f32 0x5x1 (outer x channels x inner), {PORTS} {KERNEL}",
         ),
         (
             lambda: backprop(x4, x4, c1, c1, outputs="input_delta"),
