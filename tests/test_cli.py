@@ -492,6 +492,19 @@ def test_no_space_for_the_output_is_an_error():
     run_command_in_shell("nonsense", "2>/dev/full", status=2)
 
 
+def test_an_error_of_several_lines_is_printed_in_lines(monkeypatch, capsys):
+    """Regression: such as what to install if oneDNN is absent. The lines ended with backslash n."""
+
+    def fail(**options):
+        raise ImportError(f"first\n  second {ATTACK}third")
+
+    monkeypatch.setattr(cli.commands.commands["info"], "callback", fail)
+    assert main(["info"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [lines[0], *lines[2:]] == ["Error: first", "third"]
+    assert lines[1].startswith("  second \\x1b]0;title")
+
+
 def test_an_interrupt_is_the_shells_exit_status(monkeypatch):
     def interrupt(**options):
         raise KeyboardInterrupt

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (OneDNNError, ImportError, OSError, MemoryError) as error:
         status = UNSUPPORTED if isinstance(error, UnsupportedError) else 2
-        return _fail(printable(f"Error: {error or type(error).__name__}"), status)
+        return _fail(f"Error: {error or type(error).__name__}", status)
     return status or 0
 
 
