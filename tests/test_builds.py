@@ -178,6 +178,14 @@ def test_no_onednn_for_cmake(tmp_path):
     assert "pip install 'onednn-devel-cpu-gomp<2024'" in found
 
 
+def test_no_compiler_for_cmake(tmp_path, monkeypatch):
+    """Regression: the error named CXX, which scikit-build-core sets, and not what to install."""
+    monkeypatch.setitem(PLAIN, "CXX", "absent-compiler -pthread")
+    found = configure(tmp_path)
+    assert "onedsl needs a C++ compiler, and found no absent-compiler." in found
+    assert "apt-get install g++" in found
+
+
 def test_system_wide_onednn_for_cmake(tmp_path):
     """CMake searches the prefix of an installation as it searches /usr."""
     folder = tmp_path / "system" / "lib" / "cmake" / "dnnl"
