@@ -61,7 +61,7 @@ def _varying_axes(array: Any) -> frozenset[str]:
 
 def _make_varying(array: jax.Array, axes: frozenset[str]) -> Any:
     """Return the array, marked for `jax.shard_map` as varying along these mesh axes as well."""
-    new = tuple(axes - _varying_axes(array))
+    new = tuple(sorted(axes - _varying_axes(array)))  # in each process the same program
     if not new:
         return array
     if hasattr(jax.lax, "pcast"):  # older versions of JAX name it pvary
@@ -154,7 +154,8 @@ def _shardings(
 ) -> Callable[[Any], NamedSharding]:
     """Return a function that returns the sharding of any input or output, given src's sharding."""
     if not isinstance(src_sharding, NamedSharding):  # it has no axis names: replicate all arrays
-        src_sharding = NamedSharding(Mesh(list(src_sharding.device_set), ("all",)), PartitionSpec())
+        devices = sorted(src_sharding.device_set, key=lambda device: device.id)
+        src_sharding = NamedSharding(Mesh(devices, ("all",)), PartitionSpec())
     # Gather axes that are not evenly divisible: XLA would pad them with arbitrary elements.
     spec = [
         axes
