@@ -46,8 +46,8 @@ command line has ``onedsl info``, ``explain``, ``bench``, ``export`` and ``run``
 
 By default (``backend="auto"``), onedsl's own kernels compute the results. Their sums are accurate
 for any number of elements per channel. They run all types on every x86-64 CPU. Their results are
-bitwise identical for any number of threads, except for the bits of a NaN. ``backend="onednn"`` runs
-oneDNN, and `capabilities` lists what it supports on this CPU.
+bitwise identical for any number of threads on the same instruction set, except for the bits of a
+NaN. ``backend="onednn"`` runs oneDNN, and `capabilities` lists what it supports on this CPU.
 
 A batch may be processed in parts, for example slices of a file that is larger than memory or the
 shares of several processes:
