@@ -4,8 +4,8 @@
     python training_steps.py --draw training_steps.json
 
 A case is NETWORK[:bf16][:contiguous][:compiled]; the default is float32, channels_last and eager.
-Networks: mobilenet_v2, efficientnet_b0, resnet50, densenet121 and wide (four convolutions of 64 to
-128 channels), with 16 images of 128 x 128. Without a case, all networks are timed, eager and
+Networks: mobilenet_v2, efficientnet_b0, resnet50, densenet121 and wide (four 1x1 convolutions of 64
+to 128 channels), with 16 images of 128 x 128. Without a case, all networks are timed, eager and
 compiled. This takes more than half an hour.
 
 The kinds of an eager case are PyTorch as it is, PyTorch with huge pages (THP_MEM_ALLOC_ENABLE=1),
@@ -141,7 +141,7 @@ def network(name: str) -> nn.Module:
     else:
         layers, i = [], 3
         for o in (64, 64, 128, 128):
-            layers += conv_bn(i, o, 3, activation=nn.ReLU())
+            layers += conv_bn(i, o, activation=nn.ReLU())
             i = o
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(i, 100))
 
