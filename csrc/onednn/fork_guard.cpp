@@ -68,8 +68,8 @@ KernelGuard::KernelGuard() { pthread_rwlock_rdlock(&ends); }
 
 KernelGuard::~KernelGuard() { pthread_rwlock_unlock(&ends); }
 
-void begin_guarded_end() { [[maybe_unused]] thread_local const MadeBefore object; }
+GuardedEnd::GuardedEnd() { [[maybe_unused]] thread_local const MadeBefore object; }
 
-void end_guarded_end() { [[maybe_unused]] thread_local const MadeAfter object; }
+GuardedEnd::~GuardedEnd() { [[maybe_unused]] thread_local const MadeAfter object; }
 
 }  // namespace onedsl::onednn

@@ -24,10 +24,15 @@ class KernelGuard {
   KernelGuard& operator=(const KernelGuard&) = delete;
 };
 
-// To be called before and after each run of a kernel. In the first, oneDNN makes objects that
-// belong to the thread. When the thread ends and destroys them, forks and KernelGuards wait for it,
-// and it waits for them.
-void begin_guarded_end();
-void end_guarded_end();
+// Held by a thread while it runs kernels. In the first run, oneDNN makes objects that belong to the
+// thread. When the thread ends and destroys them, forks and KernelGuards wait for it, and it waits
+// for them.
+class GuardedEnd {
+ public:
+  GuardedEnd();
+  ~GuardedEnd();
+  GuardedEnd(const GuardedEnd&) = delete;
+  GuardedEnd& operator=(const GuardedEnd&) = delete;
+};
 
 }  // namespace onedsl::onednn

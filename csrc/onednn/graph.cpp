@@ -275,7 +275,7 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
     }
   }
   translate("running " + name_, [&] {
-    begin_guarded_end();
+    const GuardedEnd guarded_end;
     for (Step& step : program.steps) {
       for (Side* const side : {&step.inputs, &step.outputs}) {
         for (std::size_t i = 0; i < side->slots.size(); ++i) {
@@ -285,7 +285,6 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
       step.compiled.execute(program.stream, step.inputs.tensors, step.outputs.tensors);
     }
     program.stream.wait();
-    end_guarded_end();
   });
   for (const auto& [id, slot] : program.slots) {
     if (slot.output != nullptr && slot.output->type != slot.type) {
