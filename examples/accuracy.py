@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +41,7 @@ def train(
         for batch in torch.randperm(len(images) - 450).split(64):
             optimizer.zero_grad()
             loss = F.cross_entropy(model(images[batch]), labels[batch])
-            loss.backward()  # type: ignore[no-untyped-call, unused-ignore]
+            loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
     model.eval()
@@ -58,7 +60,7 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = torch.tensor(digits.images[order], dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(digits.target[order])
-    ways = {
+    ways: dict[str, tuple[Callable[[], contextlib.AbstractContextManager[Any]], Any]] = {
         "PyTorch, contiguous": (contextlib.nullcontext, torch.contiguous_format),
         "PyTorch, channels_last": (contextlib.nullcontext, torch.channels_last),
         "onedsl, contiguous": (onedsl.torch.enable, torch.contiguous_format),

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import itertools
 import os
 import re
 import runpy
@@ -127,6 +128,18 @@ def test_pytorch_of_a_network(tmp_path):
     options = ("--network", "resnet18", "--batch", "2", "--size", "32", "--steps", "4")
     shown = run(tmp_path, "pytorch.py", *options).stdout
     assert re.fullmatch(r"resnet18: loss \d\.\d+ after 4 steps\n", shown)
+
+
+def test_accuracy(tmp_path):
+    for module in "torch", "sklearn", "scipy":
+        pytest.importorskip(module)
+    rows = run(tmp_path, "accuracy.py", "--seeds", "2", "--epochs", "1").stdout.splitlines()[1:]
+    assert [row[:24].rstrip() for row in rows] == [
+        f"{who}, {form}"
+        for who in ("PyTorch", "onedsl")
+        for form in ("contiguous", "channels_last")
+    ]
+    assert all(float(row.split()[-2]) < 1e-5 for row in rows)  # the losses of the first step
 
 
 @pytest.mark.slow

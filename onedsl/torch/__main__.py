@@ -60,8 +60,8 @@ _WARM_UP = 3  # steps that are not timed
 _PYTORCH, _HUGE_PAGES, _ONEDSL = "PyTorch", "PyTorch, huge pages", "onedsl"  # what --compare runs
 _OFF, _ON = {_switch.VARIABLE: "1"}, {_switch.VARIABLE: "0"}
 # Modules and programs that start the script in processes of their own.
-_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-_LAUNCHERS += ("torchrun", "accelerate")
+_LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
+_LAUNCHERS |= {"torchrun", "accelerate"}
 
 
 def main() -> None:
@@ -313,13 +313,14 @@ def _time_steps(seconds: float, file: Path) -> None:
     def write() -> None:
         writer.acquire()  # for ever: another thread must neither write nor end the process
         if len(ends) > _WARM_UP + 1:
-            medians = [
+            of_step, of_faults = (
                 statistics.median(end - begin for begin, end in itertools.pairwise(ats[_WARM_UP:]))
                 for ats in (ends, faults)
-            ]
+            )
             counters = summary.calls().values() if summary else ()
             computed = any(what.startswith("onedsl") for counts in counters for what in counts)
-            found = _Run(*medians, torch.get_num_threads(), computed, str(summary))
+            threads_used = torch.get_num_threads()
+            found = _Run(of_step, of_faults, threads_used, computed, str(summary))
             file.write_text(json.dumps(found), encoding="utf-8")
 
     register_optimizer_step_post_hook(after_step)
