@@ -134,11 +134,8 @@ def test_accuracy(tmp_path):
     for module in "torch", "sklearn", "scipy":
         pytest.importorskip(module)
     rows = run(tmp_path, "accuracy.py", "--seeds", "2", "--epochs", "1").stdout.splitlines()[1:]
-    assert [row[:24].rstrip() for row in rows] == [
-        f"{who}, {form}"
-        for who in ("PyTorch", "onedsl")
-        for form in ("contiguous", "channels_last")
-    ]
+    pairs = itertools.product(("PyTorch", "onedsl"), ("contiguous", "channels_last"))
+    assert [row[:24].rstrip() for row in rows] == [", ".join(pair) for pair in pairs]
     assert all(float(row.split()[-2]) < 1e-5 for row in rows)  # the losses of the first step
 
 
