@@ -445,6 +445,11 @@ def test_repr_and_errors():
         onedsl_torch.BatchNormReLU2d(4, clip=0)
     with pytest.raises(ValueError, match='activation must be one of "relu", "leaky_relu", '):
         act(activation="mish")
+    changed = act(activation="silu")
+    changed.activation = "mish"
+    for train in True, False:  # regression: a KeyError in evaluation
+        with pytest.raises(ValueError, match='activation must be one of "relu", "leaky_relu", '):
+            changed.train(train)(torch.ones(2, 4, 1, 2))
     with pytest.raises(ValueError, match="negative_slope must be finite"):
         act(activation="leaky_relu", negative_slope=float("nan"))
     with pytest.raises(ValueError, match="negative_slope must be None with activation='silu'"):

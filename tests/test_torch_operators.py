@@ -53,12 +53,12 @@ def calls(src, other=None, activations=("relu", "silu")):
     for activation in activations:
         own = activation, ACTIVATIONS[activation]
         for residual in None, other:
-            yield forward, (src, weight, bias, residual, mean, variance, 0.1, 1e-5, *own)
+            yield forward, (src, weight, bias, residual, 1e-5, *own)
             yield backward, (other, *saved, weight, weight, bias, residual, None, *own)
     yield backward, (other, *saved, weight, *[None] * 3, other, "relu", 1.5)
-    yield forward, (src, weight, bias, None, mean, variance, 0.1, 1e-5, None, None)
+    yield forward, (src, weight, bias, None, 1e-5, None, None)
     yield backward, (other, *saved, weight, *[None] * 6)
-    yield forward, (src, None, None, None, None, None, 0.1, 1e-5, None, None)
+    yield forward, (src, None, None, None, 1e-5, None, None)
     yield backward, (other, *saved, *[None] * 7)
 
 
@@ -97,21 +97,20 @@ def test_operators_are_registered_correctly(dtype):
     src = torch.randn(2, 4, 3, 5).to(DTYPES[dtype])
     for op, arguments in calls(src, activations=ACTIVATIONS):
         torch.library.opcheck(op, arguments)
-    weight, bias, mean, variance = (t.requires_grad_() for t in state(4))
+    weight, bias, *_ = (t.requires_grad_() for t in state(4))
     src, residual = src.requires_grad_(), torch.randn_like(src).requires_grad_()
-    running = mean.detach(), variance.detach()
     for activation in "relu", "silu":
-        given = src, weight, bias, residual, *running, 0.1, 1e-5, activation, None
+        given = src, weight, bias, residual, 1e-5, activation, None
         torch.library.opcheck(forward, given)
 
 
 def test_the_mask_from_src_is_that_of_dst():
     """Bitwise: the gradient computes dst from the saved values exactly as the forward pass."""
     src = torch.randn(64, 5, 30, 30)
-    weight, _, mean, variance = state()
+    weight, *_ = state()
     bias = torch.zeros(5)  # dst near 0 is common
     for clip, residual in itertools.product((None, 0.5), (None, src.flip(0))):
-        outputs = forward(src, weight, bias, residual, mean, variance, 0.1, 1e-5, "relu", clip)
+        outputs = forward(src, weight, bias, residual, 1e-5, "relu", clip)
         dst, *saved = outputs[:3]
         common = torch.ones_like(src), src, *saved, weight
         with helpers.run_records("Forward") as forward_runs:
@@ -142,7 +141,7 @@ def test_unsupported_arguments():
         message = f"onedsl's operators do not support .*{reason}"
         own, saved = (activation, parameter), (src, *torch.ones(2, 5), None)
         with pytest.raises((ValueError, RuntimeError), match=message):
-            forward(src, None, None, residual, None, None, 0.1, 1e-5, *own)
+            forward(src, None, None, residual, 1e-5, *own)
         with pytest.raises((ValueError, RuntimeError), match=message):
             backward(src, *saved, None, None, residual, None, *own)
     for residual, *own, reason in (
@@ -185,12 +184,18 @@ def test_vectors_in_another_layout():
                     assert all(map(torch.equal, got, expected))
 
 
-def test_one_running_statistic_without_the_other():
-    """Regression: it was ignored, and the results differed from those of fake tensors."""
-    src, vector = torch.randn(4, 5, 6), torch.ones(5)
-    for running in (vector, None), (None, vector):
-        with pytest.raises((ValueError, RuntimeError), match="statistic without the other"):
-            forward(src, None, None, None, *running, 0.1, 1e-5, None, None)
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+@pytest.mark.parametrize("shape", [(2, 5), (4, 5, 30), (8, 5, 64, 64)], ids=str)
+def test_the_variance_is_unbiased(shape, mean):
+    src = torch.randn(shape) + mean
+    axes = [0, *range(2, len(shape))]
+    for own in (None, None), ("relu", None), ("silu", None):
+        _, ours, inverse_stddev, variance, *_ = forward(src, None, None, None, 1e-5, *own)
+        exact = src.double()
+        assert relative_error(ours, exact.mean(axes)) < 1e-7
+        assert relative_error(variance, exact.var(axes)) < 1e-7
+        expected = (exact.var(axes, correction=0) + 1e-5).rsqrt()
+        assert relative_error(inverse_stddev, expected) < 1e-7
 
 
 def test_errors_of_pytorch_are_its_own():
@@ -200,7 +205,7 @@ def test_errors_of_pytorch_are_its_own():
     unaligned = torch.frombuffer(bytearray(5), dtype=torch.float32, offset=1)  # is copied
     huge = unaligned.view(1, 1, 1).expand(1 << 40, 4, 1 << 10)
     with pytest.raises(RuntimeError, match="allocate"):
-        forward(huge, None, None, None, None, None, 0.1, 1e-5, None, None)
+        forward(huge, None, None, None, 1e-5, None, None)
 
 
 @pytest.mark.parametrize("own", ACTIVATIONS.items(), ids=ACTIVATIONS)
@@ -216,7 +221,7 @@ def test_gradients_that_can_be_differentiated_again_are_the_same(own):
         found = []
         for create_graph in (False, True) if inputs else ():
             src, residual, weight = tensors
-            dst = forward(src, weight, None, residual, None, None, 0.1, 1e-5, *own)[0]
+            dst = forward(src, weight, None, residual, 1e-5, *own)[0]
             found.append(torch.autograd.grad(dst.cos().sum(), inputs, create_graph=create_graph))
         assert len(hooked) == 2 * len(inputs)
         for first, again in zip(*found, strict=True):

@@ -16,10 +16,9 @@ struct LoggedCall {
   const char* reason;    // why PyTorch's own kernel computes the call instead, or null
   std::vector<std::int64_t> shape = {};     // of src
   std::vector<const void*> addresses = {};  // of the tensors: they identify the layer
-  // A gradient gets the mean of its forward pass. In a compiled graph, a forward pass may get the
-  // running mean that the layer's pass before it has computed.
+  // A gradient gets the mean of its forward pass; in evaluation, this is the running mean.
   const void* source = nullptr;           // the mean of a gradient, the running mean otherwise
-  std::vector<const void*> results = {};  // of a forward pass: its mean, the new running mean
+  std::vector<const void*> results = {};  // of a forward pass: its mean
 };
 
 // The part of the run log that has PyTorch's calls.

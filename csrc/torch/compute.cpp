@@ -144,16 +144,16 @@ Results<3> compute_forward(TensorCall& call, const Running& running, const Total
   Pointers memory = pointers_of(call);
   memory.totals = totals;
   std::vector<float> before;
+  call.attributes.unbiased = true;
+  memory.out[Output::running_mean] = running.mean;
+  memory.out[Output::running_variance] = running.variance;
   if (running.mean != nullptr) {
     call.attributes.momentum = 1 - running.momentum;
-    call.attributes.unbiased = true;
     // The kernel reads copies, because it writes twice where sums lost precision.
     before.assign(running.mean, running.mean + call.geometry.channels);
     before.insert(before.end(), running.variance, running.variance + call.geometry.channels);
     memory.in[Input::mean] = before.data();
     memory.in[Input::variance] = before.data() + call.geometry.channels;
-    memory.out[Output::running_mean] = running.mean;
-    memory.out[Output::running_variance] = running.variance;
   }
   Results<3> results = {output(memory, Output::dst, call), output(memory, Output::batch_mean, call),
                         output(memory, Output::batch_variance, call)};

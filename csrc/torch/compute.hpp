@@ -56,7 +56,7 @@ std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, Str
 
 // Running statistics that a call updates by PyTorch's formula: momentum is the weight of the new
 // statistics (in oneDNN it is the weight of the old ones), and the variance is unbiased. Null if
-// there are none.
+// there are none. A variance without a mean gets the unbiased variance of the batch.
 struct Running {
   float* mean = nullptr;
   float* variance = nullptr;

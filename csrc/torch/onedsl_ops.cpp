@@ -87,47 +87,39 @@ struct Activated {
   std::optional<double> parameter;
 };
 
-// Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the new running statistics; then
-// the weight and the bias from which the gradient recomputes the argument of the activation, unless
-// dst has the mask of a ReLU and is kept for the addition.
-Results<7> onedsl_forward(const Tensor& src, const OptionalTensor& weight,
+// Returns dst, the batch's mean, 1 / sqrt(variance + epsilon), and the unbiased variance, from
+// which the caller updates running statistics; with an activation also the weight and the bias from
+// which the gradient recomputes its argument.
+Results<6> onedsl_forward(const Tensor& src, const OptionalTensor& weight,
                           const OptionalTensor& bias, const OptionalTensor& residual,
-                          const OptionalTensor& running_mean, const OptionalTensor& running_var,
-                          const double momentum, const double epsilon,
-                          const OptionalText& activation, const std::optional<double> parameter) {
+                          const double epsilon, const OptionalText& activation,
+                          const std::optional<double> parameter) {
   const Activated activated(activation, parameter);
   const bool has_residual = pointer_to(residual) != nullptr;
   if (has_residual && !activated) reject("an addition without an activation");
   OpConfig config = activated.config(Operation::forward_training, Operation::act_forward_training);
   config.attributes.epsilon = epsilon;
-  TensorCall call = forward_call(config, src, weight, bias, running_mean, running_var);
+  TensorCall call = forward_call(config, src, weight, bias, {}, {});
   call.tensors[Input::residual] = pointer_to(residual);
   check_arguments(forward_names, call);
-  Results<7> results;
-  auto& [dst, mean, inverse_stddev, new_mean, new_variance, kept_weight, kept_bias] = results;
+  Results<6> results;
+  auto& [dst, mean, inverse_stddev, variance, kept_weight, kept_bias] = results;
   auto& in = call.in;
-  const bool updates = in[Input::mean].has_value();
-  new_mean = copy_of(in[Input::mean], updates ? call.geometry.channels : 0);
-  new_variance = copy_of(in[Input::variance], updates ? call.geometry.channels : 0);
-  const bool keeps = activated && !(activated.is_relu() && has_residual);
-  kept_weight = copy_of(in[Input::gamma], keeps ? call.geometry.channels : 0, 1);
-  kept_bias = copy_of(in[Input::beta], keeps ? call.geometry.channels : 0, 0);
-  if (keeps) {
+  variance = empty_vector(call.geometry.channels);
+  kept_weight = copy_of(in[Input::gamma], activated ? call.geometry.channels : 0, 1);
+  kept_bias = copy_of(in[Input::beta], activated ? call.geometry.channels : 0, 0);
+  if (activated) {
     // Another thread may change the parameters meanwhile.
     if (in[Input::gamma]) in[Input::gamma]->data = memory_of<char>(*kept_weight);
     if (in[Input::beta]) in[Input::beta]->data = memory_of<char>(*kept_bias);
   }
-  Running running;
-  if (updates) running = {memory_of(*new_mean), memory_of(*new_variance), momentum};
-  Results<3> computed = compute_forward(call, running);
+  Results<3> computed = compute_forward(call, {nullptr, memory_of(*variance)});
   std::move(computed.begin(), computed.end(), results.begin());
   const std::string description = activated.description(has_residual);
   log_call({true, description.c_str(), nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
-    logged.addresses = {address_of(weight), address_of(bias), address_of(running_mean),
-                        address_of(running_var)};
-    logged.source = address_of(running_mean);
-    logged.results = {address_of(*mean), address_of(*new_mean)};
+    logged.addresses = {address_of(weight), address_of(bias)};
+    logged.results = {address_of(*mean)};
   });
   return results;
 }

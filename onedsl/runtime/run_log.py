@@ -53,8 +53,7 @@ class CallRecord(NamedTuple):
     """Address of the mean that a gradient gets, of the running mean that a forward pass gets. 0 if
     there is none."""
     results: list[int]
-    """Addresses of a forward pass's mean, which is the source of its gradient, and in compiled
-    graphs of the new running mean, which may be the source of the layer's next forward pass."""
+    """The address of a forward pass's mean, which is the source of its gradient."""
 
     @property
     def what(self) -> str:

@@ -15,9 +15,7 @@ Compiled steps need less memory if PyTorch's setting
 ``torch._functorch.config.activation_memory_budget`` is below 1, for example 0.5, in the first call
 of the model. The backward pass then computes batch norms and activations again, instead of storing
 their results: with the same bits if onedsl computes them. Inductor's own batch norms, such as those
-of a model in bf16 (``model.bfloat16()``), can get other bits, with inductor alone, too. With a
-budget, call ``backward`` before the next call of the model, which changes the running statistics;
-else PyTorch raises RuntimeError.
+of a model in bf16 (``model.bfloat16()``), can get other bits, with inductor alone, too.
 
 ``python -m onedsl.torch train.py`` runs a script with `enable`, and with "onedsl" as the default
 backend of torch.compile. With ``--compare``, it also runs the script with PyTorch alone, and

@@ -149,10 +149,12 @@ def _table(counts: _Counts) -> dict[Any, Callable[..., Any]]:
                 counts["inductor"][f"for {reason}"] += 1
             if reason or not training:
                 return plain(*arguments)
-            results = batch_norm_training(
-                src, weight, bias, None, *statistics, momentum, eps, None, None
+            dst, mean, inverse_stddev, variance, *_ = batch_norm_training(
+                src, weight, bias, None, eps, None, None
             )
-            return results[: 5 if running else 3]
+            batch = mean, variance
+            new = (momentum * b + (1 - momentum) * r for b, r in zip(batch, running, strict=False))
+            return dst, mean, inverse_stddev, *new
 
         return decomposition
 

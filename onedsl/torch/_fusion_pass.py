@@ -295,9 +295,8 @@ class _Fusion:
     ) -> None:
         self.activation = activation
         named = {name: _Value(name) for name in ("src", "weight", "eps")}
-        any_ = dict.fromkeys(("bias", "running_mean", "running_var", "momentum"), _ANY)
         nothing = dict.fromkeys(("residual", "activation", "parameter"))
-        call = _Call(batch_norm_training, **named, **any_, **nothing)
+        call = _Call(batch_norm_training, **named, bias=_ANY, **nothing)
         value: Any = _Value("dst", _Call(operator.getitem, a=_Value("batch_norm", call), b=0))
         if has_residual:
             residual = _Value("residual", condition=_is_like_dst)
@@ -372,8 +371,8 @@ def _fuse_gradient(activation: str, call: Node, found: _Found) -> None:
         changes["dst"] = found["dst"]
     else:
         changes["residual"] = residual
-        changes["forward_weight"] = _result(found["batch_norm"], 5)
-        changes["forward_bias"] = _result(found["batch_norm"], 6)
+        changes["forward_weight"] = _result(found["batch_norm"], 4)
+        changes["forward_bias"] = _result(found["batch_norm"], 5)
     _change(call, changes)
     if residual is not None:
         _replace(masked, _result(call, 3))

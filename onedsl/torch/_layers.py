@@ -11,7 +11,13 @@ from torch.autograd import forward_ad
 
 from ..operators import attributes
 from ..tensors.options import Activation
-from ._operators import BatchNormTraining, activate, batch_norm_training, why_unsupported
+from ._operators import (
+    BatchNormTraining,
+    activate,
+    batch_norm_training,
+    update_running,
+    why_unsupported,
+)
 
 
 class Layer(nn.modules.batchnorm._BatchNorm):
@@ -34,12 +40,12 @@ class Layer(nn.modules.batchnorm._BatchNorm):
         """Return the statistics that the layer updates in training."""
         return (self.running_mean, self.running_var) if self.track_running_stats else (None, None)
 
-    def _count_step(self) -> float:
+    def _count_step(self) -> float | Tensor:
         """Count a step of training as PyTorch does, and return the weight of the new statistics."""
         if self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
             if self.momentum is None:
-                return 1.0 / float(self.num_batches_tracked)
+                return 1.0 / self.num_batches_tracked.float()  # compilers have no number for it
         return 0.0 if self.momentum is None else self.momentum
 
     def _in_fx(self, *inputs: Any) -> Any:
@@ -87,12 +93,12 @@ class _ActLayer(Layer):
             return self._in_fx(src, *residuals)
         (residual,) = residuals or (None,)
         self._check_input_dim(src)
-        mean, variance = self._running_statistics()
+        running = self._running_statistics()
         weight, bias, eps = self.weight, self.bias, self.eps
         parameter = self.clip if self.negative_slope is None else self.negative_slope
-        activation = self.activation, parameter
+        activation = attributes.parse_activation(self.activation), parameter
         given = (src, weight, bias, residual)
-        inputs = (src, mean, variance, weight, bias, residual)
+        inputs = (src, *running, weight, bias, residual)
         if (
             self.training
             # Programs without onedsl load what is exported. In PyTorch 2.11, is_exporting() is also
@@ -103,21 +109,12 @@ class _ActLayer(Layer):
             and all(forward_ad.unpack_dual(t).tangent is None for t in given if t is not None)
             and not why_unsupported("act_forward_training", *inputs, eps=eps)
         ):
+            arguments = *given, eps, *activation
             if not torch.compiler.is_compiling():
-                arguments = src, weight, bias, residual, mean, variance, self._count_step()
-                return BatchNormTraining.apply(*arguments, eps, *activation)[0]
-            # Compilers have no number for 1 / num_batches_tracked: the operator returns the batch's
-            # statistics.
-            averaged = self.momentum is None and self.num_batches_tracked is not None
-            momentum = 1.0 if averaged else self._count_step()
-            dst, _, _, *new, _, _ = batch_norm_training(
-                src, weight, bias, residual, mean, variance, momentum, eps, *activation
-            )
-            if mean is not None and variance is not None:
-                share = 1 / self.num_batches_tracked.add_(1) if averaged else None
-                for running, value in zip((mean, variance), new, strict=True):
-                    running.copy_(value if share is None else running.lerp(value, share))
-            return dst
+                return BatchNormTraining.apply(*arguments, running, self._count_step())[0]
+            output = batch_norm_training(*arguments)
+            update_running(running, output, self._count_step())
+            return output[0]
         dst = super().forward(src)
         if residual is not None:
             dst = dst + residual

@@ -23,12 +23,12 @@ TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
 # dst = activation(batch_norm(src) + residual). The activation is optional, and with it the
 # addition. Its parameter is the upper bound of "relu" or the slope of "leaky_relu". Returns dst,
-# the batch's mean, 1 / sqrt(variance + eps), the new running statistics and, with an activation,
-# copies of weight and bias for the gradient, unless it needs dst.
+# the batch's mean, 1 / sqrt(variance + eps), the unbiased variance, and with an activation copies
+# of weight and bias for the gradient. The caller updates running statistics: the operator can be
+# computed again in the backward pass.
 _LIBRARY.define(
-    "batch_norm_training(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual,"
-    " Tensor? running_mean, Tensor? running_var, float momentum, float eps, str? activation,"
-    " float? parameter) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "batch_norm_training(Tensor src, Tensor? weight, Tensor? bias, Tensor? residual, float eps,"
+    " str? activation, float? parameter) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
 # Returns the gradients of src, weight, bias and, with residual or dst, of the residual. The
@@ -111,13 +111,10 @@ _why_unsupported._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @torch.library.register_fake("onedsl::batch_norm_training", lib=_LIBRARY)
 def _fake_forward(src: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    _, _, residual, running_mean, _, _, _, activation, _ = arguments
-    has_running = running_mean is not None
-    has_copies = activation is not None and not needs_dst(activation, residual)
-    vectors = [
-        src.new_empty(src.shape[1] if has else 0, dtype=torch.float32)
-        for has in (True, True, has_running, has_running, has_copies, has_copies)
-    ]
+    *_, activation, _ = arguments
+    channels = src.shape[1]
+    lengths = *[channels] * 3, *[channels if activation else 0] * 2
+    vectors = (src.new_empty(length, dtype=torch.float32) for length in lengths)
     return torch.empty_like(src), *vectors
 
 
@@ -157,8 +154,8 @@ def needs_dst(activation: str | None, residual: object) -> bool:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    src, weight, ctx.bias, residual, _, _, _, ctx.eps, ctx.activation, ctx.parameter = inputs
-    dst, mean, inverse_stddev, _, _, *copies = output
+    src, weight, ctx.bias, residual, ctx.eps, ctx.activation, ctx.parameter = inputs
+    dst, mean, inverse_stddev, _, *copies = output
     ctx.mark_non_differentiable(*output[1:])
     of_activation = (None, None, None, None)
     if needs_dst(ctx.activation, residual):
@@ -175,7 +172,7 @@ def _backward(ctx: Any, diff_dst: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         activation = ctx.activation, ctx.parameter
         gradients = batch_norm_training_backward(diff_dst, *ctx.saved_tensors, *activation)
     needed = zip(gradients, ctx.needs_input_grad, strict=False)
-    return *(gradient if is_needed else None for gradient, is_needed in needed), *[None] * 6
+    return *(gradient if is_needed else None for gradient, is_needed in needed), None, None, None
 
 
 def _differentiable(ctx: Any, diff_dst: Tensor) -> tuple[Tensor | None, ...]:
@@ -191,8 +188,7 @@ def _differentiable(ctx: Any, diff_dst: Tensor) -> tuple[Tensor | None, ...]:
                 copy if given is None else copy + (given - given.detach())
                 for copy, given in ((forward_weight, weight), (forward_bias, ctx.bias))
             )
-            rest = None, None, None, 0.0, ctx.eps, None, None
-            value, *_ = batch_norm_training(src, *parameters, *rest)
+            value, *_ = batch_norm_training(src, *parameters, None, ctx.eps, None, None)
             value = value if residual is None else value + residual
         value = value if value.requires_grad else value.detach().requires_grad_()
         result = activate(value, ctx.activation, ctx.parameter)
@@ -209,6 +205,18 @@ torch.library.register_autograd(
 )
 
 
+def update_running(
+    running: tuple[Tensor | None, Tensor | None],
+    output: tuple[Tensor, ...],
+    momentum: float | Tensor,
+) -> None:
+    """Update running statistics by results of the operator, as PyTorch does."""
+    _, mean, _, variance, *_ = output
+    for statistic, new in zip(running, (mean, variance), strict=True):
+        if statistic is not None:
+            statistic.lerp_(new, momentum)
+
+
 class BatchNormTraining(torch.autograd.Function):
     """The forward operator and the update of the running statistics, in eager mode.
 
@@ -217,15 +225,17 @@ class BatchNormTraining(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        """Compute the outputs of the operator."""
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        """Compute the outputs of the operator, and update the last but one argument."""
+        *inputs, running, momentum = arguments
         # This function is the gradient of the operator, which needs none of its own.
         with torch._C._AutoDispatchBelowAutograd():
             output: tuple[Tensor, ...] = batch_norm_training(*inputs)
-        for running, new in zip(inputs[4:6], output[3:5], strict=True):
-            if running is not None:
-                running.copy_(new)
-        _setup_context(ctx, inputs, output)
+        update_running(running, output, momentum)
+        _setup_context(ctx, tuple(inputs), output)
         return output
 
-    backward = staticmethod(_backward)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the arguments."""
+        return *_backward(ctx, *gradients), None, None

@@ -34,6 +34,8 @@ def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
         src = torch.empty(2, layer.num_features, dtype=torch.float32, device="cpu")
         if reason := why_unsupported("forward_training", src, *vectors, eps=float(layer.eps)):
             return f"onedsl does not support {reason}"
+    if layer.weight is None and layer.bias is None:
+        return "or by onedsl in a compiled graph, and counted for the compiled module"
     return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
 
 
@@ -79,7 +81,8 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     ``num_batches_tracked``; their gradients, their evaluation, and layers of PyTorch's without
     running statistics are not counted. A call without parameters and statistics of the model, such
     as those of torch.nn.InstanceNorm2d and of weight standardization, belongs to the innermost
-    module of the model that runs. In a compiled graph, this is the compiled module.
+    module of the model that runs. In a compiled graph, this is the compiled module, also for layers
+    with ``affine=False``: kernels in compiled graphs do not get the running statistics.
 
     Examples
     --------
@@ -107,8 +110,7 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
         owned.pop(0, None)  # tensors without memory
         # Not kept: the log has the function below, and a model may have this report.
         names = weakref.WeakKeyDictionary({module: name for name, module in modules})
-        # The layer of a forward pass, by the passes that get its results, and their addresses.
-        computed: dict[tuple[str, int], str] = {}
+        computed: dict[int, str] = {}  # the layer of a forward pass, by the address of its mean
         # By thread, because an increment is no single operation.
         counts: Counter[tuple[int, str, str, str]] = Counter()
 
@@ -118,13 +120,11 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
             # Layers may share parameters. The layer of the call has all of its tensors.
             found = Counter(name for address in call.addresses for name in owned.get(address, ()))
             most = [name for name, n in found.items() if n == max(found.values())]
-            before = computed.get((call.pass_, call.source))
+            before = computed.get(call.source) if call.pass_ == "gradient" else None
             if before and (before in most or not most):
                 most = [before]
             layer = " or ".join(most) or _running(names) or "(no layer of the model)"
-            for pass_, address in zip(("gradient", "forward"), call.results, strict=False):
-                if address:
-                    computed[pass_, address] = layer
+            computed.update(dict.fromkeys(filter(None, call.results), layer))
             counts[threading.get_ident(), layer, call.pass_, call.what] += 1
 
         self._counts, self._before = counts, self._steps()

@@ -41,7 +41,7 @@ class _SyncBatchNorm(torch.autograd.Function):
                 "the inputs of all processes together must have more than 1 value per channel "
                 "when training, got 1"
             )
-        momentum = layer._count_step()
+        momentum = float(layer._count_step())
         dst, mean, inverse_stddev, *new = _operators.apply(
             moments, src, weight, bias, *running, momentum, layer.eps
         )
