@@ -39,8 +39,8 @@ def pytest_report_header() -> list[str]:
     ]
 
 
-# Inductor and JAX set variables of their own at their first use.
-OTHERS_VARIABLES = ("PYTEST", "TORCH", "TRITON", "JAX", "XLA", "TF_", "TPU")
+# What inductor, JAX and `enable` set for the rest of the process at their first use.
+OTHERS_VARIABLES = ("PYTEST", "TORCH", "TRITON", "JAX", "XLA", "TF_", "TPU", "THP_MEM_ALLOC_ENABLE")
 
 
 def process_state() -> dict[str, Any]:
