@@ -206,34 +206,39 @@ def draw(file: Path) -> None:
     import matplotlib.pyplot as plt
 
     machines = json.loads(file.read_text(encoding="utf-8"))
-    figure, axes = plt.subplots(
-        1, len(machines), figsize=(5.2 * len(machines), 4), layout="constrained", squeeze=False
-    )
-    bars = {
-        ("", "PyTorch"): ("PyTorch, eager", "0.75"),
-        ("", "enable"): ("onedsl.torch.enable(), eager", "tab:orange"),
-        ("compiled", "inductor"): ("inductor, compiled", "0.5"),
-        ("compiled", "onedsl"): ('backend="onedsl", compiled', "tab:red"),
+    kinds = {
+        ("", "PyTorch"): ("PyTorch, eager", "0.8"),
+        ("", "PyTorch, huge pages"): ("PyTorch with huge pages", "0.6"),
+        ("", "enable"): ("onedsl.torch.enable()", "tab:orange"),
+        (":compiled", "inductor"): ("inductor, compiled", "0.4"),
+        (":compiled", "onedsl"): ('backend="onedsl", compiled', "tab:red"),
     }
+    figure, axes = plt.subplots(
+        1, len(machines), figsize=(5 * len(machines), 4.6), layout="constrained", squeeze=False
+    )
+    labels: dict[str, Any] = {}
     for axis, (machine, cases) in zip(axes[0], machines.items(), strict=True):
-        networks = [name for name in NETWORKS if name in cases]
-        for number, ((form, kind), (label, color)) in enumerate(bars.items()):
-            at, speeds = [], []
-            for row, name in enumerate(networks):
-                rows = cases.get(f"{name}:{form}" if form else name, {}).get(kind)
-                if rows:
-                    at.append(row + 0.2 * (number - 1.5))
-                    of_pytorch = statistics.median(r[0] for r in cases[name]["PyTorch"])
-                    speeds.append(of_pytorch / statistics.median(r[0] for r in rows))
-            axis.barh(at, speeds, 0.18, color=color, label=label)
-            for y, speed in zip(at, speeds, strict=True):
-                axis.text(speed + 0.02, y, f"{speed:.2f}", va="center", fontsize=8)
-        axis.set_yticks(range(len(networks)), networks)
+        at, ticks = 0, []
+        for name in (name for name in NETWORKS if name in cases):
+            of_pytorch = statistics.median(row[0] for row in cases[name]["PyTorch"])
+            begin = at
+            for (form, kind), (label, color) in kinds.items():
+                if rows := cases.get(name + form, {}).get(kind):
+                    speed = of_pytorch / statistics.median(row[0] for row in rows)
+                    labels[label] = axis.barh(at, speed, 0.9, color=color)
+                    axis.text(speed + 0.02, at, f"{speed:.2f}", va="center", fontsize=8)
+                    at += 1
+            ticks.append(((begin + at - 1) / 2, name))
+            at += 1
+        axis.set_yticks(*zip(*ticks, strict=True))
         axis.invert_yaxis()
         axis.set_xlim(0, 2)
         axis.set_xlabel("training steps per second, PyTorch eager = 1")
         axis.set_title(machine, fontsize=10)
-    axes[0][0].legend(loc="lower right", fontsize=8)
+    ordered = [label for label, _ in kinds.values() if label in labels]
+    figure.legend(
+        [labels[label] for label in ordered], ordered, loc="outside lower center", ncols=3
+    )
     figure.savefig(file.with_suffix(".png"), dpi=110)
     print(f"Picture: {file.with_suffix('.png')}")
 

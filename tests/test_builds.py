@@ -219,9 +219,9 @@ def test_wheel_runs_without_compiler(bare):
         helpers.ROOT / "examples" / "quickstart.py"
     )
     readme = (helpers.ROOT / "README.md").read_text()
-    first = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
-    assert first
-    bare.python("-c", first[1])
+    block = re.search(r"```python\n(import onedsl\n.*?)```", readme, re.DOTALL)
+    assert block
+    bare.python("-c", block[1])
 
 
 def test_one_openmp_and_one_onednn_in_the_process(bare):

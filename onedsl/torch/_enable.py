@@ -179,11 +179,11 @@ def enable(*, huge_pages: bool = True) -> _core.TorchUse:
     ----------
     huge_pages : bool, default True
         Whether to let PyTorch use huge pages, by its own switch ``THP_MEM_ALLOC_ENABLE=1``. A step
-        then has a tenth of the page faults or fewer, whatever computes it. PyTorch reads the switch
-        once, at the first tensor of the process: **call enable before it**. Later, and where the
-        kernel has no huge pages, the call has no effect on memory: the logger ``onedsl.torch``
-        states the reason at level INFO, and `report` shows it. A value that the user has set
-        remains. Processes that the program starts inherit the switch. `disable` does not undo it.
+        then has far fewer page faults, whatever computes it. PyTorch reads the switch once, at the
+        first tensor of the process: **call enable before it**. Later, and where the kernel has no
+        huge pages, the call has no effect on memory: the logger ``onedsl.torch`` states the reason
+        at level INFO, and `report` shows it. A value that the user has set remains. Processes that
+        the program starts inherit the switch. `disable` does not undo it.
 
     Raises
     ------
