@@ -1,6 +1,6 @@
 """Compares the accuracy of networks that were trained with PyTorch and with onedsl, over seeds.
 
-    python accuracy.py [--seeds 20] [--epochs 10]
+    python accuracy.py [--seeds 20] [--epochs 6]
 
 Trains a small convolutional network on scikit-learn's digits (1,347 images of 8x8 for training, 450
 for the test). For each seed, all ways to train start from the same weights and see the same
@@ -54,7 +54,7 @@ def main() -> None:
     """Train with each seed in each way, and print the distributions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args()
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))

@@ -40,6 +40,8 @@ def main() -> None:
 
         times = bench.time_calls({"graph": partial(compiled, out=out, **inputs)})
         print(f"right, {times.seconds['graph'] * 1e6:,.0f} us\n")
+        if times.noisy:
+            print(bench.noise_warning())
 
 
 if __name__ == "__main__":

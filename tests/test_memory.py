@@ -7,6 +7,7 @@ import helpers
 import numpy as np
 import pytest
 import threadpoolctl
+from fuzz.targets import ATTRIBUTES
 from helpers import EPSILON, formats, in_order, unaligned, usable
 
 import onedsl
@@ -142,14 +143,23 @@ def test_strided_tensors_of_several_boxes(shape, dtype):
     src, diff_dst, *statistics = helpers.case(shape, dtype, "f32", "NCX").problem
     options = {"epsilon": EPSILON, "data_format": "NCX"}
     backward = onedsl.BatchNormTrainingBackward(**options)
-    forward = onedsl.BatchNormActForwardTraining(**options, activation="relu")
-    relu_backward = onedsl.BatchNormActTrainingBackward(**options, activation="relu")
+    activated = [
+        (
+            onedsl.BatchNormActForwardTraining(**options, activation=name),
+            onedsl.BatchNormActTrainingBackward(**options, activation=name),
+        )
+        for name in ATTRIBUTES["activation"]
+    ]
 
-    def results(src, diff_dst, other, out=(None, None, None)):
-        stats, neither = statistics[:2], (None, None)
-        yield backward(src, diff_dst, *statistics, out=out[0])
-        yield forward(src, *stats, *neither, other, out=out[1])
-        yield relu_backward(src, diff_dst, *stats, dst=other, diff_residual=True, out=out[2])
+    def results(src, diff_dst, other, outs=()):
+        stats, out = statistics[:2], itertools.chain(outs, itertools.repeat(None))
+        yield backward(src, diff_dst, *statistics, out=next(out))
+        for forward, gradient in activated:
+            yield forward(src, *stats, residual=other, out=next(out))
+            yield gradient(src, diff_dst, *stats, residual=other, out=next(out))
+            if gradient.activation == "relu":
+                has = {"dst": other, "diff_residual": True}
+                yield gradient(src, diff_dst, *stats, **has, out=next(out))
 
     def slices(arrays):
         return tuple(a.copy() if a.ndim == 1 else np.repeat(a, 2, -1)[..., 1::2] for a in arrays)
@@ -158,7 +168,7 @@ def test_strided_tensors_of_several_boxes(shape, dtype):
     expected = list(results(*tensors))
     orders = src, *map(np.asfortranarray, tensors[1:])  # the order of src decides the bits
     out = [*map(slices, expected)]
-    for calls in results(*slices(tensors)), results(*orders), results(*tensors, out=out):
+    for calls in results(*slices(tensors)), results(*orders), results(*tensors, out):
         for got, dense in zip(calls, expected, strict=True):
             assert [a.tobytes() for a in got] == [a.tobytes() for a in dense]
 

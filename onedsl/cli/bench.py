@@ -118,13 +118,14 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
     def line(row: Row) -> list[str]:
         key = row.operation, row.shape, row.dtype
         nxc = in_nxc.get(key, math.nan) if row.data_format == "NCX" else math.nan
+        has_floor = row.tensor_bytes >= MIN_BYTES and not row.noisy
         return [
             row.layer,
             f"{row.dtype:<4} {row.data_format}{' *' if row.noisy else ''}",
             *(microseconds(row.time(name)) for name in ("onedsl", *OTHERS)),
             *(ratio(speedup(row, other)) for other in OTHERS),
             ratio(nxc / row.time("onedsl")),
-            f"{row.floor_share('onedsl'):.0%}" if row.tensor_bytes >= MIN_BYTES else "",
+            f"{row.floor_share('onedsl'):.0%}" if has_floor else "",
         ]
 
     for operation, section in itertools.groupby(rows, lambda row: row.operation):
