@@ -36,6 +36,8 @@ def train(
     head = nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 10)
     model = nn.Sequential(*layers, *head).to(memory_format=form)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    number = epochs * -(-(len(images) - 450) // 64)
+    decay = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, number)
     losses: list[float] = []
     for _ in range(epochs):
         for batch in torch.randperm(len(images) - 450).split(64):
@@ -43,6 +45,7 @@ def train(
             loss = F.cross_entropy(model(images[batch]), labels[batch])
             loss.backward()
             optimizer.step()
+            decay.step()
             losses.append(float(loss.detach()))
     model.eval()
     with torch.no_grad():

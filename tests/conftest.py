@@ -39,8 +39,8 @@ def pytest_report_header() -> list[str]:
     ]
 
 
-# What inductor, JAX and `enable` set for the rest of the process at their first use.
-OTHERS_VARIABLES = ("PYTEST", "TORCH", "TRITON", "JAX", "XLA", "TF_", "TPU", "THP_MEM_ALLOC_ENABLE")
+# Other variables do not change what the tests do; libraries set many of them at their first use.
+VARIABLES = ("ONEDSL_", "ONEDNN_", "DNNL_", "OMP_", "MALLOC_", "PYTHON", "PATH", "HOME", "COLUMNS")
 
 
 def process_state() -> dict[str, Any]:
@@ -65,7 +65,7 @@ def process_state() -> dict[str, Any]:
     state["subscribers of the run log"] = _core.subscribers()
     logger = logging.getLogger("onedsl")
     state["logger"] = logger.level, logger.handlers[:], logger.filters[:], logger.propagate
-    return state | {k: v for k, v in os.environ.items() if not k.startswith(OTHERS_VARIABLES)}
+    return state | {k: v for k, v in os.environ.items() if k.startswith(VARIABLES)}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -81,8 +81,10 @@ def environment(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def no_state_left_behind():
+def no_state_left_behind(monkeypatch):
     """Fail a test that leaves the process in another state: the next test would depend on it."""
+    # An earlier test's `enable` has set it, and child processes would inherit it.
+    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     libraries = {"torch", "jax", "onedsl.torch"}
     imported, before = libraries & sys.modules.keys(), process_state()
     yield

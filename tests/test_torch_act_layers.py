@@ -30,14 +30,12 @@ from torch_helpers import (
 F = nn.functional
 
 ACT = {n: getattr(onedsl_torch, f"BatchNormAct{n}d") for n in LAYERS}
-RELU = {n: getattr(onedsl_torch, f"BatchNormReLU{n}d") for n in LAYERS}
-ADD_RELU = {n: getattr(onedsl_torch, f"BatchNormAddReLU{n}d") for n in LAYERS}
 
 residuals = pytest.mark.parametrize("with_residual", [False, True], ids=["relu", "add_relu"])
 kinds = pytest.mark.parametrize(
     ("with_residual", "activation"),
-    [(False, None), (True, None), (False, "silu")],
-    ids=["relu", "add_relu", "silu"],
+    [(False, None), (True, None), (False, "silu"), (True, "silu")],
+    ids=["relu", "add_relu", "silu", "add_silu"],
 )
 
 # The options of BatchNormAct2d, PyTorch's function, and where it is not smooth.
@@ -55,21 +53,22 @@ ACTIVATIONS = {
     "gelu": ({}, F.gelu, []),
     "gelu_tanh": ({}, lambda y: F.gelu(y, approximate="tanh"), []),
 }
-# BatchNormReLU2d is a BatchNormAct2d.
 variants = pytest.mark.parametrize(
     ("with_residual", "clip", "activation"),
-    [(True, None, None), (True, 1.5, None), *((False, None, name) for name in ACTIVATIONS)],
-    ids=["add_relu", "add_relu6", *ACTIVATIONS],
+    [
+        *((True, None, None), (True, 1.5, None), (True, None, "silu")),
+        *((False, None, name) for name in ACTIVATIONS),
+    ],
+    ids=["add_relu", "add_relu6", "add_silu", *ACTIVATIONS],
 )
 
 
-def make(rank, with_residual, clip=None, activation=None, **kwargs):
-    if activation is None:
-        kind = ADD_RELU if with_residual else RELU
-        layer = kind[rank](SHAPES[rank][1], clip=clip, **kwargs)
-    else:
-        kwargs |= {"activation": activation, **ACTIVATIONS[activation][0]}
-        layer = ACT[rank](SHAPES[rank][1], **kwargs)
+def make(rank, clip=None, activation=None, **kwargs):
+    """Return a layer with an activation by its name above, or with a ReLU."""
+    named = {"activation": "relu", "clip": clip}
+    if activation is not None:
+        named = {"activation": activation, **ACTIVATIONS[activation][0]}
+    layer = ACT[rank](SHAPES[rank][1], **named, **kwargs)
     generator = torch.Generator().manual_seed(5)
     for t in (*layer.parameters(), *layer.buffers()):
         if t.is_floating_point():
@@ -127,7 +126,7 @@ def check_layer(layer, rank, src, diff_dst, *residual, activation=None):
 @modes
 @variants
 def test_layers(calls, dtype, rank, memory, train, with_residual, clip, activation):
-    layer = make(rank, with_residual, clip, activation).train(train)
+    layer = make(rank, clip, activation).train(train)
     src, diff_dst = inputs(rank, dtype, memory)
     residual = [torch.empty_like(src).copy_(diff_dst.flip(0))] if with_residual else []
     check_layer(layer, rank, src, diff_dst, *residual, activation=activation)
@@ -149,7 +148,7 @@ def test_layers(calls, dtype, rank, memory, train, with_residual, clip, activati
 def test_attributes(calls, with_residual, kwargs):
     src, diff_dst = inputs(2, "f32")
     residual = [src.flip(0)] if with_residual else []
-    check_layer(make(2, with_residual, **kwargs), 2, src, diff_dst, *residual)
+    check_layer(make(2, **kwargs), 2, src, diff_dst, *residual)
     assert len(calls) == 1
 
 
@@ -157,7 +156,7 @@ def test_attributes(calls, with_residual, kwargs):
 @pytest.mark.parametrize("affine", [True, False])
 def test_second_derivatives(calls, affine, with_residual, clip, activation):
     """Also by the parameters: the activation's gradient depends on them."""
-    layer = make(2, with_residual, clip, activation, affine=affine)
+    layer = make(2, clip, activation, affine=affine)
     src, diff_dst = inputs(2, "f32")
     exact = Exact(layer, 2, activation)
     found = []
@@ -191,7 +190,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("what", [*UNSUPPORTED, *LAYOUTS])
 def test_fallback_to_pytorch(calls, what):
     src, residual = {**UNSUPPORTED, **LAYOUTS}[what](*inputs(2, "f32"))
-    layer = make(2, True).to(src.dtype)
+    layer = make(2).to(src.dtype)
     if what == "strided weight":
         layer.weight.data = layer.weight.data.repeat_interleave(2)[::2]
     exact = Exact(layer)
@@ -210,7 +209,7 @@ def test_fallback_to_pytorch(calls, what):
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpoints(reentrant, place, momentum, with_residual, activation):
     """Regression: the recomputation ended between the count and the statistics."""
-    layer = make(2, with_residual, activation=activation, momentum=momentum).train()
+    layer = make(2, activation=activation, momentum=momentum).train()
     exact = Exact(layer, 2, activation).float()
 
     def run(norm, x):
@@ -234,7 +233,7 @@ def test_checkpoints(reentrant, place, momentum, with_residual, activation):
 def test_inputs_modified_in_place_raise(with_residual):
     src, diff_dst = inputs(2, "f32")
     residual = (src.clone(),) if with_residual else ()
-    output = make(2, with_residual)(src, *residual)
+    output = make(2)(src, *residual)
     (output if with_residual else src).add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.backward(diff_dst)
@@ -247,7 +246,7 @@ def test_saved_tensors(with_residual, activation):
     given = (src.requires_grad_(), src.flip(0))[: 1 + with_residual]
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
-        make(2, with_residual, activation=activation)(*given)
+        make(2, activation=activation)(*given)
     assert sum(t.shape == src.shape for t in saved) == 1 + with_residual
 
 
@@ -295,7 +294,7 @@ def test_parameters_that_change_before_the_gradient(
     for changed, create_graph in itertools.product(present, (False, True)):
         if create_graph and "compiled" in entry:
             continue  # PyTorch does not support it
-        layer = make(2, with_residual, 1.5, activation)
+        layer = make(2, 1.5, activation)
         for name in {"weight", "bias"} - {*present}:
             setattr(layer, name, None)
         of = layer, layer, 2, activation
@@ -316,7 +315,7 @@ def test_parameters_that_change_before_the_gradient(
 @dynamo  # make_dual uses torch.jit.script
 def test_forward_mode_derivatives(with_residual, dual):
     """They need no grad mode."""
-    layer, (src, _) = make(2, with_residual), inputs(2, "f32")
+    layer, (src, _) = make(2), inputs(2, "f32")
     given = {"src": src, "weight": layer.weight}
 
     def tangent(function, convert):
@@ -335,7 +334,7 @@ def test_forward_mode_derivatives(with_residual, dual):
 
 
 def test_torch_func():
-    layer, (src, _) = make(2, False, track_running_stats=False), inputs(2, "f32")
+    layer, (src, _) = make(2, track_running_stats=False), inputs(2, "f32")
     exact = Exact(layer)
     got = torch.func.grad(lambda x: layer(x).pow(2).sum())(src)
     expected = torch.func.grad(lambda x: exact(x).pow(2).sum())(src.double())
@@ -347,7 +346,7 @@ def test_torch_func():
 @dynamo
 def test_exported_programs_contain_no_operators_of_onedsl():
     for activation in None, "gelu_tanh":
-        program = torch.export.export(make(2, False, activation=activation), inputs(2, "f32")[:1])
+        program = torch.export.export(make(2, activation=activation), inputs(2, "f32")[:1])
         assert "onedsl" not in str(program.graph)
 
 
@@ -356,7 +355,7 @@ def test_exported_programs_contain_no_operators_of_onedsl():
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # PyTorch's own layers warn
 def test_traced_layers_contain_no_operators_of_onedsl(with_residual, activation):
     """Regression: in training they could not be saved."""
-    layer, (src, _) = make(2, with_residual, activation=activation), inputs(2, "f32")
+    layer, (src, _) = make(2, activation=activation), inputs(2, "f32")
     given = (src, src.flip(0))[: 1 + with_residual]
     memory = io.BytesIO()
     torch.jit.save(torch.jit.trace(layer, given, check_trace=False), memory)
@@ -372,7 +371,7 @@ def test_traced_layers_contain_no_operators_of_onedsl(with_residual, activation)
 def test_scripted_layers_are_not_supported():
     """As the docstring says."""
     with pytest.raises((ValueError, RuntimeError), match="Unknown type annotation"):
-        torch.jit.script(make(2, False))
+        torch.jit.script(make(2))
 
 
 NUMBERS = {
@@ -393,9 +392,9 @@ def test_numbers_of_numpy_and_tensors(kind, assigned):
     src, diff_dst = inputs(2, "f32")
     values = {"eps": 0.125, "momentum": 0.25}  # exact in all types
     numbers = {name: NUMBERS[kind](value) for name, value in values.items()}
-    expected = step(make(2, False, 1.5, **values), src, diff_dst)
+    expected = step(make(2, 1.5, **values), src, diff_dst)
     for backend in None, "aot_eager", "onedsl":
-        layer = make(2, False, 1.5, **({} if assigned else numbers))
+        layer = make(2, 1.5, **({} if assigned else numbers))
         if assigned:
             for name, number in (*numbers.items(), ("clip", NUMBERS[kind](1.5))):
                 setattr(layer, name, number)
@@ -412,37 +411,30 @@ def test_numbers_of_numpy_and_tensors(kind, assigned):
     assert type(layer.negative_slope) is float
 
 
-@pytest.mark.parametrize(
-    ("layer", "own"),
-    [
-        (onedsl_torch.BatchNormReLU2d, {"bias", "clip"}),
-        (onedsl_torch.BatchNormAct2d, {"bias", "clip", "activation", "negative_slope"}),
-    ],
-)
-def test_parameters_are_those_of_the_layer_without_activation(layer, own):
-    ours = dict(inspect.signature(layer).parameters)
+def test_parameters_are_those_of_the_layer_without_activation():
+    own = {"bias", "clip", "activation", "negative_slope"}
+    layer = functools.partial(onedsl_torch.BatchNormAct2d, activation="relu")
+    ours = dict(inspect.signature(onedsl_torch.BatchNormAct2d).parameters)
     theirs = inspect.signature(nn.BatchNorm2d).parameters
     for name, parameter in theirs.items():
         assert ours[name].default == parameter.default
         assert ours[name].kind == parameter.kind
     assert ours.keys() - theirs.keys() <= own
-    given = {"activation": "relu"} if "activation" in own else {}
     for options in WITHOUT_BIAS:
-        assert layer(4, **options, **given).bias is None
-    assert layer(4, **given).state_dict().keys() == nn.BatchNorm2d(4).state_dict().keys()
+        assert layer(4, **options).bias is None
+    assert layer(4).state_dict().keys() == nn.BatchNorm2d(4).state_dict().keys()
 
 
 def test_repr_and_errors():
-    layer = onedsl_torch.BatchNormReLU2d(4, eps=1e-3, clip=6)
-    assert repr(layer).startswith("BatchNormReLU2d(4, eps=0.001, momentum=0.1")
-    assert repr(layer).endswith("clip=6.0)")
     act = functools.partial(onedsl_torch.BatchNormAct2d, 4)
-    layer_6 = act(activation="relu", clip=6)
-    assert (layer_6.activation, layer_6.clip, layer_6.negative_slope) == ("relu", 6.0, None)
+    layer = act(activation="relu", eps=1e-3, clip=6)
+    assert repr(layer).startswith("BatchNormAct2d(4, eps=0.001, momentum=0.1")
+    assert repr(layer).endswith(", activation='relu', clip=6.0)")
+    assert (layer.activation, layer.clip, layer.negative_slope) == ("relu", 6.0, None)
     assert repr(act(activation="silu")).endswith(", activation='silu')")
     assert repr(act(activation="leaky_relu", negative_slope=1)).endswith("negative_slope=1.0)")
     with pytest.raises(ValueError, match="clip must be positive"):
-        onedsl_torch.BatchNormReLU2d(4, clip=0)
+        act(activation="relu", clip=0)
     with pytest.raises(ValueError, match='activation must be one of "relu", "leaky_relu", '):
         act(activation="mish")
     changed = act(activation="silu")
@@ -456,8 +448,8 @@ def test_repr_and_errors():
         act(activation="silu", negative_slope=0.1)
     with pytest.raises(ValueError, match="expected 4D input"):
         layer(torch.ones(2, 4))
-    with pytest.raises(TypeError, match="residual must be a Tensor, got NoneType"):
-        onedsl_torch.BatchNormAddReLU2d(4)(torch.ones(2, 4, 1, 2), None)
+    with pytest.raises(TypeError, match="residual must be a Tensor, got int"):
+        layer(torch.ones(2, 4, 1, 2), 1)
     layer.running_var = None
     with pytest.raises((RuntimeError, ValueError), match="both be None"):
         layer(torch.ones(2, 4, 1, 2))

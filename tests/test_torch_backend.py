@@ -196,8 +196,8 @@ CASES = {
         name: (use, None, f"1 by onedsl; 1 {what or 'alone'}") for name, (use, what) in USES.items()
     },
     **{name: (USES["relu"][0], layer, f"1 by onedsl; 1 {RELU}") for name, layer in LAYERS.items()},
-    "BatchNormReLU2d": (
-        *(USES["relu"][0], onedsl_torch.BatchNormReLU2d(8, clip=0.5)),
+    "BatchNormAct2d": (
+        *(USES["relu"][0], onedsl_torch.BatchNormAct2d(8, activation="relu", clip=0.5)),
         "1 by onedsl; 1 with ReLU |",
     ),
     "called twice": (USES["relu"][0], CalledTwice(), f"2 by onedsl; 2 {RELU}"),
@@ -336,7 +336,7 @@ def test_momentum_none_breaks_the_graph(report, x):
 @pytest.mark.parametrize("capture", [True, False])
 def test_momentum_none_of_layers_with_relu_is_one_graph(capture, report, x):
     """Regression: with capture_scalar_outputs, the operator rejected a symbolic number."""
-    layer = onedsl_torch.BatchNormReLU2d(3, momentum=None)
+    layer = onedsl_torch.BatchNormAct2d(3, momentum=None, activation="relu")
     exact = copy.deepcopy(layer)
     with torch._dynamo.config.patch(capture_scalar_outputs=capture):
         run = torch.compile(layer, backend="onedsl", fullgraph=True)
@@ -602,7 +602,8 @@ def test_unsupported_batch_norms_are_inductors(reason, report):
 
 @pytest.mark.usefixtures("without_code")
 @pytest.mark.parametrize(
-    ("norm", "what"), [(None, RELU), (onedsl_torch.BatchNormReLU2d(8), "with ReLU")]
+    ("norm", "what"),
+    [(None, RELU), (onedsl_torch.BatchNormAct2d(8, activation="relu"), "with ReLU")],
 )
 def test_evaluation_is_inductors(norm, what, report, x):
     model = Plain(USES["relu"][0], norm)
@@ -691,7 +692,7 @@ def test_no_gradients(use, what, report, x):
 @pytest.mark.parametrize("with_layer", [True, False])
 def test_dynamic_shapes(with_layer, marked, report):
     """Support is decided for symbolic sizes, in one graph for all of them."""
-    layer = onedsl_torch.BatchNormAddReLU2d(3)
+    layer = onedsl_torch.BatchNormAct2d(3, activation="relu")
 
     def function(x):
         if with_layer:
@@ -945,7 +946,8 @@ def test_a_graph_that_is_not_traced_is_logged_when_it_runs(report, x, monkeypatc
 
         @functools.wraps(graphs[0])
         def run(*inputs):
-            other = threading.Thread(target=onedsl_torch.BatchNormReLU2d(3), args=(x,))
+            layer = onedsl_torch.BatchNormAct2d(3, activation="relu")
+            other = threading.Thread(target=layer, args=(x,))
             other.start()
             other.join()
             return graphs[0](*inputs)

@@ -126,7 +126,7 @@ with warnings.catch_warnings(record=True) as caught, onedsl.verbose():
     for ops in (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit):
         y, *_ = ops(x, v, v, v * 0, v * 1, True, 0.1, 1e-5)
         assert torch.allclose(y.var((0, 2), correction=0), v, atol=1e-3)
-    onedsl.torch.BatchNormReLU1d(3)(x)
+    onedsl.torch.BatchNormAct1d(3, activation="relu")(x)
 print(*(str(w.message) for w in caught))
 """
 

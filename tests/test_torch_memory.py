@@ -15,7 +15,7 @@ VARIABLE = "THP_MEM_ALLOC_ENABLE"
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch):
     for name in os.environ:
-        if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", VARIABLE):
+        if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES":
             monkeypatch.delenv(name)
 
 

@@ -26,8 +26,8 @@ def test_an_older_pytorch_is_an_import_error(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("BatchNormReLU1d", {}),
-        ("BatchNormAddReLU3d", {}),
+        ("BatchNormAct1d", {"activation": "relu", "clip": 6.0}),
+        ("BatchNormAct3d", {"activation": "silu"}),
         ("BatchNormAct2d", {"activation": "leaky_relu", "negative_slope": 0.1}),
         ("SyncBatchNorm", {}),
     ],
@@ -256,7 +256,7 @@ def test_invalid_arguments(arguments, message, monkeypatch, capsys):
 
 
 def test_torch_fx_traces_layers_as_single_nodes():
-    layers = onedsl_torch.BatchNormReLU2d(3), onedsl_torch.SyncBatchNorm(3)
+    layers = onedsl_torch.BatchNormAct2d(3, activation="relu"), onedsl_torch.SyncBatchNorm(3)
     graph = torch.fx.symbolic_trace(nn.Sequential(*layers)).graph
     assert [node.op for node in graph.nodes] == [
         "placeholder", "call_module", "call_module", "output"

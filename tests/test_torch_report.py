@@ -144,7 +144,9 @@ def test_calls_without_tensors_of_the_model(batch, dtype):
         for affine in (False, True)
         for track in (False, True)
     ]
-    layer = onedsl_torch.BatchNormReLU2d(3, affine=False, track_running_stats=False)
+    layer = onedsl_torch.BatchNormAct2d(
+        3, affine=False, track_running_stats=False, activation="relu"
+    )
     model = nn.Sequential(nn.BatchNorm2d(3), Standardized(3, 3, 1), layer, *instance_norms).to(
         dtype
     )
@@ -280,7 +282,7 @@ def test_unseen_calls_with_other_defaults_of_pytorch():
 
 
 def test_layers_with_activation(x):
-    layers = onedsl_torch.BatchNormAddReLU2d(3), onedsl_torch.BatchNormAct2d(3, activation="silu")
+    layers = [onedsl_torch.BatchNormAct2d(3, activation=name) for name in ("relu", "silu")]
     for layer, inputs, what in zip(
         layers, ((x, x), (x,)), ("addition and ReLU", "SiLU"), strict=True
     ):

@@ -654,8 +654,9 @@ def patched():
         (lambda: Slots(3), r"must not have __slots__, got Slots at '1'"),
         (patched, r"must have the forward method .* got BatchNorm2d at '1'"),
         (
-            lambda: nn.Sequential(onedsl_torch.BatchNormReLU2d(3)),  # PyTorch drops the ReLU
-            r"must have the forward method .* got BatchNormReLU2d at '1\.0'",
+            # PyTorch drops the ReLU.
+            lambda: nn.Sequential(onedsl_torch.BatchNormAct2d(3, activation="relu")),
+            r"must have the forward method .* got BatchNormAct2d at '1\.0'",
         ),
     ],
 )

@@ -24,8 +24,8 @@ them.
 
 For people who write models and layers:
 
-- `BatchNormAct2d`, `BatchNormReLU2d`, `BatchNormAddReLU2d` and their 1-D and 3-D forms are batch
-  norm, an optional addition and an activation in one layer, in eager mode as well.
+- `BatchNormAct2d` and its 1-D and 3-D forms are batch norm, an optional addition and an activation
+  in one layer, in eager mode as well.
 - `SyncBatchNorm` is torch.nn.SyncBatchNorm for CPUs. Its statistics are those of the batches of all
   processes that train together.
 - `batch_norm_backward` is the gradient alone, the custom op
@@ -63,12 +63,6 @@ from ._layers import (
     BatchNormAct1d,
     BatchNormAct2d,
     BatchNormAct3d,
-    BatchNormAddReLU1d,
-    BatchNormAddReLU2d,
-    BatchNormAddReLU3d,
-    BatchNormReLU1d,
-    BatchNormReLU2d,
-    BatchNormReLU3d,
 )
 from ._report import report
 from ._sync import SyncBatchNorm
@@ -79,12 +73,6 @@ __all__ = [
     "BatchNormAct1d",
     "BatchNormAct2d",
     "BatchNormAct3d",
-    "BatchNormAddReLU1d",
-    "BatchNormAddReLU2d",
-    "BatchNormAddReLU3d",
-    "BatchNormReLU1d",
-    "BatchNormReLU2d",
-    "BatchNormReLU3d",
     "SyncBatchNorm",
     "batch_norm_backward",
     "disable",

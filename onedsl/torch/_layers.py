@@ -57,8 +57,7 @@ class Layer(nn.modules.batchnorm._BatchNorm):
 class _ActLayer(Layer):
     activation: Activation
     clip: float | None
-    negative_slope: float | None = None  # layers of BatchNormReLU that older versions saved
-    _shown: tuple[str, ...] = ("activation", "clip", "negative_slope")  # in repr
+    negative_slope: float | None
 
     def __init__(
         self,
@@ -84,14 +83,17 @@ class _ActLayer(Layer):
 
     def extra_repr(self) -> str:
         """Return the attributes, for ``repr``."""
-        given = {name: getattr(self, name) for name in self._shown}
+        given = {name: getattr(self, name) for name in ("activation", "clip", "negative_slope")}
         shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
         return ", ".join((super().extra_repr(), *shown))
 
-    def _run(self, src: Any, *residuals: Any) -> Any:
+    def forward(self, input: Tensor, residual: Tensor | None = None) -> Any:
+        """Compute ``activation(batch_norm(input) + residual)``."""
+        src = input
+        if residual is not None and not isinstance(residual, (Tensor, torch.fx.Proxy)):
+            raise TypeError(f"residual must be a Tensor, got {type(residual).__name__}")
         if isinstance(src, torch.fx.Proxy):
-            return self._in_fx(src, *residuals)
-        (residual,) = residuals or (None,)
+            return self._in_fx(src, *([] if residual is None else [residual]))
         self._check_input_dim(src)
         running = self._running_statistics()
         weight, bias, eps = self.weight, self.bias, self.eps
@@ -121,49 +123,11 @@ class _ActLayer(Layer):
         return activate(dst, *activation)
 
 
-class _Act(_ActLayer):
-    def forward(self, input: Tensor) -> Tensor:
-        """Compute ``activation(batch_norm(input))``."""
-        return self._run(input)
+class BatchNormAct1d(_ActLayer, nn.BatchNorm1d):
+    """torch.nn.BatchNorm1d, an optional addition and an activation, as one layer.
 
-
-class _ReLULayer(_ActLayer):
-    activation: Activation = "relu"
-    _shown: tuple[str, ...] = ("clip",)
-
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-        clip: float | None = None,
-    ) -> None:
-        positional = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        super().__init__(*positional, bias=bias, activation="relu", clip=clip)
-
-
-class _ReLU(_ReLULayer):
-    def forward(self, input: Tensor) -> Tensor:
-        """Compute ``relu(batch_norm(input))``."""
-        return self._run(input)
-
-
-class _AddReLU(_ReLULayer):
-    def forward(self, input: Tensor, residual: Tensor) -> Tensor:
-        """Compute ``relu(batch_norm(input) + residual)``."""
-        if not isinstance(residual, (Tensor, torch.fx.Proxy)):
-            raise TypeError(f"residual must be a Tensor, got {type(residual).__name__}")
-        return self._run(input, residual)
-
-
-class BatchNormAct1d(_Act, nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d followed by an activation, as one layer.
+    It is called with the input and, as at the end of a residual block, with a residual of the same
+    shape: ``layer(input, residual=None)`` returns ``activation(batch_norm(input) + residual)``.
 
     Parameters
     ----------
@@ -183,9 +147,10 @@ class BatchNormAct1d(_Act, nn.BatchNorm1d):
     Notes
     -----
     Parameters, buffers and their names are those of the layer without the activation. In training,
-    one kernel computes both, in eager mode and in compiled models, and autograd saves only the
-    input, so the activation needs no memory even if it is not in place. The gradient computes the
-    argument of the activation again, from the weight and the bias of the forward pass, which may
+    one kernel computes all, in eager mode and in compiled models, and autograd saves only the input
+    and the residual (the result instead of the residual if the activation is a ReLU), so the
+    activation needs no memory even if it is not in place. The gradient computes the argument of the
+    activation again, from the weight and the bias of the forward pass, which may
     have changed since. PyTorch's own functions run in evaluation, in exported programs, in
     torch.jit.trace, for forward-mode derivatives, and for arguments that onedsl's kernels do not
     support. torch.jit.script does not support these layers.
@@ -200,48 +165,13 @@ class BatchNormAct1d(_Act, nn.BatchNorm1d):
     """
 
 
-class BatchNormAct2d(_Act, nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d followed by an activation, as one layer: see `BatchNormAct1d`."""
+class BatchNormAct2d(_ActLayer, nn.BatchNorm2d):
+    """torch.nn.BatchNorm2d, an addition and an activation as one layer: see `BatchNormAct1d`."""
 
 
-class BatchNormAct3d(_Act, nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d followed by an activation, as one layer: see `BatchNormAct1d`."""
+class BatchNormAct3d(_ActLayer, nn.BatchNorm3d):
+    """torch.nn.BatchNorm3d, an addition and an activation as one layer: see `BatchNormAct1d`."""
 
 
-class BatchNormReLU1d(_ReLU, nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d followed by a ReLU: `BatchNormAct1d` with ``activation="relu"``.
-
-    Parameters
-    ----------
-    num_features, eps, momentum, affine, track_running_stats, device, dtype, bias, clip
-        As in `BatchNormAct1d`.
-    """
-
-
-class BatchNormReLU2d(_ReLU, nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d followed by a ReLU: see `BatchNormReLU1d`."""
-
-
-class BatchNormReLU3d(_ReLU, nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d followed by a ReLU: see `BatchNormReLU1d`."""
-
-
-class BatchNormAddReLU1d(_AddReLU, nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d, an addition and a ReLU, as one layer.
-
-    It is called with two tensors of the same shape, as at the end of a residual block, and returns
-    ``relu(batch_norm(input) + residual)``. Everything else is as in `BatchNormReLU1d`, but that
-    autograd saves the result, too.
-    """
-
-
-class BatchNormAddReLU2d(_AddReLU, nn.BatchNorm2d):
-    """torch.nn.BatchNorm2d, an addition and a ReLU, as one layer: see `BatchNormAddReLU1d`."""
-
-
-class BatchNormAddReLU3d(_AddReLU, nn.BatchNorm3d):
-    """torch.nn.BatchNorm3d, an addition and a ReLU, as one layer: see `BatchNormAddReLU1d`."""
-
-
-for _class in (*_Act.__subclasses__(), *_ReLU.__subclasses__(), *_AddReLU.__subclasses__()):
+for _class in _ActLayer.__subclasses__():
     _class.__module__ = "onedsl.torch"  # the name in saved models

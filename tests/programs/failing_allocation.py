@@ -160,7 +160,7 @@ def layer_and_src(kind, large):
         onedsl.torch.enable()
         return nn.BatchNorm2d(16), src
     if kind == "layer":
-        return onedsl.torch.BatchNormReLU2d(16), src
+        return onedsl.torch.BatchNormAct2d(16, activation="relu"), src
     model = nn.Sequential(nn.BatchNorm2d(16), nn.ReLU())
     return torch.compile(model, backend="onedsl"), src
 

@@ -49,9 +49,9 @@ def torch_calls() -> None:
         x = torch.ones((shape[0], shape[-1], *shape[1:-1])).requires_grad_()
         onedsl.torch.enable()
         norm = torch.nn.BatchNorm1d if x.ndim == 2 else torch.nn.BatchNorm2d
-        fused = onedsl.torch.BatchNormReLU1d if x.ndim == 2 else onedsl.torch.BatchNormReLU2d
-        for layer in (norm, fused):
-            layer(x.shape[1])(x).sum().backward()
+        act = onedsl.torch.BatchNormAct1d if x.ndim == 2 else onedsl.torch.BatchNormAct2d
+        for layer in norm(x.shape[1]), act(x.shape[1], activation="relu"):
+            layer(x).sum().backward()
         torch.relu(torch.ones(1 << 20))
         onedsl.torch.disable()
 

@@ -49,7 +49,8 @@ def errors():
     """The errors of all passes are PyTorch's, and the next call works."""
     pair = torch.nn.Sequential(torch.nn.BatchNorm2d(16), torch.nn.ReLU())
     compiled = torch.compile(pair, backend="onedsl")
-    for layer in torch.nn.BatchNorm2d(16), onedsl.torch.BatchNormReLU2d(16), compiled:
+    fused = onedsl.torch.BatchNormAct2d(16, activation="relu")
+    for layer in torch.nn.BatchNorm2d(16), fused, compiled:
         src = source(256).reshape(-1, 16, 64, 64).requires_grad_()
         diff = torch.ones_like(src)
         for _ in range(2):

@@ -30,13 +30,7 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
         assert_type(onedsl.torch.enabled(), bool)
     onedsl.torch.disable()
     for layer in (
-        onedsl.torch.BatchNormReLU1d(3),
-        onedsl.torch.BatchNormReLU2d(3, clip=6.0),
-        onedsl.torch.BatchNormReLU3d(3),
-        onedsl.torch.BatchNormAddReLU1d(3, 1e-3, affine=False),
-        onedsl.torch.BatchNormAddReLU2d(3),
-        onedsl.torch.BatchNormAddReLU3d(3),
-        onedsl.torch.BatchNormAct1d(3, activation="silu"),
+        onedsl.torch.BatchNormAct1d(3, 1e-3, affine=False, activation="silu"),
         onedsl.torch.BatchNormAct2d(3, activation="relu", clip=6.0),
         onedsl.torch.BatchNormAct3d(3, activation="leaky_relu", negative_slope=0.1),
         onedsl.torch.SyncBatchNorm(3, process_group=None),
@@ -44,7 +38,7 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
         print(layer.num_features, layer.eps)
     if TYPE_CHECKING:
         onedsl.torch.BatchNormAct2d(8, activation="mish")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-        onedsl.torch.BatchNormReLU2d(8, epsilon=1e-3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+        onedsl.torch.BatchNormAct2d(8, epsilon=1e-3, activation="relu")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def main() -> None:
