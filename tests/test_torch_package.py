@@ -69,7 +69,7 @@ def by_layer(shown):
     return shown.split("\n\n")[1].splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("how", ["enable", "compiled", "imported", "layers"])
+@pytest.mark.parametrize("how", ["compiled", "imported", "layers"])
 def test_compare_of_scripts_that_use_onedsl(how):
     """Regression: the runs with PyTorch ran onedsl, so the speed-up was 1.0."""
     options = ("--compare", "--seconds", "0.3", "--runs", "2")
