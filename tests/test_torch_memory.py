@@ -92,7 +92,7 @@ def megabytes(loop, setting):
         *("zeros", "tensors", "sizes", "batches", "sparse", "workers_21"),
         *(
             pytest.param(loop, marks=pytest.mark.slow)
-            for loop in ("statistics", "random_sizes", "alone", "small", "middle", "workers_50")
+            for loop in ("statistics", "random_sizes", "small", "middle", "workers_50")
         ),
     ],
 )

@@ -32,22 +32,22 @@ def megabytes(count, make=torch.ones):
 
 
 def zeros():
-    """Of 36 tensors of 180 MB, 20 numbers each are kept."""
-    for _ in range(36):
+    """Of 12 tensors of 180 MB, 20 numbers each are kept."""
+    for _ in range(12):
         kept.append(megabytes(180, torch.zeros)[:20].clone())
         yield
 
 
 def tensors():
-    """Of 36 tensors of 48 MB, 90 numbers each are kept."""
-    for _ in range(36):
+    """Of 12 tensors of 48 MB, 90 numbers each are kept."""
+    for _ in range(12):
         kept.append(megabytes(48)[:90].clone())
         yield
 
 
 def sizes():
     """Tensors of different sizes alternate."""
-    for i in range(36):
+    for i in range(12):
         large, small = megabytes((140, 90)[i % 2]), megabytes(40)
         kept.append(large[:35] + small[:35])
         del large, small
@@ -57,7 +57,7 @@ def sizes():
 def batches():
     """The next batch is made before the last one is freed."""
     batch = megabytes(60)
-    for _ in range(36):
+    for _ in range(12):
         following = megabytes(random.randint(60, 110))
         kept.append(batch[:50].clone())
         batch = following
