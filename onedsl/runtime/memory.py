@@ -25,8 +25,8 @@ def keep_memory(keep: bool = True) -> bool:
     heaps of their own, which malloc returns to the system. In a program with many of them, new
     threads may use these, too.
 
-    Nothing in onedsl calls this function. It is for programs whose memory does not grow with it, and
-    that cannot have huge pages, which save most page faults with less memory: with PyTorch by
+    Nothing in onedsl calls this function. It is for programs whose memory does not grow with it,
+    and that cannot have huge pages, which save most page faults with less memory: with PyTorch by
     `onedsl.torch.enable`, with JAX by ``GLIBC_TUNABLES=glibc.malloc.hugetlb=1`` in the environment.
     JAX allocates the memory of a step as one block, usually of more than 32 MB, so this function
     saves it no page faults.
