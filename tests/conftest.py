@@ -81,10 +81,16 @@ def environment(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def no_state_left_behind(monkeypatch):
+def without_variable_of_enable():
+    """Begin without the variable that an earlier `enable` set, which child processes inherit."""
+    with pytest.MonkeyPatch.context() as patch:  # not the test's, which ends before the check below
+        patch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_state_left_behind(without_variable_of_enable):
     """Fail a test that leaves the process in another state: the next test would depend on it."""
-    # An earlier test's `enable` has set it, and child processes would inherit it.
-    monkeypatch.delenv("THP_MEM_ALLOC_ENABLE", raising=False)
     libraries = {"torch", "jax", "onedsl.torch"}
     imported, before = libraries & sys.modules.keys(), process_state()
     yield
