@@ -203,7 +203,7 @@ CASES = {
     "called twice": (USES["relu"][0], CalledTwice(), f"2 by onedsl; 2 {RELU}"),
     "residual that depends on the batch norm": (
         *(USES["relu"][0], CalledInBothBranches()),
-        "2 by onedsl; 1 alone, before onedsl.batch_norm_training.default; 1 with addition",
+        "2 by onedsl; 1 with addition and ReLU, forward and backward; 1 alone, before onedsl.batch",
     ),
 }
 
