@@ -64,7 +64,7 @@ options = {"dtype": torch.float32, "device": "cpu"}
 for name, call in contexts.items():
     if os.fork() == 0:  # the first call of a process
         call()
-        with onedsl.torch.enable(), onedsl.verbose():
+        with onedsl.torch.enable(huge_pages=False), onedsl.verbose():
             torch.nn.functional.batch_norm(torch.ones(4, 3, **options), None, None, training=True)
         print(name, flush=True)
         os._exit(0)

@@ -9,7 +9,7 @@ import onedsl.torch
 
 how = sys.argv[1]
 if how == "imported":
-    import torch_enabled  # noqa: F401 - it calls enable
+    import imported_enable  # noqa: F401 - it calls enable
 layers = nn.BatchNorm2d(8), nn.ReLU()
 if how == "layers":
     layers = (onedsl.torch.BatchNormAct2d(8, activation="relu"),)
