@@ -31,20 +31,26 @@ class Dispatch(TorchDispatchMode):
 
 class Model(torch.nn.Module):
     def forward(self, x):
-        onedsl.torch.enable()
+        onedsl.torch.enable(huge_pages=False)
         return (x + 1).sum()
 
 
 def within(context):
     with context:
-        onedsl.torch.enable()
+        onedsl.torch.enable(huge_pages=False)
 
 
 x = torch.ones(2, 2)
 contexts = {
     "device": lambda: within(torch.device("meta")),
-    "default device": lambda: (torch.set_default_device("meta"), onedsl.torch.enable()),
-    "default dtype": lambda: (torch.set_default_dtype(torch.float64), onedsl.torch.enable()),
+    "default device": lambda: (
+        torch.set_default_device("meta"),
+        onedsl.torch.enable(huge_pages=False),
+    ),
+    "default dtype": lambda: (
+        torch.set_default_dtype(torch.float64),
+        onedsl.torch.enable(huge_pages=False),
+    ),
     "inference mode": lambda: within(torch.inference_mode()),
     "autocast": lambda: within(torch.autocast("cpu", torch.bfloat16)),
     "function mode": lambda: within(Functions()),
