@@ -79,7 +79,7 @@ def main() -> None:
     measured, file = options.measure
     if options.compare and not measured:
         launcher = script.name if script.name in _LAUNCHERS else ""
-        if launcher or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if launcher or os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1"):
             parser.error(
                 "--compare cannot time a script that runs in several processes"
                 f"{f' ({launcher})' if launcher else ''}: compare one process, without a launcher"

@@ -51,9 +51,12 @@ def why_unused() -> str:
     if reason := why_unavailable():
         return prefix + reason
     value = os.environ.get(VARIABLE, "")
-    with ThreadPoolExecutor(1) as pool:
-        if pool.submit(_is_advised).result():
-            return ""
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            if pool.submit(_is_advised).result():
+                return ""
+    except OSError as error:  # a process without /proc
+        return f"{prefix}unknown, {error}"
     if value not in ("", "1"):
         return f"{prefix}the environment sets {VARIABLE}={value}"
     return (
