@@ -446,6 +446,33 @@ def test_gradients_of_other_values_are_not_fused(change, report):
     assert bool(computed) == (change not in SAME)
 
 
+class HalfSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        ctx.save_for_backward(y)
+        return y.square().sum() / 2
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.saved_tensors[0]
+
+
+@pytest.mark.usefixtures("without_code")
+def test_result_as_its_own_gradient(report, x):
+    """Regression: the gradient began with the activation of the result."""
+
+    def function(x):
+        return HalfSquare.apply(F.silu(F.batch_norm(x, None, None, training=True)))
+
+    found = []
+    for run in torch.compile(function, backend="onedsl"), function:
+        src = x.detach().clone().requires_grad_()
+        found.append((run(src), *torch.autograd.grad(run(src), src)))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert "1 with SiLU, forward and backward" in report()[0]
+
+
 def test_random_graphs_have_the_same_results():
     """Regression: the search compared some arguments only. `.ci/run` tests more graphs."""
     program = Path(__file__).parent / "programs" / "fused_graphs.py"

@@ -71,13 +71,18 @@ def fuse(graph: Graph) -> list[str]:
         for found in _match(fusion.result, result, {_CALLS: frozenset()}):
             matches = [(g, m) for g in gradients for m in _match(fusion.gradient, g, found)[:1]]
             matches = [(g, m) for g, m in matches if _is_changeable(g, m)]
-            if _is_complete(found, [m for _, m in matches]) and _fuse_forward(
-                fusion.activation, found
-            ):
-                for match in matches:
-                    _fuse_gradient(fusion.activation, *match)
-                with_gradient |= {found["batch_norm"]} if matches else set()
-                break
+            if not _is_complete(found, [m for _, m in matches]) or _needs_itself(found):
+                continue
+            _fuse_forward(fusion.activation, found)
+            for match in matches:
+                _fuse_gradient(fusion.activation, *match)
+            # Last, because a gradient's diff_dst can be the result or another gradient's `masked`.
+            found["result"].replace_all_uses_with(found["dst"])
+            for call, match in matches:
+                if "residual" in match:
+                    _replace(match["masked"], _result(call, 3))
+            with_gradient |= {found["batch_norm"]} if matches else set()
+            break
     for node in graph.nodes:
         if node.target is _aten.convolution_backward.default and _is_result(node.args[0]):
             node.target = convolution_backward
@@ -350,21 +355,21 @@ def _is_changeable(call: Node, found: _Found) -> bool:
     return not has_other_users and ("residual" in found or not needs_masked)
 
 
-def _fuse_forward(activation: str, found: _Found) -> bool:
-    """Change a batch norm, unless the residual depends on it."""
-    batch_norm, dst, result = found["batch_norm"], found["dst"], found["result"]
-    residual, parameter = found.get("residual"), found.get("parameter")
-    if residual and batch_norm in _closure([residual], lambda node: node.all_input_nodes):
-        return False
-    changes = {"residual": residual, "activation": activation, "parameter": parameter}
-    _change(batch_norm, changes)
-    result.replace_all_uses_with(dst)
-    return True
+def _needs_itself(found: _Found) -> bool:
+    """Return whether the residual depends on the batch norm."""
+    residual = [found["residual"]] if "residual" in found else []
+    return found["batch_norm"] in _closure(residual, lambda node: node.all_input_nodes)
+
+
+def _fuse_forward(activation: str, found: _Found) -> None:
+    """Let a batch norm add the residual, and compute the activation."""
+    changes = {"residual": found.get("residual"), "activation": activation}
+    _change(found["batch_norm"], changes | {"parameter": found.get("parameter")})
 
 
 def _fuse_gradient(activation: str, call: Node, found: _Found) -> None:
-    """Change a gradient, and let it compute the gradient of the residual, too."""
-    residual, masked = found.get("residual"), found["masked"]
+    """Let a gradient begin with the gradient of the activation."""
+    residual = found.get("residual")
     changes = {"diff_dst": found["diff_dst"], "activation": activation}
     changes["parameter"] = found.get("parameter")
     if needs_dst(activation, residual):
@@ -374,8 +379,6 @@ def _fuse_gradient(activation: str, call: Node, found: _Found) -> None:
         changes["forward_weight"] = _result(found["batch_norm"], 4)
         changes["forward_bias"] = _result(found["batch_norm"], 5)
     _change(call, changes)
-    if residual is not None:
-        _replace(masked, _result(call, 3))
 
 
 def _result(call: Node, index: int) -> Node:

@@ -19,6 +19,7 @@ import types
 import torch
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.pattern_matcher import stable_topological_sort
+from torch._prims_common import check_significant_strides
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -159,7 +160,7 @@ def other_value(graph, old, rng):
         lambda: call(aten.unsqueeze.default, (old, 0)),
         lambda: call(aten.sum.default, (old,)),
         lambda: call(aten.narrow.default, (old, rng.randrange(2), 0, 1)),
-        lambda: call(convert, (old, rng.choice((*DTYPES, torch.float64, torch.int32)))),
+        lambda: call(convert, (old, rng.choice((*DTYPES, torch.float64)))),
         lambda: call(aten.abs.default, (old,)),
         lambda: None,
         lambda: call(rng.choice((aten.alias.default, aten.clone.default)), (old,)),
@@ -311,7 +312,7 @@ def differences(graph, values, with_inductor):
     # PyTorch's decompositions are less precise than its kernels.
     decomposed = zip(evaluate(graph, values, False), real_after, strict=True)
     for a, b in decomposed:
-        if a.stride() != b.stride() or distance(a, b) > 100 * limit:
+        if not check_significant_strides(a, b)[0] or distance(a, b) > 100 * limit:
             differing.append(f"decomposed: {a.stride()}, {b.stride()}, {distance(a, b)}")
     for i, (theirs, ours) in enumerate(zip(*compiled, strict=True)):
         kinds = [(t.shape, t.dtype, t.stride()) for t in (ours, theirs)]
@@ -323,7 +324,7 @@ def differences(graph, values, with_inductor):
         kinds = [(t.shape, t.dtype, t.stride()) for t in (a, b)]
         if kinds[0] != kinds[1] or (not narrow and distance(a, b) > limit):
             differing.append(f"result {i} of the kernels: {kinds}, {distance(a, b)}")
-        elif distance(exact_after[i], exact[i]) > 1e-7:  # hardsigmoid has a 1 / 6 in f32
+        elif distance(exact_after[i], exact[i]) > 1e-6:  # hardsigmoid has a 1 / 6 in f32
             differing.append(f"result {i} by {distance(exact_after[i], exact[i])}")
     return report, differing
 
