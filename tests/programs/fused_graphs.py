@@ -254,7 +254,9 @@ def exact_backward(
         else:
             (diff_dst,) = torch.autograd.grad(result, value, diff_dst)
     saved = weight, None, None, mean, inverse_stddev
-    results = aten.native_batch_norm_backward(diff_dst, src, *saved, True, 1e-5, [True] * 3)
+    # PyTorch's result is wrong for some strides of a gradient with an axis of one element.
+    dense = diff_dst.contiguous(), src.contiguous()
+    results = aten.native_batch_norm_backward(*dense, *saved, True, 1e-5, [True] * 3)
     results = [src.new_zeros(src.shape[1]) if r is None else r for r in results]
     results[0] = torch.empty_like(src).copy_(results[0])
     has_addition = residual is not None or dst is not None
