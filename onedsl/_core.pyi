@@ -51,9 +51,14 @@ class Operator:
         results_like: object = ...,
         /,
     ) -> Any: ...
+    def describe(
+        self, inputs: tuple[object, ...], all_outputs: bool, out: Any, /
+    ) -> tuple[Any, ...] | Rejection | None:
+        """Return from what a graph for the call is compiled, or None if the tensors are empty."""
     def run_graph(
         self,
-        compile_call: Callable[[tuple[Any, ...]], RunnableGraph],
+        graph: RunnableGraph,
+        description: tuple[Any, ...],
         inputs: tuple[object, ...],
         all_outputs: bool,
         out: Any,

@@ -362,7 +362,7 @@ class TestOut:
         knapsack = np.asarray(types.SimpleNamespace(__array_interface__=interface))
         arrays = (knapsack, knapsack, *(np.ones(2, "f4") for _ in STATS))
         out = (knapsack, gamma, gamma.copy())
-        found = Op(EPSILON)._core.run_graph(pytest.fail, arrays, True, out)
+        found = Op(EPSILON)._core.describe(arrays, True, out)
         del knapsack, arrays, out  # if the assertion failed, pytest would print it, and crash
         assert (found.reason, found.port, found.other) == ("overlap", "out.diff_gamma", "src")
 

@@ -57,7 +57,7 @@ def test_only_the_gradient_without_relu_has_frozen_statistics(operation):
 def test_number_of_inputs(inputs):
     for call in (
         lambda: run(inputs),
-        lambda: OPERATOR.run_graph(pytest.fail, inputs, True, None),
+        lambda: OPERATOR.describe(inputs, True, None),
         lambda: OPERATOR.apply(np.ones(7), inputs, True, None),
     ):
         with pytest.raises(ValueError, match="wrong number of inputs"):

@@ -192,8 +192,10 @@ void bind_operator(py::module_& module) {
       .def("apply", &Operator::apply, py::arg("totals").noconvert(), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true),
            py::arg("results_like") = py::none(), py::pos_only())
-      .def("run_graph", &Operator::run_graph, py::arg("compile_call"), py::arg("inputs"),
-           py::arg("all_outputs").noconvert(), py::arg("out").none(true),
+      .def("describe", &Operator::describe, py::arg("inputs"), py::arg("all_outputs").noconvert(),
+           py::arg("out").none(true), py::pos_only())
+      .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("description"),
+           py::arg("inputs"), py::arg("all_outputs").noconvert(), py::arg("out").none(true),
            py::arg("results_like") = py::none(), py::pos_only())
       .def("check_shapes", &Operator::check_shapes, py::arg("inputs"), py::pos_only())
       .def("kernel_info", &kernel_info, py::arg("data"), py::arg("shape"), py::arg("strides"),

@@ -6,7 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include "../core/runnable_graph.hpp"
 #include "../core/threads.hpp"
 #include "../native/run_call.hpp"
 #include "dlpack.hpp"
@@ -221,24 +220,22 @@ py::tuple Operator::description_of(const Call& call) const {
                         py::tuple(given));
 }
 
-py::object Operator::run_graph(const py::object& compile_call, const py::tuple& inputs,
-                               const bool all_outputs, const py::object& out,
-                               const py::handle results_like) const {
-  const auto checked = [&](PythonCall& call) {
-    return fill(call, graph_rules_, inputs, outputs(all_outputs), out);
-  };
-  PythonCall described(schema_.config);
-  if (const auto found = checked(described)) return rejected(*found);
-  // oneDNN does not write all outputs of empty tensors.
-  if (described.geometry.elements() == 0) {
-    return execute(described, like_of(inputs, results_like), out);
-  }
-  const py::tuple description = description_of(described);
-  const py::object compiled = compile_call(description);
-  auto& graph = compiled.cast<RunnableGraph&>();
-  // Meanwhile another thread may have changed an array.
+py::object Operator::describe(const py::tuple& inputs, const bool all_outputs,
+                              const py::object& out) const {
   PythonCall call(schema_.config);
-  if (const auto found = checked(call)) return rejected(*found);
+  if (const auto found = fill(call, graph_rules_, inputs, outputs(all_outputs), out)) {
+    return rejected(*found);
+  }
+  return call.geometry.elements() == 0 ? py::none() : py::object(description_of(call));
+}
+
+py::object Operator::run_graph(RunnableGraph& graph, const py::tuple& description,
+                               const py::tuple& inputs, const bool all_outputs,
+                               const py::object& out, const py::handle results_like) const {
+  PythonCall call(schema_.config);
+  if (const auto found = fill(call, graph_rules_, inputs, outputs(all_outputs), out)) {
+    return rejected(*found);
+  }
   if (!description_of(call).equal(description)) return rejected({Reason::graph, Input::src});
   return execute(call, like_of(inputs, results_like), out, {}, [&](const Pointers& memory) {
     std::vector<const void*> in;

@@ -10,6 +10,7 @@
 
 #include "../core/check.hpp"
 #include "../core/run_log.hpp"
+#include "../core/runnable_graph.hpp"
 #include "arrays.hpp"
 
 // Calls from Python. A call whose arguments are invalid returns a Rejection, for which
@@ -57,11 +58,16 @@ class Operator {
                          bool all_outputs, const pybind11::object& out,
                          pybind11::handle results_like) const;
 
-  // Runs the graph that compile_call(description) returns, whose ports are those of the call in
-  // order, or onedsl's kernels if the tensors are empty.
-  pybind11::object run_graph(const pybind11::object& compile_call, const pybind11::tuple& inputs,
-                             bool all_outputs, const pybind11::object& out,
-                             pybind11::handle results_like) const;
+  // Returns the description of a call, from which a graph for it is compiled: the type, shape and
+  // strides of src, the type of statistics, and which inputs are given; or None if the tensors are
+  // empty, because oneDNN does not write all outputs of those.
+  pybind11::object describe(const pybind11::tuple& inputs, bool all_outputs,
+                            const pybind11::object& out) const;
+  // Runs a graph that was compiled for a call of this description, whose ports are those of the
+  // call in order. The call is checked: another thread may have changed its arrays since.
+  pybind11::object run_graph(RunnableGraph& graph, const pybind11::tuple& description,
+                             const pybind11::tuple& inputs, bool all_outputs,
+                             const pybind11::object& out, pybind11::handle results_like) const;
   // Returns None or the rejection of a call that passes all inputs and computes all outputs, with
   // arrays of these types and shapes. Inputs without a description are absent.
   pybind11::object check_shapes(const std::vector<std::optional<ArrayInfo>>& inputs) const;

@@ -272,16 +272,15 @@ class ChannelOperator(Operator[Result]):
 
     def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
-        record, begin = None, 0.0
-
-        def compile_call(description: tuple[Any, ...]) -> _core.RunnableGraph:
-            nonlocal record, begin
-            graph, record = _compile_call(self, description, all_outputs, _core.max_threads())
-            begin = time.perf_counter()
-            return graph
-
-        results = self._core.run_graph(compile_call, inputs, all_outputs, out, results_like)
-        if record is not None and type(results) is not Rejection:
+        description = self._core.describe(inputs, all_outputs, out)
+        if description is None:
+            return self._core.run(inputs, all_outputs, out, results_like)
+        if isinstance(description, Rejection):
+            return description
+        graph, record = _compile_call(self, description, all_outputs, _core.max_threads())
+        begin = time.perf_counter()
+        results = self._core.run_graph(graph, description, inputs, all_outputs, out, results_like)
+        if type(results) is not Rejection:
             publish(record, seconds=time.perf_counter() - begin)
         return results
 

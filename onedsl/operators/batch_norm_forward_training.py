@@ -65,8 +65,9 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
     For an empty src the batch statistics are zeros, and the running statistics do not change.
 
     Squares are computed in float32 and summed in float64. Results are accurate if (src -
-    batch_mean)^2 is below 1e36, also if the mean is far above the deviation: dst is that of the
-    mean in float64, of which batch_mean is rounded. Above, the variance may be inf.
+    batch_mean)^2 is below 1e36, that is, for deviations below 1e18. Above, the variance may be inf.
+    The mean may be far above the deviation: dst is that of the mean in float64, of which batch_mean
+    is rounded.
 
     Arrays and errors are as in `BatchNormTrainingBackward`.
 

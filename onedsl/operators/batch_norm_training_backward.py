@@ -70,7 +70,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
 
     Products are computed in float32 and summed in float64. Results are accurate if diff_dst *
     (src - mean) and xhat * diff_gamma / M are below 1e36 in magnitude, and above 1e-30 where they
-    contribute to the result. Outside this range, results may be inf or NaN, or lose digits.
+    contribute to the result. Ordinary data are far from both limits, also with a scaled loss.
+    Beyond them, results may be inf or NaN, or lose digits.
 
     References
     ----------
@@ -142,8 +143,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         gamma : array, (C,), dtype of mean, optional
             Scale of the forward pass. Default: ones.
         outputs : {"all", "diff_src"}
-            What to compute. With ``"diff_src"`` gamma is ignored, as oneDNN's documentation of the
-            op requires: the result is that of gamma = 1.
+            What to compute. ``"diff_src"`` computes the gradient for gamma = 1, whatever is passed
+            as gamma, as oneDNN defines the op.
         out : tuple of three arrays, optional
             Writable arrays in the order of the results, with their shapes, dtypes and strides; None
             for what is not computed. diff_src may be diff_dst itself. Any other overlap is an

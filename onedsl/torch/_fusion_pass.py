@@ -74,8 +74,8 @@ def fuse(graph: Graph) -> list[str]:
             if not _is_complete(found, [m for _, m in matches]) or _needs_itself(found):
                 continue
             _fuse_forward(fusion.activation, found)
-            for match in matches:
-                _fuse_gradient(fusion.activation, *match)
+            for call, match in matches:
+                _fuse_gradient(fusion.activation, call, match)
             # Last, because a gradient's diff_dst can be the result or another gradient's `masked`.
             found["result"].replace_all_uses_with(found["dst"])
             for call, match in matches:

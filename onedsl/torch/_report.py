@@ -18,7 +18,9 @@ from ._operators import why_unsupported
 
 _PASSES = ("forward", "gradient")
 _CALL = nn.Module.__call__.__code__
-_UNSEEN = "PyTorch: "  # and a reason: what computed the calls that onedsl does not see
+# What computed the calls that onedsl does not see.
+_UNSEEN = "PyTorch: "  # and a reason
+_UNKNOWN = "PyTorch, or onedsl in a compiled graph, in the compiled module's row"
 _Calls = dict[tuple[str, str], Counter[str]]
 
 
@@ -27,16 +29,17 @@ def _without_compile(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def _why_unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
-    """Return why PyTorch may have computed calls of a layer that onedsl does not see."""
+def _unseen(layer: nn.modules.batchnorm._BatchNorm) -> str:
+    """Return what may have computed calls of a layer that onedsl does not see, and why."""
     vectors = layer.running_mean, layer.running_var, layer.weight, layer.bias
     if not any(map(nn.parameter.is_lazy, vectors)):
         src = torch.empty(2, layer.num_features, dtype=torch.float32, device="cpu")
         if reason := why_unsupported("forward_training", src, *vectors, eps=float(layer.eps)):
-            return f"onedsl does not support {reason}"
+            return f"{_UNSEEN}onedsl does not support {reason}"
     if layer.weight is None and layer.bias is None:
-        return "or by onedsl in a compiled graph, and counted for the compiled module"
-    return 'eager without enable(), compiled without backend="onedsl", or not supported by onedsl'
+        return _UNKNOWN
+    reasons = 'eager without enable(), compiled without backend="onedsl"'
+    return f"{_UNSEEN}{reasons}, or not supported by onedsl"
 
 
 def _count(layer: nn.modules.batchnorm._BatchNorm) -> int:
@@ -63,10 +66,11 @@ def _running(names: Mapping[nn.Module, str]) -> str:
 class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     """Count from now on what computes the batch norms of a model.
 
-    Call it before the steps to count, and print the object after them. It shows how often the
-    forward pass and the gradient of each layer were computed, and by what: ``onedsl eager``,
-    ``onedsl compiled alone``, ``onedsl with ReLU``, ``onedsl with addition and ReLU``, or PyTorch,
-    and why. Counting ends with a ``with`` block, or when the object is deleted.
+    Call it before the steps to count, and print the object after them. Its first line is the number
+    of layers that onedsl computed. The others show how often the forward pass and the gradient of
+    each layer were computed, and by what: ``onedsl eager``, ``onedsl compiled alone``, ``onedsl
+    with ReLU``, ``onedsl with addition and ReLU``, or PyTorch, and why. Counting ends with a
+    ``with`` block, or when the object is deleted.
 
     Parameters
     ----------
@@ -91,6 +95,7 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     >>> with onedsl.torch.enable():
     ...     layer(torch.randn(4, 8, 6, 6)).sum().backward()
     >>> print(summary)
+    1 of 1 layers by onedsl
     layer    forward         gradient
     (model)  1 onedsl eager  1 onedsl eager
     """
@@ -158,7 +163,7 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
             seen = sum(n for what, n in forward.items() if "evaluation" not in what)
             unseen = steps - self._before[name] - seen
             if unseen > 0:
-                forward[_UNSEEN + _why_unseen(self._layers[name])] = unseen
+                forward[_unseen(self._layers[name])] = unseen
         return calls
 
     def __repr__(self) -> str:
@@ -171,10 +176,24 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
         rows = [("layer", *_PASSES)]
         for layer in dict.fromkeys(layer for layer, _ in calls):
             counts = [calls[layer, pass_] for pass_ in _PASSES]
-            unseen = any(what.startswith(_UNSEEN) for what in counts[0])
+            unseen = any(what.startswith(_UNSEEN) or what == _UNKNOWN for what in counts[0])
             texts = ["; ".join(f"{n} {what}" for what, n in c.most_common()) for c in counts]
             absent = "none counted", "not seen by onedsl" if unseen else "none counted"
             rows.append((layer, texts[0] or absent[0], texts[1] or absent[1]))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, *filter(None, [_huge_pages.note()])])
+        return "\n".join(filter(None, [_total(calls), *lines, _huge_pages.note()]))
+
+
+def _total(calls: _Calls) -> str:
+    """Return a line with the number of layers whose forward pass in training was onedsl's."""
+    kinds = [
+        [what for what in counts if "evaluation" not in what]
+        for (_, pass_), counts in calls.items()
+        if pass_ == "forward"
+    ]
+    unknown = sum(_UNKNOWN in layer for layer in kinds)
+    known = [layer for layer in kinds if layer and _UNKNOWN not in layer]
+    ours = sum(all(what.startswith("onedsl") for what in layer) for layer in known)
+    total = f"{ours} of {len(known)} layers by onedsl"
+    return f"{total}, {unknown} unknown" if unknown else total if known else ""

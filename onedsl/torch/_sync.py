@@ -196,8 +196,9 @@ class SyncBatchNorm(Layer):
     be empty.
 
     All processes must call the same layers in the same order, and either all or none of them must
-    need the gradient of the input. If one process replaces a layer by a copy, all must: the numbers
-    of channels are compared at the first call of each object.
+    need the gradient of the input. If one process replaces a layer by a copy, all must do so,
+    because each object compares the number of channels at its first call. Otherwise, a process
+    waits for an exchange that the others do not make, until the time limit of the group.
 
     A layer cannot compute during an exchange, so the two exchanges make each step longer.
     ``examples/scale.py`` measures this.
