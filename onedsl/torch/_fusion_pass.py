@@ -114,6 +114,9 @@ def decompose(graph: Graph, table: dict[Any, Callable[..., Any]]) -> None:
             new = graph.graph_copy(traced.graph, copies)
         for source in copies.keys() - places:
             copies[source].meta = {**node.meta, "val": source.meta["val"]}
+        dtype = node.meta["val"].dtype
+        if new.meta["val"].dtype != dtype:  # threshold_backward of two dtypes
+            new = _insert_after(new, _convert, new, dtype)
         _replace(node, new)
         graph.erase_node(node)
 

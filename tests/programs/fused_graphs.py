@@ -160,7 +160,7 @@ def other_value(graph, old, rng):
         lambda: call(aten.unsqueeze.default, (old, 0)),
         lambda: call(aten.sum.default, (old,)),
         lambda: call(aten.narrow.default, (old, rng.randrange(2), 0, 1)),
-        lambda: call(convert, (old, rng.choice((*DTYPES, torch.float64)))),
+        lambda: call(convert, (old, rng.choice((*DTYPES, torch.float64, torch.int32)))),
         lambda: call(aten.abs.default, (old,)),
         lambda: None,
         lambda: call(rng.choice((aten.alias.default, aten.clone.default)), (old,)),
