@@ -128,8 +128,9 @@ def assert_close(
         terms = known or Terms(np.full(value.shape, np.max(np.abs(value), initial=0)))
         info: Any = ml_dtypes.finfo(got.dtype)  # type: ignore[no-untyped-call]
         tolerance = (TOLERANCES if name in _TENSORS else SUM_TOLERANCES)["f32"]
-        allowed = terms.magnitude * tolerance + np.abs(value) * ROUNDING[dtype]
-        allowed = factor * (allowed + terms.slack + float(info.smallest_subnormal))
+        allowed = (terms.magnitude + terms.slack) * tolerance
+        allowed = allowed + (np.abs(value) + terms.slack) * ROUNDING[dtype] + terms.slack
+        allowed = factor * (allowed + float(info.smallest_subnormal))
         of_onednn = factor * (terms.sums * sum_error + terms.magnitude * ROUNDING[dtype])
         of_onednn = allowed + of_onednn
         limit = of_onednn if backend == "onednn" else allowed

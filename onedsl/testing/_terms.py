@@ -121,12 +121,17 @@ def of_activation_gradient(
     `y` is the activation's argument, `magnitude` that of the terms of y. `rounding` is the error by
     rounding to the dtype of the activation's result, which decides the gradient of a ReLU.
     """
-    kinks = {"relu": (0, parameter), "leaky_relu": (0,), "hardswish": (-3, 3)}.get(activation, ())
+    slope = 0.01 if parameter is None else parameter
+    jumps: dict[str, tuple[tuple[float | None, ...], float]] = {
+        "relu": ((0, parameter), 1.0),
+        "leaky_relu": ((0,), abs(1 - slope)),
+        "hardswish": ((-3, 3), 0.5),
+    }
+    kinks, jump = jumps.get(activation, ((), 0.0))
     margin = ARGUMENT_ERROR * magnitude + 2.0**-24
     if activation == "relu":
         margin = margin + rounding * np.abs(y)
     near = [np.abs(y - kink) <= margin for kink in kinks if kink is not None]
-    jump = _slope(activation, parameter) + 0.5
     slack = np.abs(diff_dst) * jump * (np.any(near, axis=0) if near else 0.0)
     error = 0.0 if activation in ("relu", "leaky_relu") else _CURVATURE * magnitude
     return Terms(np.abs(diff_dst) * (np.abs(derivative) + error), 0.0, slack)

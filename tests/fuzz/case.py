@@ -59,6 +59,11 @@ class Case:
         return self.options["backend"]
 
     @property
+    def runs_onednn(self) -> bool:
+        """Whether oneDNN runs the call. reduce and apply have no such option."""
+        return self.mode == "direct" and self.backend == "onednn"
+
+    @property
     def requested(self) -> list[str]:
         """Names of the outputs that the call requests."""
         schema = self.target.schema
