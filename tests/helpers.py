@@ -27,8 +27,6 @@ TESTS = Path(__file__).resolve().parent
 PROGRAMS = TESTS / "programs"
 ROOT = TESTS.parent
 
-# The op's type table: dtypes of the tensors and of the statistics.
-TYPES = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 FORMATS = [str(data_format) for data_format in onedsl.DataFormat]
 BACKENDS = ["native", "onednn"]  # "auto" is "native", see test_matrix.py
 EPSILON = 1e-5
@@ -38,9 +36,11 @@ NUMPY = {
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f16": np.dtype(np.float16),
 }
+# The op's type table: dtypes of the tensors and of the statistics.
+TYPES = [("f32", "f32"), ("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")]
 
 types = pytest.mark.parametrize(("dtype", "stats"), TYPES)
-dtypes = pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+dtypes = pytest.mark.parametrize("dtype", NUMPY)
 formats = pytest.mark.parametrize("data_format", FORMATS)
 backends = pytest.mark.parametrize("backend", BACKENDS)
 

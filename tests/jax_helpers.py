@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from cases.activations import ACTIVATIONS
 from helpers import EPSILON
 from jax import experimental
 
@@ -19,31 +20,16 @@ def in_float64(function, *values):
         return jax.tree.map(np.asarray, jax.jit(function)(*wide))
 
 
-FUNCTIONS = {
-    None: lambda y: y,
-    "relu": lambda y, clip=jnp.inf: jnp.minimum(jax.nn.relu(y), clip),
-    "leaky_relu": lambda y, negative_slope=0.01: jax.nn.leaky_relu(y, negative_slope),
-    "silu": jax.nn.silu,
-    "hardswish": jax.nn.hard_swish,
-    "gelu": lambda y: jax.nn.gelu(y, approximate=False),
-    "gelu_tanh": jax.nn.gelu,
-}
-"""JAX's functions of the activations, with their parameters."""
-
-
-AFTER = [
-    ({}, True),
-    ({"activation": "relu"}, False),
-    ({"activation": "relu"}, True),
-    ({"activation": "relu", "clip": 1.0}, True),
-    ({"activation": "leaky_relu", "negative_slope": 0.25}, True),
-    ({"activation": "leaky_relu"}, False),
-    ({"activation": "silu"}, True),
-    ({"activation": "hardswish"}, False),
-    ({"activation": "gelu"}, True),
-    ({"activation": "gelu_tanh"}, False),
-]
+RELU, ADD_SILU = ({"activation": "relu"}, False), ({"activation": "silu"}, True)
+AFTER = [({}, True), ADD_SILU]
+AFTER += [(row.attributes, i % 2 == 1) for i, row in enumerate(ACTIVATIONS) if row.name != "silu"]
 """What follows batch norm: options of the layers, and whether a residual is added."""
+
+
+def activated(y, **attributes):
+    """Return JAX's function of an activation, or y."""
+    rows = [row for row in ACTIVATIONS if row.attributes == attributes]
+    return rows[0].jax(jax.nn, y) if attributes else y
 
 
 def composed(
@@ -54,8 +40,7 @@ def composed(
     variance=None,
     data_format="NXC",
     residual=None,
-    activation=None,
-    **parameters,
+    **attributes,
 ):
     """Compute the layer with jax.numpy in src's dtype, as a reference that JAX differentiates.
 
@@ -74,7 +59,7 @@ def composed(
     dst = dst if gamma is None else dst * gamma.reshape(shape)
     dst = dst if beta is None else dst + beta.reshape(shape)
     dst = dst if residual is None else dst + residual
-    return FUNCTIONS[activation](dst, **parameters), mean, variance
+    return activated(dst, **attributes), mean, variance
 
 
 def assert_close(actual, expected, tolerance):

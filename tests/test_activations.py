@@ -7,6 +7,7 @@ from typing import get_args
 import helpers
 import numpy as np
 import pytest
+from cases.activations import ACTIVATIONS
 from helpers import EPSILON
 
 import onedsl
@@ -14,18 +15,7 @@ from onedsl import testing
 from onedsl.operators.attributes import ACTIVATIONS as TABLE
 from onedsl.tensors import options
 
-FROM_DST = [
-    {"activation": "relu"},
-    {"activation": "relu", "clip": 1.5},
-    {"activation": "leaky_relu"},
-    {"activation": "leaky_relu", "negative_slope": 0.2},
-]
-"""Activations whose derivative follows from dst."""
-NEGATIVE_SLOPE = {"activation": "leaky_relu", "negative_slope": -0.5}
-OTHERS = [{"activation": name} for name in TABLE if name not in ("relu", "leaky_relu")]
-ACTIVATIONS = [*FROM_DST[:3], NEGATIVE_SLOPE, *OTHERS]
-activations = pytest.mark.parametrize("attributes", ACTIVATIONS, ids=str)
-SMOOTH = ["silu", "gelu", "gelu_tanh"]
+activations = pytest.mark.parametrize("row", ACTIVATIONS, ids=str)
 SHAPES = [(9, 8, ()), (3, 37, (5, 7)), (2, 5, (19, 23)), (40, 96, (3,))]
 
 
@@ -43,7 +33,8 @@ def values_of(shape, dtype, stats, data_format, seed=0):
 @helpers.formats
 @activations
 @pytest.mark.parametrize("with_residual", [False, True])
-def test_against_the_reference(with_residual, attributes, data_format, dtype, stats):
+def test_against_the_reference(with_residual, row, data_format, dtype, stats):
+    attributes = row.attributes
     forward = onedsl.BatchNormActForwardTraining(EPSILON, 0.9, data_format, **attributes)
     backward = onedsl.BatchNormActTrainingBackward(EPSILON, data_format, **attributes)
     for seed, shape in enumerate(SHAPES):
@@ -62,9 +53,10 @@ def test_against_the_reference(with_residual, attributes, data_format, dtype, st
 
 @helpers.dtypes
 @helpers.formats
-@pytest.mark.parametrize("attributes", FROM_DST, ids=str)
-def test_derivative_from_dst_is_that_from_the_argument(attributes, data_format, dtype):
+@pytest.mark.parametrize("row", [row for row in ACTIVATIONS if row.follows_from_dst], ids=str)
+def test_derivative_from_dst_is_that_from_the_argument(row, data_format, dtype):
     """With the same bits."""
+    attributes = row.attributes
     forward = onedsl.BatchNormActForwardTraining(EPSILON, None, data_format, **attributes)
     gradient = onedsl.BatchNormActTrainingBackward(EPSILON, data_format, **attributes)
     for shape, with_residual, wanted in itertools.product(SHAPES, (False, True), (False, True)):
@@ -84,7 +76,8 @@ def test_derivative_from_dst_is_that_from_the_argument(attributes, data_format, 
 
 def test_dst_of_other_activations():
     x, s = np.ones((2, 3), np.float32), np.ones(3, np.float32)
-    for attributes in (*OTHERS, NEGATIVE_SLOPE, {**NEGATIVE_SLOPE, "negative_slope": 0.0}):
+    others = [row.attributes for row in ACTIVATIONS if not row.follows_from_dst]
+    for attributes in (*others, {"activation": "leaky_relu", "negative_slope": 0.0}):
         op = onedsl.BatchNormActTrainingBackward(1, **attributes)
         message = 'dst must be None unless activation is "relu", or "leaky_relu" with a positive'
         with pytest.raises(ValueError, match=message):
@@ -125,8 +118,9 @@ def units_of_last_place(got, expected):
     return np.abs(got - expected) / spacing
 
 
-@pytest.mark.parametrize("attributes", ACTIVATIONS[2:], ids=str)
-def test_error_in_units_of_last_place(attributes):
+@pytest.mark.parametrize("row", [row for row in ACTIVATIONS if row.name != "relu"], ids=str)
+def test_error_in_units_of_last_place(row):
+    attributes = row.attributes
     y = all_magnitudes()
     value, derivative = evaluate(y, **attributes)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -171,40 +165,29 @@ SPECIAL = np.float32(
 
 
 @activations
-def test_special_values(attributes):
+def test_special_values(row):
     """Subnormal numbers are not flushed."""
+    attributes = row.attributes
     value, derivative = evaluate(SPECIAL, **attributes)
     with np.errstate(invalid="ignore"):
         exact, exact_derivative = reference(SPECIAL.astype(np.float64), attributes)
     np.testing.assert_allclose(value, exact.astype(np.float32), rtol=2e-6, atol=3e-45)
     np.testing.assert_allclose(derivative, exact_derivative, rtol=1e-6, atol=1e-7)
-    slope, clip = attributes.get("negative_slope", 0.01), attributes.get("clip")
-    at_nan_and_infinities = {
-        "relu": [1, 0 if clip else 1, 0],
-        "leaky_relu": [slope, 1, slope],
-        "hardswish": [1, 1, 0],
-    }.get(attributes["activation"], [np.nan] * 3)
-    assert np.array_equal(derivative[:3], np.float32(at_nan_and_infinities), equal_nan=True)
+    assert np.array_equal(derivative[:3], np.float32(row.special[:3]), equal_nan=True)
 
 
-def pytorch_function(attributes):
-    """Return PyTorch's function of an activation."""
+def pytorch_function(row):
+    """Return PyTorch's function of an activation, and PyTorch."""
     torch = pytest.importorskip("torch", reason="PyTorch is optional, and not installed here")
-    functional = torch.nn.functional
-    name, clip = attributes["activation"], attributes.get("clip")
-    return {
-        "relu": lambda y: functional.hardtanh(y, 0.0, clip) if clip else functional.relu(y),
-        "leaky_relu": lambda y: functional.leaky_relu(y, attributes.get("negative_slope", 0.01)),
-        "gelu_tanh": lambda y: functional.gelu(y, approximate="tanh"),
-    }.get(name) or getattr(functional, name)
+    return functools.partial(row.pytorch, torch.nn.functional), torch
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @activations
 @pytest.mark.parametrize("compiled", [False, True])
-def test_special_values_are_those_of_pytorch(compiled, attributes):
+def test_special_values_are_those_of_pytorch(compiled, row):
     """At NaN, the derivatives of some of PyTorch's vectorized kernels differ from its others."""
-    function, torch = pytorch_function(attributes), pytest.importorskip("torch")
+    function, torch = pytorch_function(row)
     if compiled:
         function = torch.compile(function, backend="aot_eager_decomp_partition")
     values, derivatives = [], []
@@ -214,7 +197,7 @@ def test_special_values_are_those_of_pytorch(compiled, attributes):
         dst.backward(torch.ones(1))
         values.append(dst.item())
         derivatives.append(y.grad.item())
-    value, derivative = evaluate(SPECIAL, **attributes)
+    value, derivative = evaluate(SPECIAL, **row.attributes)
     is_large = np.abs(SPECIAL) == np.float32(3e38)  # where some of PyTorch's formulas overflow
     for ours, theirs, tolerance in (value, values, 2e-5), (derivative, derivatives, 1e-6):
         expected = np.where(is_large, ours, np.float32(theirs))
@@ -222,10 +205,10 @@ def test_special_values_are_those_of_pytorch(compiled, attributes):
 
 
 @activations
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_error_is_not_larger_than_pytorchs(dtype, attributes):
-    function, torch = pytorch_function(attributes), pytest.importorskip("torch")
-    functional = torch.nn.functional
+@helpers.dtypes
+def test_error_is_not_larger_than_pytorchs(dtype, row):
+    function, torch = pytorch_function(row)
+    functional, attributes = torch.nn.functional, row.attributes
     x, d, mean, variance, gamma, beta, _ = values_of((8, 16, (24, 24)), dtype, "f32", "NCX")
     of = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
     src = torch.tensor(x.astype("f4")).to(of).requires_grad_()
@@ -298,10 +281,9 @@ def test_gamma_and_beta_are_given_both_or_neither():
 
 
 @helpers.formats
-@pytest.mark.parametrize(
-    "attributes", [row for row in ACTIVATIONS if TABLE[row["activation"]].onednn], ids=str
-)
-def test_onednn(attributes, data_format):
+@pytest.mark.parametrize("row", [row for row in ACTIVATIONS if TABLE[row.name].onednn], ids=str)
+def test_onednn(row, data_format):
+    attributes = row.attributes
     x, _, mean, variance, gamma, beta, residual = values_of(
         (4, 8, (5, 6)), "f32", "f32", data_format
     )
@@ -330,6 +312,9 @@ def test_what_onednn_lacks():
 
 def test_every_list_of_activations_is_that_of_the_table():
     assert get_args(options.Activation) == tuple(TABLE)
+    for name, info in TABLE.items():  # the parameter's default, and another value
+        found = {row.parameter is None for row in ACTIVATIONS if row.name == name}
+        assert found == ({True, False} if info.parameter else {True}), name
     root = helpers.TESTS.parent
     names = "activation : {" + ", ".join(f'"{name}"' for name in TABLE) + "}"
     formulas = onedsl.BatchNormActForwardTraining.__doc__

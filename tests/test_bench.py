@@ -113,7 +113,7 @@ def results_by_name(case, name, results):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@helpers.dtypes
 def test_all_implementations_agree(dtype, shape, data_format, operation, monkeypatch):
     monkeypatch.setitem(memory.__globals__, "MAX_COPIES", 2)  # 64 take long
     case = bench.Case("w", shape, dtype, data_format, operation)

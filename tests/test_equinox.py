@@ -10,7 +10,7 @@ jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here
 eqx = pytest.importorskip("equinox", reason="Equinox is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_helpers import AFTER, FUNCTIONS, assert_close  # noqa: E402
+from jax_helpers import AFTER, activated, assert_close  # noqa: E402
 
 import onedsl.equinox  # noqa: E402
 
@@ -22,17 +22,13 @@ OPTIONS = {"axis_name": "batch", "mode": "batch"}
 
 def model_of(layer, after, is_ours):
     """Return a function of an item of the batch: the layer, the addition and the activation."""
-    activation, parameters = (
-        after.get("activation"),
-        {k: after[k] for k in after if k != "activation"},
-    )
 
     def model(layer, x, residual, state):
         if is_ours:
             return layer(x, state, residual=residual)
         dst, state = layer(x, state)
         dst = dst if residual is None else dst + residual
-        return FUNCTIONS[activation](dst, **parameters), state
+        return activated(dst, **after), state
 
     return functools.partial(model, layer)
 

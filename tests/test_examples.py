@@ -62,7 +62,7 @@ def test_quickstart(tmp_path):
     assert "agree with the float64 reference" in child.stdout
     lines = child.stdout.splitlines()
     for backend in ("native", "onednn"):
-        for dtype in ("f32", "bf16", "f16"):
+        for dtype in helpers.NUMPY:
             agrees = f"{dtype}, backend={backend!r}: agrees" in lines
             assert agrees == helpers.runs(backend, dtype)
     assert list(tmp_path.iterdir()) == []
@@ -203,7 +203,7 @@ def test_compare_data_formats(tmp_path):
     rows = [line.split() for line in child.stdout.splitlines()]
     for layer in options[:2]:
         found = {row[1]: row[2:] for row in rows if row[:1] == [layer]}
-        assert found.keys() == {"f32", "bf16", "f16"}
+        assert found.keys() == helpers.NUMPY.keys()
         for dtype, times in found.items():
             assert len(times) - (times[-1] == "noisy") == 6
             assert (times[3] != "-") == helpers.runs("onednn", dtype)

@@ -13,7 +13,7 @@ pytest.importorskip("flax", reason="Flax is optional, and not installed here")
 import flax.linen as nn  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 from flax import nnx, serialization  # noqa: E402
-from jax_helpers import AFTER, FUNCTIONS, assert_close, enable_x64  # noqa: E402
+from jax_helpers import AFTER, activated, assert_close, enable_x64  # noqa: E402
 
 import onedsl  # noqa: E402
 import onedsl.flax  # noqa: E402
@@ -45,13 +45,13 @@ CLASSES = {"linen": (onedsl.flax.linen, nn), "nnx": (onedsl.flax.nnx, nnx)}
 kinds = pytest.mark.parametrize("kind", CLASSES)
 
 
-def composed(layer, activation=None, **parameters):
+def composed(layer, **attributes):
     """Return the layer of Flax, followed by the addition and JAX's activation."""
 
     def call(x, *arguments, residual=None, **options):
         dst = layer(x, *arguments, **options)
         dst = dst if residual is None else dst + residual.astype(dst.dtype)
-        return FUNCTIONS[activation](dst, **parameters)
+        return activated(dst, **attributes)
 
     return call
 

@@ -17,7 +17,15 @@ from onedsl.testing import activations
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_helpers import AFTER, assert_close, composed, enable_x64, in_float64  # noqa: E402
+from jax_helpers import (  # noqa: E402
+    ADD_SILU,
+    AFTER,
+    RELU,
+    assert_close,
+    composed,
+    enable_x64,
+    in_float64,
+)
 
 import onedsl.jax  # noqa: E402
 from onedsl.jax import _call  # noqa: E402
@@ -44,7 +52,7 @@ variants = pytest.mark.parametrize(
 
 LAYER_ROWS = [(*row, {}, False) for row in ROWS]
 LAYER_ROWS += [("f32", "f32", (4, 3), jax.jit, True, *after) for after in AFTER]
-LAYER_ROWS += [(*row, (), eager, False, *AFTER[6]) for row in helpers.TYPES[1:]]
+LAYER_ROWS += [(*row, (), eager, False, *ADD_SILU) for row in helpers.TYPES[1:]]
 layer_variants = pytest.mark.parametrize(
     ("dtype", "stats", "spatial", "wrap", "with_gamma", "after", "with_residual"), LAYER_ROWS
 )
@@ -230,7 +238,7 @@ def test_vmap(mode, spatial):
         assert_close([a[i] for a in got], one, 0)
 
 
-@pytest.mark.parametrize(("after", "with_residual"), [({}, False), AFTER[1], AFTER[6]])
+@pytest.mark.parametrize(("after", "with_residual"), [({}, False), RELU, ADD_SILU])
 def test_vmap_of_a_gradient(after, with_residual):
     problem = problem_of()
     batch = np.stack([problem.src, problem.diff_dst])
@@ -414,7 +422,6 @@ def test_values_at_the_bounds_of_activations():
     """NaN, infinities, and arguments at which an activation has no derivative."""
     src = np.float32([[np.nan, -np.inf, np.inf, -3, -0.0, 0, 1, 3]])
     zeros, ones = np.zeros(8, "f4"), np.ones(8, "f4")
-    assert {after.get("activation") for after, _ in AFTER} - {None} == set(_core.activations())
     for after in [after for after, _ in AFTER if after]:
         parameter = after.get("clip", after.get("negative_slope"))
         frozen = functools.partial(onedsl.jax.batch_norm_frozen, epsilon=1e-30, **after)

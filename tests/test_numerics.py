@@ -241,7 +241,7 @@ def test_two_large_neighbors(data_format, parts):
         np.testing.assert_array_equal(op(src, zero, one, gamma, beta).dst.ravel(), expected)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@helpers.dtypes
 @pytest.mark.parametrize("shape", [(8, 5, (7, 9)), (600, 33, ()), (2, 3, (90, 100))])
 @formats
 def test_mean_far_above_the_deviation(data_format, shape, dtype):

@@ -10,6 +10,7 @@ import itertools
 import helpers
 import numpy as np
 import pytest
+from cases import activations
 from torch_helpers import (
     LAYERS,
     LIMITS,
@@ -38,21 +39,7 @@ kinds = pytest.mark.parametrize(
     ids=["relu", "add_relu", "silu", "add_silu"],
 )
 
-# The options of BatchNormAct2d, PyTorch's function, and where it is not smooth.
-ACTIVATIONS = {
-    "relu": ({}, F.relu, [0]),
-    "relu6": ({"activation": "relu", "clip": 6}, F.relu6, [0, 6]),
-    "leaky_relu": ({}, F.leaky_relu, [0]),
-    "slope": (
-        {"activation": "leaky_relu", "negative_slope": -0.2},
-        lambda y: F.leaky_relu(y, -0.2),
-        [0],
-    ),
-    "silu": ({}, F.silu, []),
-    "hardswish": ({}, F.hardswish, [-3, 3]),
-    "gelu": ({}, F.gelu, []),
-    "gelu_tanh": ({}, lambda y: F.gelu(y, approximate="tanh"), []),
-}
+ACTIVATIONS = {str(row): row for row in activations.ACTIVATIONS}
 variants = pytest.mark.parametrize(
     ("with_residual", "clip", "activation"),
     [
@@ -67,7 +54,7 @@ def make(rank, clip=None, activation=None, **kwargs):
     """Return a layer with an activation by its name above, or with a ReLU."""
     named = {"activation": "relu", "clip": clip}
     if activation is not None:
-        named = {"activation": activation, **ACTIVATIONS[activation][0]}
+        named = ACTIVATIONS[activation].attributes
     layer = ACT[rank](SHAPES[rank][1], **named, **kwargs)
     generator = torch.Generator().manual_seed(5)
     for t in (*layer.parameters(), *layer.buffers()):
@@ -88,7 +75,8 @@ class Exact(nn.Module):
             self.bounds = [0.0] if clip is None else [0.0, clip]
             self.function = F.relu if clip is None else lambda y: F.hardtanh(y, 0, clip)
         else:
-            _, self.function, self.bounds = ACTIVATIONS[activation]
+            row = ACTIVATIONS[activation]
+            self.function, self.bounds = lambda y: row.pytorch(F, y), row.jumps
 
     def before_activation(self, src, *residual):
         return sum(residual, start=self.norm(src))
@@ -455,23 +443,13 @@ def test_repr_and_errors():
         layer(torch.ones(2, 4, 1, 2))
 
 
-# The derivatives at NaN and at 0.
-DERIVATIVES = {
-    "relu": (1, 0),
-    "relu6": (1, 0),
-    "leaky_relu": (0.01, 0.01),
-    "slope": (-0.2, -0.2),
-    "hardswish": (1, 0.5),
-}
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_gradient_of_nan(activation):
+@pytest.mark.parametrize("row", activations.ACTIVATIONS, ids=str)
+def test_gradient_of_nan(row):
     """Regression: that of Hardswish was NaN. One infinity makes all results of a channel NaN."""
     src = torch.ones(8, 2)
     src[0, 0] = float("inf")
-    options = {"activation": activation} | ACTIVATIONS[activation][0]
-    layer = ACT[1](2, **options)
+    layer = ACT[1](2, **row.attributes)
     layer(src).sum().backward()
-    expected = 8.0 * torch.tensor(DERIVATIVES.get(activation, (float("nan"), 0.5)))
+    at_nan, *_, at_zero = row.special
+    expected = 8.0 * torch.tensor([at_nan, at_zero])
     torch.testing.assert_close(layer.bias.grad, expected, equal_nan=True)

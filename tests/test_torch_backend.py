@@ -9,6 +9,7 @@ from pathlib import Path
 
 import helpers
 import pytest
+from cases.activations import ACTIVATIONS, CORE
 from torch_helpers import WITHOUT_BIAS, Plain, dynamo, nn, onedsl_torch, relative_error, torch
 
 F = nn.functional
@@ -16,19 +17,30 @@ aten = torch.ops.aten
 # compiled autograd and PyTorch 2.15 read .grad of tensors that are not leaves.
 pytestmark = [dynamo, pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")]
 
-RELU = "with ReLU, forward and backward"
-ADD_RELU = "with addition and ReLU, forward and backward"
-LEAKY, SILU, HARDSWISH, GELU, GELU_TANH = (
+RELU, LEAKY, SILU, HARDSWISH, GELU_TANH = (
     f"with {name}, forward and backward"
-    for name in ("LeakyReLU", "SiLU", "Hardswish", "GELU", "GELU (tanh)")
+    for name in ("ReLU", "LeakyReLU", "SiLU", "Hardswish", "GELU (tanh)")
 )
-ADD_SILU = "with addition and SiLU, forward and backward"
+ADD_RELU, ADD_LEAKY, ADD_SILU = (
+    f"with addition and {name}, forward and backward" for name in ("ReLU", "LeakyReLU", "SiLU")
+)
+
+
+def activation(row, *, with_residual):
+    """Return a function of PyTorch that is an activation, and how the log describes it."""
+    what = "addition and " * with_residual + CORE[row.name].name
+    return (
+        lambda y, x: row.pytorch(F, y + x if with_residual else y),
+        f"with {what}, forward and backward",
+    )
+
+
 # What is done with the result, and how the log describes it. Alone: None.
 USES = {
-    "relu": (lambda y, _: F.relu(y), RELU),
+    **{str(row): activation(row, with_residual=False) for row in ACTIVATIONS},
+    **{f"add {row}": activation(row, with_residual=True) for row in ACTIVATIONS},
     "relu_": (lambda y, x: y.relu_(), RELU),
     "relu6": (lambda y, x: F.relu6(y), RELU),
-    "add": (lambda y, x: F.relu(y + x), ADD_RELU),
     "add, in place": (lambda y, x: y.add_(x).relu_(), ADD_RELU),
     "add before": (lambda y, x: F.relu(x + y), ADD_RELU),
     "add relu6": (lambda y, x: F.relu6(y + x), ADD_RELU),
@@ -40,21 +52,14 @@ USES = {
     "added to itself": (lambda y, x: F.relu(y + y), None),
     "scaled addition": (lambda y, x: F.relu(torch.add(y, x, alpha=2)), None),
     "broadcast addition": (lambda y, x: F.relu(y + x.mean(1, keepdim=True)), None),
-    "leaky ReLU": (lambda y, x: F.leaky_relu(y), LEAKY),
     "leaky ReLU, in place": (lambda y, x: F.leaky_relu_(y, 0.2), LEAKY),
     "leaky ReLU, module": (lambda y, x: nn.LeakyReLU(0.1)(y), LEAKY),
-    "leaky ReLU with a negative slope": (lambda y, x: F.leaky_relu(y, -0.5), LEAKY),
     "leaky ReLU with an infinite slope": (lambda y, x: F.leaky_relu(y + 9, float("inf")), None),
-    "add leaky ReLU": (
-        lambda y, x: F.leaky_relu_(y.add_(x), 0.3),
-        "with addition and LeakyReLU, forward and backward",
-    ),
-    "SiLU": (lambda y, x: F.silu(y), SILU),
+    "add leaky ReLU, in place": (lambda y, x: F.leaky_relu_(y.add_(x), 0.3), ADD_LEAKY),
     "SiLU, in place": (lambda y, x: nn.SiLU(inplace=True)(y), SILU),
     "SiLU, written out": (lambda y, x: y * torch.sigmoid(y), SILU),
     "SiLU, written out in another order": (lambda y, x: y.sigmoid() * y, SILU),
     "SiLU, written out in place": (lambda y, x: y.mul_(y.sigmoid()), SILU),
-    "add SiLU": (lambda y, x: F.silu(y + x), ADD_SILU),
     "add SiLU, in place": (lambda y, x: F.silu(x.add(y), inplace=True), ADD_SILU),
     "add SiLU, written out": (lambda y, x: (z := y + x) * z.sigmoid(), ADD_SILU),
     "SiLU used twice": (lambda y, x: (z := F.silu(y)).sin() * z, SILU),
@@ -64,15 +69,13 @@ USES = {
     "sigmoid of another value": (lambda y, x: y * x.sigmoid(), None),
     "view before SiLU": (lambda y, x: F.silu(y.flatten(2)), None),
     "SiLU after SiLU": (lambda y, x: F.silu(F.silu(y)), SILU),
-    "Hardswish": (lambda y, x: F.hardswish(y), HARDSWISH),
     "Hardswish, in place": (lambda y, x: F.hardswish(y, inplace=True), HARDSWISH),
     "Hardswish, written out": (lambda y, x: y * F.relu6(y + 3) / 6, HARDSWISH),
     "Hardswish, by a module": (lambda y, x: y * (nn.ReLU6(inplace=True)(y + 3.0) / 6), HARDSWISH),
     "Hardswish, written out in place": (lambda y, x: y.mul_(F.relu6(y + 3).div_(6)), HARDSWISH),
     "Hardswish, by Hardsigmoid": (lambda y, x: y * F.hardsigmoid(y), HARDSWISH),
     "no Hardswish": (lambda y, x: y * F.relu6(y + 2) / 6, None),
-    "GELU": (lambda y, x: F.gelu(y), GELU),
-    "GELU by tanh": (lambda y, x: nn.GELU(approximate="tanh")(y), GELU_TANH),
+    "GELU by tanh, module": (lambda y, x: nn.GELU(approximate="tanh")(y), GELU_TANH),
     "Mish": (lambda y, x: F.mish(y), None),
     "ELU": (lambda y, x: F.elu(y), None),
     "other bounds": (lambda y, x: F.hardtanh(y), None),
@@ -648,7 +651,7 @@ def test_evaluation_is_inductors(norm, what, report, x):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("use", ["relu", "relu6", "add", "no ReLU"])
+@pytest.mark.parametrize("use", ["relu", "relu6", "add relu", "no ReLU"])
 @pytest.mark.slow
 def test_inductor(use, memory_format, dtype, report, x):
     torch.manual_seed(0)
@@ -865,7 +868,7 @@ def test_checkpoints(reentrant, report, x):
 
 
 @pytest.mark.usefixtures("without_code")
-@pytest.mark.parametrize("name", ["relu", "SiLU", "no ReLU"])
+@pytest.mark.parametrize("name", ["relu", "silu", "no ReLU"])
 def test_activation_memory_budget(name, report, x):
     """With a budget, the backward pass computes batch norm again, but no running statistics.
 
@@ -982,7 +985,7 @@ def test_a_graph_that_is_not_traced_is_logged_when_it_runs(report, x, monkeypatc
         return run
 
     monkeypatch.setattr(module, "compile_fx", compile_once)
-    model = Plain(USES["add"][0])
+    model = Plain(USES["add relu"][0])
     torch.compile(model, backend="onedsl")(x)
     assert report() == [f"1 by onedsl; 1 {ADD_RELU} | 0 by inductor"]
     torch._dynamo.reset()

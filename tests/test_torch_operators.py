@@ -4,6 +4,7 @@ import itertools
 
 import helpers
 import pytest
+from cases import activations
 from helpers import EPSILON
 from torch_helpers import (
     DTYPES,
@@ -25,8 +26,7 @@ from onedsl.torch import _gradient
 
 forward = torch.ops.onedsl.batch_norm_training.default
 backward = torch.ops.onedsl.batch_norm_training_backward.default
-ACTIVATIONS = {"relu": 1.5, "leaky_relu": -0.3, "silu": None, "hardswish": None, "gelu": None,
-               "gelu_tanh": None}  # fmt: skip
+ACTIVATIONS = {row.name: row.parameter for row in activations.ACTIVATIONS}
 SHAPES_BY_RANK = {2: (6, 5), 3: (4, 5, 7), 4: (4, 5, 3, 2), 5: (3, 5, 2, 3, 2)}
 
 

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 import onedsl.torch as onedsl_torch  # noqa: E402, F401 - it needs PyTorch
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+DTYPES = {name: getattr(torch, dtype.name) for name, dtype in helpers.NUMPY.items()}
 SHAPES = {1: (6, 5, 7), 2: (4, 5, 6, 7), 3: (3, 4, 2, 5, 3)}
 LAYERS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 # The keyword argument `bias` of PyTorch's batch-norm layers is newer than PyTorch 2.11.

@@ -25,6 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
+from onedsl.operators.attributes import ACTIVATIONS
 from onedsl.torch import _fusion_pass
 from onedsl.torch._operators import batch_norm_training, batch_norm_training_backward
 
@@ -64,6 +65,7 @@ FORMS = [
     ("gelu", lambda x, _: F.gelu(x), (None,)),
     ("gelu_tanh", lambda x, _: F.gelu(x, approximate="tanh"), (None,)),
 ]
+assert {name for name, *_ in FORMS} == {*ACTIVATIONS}, "FORMS must have every activation"
 
 
 @functools.cache
