@@ -79,10 +79,10 @@ class PlainRelu {
   static constexpr bool is_mask = true;
   static constexpr bool follows_from_dst = true;
 
-  explicit PlainRelu(const Task& task)
-      : clip_(broadcast(task.relu.clip)),
-        zero_threshold_(broadcast(task.relu.zero_threshold)),
-        clip_threshold_(broadcast(task.relu.clip_threshold)) {}
+  explicit PlainRelu(const TileArgs& args)
+      : clip_(broadcast(args.relu.clip)),
+        zero_threshold_(broadcast(args.relu.zero_threshold)),
+        clip_threshold_(broadcast(args.relu.clip_threshold)) {}
 
   Vec value(const Vec y) const { return relu(y, clip_); }
   Vec gradient(const Vec d, const Vec y) const {
@@ -100,7 +100,7 @@ class LeakyRelu {
   static constexpr bool is_mask = false;
   static constexpr bool follows_from_dst = true;
 
-  explicit LeakyRelu(const Task& task) : slope_(broadcast(task.negative_slope)) {}
+  explicit LeakyRelu(const TileArgs& args) : slope_(broadcast(args.negative_slope)) {}
 
   Vec value(const Vec y) const { return where_positive(y, y, y * slope_); }
   Vec gradient(const Vec d, const Vec y) const { return where_positive(y, d, d * slope_); }
@@ -114,7 +114,7 @@ class Hardswish {
   static constexpr bool is_mask = false;
   static constexpr bool follows_from_dst = false;
 
-  explicit Hardswish(const Task& /*task*/) {}
+  explicit Hardswish(const TileArgs& /*args*/) {}
 
   static Vec value(const Vec y) {
     const Vec shifted = at_most(at_least(y + broadcast(3), broadcast(0)), broadcast(6));
@@ -164,8 +164,8 @@ class Called {
   static constexpr bool is_mask = false;
   static constexpr bool follows_from_dst = false;
 
-  explicit Called(const Task& task) {
-    switch (task.config.attributes.activation) {
+  explicit Called(const TileArgs& args) {
+    switch (args.config.attributes.activation) {
       case Activation::gelu:
         value_ = gelu;
         derivative_ = gelu_derivative;

@@ -57,10 +57,10 @@ struct TableValues {
 // functions that are not inlined, because the loops over channels would get slower.
 class ChannelEntries {
  public:
-  explicit ChannelEntries(const Task& task)
-      : tables_(task.workspace.tables),
-        inner_(task.order.columns ? task.order.inner : 1),
-        row_(task.order.channels * inner_),
+  explicit ChannelEntries(const TileArgs& args)
+      : tables_(args.tables),
+        inner_(args.order.columns ? args.order.inner : 1),
+        row_(args.order.channels * inner_),
         odd_(tables_.even_first ? tables_.entries / 2 : 0) {}
 
   // Sets all entries of a vector of channels in some tables.
@@ -183,8 +183,8 @@ inline Coefficients select_first(const int n, const Coefficients& a, const Coeff
 template <class T>
 class ColumnTables {
  public:
-  ColumnTables(const Task& task, const Index entry)
-      : tables_(task.workspace.tables),
+  ColumnTables(const TileArgs& args, const Index entry)
+      : tables_(args.tables),
         a_(table_index(tables_, entry)),
         b_(splits_even_odd<T> ? table_index(tables_, entry + 1) : a_ + lanes) {}
 

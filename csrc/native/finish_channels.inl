@@ -23,8 +23,8 @@ inline DoubleVec inverse_stddev_of(const OpConfig& config, const Vec variance) {
 }
 
 template <class Access>
-Vec gamma_of(const Task& task, const Index c, const Access& access) {
-  return input(task, Input::gamma) != nullptr ? access.read(input(task, Input::gamma) + c)
+Vec gamma_of(const KernelArgs& args, const Index c, const Access& access) {
+  return input(args, Input::gamma) != nullptr ? access.read(input(args, Input::gamma) + c)
                                               : broadcast(1);
 }
 
@@ -33,13 +33,13 @@ Vec gamma_of(const Task& task, const Index c, const Access& access) {
 // pass's dst, unless the caller keeps the statistics in bf16. Only a forward pass whose result no
 // gradient recomputes may pass the rest of the mean, which f32 cannot represent.
 template <class Access>
-void set_normalization(const Task& task, const ChannelEntries& entries, const Index c,
+void set_normalization(const KernelArgs& args, const ChannelEntries& entries, const Index c,
                        const Access& access, const Vec mean, const Vec variance,
                        const Vec* const rest_of_mean = nullptr) {
-  const Tables& tables = task.workspace.tables;
-  const DoubleVec inverse_stddev = inverse_stddev_of(task.config, variance);
-  const Vec scale = coefficient(widen(gamma_of(task, c, access)) * inverse_stddev);
-  Vec beta = input(task, Input::beta) != nullptr ? access.read(input(task, Input::beta) + c)
+  const Tables& tables = args.tables;
+  const DoubleVec inverse_stddev = inverse_stddev_of(args.config, variance);
+  const Vec scale = coefficient(widen(gamma_of(args, c, access)) * inverse_stddev);
+  Vec beta = input(args, Input::beta) != nullptr ? access.read(input(args, Input::beta) + c)
                                                  : broadcast(0);
   if (rest_of_mean != nullptr) {
     const Vec corrected = subtract_product(beta, *rest_of_mean, scale);
@@ -69,7 +69,7 @@ struct ChannelTotals {
   double second[channels_at_a_time];
 };
 
-inline ChannelSums add_partials(const Task& task, const Range& some) {
+inline ChannelSums add_partials(const KernelArgs& args, const Range& some) {
   ChannelSums sums;
   const Index count = some.length();
   // Whole vectors. All of the array would take longer than the sums of few channels.
@@ -77,11 +77,11 @@ inline ChannelSums add_partials(const Task& task, const Range& some) {
     store_doubles(sums.first + i, DoubleVec{});
     store_doubles(sums.second + i, DoubleVec{});
   }
-  const double* partial = task.workspace.partials + some.begin;
-  for (Index k = 0; k < task.order.chunks; ++k, partial += 2 * task.order.channels) {
+  const double* partial = args.partials + some.begin;
+  for (Index k = 0; k < args.order.chunks; ++k, partial += 2 * args.order.channels) {
     for (Index i = 0; i < count; ++i) {
       sums.first[i] += partial[i];
-      sums.second[i] += partial[task.order.channels + i];
+      sums.second[i] += partial[args.order.channels + i];
     }
   }
   return sums;
@@ -90,28 +90,28 @@ inline ChannelSums add_partials(const Task& task, const Range& some) {
 // Calls use(some channels, totals_of(some channels, their sums)). A run of one pass stores the
 // totals or loads them instead.
 template <class TotalsOf, class Use>
-inline void finish_channels(const Task& task, const Range& channels, const TotalsOf& totals_of,
-                            const Use& use) {
+inline void finish_channels(const KernelArgs& args, const Range& channels,
+                            const TotalsOf& totals_of, const Use& use) {
   const auto load_totals = [&](const Range& some) {
     ChannelTotals totals{};
     for (Index i = 0; i < some.length(); ++i) {
-      totals.first[i] = task.memory.totals.first[some.begin + i];
-      totals.second[i] = task.memory.totals.second[some.begin + i];
+      totals.first[i] = args.totals.first[some.begin + i];
+      totals.second[i] = args.totals.second[some.begin + i];
     }
     return totals;
   };
   for (Index first = channels.begin; first < channels.end; first += channels_at_a_time) {
     const Range some{first, minimum(first + channels_at_a_time, channels.end)};
-    const ChannelTotals totals = task.config.pass == Pass::apply
+    const ChannelTotals totals = args.config.pass == Pass::apply
                                      ? load_totals(some)
-                                     : totals_of(some, add_partials(task, some));
-    if (task.config.pass != Pass::reduce) {
+                                     : totals_of(some, add_partials(args, some));
+    if (args.config.pass != Pass::reduce) {
       use(some, totals);
       continue;
     }
     for (Index i = 0; i < some.length(); ++i) {
-      task.memory.totals.first[some.begin + i] = totals.first[i];
-      task.memory.totals.second[some.begin + i] = totals.second[i];
+      args.totals.first[some.begin + i] = totals.first[i];
+      args.totals.second[some.begin + i] = totals.second[i];
     }
   }
 }

@@ -82,11 +82,12 @@ template <class T, class Formula_>
 class DiffByDst {
  public:
   static constexpr bool is_mask = Formula_::is_mask;
+  static constexpr bool may_be_stored = true;
 
-  explicit DiffByDst(const Task& task)
-      : diff_dst_(input<T>(task, Input::diff_dst)),
-        dst_(input<T>(task, Input::dst)),
-        formula_(task) {}
+  explicit DiffByDst(const TileArgs& args)
+      : diff_dst_(input<T>(args, Input::diff_dst)),
+        dst_(input<T>(args, Input::dst)),
+        formula_(args) {}
 
   template <class K, class Access, class Values>
   auto at(const Index i, const K& k, const Access& access, const Values& /*x*/) const {
@@ -116,11 +117,13 @@ template <class T, class Formula_, bool may_have_residual = true>
 class ActDiff {
  public:
   static constexpr bool is_mask = Formula_::is_mask;
+  // A mask that depends on src alone takes less time to recompute than to store.
+  static constexpr bool may_be_stored = may_have_residual;
 
-  explicit ActDiff(const Task& task)
-      : diff_dst_(input<T>(task, Input::diff_dst)),
-        residual_(input<T>(task, Input::residual)),
-        formula_(task) {}
+  explicit ActDiff(const TileArgs& args)
+      : diff_dst_(input<T>(args, Input::diff_dst)),
+        residual_(input<T>(args, Input::residual)),
+        formula_(args) {}
 
   template <class K, class Access, class Values>
   auto at(const Index i, const K& k, const Access& access, const Values& x) const {
@@ -159,8 +162,8 @@ class GradientTerms {
   using Element = T;
   static constexpr bool prefetches = sizeof(T) < sizeof(float);
 
-  explicit GradientTerms(const Task& task)
-      : src_(input<T>(task, Input::src)), diff_dst_(input<T>(task, Input::diff_dst)) {}
+  explicit GradientTerms(const TileArgs& args)
+      : src_(input<T>(args, Input::src)), diff_dst_(input<T>(args, Input::diff_dst)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -185,12 +188,12 @@ class ActGradientTerms {
   using Element = T;
   static constexpr bool prefetches = true;
 
-  explicit ActGradientTerms(const Task& task)
-      : src_(input<T>(task, Input::src)),
-        diff_(task),
-        stored_diff_(output<T>(task, task.stored_diff)),
+  explicit ActGradientTerms(const TileArgs& args)
+      : src_(input<T>(args, Input::src)),
+        diff_(args),
+        stored_diff_(stores_diff ? output<T>(args, args.stored_diff) : nullptr),
         // The apply pass finds what is stored of planes in the cache.
-        non_temporal_(task.non_temporal && task.order.columns && rows_are_aligned(task)) {}
+        non_temporal_(args.non_temporal && args.order.columns && rows_are_aligned(args)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -208,9 +211,9 @@ class ActGradientTerms {
 
  private:
   // Whether every row begins a cache line.
-  bool rows_are_aligned(const Task& task) const {
+  bool rows_are_aligned(const TileArgs& args) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(stored_diff_);
-    const Index row_bytes = task.order.row * static_cast<Index>(sizeof(T));
+    const Index row_bytes = args.order.row * static_cast<Index>(sizeof(T));
     return begin % cache_line == 0 && row_bytes % cache_line == 0;
   }
 
@@ -226,7 +229,7 @@ class MomentTerms {
   using Element = T;
   static constexpr bool prefetches = sizeof(T) < sizeof(float);
 
-  explicit MomentTerms(const Task& task) : src_(input<T>(task, Input::src)) {}
+  explicit MomentTerms(const TileArgs& args) : src_(input<T>(args, Input::src)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
@@ -249,20 +252,22 @@ class GradientResult {
  public:
   using Element = T;
 
-  explicit GradientResult(const Task& task)
-      : src_(input<T>(task, Input::src)),
-        diff_dst_(task.stores_diff ? output<T>(task, task.stored_diff)
-                                   : input<T>(task, Input::diff_dst)),
-        diff_src_(output<T>(task, Output::diff_src)),
-        batch_(task.config.statistics_kind == StatisticsKind::batch),
-        prefetches_src_(batch_ || !task.order.columns),
-        non_temporal_(task.non_temporal) {}
+  explicit GradientResult(const TileArgs& args)
+      : GradientResult(args, input<T>(args, Input::diff_dst)) {}
+  // Of this gradient instead of diff_dst.
+  GradientResult(const TileArgs& args, const T* const diff)
+      : src_(input<T>(args, Input::src)),
+        diff_(diff),
+        diff_src_(output<T>(args, Output::diff_src)),
+        batch_(args.config.statistics_kind == StatisticsKind::batch),
+        prefetches_src_(batch_ || !args.order.columns),
+        non_temporal_(args.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
 
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
-    const auto d = access.read(diff_dst_ + i);
+    const auto d = access.read(diff_ + i);
     const auto result = batch_ ? evaluate(batch_gradient, k, access.read(src_ + i), d)
                                : evaluate(frozen_gradient, k, d);
     access.write(diff_src_ + i, result, non_temporal_);
@@ -271,12 +276,12 @@ class GradientResult {
   template <class Visit>
   void inputs(const Visit& visit) const {
     if (prefetches_src_) visit(src_);
-    visit(diff_dst_);
+    visit(diff_);
   }
 
  private:
   const T* src_;
-  const T* diff_dst_;
+  const T* diff_;
   T* diff_src_;
   bool batch_;
   // False if nothing reads src later: columns with frozen statistics. The sums of the next panel of
@@ -290,12 +295,12 @@ class ActGradientResult {
  public:
   using Element = T;
 
-  explicit ActGradientResult(const Task& task)
-      : src_(input<T>(task, Input::src)),
-        diff_(task),
-        diff_src_(output<T>(task, Output::diff_src)),
-        diff_residual_(output<T>(task, Output::diff_residual)),
-        non_temporal_(task.non_temporal) {}
+  explicit ActGradientResult(const TileArgs& args)
+      : src_(input<T>(args, Input::src)),
+        diff_(args),
+        diff_src_(output<T>(args, Output::diff_src)),
+        diff_residual_(output<T>(args, Output::diff_residual)),
+        non_temporal_(args.non_temporal) {}
 
   const T* begin() const { return diff_src_; }
 
@@ -326,10 +331,10 @@ class NormalizedResult {
  public:
   using Element = T;
 
-  explicit NormalizedResult(const Task& task)
-      : src_(input<T>(task, Input::src)),
-        dst_(output<T>(task, Output::dst)),
-        non_temporal_(task.non_temporal) {}
+  explicit NormalizedResult(const TileArgs& args)
+      : src_(input<T>(args, Input::src)),
+        dst_(output<T>(args, Output::dst)),
+        non_temporal_(args.non_temporal) {}
 
   const T* begin() const { return dst_; }
 
@@ -354,12 +359,12 @@ class ActResult {
  public:
   using Element = T;
 
-  explicit ActResult(const Task& task)
-      : src_(input<T>(task, Input::src)),
-        residual_(input<T>(task, Input::residual)),
-        dst_(output<T>(task, Output::dst)),
-        formula_(task),
-        non_temporal_(task.non_temporal) {}
+  explicit ActResult(const TileArgs& args)
+      : src_(input<T>(args, Input::src)),
+        residual_(input<T>(args, Input::residual)),
+        dst_(output<T>(args, Output::dst)),
+        formula_(args),
+        non_temporal_(args.non_temporal) {}
 
   const T* begin() const { return dst_; }
 

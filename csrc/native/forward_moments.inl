@@ -60,9 +60,9 @@ Vec pivots_of_samples(const Index count, const SampleOf& sample_of) {
 }
 
 template <class T>
-void prepare_moments(const Task& task, const Range& channels) {
-  const ChannelEntries entries(task);
-  const Samples& samples = task.samples;
+void prepare_moments(const KernelArgs& args, const Range& channels) {
+  const ChannelEntries entries(args);
+  const Samples& samples = args.samples;
   const auto pivots_of = [&](const Index c, const auto& access) {
     const T* const src = static_cast<const T*>(samples.src) + c * samples.channel_stride;
     if (samples.channel_stride == 1) {
@@ -78,16 +78,16 @@ void prepare_moments(const Task& task, const Range& channels) {
     return pivots_of_samples(samples.count, [&](const Index i) { return load(gathered[i]); });
   };
   for_vectors(channels, [&](const Index c, const auto& access) {
-    entries.set(c, access, TableValues{task.workspace.tables.pivot, pivots_of(c, access)});
+    entries.set(c, access, TableValues{args.tables.pivot, pivots_of(c, access)});
   });
 }
 
 // Sets near_enough to false, and better pivots, where a pivot is too far from the mean.
-inline ChannelTotals moment_totals(const Task& task, const Range& some, const ChannelSums& sums,
-                                   bool& near_enough) {
-  const Divisor count(task.per_channel);
-  float* const pivots = task.workspace.tables.pivot;
-  const ChannelEntries entries(task);
+inline ChannelTotals moment_totals(const KernelArgs& args, const Range& some,
+                                   const ChannelSums& sums, bool& near_enough) {
+  const Divisor count(args.per_channel);
+  float* const pivots = args.tables.pivot;
+  const ChannelEntries entries(args);
   ChannelTotals totals;
   for_vectors(some, [&](const Index c, const auto& access) {
     const Index i = c - some.begin;
@@ -118,14 +118,15 @@ inline ChannelTotals moment_totals(const Task& task, const Range& some, const Ch
   return totals;
 }
 
-inline void use_moment_totals(const Task& task, const Range& some, const ChannelTotals& totals) {
-  const double momentum = task.config.attributes.momentum;
-  const Divisor count(task.per_channel);
-  const ChannelEntries entries(task);
-  const bool inverse = task.config.variance_kind == VarianceKind::inverse_stddev;
+inline void use_moment_totals(const KernelArgs& args, const Range& some,
+                              const ChannelTotals& totals) {
+  const double momentum = args.config.attributes.momentum;
+  const Divisor count(args.per_channel);
+  const ChannelEntries entries(args);
+  const bool inverse = args.config.variance_kind == VarianceKind::inverse_stddev;
   const double unbiased =
-      task.config.attributes.unbiased ? task.per_channel / (task.per_channel - 1) : 1;
-  const bool uses_rest = task.config.operation == Operation::forward_training;
+      args.config.attributes.unbiased ? args.per_channel / (args.per_channel - 1) : 1;
+  const bool uses_rest = args.config.operation == Operation::forward_training;
   for_vectors(some, [&](const Index c, const auto& access) {
     const auto update = [&](const float* const before, const DoubleVec& batch, float* const after) {
       if (after == nullptr) return;
@@ -138,27 +139,27 @@ inline void use_moment_totals(const Task& task, const Range& some, const Channel
     const DoubleVec variance = load_doubles(totals.second + (c - some.begin)) / count;
     const Vec batch_mean = narrow(mean);
     const Vec batch_variance =
-        narrow(inverse ? inverse_stddev(variance, task.config.attributes.epsilon) : variance);
-    update(input(task, Input::mean), mean, output(task, Output::running_mean));
-    update(input(task, Input::variance), unbiased * variance,
-           output(task, Output::running_variance));
-    access.write(output(task, Output::batch_mean) + c, batch_mean, false);
-    access.write(output(task, Output::batch_variance) + c, batch_variance, false);
+        narrow(inverse ? inverse_stddev(variance, args.config.attributes.epsilon) : variance);
+    update(input(args, Input::mean), mean, output(args, Output::running_mean));
+    update(input(args, Input::variance), unbiased * variance,
+           output(args, Output::running_variance));
+    access.write(output(args, Output::batch_mean) + c, batch_mean, false);
+    access.write(output(args, Output::batch_variance) + c, batch_variance, false);
     const Vec rest = narrow(mean - widen(batch_mean));
-    set_normalization(task, entries, c, access, batch_mean, batch_variance,
+    set_normalization(args, entries, c, access, batch_mean, batch_variance,
                       uses_rest ? &rest : nullptr);
   });
 }
 
-inline bool finish_moments(const Task& task, const Range& channels) {
+inline bool finish_moments(const KernelArgs& args, const Range& channels) {
   bool near_enough = true;
   finish_channels(
-      task, channels,
+      args, channels,
       [&](const Range& some, const ChannelSums& sums) {
-        return moment_totals(task, some, sums, near_enough);
+        return moment_totals(args, some, sums, near_enough);
       },
       [&](const Range& some, const ChannelTotals& totals) {
-        use_moment_totals(task, some, totals);
+        use_moment_totals(args, some, totals);
       });
   return near_enough;
 }

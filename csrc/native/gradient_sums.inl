@@ -18,33 +18,34 @@ namespace {
 // Few elements are summed about the mean itself, so that zeros come out exact.
 constexpr double few_elements = 8192;
 
-inline Vec pivots_near_means(const Task& task, const Vec means) {
-  return task.per_channel <= few_elements ? means : keep_bits(means, 0xfffff800U);
+inline Vec pivots_near_means(const KernelArgs& args, const Vec means) {
+  return args.per_channel <= few_elements ? means : keep_bits(means, 0xfffff800U);
 }
 
-inline void prepare_gradient(const Task& task, const Range& channels) {
-  const ChannelEntries entries(task);
+inline void prepare_gradient(const KernelArgs& args, const Range& channels) {
+  const ChannelEntries entries(args);
   for_vectors(channels, [&](const Index c, const auto& access) {
-    const Vec pivots = pivots_near_means(task, access.read(input(task, Input::mean) + c));
-    entries.set(c, access, TableValues{task.workspace.tables.pivot, pivots});
+    const Vec pivots = pivots_near_means(args, access.read(input(args, Input::mean) + c));
+    entries.set(c, access, TableValues{args.tables.pivot, pivots});
   });
 }
 
-inline void prepare_masked_gradient(const Task& task, const Range& channels) {
-  prepare_gradient(task, channels);
-  const ChannelEntries entries(task);
+inline void prepare_masked_gradient(const KernelArgs& args, const Range& channels) {
+  prepare_gradient(args, channels);
+  const ChannelEntries entries(args);
   for_vectors(channels, [&](const Index c, const auto& access) {
-    set_normalization(task, entries, c, access, access.read(input(task, Input::mean) + c),
-                      access.read(input(task, Input::variance) + c));
+    set_normalization(args, entries, c, access, access.read(input(args, Input::mean) + c),
+                      access.read(input(args, Input::variance) + c));
   });
 }
 
-inline ChannelTotals gradient_totals(const Task& task, const Range& some, const ChannelSums& sums) {
+inline ChannelTotals gradient_totals(const KernelArgs& args, const Range& some,
+                                     const ChannelSums& sums) {
   ChannelTotals totals;
   for_vectors(some, [&](const Index c, const auto& access) {
     const Index i = c - some.begin;
-    const Vec mean = access.read(input(task, Input::mean) + c);
-    const DoubleVec from_pivot_to_mean = widen(pivots_near_means(task, mean)) - widen(mean);
+    const Vec mean = access.read(input(args, Input::mean) + c);
+    const DoubleVec from_pivot_to_mean = widen(pivots_near_means(args, mean)) - widen(mean);
     const DoubleVec sum_diff_dst = load_doubles(sums.first + i);
     // An infinite sum would turn an infinite product into NaN.
     const auto where_finite = [](const Doubles product, const Doubles sum) {
@@ -54,32 +55,33 @@ inline ChannelTotals gradient_totals(const Task& task, const Range& some, const 
     const DoubleVec correction =
         for_halves(where_finite, from_pivot_to_mean * sum_diff_dst, sum_diff_dst);
     const DoubleVec sum_centered = load_doubles(sums.second + i) + correction;
-    const Vec variance = access.read(input(task, Input::variance) + c);
+    const Vec variance = access.read(input(args, Input::variance) + c);
     store_doubles(totals.first + i, sum_diff_dst);
-    store_doubles(totals.second + i, sum_centered * inverse_stddev_of(task.config, variance));
+    store_doubles(totals.second + i, sum_centered * inverse_stddev_of(args.config, variance));
   });
   return totals;
 }
 
-inline void use_gradient_totals(const Task& task, const Range& some, const ChannelTotals& totals) {
-  const Tables& tables = task.workspace.tables;
-  const ChannelEntries entries(task);
-  const Divisor count(task.per_channel);
-  const bool batch = task.config.statistics_kind == StatisticsKind::batch;
+inline void use_gradient_totals(const KernelArgs& args, const Range& some,
+                                const ChannelTotals& totals) {
+  const Tables& tables = args.tables;
+  const ChannelEntries entries(args);
+  const Divisor count(args.per_channel);
+  const bool batch = args.config.statistics_kind == StatisticsKind::batch;
   for_vectors(some, [&](const Index c, const auto& access) {
     const DoubleVec diff_beta = load_doubles(totals.first + (c - some.begin));
     const DoubleVec diff_gamma = load_doubles(totals.second + (c - some.begin));
-    const Vec variance = access.read(input(task, Input::variance) + c);
-    const DoubleVec inverse_stddev = inverse_stddev_of(task.config, variance);
-    const DoubleVec scale = widen(gamma_of(task, c, access)) * inverse_stddev;
+    const Vec variance = access.read(input(args, Input::variance) + c);
+    const DoubleVec inverse_stddev = inverse_stddev_of(args.config, variance);
+    const DoubleVec scale = widen(gamma_of(args, c, access)) * inverse_stddev;
     const Vec shift = batch ? coefficient(diff_beta / count) : broadcast(0);
     const Vec slope = batch ? coefficient(diff_gamma / count * inverse_stddev) : broadcast(0);
-    const Vec mean = coefficient(access.read(input(task, Input::mean) + c));
+    const Vec mean = coefficient(access.read(input(args, Input::mean) + c));
     entries.set(c, access, TableValues{tables.mean, mean},
                 TableValues{tables.scale, coefficient(scale)}, TableValues{tables.shift, shift},
                 TableValues{tables.slope, slope});
     const auto write = [&](const Output port, const DoubleVec& value) {
-      float* const to = output(task, port);
+      float* const to = output(args, port);
       if (to != nullptr) access.write(to + c, narrow(value), false);
     };
     write(Output::diff_gamma, diff_gamma);
@@ -87,12 +89,12 @@ inline void use_gradient_totals(const Task& task, const Range& some, const Chann
   });
 }
 
-inline bool finish_gradient(const Task& task, const Range& channels) {
+inline bool finish_gradient(const KernelArgs& args, const Range& channels) {
   finish_channels(
-      task, channels,
-      [&](const Range& some, const ChannelSums& sums) { return gradient_totals(task, some, sums); },
+      args, channels,
+      [&](const Range& some, const ChannelSums& sums) { return gradient_totals(args, some, sums); },
       [&](const Range& some, const ChannelTotals& totals) {
-        use_gradient_totals(task, some, totals);
+        use_gradient_totals(args, some, totals);
       });
   return true;
 }

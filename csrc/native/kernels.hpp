@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "../core/call.hpp"
 #include "relu.hpp"
@@ -41,28 +42,37 @@ struct Tables {
 constexpr float* Tables::* all_tables[] = {&Tables::pivot, &Tables::mean,  &Tables::scale,
                                            &Tables::beta,  &Tables::shift, &Tables::slope};
 
-// All memory that a run writes except the caller's outputs.
-struct Workspace {
-  double* partials = nullptr;  // [chunks][2][channels]: the two sums of sums.inl
-  Tables tables;
-};
+// What a kernel reads, and the memory that it writes.
+//
+// Kernels read nothing else: a member here is all that they know of a run. The members are set in
+// three places: for a whole run and for a range of channels in run.cpp, and for a box of staged
+// tensors in staged_tiles.cpp.
 
-// A whole run.
-struct Task {
-  Pointers memory;
+// What reduce() and write() read, besides the tile. They read no statistics, but the tables.
+struct TileArgs {
   OpConfig config;
-  double per_channel = 0;  // elements
   Relu relu;
   float negative_slope = 0;
+  // Of the memory below. A box of staged tensors is a small dense problem, with an order of its
+  // own.
   SummationOrder order;
-  Samples samples;
-  Workspace workspace;
+  // Of channel 0. Null for absent inputs, and for outputs that are not computed.
+  PerPort<Input, const void*> in;
+  PerPort<Output, void*> out;
+  // Where the storing kernels of the reduce pass store the gradient of the activation, and those of
+  // the apply pass read it. The other kernels do not read this.
+  Output stored_diff = Output::diff_src;
+  double* partials = nullptr;  // [chunks][2][channels]: the two sums of sums.inl
+  Tables tables;
   bool exceeds_l2 = false;    // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
-  // The reduce pass stores the gradient of the activation in this output, and the apply pass reads
-  // it.
-  bool stores_diff = false;
-  Output stored_diff = Output::diff_src;
+};
+
+// What prepare() and finish() read in addition: they process channels, and never a box.
+struct KernelArgs : TileArgs {
+  double per_channel = 0;  // elements
+  Totals totals;           // of runs of one pass
+  Samples samples;         // of the forward pass
 };
 
 // What one call of a kernel processes: some rows of a block, which are a chunk if they are summed.
@@ -106,35 +116,55 @@ struct TileScratch {
 constexpr Index scratch_per_column = 2;
 static constexpr Index scratch_per_plane(const int lanes) { return Index{2} * lanes; }
 
-// In the order of their calls.
+// The kernels of both passes that belong together: the second one reads what the first one wrote.
+struct PassKernels {
+  void (*reduce)(const TileArgs&, const Tile&, const TileScratch&) = nullptr;
+  void (*write)(const TileArgs&, const Tile&) = nullptr;
+};
+
 struct Kernels {
   int lanes;
   bool splits_even_odd;  // pairs of vectors are of even and odd elements
   // Computes the coefficients that the sums need.
-  void (*prepare)(const Task&, const Range& channels);
-  void (*reduce)(const Task&, const Tile&, const TileScratch&);
+  void (*prepare)(const KernelArgs&, const Range& channels);
+  PassKernels passes;
+  // Kernels that store the gradient of the activation in the first pass, and read it in the second
+  // one, instead of diff_dst and dst or the residual. Null where there are none, which
+  // kernels.inl alone decides.
+  PassKernels storing_columns;
+  PassKernels storing_planes;
   // Computes the outputs of one value per channel and the coefficients for write() from the sums.
   // In a run of one pass: the totals from the sums, or the rest from the totals. Returns false if
   // sums lost precision; it has then set a better pivot, and they must be recomputed.
-  bool (*finish)(const Task&, const Range& channels);
-  void (*write)(const Task&, const Tile&);
+  bool (*finish)(const KernelArgs&, const Range& channels);
   // Copies matrices fast whose columns have stride 1 in `from`, and whose rows or columns have it
   // in `to`.
   void (*copy)(const Copy&, DataType);
 };
 
+// What the derivative of an activation is computed from, besides the coefficients.
+enum class DerivativeSource : std::uint8_t { src, src_and_residual, dst };
+
+// What decides the kernels of a run, for an instruction set.
+struct KernelKey {
+  DataType type = DataType::f32;
+  Operation operation = Operation::training_backward;
+  Activation activation = Activation::none;
+  DerivativeSource derivative = DerivativeSource::src;  // of the gradient of an activation
+};
+
 // avx512_bf16 has kernels for bf16 only.
 namespace avx512_bf16 {
-const Kernels& kernels(DataType type, Operation operation, Activation activation);
+const Kernels& kernels(const KernelKey& key);
 }
 namespace avx512 {
-const Kernels& kernels(DataType type, Operation operation, Activation activation);
+const Kernels& kernels(const KernelKey& key);
 }
 namespace avx2 {
-const Kernels& kernels(DataType type, Operation operation, Activation activation);
+const Kernels& kernels(const KernelKey& key);
 }
 namespace baseline {
-const Kernels& kernels(DataType type, Operation operation, Activation activation);
+const Kernels& kernels(const KernelKey& key);
 }
 
 }  // namespace onedsl::native

@@ -22,88 +22,70 @@ namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
 template <class Terms_>
-void reduce(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if (task.order.columns) {
-    reduce_columns<Terms_>(task, tile, scratch);
+void reduce(const TileArgs& args, const Tile& tile, const TileScratch& scratch) {
+  if (args.order.columns) {
+    reduce_columns<Terms_>(args, tile, scratch);
   } else {
-    reduce_planes<Terms_>(task, tile, scratch);
+    reduce_planes<Terms_>(args, tile, scratch);
   }
 }
 
-// See stores_diff() of run.cpp.
-template <class T, class Diff>
-void reduce_diff(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if constexpr (sizeof(T) == sizeof(float) || Diff::is_mask) {
-    if (task.stores_diff) {
-      using Terms_ = ActGradientTerms<T, Diff, true>;
-      if constexpr (std::is_same_v<Diff, ActDiff<T, Called>>) {
-        return reduce<Terms_>(task, tile, scratch);
-      } else {
-        return reduce_columns<Terms_>(task, tile, scratch);
-      }
-    }
-  }
-  reduce<ActGradientTerms<T, Diff>>(task, tile, scratch);
+template <class Terms_, class Result>
+constexpr PassKernels pass_kernels{reduce<Terms_>, write<Result>};
+
+// The apply pass of storing kernels.
+template <class T>
+void write_stored(const TileArgs& args, const Tile& tile) {
+  write(args, tile, GradientResult<T>(args, output<T>(args, args.stored_diff)));
 }
+
+// Whether there are kernels that store the gradient of an activation. A mask rounds nothing; the
+// other gradients would be rounded to a 16-bit type.
+template <class T, class Diff>
+constexpr bool can_store = Diff::may_be_stored && (sizeof(T) == sizeof(float) || Diff::is_mask);
 
 template <class T, class Diff>
-void write_diff(const Task& task, const Tile& tile) {
-  if (task.stores_diff) {
-    write<GradientResult<T>>(task, tile);
-  } else {
-    write<ActGradientResult<T, Diff>>(task, tile);
+constexpr PassKernels storing_columns() {
+  if constexpr (can_store<T, Diff>) {
+    return {reduce_columns<ActGradientTerms<T, Diff, true>>, write_stored<T>};
   }
+  return {};
 }
 
-// The derivative is read from dst, if the call has it. A mask that depends on src alone is not
-// stored.
-template <class T, class Formula_>
-void reduce_act(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  if constexpr (Formula_::follows_from_dst) {
-    if (input(task, Input::dst) != nullptr) {
-      return reduce_diff<T, DiffByDst<T, Formula_>>(task, tile, scratch);
-    }
+// The inputs of planes stay in cache from one pass to the next, so only long formulas gain: writing
+// both results with non-temporal stores is the least traffic.
+template <class T, class Diff>
+constexpr PassKernels storing_planes() {
+  if constexpr (can_store<T, Diff> && std::is_same_v<Diff, ActDiff<T, Called>>) {
+    return {reduce_planes<ActGradientTerms<T, Diff, true>>, write_stored<T>};
   }
-  if constexpr (Formula_::is_mask) {
-    if (input(task, Input::residual) == nullptr) {
-      return reduce<ActGradientTerms<T, ActDiff<T, Formula_, false>>>(task, tile, scratch);
-    }
-  }
-  reduce_diff<T, ActDiff<T, Formula_>>(task, tile, scratch);
-}
-
-template <class T, class Formula_>
-void write_act(const Task& task, const Tile& tile) {
-  if constexpr (Formula_::follows_from_dst) {
-    if (input(task, Input::dst) != nullptr)
-      return write_diff<T, DiffByDst<T, Formula_>>(task, tile);
-  }
-  if constexpr (Formula_::is_mask) {
-    if (input(task, Input::residual) == nullptr) {
-      return write<ActGradientResult<T, ActDiff<T, Formula_, false>>>(task, tile);
-    }
-  }
-  write_diff<T, ActDiff<T, Formula_>>(task, tile);
+  return {};
 }
 
 template <class T>
-constexpr Kernels gradient{
-    lanes,           splits_even_odd<T>,       prepare_gradient, reduce<GradientTerms<T>>,
-    finish_gradient, write<GradientResult<T>>, copy_matrix};
+constexpr Kernels gradient{lanes,
+                           splits_even_odd<T>,
+                           prepare_gradient,
+                           pass_kernels<GradientTerms<T>, GradientResult<T>>,
+                           {},
+                           {},
+                           finish_gradient,
+                           copy_matrix};
 
-template <class T, class Formula_>
+template <class T, class Diff>
 constexpr Kernels act_gradient{lanes,
                                splits_even_odd<T>,
                                prepare_masked_gradient,
-                               reduce_act<T, Formula_>,
+                               pass_kernels<ActGradientTerms<T, Diff>, ActGradientResult<T, Diff>>,
+                               storing_columns<T, Diff>(),
+                               storing_planes<T, Diff>(),
                                finish_gradient,
-                               write_act<T, Formula_>,
                                copy_matrix};
 
 template <class T, class Result>
 constexpr Kernels forward{
-    lanes,          splits_even_odd<T>, prepare_moments<T>, reduce<MomentTerms<T>>,
-    finish_moments, write<Result>,      copy_matrix};
+    lanes, splits_even_odd<T>, prepare_moments<T>, pass_kernels<MomentTerms<T>, Result>, {},
+    {},    finish_moments,     copy_matrix};
 
 constexpr bool is_forward(const Operation operation) {
   return operation == Operation::forward_training || operation == Operation::act_forward_training;
@@ -118,40 +100,47 @@ static_assert([] {
 }());
 
 template <class T, class Formula_>
-const Kernels& act_kernels(const Operation operation) {
-  if (is_forward(operation)) return forward<T, ActResult<T, Formula_>>;
-  return act_gradient<T, Formula_>;
+const Kernels& act_kernels(const KernelKey& key) {
+  if (is_forward(key.operation)) return forward<T, ActResult<T, Formula_>>;
+  if constexpr (Formula_::follows_from_dst) {
+    if (key.derivative == DerivativeSource::dst) return act_gradient<T, DiffByDst<T, Formula_>>;
+  }
+  if constexpr (Formula_::is_mask) {
+    if (key.derivative == DerivativeSource::src) {
+      return act_gradient<T, ActDiff<T, Formula_, false>>;
+    }
+  }
+  return act_gradient<T, ActDiff<T, Formula_>>;
 }
 
 template <class T>
-const Kernels& kernels_of(const Operation operation, const Activation activation) {
-  switch (activation) {
+const Kernels& kernels_of(const KernelKey& key) {
+  switch (key.activation) {
     case Activation::none:
-      if (is_forward(operation)) return forward<T, NormalizedResult<T>>;
+      if (is_forward(key.operation)) return forward<T, NormalizedResult<T>>;
       return gradient<T>;
     case Activation::relu:
-      return act_kernels<T, PlainRelu>(operation);
+      return act_kernels<T, PlainRelu>(key);
     case Activation::leaky_relu:
-      return act_kernels<T, LeakyRelu>(operation);
+      return act_kernels<T, LeakyRelu>(key);
     case Activation::hardswish:
-      return act_kernels<T, Hardswish>(operation);
+      return act_kernels<T, Hardswish>(key);
     case Activation::silu:
     case Activation::gelu:
     case Activation::gelu_tanh:
       break;
   }
-  return act_kernels<T, Called>(operation);
+  return act_kernels<T, Called>(key);
 }
 
 }  // namespace
 
-const Kernels& kernels([[maybe_unused]] const DataType type, const Operation operation,
-                       const Activation activation) {
+const Kernels& kernels(const KernelKey& key) {
 #if !defined(__AVX512BF16__)
-  if (type == DataType::f32) return kernels_of<float>(operation, activation);
-  if (type == DataType::f16) return kernels_of<F16>(operation, activation);
+  if (key.type == DataType::f32) return kernels_of<float>(key);
+  if (key.type == DataType::f16) return kernels_of<F16>(key);
 #endif
-  return kernels_of<Bf16>(operation, activation);
+  return kernels_of<Bf16>(key);
 }
 
 }  // namespace onedsl::native::ONEDSL_ISA

@@ -5,19 +5,18 @@
 #include <algorithm>
 #include <optional>
 
+#include "schedule.hpp"
+#include "staged_tiles.hpp"
+
 namespace onedsl::native {
 
-RunLoops::RunLoops(const Kernels& kernels, const Task& task, const Schedule& schedule,
-                   const Staging* const staging, const bool needs_sums, const WorkerMemory& memory)
-    : kernels_(kernels),
-      task_(task),
-      schedule_(schedule),
-      staging_(staging),
-      memory_(memory),
-      needs_sums_(needs_sums),
-      needs_pivots_(needs_sums && signature_of(task.config.operation).is_forward()),
-      writes_(task.memory.out[signature_of(task.config.operation).result] != nullptr),
-      panels_(static_cast<int>(num_shared_panels(schedule, task.order))) {}
+RunLoops::RunLoops(const Plan& plan, const KernelArgs& args, const Buffers& buffers)
+    : plan_(plan),
+      args_(args),
+      buffers_(buffers),
+      needs_pivots_(plan.needs_sums && signature_of(args.config.operation).is_forward()),
+      writes_(args.out[signature_of(args.config.operation).result] != nullptr),
+      panels_(static_cast<int>(num_shared_panels(plan.schedule, args.order))) {}
 
 RunLoops::Place RunLoops::place_of(const int loop) noexcept {
   return {loop / (write + 1), static_cast<Stage>(loop % (write + 1))};
@@ -25,7 +24,7 @@ RunLoops::Place RunLoops::place_of(const int loop) noexcept {
 
 int RunLoops::first() const noexcept {
   if (needs_pivots_ && panels_ > 0) return at(0, prepare);
-  return at(0, needs_sums_ || schedule_.own > 0 ? sum : finish);
+  return at(0, plan_.needs_sums || plan_.schedule.own > 0 ? sum : finish);
 }
 
 int RunLoops::next(const int loop) const noexcept {
@@ -59,11 +58,12 @@ bool RunLoops::is_last(const int loop) const noexcept {
 
 void RunLoops::run(const int loop, const Worker& worker) {
   const auto [panel, stage] = place_of(loop);
-  const TileScratch scratch = memory_.of(worker);
-  const auto channels = [&](const int of) { return shared_panel(schedule_, task_.order, of); };
+  const TileScratch scratch = buffers_.of(worker);
+  const auto channels = [&](const int of) { return shared_panel(plan_.schedule, args_.order, of); };
   switch (stage) {
     case prepare:
-      kernels_.prepare(task_, finished_channels({schedule_.own, task_.order.channels}, worker));
+      plan_.kernels.prepare(args_,
+                            finished_channels({plan_.schedule.own, args_.order.channels}, worker));
       break;
     case sum:
       if (panel == 0) process_own_channels(worker);
@@ -74,7 +74,7 @@ void RunLoops::run(const int loop, const Worker& worker) {
       break;
     case finish:
     case finish_again:
-      if (!kernels_.finish(task_, finished_channels(channels(panel), worker))) {
+      if (!plan_.kernels.finish(args_, finished_channels(channels(panel), worker))) {
         imprecise_panel_ = panel;
       }
       break;
@@ -85,34 +85,34 @@ void RunLoops::run(const int loop, const Worker& worker) {
   }
   // Other workers read the results of the stores in the next loop, or the caller after the last
   // one.
-  if (task_.non_temporal) _mm_sfence();
+  if (args_.non_temporal) _mm_sfence();
 }
 
 // In panels that stay in a cache from the sums to the results.
 void RunLoops::process_own_channels(const Worker& worker) const {
-  const Range own = own_channels(schedule_, worker);
-  const TileScratch scratch = memory_.of(worker);
+  const Range own = own_channels(plan_.schedule, worker);
+  const TileScratch scratch = buffers_.of(worker);
   const Worker alone;
-  for (Index c = own.begin; c < own.end; c += schedule_.block) {
-    const Range panel{c, std::min(c + schedule_.block, own.end)};
-    if (needs_pivots_) kernels_.prepare(task_, panel);
+  for (Index c = own.begin; c < own.end; c += plan_.schedule.block) {
+    const Range panel{c, std::min(c + plan_.schedule.block, own.end)};
+    if (needs_pivots_) plan_.kernels.prepare(args_, panel);
     sum_tiles(panel, alone, scratch);
-    if (!kernels_.finish(task_, panel)) {
+    if (!plan_.kernels.finish(args_, panel)) {
       sum_tiles(panel, alone, scratch);
-      kernels_.finish(task_, panel);
+      plan_.kernels.finish(args_, panel);
     }
-    const bool prefetches = schedule_.prefetch_next_panel && panel.end < own.end;
-    write_tiles(panel, alone, scratch, prefetches ? schedule_.block * task_.order.inner : 0);
+    const bool prefetches = plan_.schedule.prefetch_next_panel && panel.end < own.end;
+    write_tiles(panel, alone, scratch, prefetches ? plan_.schedule.block * args_.order.inner : 0);
   }
 }
 
 void RunLoops::sum_tiles(const Range& panel, const Worker& share,
                          const TileScratch& scratch) const {
-  if (!needs_sums_) return;
-  std::optional<Staging::Tiles> staged;
-  if (staging_ != nullptr) staged.emplace(*staging_, task_, scratch);
-  for_summed_tiles(schedule_, task_.order, panel, share, [&](const Tile& tile) {
-    staged ? staged->reduce(tile) : kernels_.reduce(task_, tile, scratch);
+  if (!plan_.needs_sums) return;
+  std::optional<StagedTiles> staged;
+  if (plan_.staging) staged.emplace(plan_, *plan_.staging, args_, scratch);
+  for_summed_tiles(plan_.schedule, args_.order, panel, share, [&](const Tile& tile) {
+    staged ? staged->reduce(tile) : plan_.passes.reduce(args_, tile, scratch);
   });
   if (staged) staged->finish();
 }
@@ -120,11 +120,11 @@ void RunLoops::sum_tiles(const Range& panel, const Worker& share,
 void RunLoops::write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
                            const Index to_next_panel) const {
   if (!writes_) return;
-  std::optional<Staging::Tiles> staged;
-  if (staging_ != nullptr) staged.emplace(*staging_, task_, scratch);
-  for_written_tiles(schedule_, task_.order, panel, share, [&](Tile tile) {
+  std::optional<StagedTiles> staged;
+  if (plan_.staging) staged.emplace(plan_, *plan_.staging, args_, scratch);
+  for_written_tiles(plan_.schedule, args_.order, panel, share, [&](Tile tile) {
     tile.to_next_panel = to_next_panel;
-    staged ? staged->write(tile) : kernels_.write(task_, tile);
+    staged ? staged->write(tile) : plan_.passes.write(args_, tile);
   });
   if (staged) staged->finish();
 }

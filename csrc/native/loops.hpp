@@ -1,36 +1,21 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 
 #include "../core/threads.hpp"
+#include "buffers.hpp"
 #include "kernels.hpp"
-#include "schedule.hpp"
-#include "staging.hpp"
+#include "plan.hpp"
 
 namespace onedsl::native {
-
-// Memory of all workers for the sums of a tile, and for staged tensors.
-struct WorkerMemory {
-  TileScratch first;        // of worker 0
-  Index doubles = 0;        // of a worker
-  Index floats = 0;         // of a worker
-  Index staging_bytes = 0;  // of a worker
-
-  TileScratch of(const Worker& worker) const {
-    return {first.doubles + worker.index * doubles, first.floats + worker.index * floats,
-            first.staging + worker.index * staging_bytes};
-  }
-};
 
 // A run as parallel loops, within which no worker waits for another. In the first loop, each worker
 // also computes all of its own channels. Of each panel that they share, they compute the sums of
 // all chunks; then they add these; then they write the results, and sum the next panel.
 class RunLoops final : public Loops {
  public:
-  RunLoops(const Kernels& kernels, const Task& task, const Schedule& schedule,
-           const Staging* staging, bool needs_sums, const WorkerMemory& memory);
+  RunLoops(const Plan& plan, const KernelArgs& args, const Buffers& buffers);
 
   int first() const noexcept override;
   int next(int loop) const noexcept override;
@@ -52,12 +37,9 @@ class RunLoops final : public Loops {
   void write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
                    Index to_next_panel = 0) const;
 
-  const Kernels& kernels_;
-  const Task& task_;
-  const Schedule& schedule_;
-  const Staging* staging_;  // null: all tensors are dense
-  WorkerMemory memory_;
-  bool needs_sums_;
+  const Plan& plan_;
+  const KernelArgs& args_;
+  const Buffers& buffers_;
   bool needs_pivots_;
   bool writes_;
   int panels_;                               // that the workers share

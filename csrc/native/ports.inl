@@ -8,13 +8,13 @@ namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
 template <class T = float>
-const T* input(const Task& task, const Input port) {
-  return static_cast<const T*>(task.memory.in[port]);
+const T* input(const TileArgs& args, const Input port) {
+  return static_cast<const T*>(args.in[port]);
 }
 
 template <class T = float>
-T* output(const Task& task, const Output port) {
-  return static_cast<T*>(task.memory.out[port]);
+T* output(const TileArgs& args, const Output port) {
+  return static_cast<T*>(args.out[port]);
 }
 
 }  // namespace

@@ -70,15 +70,15 @@ template <int pairs, class Terms_, class Access>
 template <class Terms_>
 class ColumnSums {
  public:
-  ColumnSums(const Task& task, const Tile& tile, const TileScratch& scratch)
-      : first_(tile.channels.begin * task.order.inner),
+  ColumnSums(const TileArgs& args, const Tile& tile, const TileScratch& scratch)
+      : first_(tile.channels.begin * args.order.inner),
         // With several positions per row, a block has all channels.
-        width_(task.order.repeat > 1 ? task.order.row
-                                     : tile.channels.end * task.order.inner - first_),
+        width_(args.order.repeat > 1 ? args.order.row
+                                     : tile.channels.end * args.order.inner - first_),
         padded_((width_ + pair_lanes - 1) / pair_lanes * pair_lanes),
-        stride_(task.order.row),
-        terms_(task),
-        tables_(task, first_),
+        stride_(args.order.row),
+        terms_(args),
+        tables_(args, first_),
         factors_(scratch.doubles),
         products_(scratch.doubles + padded_),
         f32_factors_(scratch.floats),
@@ -200,13 +200,12 @@ inline void add_columns_of_channels(const SummationOrder& order, const Index cha
 }
 
 template <class Terms_>
-void reduce_columns(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  const SummationOrder& order = task.order;
-  const ColumnSums<Terms_> sums(task, tile, scratch);
+void reduce_columns(const TileArgs& args, const Tile& tile, const TileScratch& scratch) {
+  const SummationOrder& order = args.order;
+  const ColumnSums<Terms_> sums(args, tile, scratch);
   visit_rows(order, tile, sums);
   if (!tile.ends) return;
-  double* const partial =
-      task.workspace.partials + 2 * tile.chunk * order.channels + tile.channels.begin;
+  double* const partial = args.partials + 2 * tile.chunk * order.channels + tile.channels.begin;
   const auto store_channels = [&](double* const columns, double* const to) {
     add_columns_of_channels(order, tile.channels.length(), columns);
     for (Index c = 0; c < tile.channels.length(); ++c) to[c] = columns[c];

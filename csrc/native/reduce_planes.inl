@@ -80,9 +80,9 @@ inline double sum_of_lanes(const double* sums) {
 
 // Sums each channel separately: its sums do not depend on which other channels are in the block.
 template <class Terms_>
-void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratch) {
-  const SummationOrder& order = task.order;
-  const Terms_ terms(task);
+void reduce_planes(const TileArgs& args, const Tile& tile, const TileScratch& scratch) {
+  const SummationOrder& order = args.order;
+  const Terms_ terms(args);
   // For each channel: the lanes of the sum of factors, then those of the sum of products.
   constexpr Index per_channel = scratch_per_plane(lanes);
   const Index doubles = tile.channels.length() * per_channel;
@@ -97,13 +97,13 @@ void reduce_planes(const Task& task, const Tile& tile, const TileScratch& scratc
     double* sums = scratch.doubles;
     for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
       add_segments(terms, segment.begin + c * order.inner, together, order.row, segment.count,
-                   broadcast_coefficients(task.workspace.tables, c),
-                   task.exceeds_l2 && row + together < rows.end, sums, sums + lanes);
+                   broadcast_coefficients(args.tables, c),
+                   args.exceeds_l2 && row + together < rows.end, sums, sums + lanes);
     }
   }
 
   if (!tile.ends) return;
-  double* const partial = task.workspace.partials + 2 * tile.chunk * order.channels;
+  double* const partial = args.partials + 2 * tile.chunk * order.channels;
   const double* sums = scratch.doubles;
   for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
     partial[c] = sum_of_lanes(sums);

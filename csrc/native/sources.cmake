@@ -6,11 +6,13 @@ set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/box_copy.cpp
     ${ONEDSL_NATIVE_DIR}/cpu.cpp
     ${ONEDSL_NATIVE_DIR}/loops.cpp
+    ${ONEDSL_NATIVE_DIR}/plan.cpp
     ${ONEDSL_NATIVE_DIR}/summation_order.cpp
     ${ONEDSL_NATIVE_DIR}/relu.cpp
     ${ONEDSL_NATIVE_DIR}/run.cpp
     ${ONEDSL_NATIVE_DIR}/run_call.cpp
     ${ONEDSL_NATIVE_DIR}/schedule.cpp
+    ${ONEDSL_NATIVE_DIR}/staged_tiles.cpp
     ${ONEDSL_NATIVE_DIR}/staging.cpp)
 
 # Without contraction, an element has the same bits in every loop that can write it. The kernels raise

@@ -1,7 +1,6 @@
 #include "staging.hpp"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
 #include "../core/view.hpp"
@@ -18,38 +17,22 @@ constexpr Index min_joined_bytes = 2048;
 // Columns: the channels of a box are a multiple of this, or a whole block.
 constexpr Index channels_in_unit = 64;
 
-// Return the positions of the rows of a chunk, and of the rest, which the last chunk has.
-Range positions_of(const SummationOrder& order, const Range& rows) {
-  const bool is_last = rows.end == order.rows;
-  return {rows.begin * order.repeat, is_last ? order.outer : rows.end * order.repeat};
-}
-
-// Return the elements of the planes that a row has.
-Range inner_of(const SummationOrder& order, const Index row) {
-  const Index begin = row % order.segments * order.segment;
-  return {begin, std::min(begin + order.segment, order.inner)};
-}
-
 }  // namespace
 
-// ---- The boxes of a run ----
-
-Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const PassTensors& reduce,
-                 const PassTensors& apply, const Machine& machine)
-    : kernels_(kernels),
-      type_(call.data),
+Staging::Staging(const Call& call, const Pointers& memory, const SummationOrder& order,
+                 const PassTensors& reduce, const PassTensors& apply, const Machine& machine)
+    : type_(call.data),
       element_bytes_(static_cast<Index>(size_of(call.data))),
       buffers_bytes_(machine.staging_bytes) {
-  const SummationOrder& order = task.order;
   const auto add = [&](StagedPass& pass, const PassTensors& tensors) {
     tensors.read.for_each([&](const Input port) {
       // Inputs are only read. NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast)
-      auto* const data = static_cast<std::byte*>(const_cast<void*>(task.memory.in[port]));
+      auto* const data = static_cast<std::byte*>(const_cast<void*>(memory.in[port]));
       pass.tensors.push_back({port, true, false, data, split_axes(call.layouts->in[port], order)});
     });
     (tensors.read_back | tensors.written).for_each([&](const Output port) {
       const bool is_written = tensors.written.has(port);
-      auto* const data = static_cast<std::byte*>(task.memory.out[port]);
+      auto* const data = static_cast<std::byte*>(memory.out[port]);
       const Layout& layout = call.layouts->out[port];
       const bool is_read = tensors.read_back.has(port);
       pass.tensors.push_back({port, is_read, is_written, data, split_axes(layout, order)});
@@ -58,21 +41,21 @@ Staging::Staging(const Call& call, const Kernels& kernels, Task& task, const Pas
   };
   reduce_.reduces = true;
   add(reduce_, reduce);
-  add(write_, apply);
-  for (StagedPass* const pass : {&reduce_, &write_}) {
+  add(apply_, apply);
+  for (StagedPass* const pass : {&reduce_, &apply_}) {
     choose_least(*pass,
                  {order.outer, order.channels, order.segments > 1 ? order.segment : order.inner});
   }
-  if (task.samples.count > 0) move_samples(task.samples, order);
 }
 
 void Staging::choose_boxes(const SummationOrder& order, const Index block) {
-  partials_ = round_up(2 * block * static_cast<Index>(sizeof(double)), cache_line);
-  for (StagedPass* const pass : {&reduce_, &write_}) {
+  bytes_of_partials_ = round_up(2 * block * static_cast<Index>(sizeof(double)), cache_line);
+  for (StagedPass* const pass : {&reduce_, &apply_}) {
     choose_box(*pass, order, block);
     // Each begins a cache line, after memory that Last<> may read.
     const Index buffer = round_up(pass->elements * element_bytes_, cache_line) + 2 * cache_line;
-    bytes_ = std::max(bytes_, partials_ + static_cast<Index>(pass->tensors.size()) * buffer);
+    bytes_ =
+        std::max(bytes_, bytes_of_partials_ + static_cast<Index>(pass->tensors.size()) * buffer);
   }
 }
 
@@ -207,233 +190,6 @@ void Staging::move_samples(Samples& samples, const SummationOrder& order) {
   }
   samples.src = samples_.data();
   samples.channel_stride = 1;
-}
-
-// ---- A box ----
-
-void Staging::Tiles::add(const Box& box) {
-  assert(!box.reduces || ends_at_unit(box));
-  if (last_) process(*last_, &box);
-  last_ = box;
-}
-
-void Staging::Tiles::finish() {
-  if (last_) process(*last_, nullptr);
-  last_.reset();
-}
-
-void Staging::Tiles::process(const Box& box, const Box* const next) const {
-  const StagedPass& pass = box.reduces ? staging_.reduce_ : staging_.write_;
-  const Index bytes = staging_.element_bytes_;
-  Index positions = 0;
-  for (std::size_t i = 0; i < box.num_streams; ++i) positions += box.streams[i].length();
-  const Extents lengths{positions, box.channels.length(), box.inner.length()};
-  const Extents strides{lengths[1] * lengths[2], lengths[2], 1};
-  const auto is_in_place = [&](const StagedTensor& tensor) {
-    for (std::size_t g = 0; g < 3; ++g) {
-      if (lengths[g] > 1 && !is_strided_by(tensor.axes[g], strides[g])) return false;
-    }
-    return box.num_streams == 1;
-  };
-  const auto copy = [&](const StagedTensor& tensor, std::byte* buffer, const bool to_tensor) {
-    for (std::size_t i = 0; i < box.num_streams; ++i) {
-      const Ranges ranges = box.ranges(i);
-      const Index at = offset_of(tensor.axes, ranges);
-      const Index to_next = next == nullptr ? 0 : offset_of(tensor.axes, next->ranges(i)) - at;
-      copy_box(staging_.kernels_, staging_.type_, {tensor.data, tensor.axes, ranges, to_next},
-               buffer, strides, to_tensor);
-      buffer += ranges[0].length() * strides[0] * bytes;
-    }
-  };
-  Task local = task_;
-  local.non_temporal = task_.non_temporal && pass.outputs_are_dense;
-  std::array<std::byte*, 8> buffers{};
-  std::byte* buffer = scratch_.staging + staging_.partials_ + cache_line;
-  for (std::size_t i = 0; i < pass.tensors.size(); ++i) {
-    const StagedTensor& tensor = pass.tensors[i];
-    std::byte* at = tensor.data + offset_of(tensor.axes, box.ranges(0)) * bytes;
-    if (!is_in_place(tensor)) {
-      at = buffers[i] = buffer;
-      buffer += round_up(positions * strides[0] * bytes, cache_line) + 2 * cache_line;
-      local.non_temporal = local.non_temporal && !tensor.is_written;
-      if (tensor.is_read) copy(tensor, at, false);
-    }
-    if (const auto* const input = std::get_if<Input>(&tensor.port)) {
-      local.memory.in[*input] = at;
-    } else {
-      local.memory.out[std::get<Output>(tensor.port)] = at;
-    }
-  }
-  run_kernel(local, box, lengths);
-  for (std::size_t i = 0; i < pass.tensors.size(); ++i) {
-    const StagedTensor& tensor = pass.tensors[i];
-    if (buffers[i] != nullptr && tensor.is_written) copy(tensor, buffers[i], true);
-  }
-}
-
-// Runs a kernel on a box, as on a dense problem of its own. `local` has its tensors.
-void Staging::Tiles::run_kernel(Task& local, const Box& box, const Extents& lengths) const {
-  const SummationOrder& order = task_.order;
-  const auto [positions, channels, inner] = lengths;
-  SummationOrder& own = local.order;
-  own.outer = positions;
-  own.inner = own.segment = inner;
-  own.segments = own.chunks = 1;
-  if (!box.reduces) own.repeat = 1;
-  // Columns: the coefficients that results are written with still repeat after all channels.
-  if (box.reduces || !order.columns) own.channels = channels;
-  own.row = own.repeat * channels * inner;
-  own.rows = own.chunk_rows = positions / own.repeat;
-  own.rest = positions % own.repeat * channels * inner;
-  local.exceeds_l2 = false;
-  Tables& tables = local.workspace.tables;
-  const Index entry = order.columns ? box.channels.begin * order.inner : box.channels.begin;
-  for (float* Tables::* const table : all_tables) {
-    tables.*table += tables.even_first ? entry / 2 : entry;
-  }
-  Tile tile{{0, channels}, {0, own.rows}};
-  tile.begins = box.begins;
-  tile.ends = box.ends;
-  if (!box.reduces) return staging_.kernels_.write(local, tile);
-  auto* const partials = reinterpret_cast<double*>(scratch_.staging);
-  local.workspace.partials = partials;
-  staging_.kernels_.reduce(local, tile, scratch_);
-  if (!box.ends) return;
-  double* const to = task_.workspace.partials + 2 * box.chunk * order.channels + box.channels.begin;
-  std::copy_n(partials, channels, to);
-  std::copy_n(partials + channels, channels, to + order.channels);
-}
-
-// ---- The boxes of a tile ----
-
-namespace {
-
-// Calls visit(part) for parts of `step`, the last of which may have up to twice as many.
-template <class Visit>
-void for_parts(const Range& range, const Index step, const Visit& visit) {
-  for (Index at = range.begin; at < range.end;) {
-    const Index end = range.end - at < 2 * step ? range.end : at + step;
-    visit(Range{at, end});
-    at = end;
-  }
-}
-
-}  // namespace
-
-bool Staging::Tiles::ends_at_unit(const Box& box) const {
-  const SummationOrder& order = task_.order;
-  const SumUnit unit = sum_unit(order);
-  const bool whole_rows = std::all_of(
-      box.streams.begin(), box.streams.begin() + box.num_streams,
-      [&](const Range& rows) { return rows.length() % (unit.rows * order.repeat) == 0; });
-  const auto inner_end = [&] {
-    if (order.columns) return order.inner;  // which have no segments
-    const Index row = box.streams[0].begin * order.segments + box.inner.begin / order.segment;
-    return inner_of(order, row).end;
-  };
-  return (box.ends || whole_rows) &&
-         (box.inner.end == inner_end() || box.inner.length() % unit.inner == 0);
-}
-
-void Staging::Tiles::reduce(const Tile& tile) {
-  Box box;
-  box.reduces = true;
-  box.chunk = tile.chunk;
-  for (Index c = tile.channels.begin; c < tile.channels.end; c = box.channels.end) {
-    box.channels = {c, std::min(c + staging_.reduce_.box[1], tile.channels.end)};
-    if (task_.order.columns) {
-      reduce_columns(box);
-    } else {
-      reduce_planes(box);
-    }
-  }
-}
-
-// The boxes have the order of visit_rows(): some rows of each stream.
-void Staging::Tiles::reduce_columns(Box& box) {
-  const SummationOrder& order = task_.order;
-  const Range rows = rows_of(order, box.chunk);
-  const Index most = staging_.reduce_.box[0];
-  const Index unit = sum_unit(order).rows;
-  box.inner = {0, order.inner};
-  box.begins = true;
-  box.ends = false;
-  const auto add_box = [&] {
-    add(box);
-    box.begins = false;
-  };
-  Index row = rows.begin;
-  if (order.rows_in_registers) {
-    box.num_streams = 1;
-    while (rows.end - row >= unit) {
-      const Index end = row + std::min(most, (rows.end - row) / unit * unit);
-      box.streams[0] = {row * order.repeat, end * order.repeat};
-      add_box();
-      row = end;
-    }
-  }
-  const Index stream = (rows.end - row) / streams;
-  // Even parts, because short ones are slow.
-  const Index parts = std::max<Index>(divide_up(stream, most), 1);
-  const Index part = std::max(round_up(divide_up(stream, parts), unit), unit);
-  for (Index at = 0; !box.ends; at += part) {
-    box.ends = at + part >= stream;
-    // Whole streams are neighbors.
-    box.num_streams = at == 0 && box.ends ? 1 : box.streams.size();
-    for (std::size_t i = 0; i < box.num_streams; ++i) {
-      const Index first = row + static_cast<Index>(i) * stream;
-      const Index end = first + (box.ends ? stream : at + part);
-      box.streams[i] = {(first + at) * order.repeat, end * order.repeat};
-    }
-    // The rows and positions that the streams leave.
-    if (box.ends) box.streams[box.num_streams - 1].end = positions_of(order, rows).end;
-    add_box();
-  }
-}
-
-// A channel's rows one after the other, and parts of long ones.
-void Staging::Tiles::reduce_planes(Box& box) {
-  const SummationOrder& order = task_.order;
-  const Range rows = rows_of(order, box.chunk);
-  for (Index row = rows.begin; row < rows.end;) {
-    const Index end = std::min(row + staging_.reduce_.box[0], rows.end);
-    const Range inner = inner_of(order, row);
-    box.streams[0] = {row / order.segments, (end - 1) / order.segments + 1};
-    for_parts(inner, staging_.reduce_.box[2], [&](const Range& part) {
-      box.inner = part;
-      box.begins = row == rows.begin && part.begin == inner.begin;
-      box.ends = end == rows.end && part.end == inner.end;
-      add(box);
-    });
-    row = end;
-  }
-}
-
-void Staging::Tiles::write(const Tile& tile) {
-  const SummationOrder& order = task_.order;
-  const Range& rows = tile.rows;
-  Box box;
-  if (order.segments == 1)
-    return write_range(box, tile, positions_of(order, rows), {0, order.inner});
-  for (Index row = rows.begin; row < rows.end; ++row) {
-    const Index position = row / order.segments;
-    write_range(box, tile, {position, position + 1}, inner_of(order, row));
-  }
-}
-
-void Staging::Tiles::write_range(Box& box, const Tile& tile, const Range& positions,
-                                 const Range& inner) {
-  const Extents& most = staging_.write_.box;
-  for (Index at = positions.begin; at < positions.end; at = box.streams[0].end) {
-    box.streams[0] = {at, std::min(at + most[0], positions.end)};
-    for (Index c = tile.channels.begin; c < tile.channels.end; c = box.channels.end) {
-      box.channels = {c, std::min(c + most[1], tile.channels.end)};
-      for_parts(inner, most[2], [&](const Range& part) {
-        box.inner = part;
-        add(box);
-      });
-    }
-  }
 }
 
 }  // namespace onedsl::native

@@ -16,8 +16,8 @@ namespace {
 template <class Result>
 class Writer {
  public:
-  Writer(const Task& task, const Tile& tile)
-      : task_(task), order_(task.order), tile_(tile), result_(task) {}
+  Writer(const TileArgs& args, const Tile& tile, const Result& result)
+      : args_(args), order_(args.order), tile_(tile), result_(result) {}
 
   void write_columns() const {
     const Range& rows = tile_.rows;
@@ -91,8 +91,8 @@ class Writer {
 
   // Writes the elements [begin, end), the first of which is in the given column.
   void write_span(const Index begin, const Index end, Index column) const {
-    const Index period = task_.workspace.tables.period;
-    const auto tables = [&] { return Tables_(task_, column); };
+    const Index period = args_.tables.period;
+    const auto tables = [&] { return Tables_(args_, column); };
     const auto pass_columns = [&](const Index count) {
       column += count;
       while (column >= period) column -= period;
@@ -135,7 +135,7 @@ class Writer {
   [[gnu::flatten]] void write_segments(const Segment& segment) const {
     // Copies in registers, as in write_pairs(): small planes are bound by such loads.
     const Result result = result_;
-    const Tables tables = task_.workspace.tables;
+    const Tables tables = args_.tables;
     const Range channels = tile_.channels;
     const Index inner = order_.inner;
     const Index to_next_panel = tile_.to_next_panel;
@@ -144,7 +144,7 @@ class Writer {
     Coefficients k = broadcast_coefficients(tables, channels.begin);
     // Ordinary stores gain from alignment only where all tensors are misaligned.
     const Index n =
-        task_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
+        args_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
     if (n > 0) {
       result.write(at, k, First<1>{static_cast<int>(n)});
       at += n;
@@ -188,20 +188,25 @@ class Writer {
     return at;
   }
 
-  const Task& task_;
+  const TileArgs& args_;
   const SummationOrder& order_;
   const Tile& tile_;
   Result result_;
 };
 
 template <class Result>
-void write(const Task& task, const Tile& tile) {
-  const Writer<Result> writer(task, tile);
-  if (task.order.columns) {
+void write(const TileArgs& args, const Tile& tile, const Result& result) {
+  const Writer<Result> writer(args, tile, result);
+  if (args.order.columns) {
     writer.write_columns();
   } else {
     writer.write_planes();
   }
+}
+
+template <class Result>
+void write(const TileArgs& args, const Tile& tile) {
+  write(args, tile, Result(args));
 }
 
 }  // namespace
