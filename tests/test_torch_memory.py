@@ -63,6 +63,13 @@ def test_the_launcher_switches_huge_pages_on():
     assert situation("", options=("-m", "onedsl.torch")) == (True, "")
 
 
+@pytest.mark.skipif(not AVAILABLE, reason="the kernel has no huge pages")
+def test_small_tensors_of_one_size():
+    """Regression: each was a new mapping, with 512 page faults and more, and no huge page."""
+    found = helpers.run_script("torch_equal_sizes.py").stdout.split()
+    assert max(map(float, found)) < 50
+
+
 @pytest.mark.skipif(AVAILABLE, reason="the kernel has huge pages")
 def test_a_kernel_without_huge_pages():
     used, note = situation("enable")

@@ -18,7 +18,10 @@ from ..runtime import run_log
 
 VARIABLE = "THP_MEM_ALLOC_ENABLE"
 _KERNEL = Path("/sys/kernel/mm/transparent_hugepage")
-_BYTES = 2 << 20  # PyTorch's limit
+# More than PyTorch's limit, and than tensors that a mapping of their own gives no huge page. glibc
+# maps each tensor that is at least as large as any it has freed, and a mapping begins anywhere: of
+# 4 MB, often none of its pages is huge, and all are faults again for each tensor.
+_BYTES = (4 << 20) + (64 << 10)
 
 _logger = logging.getLogger("onedsl.torch")
 _requested = False
