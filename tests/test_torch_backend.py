@@ -9,8 +9,10 @@ from pathlib import Path
 
 import helpers
 import pytest
-from cases.activations import ACTIVATIONS, CORE
+from cases.activations import ACTIVATIONS
 from torch_helpers import WITHOUT_BIAS, Plain, dynamo, nn, onedsl_torch, relative_error, torch
+
+from onedsl.operators.attributes import ACTIVATIONS as CORE
 
 F = nn.functional
 aten = torch.ops.aten

@@ -73,14 +73,7 @@ def fuse(graph: Graph) -> list[str]:
             matches = [(g, m) for g, m in matches if _is_changeable(g, m)]
             if not _is_complete(found, [m for _, m in matches]) or _needs_itself(found):
                 continue
-            _fuse_forward(fusion.activation, found)
-            for call, match in matches:
-                _fuse_gradient(fusion.activation, call, match)
-            # Last, because a gradient's diff_dst can be the result or another gradient's `masked`.
-            found["result"].replace_all_uses_with(found["dst"])
-            for call, match in matches:
-                if "residual" in match:
-                    _replace(match["masked"], _result(call, 3))
+            _fuse(fusion.activation, found, matches)
             with_gradient |= {found["batch_norm"]} if matches else set()
             break
     for node in graph.nodes:
@@ -364,10 +357,17 @@ def _needs_itself(found: _Found) -> bool:
     return found["batch_norm"] in _closure(residual, lambda node: node.all_input_nodes)
 
 
-def _fuse_forward(activation: str, found: _Found) -> None:
-    """Let a batch norm add the residual, and compute the activation."""
-    changes = {"residual": found.get("residual"), "activation": activation}
-    _change(found["batch_norm"], changes | {"parameter": found.get("parameter")})
+def _fuse(activation: str, found: _Found, gradients: list[tuple[Node, _Found]]) -> None:
+    """Let a batch norm add the residual and compute the activation, and change its gradients."""
+    changes = {name: found.get(name) for name in ("residual", "parameter")}
+    _change(found["batch_norm"], {**changes, "activation": activation})
+    for call, match in gradients:
+        _fuse_gradient(activation, call, match)
+    # Last, because a gradient's diff_dst can be the result or another gradient's `masked`.
+    found["result"].replace_all_uses_with(found["dst"])
+    for call, match in gradients:
+        if "residual" in match:
+            _replace(match["masked"], _result(call, 3))
 
 
 def _fuse_gradient(activation: str, call: Node, found: _Found) -> None:

@@ -18,9 +18,10 @@ from ..runtime import run_log
 
 VARIABLE = "THP_MEM_ALLOC_ENABLE"
 _KERNEL = Path("/sys/kernel/mm/transparent_hugepage")
-# More than PyTorch's limit, and than tensors that a mapping of their own gives no huge page. glibc
-# maps each tensor that is at least as large as any it has freed, and a mapping begins anywhere: of
-# 4 MB, often none of its pages is huge, and all are faults again for each tensor.
+# Size of the tensor that is made to see whether huge pages are used. PyTorch does from 2 MB on.
+# glibc gives a mapping of its own to each tensor that is at least as large as any it has freed. A
+# mapping begins anywhere, so that often none of 4 MB is a huge page, and each such tensor has a
+# thousand page faults. Once this larger tensor is freed, those of up to 4 MB come from the heap.
 _BYTES = (4 << 20) + (64 << 10)
 
 _logger = logging.getLogger("onedsl.torch")
