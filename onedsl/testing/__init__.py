@@ -4,17 +4,11 @@ The reference implementations use NumPy only. They call neither oneDNN nor oneds
 """
 
 from . import _reference
-from ._compare import (
-    ONEDNN_SUM_ERROR,
-    SUM_TOLERANCES,
-    TOLERANCES,
-    assert_close,
-    onednn_sum_error,
-    relative_l2,
-)
+from ._compare import SUM_TOLERANCES, TOLERANCES, assert_close, relative_l2
 from ._problems import Problem, random_problem
 from ._reference import *  # noqa: F403 - all formulas
 from ._results import ActGradients, Forward, FrozenGradients, Gradients, Terms
+from ._terms import ONEDNN_SUM_ERROR, onednn_sum_error
 
 __docformat__ = "numpy"
 

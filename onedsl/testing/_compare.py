@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -15,7 +14,7 @@ from ..tensors.dtypes import dtype_name
 from ..tensors.options import Backend
 from ._reference import is_number
 from ._results import Gradients, Terms
-from ._terms import ROUNDING
+from ._terms import ROUNDING, onednn_sum_error
 
 TOLERANCES: dict[str, float] = {"f32": 6e-7, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Maximum error of tensors (diff_src, diff_residual, dst) by dtype. See `assert_close`."""
@@ -25,33 +24,6 @@ SUM_TOLERANCES: dict[str, float] = {"f32": 1e-6, "bf16": 2.0**-8, "f16": 2.0**-1
 
 _TENSORS = ("dst", "diff_src", "diff_residual", "output_gradient")
 """The results that are no sums."""
-
-ONEDNN_SUM_ERROR = 5e-8
-"""Relative error of oneDNN's f32 sums, times the square root of the number of elements per channel.
-See `onednn_sum_error`."""
-
-
-def onednn_sum_error(num_summed: int) -> float:
-    """Return the relative error of oneDNN's sums over a channel, which it computes in f32.
-
-    One thread adds up to all elements of a channel (always in NCX), one after the other in each
-    vector lane. Two errors grow with their number n, both confirmed by measurements with n to 2^19:
-
-    - Random rounding: ``ONEDNN_SUM_ERROR * sqrt(n)``.
-    - Bias in sums of squares, the variance: small terms are rounded to multiples of the last bit of
-      the sum, and most squares are small: ``0.02 * (n * 2**-23) ** 1.5``.
-
-    Parameters
-    ----------
-    num_summed : int
-        Number of elements per channel.
-
-    Notes
-    -----
-    The errors are not bounded by this for channels of equal values, where rounding has the same
-    sign in each addition.
-    """
-    return ONEDNN_SUM_ERROR * math.sqrt(num_summed) + 0.02 * math.pow(num_summed * 2.0**-23, 1.5)
 
 
 def relative_l2(actual: npt.ArrayLike, expected: npt.ArrayLike) -> float:

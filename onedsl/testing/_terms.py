@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -22,6 +23,34 @@ ROUNDING: dict[str, float] = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
 
 _CURVATURE = 1.2
 """More than the slopes (1.13) and the second derivatives of all activations."""
+
+
+ONEDNN_SUM_ERROR = 5e-8
+"""Relative error of oneDNN's f32 sums, times the square root of the number of elements per channel.
+See `onednn_sum_error`."""
+
+
+def onednn_sum_error(num_summed: int) -> float:
+    """Return the relative error of oneDNN's sums over a channel, which it computes in f32.
+
+    One thread adds up to all elements of a channel (always in NCX), one after the other in each
+    vector lane. Two errors grow with their number n, both confirmed by measurements with n to 2^19:
+
+    - Random rounding: ``ONEDNN_SUM_ERROR * sqrt(n)``.
+    - Bias in sums of squares, the variance: small terms are rounded to multiples of the last bit of
+      the sum, and most squares are small: ``0.02 * (n * 2**-23) ** 1.5``.
+
+    Parameters
+    ----------
+    num_summed : int
+        Number of elements per channel.
+
+    Notes
+    -----
+    The errors are not bounded by this for channels of few different values (integers, for example),
+    where rounding has the same sign in many additions. They can then reach ``n * 2**-24``.
+    """
+    return ONEDNN_SUM_ERROR * math.sqrt(num_summed) + 0.02 * math.pow(num_summed * 2.0**-23, 1.5)
 
 
 AnyResult = TypeVar("AnyResult", bound=Result)
@@ -162,6 +191,8 @@ def of_forward(
     of_mean = np.mean(np.abs(x), axis=axes, keepdims=True)
     deviation = np.abs(x - mean) + PIVOT * of_mean
     of_variance = np.mean(deviation**2, axis=axes, keepdims=True)
+    # oneDNN subtracts its own mean, whose error is squared.
+    variance_sums = variance + onednn_sum_error(x.size // mean.size) * mean**2
     sum_ = variance + epsilon
     dst = of_argument(x, mean, sum_, *others, condition=(of_variance + epsilon) / sum_)
     gamma = np.abs(1.0 if others[0] is None else others[0]) / np.sqrt(sum_)
@@ -171,11 +202,11 @@ def of_forward(
         dst, of_sums = dst * slope, of_sums * slope
     running = [
         Terms(momentum * np.abs(a) + (1 - momentum) * b, (1 - momentum) * np.abs(c))
-        for a, b, c in zip(old, (of_mean, of_variance), batch, strict=True)
+        for a, b, c in zip(old, (of_mean, of_variance), (mean, variance_sums), strict=True)
     ]
     return [
         Terms(dst, of_sums),
         *running,
         Terms(of_mean, np.abs(mean)),
-        Terms(of_variance, variance),
+        Terms(of_variance, variance_sums),
     ]
