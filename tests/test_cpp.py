@@ -1,22 +1,37 @@
 """The C++ tests, and the symbols and instructions of the kernels' object files."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import helpers
 import pytest
 
-cmake = pytest.importorskip("cmake", reason="the extra `dev` is not installed")
-ninja = pytest.importorskip("ninja", reason="the extra `dev` is not installed")
-
-pytestmark = pytest.mark.slow  # compiles the kernels a second time
+slow = pytest.mark.slow  # compiles the kernels a second time
 
 ISAS = ["baseline", "avx2", "avx512", "avx512_bf16"]
+CPP = helpers.TESTS / "cpp"
+CORE = helpers.ROOT / "csrc" / "core"
+COMPILER = next((c for c in (os.environ.get("CXX"), "g++", "clang++") if c and shutil.which(c)), "")
+
+
+@pytest.mark.skipif(not COMPILER, reason="compiles C++ files: no compiler")
+def test_check_and_geometry(tmp_path):
+    """The tests of what memory safety rests on. They need no kernels."""
+    sources = [CPP / "main.cpp", CPP / "test_check.cpp", CPP / "test_geometry.cpp"]
+    sources += [CORE / "check.cpp", CORE / "geometry.cpp", CORE / "view.cpp"]
+    options = ["-std=c++17", "-O1", f"-I{helpers.ROOT / 'csrc'}", f"-I{CPP}"]
+    program = tmp_path / "core_tests"
+    helpers.run_program(COMPILER, *options, *sources, "-o", program)
+    assert helpers.run_program(program).stdout == "check: passed\ngeometry: passed\n"
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the test program and return its build folder."""
+    cmake = pytest.importorskip("cmake", reason="the extra `dev` is not installed")
+    ninja = pytest.importorskip("ninja", reason="the extra `dev` is not installed")
     folder = tmp_path_factory.mktemp("cpp")
     tools = Path(cmake.CMAKE_BIN_DIR)
     maker = f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}"
@@ -27,14 +42,16 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@slow
 def test_cpp(build):
-    ctest = Path(cmake.CMAKE_BIN_DIR) / "ctest"
+    ctest = Path(pytest.importorskip("cmake").CMAKE_BIN_DIR) / "ctest"
     report = helpers.run_program(
         ctest, "--test-dir", build, "--output-on-failure", timeout=1800
     ).stdout
     assert "100% tests passed" in report
 
 
+@slow
 @pytest.mark.parametrize("isa", ISAS)
 def test_kernels_share_no_symbol(build, isa):
     """The linker keeps one copy of a symbol, which could be for an ISA that the CPU lacks."""
@@ -76,6 +93,7 @@ def kernels_without_prefetches(kernels: Path) -> list[str]:
     return without
 
 
+@slow
 @pytest.mark.parametrize("isa", ISAS)
 def test_every_kernel_prefetches(build, isa):
     """GCC removes prefetches that it takes for calls without effect."""

@@ -2,13 +2,14 @@
 
 namespace onedsl::test {
 
-void test_check();
-void test_cpu();
-void test_geometry();
-void test_schedule();
-void test_reproducibility();
-void test_strides();
-void test_empty();
-void test_pool();
+// Weak: a program may be linked with some of the files.
+[[gnu::weak]] void test_check();
+[[gnu::weak]] void test_cpu();
+[[gnu::weak]] void test_geometry();
+[[gnu::weak]] void test_schedule();
+[[gnu::weak]] void test_reproducibility();
+[[gnu::weak]] void test_strides();
+[[gnu::weak]] void test_empty();
+[[gnu::weak]] void test_pool();
 
 }  // namespace onedsl::test
