@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import inspect
 import itertools
 import os
 import shutil
@@ -254,11 +253,11 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
         yield records
 
 
-def before(function: Any, text: str) -> Callable[[FrameType], bool]:
-    """Return whether a frame is a function's, before the line with a text."""
-    lines, begin = inspect.getsourcelines(function)
-    (end,) = (number for number, line in enumerate(lines, begin) if text in line)
-    return lambda frame: frame.f_code is function.__code__ and frame.f_lineno < end
+def before_last_line(function: Any) -> Callable[[FrameType], bool]:
+    """Return whether a frame is a function's, before its last line."""
+    code = function.__code__
+    end = max(line for *_, line in code.co_lines() if line)
+    return lambda frame: frame.f_code is code and frame.f_lineno < end
 
 
 def interruptions(

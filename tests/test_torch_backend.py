@@ -591,13 +591,6 @@ def test_ops_that_inductor_does_not_decompose(report, x, op, monkeypatch, caplog
     assert op in lines[0]
 
 
-def test_patterns_describe_every_argument():
-    from onedsl.torch import _fusion_pass
-
-    with pytest.raises(TypeError, match="must have the arguments self, other, alpha"):
-        _fusion_pass._Call(aten.add.Tensor, self=1, other=2)
-
-
 @pytest.mark.usefixtures("without_code")
 @pytest.mark.parametrize("shape", [(4, 8, 6), (4, 8), (2, 8, 3, 4, 5), "transposed"], ids=str)
 def test_other_ranks(shape, report):

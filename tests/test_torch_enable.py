@@ -89,20 +89,38 @@ def test_switching_in_signal_handlers():
 
 
 def test_an_interrupt_leaves_pytorchs_kernels_in_use():
-    """Regression: onedsl's remained in use, or the registration was skipped by the next calls."""
+    """Regression: onedsl's remained in use."""
 
     def switch():
         with onedsl_torch.enable():
             assert onedsl_torch.enabled()
 
     switch()
-    registering = helpers.before(onedsl_torch.enable, "_registering.clear()")
-    for _ in helpers.interruptions(switch, registering):
-        assert onedsl_torch._enable._registering == []
-    before_return = helpers.before(onedsl_torch.enable, "return use")
-    left = [onedsl_torch.enabled() for _ in helpers.interruptions(switch, before_return)]
+    interrupted = helpers.before_last_line(onedsl_torch.enable)
+    left = [onedsl_torch.enabled() for _ in helpers.interruptions(switch, interrupted)]
     assert len(left) > 10
     assert not any(left)
+
+
+def test_an_interrupted_registration_is_repeated():
+    """Regression: it was skipped by the next calls."""
+    child = helpers.run_child(
+        "import torch, onedsl.torch\n"
+        "from onedsl import _core\n"
+        "register = _core.override_torch_kernels\n"
+        "def interrupt(*_):\n"
+        "    _core.override_torch_kernels = register\n"
+        "    raise KeyboardInterrupt\n"
+        "_core.override_torch_kernels = interrupt\n"
+        "try:\n"
+        "    onedsl.torch.enable()\n"
+        "except KeyboardInterrupt:\n"
+        "    print(onedsl.torch.enabled())\n"
+        "with onedsl.verbose(), onedsl.torch.enable():\n"
+        "    torch.nn.BatchNorm1d(3)(torch.randn(4, 3, 5))\n"
+    )
+    assert child.stdout == "False\n"
+    assert "BatchNormForwardTraining" in child.stderr
 
 
 def test_disable_restores_pytorchs_bits():

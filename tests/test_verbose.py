@@ -123,7 +123,7 @@ def test_an_interrupt_leaves_logging_off():
         subscription.close()
 
     for function, interrupted in (
-        (lambda: onedsl.verbose().close(), helpers.before(onedsl.verbose, "return scope")),
+        (lambda: onedsl.verbose().close(), helpers.before_last_line(onedsl.verbose)),
         (subscribe, lambda frame: frame.f_code is subscribe.__code__),
     ):
         left = [_core.subscribers() for _ in helpers.interruptions(function, interrupted)]
