@@ -1,9 +1,13 @@
 """Settings of the test suite."""
 
 import importlib.metadata
+import json
 import logging
 import os
+import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,38 @@ from onedsl import _core
 from onedsl.runtime import onednn
 
 pytest.register_assert_rewrite("helpers", "jax_helpers", "torch_helpers")
+
+
+MESSAGES = Path(__file__).parent / "messages" / "messages.json"
+"""The words of errors, by test: the tests compare them here only."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-messages", action="store_true", help="write the errors to messages/messages.json"
+    )
+
+
+@pytest.fixture
+def says(request: pytest.FixtureRequest) -> Callable[[BaseException], None]:
+    """A function that compares an error's type and words with those in messages.json.
+
+    Addresses are left out. With --write-messages, they are written instead of compared.
+    """
+    name, found = f"{request.path.name}::{request.node.name}", list[str]()
+
+    def compare(error: BaseException) -> None:
+        words = re.sub("0x[0-9a-f]+", "0x...", str(error))
+        found.append(f"{type(error).__name__}: {words}")
+        known = json.loads(MESSAGES.read_text(encoding="utf-8"))
+        if request.config.getoption("--write-messages"):
+            text = json.dumps(known | {name: found}, indent=1, sort_keys=True, ensure_ascii=False)
+            MESSAGES.write_text(f"{text}\n", encoding="utf-8")
+        else:
+            expected = known.get(name, [])[len(found) - 1 :]
+            assert [found[-1]] == expected[:1], "pytest --write-messages writes the new words"
+
+    return compare
 
 
 def _version(package: str) -> str:
