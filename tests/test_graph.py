@@ -293,49 +293,55 @@ OF_OP, OF_EPSILON = r"graph\[0\].", r"graph\[0\].attrs.epsilon"
 OF_SRC, OF_DIFF_DST = r"inputs\[0\] \(src\) must ", r"inputs\[1\] \(diff_dst\) must "
 IN_FLOAT32 = " must be a number in the range of float32, got "
 INVALID = [
-    (("graph",), None, "graph is missing"),
-    (("graph",), [], "graph must have at least one op, got 0"),
-    ((*OP, "kind"), "Convolution", OF_OP + 'kind must be one of .*, got "Convolution"'),
-    ((*OP, "kind"), 3, OF_OP + "kind must be a string, got 3"),
-    ((*OP, "id"), "zero", OF_OP + 'id must be an integer, got "zero"'),
-    ((*OP, "id"), True, OF_OP + "id must be an integer, got true"),
-    ((*OP, "attrs"), None, OF_OP + "attrs is missing"),
-    (EPSILON, None, OF_EPSILON + " is missing"),
-    ((*EPSILON, "value"), None, OF_EPSILON + ".value is missing"),
-    ((*EPSILON, "value"), "1", 'attrs.epsilon.value must be a number, got "1"'),
-    ((*EPSILON, "value"), 10**400, "attrs.epsilon.value must be a number in .*, got 1000"),
-    (EPSILON, {"type": "f32", "value": math.nan}, OF_EPSILON + IN_FLOAT32),
-    (EPSILON, {"type": "f32", "value": 1e300}, OF_EPSILON + IN_FLOAT32),
-    (EPSILON, {"type": "s64", "value": 10**400}, OF_EPSILON + IN_FLOAT32),
-    (EPSILON, {"type": "bool", "value": 1}, OF_EPSILON + IN_FLOAT32),
-    ((*EPSILON, "type"), "f64", 'epsilon.type must be one of .*, got "f64"'),
-    (EPSILON, {"type": "bool", "value": 2}, "value must be true or false, got 2"),
-    ((*OP, "attrs", "data_format", "value"), "NHWC", OF_OP + "attrs: data_format must be"),
-    ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}, "attrs.momentum is not"),
-    ((*INPUT, 0, "dtype"), "s8", OF_SRC + 'have dtype f32, .* got "s8"'),
-    ((*INPUT, 0), LINE, OF_SRC + r"have 2 to 64 dimensions, got \(24,\)"),
-    ((*INPUT, 0, "shape"), "24", r'inputs\[0\].shape must be a list .*, got "24"'),
-    ((*INPUT, 0, "shape", 1), -1, OF_SRC + r"have sizes of 0 or more, got \("),
-    ((*INPUT, 0, "shape", 1), 1.5, r"inputs\[0\].shape\[1\] must be an integer, got 1.5"),
-    ((*INPUT, 2, "shape"), [16], r"inputs\[2\] \(mean\) must have shape \(24,\)"),
-    ((*INPUT, 1, "shape", 0), 3, OF_DIFF_DST + r"have shape .*, like src, got \(3, 1, 16, 24\)"),
-    ((*INPUT, 0, "stride"), [1], OF_SRC + "have a stride of 4 integers"),
-    ((*INPUT, 0, "stride", 0), 0, OF_SRC + r"have a stride .* got \(0, 384, 24, 1\)"),
-    ((*INPUT, 0, "layout_type"), "opaque", OF_SRC + 'be strided, got "opaque"'),
-    ((*INPUT, 0, "shape"), [-(2**63)], OF_SRC + "have a known shape"),
-    ((*INPUT, 3), None, r"inputs\[3\] \(variance\) is missing: .* 3"),
-    ((*INPUT, 3), LINE | {"id": 2}, "same tensor wherever its id is 2"),
-    ((*OUTPUT, 0, "id"), 0, "not be an output of this op or a later one, got 0"),
-    ((*OUTPUT, 2, "id"), 10, r"outputs must have different ids, got \[9, 10, 10\]"),
-    (("graph",), json.loads(dumped("dumped_nxc_bf16.json"))["graph"] * 2, r"ids, got \[0, 0\]"),
-    (OUTPUT, [], OF_OP + r"outputs must be 1 to 3 tensors \(diff_src, .*\), got 0"),
+    (("graph",), None),
+    (("graph",), []),
+    ((*OP, "kind"), "Convolution"),
+    ((*OP, "kind"), 3),
+    ((*OP, "id"), "zero"),
+    ((*OP, "id"), True),
+    ((*OP, "attrs"), None),
+    (EPSILON, None),
+    ((*EPSILON, "value"), None),
+    ((*EPSILON, "value"), "1"),
+    ((*EPSILON, "value"), 10**400),
+    (EPSILON, {"type": "f32", "value": math.nan}),
+    (EPSILON, {"type": "f32", "value": 1e300}),
+    (EPSILON, {"type": "s64", "value": 10**400}),
+    (EPSILON, {"type": "bool", "value": 1}),
+    ((*EPSILON, "type"), "f64"),
+    (EPSILON, {"type": "bool", "value": 2}),
+    ((*OP, "attrs", "data_format", "value"), "NHWC"),
+    ((*OP, "attrs", "momentum"), {"type": "f32", "value": 1}),
+    ((*INPUT, 0, "dtype"), "s8"),
+    ((*INPUT, 0), LINE),
+    ((*INPUT, 0, "shape"), "24"),
+    ((*INPUT, 0, "shape", 1), -1),
+    ((*INPUT, 0, "shape", 1), 1.5),
+    ((*INPUT, 2, "shape"), [16]),
+    ((*INPUT, 1, "shape", 0), 3),
+    ((*INPUT, 0, "stride"), [1]),
+    ((*INPUT, 0, "stride", 0), 0),
+    ((*INPUT, 0, "layout_type"), "opaque"),
+    ((*INPUT, 0, "shape"), [-(2**63)]),
+    ((*INPUT, 3), None),
+    ((*INPUT, 3), LINE | {"id": 2}),
+    ((*OUTPUT, 0, "id"), 0),
+    ((*OUTPUT, 2, "id"), 10),
+    (("graph",), json.loads(dumped("dumped_nxc_bf16.json"))["graph"] * 2),
+    (OUTPUT, []),
 ]
 
 
-@pytest.mark.parametrize(("path", "value", "message"), INVALID, ids=lambda p: str(p)[:40])
-def test_errors_contain_the_path(path, value, message):
-    with pytest.raises(ValueError, match=message):
-        Graph.from_json(changed(path, value)).partitions()
+def id_of(case):
+    path, value = case
+    return f"{'.'.join(map(str, path))}={str(value)[:20]}"
+
+
+@pytest.mark.parametrize("case", INVALID, ids=id_of)
+def test_errors_contain_the_path(case, says):
+    with pytest.raises(ValueError) as caught:
+        Graph.from_json(changed(*case)).partitions()
+    says(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -375,40 +381,34 @@ def test_an_id_between_those_of_a_gradients_inputs_may_be_of_another_op():
 TENSORS = tuple(LogicalTensor(i, "f32", (2, 3), (3, 1)) for i in range(2))
 RELU = GraphOp(0, "", "ReLU", {}, TENSORS[:1], TENSORS[1:])
 INVALID_TYPES = [
-    ({"id": "1"}, {}, "GraphOp.id must be an integer, got '1'"),
-    ({"name": None}, {}, "GraphOp.name must be a string that UTF-8 can express, got None"),
-    ({"name": "\ud800"}, {}, r"GraphOp.name must be a string .*, got '\\ud800'"),
-    ({"kind": []}, {}, r"GraphOp.kind must be a string .*, got \[\]"),
-    ({"attrs": None}, {}, "GraphOp.attrs must be a mapping of strings .*, got None"),
-    ({"attrs": {"min": None}}, {}, "to strings, numbers or tuples of numbers, got {'min': None}"),
-    ({"attrs": {1: 1}}, {}, "must be a mapping of strings .*, got {1: 1}"),
-    ({"outputs": ("x",)}, {}, r"GraphOp.outputs must be a tuple of LogicalTensor, got \('x',"),
-    ({}, {"property_type": []}, r"LogicalTensor.property_type must be a string .*, got \[\]"),
-    ({}, {"shape": (2.0, 3.0)}, r"LogicalTensor.shape must be a tuple of integers or None, got"),
-    ({}, {"strides": "ab"}, "LogicalTensor.strides must be a tuple of integers or None, got 'ab"),
+    ({"id": "1"}, {}),
+    ({"name": None}, {}),
+    ({"name": "\ud800"}, {}),
+    ({"kind": []}, {}),
+    ({"attrs": None}, {}),
+    ({"attrs": {"min": None}}, {}),
+    ({"attrs": {1: 1}}, {}),
+    ({"outputs": ("x",)}, {}),
+    ({}, {"property_type": []}),
+    ({}, {"shape": (2.0, 3.0)}),
+    ({}, {"strides": "ab"}),
 ]
 
 
-@pytest.mark.parametrize(("of_op", "of_tensor", "message"), INVALID_TYPES)
-def test_invalid_types_of_fields(of_op, of_tensor, message):
+@pytest.mark.parametrize(("of_op", "of_tensor"), INVALID_TYPES, ids=repr)
+def test_invalid_types_of_fields(of_op, of_tensor, says):
     """Regression: str, to_json and draw raised errors of Python that named no field."""
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(TypeError) as caught:
         dataclasses.replace(TENSORS[0], **of_tensor)
         dataclasses.replace(RELU, **of_op)
+    says(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"ops": RELU}, r"Graph.ops must be a tuple of GraphOp, got GraphOp\("),
-        ({"ops": ["x"]}, r"Graph.ops must be a tuple of GraphOp, got \['x'\]"),
-        ({"version": 3}, "Graph.version must be a string .*, got 3"),
-        ({"names": {0: "x"}}, "Graph.names must be a tuple of pairs of an id and a string, got {0"),
-    ],
-)
-def test_invalid_types_of_fields_of_graphs(fields, message):
-    with pytest.raises(TypeError, match=message):
-        Graph(**({"ops": [RELU]} | fields))
+def test_invalid_types_of_fields_of_graphs(says):
+    for fields in {"ops": RELU}, {"ops": ["x"]}, {"version": 3}, {"names": {0: "x"}}:
+        with pytest.raises(TypeError) as caught:
+            Graph(**({"ops": [RELU]} | fields))
+        says(caught.value)
 
 
 @pytest.mark.parametrize(

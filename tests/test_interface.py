@@ -185,32 +185,33 @@ class TestTensorSpec:
          ((4, 5), (-5, 1)), ((4, 5), (20, 4))],
         ids=str,
     )  # fmt: skip
-    def test_strides_of_memory_that_is_not_dense(self, shape, strides):
-        with pytest.raises(ValueError, match="strides must describe dense memory") as caught:
+    def test_strides_of_memory_that_is_not_dense(self, shape, strides, says):
+        with pytest.raises(ValueError) as caught:
             onedsl.TensorSpec(shape, "f32", strides)
-        assert str(strides) in str(caught.value)
-        assert str(shape) in str(caught.value)
+        says(caught.value)
 
     @pytest.mark.parametrize(
-        ("shape", "strides", "error", "message"),
+        ("shape", "strides", "error"),
         [
-            ((2, -3), None, ValueError, "no negative size"),
-            ((2, 3), (1,), ValueError, "as many entries as shape"),
-            ((2.0, 3), None, TypeError, "shape must be a sequence of integers"),
-            (("2", "3"), None, TypeError, "shape must be a sequence of integers"),
-            (5, None, TypeError, "shape must be a sequence of integers"),
-            (None, None, TypeError, "shape must be a sequence of integers"),
-            ((2, 3), 3, TypeError, "strides must be a sequence of integers"),
-            ((2, 3), (3.0, 1), TypeError, "strides must be a sequence of integers"),
-            ((0, 2**63), None, ValueError, r"shape must have at most .*, got \(0, 92233"),
-            ((2, 2, 0, 2**62), None, ValueError, r"shape must have at most .*, got \(2, 2, 0, 46"),
-            ((1, 3), (2**63, 1), ValueError, r"strides must be 64-bit integers, got \(92233"),
-            ((1, 3), (-(2**63), 1), ValueError, r"strides must be 64-bit integers, got \(-92233"),
+            ((2, -3), None, ValueError),
+            ((2, 3), (1,), ValueError),
+            ((2.0, 3), None, TypeError),
+            (("2", "3"), None, TypeError),
+            (5, None, TypeError),
+            (None, None, TypeError),
+            ((2, 3), 3, TypeError),
+            ((2, 3), (3.0, 1), TypeError),
+            ((0, 2**63), None, ValueError),
+            ((2, 2, 0, 2**62), None, ValueError),
+            ((1, 3), (2**63, 1), ValueError),
+            ((1, 3), (-(2**63), 1), ValueError),
         ],
+        ids=repr,
     )
-    def test_invalid_shape_and_strides(self, shape, strides, error, message):
-        with pytest.raises(error, match=message):
+    def test_invalid_shape_and_strides(self, shape, strides, error, says):
+        with pytest.raises(error) as caught:
             onedsl.TensorSpec(shape, "f32", strides)
+        says(caught.value)
 
     @pytest.mark.parametrize("order", ["C", "F"])
     @pytest.mark.parametrize("dtype", helpers.NUMPY)
@@ -221,19 +222,14 @@ class TestTensorSpec:
         assert spec == onedsl.TensorSpec((2, 3, 4), dtype, strides)
         assert (spec == onedsl.TensorSpec((2, 3, 4), dtype)) == (order == "C")
 
-    def test_of_invalid_arrays(self):
-        with pytest.raises(ValueError, match=r"^array must be dense, .*ascontiguousarray\(array\)"):
-            onedsl.TensorSpec.of(np.zeros((4, 6), "f4")[:, ::2])
-        with pytest.raises(ValueError, match="dense"):
-            onedsl.TensorSpec.of(np.zeros((4, 6), "f4")[::-1])
-        packed = np.zeros((5, 1), [("a", "f4"), ("b", "i2")])["a"]
-        with pytest.raises(ValueError, match="dense"):
-            onedsl.TensorSpec.of(packed)  # items are 6 bytes apart
-        with pytest.raises(TypeError, match=r"^array must be f32, bf16 or f16, got dt.*float64"):
-            onedsl.TensorSpec.of(np.zeros((4, 6)))
-        for odd in ([1.0, 2.0], None, 3, "f32"):
-            with pytest.raises(TypeError, match="array"):
-                onedsl.TensorSpec.of(odd)
+    def test_of_invalid_arrays(self, says):
+        array = np.zeros((4, 6), "f4")
+        packed = np.zeros((5, 1), [("a", "f4"), ("b", "i2")])["a"]  # items are 6 bytes apart
+        invalid = array[:, ::2], array[::-1], packed, np.zeros((4, 6)), [1.0, 2.0], None, 3, "f32"
+        for value in invalid:
+            with pytest.raises((TypeError, ValueError)) as caught:
+                onedsl.TensorSpec.of(value)
+            says(caught.value)
 
 
 class TestErrors:

@@ -3,7 +3,6 @@
 import functools
 import inspect
 import itertools
-import re
 from typing import Any
 
 import helpers
@@ -157,15 +156,19 @@ def test_tensors_have_a_tolerance_of_their_own(name):
         testing.assert_close(actual, expected)
 
 
-def test_invalid_arguments():
-    with pytest.raises(ValueError, match=r"mean must have shape \(3,\), got \(1,\)"):
-        testing.batch_norm_backward(np.ones((2, 3)), np.ones((2, 3)), [1.0], [1.0], epsilon=1e-5)
-    with pytest.raises(ValueError, match=r"statistics must be 'batch' or 'frozen', .*'running'"):
-        testing.batch_norm_backward([[1.0]], [[1.0]], [1.0], [1.0], epsilon=1, statistics="running")
+def test_invalid_arguments(says):
+    for src, options in (
+        (np.ones((2, 3)), {"epsilon": 1e-5}),
+        ([[1.0]], {"epsilon": 1, "statistics": "running"}),
+    ):
+        with pytest.raises(ValueError) as caught:
+            testing.batch_norm_backward(src, src, [1.0], [1.0], **options)
+        says(caught.value)
     for name, value in (("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("activation", None)):
         options = {"epsilon": 1e-5, "activation": "relu", "clip": 6} | {name: value}
-        with pytest.raises(ValueError, match=f"^{name} must be |clip must be None without relu"):
+        with pytest.raises(ValueError) as caught:
             testing.batch_norm_forward_training([[1.0]], [1.0], [1.0], **options)
+        says(caught.value)
 
 
 SHAPES = dict.fromkeys(["src", "diff_dst", "dst", "residual", "input", "input_gradient"], (4, 2, 3))
@@ -179,7 +182,7 @@ REFERENCES += [("batch_norm_act_backward", name) for name in ("dst", "residual")
 
 
 @pytest.mark.parametrize(("which", "without"), REFERENCES)
-def test_no_array_is_broadcast(which, without):
+def test_no_array_is_broadcast(which, without, says):
     reference = getattr(testing, which)
     shapes = SHAPES | OF_DIRECTML if which == "batch_normalization_grad" else SHAPES
     parameters = inspect.signature(reference).parameters
@@ -189,19 +192,21 @@ def test_no_array_is_broadcast(which, without):
         reference = functools.partial(reference, activation="relu")
     reference(**inputs, epsilon=1e-5)
     for name, array in list(inputs.items())[1:]:
-        for shape in {array[:1].shape, (), (4, 2)} - {array.shape}:
-            message = rf"^{name} must have .*, got {re.escape(str(shape))}$"
-            with pytest.raises(ValueError, match=message):
-                reference(**inputs | {name: np.ones(shape)}, epsilon=1e-5)
+        for shape in {array[:1].shape: 0, (): 0, (4, 2): 0}:
+            if shape != array.shape:
+                with pytest.raises(ValueError) as caught:
+                    reference(**inputs | {name: np.ones(shape)}, epsilon=1e-5)
+                says(caught.value)
     first = next(iter(inputs))
-    with pytest.raises(ValueError, match=r"must have at least \d dimension"):
-        reference(**inputs | {first: 1.0}, epsilon=1e-5)
-    with pytest.raises(TypeError, match=f"^{first} must be a plain array, got a masked array"):
-        reference(**inputs | {first: np.ma.array(inputs[first])}, epsilon=1e-5)
+    for value in 1.0, np.ma.array(inputs[first]):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            reference(**inputs | {first: value}, epsilon=1e-5)
+        says(caught.value)
     with pytest.raises(TypeError, match=f"^{first} must be array_like, got list, for which NumPy"):
-        reference(**inputs | {first: [[1], [2, 3]]}, epsilon=1e-5)
-    with pytest.raises(ValueError, match=r"^epsilon must be positive and finite, got '1'"):
+        reference(**inputs | {first: [[1], [2, 3]]}, epsilon=1e-5)  # NumPy's words follow
+    with pytest.raises(ValueError) as caught:
         reference(**inputs, epsilon="1")
+    says(caught.value)
 
 
 class TestHelpers:
@@ -303,26 +308,27 @@ class TestHelpers:
         with pytest.raises(AssertionError, match=r"must be within"):
             testing.assert_close(got, want, factor=0.01, backend="onednn")
 
-    def test_assert_close_rejects_invalid_arguments(self):
+    def test_assert_close_rejects_invalid_arguments(self, says):
         good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
         narrow = tuple(a.astype(np.float32) for a in good)
-        names = "actual must have names among diff_src, diff_gamma, diff_beta"
-        for actual, expected, backend, message in (
-            (None, good, "auto", "actual must be a tuple of arrays, got NoneType"),
-            ({"dst": narrow[0]}, good, "auto", f"{names}, got dst"),
-            ({0: narrow[0]}, good, "auto", f"{names}, got 0"),
-            ({}, good, "auto", f"{names}, got no arrays"),
-            ((None, None, None), good, "auto", f"{names}, got no arrays"),
-            (narrow[:2], good, "auto", "actual and expected must have 3 members .* got 2 and 3"),
-            (narrow, good[:1], "auto", "actual and expected must have 3 members .* got 3 and 1"),
-            (([1.0], None, None), good, "auto", "diff_src must be f32, bf16 or f16, got .*float64"),
-            (narrow, good, "oneDNN", "backend must be .*, got 'oneDNN'"),
-            (narrow, good, np.array(["auto", "native"]), "backend must be .*, got array"),
+        for actual, expected, backend in (
+            (None, good, "auto"),
+            ({"dst": narrow[0]}, good, "auto"),
+            ({0: narrow[0]}, good, "auto"),
+            ({}, good, "auto"),
+            ((None, None, None), good, "auto"),
+            (narrow[:2], good, "auto"),
+            (narrow, good[:1], "auto"),
+            (([1.0], None, None), good, "auto"),
+            (narrow, good, "oneDNN"),
+            (narrow, good, np.array(["auto", "native"])),
         ):
-            with pytest.raises((TypeError, ValueError), match=message):
+            with pytest.raises((TypeError, ValueError)) as caught:
                 testing.assert_close(actual, expected, backend=backend)
-        with pytest.raises(ValueError, match="factor must be a number of at least 0, got nan"):
+            says(caught.value)
+        with pytest.raises(ValueError) as caught:
             testing.assert_close(narrow, good, factor=np.nan)
+        says(caught.value)
 
     @formats
     def test_random_problem_has_the_statistics_of_src(self, data_format):
@@ -340,11 +346,8 @@ class TestHelpers:
         assert not np.array_equal(problem.src, other.src)
 
     @formats
-    def test_invalid_arguments_of_random_problem(self, data_format):
-        for arguments, message in (
-            (((2, 3), "f32", "f64"), "^stats_dtype must be .*, got 'f64'"),
-            (((3,),), r"^shape must have at least 2 dimensions, got \(3,\)"),
-            ((3,), "^shape must be a sequence of integers, got 3"),
-        ):
-            with pytest.raises((TypeError, ValueError), match=message):
+    def test_invalid_arguments_of_random_problem(self, data_format, says):
+        for arguments in ((2, 3), "f32", "f64"), ((3,),), (3,):
+            with pytest.raises((TypeError, ValueError)) as caught:
                 testing.random_problem(*arguments, data_format=data_format)
+            says(caught.value)

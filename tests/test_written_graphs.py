@@ -87,45 +87,43 @@ def test_padded_strides_from_json():
 
 
 INVALID = {
-    "missing": ({"gamma": None}, None, TypeError, r"the graph's inputs must be src.*; gamma miss"),
-    "unknown": ({"beta": 1}, None, TypeError, r"the graph's inputs must be among src.*got beta"),
-    "no array": ({"src": 3}, None, TypeError, "src must be a NumPy array"),
-    "rank": ({"mean": np.zeros((1, 16), "f")}, None, ValueError, r"mean must have .*shape \(16,\)"),
-    "dtype": ({"mean": np.zeros(16, "e")}, None, TypeError, "mean must be f32 .*, got f16"),
-    "unaligned": (
-        {}, {"diff_beta": helpers.unaligned(np.zeros(16, "f"))}, ValueError,
-        r"out\['diff_beta'\] must be aligned to its items, got 0x"
-    ),
-    "steps": ({"mean": np.zeros(32, "f")[::2]}, None, ValueError, "mean must have strides"),
-    "out": ({}, {"dst": 0}, TypeError, "out must be among diff_src, .*, got dst"),
-    "out key": ({}, {0: 0}, TypeError, "out must be among diff_src, .*, got 0"),
-    "out tuple": ({}, (1, 2, 3), TypeError, "^out must be a mapping of .*, got tuple"),
-    "out none": ({}, {"diff_beta": None}, TypeError, r"out\['diff_beta'\] must be a NumPy array"),
-    "read-only": (
-        {}, {"diff_beta": helpers.read_only(np.zeros(16, "f"))}, ValueError, "must be writable"
-    ),
+    "missing": ({"gamma": None}, None, TypeError),
+    "unknown": ({"beta": 1}, None, TypeError),
+    "no array": ({"src": 3}, None, TypeError),
+    "rank": ({"mean": np.zeros((1, 16), "f")}, None, ValueError),
+    "dtype": ({"mean": np.zeros(16, "e")}, None, TypeError),
+    "unaligned": ({}, {"diff_beta": helpers.unaligned(np.zeros(16, "f"))}, ValueError),
+    "steps": ({"mean": np.zeros(32, "f")[::2]}, None, ValueError),
+    "out": ({}, {"dst": 0}, TypeError),
+    "out key": ({}, {0: 0}, TypeError),
+    "out tuple": ({}, (1, 2, 3), TypeError),
+    "out none": ({}, {"diff_beta": None}, TypeError),
+    "read-only": ({}, {"diff_beta": helpers.read_only(np.zeros(16, "f"))}, ValueError),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_invalid_arguments(name):
-    change, out, error, message = INVALID[name]
+def test_invalid_arguments(name, says):
+    change, out, error = INVALID[name]
     graph, problem = gradient()
     arrays = {k: v for k, v in (problem._asdict() | change).items() if v is not None}
-    with pytest.raises(error, match=message):
+    with pytest.raises(error) as caught:
         graph.compile()(**arrays, out=out)
+    says(caught.value)
 
 
-def test_outputs_must_not_overlap():
+def test_outputs_must_not_overlap(says):
     graph, problem = gradient()
     compiled, arrays = graph.compile(), problem._asdict()
-    with pytest.raises(ValueError, match=r"out\['diff_src'\] must not overlap src"):
-        compiled(**arrays, out={"diff_src": problem.src})
     memory = np.zeros(16, np.float32)
-    with pytest.raises(ValueError, match="must not overlap out"):
-        compiled(**arrays, out={"diff_gamma": memory, "diff_beta": memory})
-    with pytest.raises(ValueError, match=r"out\['diff_gamma'\] must not overlap mean"):
-        compiled(**arrays, out={"diff_gamma": problem.mean})
+    for out in (
+        {"diff_src": problem.src},
+        {"diff_gamma": memory, "diff_beta": memory},
+        {"diff_gamma": problem.mean},
+    ):
+        with pytest.raises(ValueError) as caught:
+            compiled(**arrays, out=out)
+        says(caught.value)
 
 
 def test_defects_warn_at_the_line_of_the_caller():
