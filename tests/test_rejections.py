@@ -6,7 +6,7 @@ import warnings
 import helpers
 import numpy as np
 import pytest
-from cases.faults import FAULTS, OF_ONE_DOOR, OUT, arguments, outputs, reasons
+from cases.rejections import FAULTS, OF_ONE_DOOR, OUT, arguments, outputs, reasons
 from conftest import MESSAGES
 
 import onedsl

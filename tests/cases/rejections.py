@@ -1,6 +1,7 @@
 """For each reason why the core rejects a call, a valid call of a gradient and a fault in it.
 
-test_faults.py makes them in each door. A reason of csrc/core/check.hpp without a fault fails there.
+test_rejections.py makes them in each door. A reason of csrc/core/check.hpp without a fault fails
+there.
 """
 
 import re
