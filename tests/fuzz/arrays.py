@@ -178,7 +178,7 @@ def _to_exchange_api(array: np.ndarray) -> Any:
 _ExchangeApiArray = dlpack.with_exchange_api(dlpack.ExchangeApi.of(borrow_object=dlpack.borrow))
 
 
-def _to_torch(array: np.ndarray) -> Any:
+def to_torch(array: np.ndarray) -> Any:
     if not array.flags.writeable or min(array.strides, default=0) < 0:
         return array
     is_bf16 = array.dtype == helpers.NUMPY["bf16"]
@@ -194,7 +194,7 @@ def _to_jax(array: np.ndarray) -> Any:
     return jax.numpy.array(array) if array.dtype in helpers.NUMPY.values() else array
 
 
-WRITABLE_TYPES = [_to_dlpack, _to_exchange_api, *[_to_torch] * (torch is not None)]
+WRITABLE_TYPES = [_to_dlpack, _to_exchange_api, *[to_torch] * (torch is not None)]
 ARRAY_TYPES: list[Callable[[np.ndarray], Any]] = [*WRITABLE_TYPES, *[_to_jax] * (jax is not None)]
 
 

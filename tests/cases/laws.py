@@ -1,0 +1,106 @@
+"""The calls for which each law must hold, in all doors that can make them."""
+
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import pytest
+from doors import DOORS
+from doors.base import Door
+from fuzz.targets import TARGETS
+
+from cases.activations import ACTIVATIONS
+from cases.calls import CALLS, EMPTY, LARGE, MEMORIES, RANKS, Call, calls_of
+from cases.faults import FAULTS
+
+RELUS = [row for row in ACTIVATIONS if row.name == "relu"]
+SLOPE = [row for row in ACTIVATIONS if row.name == "leaky_relu" and row.follows_from_dst][-1:]
+
+
+def _with_options(calls: list[Call]) -> list[Call]:
+    """Return each call with all outputs and with fewer, which are written to given arrays."""
+    return [
+        replace(call, requested=requested, out="given")
+        for call in calls
+        for requested in (("all", "fewer") if call.target.option else ("",))
+        if requested != "all"
+        or not call.target.schema.alternatives
+        or call.given in ("all", "dst", "dst, no parameters")
+    ]
+
+
+def _with_faults(calls: list[Call]) -> list[Call]:
+    """Return each call with each fault that it can have."""
+    return [
+        replace(valid, fault=name)
+        for call in calls
+        for name, fault in FAULTS.items()
+        for valid in [replace(call, out="given" if name.startswith("out") else "")]
+        if fault.applies(valid)
+    ]
+
+
+LAWS: dict[str, list[Call]] = {
+    "values": CALLS,
+    "combinations": _with_options(calls_of(RELUS, RANKS)),
+    "empty": sorted(
+        calls_of(RELUS[:1], EMPTY) + _with_options(calls_of(RELUS[:1], EMPTY)),
+        key=lambda call: TARGETS.index(call.target),
+    ),
+    "layouts": CALLS[::3],
+    "bits": CALLS,
+    "threads": [call for call in calls_of(SLOPE, LARGE) if call.given in ("all", "no parameters")],
+    "memory": calls_of(SLOPE, MEMORIES),
+    "in place": [replace(call, out="in place") for call in CALLS[::5]],
+    "rejects": _with_faults(
+        [call for call in calls_of(SLOPE, ["rank 4"]) if call.given in ("all", "dst")]
+    ),
+    "records": CALLS[::7],
+    "derivatives": [
+        call
+        for call in calls_of(ACTIVATIONS, ["rank 4"])
+        if call.dtype == "f32" and not (call.is_forward or call.target.broadcast)
+    ],
+}
+
+
+def why_not(law: str, door: Door, call: Call) -> str:
+    """Return why a law does not apply to the calls of a door, or an empty string."""
+    if law == "bits" and call.target.cls.__name__ not in door.same_bits:
+        return "Its results are not compared with those of NumPy's arrays."
+    if law == "bits" and door.is_row_major and call.problem.endswith("in another order"):
+        return "The library copies such arrays to row-major memory."
+    return {"derivatives": door.derivatives, "threads": door.threads}.get(law, "")
+
+
+def calls_under(law: str, door: Door) -> list[Call]:
+    """Return the calls of a door that a law tests."""
+    return door.calls([call for call in LAWS[law] if not why_not(law, door, call)])
+
+
+def law(name: str) -> Any:
+    """Parametrize a test over the doors, and the calls of each operator, dtype and activation."""
+
+    def group(call: Call) -> tuple[Any, ...]:
+        return call.target.cls.__name__, call.dtype, call.stats, str(call.activation or "")
+
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for door in DOORS:
+        for key, calls in groupby(calls_under(name, door), group):
+            here = [call for call in calls if door.runs_here(call)]
+            groups.setdefault(key, []).extend([(door, here)] if here else [])
+    return pytest.mark.parametrize(
+        ("door", "calls"),
+        [
+            pytest.param(
+                door,
+                calls,
+                id="-".join([str(door), *filter(None, key)]),
+                marks=[]
+                if door.is_available
+                else pytest.mark.skip(f"{door.library} is optional, and not installed here"),
+            )
+            for key, pairs in groups.items()
+            for door, calls in pairs
+        ],
+    )

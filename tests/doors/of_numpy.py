@@ -1,0 +1,135 @@
+"""Calls of the operators' classes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import dlpack_producers as dlpack
+import helpers
+import numpy as np
+from cases.activations import CORE
+from cases.calls import Call
+from cases.faults import FAULTS
+from fuzz import arrays
+from fuzz.targets import TARGETS
+
+from doors.base import Door
+
+EVERY_OPERATOR = tuple(target.cls.__name__ for target in TARGETS)
+
+
+class NumPy(Door):
+    """NumPy's arrays."""
+
+    name = "numpy"
+    has_options = True
+    accepted: Mapping[str, str] = {"out has other strides": "Each tensor may have its own strides."}
+
+    def run(self, call: Call) -> dict[str, Any]:
+        inputs = call.inputs
+        if call.out == "in place":
+            inputs = [None if array is None else np.copy(array, "K") for array in inputs]
+        guard = self._guard(call) if call.out else None
+        out = None if guard is None else self._out(call, guard, inputs)
+        inputs = [self.convert(array) for array in inputs]
+        result = call.operator(*inputs, **call.options, out=out, backend=self.backend)
+        if guard is not None:
+            assert result is out
+            guard.check_walls()
+        return {name: arrays.to_numpy(array) for name, array in call.named(result).items()}
+
+    def convert(self, array: Any) -> Any:
+        """Convert an argument to an array of the door's library."""
+        return array
+
+    def operations(self, call: Call) -> list[str]:
+        return [call.target.cls.__name__]
+
+    def _guard(self, call: Call) -> helpers.Guarded:
+        """Return memory for the requested results of a call."""
+        valid = replace(call, fault="")
+        inputs = dict(zip(valid.values, valid.inputs, strict=True))
+        models = {"tensor": np.empty_like(inputs["src"]), "statistic": inputs["mean"]}
+        ports = zip(call.fields, call.target.schema.outputs, strict=True)
+        return helpers.Guarded(*(models[p.kind] for name, p in ports if name in call.results))
+
+    def _out(self, call: Call, guard: helpers.Guarded, inputs: list[Any]) -> Any:
+        """Return the argument `out`, with the fault of the call."""
+        schema, buffers = call.target.schema, iter(guard.buffers)
+        out: list[Any] = [next(buffers) if n in call.results else None for n in call.fields]
+        names = [port.name for port in schema.inputs]
+        for i, port in enumerate(schema.outputs):
+            if call.out == "in place" and port.in_place:
+                out[i] = inputs[names.index(port.in_place)]
+        if call.fault and (change := FAULTS[call.fault].change_out):
+            out = change(out, inputs)
+        self._writes(*(array for array in out if array is not None))
+        out = [self.convert(array) for array in out]
+        return schema.result._make(out) if len(out) == len(schema.outputs) else tuple(out)
+
+
+class DLPack(NumPy):
+    """Arrays of a library that supports DLPack."""
+
+    name = "dlpack"
+    limit = 100
+    same_bits = EVERY_OPERATOR
+
+    def convert(self, array: Any) -> Any:
+        if not isinstance(array, np.ndarray) or array.dtype not in helpers.NUMPY.values():
+            return array  # with a fault
+        return dlpack.Foreign(array, flags=0 if array.flags.writeable else dlpack.READ_ONLY)
+
+
+class Parts(Door):
+    """The methods reduce and apply, on three parts of the batch."""
+
+    name = "parts"
+
+    def unsupported(self, call: Call) -> str:
+        return "" if call.target.reduce_inputs else "The class has no method reduce."
+
+    def run(self, call: Call) -> dict[str, Any]:
+        operator, ports = call.operator, call.target.schema.inputs
+        parts = [
+            [
+                array[where] if port.kind == "tensor" and isinstance(array, np.ndarray) else array
+                for port, array in zip(ports, call.inputs, strict=True)
+            ]
+            for where in (slice(1), slice(1, 4), slice(4, None))
+        ]
+        totals = sum(operator.reduce(*part[: call.target.reduce_inputs]) for part in parts)
+        results = [call.named(operator.apply(totals, *part)) for part in parts]
+        kinds = dict(zip(call.fields, call.target.schema.outputs, strict=True))
+        whole = dict(results[-1])
+        for name in whole:
+            if kinds[name].kind == "tensor":
+                whole[name] = np.concatenate([result[name] for result in results])
+        return whole
+
+    def operations(self, call: Call) -> list[str]:
+        return [call.target.cls.__name__] * 6
+
+
+class OneDNN(NumPy):
+    """oneDNN's kernels."""
+
+    name = "onednn"
+    backend = "onednn"
+    threads = "The order of oneDNN's sums depends on the number of threads."
+    accepted: Mapping[str, str] = {}
+
+    def unsupported(self, call: Call) -> str:
+        if call.target.broadcast:
+            return "oneDNN has no op for frozen statistics."
+        if call.activation and call.is_forward and not CORE[call.activation.name].onednn:
+            return "oneDNN has no op for the activation."
+        if call.activation and not call.is_forward:
+            if call.activation.name != "relu":
+                return "The gradient with oneDNN's op for the activation is not implemented."
+            if not call.given.startswith("dst"):
+                return "oneDNN's ReLUBackward needs dst."
+        return ""
+
+    def runs_here(self, call: Call) -> bool:
+        return helpers.runs("onednn", call.dtype)
