@@ -44,11 +44,12 @@ class Problem(NamedTuple):
     in_layout: Callable[[Array], Array] = np.array
 
 
+# Channels, or the elements between them, fill vectors of each instruction set, with a remainder.
 PROBLEMS = {
-    "rank 2": Problem(6, 13),
+    "rank 2": Problem(9, 37),
     "rank 4": Problem(6, 13, (4, 5)),
-    "rank 5 in another order": Problem(6, 13, (2, 3, 2), _in_another_order),
-    "rank 3 with gaps": Problem(6, 13, (7,), _with_gaps),
+    "rank 5 in another order": Problem(5, 21, (2, 3, 2), _in_another_order),
+    "rank 3 with gaps": Problem(6, 19, (17,), _with_gaps),
 }
 
 # About 32 elements per channel. Each has another remainder of the channels in a vector.
@@ -88,8 +89,9 @@ OMITTED: dict[str, frozenset[str]] = {
     "all": frozenset({"dst"}),
     "no residual": frozenset({"dst", "residual"}),
     "no parameters": frozenset({"dst", "residual", "gamma", "beta"}),
+    "residual alone": frozenset({"dst", "gamma", "beta"}),
     "dst": frozenset({"residual"}),
-    "dst, no parameters": frozenset({"residual", "gamma", "beta"}),
+    "dst alone": frozenset({"residual", "gamma", "beta"}),
 }
 """The inputs that a call omits."""
 
@@ -133,6 +135,10 @@ class Call:
             return {}
         name, *values = self.target.option or ("", None, None)
         return {name: values[self.requested == "fewer"]}
+
+    def omits(self, port: str) -> bool:
+        """Return whether the call omits an input, by oneDNN's name."""
+        return port in OMITTED[self.given]
 
     @property
     def is_forward(self) -> bool:
@@ -181,7 +187,7 @@ class Call:
         """Whether the call requests the optional outputs, too."""
         if self.requested:
             return self.requested == "all"
-        return not self.target.schema.alternatives or self.given == "all"
+        return not (self.target.schema.alternatives and self.omits("residual"))
 
     @property
     def results(self) -> set[str]:

@@ -64,11 +64,11 @@ FAULTS = {
     "gamma is f64": _of("gamma", lambda a: a.astype(np.float64)),
     "beta is absent": Fault(
         lambda call, values: values | {"beta": None},
-        lambda call: bool(call.target.schema.all_or_none) and call.given in ("all", "no residual"),
+        lambda call: bool(call.target.schema.all_or_none) and call.omits("dst"),
     ),
     "residual and dst are given": Fault(
         lambda call, values: values | {"dst": values["residual"]},
-        lambda call: bool(call.target.schema.alternatives) and call.given == "all",
+        lambda call: bool(call.target.schema.alternatives) and not call.omits("residual"),
     ),
     "dst has another shape": _of("dst", lambda a: a[:-1]),
     "out is too short": _of_out(lambda out, inputs: out[:-1]),

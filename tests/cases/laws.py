@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from doors import DOORS
 from doors.base import Door
-from fuzz.targets import TARGETS
 
 from cases.activations import ACTIVATIONS
 from cases.calls import CALLS, EMPTY, LARGE, MEMORIES, RANKS, Call, calls_of
@@ -15,6 +14,19 @@ from cases.faults import FAULTS
 
 RELUS = [row for row in ACTIVATIONS if row.name == "relu"]
 SLOPE = [row for row in ACTIVATIONS if row.name == "leaky_relu" and row.follows_from_dst][-1:]
+
+
+def group(call: Call) -> tuple[str, ...]:
+    """Return what the calls of one test have in common."""
+    return call.target.cls.__name__, call.dtype, call.stats, str(call.activation or "")
+
+
+GROUPS = [*dict.fromkeys(map(group, CALLS))]
+
+
+def _by_operator(calls: list[Call]) -> list[Call]:
+    """Return the calls in the order of GROUPS."""
+    return sorted(calls, key=lambda call: GROUPS.index(group(call)))
 
 
 def _with_options(calls: list[Call]) -> list[Call]:
@@ -25,7 +37,7 @@ def _with_options(calls: list[Call]) -> list[Call]:
         for requested in (("all", "fewer") if call.target.option else ("",))
         if requested != "all"
         or not call.target.schema.alternatives
-        or call.given in ("all", "dst", "dst, no parameters")
+        or not (call.omits("residual") and call.omits("dst"))
     ]
 
 
@@ -41,12 +53,11 @@ def _with_faults(calls: list[Call]) -> list[Call]:
 
 
 LAWS: dict[str, list[Call]] = {
-    "values": CALLS,
-    "combinations": _with_options(calls_of(RELUS, RANKS)),
-    "empty": sorted(
-        calls_of(RELUS[:1], EMPTY) + _with_options(calls_of(RELUS[:1], EMPTY)),
-        key=lambda call: TARGETS.index(call.target),
+    "values": _by_operator(
+        CALLS + [call for call in calls_of(SLOPE, LARGE) if call.given == "all"]
     ),
+    "combinations": _with_options(calls_of(RELUS, RANKS)),
+    "empty": _by_operator(calls_of(RELUS[:1], EMPTY) + _with_options(calls_of(RELUS[:1], EMPTY))),
     "layouts": CALLS[::3],
     "bits": CALLS,
     "threads": [call for call in calls_of(SLOPE, LARGE) if call.given in ("all", "no parameters")],
@@ -80,10 +91,6 @@ def calls_under(law: str, door: Door) -> list[Call]:
 
 def law(name: str) -> Any:
     """Parametrize a test over the doors, and the calls of each operator, dtype and activation."""
-
-    def group(call: Call) -> tuple[Any, ...]:
-        return call.target.cls.__name__, call.dtype, call.stats, str(call.activation or "")
-
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for door in DOORS:
         for key, calls in groupby(calls_under(name, door), group):

@@ -31,7 +31,7 @@ class Door:
     of_batch = False
     """Whether gradients are computed with the statistics of src, not with given ones."""
     threads = ""
-    """Why the number of OpenMP's threads has no effect, or an empty string."""
+    """Why numbers of OpenMP's threads are not tested, or an empty string."""
     derivatives = "The gradients cannot be differentiated."
     """Why there are no second derivatives, or an empty string."""
     has_options = False

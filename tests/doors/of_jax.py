@@ -38,14 +38,14 @@ class Jax(Door):
             return "It is another signature of BatchNormTrainingBackward, for NumPy only."
         if call.stats == "f16":
             return "Statistics must be f32, or bf16."
-        if call.given.startswith("dst"):
+        if not call.omits("dst"):
             return "The layer chooses what the gradient reads."
         return ""
 
     def results(self, call: Call) -> set[str]:
         if call.is_forward:
             return {"dst", "batch_mean", "batch_variance"}
-        is_layer = call.activation and call.given == "no parameters"
+        is_layer = call.activation and call.omits("gamma")
         return call.results - ({"diff_gamma", "diff_beta"} if is_layer else set())
 
     def expected(self, call: Call) -> Any:

@@ -22,6 +22,7 @@ class NumPy(Door):
     """NumPy's arrays."""
 
     name = "numpy"
+    options: Mapping[str, Any] = {}
     has_options = True
     accepted: Mapping[str, str] = {"out has other strides": "Each tensor may have its own strides."}
 
@@ -32,7 +33,7 @@ class NumPy(Door):
         guard = self._guard(call) if call.out else None
         out = None if guard is None else self._out(call, guard, inputs)
         inputs = [self.convert(array) for array in inputs]
-        result = call.operator(*inputs, **call.options, out=out, backend=self.backend)
+        result = call.operator(*inputs, **call.options, **self.options, out=out)
         if guard is not None:
             assert result is out
             guard.check_walls()
@@ -68,17 +69,42 @@ class NumPy(Door):
         return schema.result._make(out) if len(out) == len(schema.outputs) else tuple(out)
 
 
+class Native(NumPy):
+    """onedsl's kernels, by name."""
+
+    name = "native"
+    options: Mapping[str, Any] = {"backend": "native"}
+    limit = 100
+    same_bits = EVERY_OPERATOR
+    threads = "They are tested with NumPy's arrays."
+
+
 class DLPack(NumPy):
     """Arrays of a library that supports DLPack."""
 
     name = "dlpack"
+    options: Mapping[str, Any] = {"backend": "auto"}
     limit = 100
     same_bits = EVERY_OPERATOR
+    threads = "They are tested with NumPy's arrays."
 
     def convert(self, array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype not in helpers.NUMPY.values():
             return array  # with a fault
         return dlpack.Foreign(array, flags=0 if array.flags.writeable else dlpack.READ_ONLY)
+
+
+class TorchTensor(NumPy):
+    """PyTorch's tensors, in calls of the operators' classes."""
+
+    name = "torch_tensor"
+    library = "torch"
+    limit = 100
+    same_bits = EVERY_OPERATOR
+    threads = "They are tested with NumPy's arrays."
+
+    def convert(self, array: Any) -> Any:
+        return arrays.to_torch(array) if isinstance(array, np.ndarray) else array
 
 
 class Parts(Door):
@@ -116,6 +142,7 @@ class OneDNN(NumPy):
 
     name = "onednn"
     backend = "onednn"
+    options: Mapping[str, Any] = {"backend": "onednn"}
     threads = "The order of oneDNN's sums depends on the number of threads."
     accepted: Mapping[str, str] = {}
 
@@ -127,7 +154,7 @@ class OneDNN(NumPy):
         if call.activation and not call.is_forward:
             if call.activation.name != "relu":
                 return "The gradient with oneDNN's op for the activation is not implemented."
-            if not call.given.startswith("dst"):
+            if call.omits("dst"):
                 return "oneDNN's ReLUBackward needs dst."
         return ""
 

@@ -51,8 +51,6 @@ class TorchDoor(Door):
             return "PyTorch's tensors are writable."
         if call.problem in EMPTY:
             return "PyTorch computes batches with fewer than two values per channel."
-        if call.given == "dst, no parameters":
-            return "The operators compute diff_residual with the parameters."
         return ""
 
     def strides(self, call: Call) -> tuple[int, ...]:
@@ -93,7 +91,7 @@ class TorchOperator(TorchDoor):
     def results(self, call: Call) -> set[str]:
         if call.is_forward:
             return {"dst", "batch_mean", "batch_variance"}
-        return call.results | ({"diff_residual"} if call.given == "dst" else set())
+        return call.results | ({"diff_residual"} if not call.omits("dst") else set())
 
     def operations(self, call: Call) -> list[str]:
         return self._operations_of(call, both=False)
@@ -161,7 +159,7 @@ class TorchAutograd(TorchDoor):
         return super().reason_against(call)
 
     def unsupported(self, call: Call) -> str:
-        if call.given.startswith("dst"):
+        if not call.omits("dst"):
             return "Autograd chooses what the gradient reads."
         return super().unsupported(call)
 
@@ -169,7 +167,7 @@ class TorchAutograd(TorchDoor):
         """Return no results that PyTorch does not have: running ones have another variance."""
         if call.is_forward:
             return {"dst", "running_mean"}
-        of_parameters = set() if call.given != "no parameters" else {"diff_gamma", "diff_beta"}
+        of_parameters = {"diff_gamma", "diff_beta"} if call.omits("gamma") else set()
         return call.results - of_parameters
 
     def operations(self, call: Call) -> list[str]:
