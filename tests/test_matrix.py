@@ -1,152 +1,49 @@
-"""Operators x types x formats x ranks x ports x backends, against the float64 references.
+"""Large tensors, and calls that oneDNN does not support. tests/laws has the other calls.
 
 test_isa.py runs this file again with lower instruction sets.
 """
 
-import itertools
+from dataclasses import replace
 
 import helpers
 import numpy as np
 import pytest
-from fuzz import judge
-from fuzz.case import Case
-from fuzz.targets import TARGETS
-from helpers import EPSILON, backends, formats
+from cases.calls import calls_of
+from cases.laws import RELUS
+from doors import DOORS
+from helpers import EPSILON, formats
 
 import onedsl
-from onedsl import _core, testing
+from onedsl import testing
 
-pytestmark = pytest.mark.filterwarnings("ignore::onedsl.GammaIgnoredWarning")
-
-# Batch and spatial sizes: odd, about 32 elements per channel.
-SIZES = [(33,), (2, 33), (2, 7, 5), (2, 3, 2, 5), (2, 3, 1, 2, 5), (2, 2, 2, 1, 3, 2)]
-SIZES += [(2, 2, 1, 2, 3, 1, 2), (1, 33)]
-EMPTY = [(0,), (4,), (0, 5), (2, 0), (2, 0, 4, 5), (0, 0, 0)]
-# For each shape another remainder of channels.
-SHAPES = list(zip(SIZES, (17, 8, 16, 3, 64, 5, 24, 7), strict=True))
-SHAPES += list(zip(EMPTY, (3, 0, 3, 3, 3, 0), strict=True))
-
-OMITTED = [(), ("gamma", "beta"), ("residual",), ("dst",), ("residual", "dst")]
-
-ROWS = [
-    pytest.param(target, dtype, stats, id=f"{target.cls.__name__}-{dtype}-{stats}")
-    for target in TARGETS
-    for dtype, row in target.schema.types.items()
-    for stats in row
-]
+(ONEDNN,) = (door for door in DOORS if door.name == "onednn")
+CALLS = [replace(call, out="given") for call in calls_of(RELUS, ["rank 4"])]
 
 
-def inputs_of(target, dtype, stats, data_format, shape):
-    """Return arrays by oneDNN's names.
-
-    Statistics of empty tensors are NaN, which must not show. The running ones do, unchanged.
-    """
-    problem = testing.random_problem(shape, dtype, stats, data_format=data_format)
-    values = helpers.values_of(problem)
-    shown = ("mean", "variance") if "momentum" in target.attributes else ()
-    for name, array in values.items():
-        if array.ndim == 1:
-            kept = onedsl.DataFormat(data_format).broadcast_shape(shape)
-            values[name] = array.reshape(kept) if target.broadcast else array
-            if not problem.src.size:
-                values[name] = np.full_like(values[name], 3 if name in shown else np.nan)
-    return values
-
-
-def calls_of(target, dtype, stats, data_format, shape, backend):
-    """Yield calls with all combinations of optional inputs, requested outputs and attributes."""
-    schema = target.schema
-    values = inputs_of(target, dtype, stats, data_format, shape)
-    names = [name for name, *_ in _core.signatures()[schema.operation][0]]
-    optional = {port.name for port in schema.inputs if port.optional}
-    alternatives = {*schema.alternatives}
-    omitted = []
-    for omit in OMITTED:
-        without = optional & {*omit}
-        if not without & alternatives:  # of which a call passes one
-            without |= alternatives - {"dst"}
-        omitted += [] if without in omitted else [without]
-    option, *requests = target.option or ("", None)
-    attributes: dict[str, object] = {"epsilon": EPSILON, **target.required}
-    attributes |= {} if target.broadcast else {"data_format": data_format}
-    if "momentum" in target.attributes:  # running statistics differ from those of the batch
-        attributes |= {"momentum": 0.9}
-        values |= {"mean": values["mean"] / 2, "variance": values["variance"] * 2}
-    clips = [{"clip": None}, {"clip": 0.5}] if "clip" in target.attributes else [{}]
-    for without, request, clip in itertools.product(omitted, requests, clips):
-        if "dst" in without and backend == "onednn":
-            continue  # which requires it
-        if request is True and alternatives <= without:
-            continue  # which requires one
-        inputs = [None if name in without else values[name] for name in names]
-        options = {"backend": backend} | ({option: request} if option else {})
-        yield Case(target, attributes | clip, inputs, options, "direct")
-
-
-def expect_unsupported(dtype, call):
-    """Check that a call raises UnsupportedError, which names the missing instruction set."""
-    needed = helpers.missing_isa(dtype)
-    assert needed is not None
+def reject(call, *fragments):
+    """Check that a call raises UnsupportedError, and writes nothing."""
     with pytest.raises(onedsl.UnsupportedError) as caught:
-        call()
-    message = str(caught.value)
-    isa = {"AVX512": "avx512_core", "AVX512_FP16": "avx512_core_fp16"}[needed]
-    assert f"oneDNN has no {dtype} kernel for CPUs without {isa} (" in message
-    assert 'Use backend="native"' in message
+        ONEDNN.run(call)
     assert caught.value.status == "unimplemented"
+    for fragment in fragments:
+        assert fragment in str(caught.value)
+    for array, before in ONEDNN.written:
+        assert array.tobytes() == before
 
 
-def check_call(case, dtype):
-    """Check a call that writes to guarded buffers."""
-    schema = case.target.schema
-    ports = zip(schema.inputs, case.inputs, strict=True)
-    likes = {port.kind: array for port, array in ports if array is not None}
-    requested = [port for port in schema.outputs if port.name in case.requested]
-    guarded = helpers.Guarded(*(likes[port.kind] for port in requested))
-    by_name = dict(zip(case.requested, guarded.buffers, strict=True))
-    case.out = schema.result(*(by_name.get(port.name) for port in schema.outputs))
-    if case.backend == "onednn" and case.target.broadcast:
-        with pytest.raises(onedsl.UnsupportedError, match="no op for frozen statistics"):
-            judge.run(case)
-        guarded.check_untouched()
-    elif case.inputs[0].size and not helpers.runs(case.backend, dtype):
-        expect_unsupported(dtype, lambda: judge.run(case))
-        guarded.check_untouched()
-    else:
-        assert judge.run(case) is case.out
-        guarded.check_walls()
-        judge.check_result(case, case.out, judge.reference_of(case))
+def test_frozen_statistics_with_onednn():
+    for call in (call for call in CALLS if call.target.broadcast):
+        reject(call, "no op for frozen statistics")
 
 
-@backends
-@pytest.mark.parametrize(("target", "dtype", "stats"), ROWS)
-@formats
-def test_every_call(target, dtype, stats, data_format, backend):
-    for sizes, channels in SHAPES:
-        shape = helpers.shape_of(data_format, sizes[0], channels, sizes[1:])
-        for case in calls_of(target, dtype, stats, data_format, shape, backend):
-            check_call(case, dtype)
-
-
-@pytest.mark.parametrize(("target", "dtype", "stats"), ROWS)
-@formats
-def test_auto_is_native(target, dtype, stats, data_format):
-    """The other tests run "native" for both."""
-    shape = helpers.shape_of(data_format, 4, 20, (6, 5))
-    schema = target.schema
-    for case in calls_of(target, dtype, stats, data_format, shape, "native"):
-        native = target.cls(**case.attributes)(*case.inputs, **case.options)
-        assert type(native) is schema.result
-        for port, array in zip(schema.outputs, native, strict=True):
-            assert (array is None) == (port.name not in case.requested)
-            if array is not None:
-                of_port = dtype if port.kind == "tensor" else stats
-                assert array.dtype == helpers.NUMPY[of_port]
-                assert port.kind == "statistic" or array.strides == case.inputs[0].strides
-        for options in ({"backend": "auto"}, {}):
-            results = target.cls(**case.attributes)(*case.inputs, **case.options | options)
-            for got, array in zip(results, native, strict=True):
-                assert (got is None and array is None) or got.tobytes() == array.tobytes()
+def test_dtypes_that_onednn_does_not_run_here():
+    """The message names the missing instruction set."""
+    isas = {"AVX512": "avx512_core", "AVX512_FP16": "avx512_core_fp16"}
+    for call in CALLS:
+        if not (ONEDNN.reason_against(call) or ONEDNN.runs_here(call)):
+            isa = isas[helpers.missing_isa(call.dtype)]
+            message = f"oneDNN has no {call.dtype} kernel for CPUs without {isa} ("
+            reject(call, message, 'Use backend="native"')
 
 
 # Large enough for non-temporal stores. The offset tests their unaligned heads and tails.
