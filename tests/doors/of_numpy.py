@@ -74,7 +74,7 @@ class Native(NumPy):
 
     name = "native"
     options: Mapping[str, Any] = {"backend": "native"}
-    limit = 100
+    limit = 60
     same_bits = EVERY_OPERATOR
     threads = "They are tested with NumPy's arrays."
 
@@ -84,7 +84,7 @@ class DLPack(NumPy):
 
     name = "dlpack"
     options: Mapping[str, Any] = {"backend": "auto"}
-    limit = 100
+    limit = 60
     same_bits = EVERY_OPERATOR
     threads = "They are tested with NumPy's arrays."
 
@@ -99,7 +99,7 @@ class TorchTensor(NumPy):
 
     name = "torch_tensor"
     library = "torch"
-    limit = 100
+    limit = 60
     same_bits = EVERY_OPERATOR
     threads = "They are tested with NumPy's arrays."
 

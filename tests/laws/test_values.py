@@ -12,7 +12,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::onedsl.GammaIgnoredWarning")
 def check(door, call):
     result = door.run(call)
     assert result.keys() == door.results(call), call
-    testing.assert_close(result, door.expected(call), backend=door.backend)
+    try:
+        testing.assert_close(result, door.expected(call), backend=door.backend)
+    except AssertionError as error:
+        raise AssertionError(f"{call}: {error}") from error
 
 
 @law("values")
