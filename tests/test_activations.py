@@ -29,28 +29,6 @@ def values_of(shape, dtype, stats, data_format, seed=0):
     return (*problem, beta, residual)
 
 
-@helpers.types
-@helpers.formats
-@activations
-@pytest.mark.parametrize("with_residual", [False, True])
-def test_against_the_reference(with_residual, row, data_format, dtype, stats):
-    attributes = row.attributes
-    forward = onedsl.BatchNormActForwardTraining(EPSILON, 0.9, data_format, **attributes)
-    backward = onedsl.BatchNormActTrainingBackward(EPSILON, data_format, **attributes)
-    for seed, shape in enumerate(SHAPES):
-        x, d, mean, variance, gamma, beta, added = values_of(shape, dtype, stats, data_format, seed)
-        residual = added if with_residual else None
-        options = {"epsilon": EPSILON, "data_format": data_format, **attributes}
-        arguments = x, mean, variance, gamma, beta, residual
-        result = forward(*arguments)
-        expected = testing.batch_norm_forward_training(*arguments, momentum=0.9, **options)
-        testing.assert_close(result, expected)
-        arguments = x, d, mean, variance, gamma, beta, residual
-        gradients = backward(*arguments)
-        assert (gradients.diff_residual is None) == (residual is None)
-        testing.assert_close(gradients, testing.batch_norm_act_backward(*arguments, **options))
-
-
 @helpers.dtypes
 @helpers.formats
 @pytest.mark.parametrize("row", [row for row in ACTIVATIONS if row.follows_from_dst], ids=str)
@@ -272,29 +250,6 @@ def test_invalid_attributes(attributes, error, message):
         x, s = np.ones((2, 3)), np.ones(3)
         with pytest.raises(ValueError, match=message.split()[0]):
             testing.batch_norm_act_backward(x, x, s, s, epsilon=1, **attributes)
-
-
-def test_gamma_and_beta_are_given_both_or_neither():
-    x, s = np.ones((2, 3), np.float32), np.ones(3, np.float32)
-    op = onedsl.BatchNormActTrainingBackward(1e-5, activation="silu")
-    with pytest.raises(TypeError, match="gamma and beta must be given together, beta is missing"):
-        op(x, x, s, s, s)
-
-
-@helpers.formats
-@pytest.mark.parametrize("row", [row for row in ACTIVATIONS if TABLE[row.name].onednn], ids=str)
-def test_onednn(row, data_format):
-    attributes = row.attributes
-    x, _, mean, variance, gamma, beta, residual = values_of(
-        (4, 8, (5, 6)), "f32", "f32", data_format
-    )
-    op = onedsl.BatchNormActForwardTraining(EPSILON, data_format=data_format, **attributes)
-    for added in (None, residual):
-        arguments = x, mean, variance, gamma, beta, added
-        expected = testing.batch_norm_forward_training(
-            *arguments, epsilon=EPSILON, data_format=data_format, **attributes
-        )
-        testing.assert_close(op(*arguments, backend="onednn"), expected, backend="onednn")
 
 
 def test_what_onednn_lacks():
