@@ -140,27 +140,6 @@ def test_attributes(calls, with_residual, kwargs):
     assert len(calls) == 1
 
 
-@variants
-@pytest.mark.parametrize("affine", [True, False])
-def test_second_derivatives(calls, affine, with_residual, clip, activation):
-    """Also by the parameters: the activation's gradient depends on them."""
-    layer = make(2, clip, activation, affine=affine)
-    src, diff_dst = inputs(2, "f32")
-    exact = Exact(layer, 2, activation)
-    found = []
-    for run, norm, kind in ((layer, layer, src.dtype), (exact, exact.norm, torch.float64)):
-        tensors = [t.to(kind).requires_grad_() for t in (src, src.flip(0))[: 1 + with_residual]]
-        given = [*tensors, *norm.parameters()]
-        first = torch.autograd.grad(run(*tensors).pow(3).sum(), given, create_graph=True)
-        weights = [diff_dst.to(kind)] * len(tensors)
-        weights += [norm.weight.detach() ** 2] * 2 if affine else []
-        weighted = sum((g * w).sum() for g, w in zip(first, weights, strict=True))
-        found.append(torch.autograd.grad(weighted, given))
-    for a, b in zip(*found, strict=True):
-        assert relative_error(a, b) < 1e-4
-    assert calls
-
-
 UNSUPPORTED = {
     "float64": lambda src, r: (src.double(), r.double()),
     "broadcast residual": lambda src, r: (src, r[:1]),
