@@ -215,7 +215,7 @@ def test_error_is_not_larger_than_pytorchs(dtype, row):
 @pytest.mark.parametrize(
     ("attributes", "error", "message"),
     [
-        ({"activation": "mish"}, ValueError, 'activation must be one of "relu", "leaky_relu"'),
+        ({"activation": "nothing"}, ValueError, 'activation must be one of "relu", "leaky_relu"'),
         ({"activation": None}, ValueError, "activation must be one of .*, got None"),
         ({"activation": "silu", "clip": 6.0}, ValueError, "clip must be None with .*'silu'.*relu"),
         (
@@ -276,7 +276,10 @@ def test_every_list_of_activations_is_that_of_the_table():
     formulas = onedsl.BatchNormActForwardTraining.__doc__
     assert all(f"\n    - {name}(y) = " in formulas for name in TABLE)
     assert names in formulas
-    assert names in (root / "onedsl/torch/_layers.py").read_text()
+    for file in "onedsl/torch/_layers.py", "onedsl/jax/__init__.py":
+        assert names in (root / file).read_text(), file
+    own = " and ".join(f'"{name}"' for name, info in TABLE.items() if not info.onednn)
+    assert f"oneDNN has none for {own}." in formulas
     layers = [*dict.fromkeys(info.name.split()[0] for info in TABLE.values())]
     layers.insert(1, "ReLU6")
     for file in ("onedsl/__init__.py", "onedsl/torch/__init__.py", "examples/README.md"):

@@ -135,7 +135,7 @@ def test_unsupported_arguments():
         (src, "relu", float("nan"), "a parameter of relu of this value"),
         (src, "leaky_relu", float("nan"), "a parameter of leaky_relu of this value"),
         (None, "silu", 0.1, "a parameter of silu of this value"),
-        (None, "mish", None, 'activation="mish"'),
+        (None, "nothing", None, 'activation="nothing"'),
         (None, "none", None, 'activation="none"'),
     ):
         message = f"onedsl's operators do not support .*{reason}"

@@ -42,7 +42,8 @@ class BatchNormActForwardTraining(ActOperator[BatchNormForward]):
     - gelu(y) = y * (1 + erf(y / sqrt(2))) / 2
     - gelu_tanh(y) = y * (1 + tanh(sqrt(2 / pi) * (y + 0.044715 * y^3))) / 2
 
-    NaN stays NaN. As in PyTorch, the results of the last four at -infinity are NaN.
+    NaN stays NaN. As in PyTorch, the results at -infinity are NaN, except for "relu" and
+    "leaky_relu".
 
     Arrays and errors are as in `BatchNormTrainingBackward`. ``backend="onednn"`` runs a graph of
     the ops [2]_. oneDNN has none for "silu" and "gelu_tanh".

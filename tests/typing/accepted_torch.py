@@ -37,7 +37,7 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     ):
         print(layer.num_features, layer.eps)
     if TYPE_CHECKING:
-        onedsl.torch.BatchNormAct2d(8, activation="mish")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        onedsl.torch.BatchNormAct2d(8, activation="nothing")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         onedsl.torch.BatchNormAct2d(8, epsilon=1e-3, activation="relu")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
