@@ -71,7 +71,7 @@ LAWS: dict[str, list[Call]] = {
     "derivatives": [
         call
         for call in calls_of(ACTIVATIONS, ["rank 4"])
-        if call.dtype == "f32" and not (call.is_forward or call.target.broadcast)
+        if call.dtype == "f32" and not call.is_forward
     ],
 }
 
@@ -82,7 +82,9 @@ def why_not(law: str, door: Door, call: Call) -> str:
         return "Its results are not compared with those of NumPy's arrays."
     if law == "bits" and door.is_row_major and call.problem.endswith("in another order"):
         return "The library copies such arrays to row-major memory."
-    return {"derivatives": door.derivatives, "threads": door.threads}.get(law, "")
+    if law == "derivatives":
+        return door.undifferentiable(call)
+    return door.threads if law == "threads" else ""
 
 
 @functools.cache

@@ -32,8 +32,6 @@ class Door:
     """Whether gradients are computed with the statistics of src, not with given ones."""
     threads = ""
     """Why numbers of OpenMP's threads are not tested, or an empty string."""
-    derivatives = "The gradients cannot be differentiated."
-    """Why there are no second derivatives, or an empty string."""
     has_options = False
     """Whether calls have the arguments `out` and those that request outputs."""
     errors: tuple[type[Exception], ...] = (TypeError, ValueError)
@@ -100,6 +98,10 @@ class Door:
     def operations(self, call: Call) -> list[str]:
         """Return the operations of the run records of a call."""
         raise NotImplementedError
+
+    def undifferentiable(self, call: Call) -> str:
+        """Return why the gradients cannot be differentiated, or an empty string."""
+        return "The gradients cannot be differentiated."
 
     def second_derivatives(self, call: Call, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the gradient of a weighted sum of the gradients, by the inputs' names."""

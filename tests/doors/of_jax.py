@@ -21,7 +21,6 @@ class Jax(Door):
     same_bits = ("BatchNormTrainingBackward",)
     is_row_major = True
     threads = "XLA runs the kernels on its own threads."
-    derivatives = ""
     accepted: Mapping[str, str] = {
         **dict.fromkeys(OF_F64, "JAX converts it to f32."),
         "beta is absent": "JAX allows it.",
@@ -84,6 +83,9 @@ class Jax(Door):
         found = self.transformed(lambda v: _gradients(call, v, v["diff_dst"]))(v)
         return {f"diff_{name}": np.asarray(gradient) for name, gradient in found.items()}
 
+    def undifferentiable(self, call: Call) -> str:
+        return "test_jax.py has those of frozen statistics." if call.target.broadcast else ""
+
     def second_derivatives(self, call: Call, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         import jax
 
@@ -121,10 +123,12 @@ class JaxVmap(Jax):
 
     name = "jax_vmap"
     limit = 3
-    derivatives = "As without jax.vmap, which JAX applies to the derivative."
 
     def operations(self, call: Call) -> list[str]:
         return [operation for operation in super().operations(call) for _ in range(2)]
+
+    def undifferentiable(self, call: Call) -> str:
+        return "As without jax.vmap, which JAX applies to the derivative."
 
     def transformed(self, function: Any) -> Any:
         import jax

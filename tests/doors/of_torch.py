@@ -35,6 +35,28 @@ def to_numpy(call: Call, tensor: Any) -> Any:
     return arrays.to_numpy(tensor.detach())
 
 
+def as_tensor(call: Call, array: Any) -> Any:
+    """Return a tensor whose channels are its second axis."""
+    tensor = arrays.to_torch(array)
+    return tensor.movedim(-1, 1) if tensor.ndim > 1 and call.data_format == "NXC" else tensor
+
+
+def weighted_derivatives(
+    call: Call, gradients: Any, weights: Mapping[str, Any], inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the gradient of a weighted sum of gradients by inputs, by the inputs' names."""
+    import torch
+
+    factors = [
+        as_tensor(call, array.reshape(-1) if gradient.ndim == 1 else array)
+        for gradient, array in zip(gradients, weights.values(), strict=False)
+    ]
+    total = sum((a * b).sum() for a, b in zip(gradients, factors, strict=True))
+    second = torch.autograd.grad(total, [*inputs.values()], allow_unused=True)
+    pairs = zip(inputs, second, strict=True)
+    return {name: to_numpy(call, tensor) for name, tensor in pairs if tensor is not None}
+
+
 class TorchDoor(Door):
     """The base class of this file's doors."""
 
@@ -124,6 +146,16 @@ class TorchOperator(TorchDoor):
                 del results["diff_residual"]
         return {name: to_numpy(call, tensor) for name, tensor in results.items()}
 
+    def undifferentiable(self, call: Call) -> str:
+        return "The derivative is that of the layers." if call.activation else ""
+
+    def second_derivatives(self, call: Call, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        v = channels_second(call)
+        names = [name for name in ("src", "diff_dst", "gamma") if v[name] is not None]
+        inputs = {name: v[name].requires_grad_() for name in names}
+        gradients = self._gradients(replace(call, data_format="NCX"), *v.values())
+        return weighted_derivatives(call, gradients, weights, inputs)
+
     def _gradients(self, call: Call, *inputs: Any) -> Any:
         import onedsl.torch
 
@@ -139,7 +171,6 @@ class TorchAutograd(TorchDoor):
     """The base class of the doors that PyTorch's autograd differentiates."""
 
     of_batch = True
-    derivatives = ""
     accepted: Mapping[str, str] = {
         **TorchDoor.accepted,
         "epsilon is NaN": "PyTorch computes it.",
@@ -200,22 +231,26 @@ class TorchAutograd(TorchDoor):
                 results = dict(zip(names, gradients, strict=True))
         return call.in_shape({name: to_numpy(call, tensor) for name, tensor in results.items()})
 
+    def undifferentiable(self, call: Call) -> str:
+        return ""
+
     def second_derivatives(self, call: Call, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         import torch
 
         v = self._tensors(call)
         v["diff_dst"].requires_grad_()
+        running = [v[name] if call.target.broadcast else None for name in ("mean", "variance")]
         with self.scope():
-            dst = self.forward(call, v, [None, None])
-            needed = self._needed(v)
-            given = [*needed.values()]
-            gradients = torch.autograd.grad(dst, given, v["diff_dst"], create_graph=True)
-            factors = [as_tensor(call, weights[name]) for name in needed]
-            total = sum((a * b).sum() for a, b in zip(gradients, factors, strict=True))
-            second = torch.autograd.grad(total, [*given, v["diff_dst"]], allow_unused=True)
-        names = [*(NAMES[name] for name in needed), "diff_dst"]
-        pairs = zip(names, second, strict=True)
-        return {name: to_numpy(call, t) for name, t in pairs if t is not None}
+            dst = self.forward(call, v, running)
+            needed = {NAMES[name]: tensor for name, tensor in self._needed(v).items()}
+            if not call.target.broadcast:
+                weights = {name: weights[name] for name in self._needed(v)}
+            gradients = torch.autograd.grad(
+                dst, [*needed.values()], v["diff_dst"], create_graph=True
+            )
+            return weighted_derivatives(
+                call, gradients, weights, {**needed, "diff_dst": v["diff_dst"]}
+            )
 
     def _tensors(self, call: Call) -> dict[str, Any]:
         """Return the inputs. Those that have gradients require them."""
@@ -229,12 +264,6 @@ class TorchAutograd(TorchDoor):
     def _needed(self, v: dict[str, Any]) -> dict[str, Any]:
         """Return the inputs that have gradients, by the gradients' names."""
         return {n: v[name] for n, name in NAMES.items() if v.get(name) is not None}
-
-
-def as_tensor(call: Call, array: Any) -> Any:
-    """Return a tensor whose channels are its second axis."""
-    tensor = arrays.to_torch(array)
-    return tensor.movedim(-1, 1) if tensor.ndim > 1 and call.data_format == "NXC" else tensor
 
 
 class PyTorch(TorchAutograd):
@@ -311,7 +340,6 @@ class TorchCompiled(TorchAutograd):
         **TorchAutograd.accepted,
         **dict.fromkeys(OF_F64, "PyTorch's compiler converts it."),
     }
-    derivatives = "PyTorch does not support it for compiled functions."
 
     def unsupported(self, call: Call) -> str:
         if call.target.broadcast:
@@ -323,6 +351,9 @@ class TorchCompiled(TorchAutograd):
         with warnings.catch_warnings():  # PyTorch's compilers use deprecated parts of PyTorch
             warnings.simplefilter("ignore")
             yield
+
+    def undifferentiable(self, call: Call) -> str:
+        return "PyTorch does not support it for compiled functions."
 
     def forward(self, call: Call, v: Mapping[str, Any], running: list[Any]) -> Any:
         import torch
