@@ -1,5 +1,6 @@
 """Calls of the operators' classes."""
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -8,11 +9,12 @@ import dlpack_producers as dlpack
 import helpers
 import numpy as np
 from cases.activations import CORE
-from cases.calls import Call
+from cases.calls import EMPTY, Call
 from cases.faults import FAULTS
 from fuzz import arrays
 from fuzz.targets import TARGETS
 
+import onedsl
 from doors.base import Door
 
 EVERY_OPERATOR = tuple(target.cls.__name__ for target in TARGETS)
@@ -160,3 +162,39 @@ class OneDNN(NumPy):
 
     def runs_here(self, call: Call) -> bool:
         return helpers.runs("onednn", call.dtype)
+
+
+class Graph(OneDNN):
+    """Compiled graphs of the operators."""
+
+    name = "graph"
+    limit = 10
+    has_options = False
+    accepted: Mapping[str, str] = {"residual and dst are given": "The graph has one of them."}
+
+    def unsupported(self, call: Call) -> str:
+        if call.problem.endswith("with gaps"):
+            return "Tensors of graphs are dense."
+        if call.problem in EMPTY:
+            return "oneDNN does not write the statistics of empty tensors."
+        if not hasattr(call.target.cls, "graph"):
+            return "The class has no method graph."
+        return super().unsupported(call)
+
+    def run(self, call: Call) -> dict[str, Any]:
+        graph, names = self._graph(call), [port.name for port in call.target.schema.inputs]
+        inputs = {n: a for n, a in zip(names, call.inputs, strict=True) if n in graph.inputs}
+        results = graph.repaired().compile()(**inputs)
+        ports = zip(call.fields, call.target.schema.outputs, strict=True)
+        return {name: results[port.name] for name, port in ports if port.name in results}
+
+    def operations(self, call: Call) -> list[str]:
+        return [" + ".join(op.kind for op in self._graph(call).ops)]
+
+    def _graph(self, call: Call) -> Any:
+        """Return the graph of a valid call."""
+        valid = replace(call, fault="")
+        spec = onedsl.TensorSpec.of(valid.values["src"])
+        options = inspect.signature(call.target.cls.graph).parameters
+        given = {n: a is not None for n, a in valid.values.items() if n in options}
+        return call.operator.graph(spec, stats_dtype=call.stats, **given)
