@@ -131,10 +131,11 @@ class Call:
     @property
     def options(self) -> dict[str, Any]:
         """The option that requests outputs."""
-        if not self.requested:
+        requested = (self.fault and FAULTS[self.fault].requested) or self.requested
+        if not requested:
             return {}
         name, *values = self.target.option or ("", None, None)
-        return {name: values[self.requested == "fewer"]}
+        return {name: values[requested == "fewer"]}
 
     def omits(self, port: str) -> bool:
         """Return whether the call omits an input, by oneDNN's name."""

@@ -23,6 +23,8 @@ class Fault(NamedTuple):
     """Whether a valid call can have this fault."""
     attributes: Mapping[str, Any] = {}
     """Attributes of the operator."""
+    requested: str = ""
+    """The outputs that the call requests instead."""
     change_out: Callable[[list[Any], list[Any]], list[Any]] | None = None
     """Return the members of `out`. The arguments are the valid ones, and the inputs."""
 
@@ -69,6 +71,15 @@ FAULTS = {
     "residual and dst are given": Fault(
         lambda call, values: values | {"dst": values["residual"]},
         lambda call: bool(call.target.schema.alternatives) and not call.omits("residual"),
+    ),
+    "dst has another derivative": Fault(
+        attributes={"activation": "silu", "negative_slope": None},
+        applies=lambda call: call.given == "dst",
+    ),
+    "out needs a residual": Fault(
+        lambda call, values: values | {"residual": None},
+        lambda call: bool(call.target.schema.alternatives) and call.given == "all",
+        requested="all",
     ),
     "dst has another shape": _of("dst", lambda a: a[:-1]),
     "out is too short": _of_out(lambda out, inputs: out[:-1]),

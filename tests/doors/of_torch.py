@@ -126,7 +126,9 @@ class TorchOperator(TorchDoor):
             found = call.named(map(arrays.to_numpy, self._gradients(call, *inputs)))
             return call.in_shape(found)
         v = channels_second(call)
-        own = (call.activation.name, call.activation.parameter) if call.activation else (None, None)
+        attributes = call.attributes
+        parameters = [attributes[n] for n in ("clip", "negative_slope") if n in attributes]
+        own = attributes.get("activation"), *(parameters or [None])
         if call.is_forward:
             inputs = [v["src"], v["gamma"], v["beta"], v.get("residual")]
             dst, mean, _, variance, *_ = torch.ops.onedsl.batch_norm_training(
