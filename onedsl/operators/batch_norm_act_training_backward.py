@@ -220,9 +220,9 @@ class BatchNormActTrainingBackward(ActOperator[BatchNormActGradients]):
             Whether to compute diff_residual, which needs residual or dst. Default: if residual is
             given.
         out : tuple of four arrays, optional
-            Writable arrays in the order of the results, with their shapes, dtypes and strides; None
-            for a diff_residual that is not computed. diff_src may be diff_dst itself; any other
-            overlap is an error.
+            Writable arrays in the order of the results, with their shapes and dtypes; None for a
+            diff_residual that is not computed. diff_src may be diff_dst itself; any other overlap
+            is an error.
 
         Returns
         -------

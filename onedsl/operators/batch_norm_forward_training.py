@@ -125,8 +125,8 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         gamma, beta : array, (C,), dtype of mean, optional
             Scale and shift, both or neither. Defaults: ones and zeros.
         out : tuple of five arrays, optional
-            Writable arrays in the order of the results, with their shapes, dtypes and strides. dst
-            may be src itself; any other overlap is an error.
+            Writable arrays in the order of the results, with their shapes and dtypes. dst may be
+            src itself; any other overlap is an error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 

@@ -146,9 +146,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
             What to compute. ``"diff_src"`` computes the gradient for gamma = 1, whatever is passed
             as gamma, as oneDNN defines the op.
         out : tuple of three arrays, optional
-            Writable arrays in the order of the results, with their shapes, dtypes and strides; None
-            for what is not computed. diff_src may be diff_dst itself. Any other overlap is an
-            error.
+            Writable arrays in the order of the results, with their shapes and dtypes; None for what
+            is not computed. diff_src may be diff_dst itself. Any other overlap is an error.
         backend : {"auto", "onednn", "native"}
             oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
 

@@ -128,9 +128,9 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
         outputs : {"all", "output_gradient"}
             What to compute.
         out : tuple of three arrays, optional
-            Writable arrays in the order of the results, with their shapes, dtypes and strides; None
-            for what is not computed. output_gradient may be input_gradient itself; any other
-            overlap is an error.
+            Writable arrays in the order of the results, with their shapes and dtypes; None for what
+            is not computed. output_gradient may be input_gradient itself; any other overlap is an
+            error.
         backend : {"auto", "onednn", "native"}
             onedsl's own kernels run (``"auto"`` and ``"native"``). ``"onednn"`` is unsupported.
 
