@@ -14,8 +14,8 @@ def faults():
 onedsl.torch.enable()
 found = []
 for megabytes in 2, 3:
-    for number in range(30):
-        if number == 10:  # the first ones take new memory
+    for number in range(120):
+        if number == 100:  # the first ones, up to 20, take new memory
             before = faults()
         kept = torch.ones(megabytes << 18) + 1
         del kept
