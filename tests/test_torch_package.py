@@ -46,6 +46,8 @@ def test_saved_layers_name_the_public_module(name, options):
 
 
 LOOP = helpers.PROGRAMS / "torch_loop.py"
+# With the variable set, --compare has no runs with huge pages alone.
+TWO_KINDS = {"THP_MEM_ALLOC_ENABLE": "1"}
 
 
 @pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
@@ -74,7 +76,8 @@ def test_compare_of_scripts_that_use_onedsl(how):
     """Regression: the runs with PyTorch ran onedsl, so the speed-up was 1.0."""
     options = ("--compare", "--seconds", "0.3", "--runs", "2")
     script = helpers.PROGRAMS / "torch_loop_with_onedsl.py"
-    child = helpers.run_python("-W", "ignore", "-m", "onedsl.torch", *options, script, how)
+    command = ("-W", "ignore", "-m", "onedsl.torch", *options, script, how)
+    child = helpers.run_python(*command, environment=TWO_KINDS)
     assert "onedsl" in by_layer(child.stdout)
     uses_layers = "layers of onedsl, which also run in the runs with PyTorch" in child.stdout
     assert uses_layers == (how == "layers")
@@ -192,7 +195,7 @@ def test_compare_of_unusual_scripts():
     """Modules that cannot be inspected, a loop that catches SystemExit, a name in Unicode."""
     script = helpers.PROGRAMS / "torch_unusual.py"
     options = ("--compare", "--seconds", "0.3", "--runs", "2")
-    ascii_only = {"environment": {"PYTHONIOENCODING": "ascii"}}
+    ascii_only = {"environment": TWO_KINDS | {"PYTHONIOENCODING": "ascii"}}
     child = helpers.run_python("-W", "error", "-m", "onedsl.torch", *options, script, **ascii_only)
     assert by_layer(child.stdout) == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
 
