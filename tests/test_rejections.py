@@ -21,7 +21,7 @@ def by_numpy(a):
 
 
 def by_torch_op(a):
-    torch = pytest.importorskip("torch", reason="PyTorch is optional")
+    torch = pytest.importorskip("torch", reason="torch is optional, and not installed here")
     import onedsl.torch  # noqa: F401 - registers the operator
 
     def tensor(value):
@@ -42,7 +42,7 @@ def by_torch_op(a):
 
 
 def by_jax(a):
-    jax = pytest.importorskip("jax", reason="JAX is optional")
+    jax = pytest.importorskip("jax", reason="jax is optional, and not installed here")
     import onedsl.jax
 
     with jax.enable_x64(True):
@@ -105,7 +105,7 @@ def test_a_fault_is_an_error_and_nothing_is_written(door, reason, says):
 @pytest.mark.filterwarnings("error::onedsl.GammaIgnoredWarning")
 def test_a_fault_of_one_door_is_an_error(reason, says):
     if reason == "memory":
-        pytest.importorskip("torch", reason="PyTorch is optional")
+        pytest.importorskip("torch", reason="torch is optional, and not installed here")
     with pytest.raises((TypeError, ValueError, Warning)) as caught:
         OF_ONE_DOOR[reason]()
     says(caught.value)
