@@ -26,7 +26,9 @@ MESSAGES = Path(__file__).parent / "messages" / "messages.json"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--write-messages", action="store_true", help="write the errors to messages/messages.json"
+        "--write-expected",
+        action="store_true",
+        help="write messages/messages.json and laws/coverage.txt",
     )
 
 
@@ -34,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def says(request: pytest.FixtureRequest) -> Callable[[BaseException], None]:
     """A function that compares an error's type and words with those in messages.json.
 
-    Addresses are left out. With --write-messages, they are written instead of compared.
+    Addresses are left out. With --write-expected, they are written instead of compared.
     """
     name, found = f"{request.path.name}::{request.node.name}", list[str]()
 
@@ -42,12 +44,12 @@ def says(request: pytest.FixtureRequest) -> Callable[[BaseException], None]:
         words = re.sub("0x[0-9a-f]+", "0x...", str(error))
         found.append(f"{type(error).__name__}: {words}")
         known = json.loads(MESSAGES.read_text(encoding="utf-8"))
-        if request.config.getoption("--write-messages"):
+        if request.config.getoption("--write-expected"):
             text = json.dumps(known | {name: found}, indent=1, sort_keys=True, ensure_ascii=False)
             MESSAGES.write_text(f"{text}\n", encoding="utf-8")
         else:
             expected = known.get(name, [])[len(found) - 1 :]
-            assert [found[-1]] == expected[:1], "pytest --write-messages writes the new words"
+            assert [found[-1]] == expected[:1], "pytest --write-expected writes the new words"
 
     return compare
 

@@ -1,13 +1,13 @@
 """What the doors say to a call with a fault: the exception, its words, and nothing is written."""
 
 import json
-import warnings
 
 import helpers
 import numpy as np
 import pytest
 from cases.rejections import FAULTS, OF_ONE_DOOR, OUT, arguments, outputs, reasons
 from conftest import MESSAGES
+from fuzz.arrays import to_torch
 
 import onedsl
 
@@ -24,17 +24,8 @@ def by_torch_op(a):
     torch = pytest.importorskip("torch", reason="torch is optional, and not installed here")
     import onedsl.torch  # noqa: F401 - registers the operator
 
-    def tensor(value):
-        if not isinstance(value, np.ndarray):
-            return value
-        if value.dtype.name == "bfloat16":
-            return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of arrays that are not writable
-            converted = torch.from_numpy(value)
-        return converted.movedim(-1, 1) if converted.ndim > 1 else converted
-
-    t = {name: tensor(a[name]) for name in INPUTS}
+    t = {n: to_torch(a[n]) if isinstance(a[n], np.ndarray) else a[n] for n in INPUTS}
+    t |= {n: t[n].movedim(-1, 1) for n in INPUTS if t[n] is not None and t[n].ndim > 1}
     return torch.ops.onedsl.batch_norm_training_backward(
         *(t["diff_dst"], t["src"], t["mean"], t["variance"], t["gamma"], t["gamma"]),
         *(t["beta"], t["residual"], t["dst"], a["activation"], None),

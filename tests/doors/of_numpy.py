@@ -71,24 +71,26 @@ class NumPy(Door):
         return schema.result._make(out) if len(out) == len(schema.outputs) else tuple(out)
 
 
-class Native(NumPy):
+class Twin(NumPy):
+    """The base class of doors whose results have the bits of those of NumPy's arrays."""
+
+    limit = 60
+    same_bits = EVERY_OPERATOR
+    threads = "They are tested with NumPy's arrays."
+
+
+class Native(Twin):
     """onedsl's kernels, by name."""
 
     name = "native"
     options: Mapping[str, Any] = {"backend": "native"}
-    limit = 60
-    same_bits = EVERY_OPERATOR
-    threads = "They are tested with NumPy's arrays."
 
 
-class DLPack(NumPy):
+class DLPack(Twin):
     """Arrays of a library that supports DLPack."""
 
     name = "dlpack"
     options: Mapping[str, Any] = {"backend": "auto"}
-    limit = 60
-    same_bits = EVERY_OPERATOR
-    threads = "They are tested with NumPy's arrays."
 
     def convert(self, array: Any) -> Any:
         if not isinstance(array, np.ndarray) or array.dtype not in helpers.NUMPY.values():
@@ -96,14 +98,11 @@ class DLPack(NumPy):
         return dlpack.Foreign(array, flags=0 if array.flags.writeable else dlpack.READ_ONLY)
 
 
-class TorchTensor(NumPy):
+class TorchTensor(Twin):
     """PyTorch's tensors, in calls of the operators' classes."""
 
     name = "torch_tensor"
     library = "torch"
-    limit = 60
-    same_bits = EVERY_OPERATOR
-    threads = "They are tested with NumPy's arrays."
 
     def convert(self, array: Any) -> Any:
         return arrays.to_torch(array) if isinstance(array, np.ndarray) else array

@@ -1,10 +1,9 @@
 """Which calls the laws test, and what each door does not support, and why.
 
-A change of tests/laws/coverage.txt is a change of the tests. ``ONEDSL_WRITE_COVERAGE=1 pytest
+A change of tests/laws/coverage.txt is a change of the tests. ``pytest --write-expected
 tests/laws/test_coverage.py`` writes it.
 """
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -31,9 +30,9 @@ def table():
     return "".join(f"{line}\n" for line in lines)
 
 
-def test_the_table_of_what_is_tested():
+def test_the_table_of_what_is_tested(request):
     found = table()
-    if os.environ.get("ONEDSL_WRITE_COVERAGE"):
+    if request.config.getoption("--write-expected"):
         FILE.write_text(found)
     print(found)
     assert found == FILE.read_text()
