@@ -14,6 +14,8 @@ from cases.calls import CALLS, EMPTY, LARGE, MEMORIES, RANKS, Call, calls_of
 from cases.faults import FAULTS
 
 RELUS = [row for row in ACTIVATIONS if row.name == "relu"]
+GRADIENTS = "BatchNormTrainingBackward", "BatchNormActTrainingBackward"
+F32 = "f32", "f32"
 SLOPE = [row for row in ACTIVATIONS if row.name == "leaky_relu" and row.follows_from_dst][-1:]
 
 
@@ -53,6 +55,18 @@ def _with_faults(calls: list[Call]) -> list[Call]:
     ]
 
 
+def _one_of_each_fault(calls: list[Call]) -> list[Call]:
+    """Return the first call with each fault of each class."""
+    found: dict[tuple[type, str], Call] = {}
+    for call in calls:
+        found.setdefault((call.target.cls, call.fault), call)
+    return [*found.values()]
+
+
+INVALID = _with_faults(
+    [call for call in calls_of(SLOPE, ["rank 4"]) if call.given in ("all", "dst")]
+)
+
 LAWS: dict[str, list[Call]] = {
     "values": _by_operator(
         CALLS + [call for call in calls_of(SLOPE, LARGE) if call.given == "all"]
@@ -64,8 +78,9 @@ LAWS: dict[str, list[Call]] = {
     "threads": [call for call in calls_of(SLOPE, LARGE) if call.given in ("all", "no parameters")],
     "memory": calls_of(SLOPE, MEMORIES),
     "in place": [replace(call, out="in place") for call in CALLS[::5]],
-    "rejects": _with_faults(
-        [call for call in calls_of(SLOPE, ["rank 4"]) if call.given in ("all", "dst")]
+    "rejects": INVALID,
+    "words": _one_of_each_fault(
+        [call for call in INVALID if group(call)[0] in GRADIENTS and group(call)[1:] == F32]
     ),
     "records": CALLS[::7],
     "derivatives": [
@@ -82,6 +97,8 @@ def why_not(law: str, door: Door, call: Call) -> str:
         return "Its results are not compared with those of NumPy's arrays."
     if law == "bits" and door.is_row_major and call.problem.endswith("in another order"):
         return "The library copies such arrays to row-major memory."
+    if law == "words" and not door.has_words:
+        return "Its words are those of NumPy's arrays, or PyTorch's own."
     if law == "derivatives":
         return door.undifferentiable(call)
     return door.threads if law == "threads" else ""
@@ -90,7 +107,10 @@ def why_not(law: str, door: Door, call: Call) -> str:
 @functools.cache
 def calls_under(law: str, door: Door) -> list[Call]:
     """Return the calls of a door that a law tests."""
-    return door.calls([call for call in LAWS[law] if not why_not(law, door, call)])
+    calls = [
+        call for call in LAWS[law] if not why_not(law, door, call) and not door.reason_against(call)
+    ]
+    return calls if law == "words" else door.sample(calls)
 
 
 def law(name: str) -> Any:

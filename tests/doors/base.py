@@ -36,6 +36,8 @@ class Door:
     """Whether calls have the arguments `out` and those that request outputs."""
     errors: tuple[type[Exception], ...] = (TypeError, ValueError)
     """What an invalid call raises."""
+    has_words = False
+    """Whether messages.json has the words of these errors."""
     accepted: Mapping[str, str] = {}
     """The faults that are none here, and why."""
 
@@ -51,9 +53,8 @@ class Door:
         """Whether the package is installed."""
         return not self.library or importlib.util.find_spec(self.library) is not None
 
-    def calls(self, calls: list[Call]) -> list[Call]:
-        """Return the calls that this door makes in the tests of a law."""
-        calls = [call for call in calls if not self.reason_against(call)]
+    def sample(self, calls: list[Call]) -> list[Call]:
+        """Return the calls that this door makes in the tests of a law, at most `limit`."""
         chosen = []
         for _, group in groupby(calls, lambda call: call.target.cls):
             of_operator = [*group]

@@ -18,11 +18,14 @@ class Jax(Door):
     name = "jax"
     library = "jax"
     limit = 6  # each call is compiled
+    has_words = True
     same_bits = ("BatchNormTrainingBackward",)
     is_row_major = True
     threads = "XLA runs the kernels on its own threads."
     accepted: Mapping[str, str] = {
         **dict.fromkeys(OF_F64, "JAX converts it to f32."),
+        "src is no array": "JAX rejects it.",
+        "src is too large": "JAX's arrays have memory for all elements.",
         "beta is absent": "JAX allows it.",
         "residual and dst are given": "The layer chooses what the gradient reads.",
     }
@@ -30,6 +33,8 @@ class Jax(Door):
     def reason_against(self, call: Call) -> str:
         if call.fault in OF_STATISTICS and (call.is_forward or call.activation):
             return "The layer has no running statistics."
+        if call.fault == "diff_dst has another shape" and call.activation:
+            return "JAX rejects it."
         return super().reason_against(call)
 
     def unsupported(self, call: Call) -> str:
@@ -123,6 +128,7 @@ class JaxVmap(Jax):
 
     name = "jax_vmap"
     limit = 3
+    has_words = False
 
     def operations(self, call: Call) -> list[str]:
         return [operation for operation in super().operations(call) for _ in range(2)]

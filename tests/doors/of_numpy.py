@@ -24,6 +24,7 @@ class NumPy(Door):
     """NumPy's arrays."""
 
     name = "numpy"
+    has_words = True
     options: Mapping[str, Any] = {}
     has_options = True
     accepted: Mapping[str, str] = {"out has other strides": "Each tensor may have its own strides."}
@@ -75,6 +76,7 @@ class Twin(NumPy):
     """The base class of doors whose results have the bits of those of NumPy's arrays."""
 
     limit = 60
+    has_words = False
     same_bits = EVERY_OPERATOR
     threads = "They are tested with NumPy's arrays."
 
@@ -112,6 +114,7 @@ class Parts(Door):
     """The methods reduce and apply, on three parts of the batch."""
 
     name = "parts"
+    has_words = True
 
     def unsupported(self, call: Call) -> str:
         return "" if call.target.reduce_inputs else "The class has no method reduce."
@@ -143,6 +146,7 @@ class OneDNN(NumPy):
 
     name = "onednn"
     backend = "onednn"
+    has_words = False
     options: Mapping[str, Any] = {"backend": "onednn"}
     threads = "The order of oneDNN's sums depends on the number of threads."
     accepted: Mapping[str, str] = {}
@@ -168,6 +172,7 @@ class Graph(OneDNN):
 
     name = "graph"
     limit = 10
+    has_words = True
     has_options = False
     accepted: Mapping[str, str] = {"residual and dst are given": "The graph has one of them."}
 

@@ -88,6 +88,7 @@ class TorchOperator(TorchDoor):
 
     name = "torch_op"
     limit = 300
+    has_words = True
     same_bits = ("BatchNormTrainingBackward", "BatchNormalizationGrad")
 
     accepted: Mapping[str, str] = {
@@ -177,6 +178,7 @@ class TorchAutograd(TorchDoor):
         **TorchDoor.accepted,
         "epsilon is NaN": "PyTorch computes it.",
         "src is f64": "PyTorch computes it.",
+        "src is too large": "PyTorch needs memory for its results.",
         "diff_dst is f64": "Autograd converts it.",
         "residual is f64": "PyTorch computes it.",
         "residual has another shape": "PyTorch updates the statistics, and then fails to add it.",

@@ -1,4 +1,4 @@
-"""An invalid call raises, and writes nothing."""
+"""An invalid call raises, writes nothing, and says what is wrong."""
 
 from dataclasses import replace
 
@@ -23,3 +23,11 @@ def test_an_invalid_call_raises_and_writes_nothing(door, calls):
         assert bytes_of(inputs) == before, call
         for array, old in door.written:
             assert array.tobytes() == old, call
+
+
+@law("words")
+def test_what_an_error_says(door, calls, says):
+    for call in calls:
+        with pytest.raises(door.errors) as caught:
+            door.run(call)
+        says(caught.value)
