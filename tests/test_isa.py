@@ -3,16 +3,18 @@
 A process reads the caps once, so each cap has its own process.
 """
 
+import signal
+
 import helpers
 import pytest
-from helpers import capped
+from helpers import PASSIVE, capped
 
 from onedsl import _core
 
 # These tests run other programs or libraries, and cover no further kernels on older CPUs.
 EXCLUDED = [
     "isa", "cli", "cpp", "examples", "bench*", "load", "process",
-    "torch*", "jax*", "dlpack", "builds", "documents", "written_graphs", "random",
+    "torch*", "jax*", "dlpack", "builds", "documents", "written_graphs",
     "conversions", "threads", "allocations",
 ]  # fmt: skip
 
@@ -42,6 +44,9 @@ def best(names: list[str]) -> str:
     }
     return next(name for name in names if has[name])
 
+
+# Another cap leaves the kernels as they are, and would repeat the suite.
+LOWER = [cap for cap, native, _ in CAPS if best(native) != _core.native_isa()]
 
 REPORT = """
 import onedsl
@@ -87,17 +92,33 @@ def run_under(cap, *arguments):
     assert [line for line in skipped if "is optional, and not installed here" not in line] == []
 
 
-@pytest.mark.parametrize("cap", [c[0] for c in CAPS])
+@pytest.mark.parametrize("cap", LOWER)
 def test_conversions_under_a_cap(cap):
     """Each instruction set has its own instructions for them."""
     run_under(cap, "test_conversions.py")
-
-
-# Another cap leaves the kernels as they are, and would repeat the suite.
-LOWER = [cap for cap, native, _ in CAPS if best(native) != _core.native_isa()]
 
 
 @pytest.mark.isa_caps
 @pytest.mark.parametrize("cap", LOWER)
 def test_suite_under_a_cap(cap):
     run_under(cap, *(f"--ignore-glob=test_{name}.py" for name in EXCLUDED))
+
+
+CAPS_AND_CALLS = [
+    ("DEFAULT", 500),
+    pytest.param("DEFAULT", 10_000, marks=pytest.mark.slow),
+    *(pytest.param(cap, 6000, marks=pytest.mark.isa_caps) for cap in LOWER),
+]
+
+
+@pytest.mark.parametrize(("cap", "calls"), CAPS_AND_CALLS)
+def test_bits_and_accesses_of_kernels(cap, calls):
+    """Bits do not depend on threads, addresses or running in place; nothing beyond is accessed."""
+    environment = capped(ONEDSL_MAX_CPU_ISA=cap, **PASSIVE)
+    child = helpers.run_script("same_bits.py", str(calls), environment=environment, status=None)
+    last = child.stdout.splitlines()[-1] if child.stdout else "no run"
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        pytest.fail(f"{name}: memory beyond an array was accessed in {last}", pytrace=False)
+    assert child.returncode == 0, f"in {last}:\n{child.stderr}"
+    assert last == f"{calls} calls have the same bits"

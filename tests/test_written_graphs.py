@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import re
 
 import helpers
 import numpy as np
@@ -402,3 +403,16 @@ def test_only_repaired_sets_what_it_changed():
             dataclasses.replace(graph, **{name: getattr(repaired, name)})
     plain = dataclasses.replace(repaired, ops=graph.ops)
     assert plain == graph
+
+
+def test_random_graphs():
+    child = helpers.run_script("random_graphs.py", "200")
+    # Half of the graphs are bf16, which oneDNN does not support without AVX-512.
+    fewest_right = 60 if helpers.missing_isa("bf16") is None else 30
+    for how in ("written", "repaired"):
+        pattern = rf"{how}: (\d+) right, .*, (\d+) refused, (\d+) not judged"
+        counts = re.search(pattern, child.stdout)
+        assert counts
+        assert int(counts[1]) > fewest_right
+        assert int(counts[2]) > 50
+        assert int(counts[3]) < 10

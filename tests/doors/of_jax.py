@@ -17,7 +17,7 @@ class Jax(Door):
 
     name = "jax"
     library = "jax"
-    limit = 6  # each call is compiled
+    limit = 12  # each call is compiled
     has_words = True
     same_bits = ("BatchNormTrainingBackward",)
     is_row_major = True

@@ -170,6 +170,13 @@ class TorchOperator(TorchDoor):
         )
 
 
+def _of_biased(running: Any, v: Mapping[str, Any]) -> Any:
+    """Return a running variance of PyTorch as if it had the biased variance, as oneDNN's."""
+    count = v["src"].numel() // running.numel()
+    kept = v["variance"].double() * MOMENTUM
+    return (kept + (running.double() - kept) * ((count - 1) / count)).float()
+
+
 class TorchAutograd(TorchDoor):
     """The base class of the doors that PyTorch's autograd differentiates."""
 
@@ -199,9 +206,9 @@ class TorchAutograd(TorchDoor):
         return super().unsupported(call)
 
     def results(self, call: Call) -> set[str]:
-        """Return no results that PyTorch does not have: running ones have another variance."""
+        """Return the results that PyTorch has."""
         if call.is_forward:
-            return {"dst", "running_mean"}
+            return {"dst", "running_mean", "running_variance"}
         of_parameters = {"diff_gamma", "diff_beta"} if call.omits("gamma") else set()
         return call.results - of_parameters
 
@@ -227,8 +234,10 @@ class TorchAutograd(TorchDoor):
             self._writes(*(arrays.to_numpy(statistic) for statistic in running))
         with self.scope():
             dst = self.forward(call, v, running)
-            results = {"dst": dst, "running_mean": running[0]}
-            if not call.is_forward:
+            if call.is_forward:
+                results = {"dst": dst, "running_mean": running[0]}
+                results["running_variance"] = _of_biased(running[1], v)
+            else:
                 needed = self._needed(v)
                 gradients = torch.autograd.grad(dst, [*needed.values()], v["diff_dst"])
                 names = call.fields if call.target.broadcast else needed
