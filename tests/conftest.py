@@ -30,6 +30,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write messages/messages.json and laws/coverage.txt",
     )
+    parser.addoption(
+        "--write-skipped",
+        metavar="FILE",
+        type=Path,
+        help="write the skipped tests to a file: pytest @FILE runs them, with more libraries",
+    )
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    file = config.getoption("--write-skipped")
+    if file is not None:
+        skipped = terminalreporter.stats.get("skipped", [])
+        file.write_text("".join(f"{report.nodeid}\n" for report in skipped), encoding="utf-8")
 
 
 @pytest.fixture
