@@ -43,8 +43,15 @@ def run(*command: str | Path, **options) -> str:
 def built(tmp_path_factory):
     """Build the sdist, and the wheel from the sdist, in isolated environments."""
     folder = tmp_path_factory.mktemp("built")
-    run(sys.executable, "-m", "build", "--outdir", folder, helpers.ROOT)
+    objects = f"-Cbuild-dir={folder / 'objects'}"
+    run(sys.executable, "-m", "build", objects, "--outdir", folder, helpers.ROOT)
     return folder
+
+
+@pytest.fixture(scope="module")
+def objects(built):
+    """Return the folder of the wheel's object files."""
+    return built / "objects"
 
 
 @pytest.fixture(scope="module")
@@ -242,3 +249,54 @@ print(onedsl.__file__, onedsl.__version__)
     assert (openmp, onednn) == ("1", "1")
     assert file.startswith(str(bare.programs.parent))
     assert version == VERSION == onedsl.__version__
+
+
+ISAS = ["baseline", "avx2", "avx512", "avx512_bf16"]
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_kernels_share_no_symbol(objects, isa):
+    """The linker keeps one copy of a symbol, which could be for an ISA that the CPU lacks."""
+    (kernels,) = objects.rglob(f"kernels_{isa}.cpp.o")
+    listed = helpers.run_program("nm", "--defined-only", "-P", kernels).stdout
+    symbols = [line.split() for line in listed.splitlines()]
+    shared = [name for name, kind, *_ in symbols if kind.isupper() or kind in "uvw"]
+    assert shared == [f"_ZN6onedsl6native{len(isa)}{isa}7kernelsERKNS0_9KernelKeyE"]
+
+
+# The functions of csrc/native/*.inl whose loops read or write a tensor.
+LOOPS = "add_rows|add_pairs_of_rows|reduce_columns|reduce_planes|write_span|write_segments"
+# The sums that are left to the CPU's own prefetching, see csrc/native/NOTES.md.
+NO_PREFETCH = r"\b(GradientTerms|MomentTerms)<float>"
+
+
+def kernels_without_prefetches(kernels: Path) -> list[str]:
+    """Return the functions of an object file that have such loops and do not prefetch."""
+    prefetches: dict[str, int] = {}
+    function = ""
+    listed = helpers.run_program("objdump", "-dC", "--no-show-raw-insn", kernels).stdout
+    for line in listed.splitlines():
+        if line.endswith(">:"):
+            function = line
+            prefetches[function] = 0
+        elif "prefetcht1" in line:
+            prefetches[function] += 1
+    prefetches = {f: n for f, n in prefetches.items() if not re.search(NO_PREFETCH, f)}
+    without = [f for f, n in prefetches.items() if not n and re.search(rf"\b({LOOPS})\b", f)]
+    # The compiler may inline the loops over planes into functions that it may not inline.
+    formulas = set(re.findall(r"\w+(?:Terms|Result)<(?:[^<>]|<[^<>]*>)*>", " ".join(prefetches)))
+    assert len(formulas) >= 20  # of each type: thirteen terms and twelve results
+    for formula in formulas:
+        names = "reduce|reduce_planes" if "Terms" in formula else "write|write_segments"
+        loops = [f for f in prefetches if f"{formula}::write<" not in f]  # which is of one vector
+        of_planes = [f for f in loops if formula in f and re.search(rf"\b({names})\b", f)]
+        if of_planes and not any(prefetches[f] for f in of_planes):
+            without += of_planes
+    return without
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_kernel_prefetches(objects, isa):
+    """GCC removes prefetches that it takes for calls without effect."""
+    (kernels,) = objects.rglob(f"kernels_{isa}.cpp.o")
+    assert kernels_without_prefetches(kernels) == []

@@ -53,9 +53,13 @@ TWO_KINDS = {"THP_MEM_ALLOC_ENABLE": "1"}
 @pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
 def test_compare(steps):
     options = ("--compare", "--seconds", "0.5", "--runs", "2")
-    child = helpers.run_python("-m", "onedsl.torch", *options, LOOP, str(steps))
+    environment = {} if steps == 20 else TWO_KINDS
+    child = helpers.run_python(
+        "-m", "onedsl.torch", *options, LOOP, str(steps), environment=environment
+    )
     lines = child.stdout.splitlines()
-    kinds = ["PyTorch", "PyTorch, huge pages", "onedsl"] if AVAILABLE else ["PyTorch", "onedsl"]
+    has_three = AVAILABLE and not environment
+    kinds = ["PyTorch", "PyTorch, huge pages", "onedsl"] if has_three else ["PyTorch", "onedsl"]
     runs = lines[1 : 1 + 2 * len(kinds)]
     assert [line[:20].rstrip() for line in runs] == kinds * 2
     assert lines[0].startswith(f"The script runs {len(runs)} times, for 0.5 s")
@@ -71,16 +75,27 @@ def by_layer(shown):
     return shown.split("\n\n")[1].splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("how", ["compiled", "imported", "layers"])
-def test_compare_of_scripts_that_use_onedsl(how):
+WITH_ONEDSL = helpers.PROGRAMS / "torch_loop_with_onedsl.py"
+
+
+def test_compare_of_a_script_that_uses_onedsl():
     """Regression: the runs with PyTorch ran onedsl, so the speed-up was 1.0."""
     options = ("--compare", "--seconds", "0.3", "--runs", "2")
-    script = helpers.PROGRAMS / "torch_loop_with_onedsl.py"
-    command = ("-W", "ignore", "-m", "onedsl.torch", *options, script, how)
+    command = ("-W", "ignore", "-m", "onedsl.torch", *options, WITH_ONEDSL, "imported")
     child = helpers.run_python(*command, environment=TWO_KINDS)
     assert "onedsl" in by_layer(child.stdout)
-    uses_layers = "layers of onedsl, which also run in the runs with PyTorch" in child.stdout
-    assert uses_layers == (how == "layers")
+    assert "which also run in the runs with PyTorch" not in child.stdout
+
+
+@pytest.mark.parametrize("how", ["compiled", "layers"])
+def test_a_run_of_a_script_that_uses_onedsl(how, tmp_path):
+    """Without onedsl, as --compare does for PyTorch, and with it."""
+    for kind, off in ("PyTorch", "1"), ("onedsl", "0"):
+        options = ("--measure", kind, tmp_path / kind, "--seconds", "0.3")
+        command = ("-W", "ignore", "-m", "onedsl.torch", *options, WITH_ONEDSL, how)
+        helpers.run_python(*command, environment={"ONEDSL_DISABLE": off})
+        *_, is_by_onedsl, _ = json.loads((tmp_path / kind).read_text())
+        assert is_by_onedsl == (kind == "onedsl" or how == "layers")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,8 @@ class TorchOperator(TorchDoor):
             return self.unsupported(call)
         if call.fault == "epsilon is NaN" and not (is_gradient or call.is_forward):
             return "The operator has an inverse standard deviation."
+        if call.fault == "mean is absent" and not is_gradient:
+            return "PyTorch rejects it."
         return super().reason_against(call)
 
     def unsupported(self, call: Call) -> str:
