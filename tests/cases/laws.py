@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
 import pytest
@@ -113,13 +113,17 @@ def calls_under(law: str, door: Door) -> list[Call]:
     return calls if law == "words" else door.sample(calls)
 
 
-def law(name: str) -> Any:
-    """Parametrize a test over the doors, and the calls of each operator and dtype."""
+def law(*names: str) -> Any:
+    """Parametrize a test over the doors, and the calls of each operator and dtype.
+
+    A test with several names has the calls of each.
+    """
     groups: dict[tuple[Any, ...], list[Any]] = {}
-    for door in DOORS:
+    for name, door in product(names, DOORS):
         for key, calls in groupby(calls_under(name, door), group):
             here = [call for call in calls if door.runs_here(call)]
-            groups.setdefault(key, []).extend([(door, here)] if here else [])
+            named = (name, *key) if len(names) > 1 else key
+            groups.setdefault(named, []).extend([(door, here)] if here else [])
     return pytest.mark.parametrize(
         ("door", "calls"),
         [

@@ -9,32 +9,16 @@ from onedsl import testing
 pytestmark = pytest.mark.filterwarnings("ignore::onedsl.GammaIgnoredWarning")
 
 
-def check(door, call):
-    result = door.run(call)
-    assert result.keys() == door.results(call), call
-    try:
-        testing.assert_close(result, door.expected(call), backend=door.backend)
-    except AssertionError as error:
-        raise AssertionError(f"{call}: {error}") from error
-
-
-@law("values")
+@law("values", "combinations", "empty")
 def test_results_equal_the_reference(door, calls):
+    """Those of combinations of inputs and outputs are in given arrays, between guard bytes."""
     for call in calls:
-        check(door, call)
-
-
-@law("combinations")
-def test_combinations_of_inputs_and_outputs(door, calls):
-    """In arrays that the call gets, between guard bytes."""
-    for call in calls:
-        check(door, call)
-
-
-@law("empty")
-def test_empty_tensors(door, calls):
-    for call in calls:
-        check(door, call)
+        result = door.run(call)
+        assert result.keys() == door.results(call), call
+        try:
+            testing.assert_close(result, door.expected(call), backend=door.backend)
+        except AssertionError as error:
+            raise AssertionError(f"{call}: {error}") from error
 
 
 @law("layouts")
