@@ -33,12 +33,6 @@ def run(inputs, op=OPERATOR):
     return op.run(tuple(inputs), True, None)
 
 
-def reason(inputs, op=OPERATOR):
-    """Return the reason why a call is rejected, and the port."""
-    rejection = run(inputs, op)
-    return rejection.reason, rejection.port
-
-
 def is_rejected(op, shape, strides):
     try:
         return op.kernel_info("f32", shape, strides, "f32") is None

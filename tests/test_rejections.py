@@ -1,26 +1,20 @@
 """Reasons why the core rejects a call: which faults have them, and those of one door alone."""
 
+import functools
 import json
 import re
 
 import helpers
 import pytest
-from cases.faults import FAULTS, OF_ONE_DOOR
+from cases.faults import FAULTS
 from conftest import MESSAGES
 
 import onedsl
-from onedsl import testing
+from onedsl import _core, testing
 from onedsl.runtime import onednn
 
 OP = onedsl.BatchNormTrainingBackward(0.02345)  # whose graphs no other test compiles
 PROBLEM = testing.random_problem((4, 5, 6))
-
-
-def test_every_reason_has_a_fault():
-    text = (helpers.ROOT / "csrc/core/check.hpp").read_text(encoding="utf-8")
-    names = re.search(r"names = \{(.*?)\}", text, re.DOTALL)[1]
-    found = {fault.reason for fault in FAULTS.values()} | {*OF_ONE_DOOR}
-    assert found == {*re.findall(r'"(\w+)"', names)}
 
 
 def test_every_message_is_of_a_test():
@@ -88,7 +82,27 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("reason", OF_ONE_DOOR)
+CHECKED_BY_PYTHON = "epsilon", "absent", "not_an_array", "outputs"
+
+
+def test_every_reason_has_a_fault():
+    text = (helpers.ROOT / "csrc/core/check.hpp").read_text(encoding="utf-8")
+    names = re.search(r"names = \{(.*?)\}", text, re.DOTALL)[1]
+    found = {fault.reason for fault in FAULTS.values() if fault.reason}
+    assert found | {*CALLS, *CHECKED_BY_PYTHON} == {*re.findall(r'"(\w+)"', names)}
+
+
+def test_reasons_for_which_python_rejects_a_call_first():
+    src, mean, core = PROBLEM.src, PROBLEM.mean, OP._core
+    assert core.run(("src", *PROBLEM[1:]), True, None).reason == "not_an_array"
+    assert core.run(PROBLEM, True, (src.copy(),)).reason == "outputs"
+    tensor, vector = (True, "f32", src.shape), (True, "f32", mean.shape)
+    why = functools.partial(_core.why_torch_unsupported, "training_backward")
+    assert why([tensor, tensor, None, vector, None], 1.0) == "absent statistics"
+    assert why([tensor, tensor, vector, vector, None], 0.0).startswith("an eps that is not pos")
+
+
+@pytest.mark.parametrize("reason", CALLS)
 @pytest.mark.filterwarnings("error::onedsl.GammaIgnoredWarning")
 def test_a_fault_of_one_door_is_an_error(reason, says):
     with pytest.raises((TypeError, ValueError, Warning)) as caught:

@@ -90,7 +90,7 @@ class RejectedCall:
         validated yet: the rejection is of an input.
         """
         self._schema, self._data_format, self._totals = schema, data_format, totals
-        self._rejection, self._src = rejection, schema.inputs[0].name
+        self.rejection, self._src = rejection, schema.inputs[0].name
         self._inputs = {
             port.name: value
             for port, value in zip(schema.inputs, inputs, strict=False)
@@ -103,14 +103,14 @@ class RejectedCall:
 
     def error(self, argument: str = "") -> Exception:
         """Return the exception. `argument` replaces the name of the port."""
-        reason = self._rejection.reason
+        reason = self.rejection.reason
         if reason == "all_or_none":
             argument = _listed(self._schema.all_or_none)
         if reason == "one_of":
             argument = _listed(self._schema.alternatives, " or ")
         if reason.startswith("totals") and self._totals is not None:
             argument = self._totals._argument
-        port = self._rejection.port
+        port = self.rejection.port
         describe = getattr(self, f"_{reason}", None)
         # The others are repaired, unless another thread changes an array meanwhile.
         text = self._texts.get(reason, "must not change during the call")
@@ -138,7 +138,7 @@ class RejectedCall:
         return f"must be given together, {name} is missing"
 
     def _alternatives(self, name: str) -> str:
-        return f"must be None if {self._rejection.other} is given, which it replaces"
+        return f"must be None if {self.rejection.other} is given, which it replaces"
 
     def _one_of(self, name: str) -> str:
         return f"must be given with {self._schema.options[0]}"
@@ -199,10 +199,10 @@ class RejectedCall:
         return f"must have {expected}, got {array.strides}. empty_like({src}) returns such an array"
 
     def _overlap(self, name: str) -> str:
-        if self._rejection.other == name:
+        if self.rejection.other == name:
             return "must not overlap itself"
         in_place = next((p.in_place for p in self._schema.outputs if name == f"out.{p.name}"), "")
-        return messages.separate(self._rejection.other, in_place)
+        return messages.separate(self.rejection.other, in_place)
 
     def _totals_channels(self, name: str) -> str:
         assert self._totals is not None

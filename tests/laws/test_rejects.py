@@ -4,7 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases.laws import law
+from cases.faults import FAULTS
+from cases.laws import calls_under, law
+from doors import DOORS
+
+from onedsl.operators.validation import RejectedCall
 
 
 def bytes_of(values):
@@ -31,3 +35,18 @@ def test_what_an_error_says(door, calls, says):
         with pytest.raises(door.errors) as caught:
             door.run(call)
         says(caught.value)
+
+
+def test_the_reasons_of_the_core(monkeypatch):
+    """Of the calls of NumPy's arrays."""
+    found, error = [], RejectedCall.error
+    monkeypatch.setattr(
+        RejectedCall,
+        "error",
+        lambda self, *names: found.append(self.rejection.reason) or error(self, *names),
+    )
+    for call in calls_under("words", DOORS[0]):
+        found.clear()
+        with pytest.raises(DOORS[0].errors):
+            DOORS[0].run(call)
+        assert "".join(found) == FAULTS[call.fault].reason, call
