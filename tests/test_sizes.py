@@ -1,7 +1,6 @@
 """Sizes: empty tensors, tensors that no memory can hold, and how the kernels divide the work.
 
-test_matrix.py has calls of other empty tensors. What the kernels require of their schedule: the C++
-tests.
+The laws have other empty tensors. What the kernels require of their schedule: the C++ tests.
 """
 
 import helpers
