@@ -21,7 +21,7 @@ pytest.register_assert_rewrite("helpers", "jax_helpers", "torch_helpers")
 
 
 MESSAGES = Path(__file__).parent / "messages" / "messages.json"
-"""The words of errors, by test: the tests compare them here only."""
+"""The words of errors and of the log, by test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,16 +48,16 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture
-def says(request: pytest.FixtureRequest) -> Callable[[BaseException], None]:
-    """A function that compares an error's type and words with those in messages.json.
+def says(request: pytest.FixtureRequest) -> Callable[[BaseException | str], None]:
+    """A function that compares an error's type and words, or a text, with those in messages.json.
 
     Addresses are left out. With --write-expected, they are written instead of compared.
     """
     name, found = f"{request.path.name}::{request.node.name}", list[str]()
 
-    def compare(error: BaseException) -> None:
-        words = re.sub("0x[0-9a-f]+", "0x...", str(error))
-        found.append(f"{type(error).__name__}: {words}")
+    def compare(error: BaseException | str) -> None:
+        kind = "" if isinstance(error, str) else f"{type(error).__name__}: "
+        found.append(kind + re.sub("0x[0-9a-f]+", "0x...", str(error)))
         known = json.loads(MESSAGES.read_text(encoding="utf-8"))
         if request.config.getoption("--write-expected"):
             text = json.dumps(known | {name: found}, indent=1, sort_keys=True, ensure_ascii=False)

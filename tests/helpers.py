@@ -253,6 +253,11 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
         yield records
 
 
+def copied(log: pytest.LogCaptureFixture) -> list[str]:
+    """Return the names of the arguments that were copied, by the log of the package."""
+    return [record.args[0] for record in log.records if record.module == "validation"]
+
+
 def before_last_line(function: Any) -> Callable[[FrameType], bool]:
     """Return whether a frame is a function's, before its last line."""
     code = function.__code__
