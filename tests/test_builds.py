@@ -295,8 +295,11 @@ def kernels_without_prefetches(kernels: Path) -> list[str]:
     return without
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", ISAS[1:])
 def test_every_kernel_prefetches(objects, isa):
-    """GCC removes prefetches that it takes for calls without effect."""
+    """GCC removes prefetches that it takes for calls without effect.
+
+    The baseline is compiled to small code, in which those loops call functions that prefetch.
+    """
     (kernels,) = objects.rglob(f"kernels_{isa}.cpp.o")
     assert kernels_without_prefetches(kernels) == []
