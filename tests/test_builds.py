@@ -295,11 +295,14 @@ def kernels_without_prefetches(kernels: Path) -> list[str]:
     return without
 
 
-@pytest.mark.parametrize("isa", ISAS[1:])
+@pytest.mark.parametrize("isa", ISAS)
 def test_every_kernel_prefetches(objects, isa):
     """GCC removes prefetches that it takes for calls without effect.
 
-    The baseline is compiled to small code, in which those loops call functions that prefetch.
+    The baseline is compiled to small code, in which some loops call functions that prefetch.
     """
     (kernels,) = objects.rglob(f"kernels_{isa}.cpp.o")
-    assert kernels_without_prefetches(kernels) == []
+    without = kernels_without_prefetches(kernels)
+    if isa == "baseline":
+        without = [f for f in without if not re.search(r"\b(reduce_columns|Writer)\b", f)]
+    assert without == []

@@ -47,6 +47,8 @@ def best(names: list[str]) -> str:
 
 # Another cap leaves the kernels as they are, and would repeat the suite.
 LOWER = [cap for cap, native, _ in CAPS if best(native) != _core.native_isa()]
+# AVX512_BF16 has instructions and kernels of its own, which the cap AVX512_CORE excludes.
+OTHER_KERNELS = LOWER + ["AVX512_CORE"] * ("avx512_bf16" in cpu_flags())
 
 REPORT = """
 import onedsl
@@ -92,7 +94,7 @@ def run_under(cap, *arguments):
     assert [line for line in skipped if "is optional, and not installed here" not in line] == []
 
 
-@pytest.mark.parametrize("cap", LOWER)
+@pytest.mark.parametrize("cap", OTHER_KERNELS)
 def test_conversions_under_a_cap(cap):
     """Each instruction set has its own instructions for them."""
     run_under(cap, "test_conversions.py")
@@ -104,8 +106,6 @@ def test_suite_under_a_cap(cap):
     run_under(cap, *(f"--ignore-glob=test_{name}.py" for name in EXCLUDED))
 
 
-# AVX512_BF16 has kernels of its own, which the cap AVX512_CORE excludes.
-OTHER_KERNELS = LOWER + ["AVX512_CORE"] * ("avx512_bf16" in cpu_flags())
 CAPS_AND_CALLS = [
     ("DEFAULT", 500),
     pytest.param("DEFAULT", 10_000, marks=pytest.mark.slow),

@@ -375,6 +375,12 @@ def test_backward_rejects_invalid_arguments():
     problem = problem_of()
     with pytest.raises(ValueError, match="diff_dst must have src's shape"):
         jax.jit(backward)(problem.src, problem.diff_dst[:1], *problem[2:])
+    with pytest.raises(TypeError, match="diff_dst must be a JAX or NumPy array, got list"):
+        backward(problem.src, problem.diff_dst.tolist(), *problem[2:])
+    with pytest.raises(TypeError, match="mean must be a JAX or NumPy array, got NoneType"):
+        backward(*problem[:2], None, *problem[3:])
+    with pytest.raises(TypeError, match="diff_dst must be f32 like src, got f16"):
+        backward(problem.src, problem.diff_dst.astype("f2"), *problem[2:])
     with pytest.raises(TypeError, match=r"mean must be f32 where src is f32, .*bf16"):
         backward(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
     with pytest.raises(ValueError, match="statistics must be"):

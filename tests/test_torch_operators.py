@@ -124,7 +124,7 @@ def test_the_mask_from_src_is_that_of_dst():
 
 
 def test_unsupported_arguments():
-    """Those that no other door has: the law of rejected calls has the others."""
+    """Every reason: test_torch_kernels.py, and the law of rejected calls."""
     src = torch.randn(2, 5, 3, 5)
     for residual, activation, parameter, reason in (
         (src[:1], "relu", None, "tensors whose shape or dtype is not the input's"),
@@ -143,6 +143,16 @@ def test_unsupported_arguments():
             forward(src, None, None, residual, 1e-5, *own)
         with pytest.raises((ValueError, RuntimeError), match=message):
             backward(src, *saved, None, None, residual, None, *own)
+    for residual, *own, reason in (
+        (None, "silu", None, "dst with an activation whose derivative does not follow from it"),
+        (None, "leaky_relu", -0.1, "dst with an activation whose derivative does not follow"),
+        (src, "relu", None, "dst together with a residual"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=reason):
+            backward(src, *saved, None, None, residual, src, *own)
+    weight = torch.ones(5)
+    with pytest.raises((ValueError, RuntimeError), match="one parameter, without the other"):
+        backward(src, *saved, weight, None, None, None, "relu", None)
 
 
 @pytest.mark.parametrize(("offset", "missing_bytes"), [(0, 1), (7, 1), (7, 10_000)])
@@ -290,6 +300,10 @@ def test_invalid_attributes_of_batch_norm_backward(change, error, message):
 def test_invalid_tensors_of_batch_norm_backward():
     src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
     call = onedsl_torch.batch_norm_backward
+    with pytest.raises(TypeError, match=r"src must be .*, got NoneType"):
+        call(None, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    with pytest.raises(TypeError, match="diff_dst must be f32 like src"):
+        call(src, diff_dst.bfloat16(), mean, variance, gamma, epsilon=EPSILON)
     cut = torch.cat([src.new_zeros(9), src.flatten()])[9:].view(src.shape)
     call(cut, diff_dst, mean, variance, gamma, epsilon=EPSILON)
     gaps = src.repeat_interleave(2, -1)[..., ::2]
