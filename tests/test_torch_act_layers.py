@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from cases import activations
 from torch_helpers import (
-    LAYERS,
     LIMITS,
     SHAPES,
     WITHOUT_BIAS,
@@ -27,8 +26,6 @@ from torch_helpers import (
 )
 
 F = nn.functional
-
-ACT = {n: getattr(onedsl_torch, f"BatchNormAct{n}d") for n in LAYERS}
 
 residuals = pytest.mark.parametrize("with_residual", [False, True], ids=["relu", "add_relu"])
 kinds = pytest.mark.parametrize(
@@ -48,12 +45,12 @@ variants = pytest.mark.parametrize(
 )
 
 
-def make(rank, clip=None, activation=None, **kwargs):
+def make(clip=None, activation=None, **kwargs):
     """Return a layer with an activation by its name above, or with a ReLU."""
     named = {"activation": "relu", "clip": clip}
     if activation is not None:
         named = ACTIVATIONS[activation].attributes
-    layer = ACT[rank](SHAPES[rank][1], **named, **kwargs)
+    layer = onedsl_torch.BatchNormAct2d(SHAPES[2][1], **named, **kwargs)
     generator = torch.Generator().manual_seed(5)
     for t in (*layer.parameters(), *layer.buffers()):
         if t.is_floating_point():
@@ -64,10 +61,10 @@ def make(rank, clip=None, activation=None, **kwargs):
 class Exact(nn.Module):
     """A layer by PyTorch's batch norm, addition and activation in float64."""
 
-    def __init__(self, layer, rank=2, activation=None):
+    def __init__(self, layer, activation=None):
         super().__init__()
         self.norm = copy.deepcopy(layer).double()
-        self.norm.__class__ = LAYERS[rank]
+        self.norm.__class__ = nn.BatchNorm2d
         if activation is None:
             clip = layer.clip
             self.bounds = [0.0] if clip is None else [0.0, clip]
@@ -90,9 +87,9 @@ def calls():
         yield seen
 
 
-def check_layer(layer, rank, src, diff_dst, *residual, activation=None):
+def check_layer(layer, src, diff_dst, *residual, activation=None):
     """Compare outputs, gradients and buffers."""
-    exact, wide = Exact(layer, rank, activation), [t.double() for t in (src, *residual)]
+    exact, wide = Exact(layer, activation), [t.double() for t in (src, *residual)]
     # Exclude elements so close to a bound of the activation that rounding may change their
     # gradient.
     limit = LIMITS[src.dtype]
@@ -110,10 +107,10 @@ def check_layer(layer, rank, src, diff_dst, *residual, activation=None):
 @dtypes
 @variants
 def test_evaluation(calls, dtype, with_residual, clip, activation):
-    layer = make(2, clip, activation).eval()
+    layer = make(clip, activation).eval()
     src, diff_dst = inputs(2, dtype, "channels_last")
     residual = [torch.empty_like(src).copy_(diff_dst.flip(0))] if with_residual else []
-    check_layer(layer, 2, src, diff_dst, *residual, activation=activation)
+    check_layer(layer, src, diff_dst, *residual, activation=activation)
     assert not calls
 
 
@@ -132,7 +129,7 @@ def test_evaluation(calls, dtype, with_residual, clip, activation):
 def test_attributes(calls, with_residual, kwargs):
     src, diff_dst = inputs(2, "f32")
     residual = [src.flip(0)] if with_residual else []
-    check_layer(make(2, **kwargs), 2, src, diff_dst, *residual)
+    check_layer(make(**kwargs), src, diff_dst, *residual)
     assert len(calls) == 1
 
 
@@ -153,7 +150,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("what", [*UNSUPPORTED, *LAYOUTS])
 def test_fallback_to_pytorch(calls, what):
     src, residual = {**UNSUPPORTED, **LAYOUTS}[what](*inputs(2, "f32"))
-    layer = make(2).to(src.dtype)
+    layer = make().to(src.dtype)
     if what == "strided weight":
         layer.weight.data = layer.weight.data.repeat_interleave(2)[::2]
     exact = Exact(layer)
@@ -172,8 +169,8 @@ def test_fallback_to_pytorch(calls, what):
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_checkpoints(reentrant, place, momentum, with_residual, activation):
     """Regression: the recomputation ended between the count and the statistics."""
-    layer = make(2, activation=activation, momentum=momentum).train()
-    exact = Exact(layer, 2, activation).float()
+    layer = make(activation=activation, momentum=momentum).train()
+    exact = Exact(layer, activation).float()
 
     def run(norm, x):
         x = x if place == "first" else x * x
@@ -196,7 +193,7 @@ def test_checkpoints(reentrant, place, momentum, with_residual, activation):
 def test_inputs_modified_in_place_raise(with_residual):
     src, diff_dst = inputs(2, "f32")
     residual = (src.clone(),) if with_residual else ()
-    output = make(2)(src, *residual)
+    output = make()(src, *residual)
     (output if with_residual else src).add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         output.backward(diff_dst)
@@ -209,7 +206,7 @@ def test_saved_tensors(with_residual, activation):
     given = (src.requires_grad_(), src.flip(0))[: 1 + with_residual]
     saved = []
     with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda _: None):
-        make(2, activation=activation)(*given)
+        make(activation=activation)(*given)
     assert sum(t.shape == src.shape for t in saved) == 1 + with_residual
 
 
@@ -257,10 +254,10 @@ def test_parameters_that_change_before_the_gradient(
     for changed, create_graph in itertools.product(present, (False, True)):
         if create_graph and "compiled" in entry:
             continue  # PyTorch does not support it
-        layer = make(2, 1.5, activation)
+        layer = make(1.5, activation)
         for name in {"weight", "bias"} - {*present}:
             setattr(layer, name, None)
-        of = layer, layer, 2, activation
+        of = layer, layer, activation
         theirs = gradients(*ENTRY_POINTS["enable"](*of), changed, create_graph)
         with onedsl_torch.enable() if entry == "enable" else contextlib.nullcontext():
             ours = gradients(*ENTRY_POINTS[entry](*of), changed, create_graph)
@@ -278,7 +275,7 @@ def test_parameters_that_change_before_the_gradient(
 @dynamo  # make_dual uses torch.jit.script
 def test_forward_mode_derivatives(with_residual, dual):
     """They need no grad mode."""
-    layer, (src, _) = make(2), inputs(2, "f32")
+    layer, (src, _) = make(), inputs(2, "f32")
     given = {"src": src, "weight": layer.weight}
 
     def tangent(function, convert):
@@ -297,7 +294,7 @@ def test_forward_mode_derivatives(with_residual, dual):
 
 
 def test_torch_func():
-    layer, (src, _) = make(2, track_running_stats=False), inputs(2, "f32")
+    layer, (src, _) = make(track_running_stats=False), inputs(2, "f32")
     exact = Exact(layer)
     got = torch.func.grad(lambda x: layer(x).pow(2).sum())(src)
     expected = torch.func.grad(lambda x: exact(x).pow(2).sum())(src.double())
@@ -309,7 +306,7 @@ def test_torch_func():
 @dynamo
 def test_exported_programs_contain_no_operators_of_onedsl():
     for activation in None, "gelu_tanh":
-        program = torch.export.export(make(2, activation=activation), inputs(2, "f32")[:1])
+        program = torch.export.export(make(activation=activation), inputs(2, "f32")[:1])
         assert "onedsl" not in str(program.graph)
 
 
@@ -318,7 +315,7 @@ def test_exported_programs_contain_no_operators_of_onedsl():
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # PyTorch's own layers warn
 def test_traced_layers_contain_no_operators_of_onedsl(with_residual, activation):
     """Regression: in training they could not be saved."""
-    layer, (src, _) = make(2, activation=activation), inputs(2, "f32")
+    layer, (src, _) = make(activation=activation), inputs(2, "f32")
     given = (src, src.flip(0))[: 1 + with_residual]
     memory = io.BytesIO()
     torch.jit.save(torch.jit.trace(layer, given, check_trace=False), memory)
@@ -334,7 +331,7 @@ def test_traced_layers_contain_no_operators_of_onedsl(with_residual, activation)
 def test_scripted_layers_are_not_supported():
     """As the docstring says."""
     with pytest.raises((ValueError, RuntimeError), match="Unknown type annotation"):
-        torch.jit.script(make(2))
+        torch.jit.script(make())
 
 
 NUMBERS = {
@@ -355,9 +352,9 @@ def test_numbers_of_numpy_and_tensors(kind, assigned):
     src, diff_dst = inputs(2, "f32")
     values = {"eps": 0.125, "momentum": 0.25}  # exact in all types
     numbers = {name: NUMBERS[kind](value) for name, value in values.items()}
-    expected = step(make(2, 1.5, **values), src, diff_dst)
+    expected = step(make(1.5, **values), src, diff_dst)
     for backend in None, "aot_eager", "onedsl":
-        layer = make(2, 1.5, **({} if assigned else numbers))
+        layer = make(1.5, **({} if assigned else numbers))
         if assigned:
             for name, number in (*numbers.items(), ("clip", NUMBERS[kind](1.5))):
                 setattr(layer, name, number)
@@ -423,7 +420,7 @@ def test_gradient_of_nan(row):
     """Regression: that of Hardswish was NaN. One infinity makes all results of a channel NaN."""
     src = torch.ones(8, 2)
     src[0, 0] = float("inf")
-    layer = ACT[1](2, **row.attributes)
+    layer = onedsl_torch.BatchNormAct1d(2, **row.attributes)
     layer(src).sum().backward()
     at_nan, *_, at_zero = row.special
     expected = 8.0 * torch.tensor([at_nan, at_zero])
