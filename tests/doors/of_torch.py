@@ -370,7 +370,7 @@ class TorchCompiled(TorchAutograd):
     """
 
     name = "torch_compiled"
-    limit = 25  # each call is traced
+    limit = 15  # each call is traced
     threads = "It calls the operators of torch_op."
     accepted: Mapping[str, str] = {
         **TorchAutograd.accepted,
