@@ -94,7 +94,13 @@ def run_under(cap, *arguments):
     assert [line for line in skipped if "is optional, and not installed here" not in line] == []
 
 
-@pytest.mark.parametrize("cap", OTHER_KERNELS)
+@pytest.mark.parametrize(
+    "cap",
+    [
+        pytest.param(cap, marks=[] if cap in LOWER else pytest.mark.isa_caps)
+        for cap in OTHER_KERNELS
+    ],
+)
 def test_conversions_under_a_cap(cap):
     """Each instruction set has its own instructions for them."""
     run_under(cap, "test_conversions.py")
