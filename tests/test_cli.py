@@ -1,4 +1,8 @@
-"""The commands of ``onedsl`` and their output."""
+"""The commands of ``onedsl`` and their output: no law has text.
+
+Commands run in this process, except where the process itself is tested: its exit status, streams,
+pipes, locale, and the variables that are read once.
+"""
 
 import dataclasses
 import importlib

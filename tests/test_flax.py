@@ -1,4 +1,7 @@
-"""onedsl.flax: the layers compute what Flax's layers compute, followed by JAX's functions."""
+"""onedsl.flax: the layers compute what Flax's layers compute, followed by JAX's functions.
+
+The laws have onedsl.jax, which the layers call.
+"""
 
 import functools
 import importlib.util

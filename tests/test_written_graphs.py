@@ -1,4 +1,7 @@
-"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
+"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`.
+
+The laws have the results of repaired graphs of one call.
+"""
 
 import dataclasses
 import pickle
