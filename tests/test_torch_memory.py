@@ -107,16 +107,15 @@ def megabytes(loop, setting):
         *("zeros", "tensors", "sizes", "batches", "sparse", "workers_21"),
         *(
             pytest.param(loop, marks=pytest.mark.slow)
-            for loop in ("statistics", "random_sizes", "small", "middle", "workers_50")
+            for loop in ("statistics", "small", "middle", "workers_50")
         ),
     ],
 )
 def test_programs_that_keep_small_things(loop):
     """Regression: malloc kept everything, and a program with 51 MB in use took 1,681 MB."""
-    # Peaks of random sizes differ from process to process: 810 to 1,189 MB with PyTorch alone.
-    processes = range(2 if loop == "random_sizes" else 1)
-    of_pytorch = max(megabytes(loop, "PyTorch")[0] for _ in processes)
-    peak, *after = min(megabytes(loop, "enable") for _ in processes)
+    # Not random_sizes: its peaks are 810 to 1,189 MB with PyTorch alone.
+    of_pytorch, *_ = megabytes(loop, "PyTorch")
+    peak, *after = megabytes(loop, "enable")
     assert peak <= 1.25 * of_pytorch + 120
     if loop in ("zeros", "tensors", "sizes", "batches", "sparse"):
         assert max(after) <= 60
