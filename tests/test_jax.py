@@ -69,7 +69,7 @@ backward = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
 
 def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
     shape = helpers.shape_of(data_format, 3, 8, spatial)
-    return testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
+    return helpers.even_problem(shape, dtype, stats, data_format=data_format, seed=seed)
 
 
 def arrays(*values):

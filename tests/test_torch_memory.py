@@ -7,6 +7,8 @@ import helpers
 import pytest
 from torch_helpers import onedsl_torch
 
+from onedsl.torch import _huge_pages as huge_pages
+
 KERNEL = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 AVAILABLE = KERNEL.exists() and "[never]" not in KERNEL.read_text()
 VARIABLE = "THP_MEM_ALLOC_ENABLE"
@@ -93,6 +95,27 @@ def test_a_process_without_huge_pages():
     warned, _, note = situation("tensor enable", options=("-c", code))
     assert not warned
     assert note.startswith("PyTorch's tensors have no huge pages")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "of_2_mb", "is_off"),
+    [
+        ("always [madvise] never", None, False),
+        ("always madvise [never]", None, True),
+        ("always [madvise] never", "always inherit madvise [never]", True),
+        ("always [madvise] never", "always [inherit] madvise never", False),
+        ("always madvise [never]", "always [inherit] madvise never", True),
+        ("always madvise [never]", "[always] inherit madvise never", False),
+    ],
+)
+def test_the_setting_of_the_size(kernel, of_2_mb, is_off, tmp_path, monkeypatch):
+    """Since Linux 6.8, pages of 2 MB have one of their own."""
+    monkeypatch.setattr(huge_pages, "_KERNEL", tmp_path)
+    (tmp_path / "enabled").write_text(kernel)
+    if of_2_mb:
+        (tmp_path / "hugepages-2048kB").mkdir()
+        (tmp_path / "hugepages-2048kB" / "enabled").write_text(of_2_mb)
+    assert ("switched off" in huge_pages.why_unavailable()) == is_off
 
 
 def megabytes(loop, setting):
