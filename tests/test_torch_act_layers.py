@@ -424,7 +424,7 @@ def test_repr_and_errors():
         layer(torch.ones(2, 4))
     with pytest.raises(TypeError, match="residual must be a Tensor, got int"):
         layer(torch.ones(2, 4, 1, 2), 1)
-    for train in True, False:  # regression: PyTorch broadcast it
+    for train in False, True:  # regression: PyTorch broadcast it
         expected = re.escape("residual must have the input's shape (2, 4, 1, 2), got (4, 1, 2)")
         with pytest.raises(ValueError, match=expected):
             layer.train(train)(torch.ones(2, 4, 1, 2), torch.ones(4, 1, 2))
