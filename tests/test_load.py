@@ -86,6 +86,50 @@ def test_subinterpreters():
     assert "onedsl must be imported in the main interpreter, got a subinter" in child.stderr
 
 
+@pytest.mark.parametrize("module", ["numpy", "ml_dtypes", "onedsl._core", "onedsl.testing"])
+def test_an_interrupted_import(module):
+    """Regression: "onedsl's extension cannot be loaded", and a second import failed, too."""
+    child = helpers.run_child(f"""
+import sys
+
+class Interrupt:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r} and Interrupt in sys.meta_path:
+            sys.meta_path.remove(Interrupt)
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt)
+for _ in range(2):
+    try:
+        import onedsl
+        print(onedsl.TensorSpec((2, 3)))
+    except KeyboardInterrupt:
+        print("interrupted")
+""")
+    assert child.stdout == f"interrupted\n{onedsl.TensorSpec((2, 3))}\n"
+
+
+@pytest.mark.parametrize("package", ["onedsl", "onedsl.torch", "onedsl.jax"])
+def test_a_second_import(package):
+    """Regression: errors of PyTorch and JAX, "Only a single TORCH_LIBRARY can be used"."""
+    _, _, library = package.partition(".")
+    pytest.importorskip(library or "numpy")
+    child = helpers.run_child(f"""
+import importlib, sys
+
+importlib.import_module({package!r})
+for name in [name for name in sys.modules if name.partition(".")[0] == "onedsl"]:
+    del sys.modules[name]
+try:
+    importlib.import_module({package!r})
+    print("imported")
+except ImportError as error:
+    print(error)
+""")
+    once = f"{package} must be imported once in a process, because "
+    assert child.stdout.startswith(once if library else "imported")
+
+
 def check_import_error(child) -> str:
     lines = child.stderr.strip().splitlines()
     start = max(i for i, line in enumerate(lines) if line.startswith("ImportError: "))

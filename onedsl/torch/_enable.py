@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
 from ..runtime.fork_lock import ForkLock
+from ..runtime.import_errors import second_import_message
 from . import _huge_pages, _switch
 from ._context import call_outside_modes
 
@@ -52,7 +53,10 @@ def _override(register: Callable[[Any], None], argument: Any) -> None:
 # PyTorch's own kernels as ops, to compare them with the ops that they compute. Defined here,
 # because PyTorch rejects a second definition after an interrupt. Kept, because inductor of PyTorch
 # 2.11 looks up all ops that ever were.
-_library = torch.library.Library("onedsl_pytorch", "DEF")
+try:
+    _library = torch.library.Library("onedsl_pytorch", "DEF")
+except RuntimeError as _error:
+    raise ImportError(second_import_message("onedsl.torch", "PyTorch")) from _error
 for _overload in _OPS.values():
     _library.define(str(_overload._schema).partition("::")[2])
 _override(_core.register_pytorchs_kernels, _library.ns)
