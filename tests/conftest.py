@@ -36,6 +36,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         help="write the skipped tests to a file: pytest @FILE runs them, with more libraries",
     )
+    parser.addoption(
+        "--calls",
+        metavar="N",
+        type=int,
+        help="test at most N calls of each operator, door and law: for repetitions",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from doors.base import Door  # the option `pythonpath` applies only now
+
+    if (most := config.getoption("--calls")) is not None:
+        Door.most = most
 
 
 def pytest_terminal_summary(
@@ -155,17 +168,9 @@ def no_state_left_behind(without_variable_of_enable):
 
 
 @pytest.fixture
-def without_code(monkeypatch):
-    """Let inductor run its graphs operator by operator, so that nothing has to be generated."""
-    from functorch.compile import make_boxed_func
+def without_code():
+    """Let PyTorch's interpreter run the backend's graphs, so that no code has to be generated."""
+    from doors.of_torch import interpreted
 
-    import onedsl.torch._backend as module
-
-    original = module.compile_fx
-    monkeypatch.setattr(
-        module,
-        "compile_fx",
-        lambda *args, **kwargs: original(
-            *args, inner_compile=lambda graph, *_, **__: make_boxed_func(graph.forward), **kwargs
-        ),
-    )
+    with interpreted():
+        yield

@@ -224,9 +224,11 @@ def closed_pipe() -> Iterator[dict[str, Any]]:
         os.close(writer)
 
 
-def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_child(
+    code: str, arguments: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a short program. Longer ones are files in programs/."""
-    return run_python("-c", code, **options)
+    return run_python("-c", code, *arguments, **options)
 
 
 def run_script(

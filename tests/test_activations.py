@@ -1,4 +1,7 @@
-"""Operators with an activation: the activations' formulas, their errors, and invalid attributes."""
+"""Activations: their errors in units in the last place, special values, invalid attributes.
+
+The laws have random values, with the tolerances of operators.
+"""
 
 import functools
 import itertools

@@ -1,4 +1,7 @@
-"""onedsl.equinox: the layer computes what Equinox's layer computes, followed by JAX's functions."""
+"""onedsl.equinox: the layer computes what Equinox's layer computes, followed by JAX's functions.
+
+The laws have onedsl.jax, which the layer calls.
+"""
 
 import functools
 import io

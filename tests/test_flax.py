@@ -1,4 +1,7 @@
-"""onedsl.flax: the layers compute what Flax's layers compute, followed by JAX's functions."""
+"""onedsl.flax: the layers compute what Flax's layers compute, followed by JAX's functions.
+
+The laws have onedsl.jax, which the layers call.
+"""
 
 import functools
 import importlib.util
@@ -235,7 +238,7 @@ def test_import_without_the_library(name):
     )
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_named_axes(devices):
     """Of jax.vmap, jax.pmap and jax.shard_map, for the layers of Flax and Equinox."""
     if importlib.util.find_spec("equinox") is None:

@@ -1,4 +1,4 @@
-"""Public names, attributes, specs, errors and docstrings."""
+"""Public names, attributes, specs, errors and docstrings: all of the interface that is no call."""
 
 import ast
 import copy

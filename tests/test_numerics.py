@@ -1,4 +1,7 @@
-"""Numerically difficult inputs: cancellation, large means, long sums, NaN, extreme attributes."""
+"""Numerically difficult inputs: cancellation, large means, long sums, NaN, extreme attributes.
+
+The laws have random values of moderate size.
+"""
 
 import helpers
 import numpy as np

@@ -1,4 +1,8 @@
-"""Layers that include an activation, against PyTorch's separate layers in float64."""
+"""Layers that include an activation, as modules of PyTorch.
+
+The laws have the values and derivatives in training. Here are evaluation, state, what is left to
+PyTorch, transforms and exports.
+"""
 
 import contextlib
 import copy

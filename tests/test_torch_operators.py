@@ -1,4 +1,7 @@
-"""onedsl's operators: registration, memory layouts, errors, autograd; batch_norm_backward."""
+"""onedsl's operators in PyTorch: registration, fake results, autograd, and errors.
+
+The laws have the values of their real results.
+"""
 
 import functools
 import itertools

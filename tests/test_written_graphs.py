@@ -1,4 +1,7 @@
-"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
+"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`.
+
+The laws have the results of repaired graphs of one call.
+"""
 
 import dataclasses
 import pickle
@@ -409,13 +412,13 @@ def test_only_repaired_sets_what_it_changed():
 
 
 def test_random_graphs():
-    child = helpers.run_script("random_graphs.py", "200")
+    child = helpers.run_script("random_graphs.py", "100")
     # Half of the graphs are bf16, which oneDNN does not support without AVX-512.
-    fewest_right = 60 if helpers.missing_isa("bf16") is None else 30
+    fewest_right = 30 if helpers.missing_isa("bf16") is None else 15
     for how in ("written", "repaired"):
         pattern = rf"{how}: (\d+) right, .*, (\d+) refused, (\d+) not judged"
         counts = re.search(pattern, child.stdout)
         assert counts
         assert int(counts[1]) > fewest_right
-        assert int(counts[2]) > 50
+        assert int(counts[2]) > 25
         assert int(counts[3]) < 10
