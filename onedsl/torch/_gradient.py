@@ -53,8 +53,8 @@ def batch_norm_backward(
     statistics : {"batch", "frozen"}
         Whether mean and variance are those of src (training) or constants (evaluation).
     output_mask : sequence of three bools
-        Whether to return diff_src, diff_gamma and diff_beta, as in PyTorch's own function. Without
-        both of the last two, their sums are not written; diff_src is always computed.
+        Whether to return diff_src, diff_gamma and diff_beta, as in PyTorch's own function. All
+        three are computed.
 
     Returns
     -------
@@ -64,8 +64,9 @@ def batch_norm_backward(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument is invalid.
+    TypeError, ValueError, RuntimeError
+        If an argument is invalid. Messages name the operators' arguments: inverse_stddev for
+        variance, and weight for gamma.
 
     Notes
     -----
@@ -79,15 +80,16 @@ def batch_norm_backward(
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
     if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
         raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
+    vector_dtype = mean.dtype
+    if src.dtype is torch.bfloat16:  # the operators' vectors are float32
+        mean, variance = mean.float(), variance.float()
+        gamma = None if gamma is None else gamma.float()
     # In float64, so that it is rounded once.
     inverse_stddev = (variance.double() + epsilon).rsqrt().to(variance.dtype)
-    vectors = [mean, inverse_stddev, gamma]
-    if src.dtype is torch.bfloat16:  # the operators' vectors are float32
-        vectors = [t if t is None else t.float() for t in vectors]
     tensors = (t if channel_axis == 1 else t.movedim(-1, 1) for t in (diff_dst, src))
-    diff_src, *sums = _Gradients.apply(*tensors, *vectors, of_batch)
+    diff_src, *sums = _Gradients.apply(*tensors, mean, inverse_stddev, gamma, of_batch)
     diff_src = diff_src if channel_axis == 1 else diff_src.movedim(1, -1)
-    gradients = diff_src, *(t.to(mean.dtype) for t in sums)
+    gradients = diff_src, *(t.to(vector_dtype) for t in sums)
     pairs = zip(gradients, mask, strict=True)
     return BatchNormGradients(*(t if requested else None for t, requested in pairs))
 
